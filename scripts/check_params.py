@@ -1,6 +1,6 @@
 """Check from outside that all replica groups held the same parameters at every committed step.
 
-    python scripts/check_params.py DIR [--flip-one-bit] [--consume]
+    python scripts/check_params.py DIR [--run RUN_DIR] [--flip-one-bit] [--consume]
 
 DIR holds what ``train_ddp.py --dump-params DIR`` wrote: one file per group, rank, attempt and committed step, a line of
 JSON (`digest`, `committed_in`, `t`, `healed`, ...) followed by the raw bytes of all parameters. This program
@@ -9,6 +9,10 @@ compares bytes: it knows nothing of tensors, and trusts nothing the trainer says
 1. each file's bytes have the digest its header names (else the file is damaged);
 2. at every step, all groups and attempts wrote the same bytes for the same rank;
 3. the steps have no gap: over all groups, and within each life unless it copied its state from another group.
+
+Where all groups that held the newest state were gone, training went on from an older one: a new lineage, whose steps have
+numbers that were given before. The events of the run (``--run``) say at which quorum one began. Each lineage is compared for
+itself, and must go on from a step that the one before had reached; without ``--run`` there is only one.
 
 Exit code 0 and one sentence if all holds, 1 and one sentence per finding if not, 2 if there is nothing to check.
 """
@@ -20,10 +24,13 @@ import hashlib
 import json
 import re
 import sys
+from bisect import bisect_right
 from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 NAME = re.compile(r"g(?P<group>.+)-r(?P<rank>\d+)-a(?P<attempt>\d+)-s(?P<step>\d+)\.bin")
 LEDGER = "checked.jsonl"  # with --consume: what was read and then deleted
@@ -112,9 +119,29 @@ def _last_shared(paths: list[Path]) -> Path:
     return next(iter(by_step[max(shared)].values()))
 
 
-def check(dumps: list[Dump]) -> list[str]:
-    """Findings, one sentence each; an empty list is a pass."""
-    return [*_damaged(dumps), *_differing(dumps), *_gaps(dumps)]
+def lineages(events: Iterable[Mapping[str, Any]]) -> list[int]:
+    """Ids of the quorums with which a new lineage began, in order (quorum ids only ever increase)."""
+    return sorted({int(e["quorum"]) for e in events if e.get("event") == "new_lineage" and e.get("quorum")})
+
+
+def check(dumps: list[Dump], begun: Sequence[int] = ()) -> list[str]:
+    """Findings, one sentence each; an empty list is a pass. `begun`: see `lineages`."""
+    findings, reached = _damaged(dumps), 0
+    for number, of in sorted(_by_lineage(dumps, begun).items()):
+        where = f"lineage {number}, " if begun else ""
+        findings += [where + finding for finding in (*_differing(of), *_gaps(of))]
+        first = min(d.step for d in of)
+        if number and first > reached + 1:
+            findings.append(f"{where}it begins with step {first}, but no lineage before it has step {first - 1}")
+        reached = max(reached, *(d.step for d in of))
+    return findings
+
+
+def _by_lineage(dumps: Iterable[Dump], begun: Sequence[int]) -> dict[int, list[Dump]]:
+    found: dict[int, list[Dump]] = defaultdict(list)
+    for d in dumps:
+        found[bisect_right(begun, d.committed_in)].append(d)
+    return found
 
 
 def _damaged(dumps: list[Dump]) -> list[str]:
@@ -156,11 +183,12 @@ def _gaps(dumps: list[Dump]) -> list[str]:
     return findings
 
 
-def shared_steps(dumps: list[Dump]) -> int:
-    """Steps that at least two groups committed: where a comparison says something."""
-    at: dict[int, set[str]] = defaultdict(set)
-    for d in dumps:
-        at[d.step].add(d.group)
+def shared_steps(dumps: list[Dump], begun: Sequence[int] = ()) -> int:
+    """Steps that at least two groups committed: where a comparison says something. `begun`: see `lineages`."""
+    at: dict[tuple[int, int], set[str]] = defaultdict(set)
+    for number, of in _by_lineage(dumps, begun).items():
+        for d in of:
+            at[number, d.step].add(d.group)
     return sum(len(groups) > 1 for groups in at.values())
 
 
@@ -207,6 +235,7 @@ def table(dumps: list[Dump]) -> str:
 def main(argv: list[str] | None = None) -> int:
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("folder", metavar="DIR", type=Path)
+    p.add_argument("--run", type=Path, metavar="RUN_DIR", help="of the run, whose events say where a new lineage began")
     p.add_argument("--consume", action="store_true", help=f"delete what was read, after noting it in DIR/{LEDGER}")
     p.add_argument("--flip-one-bit", action="store_true", help="alter one bit of one dump as it is read: must fail")
     args = p.parse_args(argv)
@@ -223,7 +252,15 @@ def main(argv: list[str] | None = None) -> int:
         print(f"check_params.py: {args.folder} holds no dumps; run train_ddp.py with --dump-params.", file=sys.stderr)
         return 2
     print(table(dumps))
-    findings = check(dumps)
+    begun: list[int] = []
+    if args.run is not None:
+        from torchft_x.observe.events import read_events  # only here: else this program knows nothing but files
+
+        if not (args.run / "events").is_dir():
+            print(f"check_params.py: {args.run} is no run directory: it has no events.", file=sys.stderr)
+            return 2
+        begun = lineages(read_events(args.run))
+    findings = check(dumps, begun)
     for finding in findings:
         print(f"FAILED: {finding}")
     if findings:
@@ -231,7 +268,8 @@ def main(argv: list[str] | None = None) -> int:
     megabytes = sum(d.size for d in dumps) / 1e6
     print(
         f"ok: {len(dumps)} dumps ({megabytes:,.0f} MB), steps {min(d.step for d in dumps)} to "
-        f"{max(d.step for d in dumps)} without a gap, bit-equal at all {shared_steps(dumps)} steps shared by groups"
+        f"{max(d.step for d in dumps)} without a gap, bit-equal at all {shared_steps(dumps, begun)} steps shared by groups"
+        + (f", in {len(begun) + 1} lineages" if begun else "")
     )
     return 0
 

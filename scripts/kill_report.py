@@ -56,7 +56,8 @@ def report(
             )
         else:
             deaths[fault.kind].append(death(events, fault.group, fault.t, until=end))
-    findings = check_params.check(dumps) if dumps else ["no dumps were written"]
+    begun = check_params.lineages(events)
+    findings = check_params.check(dumps, begun) if dumps else ["no dumps were written"]
     if bystanders:
         findings.append(f"{bystanders} trainers were started again after the lighthouse was killed")
     if reference is not None and "error" in reference:
@@ -67,7 +68,7 @@ def report(
         "hangs": len(hangs),
         "lighthouse_kills": len(gaps),
         "dumps": len(dumps),
-        "shared_steps": check_params.shared_steps(dumps),
+        "shared_steps": check_params.shared_steps(dumps, begun),
         "findings": findings,
         "detected": figures([d.detected for d in kills]),
         "next_commit": figures([d.next_commit for d in kills]),

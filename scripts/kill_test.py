@@ -42,6 +42,17 @@ NOTICE = 3.0  # seconds of steps between the word to stop and the last one: ever
 MODEL = ["--width", "64", "--batch-size", "16", "--pace", "0.04"]
 
 
+def torchx(scheduler: str) -> list[str]:
+    """The command `torchx`. In a clone it does not find our scheduler: there is no installed package that names it."""
+    if scheduler == "local_ft":
+        words = "import sys; from torchft_x.launch.plugin.command import register; register(); "
+        return [sys.executable, "-c", words + "from torchx.cli.main import main; main(sys.argv[1:])"]
+    found = shutil.which("torchx", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
+    if found is None:
+        raise SystemExit("there is no torchx command; activate the environment of ./scripts/test.")
+    return [found]
+
+
 class Job:
     """One run of the real command. Use as a context manager: nothing of it is left behind."""
 
@@ -55,6 +66,7 @@ class Job:
         component: str = "ddp",
         workers: int = 1,
         islands: str = "",
+        scheduler: str = "local_cwd",
     ) -> None:
         self.run_dir = folder / "run"
         self.dumps = folder / "dumps"
@@ -63,10 +75,15 @@ class Job:
         self.keep = keep  # the dumps; else they are read and deleted while the job runs
         self.events: list[dict[str, Any]] = []  # everything read so far
         self._tail = EventTail(self.run_dir)
-        torchx = shutil.which("torchx", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
-        if torchx is None:
-            raise SystemExit("kill_test.py: there is no torchx command; activate the environment of ./scripts/test.")
-        command = [torchx, "run", "-s", "local_cwd", f"./components.py:{component}", "--replicas", str(groups)]
+        command = [
+            *torchx(scheduler),
+            "run",
+            "-s",
+            scheduler,
+            f"./components.py:{component}",
+            "--replicas",
+            str(groups),
+        ]
         command += ["--islands", islands] if islands else ["--workers_per_replica", str(workers)]
         command += ["--max_restarts", "1000", "--run_dir", str(self.run_dir)]
         command += ["--script", f"scripts/train_{component}.py", "--", "--dump-params", str(self.dumps)]

@@ -73,9 +73,7 @@ LAUNCHER_PID = "TORCHFT_X_LAUNCHER_PID"  # of a local launcher, with which the p
 LIVES_FILE = (
     "TORCHFT_X_LIVES_FILE"  # to a supervisor: where it says how often it has started what it keeps running, and why
 )
-LIFE_BEFORE = (
-    "TORCHFT_X_LIFE_BEFORE"  # to a supervisor in the place of one that died: which life died with it (NUMBER:TOKEN)
-)
+LIFE_BEFORE = "TORCHFT_X_LIFE_BEFORE"  # to a supervisor in the place of one that died: the life that died with it (NUMBER:TOKEN), or its last (NUMBER)
 STATE_HOME = "XDG_STATE_HOME"  # where programs keep what outlives them; ~/.local/state if unset
 SLURM_JOB_ID = "SLURM_JOB_ID"
 SLURM_LAUNCH_ADDRESS = "SLURM_LAUNCH_NODE_IPADDR"  # set by srun in its tasks: address of the node it runs on

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from torchft_x.core.quorum.rule import NEW_LINEAGE_WAIT, QuorumInputs
+from torchft_x.core.quorum.rule import NEW_LINEAGE_WAIT, Candidate, QuorumInputs
 from torchft_x.core.types import JoinReason, State
 
 
@@ -28,6 +28,8 @@ def simple_form(s: QuorumInputs) -> tuple[list[str], bool, bool] | None:
         everybody = not s.silent_healthy and not s.absent_groups
         first = min([s.asked_since] + [asked[r].since for r in names])
         if not everybody and s.now < first + s.join_timeout:
+            return None
+        if holds_newer(s, asked) and s.now < first + s.longest_wait:
             return None
         return names, True, False
 
@@ -55,9 +57,17 @@ def simple_form(s: QuorumInputs) -> tuple[list[str], bool, bool] | None:
     first = min([s.asked_since] + [asked[r].since for r in names])
     if new_lineage and not everybody and s.now < first + min(s.join_timeout, NEW_LINEAGE_WAIT):
         return None
+    if new_lineage and holds_newer(s, asked) and s.now < first + s.longest_wait:
+        return None
     failed = any(
         c.member.commit_failures or c.reason in (JoinReason.FAILED, JoinReason.REJOINED)
         for r, c in asked.items()
         if r in names
     )
     return names, s.broken or failed or names != old, new_lineage
+
+
+def holds_newer(s: QuorumInputs, asked: dict[str, Candidate]) -> bool:
+    """A supervisor holds a newer state than whoever asks."""
+    whole = [c.member.state for c in asked.values() if not c.member.torn]
+    return any(state > max(whole, default=State()) for state in s.held.values())

@@ -30,7 +30,7 @@ def test_the_report_names_every_fault(tmp_path: Path) -> None:
     command = torchx_ddp(run_dir, "--steps", "100000", "--pace", "0.04", *SMALL)
     with running(command, tmp_path / "log", run_dir, **WARM) as job:
         job.wait_until_training(2)
-        for fault in ("kill:1", "stop:0:3", "lighthouse", "drain:0"):
+        for fault in ("kill:1", "stop:0:3", "hang:1:5", "lighthouse", "drain:0"):
             command = [sys.executable, "-m", "torchft_x", "chaos", str(run_dir), "--at", f"0:{fault}"]
             done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=scaled(60))
             assert done.returncode == 0, done.stdout + done.stderr
@@ -43,14 +43,16 @@ def test_the_report_names_every_fault(tmp_path: Path) -> None:
     assert {kind: loss.kind for kind, loss in found.items()} == {
         "kill": "died",
         "stop": "left out",
+        "hang": "left out",
         "lighthouse": "lighthouse",
         "drain": "left",
     }
-    for kind in ("kill", "stop", "drain"):
+    for kind in ("kill", "stop", "hang", "drain"):
         names = [name for name, _ in found[kind].phases]
         assert {"fault", "detected", "regrouped", "committed", "back"} <= set(names), kind
         assert found[kind].without > 0
-    assert 1.0 < dict(found["stop"].phases)["detected"] < scaled(5)
+    for kind in ("stop", "hang"):
+        assert 1.0 < dict(found[kind].phases)["detected"] < scaled(5), kind
     assert found["lighthouse"].back is not None
     assert run.curve  # the script told its loss
     page = tmp_path / "page.html"

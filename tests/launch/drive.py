@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from torchft_x.core.types import State
 from torchft_x.errors import TorchftXError
 from torchft_x.launch.process.restarts import RestartRules
 from torchft_x.launch.supervisor.group import Supervisor, SupervisorConfig
@@ -33,6 +34,9 @@ class Recorder:
 
     def exited(self, attempt: int, life: str, code: int, reason: str) -> None:
         self._write(kind="exited", attempt=attempt, life=life, code=code, reason=reason)
+
+    def held(self, state: State) -> None:
+        self._write(kind="held", step=state.step)
 
     def rests(self, rests: bool) -> None:
         self._write(kind="rests", rests=rests)
@@ -65,9 +69,19 @@ class Recorder:
         threading.Thread(target=listen, daemon=True).start()
 
     def on_number(self, callback: Callable[[int], None]) -> None:
-        number = os.environ.get("TELL_NUMBER", "0")
+        """Of the variable TELL_NUMBER; or of the file `number`, once it is there."""
+        number, path = os.environ.get("TELL_NUMBER", "0"), self._folder / "number"
         if number:
             callback(int(number))
+            return
+
+        def listen() -> None:
+            while not path.exists():
+                time.sleep(0.02)
+            callback(int(path.read_text()))
+            self._write(kind="number")
+
+        threading.Thread(target=listen, daemon=True).start()
 
     def close(self, flush: float) -> None:
         self._write(kind="closed")

@@ -122,3 +122,60 @@ def test_an_empty_folder_is_no_pass(tmp_path: Path) -> None:
     code, output = run(tmp_path)
     assert code == 2
     assert "holds no dumps" in output
+
+
+@pytest.fixture
+def undone(good: Path) -> Path:
+    """Nobody is left who held steps 5 and 6; a new lineage goes on from step 4, with other batches."""
+    for group in ("0", "1"):
+        for step in (5, 6, 7):
+            write(good, group, step, params(step + 100), attempt=5, committed_in=9)
+            write(good, group, step, params(step + 100, 1), rank=1, attempt=5, committed_in=9)
+    return good
+
+
+def run_with(folder: Path, *quorums: int) -> Path:
+    run_dir = folder / "run"
+    (run_dir / "events").mkdir(parents=True)
+    lines = [
+        json.dumps(
+            {"t": float(q), "mono": float(q), "pid": 1, "role": "lighthouse", "event": "new_lineage", "quorum": q}
+        )
+        for q in quorums
+    ]
+    (run_dir / "events" / "lighthouse-1.jsonl").write_text("".join(line + "\n" for line in lines))
+    return run_dir
+
+
+def test_steps_of_an_undone_lineage_are_not_compared_with_those_of_the_next(undone: Path) -> None:
+    code, output = run(undone)
+    assert code == 1
+    assert "step 5, rank 0: the parameters differ" in output
+    code, output = run(undone, "--run", run_with(undone, 9))
+    assert code == 0, output
+    assert "at all 7 steps shared by groups, in 2 lineages" in output
+
+
+def test_each_lineage_is_checked(undone: Path) -> None:
+    run_dir = run_with(undone, 9)
+    write(undone, "1", 7, params(8), attempt=5, committed_in=9)
+    for path in undone.glob("g*-s000006.bin"):
+        if "-a5-" in path.name:
+            path.unlink()
+    code, output = run(undone, "--run", run_dir)
+    assert code == 1
+    assert "lineage 1, step 7, rank 0: the parameters differ" in output
+    assert "lineage 1, no group has step 6: the steps jump from 5 to 7" in output
+
+
+def test_a_lineage_goes_on_from_a_step_that_was_reached(good: Path) -> None:
+    write(good, "0", 9, params(9), attempt=5, committed_in=9)
+    code, output = run(good, "--run", run_with(good, 9))
+    assert code == 1
+    assert "lineage 1, it begins with step 9, but no lineage before it has step 8" in output
+
+
+def test_what_is_no_run_directory_is_said(good: Path, tmp_path: Path) -> None:
+    code, output = run(good, "--run", tmp_path / "nowhere")
+    assert code == 2
+    assert "is no run directory" in output

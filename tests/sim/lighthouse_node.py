@@ -26,7 +26,7 @@ from torchft_x.core.messages import lighthouse as lm
 from torchft_x.core.messages.common import Tick
 from torchft_x.core.messages.job import SupervisorGone, SupervisorHere
 from torchft_x.core.restart.lease import RENEW_EVERY, LeaseRule
-from torchft_x.core.types import Member, Quorum, group_of
+from torchft_x.core.types import Member, Quorum, State, group_of
 
 if TYPE_CHECKING:
     from tests.sim.peer_node import PeerNode
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 UNIX = 1_700_000_000.0  # of the virtual time 0
 PROBE_TIMEOUT = 1.0  # as in rpc.lighthouse.probe
 LOOK_EVERY = 0.25  # as in rpc.lighthouse.failover.lease
+_TOLD = (lm.LifeBegun, lm.LifeEnded, lm.LifeHalted, lm.CopyHeld)  # what supervisors report
 _CLOSING = 0.0005  # seconds a server needs to end a stream
 _STANDS_BY_AFTER = (
     0.5  # seconds from the end of a life that has lost the lease to the next: as launch.supervisor.lighthouse
@@ -60,6 +61,9 @@ class LighthouseNode:
         self.sessions: dict[int, Stream] = {}  # streams that said hello, by the number the machine knows
         self.members: dict[int, str] = {}  # replica id by session
         self.calls: dict[int, PeerNode] = {}  # open unary requests
+        self.copies: dict[
+            str, tuple[int, State]
+        ] = {}  # group -> stream and what its supervisor has said on it that it holds (M3)
         self._supervisors: dict[Stream, tuple[str, int]] = {}  # group by stream, and the machine's number of it
         self.ledger: JournalEntry | None = None  # written down on its host
         self.lease: LeaseRule | None = None  # of the present life, with a standby
@@ -169,7 +173,7 @@ class LighthouseNode:
         for call, peer in self.calls.items():
             self.world.network.send(self.site, peer.process, peer.on_failed, call, "the lighthouse has died")
         self.sessions, self.members, self.calls = {}, {}, {}
-        self._supervisors, self._probing = {}, set()
+        self._supervisors, self._probing, self.copies = {}, set(), {}
 
     @property
     def name(self) -> str:
@@ -358,9 +362,11 @@ class LighthouseNode:
             self.feed(lm.Leave(session, message.state))
         elif isinstance(message, lm.Paused):
             self.feed(replace(message, session=session))
-        elif stream in self._supervisors and isinstance(message, lm.LifeBegun | lm.LifeEnded | lm.LifeHalted):
+        elif stream in self._supervisors and isinstance(message, _TOLD):
             stream.down.send(Ping())
-            number = self._supervisors[stream][1]
+            group, number = self._supervisors[stream]
+            if isinstance(message, lm.CopyHeld):
+                self.copies[group] = (number, message.state)
             self.feed(lm.SupervisorHeard(number))
             self.feed(message if isinstance(message, lm.LifeEnded) else replace(message, stream=number))
 
@@ -389,6 +395,8 @@ class LighthouseNode:
             self.feed(lm.Closed(stream.session))
         group, number = self._supervisors.pop(stream, ("", 0))
         if group:
+            if self.copies.get(group, (0,))[0] == number:
+                del self.copies[group]
             self.feed(SupervisorGone(group, stream=number))
 
     # --- the peer's clients --------------------------------------------------------------------------------------

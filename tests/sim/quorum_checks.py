@@ -1,14 +1,15 @@
-"""What must hold of quorums: who may follow whom, and who may not be passed over (I1, I3, I4, I8, L2, M1, R7)."""
+"""What must hold of quorums: who may follow whom, and who may not be passed over (I1, I3, I4, I8, L2, M1, M3, R7)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import inf
 from typing import TYPE_CHECKING
 
 from tests.sim.book import Book
 from tests.sim.ending import Departures
 from torchft_x.core.messages import lighthouse as lm
-from torchft_x.core.types import JoinReason, Member, Quorum, State
+from torchft_x.core.types import JoinReason, Member, Quorum, State, group_of
 
 if TYPE_CHECKING:
     from tests.sim.group_node import GroupNode
@@ -47,6 +48,7 @@ class QuorumChecks:
         self._world = world
         self.quorums = 0
         self.newest: Quorum | None = None  # of all lighthouses' lives
+        self._issued = -inf  # when that was
         self.lineage = 0  # number of the present one
         self._lineages: dict[int, int] = {}  # quorum id -> its lineage
         self._followed = -1  # lineage of the newest quorum; `lineage` is one further when the next one begins another
@@ -73,9 +75,10 @@ class QuorumChecks:
         self._succeed(self.newest, quorum)
         if self.newest is None or self.lineage != lineage:
             self._check_held(quorum)
+            self._check_left_behind(node, quorum)
         self._check_nobody_is_passed_over(node, quorum)
         self._check_meeting(quorum)
-        self.newest = quorum
+        self.newest, self._issued = quorum, self._world.now
         self._follow(quorum)
 
     def _follow(self, quorum: Quorum) -> None:
@@ -137,6 +140,22 @@ class QuorumChecks:
             if newest is not None and newest > quorum.top:
                 self._violated(
                     "M1", f"{self._name(quorum)} begins at {quorum.top}, and {member.replica_id} holds {newest}"
+                )
+
+    def _check_left_behind(self, node: LighthouseNode, quorum: Quorum) -> None:
+        """M3: nor does it leave behind a newer state in the memory of a supervisor that has told of it, is here and will start
+        its group again, before such a one was waited for long enough."""
+        if self._world.now - self._issued > 0.9 * self._world.config.lighthouse.longest_wait:
+            return
+        inside = {group_of(member.replica_id) for member in quorum.members}
+        for group, (_, state) in node.copies.items():
+            supervisor = self._world.supervisors.get(group)
+            if supervisor is None or group in inside or supervisor.process.dead or not supervisor.wants:
+                continue
+            holds = None if supervisor.memory is None else supervisor.memory.newest
+            if holds is not None and min(holds, state) > quorum.top:
+                self._violated(
+                    "M3", f"{self._name(quorum)} begins at {quorum.top}, and the supervisor of {group} holds {holds}"
                 )
 
     def _check_succession(self, before: Quorum | None, quorum: Quorum) -> None:

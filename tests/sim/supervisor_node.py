@@ -15,7 +15,7 @@ from tests.sim.held import SupervisorMemory
 from tests.sim.lighthouse_node import UNIX, SupervisorHello
 from tests.sim.uplink import Uplink
 from torchft_x.core.messages import lighthouse as m
-from torchft_x.core.types import Life
+from torchft_x.core.types import Life, State
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -73,10 +73,12 @@ class SupervisorNode:
         report = m.LifeEnded(node.life.token, code)
         self._reports.append(report)
         self._begun = None
+        self._tell_held()
         self._send(report)
         self._hopeless = self._hopeless + 1 if self.group in self.world.checker.hopeless else 0
         if code == 0 or self._hopeless >= HOPELESS_LIVES:
             self.wants = False
+            self._tell_held()
         elif self.wants:
             self.world.after(self.world.rng.uniform(*self.world.config.restart_pause), self.process, self._begin_life)
 
@@ -108,6 +110,11 @@ class SupervisorNode:
         if self._halted is not None and self.node is not None and not self._halted[0].paused:
             self._halted = None
             self._send(m.LifeHalted(0, self.node.life.token, ""))
+
+    def _tell_held(self) -> None:
+        """What its next life goes on from."""
+        newest = self.memory.newest if self.memory is not None and self.wants else None
+        self._send(m.CopyHeld(0, newest or State()))
 
     def stop(self) -> None:
         """The lighthouse says that the job is finished."""
@@ -160,13 +167,15 @@ class SupervisorNode:
         return SupervisorHello(self.group)
 
     def on_up(self) -> None:
+        if not self.running:
+            self._tell_held()
         for report in self._reports:
             self._send(report)
         if self._begun is not None:
             self._send(self._begun)
         self._tell_halted()
 
-    def _send(self, report: m.LifeBegun | m.LifeEnded | m.LifeHalted) -> None:
+    def _send(self, report: m.LifeBegun | m.LifeEnded | m.LifeHalted | m.CopyHeld) -> None:
         self.uplink.send(report)
 
     def on_down(self, reason: str) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from typing import Any
-from unittest import mock
 
 import pytest
 
 from tests.sim import swarm
 from tests.sim.invariants import Violation
+from tests.sim.quorum_checks import QuorumChecks
 from tests.sim.test_world import all_is_well, cluster, hit, members, said, step_of
 from tests.sim.world import World
 from torchft_x.core.lighthouse.machine import LighthouseConfig
+from torchft_x.core.quorum import rule
 from torchft_x.core.training.memory_checkpoint import GroupWord, HeldCopies
 from torchft_x.core.types import State
 
@@ -83,6 +84,32 @@ def test_a_copy_from_a_history_that_has_ended_is_not_gone_on_from() -> None:
     assert all_is_well(world)
 
 
+@pytest.mark.parametrize("kills", [0, 8])
+def test_a_group_that_is_killed_again_and_again_while_it_starts_is_waited_for(kills: int) -> None:
+    """Only g1's supervisor is left of those that held a copy; its group does not come to ask for longer than others wait."""
+    world = trained(groups=2, startup=(1.0, 1.5), lighthouse=LighthouseConfig(boot_id="host", join_timeout=2.0))
+    held, memory = newest(world, "g1"), world.supervisors["g0"].memory
+    assert memory is not None
+    hit(world, "crash_all")
+    memory.slots = [[None, None]]
+    for _ in range(kills):
+        supervisor = world.supervisors["g1"]
+        world.run_while(lambda s=supervisor: not s.running, 5.0)
+        world.run_for(0.9)
+        assert supervisor.node is not None
+        supervisor.node.kill(9)
+    assert world.run_while(lambda: len(members(world)) < 2 or members(world)[0] == "g0:1", 30.0)
+    assert world.checker.newest is not None
+    assert world.checker.newest.top >= held
+    assert all_is_well(world)
+
+
+def test_without_the_rule_that_waits_for_them_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rule, "_held_elsewhere", lambda s, chosen: None)
+    with pytest.raises(Violation, match="M3 is violated"):
+        test_a_group_that_is_killed_again_and_again_while_it_starts_is_waited_for(8)
+
+
 def _restores_never(self: HeldCopies, words: Any, *, due: bool, commit: bool) -> GroupWord:
     return GroupWord(commit and due and all(w.idle for w in words), all(w.holds for w in words))
 
@@ -97,14 +124,25 @@ def _over_the_older(self: HeldCopies, slots: Any) -> int:
 
 
 @pytest.mark.parametrize(
-    ("method", "wrong", "finds"),
-    [("decide", _restores_never, "M1"), ("decide", _copies_at_any_time, "M2"), ("slot", _over_the_older, "M2")],
+    ("method", "wrong", "finds", "first"),
+    [
+        ("decide", _restores_never, "M1", 910_200),
+        ("decide", _copies_at_any_time, "M2", 910_000),
+        ("slot", _over_the_older, "M2", 910_000),
+    ],
 )
-def test_a_rule_that_is_left_out_is_found(method: str, wrong: Any, finds: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Within some random runs; with the rule the run that finds it goes well."""
+def test_a_rule_that_is_left_out_is_found(
+    method: str, wrong: Any, finds: str, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within some random runs; with the rule the run that finds it goes well. The rule of decision 61 would hide the first."""
     monkeypatch.setattr(swarm, "MEMORY", 1.0)
-    with mock.patch.object(HeldCopies, method, wrong), pytest.raises(Violation, match=f"{finds} is violated") as found:
-        list(map(swarm.run, range(910_000, 910_150)))
+    with monkeypatch.context() as patch:
+        patch.setattr(HeldCopies, method, wrong)
+        if finds == "M1":
+            patch.setattr(rule, "_held_elsewhere", lambda s, chosen: None)
+            patch.setattr(QuorumChecks, "_check_left_behind", lambda self, node, quorum: None)
+        with pytest.raises(Violation, match=f"{finds} is violated") as found:
+            list(map(swarm.run, range(first, first + 150)))
     swarm.run(found.value.seed)
 
 

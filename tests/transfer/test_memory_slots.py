@@ -7,6 +7,7 @@ import os
 import secrets
 import signal
 import struct
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 from tests.util import wait_for
+from torchft_x.core import memory_slot
 from torchft_x.core.types import State
 from torchft_x.errors import LeafError, TransferError
 from torchft_x.launch.process.checkpoint_memory import CheckpointMemory
@@ -168,7 +170,7 @@ def test_a_seal_around_lies_is_caught_too(fd: int) -> None:
     text = os.pread(fd, manifest, 4096)
     os.pwrite(fd, text.replace(b"300000]", b"900000]"), 4096)
     body = os.pread(fd, 4096 + manifest + digests - 16, 16)
-    os.pwrite(fd, struct.pack("<I", module.zlib.crc32(body)), 12)
+    os.pwrite(fd, struct.pack("<I", zlib.crc32(body)), 12)
     assert slot.state == State(3, 7)
     with pytest.raises(TransferError, match="manifest"):
         slot.read()
@@ -217,18 +219,9 @@ def points(monkeypatch: pytest.MonkeyPatch, at: int) -> list[str]:
     monkeypatch.setattr(module, "copy_to_host", halves)
     monkeypatch.setattr(module, "digest", then("digest", module.digest))
     monkeypatch.setattr(MemorySlot, "erase", then("erase", MemorySlot.erase))
-    for name in ("_HEAD", "_MARK"):
-        monkeypatch.setattr(module, name, _Packer(getattr(module, name), then(name, lambda: None)))
+    monkeypatch.setattr(memory_slot.SlotHead, "write", then("head", memory_slot.SlotHead.write))
+    monkeypatch.setattr(memory_slot, "seal", then("seal", memory_slot.seal))
     return seen
-
-
-class _Packer:
-    def __init__(self, real: struct.Struct, tell: Any) -> None:
-        self.pack, self.unpack_from, self._real, self._tell = real.pack, real.unpack_from, real, tell
-
-    def pack_into(self, *args: Any) -> None:
-        self._tell()
-        self._real.pack_into(*args)
 
 
 def test_a_writer_that_is_killed_anywhere_leaves_the_old_state_or_none(
@@ -246,7 +239,7 @@ def test_a_writer_that_is_killed_anywhere_leaves_the_old_state_or_none(
         found = slot_of(fd)
         if len(seen) <= at:
             assert same(found.read(), state_dict(4.0))
-            assert set(seen) == {"erase", "_HEAD", "copy", "digest", "_MARK"}
+            assert set(seen) == {"erase", "head", "copy", "digest", "seal"}
             return
         assert found.state == (State(3, 7) if at == 0 else None), seen
         fill(slot, 3.0)

@@ -93,7 +93,7 @@ def chaos(argv: list[str]) -> int:
     )
     _add_run_dir(parser)
     which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--at", metavar="LIST", help="SECONDS:KIND[:GROUP[:SECONDS OF A STOP]], with commas")
+    which.add_argument("--at", metavar="LIST", help="SECONDS:KIND[:GROUP[:SECONDS OF A STOP OR HANG]], with commas")
     which.add_argument(
         "--mean", type=float, metavar="SECONDS", help="instead, a fault each so many seconds on the average"
     )

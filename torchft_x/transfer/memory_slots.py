@@ -3,8 +3,7 @@
 A *slot* is such memory, with room for one state. It has no path and no listener; a process opens it by a name that its own
 supervisor gave it. Layout, all integers little-endian::
 
-    0     seal      16 bytes: SEAL and crc32 of all from 16 to `data`; anything else: what follows is not complete
-    16    head      format, state (step, committed_in), and the sizes of the three parts that follow
+    0     seal, head      which state it is of, and that it is complete (core/memory_slot.py)
     4096  manifest  as it is sent in a heal (format/layout.py)
           digests   one of each block (format/blocks.py), 4 bytes
           data      from the next page on: the stream of the blobs
@@ -21,12 +20,13 @@ import mmap
 import os
 import re
 import struct
-import zlib
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from torchft_x.core import memory_slot
+from torchft_x.core.memory_slot import MANIFEST_AT, SlotHead
 from torchft_x.core.types import State
 from torchft_x.errors import TransferError
 from torchft_x.transfer.format.blocks import Block, cut_blocks, place_blobs
@@ -42,11 +42,6 @@ from torchft_x.transfer.snapshot import copy_to_host
 
 log = logging.getLogger(__name__)
 
-FORMAT = 2
-_SEAL = b"torchft_x held"
-_MARK = struct.Struct("<12xI")  # crc32 behind the seal's first 12 bytes
-_HEAD = struct.Struct("<QqqQQQ")  # format, step, committed_in, bytes of: manifest, digests, data
-_HEAD_AT, _MANIFEST_AT = 16, 4096
 _SPARE = 0.05  # part of what is needed that is taken on top, as a manifest grows by some numbers
 _NAME = re.compile(r"(\d{1,10})/(\d{1,10})/([0-9a-f]{32})")
 
@@ -103,8 +98,8 @@ class MemorySlot:
     @property
     def state(self) -> State | None:
         """Of the complete copy in it; None: there is none."""
-        sizes = self._sealed()
-        return None if sizes is None else sizes[0]
+        head = self._sealed()
+        return None if head is None else head.state
 
     def read(self, into: Any = None) -> Any:
         """The state dict in it, in the tensors of `into` where path, dtype and shape fit, else in new ones.
@@ -162,54 +157,54 @@ class MemorySlot:
         self.erase()
         self._written, digests = blocks, 4 * len(blocks)
         memory = self._bytes()
-        _HEAD.pack_into(memory, _HEAD_AT, FORMAT, state.step, state.committed_in, len(manifest), digests, length)
-        memory[_MANIFEST_AT : _MANIFEST_AT + len(manifest)] = manifest
-        copy_to_host(sources, starts, self._stream(len(manifest), digests, length))
+        head = SlotHead(state, len(manifest), digests, length)
+        head.write(memory)
+        memory[MANIFEST_AT : MANIFEST_AT + len(manifest)] = manifest
+        copy_to_host(sources, starts, self._stream(head))
         return True
 
     def seal(self) -> None:
         """Say that what `write` has copied is complete."""
         memory = self._bytes()
-        _, _, _, manifest, digests, data = _HEAD.unpack_from(memory, _HEAD_AT)
-        stream = self._stream(manifest, digests, data)
+        head = memory_slot.read(memory, MAX_MANIFEST_BYTES)
+        assert head is not None, "nothing was written"
+        stream = self._stream(head)
         values = [digest(stream[b.start : b.start + b.nbytes]) for b in self._written]
-        struct.pack_into(f"<{len(values)}I", memory, _MANIFEST_AT + manifest, *values)
-        _MARK.pack_into(memory, 0, zlib.crc32(memory[_HEAD_AT : _MANIFEST_AT + manifest + digests]))
-        memory[:12] = _SEAL[:12]
+        struct.pack_into(f"<{len(values)}I", memory, MANIFEST_AT + head.manifest, *values)
+        memory_slot.seal(memory, head)
 
     def may_take(self, nbytes: int) -> bool:
         """Whether the limit allows so many bytes of data."""
-        return _MANIFEST_AT + nbytes <= self._limit
+        return MANIFEST_AT + nbytes <= self._limit
 
     def lend(self, nbytes: int) -> Buffer | None:
         """So much of its memory, for anything else; it holds nothing then, and is not to be written until that is over. None:
         there is no room."""
-        if _MANIFEST_AT + nbytes > self._size:
+        if MANIFEST_AT + nbytes > self._size:
             return None
         self.erase()
         assert self._memory is not None
-        data = self._memory[_MANIFEST_AT : _MANIFEST_AT + nbytes]
-        return Buffer(data, None if self._name is None else f"{self._name}/{_MANIFEST_AT}", lent=True)
+        data = self._memory[MANIFEST_AT : MANIFEST_AT + nbytes]
+        return Buffer(data, None if self._name is None else f"{self._name}/{MANIFEST_AT}", lent=True)
 
     def erase(self) -> None:
         """From now on it holds nothing."""
         if self._size:
-            self._bytes()[:_HEAD_AT] = bytes(_HEAD_AT)
+            memory_slot.break_seal(self._bytes())
 
     # --- inside --------------------------------------------------------------------------------------------------------
 
     def _checked(self) -> tuple[Layout, Tensor]:
         """Layout and stream of a complete copy, of which no bit has changed. Raises `TransferError`."""
-        sealed = self._sealed()
-        if sealed is None:
+        head = self._sealed()
+        if head is None:
             raise TransferError("the memory holds no complete state.")
-        _, manifest, digests, data = sealed
-        layout = parse(self._bytes()[_MANIFEST_AT : _MANIFEST_AT + manifest].tobytes())
+        layout = parse(self._bytes()[MANIFEST_AT : MANIFEST_AT + head.manifest].tobytes())
         blocks = cut_blocks(layout.blobs)
-        if 4 * len(blocks) != digests or place_blobs(layout.blobs)[1] != data:
+        if 4 * len(blocks) != head.digests or place_blobs(layout.blobs)[1] != head.data:
             raise TransferError("the memory holds a state whose manifest and bytes are of different sizes.")
-        stream = self._stream(manifest, digests, data)
-        expected = struct.unpack_from(f"<{len(blocks)}I", self._bytes(), _MANIFEST_AT + manifest)
+        stream = self._stream(head)
+        expected = struct.unpack_from(f"<{len(blocks)}I", self._bytes(), MANIFEST_AT + head.manifest)
         for index, block in enumerate(blocks):
             if digest(stream[block.start : block.start + block.nbytes]) != expected[index]:
                 raise TransferError(f"block {index} of the state in memory has changed since it was copied.")
@@ -220,31 +215,29 @@ class MemorySlot:
         return 0 if self._memory is None else self._memory.numel()
 
     def _map(self, size: int) -> None:
-        if size >= _MANIFEST_AT:
+        if size >= MANIFEST_AT:
             self._memory = torch.frombuffer(mmap.mmap(self._fd, size), dtype=torch.uint8)
 
     def _bytes(self) -> memoryview:
         assert self._memory is not None, "it is empty"
         return memory_of(self._memory)
 
-    def _stream(self, manifest: int, digests: int, data: int) -> Tensor:
+    def _stream(self, head: SlotHead) -> Tensor:
         assert self._memory is not None, "it is empty"
-        start = _data_at(manifest, digests)
-        return self._memory[start : start + data]
+        start = _data_at(head.manifest, head.digests)
+        return self._memory[start : start + head.data]
 
-    def _sealed(self) -> tuple[State, int, int, int] | None:
-        """State and the sizes of the three parts, if the seal is good."""
+    def _sealed(self) -> SlotHead | None:
+        """If the seal is good."""
         if not self._size:
             return None
         memory = self._bytes()
-        form, step, committed_in, manifest, digests, data = _HEAD.unpack_from(memory, _HEAD_AT)
-        if memory[:12] != _SEAL[:12] or form != FORMAT or manifest > MAX_MANIFEST_BYTES or digests % 4:
+        head = memory_slot.read(memory, MAX_MANIFEST_BYTES)
+        if head is None or max(head.digests, head.data) > self._size:
             return None
-        if max(digests, data) > self._size or _data_at(manifest, digests) + data > self._size:
+        if _data_at(head.manifest, head.digests) + head.data > self._size or not memory_slot.is_sealed(memory, head):
             return None
-        if _MARK.unpack_from(memory, 0)[0] != zlib.crc32(memory[_HEAD_AT : _MANIFEST_AT + manifest + digests]):
-            return None
-        return State(step, committed_in), manifest, digests, data
+        return head
 
 
 def _land(layout: Layout, stream: Tensor, into: Any) -> Any:
@@ -265,7 +258,7 @@ def _land(layout: Layout, stream: Tensor, into: Any) -> Any:
 
 def _data_at(manifest: int, digests: int) -> int:
     """Where the stream begins: on a page, so that every tensor in it is aligned."""
-    return -(-(_MANIFEST_AT + manifest + digests) // mmap.PAGESIZE) * mmap.PAGESIZE
+    return -(-(MANIFEST_AT + manifest + digests) // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
 def _needed(manifest: int, blocks: int, data: int) -> int:

@@ -219,6 +219,10 @@ def situations(draw: st.DrawFn) -> QuorumInputs:
         broken=draw(st.booleans()),
         silent_healthy=draw(some_names) - names,
         absent_groups=draw(st.frozensets(st.sampled_from(["7", "8"]))),
+        held=draw(
+            st.dictionaries(st.sampled_from(["7", "8"]), st.builds(State, st.integers(0, 12), st.integers(0, 12)))
+        ),
+        longest_wait=draw(st.floats(0, 8)),
         min_replicas=draw(st.integers(1, 3)),
         join_timeout=draw(st.floats(0, 5)),
     )

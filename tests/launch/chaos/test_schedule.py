@@ -65,7 +65,8 @@ def test_nobody_is_struck_who_is_not_there() -> None:
     [
         ("10", "'10' is not SECONDS:KIND"),
         ("10:kill:1:2:3", "is not SECONDS:KIND"),
-        ("10:explode", "no kind of fault 'explode'; the kinds are kill, stop, drain, supervisor, lighthouse"),
+        ("10:explode", "no kind of fault 'explode'; the kinds are kill, stop, hang, drain, supervisor, lighthouse"),
+        ("10:partition:1", "share its network"),
         ("x:kill", "'x' is no number of seconds"),
         ("-1:kill", "'-1' is no number of seconds"),
         ("nan:kill", "'nan' is no number of seconds"),
@@ -83,3 +84,10 @@ def test_mistakes_in_a_list(text: str, words: str) -> None:
 def test_mistakes_in_a_poisson_schedule(mean: float, count: int, kind: str) -> None:
     with pytest.raises(ConfigError):
         poisson(mean, count, [kind], 0)
+
+
+def test_a_hang_has_no_end_unless_it_is_given() -> None:
+    endless, short = listed("1:hang:0,2:hang:0:4", seed=1)
+    assert (endless.seconds, short.seconds) == (None, 4.0)
+    assert {p.seconds for p in poisson(1.0, 20, ["hang"], 3)} == {None}
+    assert all(p.seconds is not None for p in poisson(1.0, 20, ["stop"], 3))

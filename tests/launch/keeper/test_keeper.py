@@ -163,6 +163,27 @@ def test_a_killed_supervisor_is_started_again_and_leaves_nothing(keep) -> None:
     gone(child, other)
 
 
+def test_who_is_killed_before_it_begins_a_life_costs_the_next_one_no_number(keep) -> None:
+    says = (
+        "import json, os, pathlib, time; before = os.environ.get('TORCHFT_X_LIFE_BEFORE'); "
+        "words = json.dumps({'restarts': 0, 'reason': '', 'runs': '5:token'}); "
+        "before or pathlib.Path(os.environ['TORCHFT_X_LIVES_FILE']).write_text(words); "
+        "print(os.getpid(), before, flush=True); time.sleep(600)"
+    )
+    job = keep(role("trainer", says, kind="trainer"))
+    for number, before in enumerate(("None", "5:token", "5:token"), start=1):
+
+        def told(n: int = number) -> list[list[str]]:
+            lines = [line.split() for line in job.printed("trainer").splitlines() if line[:1].isdigit()]
+            return lines if len(lines) == n else []
+
+        pid, heard = wait_for(told, 20, f"process {number}")[-1]
+        assert heard == before
+        os.kill(int(pid), signal.SIGKILL)
+    job.process.terminate()
+    assert job.end() == 1
+
+
 def test_it_is_cancelled_in_good_order(keep, capsys: pytest.CaptureFixture[str]) -> None:
     job = keep(role("trainer", PARENT, kind="trainer"), role("other", STAYS))
     job.until("RUNNING")

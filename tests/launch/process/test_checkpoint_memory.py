@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from torchft_x.core import memory_slot
+from torchft_x.core.types import State
 from torchft_x.launch.process.checkpoint_memory import CheckpointMemory, limit_of_slot, memory_of_host
 
 
@@ -26,6 +28,34 @@ def test_each_worker_has_two_slots_that_take_nothing_yet() -> None:
         assert int(pid) == os.getpid()
         assert os.readlink(f"/proc/self/fd/{fd}") == f"/memfd:torchft_x-held-{tag} (deleted)"
         assert (os.fstat(int(fd)).st_size, os.get_inheritable(int(fd))) == (0, False)
+    memory.close()
+
+
+def test_the_newest_state_that_all_workers_have_left() -> None:
+    memory = CheckpointMemory(2)
+
+    def write(worker: int, slot: int, state: State, *, sealed: bool = True) -> None:
+        fd = int(memory.names[worker][slot].split("/")[1])
+        head = memory_slot.SlotHead(state, 10, 4, 100)
+        body = bytearray(head.guarded + 100)
+        head.write(memoryview(body))
+        if sealed:
+            memory_slot.seal(memoryview(body), head)
+        os.pwrite(fd, body, 0)
+
+    assert memory.newest() == State()
+    for worker in (0, 1):
+        write(worker, 0, State(5, 2))
+    write(0, 1, State(8, 3))
+    assert memory.newest() == State(5, 2)
+    write(1, 1, State(8, 3), sealed=False)
+    assert memory.newest() == State(5, 2)
+    write(1, 1, State(8, 3))
+    assert memory.newest() == State(8, 3)
+    os.pwrite(int(memory.names[0][1].split("/")[1]), b"x", 4100)  # a bit that the seal guards
+    assert memory.newest() == State(5, 2)
+    os.ftruncate(int(memory.names[0][0].split("/")[1]), 4200)
+    assert memory.newest() == State()
     memory.close()
 
 

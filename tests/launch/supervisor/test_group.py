@@ -167,6 +167,34 @@ def test_without_a_number_it_goes_on_in_time(drive, monkeypatch) -> None:
     assert run.reports("started")[0]["attempt"] == 0
 
 
+def test_a_number_that_was_guessed_and_too_low_is_no_mistake_of_the_script(drive, monkeypatch, tmp_path: Path) -> None:
+    """It began while the lighthouse was away, and was fenced when that was back: the script ends with 2."""
+    monkeypatch.setenv("TELL_NUMBER", "")
+    script = (
+        "import os, sys, time, pathlib; first = os.environ['TORCHFT_X_ATTEMPT'] == '0'; "
+        f"go = pathlib.Path({str(tmp_path / 'go')!r})\n"
+        "while first and not go.exists(): time.sleep(0.01)\n"
+        "sys.exit(2 if first else 0)"
+    )
+    run = drive(script, number_timeout=0.1)
+    wait_for(lambda: run.reports("started"), what="the life with a guessed number")
+    part = run.folder / "number.part"
+    part.write_text("4")
+    part.rename(run.folder / "number")
+    wait_for(lambda: run.reports("number"), what="the lighthouse's word")
+    (tmp_path / "go").touch()
+    assert run.wait() == 0
+    assert [r["attempt"] for r in run.reports("started")] == [0, 4]
+
+
+def test_a_mistake_of_the_script_stays_one(drive, monkeypatch) -> None:
+    monkeypatch.setenv(env.LIFE_BEFORE, "6")
+    run = drive("import sys; sys.exit(2)")
+    assert run.wait() == 1
+    assert [r["attempt"] for r in run.reports("started")] == [7]
+    assert run.reports("exited")[0]["attempt"] == 7
+
+
 def test_stopped_while_it_waits_for_the_number(drive, monkeypatch) -> None:
     monkeypatch.setenv("TELL_NUMBER", "")
     run = drive(SLEEPER, number_timeout=1000.0)
@@ -339,7 +367,9 @@ def test_it_says_which_life_runs_and_the_next_supervisor_that_it_died_with_this_
     assert second.reports("exited")[0]["code"] == -signal.SIGKILL
     lives = lives_file.read(told)
     assert lives is not None
-    assert lives.runs == ""  # it has ended, and the lighthouse was told
+    (again,) = second.reports("started")
+    assert again["attempt"] == started["attempt"] + 1
+    assert lives.runs == str(again["attempt"])  # it has ended, and the lighthouse was told
 
 
 def test_what_the_worker_left_running_ends_with_its_life(drive) -> None:

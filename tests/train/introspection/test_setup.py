@@ -173,3 +173,20 @@ def stress(folder: Path, how: str, times: int) -> dict[int, int]:
 )
 def test_no_exit_is_changed_by_questions(folder: Path, how: str, times: int) -> None:
     assert stress(folder, how, times) == {0: times // 3, 7: times // 3, 1: times // 3}
+
+
+def test_its_main_thread_does_not_come_when_that_is_asked_for(folder: Path) -> None:
+    with worker(folder, "count") as (target, view):
+        assert probe_worker.find(target.pid, folder.parent) is None  # its folder is no supervisor's
+        for word in ("hang x", "hang -1", "hang nan"):
+            assert probe_worker.ask(target, word, scaled(5)) == b"0"
+        assert probe_worker.ask(target, "hang 1.5", scaled(5)) == b"1"
+
+        def stands() -> bool:
+            before = view.read()["step"]
+            time.sleep(0.05)
+            return bool(view.read()["step"] == before)
+
+        wait_for(stands, 1, "it stands still")
+        assert b"stand_still" in probe_worker.ask(target, STACKS, scaled(5))  # its other threads run
+        wait_for(lambda: not stands(), 10, "it goes on")

@@ -30,6 +30,7 @@ from torchft_x.core.messages.job import GroupRests, SupervisorGone, SupervisorHe
 from torchft_x.core.messages.lighthouse import (
     Closed,
     CloseSession,
+    CopyHeld,
     Fence,
     Heard,
     Heartbeat,
@@ -213,6 +214,10 @@ class Lighthouse:
                 return []
             case GroupRests(group, rests):
                 self._roll.supervisors.rest(group, rests)
+                self._tenure.changed = True
+                return []
+            case CopyHeld(stream, state):
+                self._roll.supervisors.hold(stream, state)
                 self._tenure.changed = True
                 return []
             case LifeHalted():

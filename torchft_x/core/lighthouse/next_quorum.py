@@ -24,10 +24,13 @@ from torchft_x.core.messages.lighthouse import Issue, LighthouseEffect
 from torchft_x.core.quorum import history_fork
 from torchft_x.core.quorum.rule import Form, Wait, form, wait_for
 from torchft_x.core.restart.recover import Adopt, RestartRecovery
-from torchft_x.core.types import Member, Quorum, listed
+from torchft_x.core.types import Member, Quorum, group_number, group_of, listed
 
 # A reason for waiting is worth a line in the log when somebody has waited this long.
 _NOTE_WAIT_AFTER = 1.0
+RETURN = 5.0
+"""Seconds from its start, and no longer than `join_timeout`, for which a lighthouse that has taken over waits for the supervisors of the
+quorum that it found written down, before a new lineage may begin."""
 
 
 class QuorumTransition:
@@ -57,6 +60,7 @@ class QuorumTransition:
         self._started_at = now
         self._unix = unix - now  # added to a monotonic time it dates it
         self.takeover = RestartRecovery(config, now)  # of what was before this life (R8)
+        self._inherits = False  # something was found written down
         self._inherited = 0  # id of the quorum that was found written down (R8c); 0: none, or it is known to be old
         self._waits = WaitNotices()  # who was told what it waits for
         self._noted = ""  # reason for waiting that was noted last
@@ -104,8 +108,26 @@ class QuorumTransition:
             )
         )  # fmt: skip
         if isinstance(decision, Form) and decision.new_lineage:
-            return self._endings.objection(decision, now) or decision  # R21
+            return self._returning(now) or self._endings.objection(decision, now) or decision  # R21
         return decision
+
+    def _returning(self, now: float) -> Wait | None:
+        """Supervisors come back to a lighthouse that has taken over, one after the other; what they hold is not known before."""
+        cur, until = self._tenure.current, self._started_at + min(self._config.join_timeout, RETURN)
+        if cur is None or not self._inherits or now >= until:
+            return None
+        here = {name for r in self._tenure.asking for name in (group_of(r), str(group_number(r)))}
+        here |= self._roll.supervisors.announced
+        groups = [
+            m.replica_id for m in cur.members if not {group_of(m.replica_id), str(group_number(m.replica_id))} & here
+        ]
+        if not groups:
+            return None
+        return Wait(
+            f"This lighthouse has just taken over, and nothing was heard yet of the supervisors of {listed(sorted(groups))}, which may "
+            "hold the newest state.",
+            until,
+        )
 
     def note_wait(self, now: float) -> list[LighthouseEffect]:
         """A line for the log, and a word to whoever has waited for a moment, when the reason is a new one."""
@@ -232,7 +254,7 @@ class QuorumTransition:
                 self._tenure.recount(record)
                 if record.replica_id in self._tenure.inside:
                     self._tenure.broken = f"{record.replica_id} is lost: {record.lost}."  # told when they come back
-        self._inherited = quorum.id
+        self._inherited, self._inherits = quorum.id, True
         text = f"Quorum {quorum.id} of {listed([m.replica_id for m in quorum.members])} at {quorum.top} is taken over."
         return [Note("adopted", text, quorum_id=quorum.id)]
 

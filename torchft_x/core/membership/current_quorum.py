@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from math import inf
@@ -107,6 +108,13 @@ class QuorumState:
         here = {name for r in (*self.asking, *self.silent) for name in (group_of(r), str(group_number(r)))}
         return announced - here
 
+    def held_elsewhere(self, held: Mapping[str, State]) -> Mapping[str, State]:
+        """Of these copies, those of groups that have not asked."""
+        if not held:
+            return held
+        asked = {name for r in self.asking for name in (group_of(r), str(group_number(r)))}
+        return {group: state for group, state in held.items() if group not in asked}
+
     def situation(
         self,
         roll: MemberTable,
@@ -130,6 +138,7 @@ class QuorumState:
             broken=bool(self.broken),
             silent_healthy=self.silent - without,
             absent_groups=self.absent_groups(roll.supervisors.groups),
+            held=self.held_elsewhere(roll.supervisors.held),
             min_replicas=min_replicas,
             join_timeout=join_timeout,
             longest_wait=longest_wait,

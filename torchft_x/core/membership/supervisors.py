@@ -11,6 +11,7 @@ from collections.abc import Set as AbstractSet
 from torchft_x.core.membership.failure_detector import StoppedProcess
 from torchft_x.core.messages.job import SupervisorGone, SupervisorHere
 from torchft_x.core.presence import Presence
+from torchft_x.core.types import State
 
 
 class SupervisorLiveness:
@@ -34,6 +35,8 @@ class SupervisorLiveness:
             str, dict[int, StoppedProcess]
         ] = {}  # life token -> stream -> what it says of a stopped process
 
+        self._held: dict[int, State] = {}  # stream -> the newest copy that all workers of its node have left with it
+
     def __repr__(self) -> str:
         return f"<SupervisorLiveness of {sorted(self._groups)}, halted={sorted(self.halted)}>"
 
@@ -43,9 +46,36 @@ class SupervisorLiveness:
         drained is not waited for."""
         return self._groups.keys() - self._resting if self._resting else self._groups.keys()
 
+    @property
+    def announced(self) -> AbstractSet[str]:
+        """The same, with those that were drained."""
+        return self._groups.keys()
+
     def rest(self, group: str, rests: bool) -> None:
         """The group was drained, or begins again."""
         (self._resting.add if rests and group in self._groups else self._resting.discard)(group)
+
+    @property
+    def held(self) -> dict[str, State]:
+        """By group: the state that its next life goes on from, as far as its supervisors here have said. Who was drained brings
+        none."""
+        if not self._held:
+            return {}
+        found: dict[str, State] = {}
+        for group in self.groups:
+            nodes = [
+                max((self._held.get(s, State()) for s in n.heard), default=State())
+                for n in self._groups[group].values()
+            ]
+            state = min(nodes, default=State())
+            if state > State():
+                found[group] = state
+        return found
+
+    def hold(self, stream: int, state: State) -> None:
+        """What this supervisor holds of its workers, none of which runs."""
+        if stream in self._on:
+            self._held[stream] = state
 
     def arrive(self, event: SupervisorHere, now: float) -> None:
         place = self._groups.setdefault(event.group, {}).setdefault(event.node, Presence())
@@ -59,6 +89,7 @@ class SupervisorLiveness:
     def leave(self, event: SupervisorGone, now: float) -> None:
         """Its words go with the stream: a supervisor says again what is true on its next one."""
         place = self._on.pop(event.stream, None)
+        self._held.pop(event.stream, None)
         if place is not None:
             self._forget(event.stream)
             if event.node == 0:

@@ -150,6 +150,15 @@ class UnaryJoin:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyHeld:
+    """A supervisor says what its group's next life can go on from: the newest state that all workers of its node have left in
+    its memory. Said when a life has ended, before its end."""
+
+    stream: int
+    state: State
+
+
+@dataclass(frozen=True, slots=True)
 class UnaryGone:
     """The unary request was cancelled or ran into its deadline."""
 
@@ -179,6 +188,7 @@ LighthouseEvent = (
     | SupervisorHeard
     | SupervisorGone
     | LifeHalted
+    | CopyHeld
     | GroupRests
     | UnaryJoin
     | UnaryGone

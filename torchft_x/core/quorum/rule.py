@@ -7,10 +7,10 @@ wait for before this question is asked (R8) is in `core.restart.recover`.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 
-from torchft_x.core.types import JoinReason, Member, Quorum, listed
+from torchft_x.core.types import JoinReason, Member, Quorum, State, listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,9 @@ class QuorumInputs:
     broken: bool = False  # cur's members were told that it is over, so their process groups are gone
     silent_healthy: Collection[str] = frozenset()  # alive, but have not asked
     absent_groups: Collection[str] = frozenset()  # announced by a supervisor, no member of theirs has asked
+    held: Mapping[str, State] = field(
+        default_factory=dict
+    )  # of groups that have not asked: the copies that their supervisors hold
     min_replicas: int = 1
     join_timeout: float = 0.0
     longest_wait: float = 0.0  # for the end of whoever is not over, from the last lease it was sent
@@ -91,7 +94,7 @@ def form(s: QuorumInputs) -> Form | Wait:
             return wait_for(s.cur, awaited)
     members = tuple([asked[name] for name in sorted(asked)])
     if s.cur is None:
-        wait = _first_quorum(s, chosen, members)
+        wait = _first_quorum(s, chosen, members) or _held_elsewhere(s, chosen)
         return wait or Form(members, rebuild=True)
     followed = (s.cur, *s.open)
     wait = _too_few(s, members)
@@ -114,6 +117,7 @@ def form(s: QuorumInputs) -> Form | Wait:
             )
     if left is not None:
         wait = _not_all_here(s, chosen, min(s.join_timeout, NEW_LINEAGE_WAIT), "A new lineage can begin")
+        wait = wait or _held_elsewhere(s, chosen)
         if wait:
             return wait
     return Form(members, rebuild=s.broken or _changed(s.cur, members, chosen), left=left)
@@ -174,6 +178,23 @@ def _not_all_here(s: QuorumInputs, chosen: list[Candidate], seconds: float, what
             until,
         )
     return None
+
+
+def _held_elsewhere(s: QuorumInputs, chosen: list[Candidate]) -> Wait | None:
+    """M3: a supervisor that is here holds a newer state than all who ask. Its group was killed again while it started, or its
+    start takes long; it will bring that state, so it is waited for as long as a member that may come back with one."""
+    best = max((c.member.state for c in chosen if not c.member.torn), default=State())
+    newer = {group: state for group, state in s.held.items() if state > best}
+    until = min(s.asked_since, *(c.since for c in chosen)) + s.longest_wait
+    if not newer or s.now >= until:
+        return None
+    holds = listed([f"group {group} ({newer[group]})" for group in sorted(newer)])
+    return Wait(
+        f"Nobody who has asked stands further than {best}, and supervisors hold newer states in memory: waiting for {holds} to "
+        f"start again, or until {s.longest_wait:g} s have passed since the first ask.",
+        until,
+        lease=True,
+    )
 
 
 def _heirs(cur: Quorum, whole: Mapping[str, Member]) -> bool:

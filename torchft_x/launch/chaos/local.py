@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import tempfile
 from pathlib import Path
 
 from torchft_x.errors import ConfigError
 from torchft_x.launch.chaos.place import Target
+from torchft_x.launch.postmortem import probe_worker
 from torchft_x.observe.console import harmless
 from torchft_x.observe.events import is_event
 from torchft_x.observe.processes import belongs, job_processes, lighthouse_process
@@ -25,6 +27,7 @@ _SIGNALS = {
     "lighthouse": signal.SIGKILL,
 }
 _ROLES = {"trainer": "worker", "supervisor": "supervisor"}
+_ANSWER = 3.0  # seconds for a worker to take the word
 _LONGEST = 1 << 16  # bytes of a line
 
 
@@ -48,8 +51,10 @@ class LocalRun:
             found.add(Target("lighthouse", "", 0, serving))
         return sorted(found)
 
-    def strike(self, target: Target, kind: str) -> bool:
+    def strike(self, target: Target, kind: str, seconds: float | None = None) -> bool:
         """All workers of a group are drained together, as its supervisor would: they leave at the same step."""
+        if kind == "hang":
+            return belongs(target.pid, self.run_dir) and self._hang(target, seconds)
         victims = [target]
         if kind == "drain":
             victims = [t for t in self.targets() if t.role == "worker" and t.group == target.group]
@@ -57,6 +62,15 @@ class LocalRun:
         if kind == "drain":
             self._drained.update(struck)
         return bool(struck)
+
+    def _hang(self, target: Target, seconds: float | None) -> bool:
+        """Ask the worker for it, at the socket by which its supervisor asks for its stacks."""
+        at = probe_worker.find(target.pid, _temporary(target.pid))
+        word = probe_worker.HANG if seconds is None else f"{probe_worker.HANG} {seconds:.3f}"
+        try:
+            return at is not None and probe_worker.ask(at, word, _ANSWER) == b"1"
+        except probe_worker.Silent:  # it ends
+            return False
 
     def resume(self, target: Target) -> None:
         self._send(target.pid, signal.SIGCONT)
@@ -75,6 +89,16 @@ class LocalRun:
         finally:
             os.close(fd)
         return True
+
+
+def _temporary(pid: int) -> Path:
+    """The folder for temporary files of that process, which may not be ours."""
+    try:
+        words = Path("/proc", str(pid), "environ").read_bytes().split(b"\0")
+    except OSError:
+        words = []
+    named = [word[7:] for word in words if word.startswith(b"TMPDIR=/")]
+    return Path(os.fsdecode(named[0])) if named else Path(tempfile.gettempdir())
 
 
 def _first_line(path: Path) -> Target | None:

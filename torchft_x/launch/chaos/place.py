@@ -26,8 +26,9 @@ class Place(Protocol):
     def targets(self) -> list[Target]:
         """Who lives now. Empty: the job is over, or never was here."""
 
-    def strike(self, target: Target, kind: str) -> bool:
-        """Do it, at once. False: it has just ended, or is none of this run's any more."""
+    def strike(self, target: Target, kind: str, seconds: float | None = None) -> bool:
+        """Do it, at once. `seconds`: of a hang; None: without end. False: it has just ended, or is none of this run's any
+        more, or can't hang now."""
 
     def resume(self, target: Target) -> None:
         """End a stop. Nothing, if it has ended meanwhile."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from torchft_x.launch.chaos.place import Place, Target
-from torchft_x.launch.chaos.schedule import Planned
+from torchft_x.launch.chaos.schedule import LASTING, Planned
 from torchft_x.observe.console import harmless
 from torchft_x.observe.events import EventLog
 
@@ -51,17 +51,17 @@ class Chaos:
         self._wait_until(lambda: time.monotonic() >= t, None)
 
     def _strike(self, planned: Planned) -> None:
-        seconds = planned.seconds if planned.kind == "stop" else None
+        stops, seconds = planned.kind == "stop", planned.seconds if planned.kind in LASTING else None
         struck: list[tuple[Target, float, float]] = []
 
         def once() -> bool:
             target = planned.choose(self._place.targets())
             if target is None:
                 return False
-            if seconds is not None:  # before it is stopped: whatever happens in between, it is resumed
+            if stops and seconds is not None:  # before it is stopped: whatever happens in between, it is resumed
                 self._stopped.append((time.monotonic() + seconds, target))
             began = time.time(), time.monotonic()  # what comes of it may come at once
-            if self._place.strike(target, planned.kind):
+            if self._place.strike(target, planned.kind, seconds):
                 struck.append((target, *began))
             return bool(struck)
 
@@ -104,6 +104,6 @@ def describe(plan: Iterable[Planned], targets: list[Target]) -> Iterator[str]:
     """What would be done, and to whom of those that live now."""
     for number, planned in enumerate(plan, start=1):
         target = planned.choose(targets)
-        took = f" for {planned.seconds:.1f} s" if planned.kind == "stop" else ""
+        took = f" for {planned.seconds:.1f} s" if planned.kind in LASTING and planned.seconds is not None else ""
         whom = harmless(target) if target is not None else "nobody: none lives now"
         yield f"{number}: after {planned.at:.1f} s {planned.kind}{took}: {whom}"

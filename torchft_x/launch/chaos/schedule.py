@@ -11,8 +11,17 @@ from dataclasses import dataclass
 from torchft_x.errors import ConfigError
 from torchft_x.launch.chaos.place import Target
 
-KINDS = {"kill": "worker", "stop": "worker", "drain": "worker", "supervisor": "supervisor", "lighthouse": "lighthouse"}
+KINDS = {
+    "kill": "worker",
+    "stop": "worker",
+    "hang": "worker",
+    "drain": "worker",
+    "supervisor": "supervisor",
+    "lighthouse": "lighthouse",
+}
 """What each kind hits."""
+LASTING = ("stop", "hang")
+"""Those that last for some seconds."""
 _STOP = (3.0, 6.0)  # seconds: a member that is stopped is left out after 1.5
 
 
@@ -24,7 +33,7 @@ class Planned:
     kind: str
     group: str | None  # None: by chance
     draw: float  # in [0, 1): which of those that may be hit
-    seconds: float  # of a stop
+    seconds: float | None  # of a stop, or a hang; None: a hang without end
 
     def choose(self, targets: Sequence[Target]) -> Target | None:
         """Whom it hits of these; None: nobody is there who can be hit."""
@@ -46,7 +55,8 @@ def poisson(mean: float, count: int | None, kinds: Sequence[str], seed: int) -> 
         rng, at = random.Random(seed), 0.0
         for _ in itertools.count() if count is None else range(count):
             at += rng.expovariate(1.0 / mean)
-            yield Planned(at, rng.choice(kinds), None, rng.random(), rng.uniform(*_STOP))
+            kind, draw, took = rng.choice(kinds), rng.random(), rng.uniform(*_STOP)
+            yield Planned(at, kind, None, draw, None if kind == "hang" else took)
 
     return plan()
 
@@ -62,12 +72,18 @@ def listed(text: str, seed: int) -> list[Planned]:
             raise ConfigError(f"--at {item.strip()!r} is not SECONDS:KIND[:GROUP[:SECONDS]].")
         at, kind, group, seconds = (*parts, "", "")[:4]
         _check(kind)
-        took = _seconds(seconds, item) if seconds else rng.uniform(*_STOP)
+        by_chance = rng.uniform(*_STOP)
+        took = _seconds(seconds, item) if seconds else None if kind == "hang" else by_chance
         found.append(Planned(_seconds(at, item), kind, group or None, rng.random(), took))
     return sorted(found, key=lambda planned: planned.at)
 
 
 def _check(kind: str) -> None:
+    if kind == "partition":
+        raise ConfigError(
+            "there are no partitions here: all processes of a job on one host share its network, and a rule that cut some of "
+            "them off would need root and would cut other programs off, too. docs/chaos.md says what plays them."
+        )
     if kind not in KINDS:
         raise ConfigError(f"there is no kind of fault {kind!r}; the kinds are {', '.join(KINDS)}.")
 

@@ -35,6 +35,7 @@ class RoleProcess:
         self._lives = folder(plan.run_dir) / "lives" / f"{replica.role.name}-{replica.number}"
         self._before = 0  # restarts that earlier processes of it have told
         self._told: lives_file.Lives | None = None
+        self._life_before = ""  # the newest that an earlier process of it has told, see `Lives.runs`
         self.pid: int | None = None  # while it runs
         self._known: Pid | None = None  # the same
         self.pidfd: int | None = None  # readable when it ends
@@ -54,6 +55,8 @@ class RoleProcess:
     def start(self, now: float, groups: int) -> None:
         """Raises `ConfigError` where the program is not there."""
         command = self.command(groups)
+        if self._told is not None:  # else it was killed before it began a life, and what it was told still holds
+            self._life_before = self._told.after(self._life_before)
         environ = self._environment()
         if shutil.which(command[0], path=environ.get("PATH")) is None:
             raise ConfigError(f"{self.replica.name}: the program {command[0]} is not there, or can't be executed.")
@@ -125,8 +128,8 @@ class RoleProcess:
             return out
         out[env.LAUNCHER_PID] = str(os.getpid())
         out[env.LIVES_FILE] = str(self._lives)
-        if self._told is not None and self._told.runs:  # what its supervisor has left behind was killed when that ended
-            out[env.LIFE_BEFORE] = self._told.runs
+        if self._life_before:  # what its supervisor has left behind was killed when that ended
+            out[env.LIFE_BEFORE] = self._life_before
         out.setdefault(
             env.GIVE_UP_CODE, "1"
         )  # whoever ends otherwise was ended from outside, and says nothing to the lighthouse

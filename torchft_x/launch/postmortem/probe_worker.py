@@ -21,9 +21,11 @@ from torchft_x.launch.process import process_tree
 from torchft_x.launch.process.stopped import STOPPED
 from torchft_x.observe import worker_status
 
-STACKS, RECORDER = "stacks", "recorder"
-"""What can be asked for."""
-_LIMITS = {STACKS: 1 << 20, RECORDER: 1 << 24}  # bytes; a full Flight Recorder (2,000) has 1 MB
+STACKS, RECORDER, HANG = "stacks", "recorder", "hang"
+"""What can be asked for; the last one with a number of seconds, or without."""
+_LIMITS = {STACKS: 1 << 20, RECORDER: 1 << 24, HANG: 1}  # bytes; a full Flight Recorder (2,000) has 1 MB
+SCRATCH = "torchft_x-"
+"""How a supervisor's folder in the temporary one begins; in it is one for each life."""
 _LENGTH = struct.Struct("<Q")
 _CHUNK = 1 << 16
 _THREADS = 200  # of a process, described at most
@@ -45,6 +47,18 @@ class Target:
     rank: int  # in its group
     pid: int
     folder: Path  # private, of its life
+
+
+def find(pid: int, temporary: Path) -> Target | None:
+    """The worker with this process id, by what it has laid into the folder of its life below `temporary`; None: it takes no
+    questions."""
+    for link in temporary.glob(f"{SCRATCH}*/*/*.stacks"):
+        try:
+            if os.readlink(link).startswith(f"/proc/{pid}/"):
+                return Target(int(link.stem), pid, link.parent)
+        except (OSError, ValueError):  # it has just ended
+            continue
+    return None
 
 
 class View:
@@ -108,8 +122,9 @@ def ask(target: Target, word: str, seconds: float) -> bytes:
             _connect(connection, target)
             connection.sendall(f"{word}\n".encode())
             (length,) = _LENGTH.unpack(_receive(connection, _LENGTH.size, deadline))
-            if length > _LIMITS[word]:
-                raise Silent(f"{word}: its answer is longer than {_LIMITS[word]} bytes")
+            most = _LIMITS[word.split()[0]]
+            if length > most:
+                raise Silent(f"{word}: its answer is longer than {most} bytes")
             return _receive(connection, length, deadline)
     except FileNotFoundError:
         raise Silent(f"{word}: it takes no questions (yet, or any more)") from None

@@ -11,8 +11,13 @@ import os
 import secrets
 from pathlib import Path
 
+from torchft_x.core import memory_slot
+from torchft_x.core.training.memory_checkpoint import newest_common
+from torchft_x.core.types import State
+
 MEMORY = 0.2
 """Part of the host's memory that copies may take, if nothing else is said."""
+_MOST = 1 << 30  # bytes of a manifest, more than any has
 _SLOTS = 2  # of each worker: one is always complete
 
 
@@ -38,6 +43,13 @@ class CheckpointMemory:
         """What the workers are told: most bytes in a slot, then the slots of each of them."""
         return ";".join([str(limit), *(",".join(names) for names in self.names)])
 
+    def newest(self) -> State:
+        """The newest state that all workers hold a complete copy of; step 0: there is none. While none of them runs."""
+        return newest_common([[s for s in map(_state, fds) if s is not None] for fds in self._of_workers()]) or State()
+
+    def _of_workers(self) -> list[list[int]]:
+        return [self._fds[i : i + _SLOTS] for i in range(0, len(self._fds), _SLOTS)]
+
     @property
     def used(self) -> bool:
         """Whether a worker has ever taken memory for a copy."""
@@ -48,6 +60,17 @@ class CheckpointMemory:
         for fd in self._fds:
             os.close(fd)
         self._fds = []
+
+
+def _state(fd: int) -> State | None:
+    """Of the complete copy in a slot. Its data is not looked at: who loads it does that."""
+    try:
+        head = memory_slot.read(os.pread(fd, memory_slot.MANIFEST_AT, 0), _MOST)
+        if head is None or head.guarded + head.data > os.fstat(fd).st_size:
+            return None
+        return head.state if memory_slot.is_sealed(os.pread(fd, head.guarded, 0), head) else None
+    except (OSError, MemoryError):
+        return None
 
 
 def limit_of_slot(memory: int, share: float, workers: int) -> int:

@@ -25,6 +25,7 @@ from typing import Any
 import torchft_x
 from torchft_x import env, net
 from torchft_x.errors import ConfigError, TorchftXError
+from torchft_x.launch.postmortem.probe_worker import SCRATCH
 from torchft_x.launch.process import process_tree
 from torchft_x.launch.process.environment import package_root
 from torchft_x.launch.process.restarts import AttemptEnd, GiveUp, RestartRules, Restarts
@@ -123,7 +124,7 @@ class BaseSupervisor:
         process_tree.become_subreaper()
         self._watch_for_stops()
         self._events = self._event_log()
-        self._scratch = Path(tempfile.mkdtemp(prefix="torchft_x-"))
+        self._scratch = Path(tempfile.mkdtemp(prefix=SCRATCH))
         try:
             stop = self._find_lighthouse()
             if stop is not None:
@@ -234,8 +235,9 @@ class BaseSupervisor:
         self._clear_up()
         end = self._watch(self._life, lives, begun)
         self._life = None
+        self._before_end()
         lives.ended(begun, end)
-        self._tell_runs("")
+        self._tell_runs(str(begun.attempt))
         self._on_end(begun, end)
         self._events.emit(
             "exit", attempt=begun.attempt, life=begun.life, code=end.code, reason=end.reason, duration=end.uptime
@@ -363,6 +365,9 @@ class BaseSupervisor:
     def _saving(self, life: Attempt) -> str:
         """Who has announced a pause, as a worker does that saves its last step, for people; empty: nobody."""
         return ""
+
+    def _before_end(self) -> None:
+        """A life has ended, and nobody was told yet."""
 
     def _on_end(self, begun: Begun, end: AttemptEnd) -> None:
         """The life has ended, and the lighthouse was told."""

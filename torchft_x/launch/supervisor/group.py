@@ -10,11 +10,12 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from torchft_x import env
+from torchft_x.core.types import State
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.job.checks import check_script
 from torchft_x.launch.postmortem.collector import Collector, Files, Incident, scene_of
@@ -104,14 +105,26 @@ class Supervisor(BaseSupervisor):
         self._scene: Incident | None = None  # of the life that runs or ran last
         self._held: dict[int, Files] = {}  # of ranks that were killed because another died
         self._memory: CheckpointMemory | None = None  # made with the first life, if there is to be any
-        self._told: int | None = None  # number of the next life at the least, by the lighthouse; set by any thread
+        # Number of the next life at the least, by whoever knew the supervisor before, or the lighthouse; set by any thread.
+        self._told: int | None = lives_file.next_number(self._environ) if config.nodes == 1 else None
+        self._guessed = False  # the present life was begun without
 
     def _run_lives(self) -> Stop:
         """Lives of a supervisor before us would fence ours if we counted from 0 (R2), so wait for our number."""
         self._stops.wait(lambda: self._told is not None, self.config.number_timeout)
         stop = self._stops.first or super()._run_lives()
+        if self._memory is not None and self._reports is not None:
+            self._reports.held(State())  # nobody shall wait for a life that goes on from a copy
         self._save_copies(stop)
         return stop
+
+    def _live(self, lives: Lives) -> AttemptEnd | None:
+        """A life that began without a word of the lighthouse may turn out to be older than those before it, and is fenced: that is no
+        mistake of the script's, which the next one, with a higher number, would repeat."""
+        end = super()._live(lives)
+        if end is None or end.ok or not self._guessed or (self._told or 0) <= self._attempt:
+            return end
+        return replace(end, own_doing=False)
 
     def _save_copies(self, stop: Stop) -> None:
         """The copies of the workers' states end with this process. No life goes on from them here, but another job may. Who is
@@ -133,6 +146,7 @@ class Supervisor(BaseSupervisor):
         self._say(f"{self.config.name}: {save.sentence()}")
 
     def _next_attempt(self) -> int:
+        self._guessed = self._told is None
         return max(self._attempt, self._told or 0)
 
     def _on_number(self, attempt: int) -> None:
@@ -184,6 +198,10 @@ class Supervisor(BaseSupervisor):
     def _hear_last_words(self, dead: list[int]) -> None:
         if self._collector is not None and self._scene is not None:
             self._held = self._collector.last_words(self._scene, dead)
+
+    def _before_end(self) -> None:
+        if self._memory is not None and self._reports is not None:
+            self._reports.held(self._memory.newest())
 
     def _on_end(self, begun: Begun, end: AttemptEnd) -> None:
         scene, held = self._scene, self._held

@@ -22,7 +22,12 @@ class Lives:
     reason: str
     """Of the last one."""
     runs: str = ""
-    """NUMBER:TOKEN of the life that runs; empty: none does, or the lighthouse has been told how it ended."""
+    """NUMBER:TOKEN of the life that runs; only NUMBER: of the newest one, which has ended, and the lighthouse has been told how;
+    empty: there was none."""
+
+    def after(self, before: str) -> str:
+        """What the next supervisor is told, if this one was told `before`."""
+        return self.runs or before
 
 
 def tell(lives: Lives, environ: Mapping[str, str]) -> None:
@@ -46,5 +51,16 @@ def read(path: Path) -> Lives | None:
 def life_before(environ: Mapping[str, str]) -> tuple[int, str] | None:
     """Number and token of the life that died with the supervisor in whose place this one is. None: there is none, or nobody
     can say that it is dead."""
+    number, token = _before(environ)
+    return (number, token) if number is not None and token else None
+
+
+def next_number(environ: Mapping[str, str]) -> int | None:
+    """Of the first life of a supervisor in the place of another one. None: it does not know."""
+    number, _ = _before(environ)
+    return None if number is None else number + 1
+
+
+def _before(environ: Mapping[str, str]) -> tuple[int | None, str]:
     number, _, token = (env.read(env.LIFE_BEFORE, None, environ) or "").partition(":")
-    return (int(number), token) if number.isascii() and number.isdecimal() and token else None
+    return (int(number) if number.isascii() and number.isdecimal() else None), token

@@ -396,7 +396,7 @@ class SupervisorDone(_message.Message):
     def __init__(self, code: _Optional[int] = ..., sentence: _Optional[str] = ...) -> None: ...
 
 class SupervisorUp(_message.Message):
-    __slots__ = ("hello", "started", "exited", "done", "ping", "ready", "ended", "halted", "rests")
+    __slots__ = ("hello", "started", "exited", "done", "ping", "ready", "ended", "halted", "rests", "held")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     STARTED_FIELD_NUMBER: _ClassVar[int]
     EXITED_FIELD_NUMBER: _ClassVar[int]
@@ -406,6 +406,7 @@ class SupervisorUp(_message.Message):
     ENDED_FIELD_NUMBER: _ClassVar[int]
     HALTED_FIELD_NUMBER: _ClassVar[int]
     RESTS_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
     hello: SupervisorHello
     started: LifeStarted
     exited: LifeExited
@@ -415,7 +416,8 @@ class SupervisorUp(_message.Message):
     ended: NodeEnded
     halted: LifeHalted
     rests: GroupRests
-    def __init__(self, hello: _Optional[_Union[SupervisorHello, _Mapping]] = ..., started: _Optional[_Union[LifeStarted, _Mapping]] = ..., exited: _Optional[_Union[LifeExited, _Mapping]] = ..., done: _Optional[_Union[SupervisorDone, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., ready: _Optional[_Union[NodeReady, _Mapping]] = ..., ended: _Optional[_Union[NodeEnded, _Mapping]] = ..., halted: _Optional[_Union[LifeHalted, _Mapping]] = ..., rests: _Optional[_Union[GroupRests, _Mapping]] = ...) -> None: ...
+    held: State
+    def __init__(self, hello: _Optional[_Union[SupervisorHello, _Mapping]] = ..., started: _Optional[_Union[LifeStarted, _Mapping]] = ..., exited: _Optional[_Union[LifeExited, _Mapping]] = ..., done: _Optional[_Union[SupervisorDone, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., ready: _Optional[_Union[NodeReady, _Mapping]] = ..., ended: _Optional[_Union[NodeEnded, _Mapping]] = ..., halted: _Optional[_Union[LifeHalted, _Mapping]] = ..., rests: _Optional[_Union[GroupRests, _Mapping]] = ..., held: _Optional[_Union[State, _Mapping]] = ...) -> None: ...
 
 class GroupRests(_message.Message):
     __slots__ = ("rests",)

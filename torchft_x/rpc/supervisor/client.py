@@ -9,6 +9,7 @@ import secrets
 import time
 from collections.abc import Callable
 
+from torchft_x.core.types import State
 from torchft_x.errors import RefusedError, TorchftXError
 from torchft_x.net import parse_addresses
 from torchft_x.rpc.codec import messages, supervisors
@@ -106,6 +107,10 @@ class SupervisorClient:
     def rests(self, rests: bool) -> None:
         """Whether the group was drained: no life of it runs, and none is started until it is resumed."""
         self._report("rests", pb.SupervisorUp(rests=pb.GroupRests(rests=rests)))
+
+    def held(self, state: State) -> None:
+        """Of which state the group's workers on this node have left copies in this supervisor's memory; step 0: of none."""
+        self._report("held", pb.SupervisorUp(held=pb.State(step=state.step, committed_in=state.committed_in)))
 
     def done(self, code: int, sentence: str) -> None:
         """The group won't be started again."""

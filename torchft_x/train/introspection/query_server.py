@@ -22,9 +22,11 @@ import sys
 import threading
 from collections.abc import Callable
 
+from torchft_x.train.introspection.hang import hang
+
 logger = logging.getLogger(__name__)
 
-STACKS, RECORDER = b"stacks", b"recorder"
+STACKS, RECORDER, HANG = b"stacks", b"recorder", b"hang"
 _WORD = 32  # bytes of a question
 _PATIENCE = 2.0  # seconds for a question to come, and for an answer to be taken
 _END = 10.0  # seconds in which the answer in hand ends; one takes some ten milliseconds
@@ -82,10 +84,11 @@ class QueryServer:
             if not more:
                 return
             word += more
-        answer = self._answers.get(word.strip())
-        if answer is None or self._closing:
+        word, _, argument = word.strip().partition(b" ")
+        answer = self._answers.get(word)
+        if (answer is None and word != HANG) or self._closing:
             return
-        data = answer()
+        data = hang(argument) if answer is None else answer()
         connection.sendall(_LENGTH.pack(len(data)) + data)
 
 

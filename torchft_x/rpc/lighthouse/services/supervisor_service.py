@@ -20,7 +20,7 @@ from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.job import StopSidecar
 from torchft_x.core.view.overview import Job
 from torchft_x.errors import RefusedError
-from torchft_x.rpc.codec import supervisors
+from torchft_x.rpc.codec import messages, supervisors
 from torchft_x.rpc.lighthouse.services.finished_supervisors import FinishedSupervisors
 from torchft_x.rpc.lighthouse.services.node_service import NodeService
 from torchft_x.rpc.lighthouse.services.sidecar_service import SidecarService
@@ -127,6 +127,8 @@ class SupervisorService:
         group, _ = self._streams[key]
         if kind == "halted":
             self._ways.feed(supervisors.HALTED.decode(up.halted, stream=key))
+        elif kind == "held":
+            self._ways.feed(m.CopyHeld(key, messages.STATE.decode(up.held)))
         elif kind == "rests":
             rests = supervisors.GROUP_UP.decode(up, group=group)
             self._ways.feed(rests)
