@@ -17,6 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+from torchft_x.observe.telling import TOLD, Telling
+
 EVENTS = frozenset(
     [
         "start",
@@ -106,6 +108,7 @@ class EventLog:
         self._fd: int | None = None  # None: nothing is written
         self._path = ""  # of the open file
         self.narrator: Narration | None = None  # told beside the listeners
+        self.telling: Telling | None = None  # likewise: what the group tells the lighthouse
         if run_dir is not None:
             folder = Path(run_dir) / "events"
             folder.mkdir(parents=True, exist_ok=True)
@@ -127,8 +130,8 @@ class EventLog:
         """Write one line. `event` is one of `EVENTS`; fields that are None are left out."""
         if event not in EVENTS:
             raise ValueError(f"unknown event {event!r}; add it to torchft_x.observe.events.EVENTS and docs/events.md")
-        listeners, narrator = _listeners, self.narrator
-        if self._fd is None and not listeners and narrator is None:
+        listeners, narrator, telling = _listeners, self.narrator, self.telling
+        if self._fd is None and not listeners and narrator is None and telling is None:
             return
         with self._lock:
             line = {"t": time.time(), "mono": time.monotonic(), **self._common, "event": event, **_present(fields)}
@@ -136,6 +139,8 @@ class EventLog:
                 self._write(line)
         for listener in listeners:
             listener(line)
+        if telling is not None and event in TOLD:
+            telling.hear(line)
         if narrator is None:
             return
         if event == "commit" and not narrator.interrupted:
