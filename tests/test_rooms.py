@@ -33,6 +33,7 @@ WALLS = {  # bottom up: a package imports only from those above it in this table
     "observe": "core core.view",
     "observe.run": "core observe",
     "observe.drawing": "observe observe.run",
+    "observe.export": "observe",
     "rpc.proto": "",
     "rpc.transport": "",
     "rpc.transport.streams": "core.group rpc.proto rpc.transport",

@@ -1,0 +1,8 @@
+"""What a process's events become in other people's tools.
+
+* `steps`: a hook after each committed step, for TensorBoard, Weights & Biases, a file.
+"""
+
+from torchft_x.observe.export.steps import on_step
+
+__all__ = ["on_step"]
