@@ -54,6 +54,18 @@ def test_a_loss_and_a_heal() -> None:
     assert (facts.copy, facts.heals.number, facts.heals.sum, facts.drops) == (None, 1, 3.0, 1)
 
 
+def test_a_copy_that_takes_long_is_told_to_people() -> None:
+    said: list[str] = []
+    telling = Telling(lambda: (3 * 10**9, 10**10), said.append)
+    telling.hear(event("heal_begin", 10.0, source="0:5f0c0000-0000-0000-0000-000000000000"))
+    for now in (11.0, 12.5, 13.0, 17.0, 18.0):
+        telling.take(now)
+    assert said == [
+        "it copies from group 0: 3.00 GB of 10.00 GB (30 %), 1.20 GB/s",
+        "it copies from group 0: 3.00 GB of 10.00 GB (30 %), 375 MB/s",
+    ]
+
+
 def test_a_copy_that_fails_is_over() -> None:
     telling = Telling(lambda: None)
     telling.hear(event("heal_begin", 1.0))

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from torchft_x.core.types import readable
 from torchft_x.core.view.facts import (
     BOUNDS,
     COMMITTED,
@@ -23,18 +24,22 @@ from torchft_x.core.view.facts import (
     Counted,
     Facts,
     Moment,
+    copying,
 )
 
 TOLD = frozenset(["commit", "drop", "abort", "joined", "heal_begin", "heal_end", "error", "quorum"])
 """Events that are heard."""
+_LONG, _EACH = 2.0, 5.0  # seconds of a copy until a line is said, and between two of them
 _MOST = 1 << 16  # events that are kept while nobody takes them: the lighthouse is away
 
 
 class Telling:
     """Events of one rank. `received`: of the state that is copied now, the bytes that have come and those that will; None:
-    nobody knows."""
+    nobody knows. `say`: is given a line for people now and then, while a copy takes long."""
 
-    def __init__(self, received: Callable[[], tuple[int, int] | None]) -> None:
+    def __init__(
+        self, received: Callable[[], tuple[int, int] | None], say: Callable[[str], object] = lambda _: None
+    ) -> None:
         self.urgent = False  # a copy goes on, or there is a moment that is not told
         self._received = received
         self._heard: deque[dict[str, Any]] = deque(maxlen=_MOST)  # appended on any thread, taken on one
@@ -42,6 +47,8 @@ class Telling:
         self._told: tuple[Any, Any] = (None, None)  # the same, of those that were taken
         self._last = 0.0  # when that was; 0.0: none
         self._copying: tuple[str, float] | None = None  # from whom, and since when
+        self._say = say
+        self._say_at = 0.0  # seconds of the copy after which the next line is due
 
     def hear(self, event: dict[str, Any]) -> None:
         """One of `TOLD`."""
@@ -75,7 +82,7 @@ class Telling:
             elif name == "joined":
                 moments.append(Moment(what=RESTARTED, ago=ago))
             elif name == "heal_begin":
-                self._copying = (str(event.get("source") or ""), at)
+                self._copying, self._say_at = (str(event.get("source") or ""), at), _LONG
             elif self._copying is not None:  # what goes on is over: well, or not
                 self._copying = None
                 if name == "heal_end":
@@ -109,7 +116,11 @@ class Telling:
             return None
         source, since = self._copying
         done, total = self._received() or (0, 0)
-        return Copy(source, done, total, max(0.0, now - since))
+        copy = Copy(source, done, total, max(0.0, now - since))
+        if copy.took >= self._say_at:
+            self._say_at = copy.took + _EACH
+            self._say(f"it {readable(copying(copy))}")
+        return copy
 
 
 class _Counts:

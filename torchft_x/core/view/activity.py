@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torchft_x.core.lighthouse.status import MemberView
 from torchft_x.core.types import readable
-from torchft_x.core.view.facts import Copy
+from torchft_x.core.view.facts import Copy, copying
 from torchft_x.core.view.lives import GroupLives
 from torchft_x.core.view.losses import LossEntry
 
@@ -106,17 +106,4 @@ def _without_member(seen: Seen) -> tuple[str, str]:
 def _heals(source: str, copy: Copy | None) -> str:
     if copy is None:
         return f"copies from {source}" if source else ""
-    known = f"{copied(copy.done)} of {copied(copy.total)} ({percent(copy)} %), " if copy.total else ""
-    rate = f"{copied(copy.rate)}/s" if copy.done else f"for {copy.took:.0f} s"
-    return f"copies from {copy.source}: {known}{rate}"
-
-
-def percent(copy: Copy) -> int:
-    return min(100, 100 * copy.done // copy.total) if copy.total else 0
-
-
-def copied(nbytes: float) -> str:
-    """An amount of bytes, for people."""
-    if nbytes >= 1e9:
-        return f"{nbytes / 1e9:.2f} GB"
-    return f"{nbytes / 1e6:.0f} MB" if nbytes >= 1e6 else f"{nbytes / 1e3:.0f} kB"
+    return copying(copy)

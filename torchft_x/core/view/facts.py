@@ -94,3 +94,21 @@ class Tally:
             (self.steps, facts.steps), (self.reductions, facts.reductions), (self.heals, facts.heals),
         ):  # fmt: skip
             durations.add_all(counted.counts, counted.sum)
+
+
+def copying(copy: Copy) -> str:
+    """How far a copy is, as a clause: ``copies from 0:9f2c: 3.00 GB of 10.00 GB (30 %), 1.50 GB/s``."""
+    known = f"{copied(copy.done)} of {copied(copy.total)} ({percent(copy)} %), " if copy.total else ""
+    rate = f"{copied(copy.rate)}/s" if copy.done else f"for {copy.took:.0f} s"
+    return f"copies from {copy.source}: {known}{rate}"
+
+
+def percent(copy: Copy) -> int:
+    return min(100, 100 * copy.done // copy.total) if copy.total else 0
+
+
+def copied(nbytes: float) -> str:
+    """An amount of bytes, for people."""
+    if nbytes >= 1e9:
+        return f"{nbytes / 1e9:.2f} GB"
+    return f"{nbytes / 1e6:.0f} MB" if nbytes >= 1e6 else f"{nbytes / 1e3:.0f} kB"

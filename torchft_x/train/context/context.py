@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import MutableMapping
 from dataclasses import dataclass
@@ -161,5 +162,10 @@ def _event_log(options: Options, group: str, replica_id: str) -> EventLog:
 def _tell(connection: GroupConnection, events: EventLog, transport: CheckpointTransport[Any]) -> None:
     """Rank 0 tells the lighthouse how its group is doing."""
     if connection.options.group_rank == 0:
-        events.telling = Telling(transport.received)
+        group = group_of(connection.replica_id)
+
+        def say(line: str) -> None:
+            print(f"group {group}: {line}", file=sys.stderr, flush=True)
+
+        events.telling = Telling(transport.received, say if env.wants_news() else lambda _: None)
         connection.client.tell(events.telling)
