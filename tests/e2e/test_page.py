@@ -41,6 +41,22 @@ def shown(job: Job) -> dict[str, Any]:
         return dict(json.load(answer))
 
 
+def told(job: Job) -> dict[str, Any] | None:
+    """The death, once all its phases are known."""
+    phases = ("regrouped", "committed", "restarted", "rejoined", "back", "whole", "stood")
+    deaths = [x for x in shown(job)["losses"] if x["exit"] and all(x[phase] is not None for phase in phases)]
+    return deaths[0] if deaths else None
+
+
+def measured(job: Job, what: str) -> float:
+    """How many durations of this kind /metrics has."""
+    url = (job.run_dir / "page").read_text().strip()
+    with urllib.request.urlopen(f"{url}metrics", timeout=scaled(10)) as answer:
+        text = answer.read().decode()
+    (line,) = (x for x in text.splitlines() if x.startswith(f"torchft_x_{what}_seconds_count "))
+    return float(line.split()[1])
+
+
 def does(job: Job) -> dict[str, str]:
     return {g["group"]: g["does"] for g in shown(job)["groups"]}
 
@@ -74,6 +90,17 @@ def test_a_job_is_watched_and_steered(tmp_path: Path) -> None:
         job.wait_for(lambda: any(x["exit"] and x["rejoined"] for x in shown(job)["losses"]), 60, "its return")
         (death,) = (x for x in shown(job)["losses"] if x["exit"])  # on a busy machine others may be late, too
         assert (death["group"], death["exit"][:26]) == ("1", "worker 0 killed by SIGKILL")
+        job.wait_for(lambda: told(job), 60, "what it has cost, from those who know")
+        cost = told(job)
+        assert cost is not None
+        assert 0.0 <= cost["regrouped"] <= cost["committed"] <= cost["back"], cost
+        assert 0.0 <= cost["restarted"] <= cost["rejoined"] <= cost["back"], cost
+        assert cost["stood"] > 0.0
+        assert cost["contributed"] == 3
+        assert cost["whole"] >= cost["back"], cost
+        job.wait_for(lambda: measured(job, "heal") >= 1, 30, "the heal's duration")
+        assert measured(job, "step") > 20
+        assert measured(job, "reduce") > 20
         press(tab, "2", "drain")
         tab.wait_for(f"{word('2')} === 'drained'", 60)
         killed = command("kill", "0", str(run_dir))

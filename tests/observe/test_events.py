@@ -10,6 +10,7 @@ import pytest
 
 from torchft_x.observe.events import EVENTS, EventLog, EventTail, incomplete, read_events, subscribe
 from torchft_x.observe.report import summarize, workers
+from torchft_x.observe.run import reading
 
 
 def test_a_line_carries_the_common_fields_and_leaves_out_none(tmp_path: Path) -> None:
@@ -122,3 +123,35 @@ def test_odd_lines_are_no_events(tmp_path: Path) -> None:
     assert [e["event"] for e in events] == ["joined", "commit"]
     assert workers(events) == []  # it doesn't say which process
     assert summarize(events).steps == 4
+
+
+def test_a_log_that_has_become_large_goes_on_in_another_file(tmp_path: Path) -> None:
+    log = EventLog(tmp_path, "trainer", part_bytes=2000, group="0", rank=0)
+    tail = EventTail(tmp_path)
+    seen = []
+    for step in range(100):
+        log.emit("commit", step=step, quorum=1, participants=1)
+        if step % 7 == 0:
+            seen += tail.new()
+    log.close()
+    files = sorted((tmp_path / "events").iterdir())
+    assert len(files) > 5
+    assert max(f.stat().st_size for f in files) < 2200
+    assert [e["step"] for e in seen + tail.new()] == list(range(100))  # also for who reads while it is written
+    assert [e["step"] for e in read_events(tmp_path)] == list(range(100))
+    heard = reading.read(tmp_path)
+    (one,) = heard.logs  # one process, however many files
+    assert list(one.commits.step) == list(range(100))
+    assert heard.counts["commit"] == 100
+
+
+def test_the_first_part_and_the_newest_are_kept(tmp_path: Path) -> None:
+    log = EventLog(tmp_path, "trainer", part_bytes=1000, parts=4)
+    for step in range(100):
+        log.emit("commit", step=step, quorum=1, participants=1)
+    log.close()
+    steps = [e["step"] for e in read_events(tmp_path)]
+    assert len(list((tmp_path / "events").iterdir())) == 4
+    assert (steps[0], steps[-1]) == (0, 99)
+    assert steps[-10:] == list(range(90, 100))
+    assert len(steps) < 100

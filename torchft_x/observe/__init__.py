@@ -2,6 +2,7 @@
 
 * `events`: the log itself: one JSON object per line, one file per process (docs/events.md).
 * `console`: one process's events as sentences (`Story`), printed while a script of the user's own trains (`Narrator`).
+* `telling`: what a group tells the lighthouse of itself.
 * `report`: what a run's events say afterwards: the summary, and what each death cost.
 * `worker_status`: where a worker is, as bytes that its supervisor reads from shared memory.
 * `dumps`: what was collected about a death or a hang, as sentences, by means of `stacks` (where in its code a process

@@ -10,12 +10,15 @@ import contextlib
 import errno
 import json
 import os
+import re
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
+
+from torchft_x.observe.telling import TOLD, Telling
 
 EVENTS = frozenset(
     [
@@ -51,6 +54,9 @@ EVENTS = frozenset(
 
 
 _INCOMPLETE = ".incomplete"
+_PART = ".p{:04}.jsonl"  # sorts behind the first part's ".jsonl"
+PART_BYTES, PARTS = 64 << 20, 16
+"""Of one process: how large a file becomes, and how many are kept. The first one stays, of the others the newest."""
 _KINDS: tuple[tuple[str, type], ...] = (
     ("t", float),
     ("mono", float),
@@ -97,26 +103,39 @@ class EventLog:
 
     Thread-safe. A line is written with one ``write`` call and flushed, so a killed process leaves whole lines.
     A full disk must not end training: the first failed write switches the log off and says so once on stderr. An empty file
-    ``<the same>.incomplete`` beside it tells the readers.
+    ``<the same>.incomplete`` beside it tells the readers. A file that has become too large (`PART_BYTES`) is closed, and
+    ``<the same>.p0002.jsonl`` goes on; what was written is never renamed.
     """
 
-    def __init__(self, run_dir: str | os.PathLike[str] | None, role: str, **common: Any) -> None:
+    def __init__(
+        self,
+        run_dir: str | os.PathLike[str] | None,
+        role: str,
+        *,
+        part_bytes: int = PART_BYTES,
+        parts: int = PARTS,
+        **common: Any,
+    ) -> None:
         self._lock = threading.Lock()  # guards _fd and _common
         self._common: dict[str, Any] = {"pid": os.getpid(), "role": role, **_present(common)}
         self._fd: int | None = None  # None: nothing is written
         self._path = ""  # of the open file
+        self._first = ""  # of the first part
+        self._part, self._size = 1, 0  # number and bytes of the open file
+        self._part_bytes, self._most_parts = part_bytes, parts  # see above
         self.narrator: Narration | None = None  # told beside the listeners
+        self.telling: Telling | None = None  # likewise: what the group tells the lighthouse
         if run_dir is not None:
             folder = Path(run_dir) / "events"
             folder.mkdir(parents=True, exist_ok=True)
-            parts = [
+            name = [
                 role,
                 *(str(common[k]) for k in ("group", "node", "rank") if common.get(k) is not None),
                 str(os.getpid()),
             ]
-            path = folder / ("-".join(parts).replace("/", "_") + ".jsonl")
-            self._path = str(path)
-            self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            path = folder / ("-".join(name).replace("/", "_") + ".jsonl")
+            self._first = str(path)
+            self._open(str(path))
 
     def bind(self, **common: Any) -> None:
         """Add fields to every later line."""
@@ -127,8 +146,8 @@ class EventLog:
         """Write one line. `event` is one of `EVENTS`; fields that are None are left out."""
         if event not in EVENTS:
             raise ValueError(f"unknown event {event!r}; add it to torchft_x.observe.events.EVENTS and docs/events.md")
-        listeners, narrator = _listeners, self.narrator
-        if self._fd is None and not listeners and narrator is None:
+        listeners, narrator, telling = _listeners, self.narrator, self.telling
+        if self._fd is None and not listeners and narrator is None and telling is None:
             return
         with self._lock:
             line = {"t": time.time(), "mono": time.monotonic(), **self._common, "event": event, **_present(fields)}
@@ -136,6 +155,8 @@ class EventLog:
                 self._write(line)
         for listener in listeners:
             listener(line)
+        if telling is not None and event in TOLD:
+            telling.hear(line)
         if narrator is None:
             return
         if event == "commit" and not narrator.interrupted:
@@ -148,14 +169,34 @@ class EventLog:
         assert self._fd is not None
         data = (json.dumps(line, default=str, separators=(",", ":")) + "\n").encode()
         try:
+            if self._size >= self._part_bytes:
+                self._next_part()
             if os.write(self._fd, data) < len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self._size += len(data)
         except OSError as e:
             os.close(self._fd)
             self._fd = None
             os.write(2, f"torchft_x: events are no longer written to {self._path}: {e}\n".encode())
             with contextlib.suppress(OSError):  # needs no room but for a name
                 os.close(os.open(self._path + _INCOMPLETE, os.O_CREAT | os.O_CLOEXEC, 0o644))
+
+    def _open(self, path: str) -> None:
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        before, self._fd, self._path, self._size = self._fd, fd, path, os.fstat(fd).st_size
+        if before is not None:
+            os.close(before)
+
+    def _next_part(self) -> None:
+        """Raises OSError; the file that is open stays then."""
+        self._part += 1
+        self._open(self._part_name(self._part))
+        if self._part > self._most_parts > 1:
+            with contextlib.suppress(OSError):
+                os.unlink(self._part_name(self._part - self._most_parts + 1))
+
+    def _part_name(self, number: int) -> str:
+        return self._first.removesuffix(".jsonl") + _PART.format(number)
 
     def close(self) -> None:
         self.narrator = None
@@ -177,13 +218,21 @@ class EventTail:
         events = []
         for path in sorted(self._folder.glob("*.jsonl")):
             begin = self._read.get(path, 0)
-            with path.open("rb") as f:
-                f.seek(begin)
-                data = f.read()
+            try:
+                with path.open("rb") as f:
+                    f.seek(begin)
+                    data = f.read()
+            except FileNotFoundError:  # the oldest of too many parts
+                continue
             end = data.rfind(b"\n") + 1  # a line without its end is still being written, or its writer was killed
             self._read[path] = begin + end
             events += [e for line in data[:end].split(b"\n") if (e := _parse(line))]
         return sorted(events, key=lambda e: float(e.get("t", 0.0)))
+
+
+def whose(path: Path) -> str:
+    """The name that all parts of one process's log share."""
+    return re.sub(r"\.p\d{4,}\.jsonl$", ".jsonl", path.name)
 
 
 def incomplete(run_dir: str | os.PathLike[str]) -> list[str]:

@@ -68,6 +68,12 @@ class CheckpointTransport(ABC, Generic[T]):
         """
         return None
 
+    def received(self) -> tuple[int, int] | None:
+        """Of the state that `recv_checkpoint` copies, or has copied last: bytes that have come, and all there are. None: this
+        transport can't say, or nothing was copied yet. Never blocks; from any thread.
+        """
+        return None
+
     def before_commit(self) -> None:
         """The state changes when this returns. Only of interest to who hands out the state itself and not a copy."""
 

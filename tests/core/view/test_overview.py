@@ -10,6 +10,7 @@ from torchft_x.core.messages.common import Note
 from torchft_x.core.messages.job import LifeExited, LifeStarted, SupervisorHere
 from torchft_x.core.messages.lighthouse import Issue
 from torchft_x.core.types import State
+from torchft_x.core.view.facts import Copy, Tally
 from torchft_x.core.view.history import History
 from torchft_x.core.view.lives import Lives
 from torchft_x.core.view.overview import SCHEMA, Job, overview
@@ -22,6 +23,8 @@ class Shown:
 
     def __init__(self, **config: Any) -> None:
         self.scene, self.history, self.lives = Scene(**config), History(), Lives()
+        self.told = Tally()
+        self.copies: dict[str, Copy] = {}
 
     def take(self, effects: list[Any]) -> None:
         lighthouse = self.scene.lighthouse
@@ -34,7 +37,9 @@ class Shown:
     def look(self, job: Job = NO_JOB) -> dict[str, Any]:
         s = self.scene
         view = s.lighthouse.view(s.now)
-        found = overview(view, self.history, self.lives, job, rate=None, unix=s.now, story=s.lighthouse.story(s.now))
+        told, copies = self.told, self.copies
+        story = s.lighthouse.story(s.now)
+        found = overview(view, self.history, self.lives, job, told, copies, rate=None, unix=s.now, story=story)
         assert json.loads(json.dumps(found)) == found | {
             "quorums": [{**q, "joined": list(q["joined"]), "gone": list(q["gone"])} for q in found["quorums"]]
         }
@@ -46,6 +51,7 @@ class Shown:
 
 def test_nothing_yet() -> None:
     found = Shown().look()
+    assert found["durations"]["step"] == {"number": 0, "mean": None}
     assert (found["schema"], found["state"], found["groups"], found["quorum"]) == (SCHEMA, "starting", [], None)
 
 
@@ -66,6 +72,11 @@ def test_a_job_that_trains_and_a_newcomer_that_heals() -> None:
         "0": ("trains", ""), "1": ("heals", "copies from 0:x"),
     }  # fmt: skip
     assert (found["state"], found["quorum"]["members"], found["quorum"]["healing"]) == ("training", 2, 1)
+    assert [g["copy"] for g in found["groups"]] == [None, None]
+    shown.copies = {"1:x": Copy("0:x", 3 * 10**9, 10**10, 2.0)}
+    healing = shown.look()["groups"][1]
+    assert healing["more"] == "copies from 0:x: 3.00 GB of 10.00 GB (30 %), 1.50 GB/s"
+    assert (healing["copy"]["bytes"], healing["copy"]["rate"]) == (3 * 10**9, 1.5e9)
     assert [q["reason"] for q in found["quorums"]] == ["the first quorum: group 0", "group 1 joined"]
 
 

@@ -24,7 +24,10 @@ STATUS: dict[str, Any] = {
             "reason": "group 1 is lost.",
             "exit": "killed by SIGKILL",
             "step": 1200,
+            "released": 0.012,
             "regrouped": 0.05,
+            "committed": 0.2,
+            "stood": 0.3,
             "rejoined": None,
         }
     ],
@@ -42,7 +45,12 @@ def test_a_run_that_trains() -> None:
         "0      trains  1,234",
         "1      heals   1,234  2         copies from group 0 (on node-b)",
     ]
-    assert text[8].endswith("group 1 is lost. (killed by SIGKILL; at step 1,200; next quorum after 50 ms)")
+    assert text[8].endswith(
+        "group 1 is lost. (killed by SIGKILL; at step 1,200; no commit for 300 ms; "
+        "others released 12 ms; next quorum 50 ms; goes on 200 ms)"
+    )
+    more = {"counts": {"commits": 1500, "dropped_steps": 2}, "durations": {"step": {"number": 9, "mean": 0.25}}}
+    assert lines.text(STATUS | more)[1] == "1,500 commits of groups, 2 dropped, a step takes 250 ms"
     assert text[-1] == "Page: http://127.0.0.1:29520/"
 
 

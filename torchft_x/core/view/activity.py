@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from torchft_x.core.lighthouse.status import MemberView
 from torchft_x.core.types import readable
-from torchft_x.core.view.history import LossEntry
+from torchft_x.core.view.facts import Copy, copying
 from torchft_x.core.view.lives import GroupLives
+from torchft_x.core.view.losses import LossEntry
 
 DOES = (
     "trains",  # in the quorum, and up to date
@@ -41,6 +42,7 @@ class Seen:
     loss: LossEntry | None  # since which it is not back
     trouble: str  # why it counts as lost in the job's outcome; '': it doesn't
     drains: bool  # was asked to leave
+    copy: Copy | None = None  # of a state, as it tells
 
 
 def activity(seen: Seen, *, broken: str, undecided: str) -> tuple[str, str]:
@@ -86,7 +88,7 @@ def _by_member(seen: Seen, broken: str, undecided: str) -> tuple[str, str]:
     if member.inside and broken:
         return "regroups", broken
     if member.inside:
-        return ("trains", "") if member.carrier else ("heals", f"copies from {member.source}" if member.source else "")
+        return ("trains", "") if member.carrier else ("heals", _heals(member.source, seen.copy))
     if not member.connected:
         return "silent", f"its connection broke {member.heard:.1f} s ago"
     return ("rehearses", "makes its first step before it joins") if member.rehearses else ("starts", "")
@@ -99,3 +101,9 @@ def _without_member(seen: Seen) -> tuple[str, str]:
         left = seen.loss.cause == "left"
         return ("left" if left else "lost"), "" if left else seen.loss.exit or seen.loss.reason
     return ("awaited", "") if seen.lives is None else ("starts", "")
+
+
+def _heals(source: str, copy: Copy | None) -> str:
+    if copy is None:
+        return f"copies from {source}" if source else ""
+    return copying(copy)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 
 
 class Durations:
@@ -16,6 +17,21 @@ class Durations:
     def add(self, seconds: float) -> None:
         self.counts[bisect_left(self.bounds, seconds)] += 1
         self.sum += seconds
+
+    def add_all(self, counts: Sequence[int], seconds: float) -> None:
+        """So many in each bucket, from the first on, and their sum. What lies beyond the last one counts there."""
+        for i, count in enumerate(counts):
+            self.counts[min(i, len(self.bounds))] += count
+        self.sum += seconds
+
+    @property
+    def number(self) -> int:
+        return sum(self.counts)
+
+    @property
+    def mean(self) -> float | None:
+        """Seconds; None: of nothing."""
+        return self.sum / self.number if self.number else None
 
     def buckets(self) -> list[tuple[str, float]]:
         """Upper end as text, and how many took no longer; the last is `+Inf`."""

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from torchft_x.core.messages.common import Note
 from torchft_x.core.types import Quorum, group_number, group_of, listed
 from torchft_x.core.view.durations import Durations
+from torchft_x.core.view.facts import COMMITTED, Moment
+from torchft_x.core.view.losses import LossEntry, of_another, of_its_own
 
 KEPT = 100
 """Quorums and losses that are remembered; of refusals a fifth."""
@@ -33,22 +35,6 @@ class QuorumEntry:
     gone: tuple[str, ...]
     reason: str
     waited: float  # seconds since the first asked for it
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LossEntry:
-    """A member of the quorum that nobody waits for any more."""
-
-    t: float
-    group: str
-    replica_id: str
-    cause: str  # one of core.lighthouse.loss.CAUSES
-    reason: str  # a sentence
-    exit: str = ""  # how its supervisor says that it ended
-    step: int
-    quorum: int  # number of the quorum that it was in
-    regrouped: float | None = None  # seconds until the next quorum
-    rejoined: float | None = None  # seconds until its group was in a quorum again
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +60,7 @@ class History:
         self._said = ""  # of the next quorum: that a new lineage begins
         self._out: dict[str, LossEntry] = {}  # group -> its newest loss, until it is back
         self._waiting: list[LossEntry] = []  # losses without a quorum since
+        self._contributed = 0  # groups that made the newest commit that is told of
 
     def issued(self, quorum: Quorum, waited: float, t: float) -> None:
         """A quorum was sent."""
@@ -110,6 +97,13 @@ class History:
             if loss.group == group and not loss.exit and t - loss.t < _SAME:
                 self._replace(i, replace(loss, exit=reason))
 
+    def told(self, replica_id: str, moments: Iterable[Moment], t: float) -> None:
+        """A member tells of itself, at `t`."""
+        for moment in moments:
+            self._unfold(replica_id, moment, t - moment.ago)
+            if moment.what == COMMITTED and moment.participants:
+                self._contributed = moment.participants
+
     @property
     def out(self) -> dict[str, LossEntry]:
         """Groups that were lost and are not back, each with its newest loss."""
@@ -128,6 +122,8 @@ class History:
             reason=note.text,
             step=step,
             quorum=number,
+            quorum_id=quorum.id if quorum is not None else 0,
+            contributed=self._contributed,
         )
         self.losses.append(loss)
         self._waiting = [*self._waiting[1 - KEPT :], loss]
@@ -145,7 +141,7 @@ class History:
         )
         for loss in self._waiting:
             self.recovery.add(t - loss.t)
-            self._amend(loss, lambda known: replace(known, regrouped=t - known.t))
+            self._amend(loss, lambda known: replace(known, regrouped=t - known.t, next_id=quorum.id))
         self._waiting = []
         for name in back:
             loss = self._out.pop(name)
@@ -182,6 +178,20 @@ class History:
         if joined:
             parts.append(f"{_groups(joined)} joined")
         return ", ".join(parts) or "the same groups: a step had failed, or one of them has healed or come back"
+
+    def _unfold(self, replica_id: str, moment: Moment, at: float) -> None:
+        """What a moment says of each loss; of its own group's only of the newest."""
+        group, own = group_of(replica_id), True
+        for i in reversed(range(len(self.losses))):
+            loss = self.losses[i]
+            if loss.group != group:
+                after = of_another(loss, moment, at)
+            elif own:
+                after, own = of_its_own(loss, replica_id, moment, at), False
+            else:
+                continue
+            if after is not loss:
+                self._replace(i, after)
 
     def _amend(self, loss: LossEntry, change: Callable[[LossEntry], LossEntry]) -> None:
         for i, known in enumerate(self.losses):

@@ -12,6 +12,7 @@ from typing import Any
 from torchft_x.core.lighthouse.status import MemberView, View
 from torchft_x.core.types import group_number, group_of, readable
 from torchft_x.core.view.activity import Seen, activity
+from torchft_x.core.view.facts import Copy, Tally
 from torchft_x.core.view.history import History, by_number
 from torchft_x.core.view.lives import GroupLives, Lives
 
@@ -31,10 +32,19 @@ class Job:
 
 
 def overview(
-    view: View, history: History, lives: Lives, job: Job, *, rate: float | None, unix: float, story: list[str]
+    view: View,
+    history: History,
+    lives: Lives,
+    job: Job,
+    told: Tally,
+    copies: Mapping[str, Copy],
+    *,
+    rate: float | None,
+    unix: float,
+    story: list[str],
 ) -> Json:
-    """JSON-able. Times are unix seconds, ages seconds."""
-    groups = _groups(view, history, lives, job)
+    """JSON-able. Times are unix seconds, ages seconds. `copies`: by replica id, what is copied now."""
+    groups = _groups(view, history, lives, job, copies)
     step = view.reached if view.quorum is not None else max((g["step"] or 0 for g in groups), default=0)
     return {
         "schema": SCHEMA,
@@ -60,6 +70,12 @@ def overview(
             "new_lineages": history.count["lineages"],
             "undone_steps": history.count["undone"],
             "restarts": lives.restarts,
+            "commits": told.commits,
+            "dropped_steps": told.drops,
+        },
+        "durations": {
+            name: {"number": durations.number, "mean": durations.mean}
+            for name, durations in (("step", told.steps), ("reduction", told.reductions), ("heal", told.heals))
         },
         "story": [readable(line) for line in story],
     }
@@ -95,7 +111,7 @@ def _state(view: View, job: Job, groups: list[Json]) -> str:
     return "finished" if groups and all(g["does"] in ("finished", "left") for g in groups) else "waiting"
 
 
-def _groups(view: View, history: History, lives: Lives, job: Job) -> list[Json]:
+def _groups(view: View, history: History, lives: Lives, job: Job, copies: Mapping[str, Copy]) -> list[Json]:
     outcome = job.outcome or {}
     named = {*outcome, *(x.group for x in lives if x.here or (job.outcome is None and x.finished is not None))}
     newest: dict[str, MemberView] = {}
@@ -107,7 +123,8 @@ def _groups(view: View, history: History, lives: Lives, job: Job) -> list[Json]:
     rows = []
     for group in sorted({*named, *newest, *out}, key=by_number):
         trouble = str(outcome[group]["trouble"]) if group in outcome else ""
-        seen = Seen(group, newest.get(group), lives.get(group), out.get(group), trouble, group in job.drained)
+        copy = copies.get(newest[group].replica_id) if group in newest else None
+        seen = Seen(group, newest.get(group), lives.get(group), out.get(group), trouble, group in job.drained, copy)
         rows.append(_row(seen, view))
     return rows
 
@@ -128,7 +145,12 @@ def _row(seen: Seen, view: View) -> Json:
         "last_exit": "" if lives is None else lives.reason,
         "supervised": lives is not None and lives.here,
         "torchft": member is not None and member.unary,
+        "copy": _copy(seen.copy) if does == "heals" and seen.copy is not None else None,
     }
+
+
+def _copy(copy: Copy) -> Json:
+    return {"source": copy.source, "bytes": copy.done, "total": copy.total, "seconds": copy.took, "rate": copy.rate}
 
 
 def _attempt(member: MemberView | None, lives: GroupLives | None) -> int:

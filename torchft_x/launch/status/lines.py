@@ -9,6 +9,18 @@ from typing import Any
 LATELY = 5
 """Losses that are told."""
 
+_PHASES = (
+    ("released", "others released"),
+    ("regrouped", "next quorum"),
+    ("committed", "goes on"),
+    ("restarted", "restarted"),
+    ("rejoined", "rejoined"),
+    ("healed", "healed"),
+    ("back", "commits again"),
+    ("whole", "whole"),
+)
+"""Of a loss, in the order in which they come."""
+
 
 def plain(value: object) -> str:
     """As one line that steers no terminal."""
@@ -39,6 +51,21 @@ def head(status: Mapping[str, Any]) -> str:
     parts.append(f"{trains} of {len(groups)} groups train")
     if isinstance(quorum, dict):
         parts.append(f"quorum q{number(quorum.get('number')):.0f} is {seconds(quorum.get('age'))} old")
+    return ", ".join(parts)
+
+
+def totals(status: Mapping[str, Any]) -> str:
+    """One line: how much was done, and how long it takes. Empty: nothing is known."""
+    counts, durations = status.get("counts"), status.get("durations")
+    if not isinstance(counts, dict) or not isinstance(durations, dict) or not number(counts.get("commits")):
+        return ""
+    parts = [f"{number(counts['commits']):,.0f} commits of groups"]
+    if number(counts.get("dropped_steps")):
+        parts.append(f"{number(counts['dropped_steps']):,.0f} dropped")
+    for name, words in (("step", "a step takes"), ("reduction", "reducing"), ("heal", "a heal")):
+        known = durations.get(name)
+        if isinstance(known, dict) and known.get("mean") is not None:
+            parts.append(f"{words} {seconds(known['mean'])}")
     return ", ".join(parts)
 
 
@@ -77,10 +104,9 @@ def losses(status: Mapping[str, Any]) -> list[str]:
     out = []
     for loss in rows(status, "losses")[-LATELY:]:
         costs = [plain(loss.get("exit") or ""), f"at step {number(loss.get('step')):,.0f}"]
-        if loss.get("regrouped") is not None:
-            costs.append(f"next quorum after {seconds(loss['regrouped'])}")
-        if loss.get("rejoined") is not None:
-            costs.append(f"back after {seconds(loss['rejoined'])}")
+        if loss.get("stood") is not None:
+            costs.append(f"no commit for {seconds(loss['stood'])}")
+        costs += [f"{words} {seconds(loss[name])}" for name, words in _PHASES if loss.get(name) is not None]
         when = time.strftime("%H:%M:%S", time.localtime(number(loss.get("t"))))
         out.append(f"{when} {plain(loss.get('reason', ''))} ({'; '.join(filter(None, costs))})")
     return out
@@ -88,7 +114,7 @@ def losses(status: Mapping[str, Any]) -> list[str]:
 
 def text(status: Mapping[str, Any]) -> list[str]:
     """All of it."""
-    lines = [head(status), *notices(status)]
+    lines = [line for line in (head(status), totals(status), *notices(status)) if line]
     cells = [("group", "does", "step", "restarts", ""), *map(group_cells, rows(status, "groups"))]
     wide = [max(len(row[i]) for row in cells) for i in range(4)]
     if len(cells) > 1:

@@ -36,6 +36,7 @@ def picture(status: Mapping[str, Any], height: int) -> Group:
         table.add_row(Text(name), Text(does, _TONES.get(does, "dim")), Text(step), Text(restarts), Text(more, "dim"))
     parts: list[RenderableType] = [
         Text(lines.head(status), "bold"),
+        Text(lines.totals(status), "dim"),
         *(Text(n, "yellow") for n in lines.notices(status)),
         Text(""),
         table,

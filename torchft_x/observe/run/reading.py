@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torchft_x.observe.events import is_event
+from torchft_x.observe.events import is_event, whose
 
 Event = dict[str, Any]
 
@@ -117,18 +117,20 @@ class Heard:
 def read(run_dir: str | os.PathLike[str]) -> Heard:
     """Everything that is written by now. A file that can't be opened is as if it weren't there."""
     heard = Heard()
+    ears: dict[str, _Ear] = {}
     for path in sorted(Path(run_dir, "events").glob("*.jsonl")):
         try:
             with path.open(encoding="utf-8", errors="replace", newline="\n") as lines:
-                hear(lines, heard)
+                hear(lines, heard, ears.setdefault(whose(path), _Ear(heard)))
         except OSError:
             continue
     return heard
 
 
-def hear(lines: Iterable[str], heard: Heard) -> None:
-    """The lines of one file."""
-    ear = _Ear(heard)
+def hear(lines: Iterable[str], heard: Heard, ear: _Ear | None = None) -> None:
+    """The lines of one file. `ear`: has heard the parts before it."""
+    ear = ear or _Ear(heard)
+    before = ear.commits
     decode = json.JSONDecoder().decode
     for line in lines:
         if not line.endswith("\n"):
@@ -145,7 +147,7 @@ def hear(lines: Iterable[str], heard: Heard) -> None:
                 ear.other(event)
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError, AttributeError):
             heard.unreadable += 1
-    heard.counts["commit"] += ear.commits
+    heard.counts["commit"] += ear.commits - before
 
 
 class _Ear:

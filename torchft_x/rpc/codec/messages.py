@@ -5,12 +5,14 @@ Our own wire is package ``torchft_x``; names with ``peer`` in them speak torchft
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from torchft_x.core.journal import Departure, MemberEntry
 from torchft_x.core.messages import group as gm
 from torchft_x.core.messages import lighthouse as lm
 from torchft_x.core.types import Life, Member, Prepared, Quorum, State
+from torchft_x.core.view import facts
 from torchft_x.errors import RefusedError
 from torchft_x.rpc.codec import fingerprint
 from torchft_x.rpc.codec.generic import Codec, OneOf
@@ -34,6 +36,11 @@ def _check_quorum(p: pb.Quorum) -> None:
         )
 
 
+def _counts(values: Sequence[int]) -> tuple[int, ...]:
+    limits.check_count(values, "buckets", len(facts.BOUNDS) + 1)
+    return tuple(values)
+
+
 STATE = Codec(pb.State, State)
 LIFE = Codec(pb.Life, Life)
 PREPARED = Codec(
@@ -47,6 +54,33 @@ HELLO = Codec(pb.Hello, lm.Hello, apart=["group_id", "wire"])
 KIN = Codec(pb.Kin, MemberEntry)
 LEFT = Codec(pb.Left, Departure)
 REVOKED = Codec(pb.Revoked, gm.QuorumRevoked, lm.RevokeQuorum, gm.PushRevoked)
+_COUNTED = Codec(pb.Counted, facts.Counted, limits={"sum": (limits.check_seconds, "sum"), "counts": _counts})
+_MOMENT = Codec(
+    pb.Moment,
+    facts.Moment,
+    limits={
+        "what": (limits.check_plain, "moment", 64),
+        "participants": (limits.check_whole, "participants"),
+        "ago": (limits.check_seconds, "age"),
+        "took": (limits.check_seconds, "duration"),
+    },
+)
+_COPY = Codec(
+    pb.Copy,
+    facts.Copy,
+    limits={
+        "source": (limits.check_plain, "source", 512),
+        "done": (limits.check_whole, "bytes"),
+        "total": (limits.check_whole, "bytes"),
+        "took": (limits.check_seconds, "duration"),
+    },
+)
+FACTS = Codec(
+    pb.Facts,
+    facts.Facts,
+    limits={"commits": (limits.check_whole, "commits"), "drops": (limits.check_whole, "drops")},
+    check=lambda p: limits.check_count(p.moments, "moments", facts.MOST_MOMENTS),
+)
 _JOIN = Codec(pb.Join, lm.Join, gm.SendJoin, apart=["traits"])  # they are in the message's member
 _UP = OneOf(
     pb.Up,
@@ -93,6 +127,11 @@ def up_bytes(sent: gm.SendJoin | gm.SendProgress | gm.SendLeave | lm.Paused | lm
         # only here: in a quorum they would come back to everybody at every step
         up.join.member.traits.CopyFrom(fingerprint.TRAITS.encode(sent.traits))
     return bytes(up.SerializeToString())
+
+
+def facts_bytes(told: facts.Facts) -> bytes:
+    """What follows the bytes of an `Up` message that tells this, too."""
+    return _field(_UP_FACTS, FACTS.encode(told).SerializeToString())
 
 
 def up_to_event(session: int, up: pb.Up) -> lm.LighthouseEvent:
@@ -157,7 +196,7 @@ def _member_bytes(member: Member) -> bytes:
 
 
 def _field(number: int, data: bytes) -> bytes:
-    """A field of protobuf that holds a message."""
+    """A field of protobuf that holds a message; its number is below 16."""
     length, head = len(data), bytearray((number << 3 | 2,))
     while length > 0x7F:
         head.append(length & 0x7F | 0x80)
@@ -166,6 +205,7 @@ def _field(number: int, data: bytes) -> bytes:
     return bytes(head) + data
 
 
+_UP_FACTS: int = pb.Up.DESCRIPTOR.fields_by_name["facts"].number
 _DOWN_QUORUM: int = pb.Down.DESCRIPTOR.fields_by_name["quorum"].number
 _QUORUM_MEMBERS: int = pb.Quorum.DESCRIPTOR.fields_by_name["members"].number
 

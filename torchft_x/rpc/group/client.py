@@ -19,6 +19,7 @@ from torchft_x.rpc.codec import messages, ranks
 from torchft_x.rpc.codec.ranks import QuorumReply, VoteReply
 from torchft_x.rpc.group import pause_clock
 from torchft_x.rpc.group.server import GroupServer, OnEnd, OnRevoked
+from torchft_x.rpc.group.shell import FactsSource
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options, limits
@@ -176,6 +177,9 @@ class GroupClient:
         """What the group has decided lately is rank 0's to tell."""
         return []
 
+    def tell(self, facts: FactsSource) -> None:
+        """The same: what a group tells of itself is rank 0's."""
+
     def suspect(self, replica_ids: tuple[str, ...]) -> None:
         """The same: a probe asks for the others' group servers, and rank 0 is connected to their hosts, too."""
 
@@ -253,6 +257,9 @@ class LocalGroupClient:
         self.pause = server.pause
         self.suspect = server.suspect
         self.story = server.shell.story
+
+    def tell(self, facts: FactsSource) -> None:
+        self._server.shell.facts = facts
 
     def __repr__(self) -> str:
         return f"LocalGroupClient({self._server!r})"

@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from torchft_x._version import __version__
 from torchft_x.core.group.machine import Group, GroupConfig
@@ -25,6 +25,7 @@ from torchft_x.core.messages import group as m
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.lighthouse import Paused, Suspected
 from torchft_x.core.types import Life, group_of
+from torchft_x.core.view.facts import Facts
 from torchft_x.errors import DeadlineError, FencedError, RefusedError, TorchftXError, UnreachableError
 from torchft_x.net import Address
 from torchft_x.rpc.codec import messages
@@ -41,10 +42,23 @@ LIBRARY = f"torchft_x/{__version__}"
 TICK = 0.1
 """Seconds between the machine's looks at the clock."""
 
+TELL_SOON, TELL = 0.3, 2.0
+"""Seconds until what a group tells of itself is sent without anything else: what people wait for, and the rest."""
+
 Waiter = asyncio.Future[Any] | concurrent.futures.Future[Any]
 Call = m.Ask | m.Vote | m.CrossVoteEnded
 Reply = QuorumReply | VoteReply
 Push = m.PushRevoked | m.PushEnd
+
+
+class FactsSource(Protocol):
+    """What a group tells of itself, for people to see."""
+
+    urgent: bool
+    """Somebody may be waiting for it: a copy of a state goes on, or something has happened."""
+
+    def take(self, now: float) -> Facts | None:
+        """What is new; None: nothing. On the loop, so it must be quick. `now`: monotonic seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +112,8 @@ class GroupShell:
         self.heartbeat_timeout = 0.0  # the lighthouse's, once it has told; a silence it takes for death
         self.delay = PauseClock()  # other groups' pauses
         self._pause: tuple[float, str] | None = None  # our own: until when, and why
+        self.facts: FactsSource | None = None  # what this group tells of itself; set once, by whoever trains
+        self._told_at = 0.0  # when it was asked last
         self._pong = asyncio.Event()  # set when the lighthouse answers a ping or a pause
         self._pinged: deque[float] = deque()  # when those were sent in this session that have no answer yet
         self._stood: asyncio.Future[None] = self._loop.create_future()  # first session, or its refusal
@@ -110,7 +126,7 @@ class GroupShell:
             refused=self._session_refused,
             pinged=self._on_ping,
         )
-        ping = pb.Up(ping=pb.Ping()).SerializeToString()
+        self._ping = ping = pb.Up(ping=pb.Ping()).SerializeToString()
         method = f"/{grpc_options.SESSION}/Session"
         first, *others = settings.lighthouses
         self._uplink = ReconnectingStream(first, method, metadata(settings.token), ping, callbacks, others=others)
@@ -157,6 +173,7 @@ class GroupShell:
             await asyncio.sleep(TICK)
             try:
                 self._feed(Tick())
+                self._tell()
                 self._endurance.incomplete(self._machine.incomplete, time.monotonic())
                 for call in self._endurance.expired(time.monotonic()):
                     self._give_up(call)
@@ -317,7 +334,7 @@ class GroupShell:
 
     def _carry_out(self, effect: m.GroupEffect) -> None:
         if isinstance(effect, (m.SendJoin, m.SendProgress, m.SendLeave)):
-            self._uplink.send(messages.up_bytes(effect))
+            self._uplink.send(messages.up_bytes(effect) + self._told())
         elif isinstance(effect, (m.AnswerQuorum, m.AnswerPrepared, m.AnswerVote)):
             if isinstance(effect, m.AnswerQuorum):
                 self._endurance.answered(time.monotonic())
@@ -348,6 +365,25 @@ class GroupShell:
             waiter = self._close_call(call)
             if waiter is not None and not waiter.done():
                 waiter.set_exception(kind(sentence))
+
+    def _told(self) -> bytes:
+        """What the group tells of itself, behind a message."""
+        source = self.facts
+        if source is None or not self._uplink.is_up:
+            return b""
+        self._told_at = now = time.monotonic()
+        facts = source.take(now)
+        return b"" if facts is None else messages.facts_bytes(facts)
+
+    def _tell(self) -> None:
+        """Where nothing else is sent that it could travel on: while the group copies a state, or waits."""
+        source = self.facts
+        if source is None or not self._uplink.is_up:
+            return
+        since = time.monotonic() - self._told_at
+        if since >= (TELL_SOON if source.urgent else TELL) and (told := self._told()):
+            self._on_ping()
+            self._uplink.send(self._ping + told)
 
     # --- session -------------------------------------------------------------------------------------------------------
 

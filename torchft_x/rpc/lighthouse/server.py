@@ -346,6 +346,8 @@ class LighthouseShell:
                 stream.send(_PONG)
             event, newest = messages.up_to_event(session, up), self._bytes
             self._feed(event)
+            if up.HasField("facts"):
+                self.recorder.told(self._members[session][0], messages.FACTS.decode(up.facts))
             if isinstance(event, m.Join) and newest is self._bytes:  # it waits
                 self._encoder.prepare(event.member)
             return

@@ -191,8 +191,61 @@ class Suspects(_message.Message):
     replica_ids: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, replica_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class Facts(_message.Message):
+    __slots__ = ("commits", "drops", "steps", "reductions", "heals", "moments", "copy")
+    COMMITS_FIELD_NUMBER: _ClassVar[int]
+    DROPS_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    REDUCTIONS_FIELD_NUMBER: _ClassVar[int]
+    HEALS_FIELD_NUMBER: _ClassVar[int]
+    MOMENTS_FIELD_NUMBER: _ClassVar[int]
+    COPY_FIELD_NUMBER: _ClassVar[int]
+    commits: int
+    drops: int
+    steps: Counted
+    reductions: Counted
+    heals: Counted
+    moments: _containers.RepeatedCompositeFieldContainer[Moment]
+    copy: Copy
+    def __init__(self, commits: _Optional[int] = ..., drops: _Optional[int] = ..., steps: _Optional[_Union[Counted, _Mapping]] = ..., reductions: _Optional[_Union[Counted, _Mapping]] = ..., heals: _Optional[_Union[Counted, _Mapping]] = ..., moments: _Optional[_Iterable[_Union[Moment, _Mapping]]] = ..., copy: _Optional[_Union[Copy, _Mapping]] = ...) -> None: ...
+
+class Counted(_message.Message):
+    __slots__ = ("counts", "sum")
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    SUM_FIELD_NUMBER: _ClassVar[int]
+    counts: _containers.RepeatedScalarFieldContainer[int]
+    sum: float
+    def __init__(self, counts: _Optional[_Iterable[int]] = ..., sum: _Optional[float] = ...) -> None: ...
+
+class Moment(_message.Message):
+    __slots__ = ("what", "quorum", "participants", "ago_s", "took_s")
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    QUORUM_FIELD_NUMBER: _ClassVar[int]
+    PARTICIPANTS_FIELD_NUMBER: _ClassVar[int]
+    AGO_S_FIELD_NUMBER: _ClassVar[int]
+    TOOK_S_FIELD_NUMBER: _ClassVar[int]
+    what: str
+    quorum: int
+    participants: int
+    ago_s: float
+    took_s: float
+    def __init__(self, what: _Optional[str] = ..., quorum: _Optional[int] = ..., participants: _Optional[int] = ..., ago_s: _Optional[float] = ..., took_s: _Optional[float] = ...) -> None: ...
+
+class Copy(_message.Message):
+    __slots__ = ("source", "done", "total", "took_s")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    TOOK_S_FIELD_NUMBER: _ClassVar[int]
+    source: str
+    done: int
+    total: int
+    took_s: float
+    def __init__(self, source: _Optional[str] = ..., done: _Optional[int] = ..., total: _Optional[int] = ..., took_s: _Optional[float] = ...) -> None: ...
+
 class Up(_message.Message):
-    __slots__ = ("hello", "join", "leave", "ping", "progress", "pause", "suspects")
+    __slots__ = ("facts", "hello", "join", "leave", "ping", "progress", "pause", "suspects")
+    FACTS_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     JOIN_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
@@ -200,6 +253,7 @@ class Up(_message.Message):
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     PAUSE_FIELD_NUMBER: _ClassVar[int]
     SUSPECTS_FIELD_NUMBER: _ClassVar[int]
+    facts: Facts
     hello: Hello
     join: Join
     leave: Leave
@@ -207,7 +261,7 @@ class Up(_message.Message):
     progress: Progress
     pause: Pause
     suspects: Suspects
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., suspects: _Optional[_Union[Suspects, _Mapping]] = ...) -> None: ...
+    def __init__(self, facts: _Optional[_Union[Facts, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., suspects: _Optional[_Union[Suspects, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("heartbeat_timeout_s", "lease_s", "ping_s", "others_train")

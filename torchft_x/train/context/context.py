@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import MutableMapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from torchft_x.core.training.step_clock import StepTimeEstimate, WaitBudget
 from torchft_x.core.types import group_of
 from torchft_x.observe.console import Narrator
 from torchft_x.observe.events import EventLog
+from torchft_x.observe.telling import Telling
 from torchft_x.train.context.failures import StepFailures
 from torchft_x.train.context.fingerprint import FingerprintBuilder
 from torchft_x.train.context.memory_checkpoint import MemoryCheckpoint
@@ -107,6 +109,7 @@ def assemble(
     if transport is None:
         transport = HTTPTransport(options.timeout, host=options.host, token=options.token)
     carrier = adapted(transport)
+    _tell(connection, events, carrier)
     memory = _memory(options, connection, events, log)
     if memory is not None and isinstance(carrier, HTTPTransport):
         carrier.borrow_from(memory)
@@ -154,3 +157,15 @@ def _event_log(options: Options, group: str, replica_id: str) -> EventLog:
     if options.group_rank == 0 and env.wants_news():
         events.narrator = Narrator(group)
     return events
+
+
+def _tell(connection: GroupConnection, events: EventLog, transport: CheckpointTransport[Any]) -> None:
+    """Rank 0 tells the lighthouse how its group is doing."""
+    if connection.options.group_rank == 0:
+        group = group_of(connection.replica_id)
+
+        def say(line: str) -> None:
+            print(f"group {group}: {line}", file=sys.stderr, flush=True)
+
+        events.telling = Telling(transport.received, say if env.wants_news() else lambda _: None)
+        connection.client.tell(events.telling)

@@ -95,7 +95,10 @@ class StateExchange:
         self._check(plan, state, in_place)
         duration = time.monotonic() - began
         c.log.info("healing: %s has come in %.2f s", plan.top, duration)
-        c.events.emit("heal_end", quorum=plan.quorum_id, step=plan.top.step, duration=duration)
+        done = c.transport.received()
+        c.events.emit(
+            "heal_end", quorum=plan.quorum_id, step=plan.top.step, duration=duration, bytes=done[0] if done else None
+        )
         return state
 
     def _metadata(self, source: Member) -> str:

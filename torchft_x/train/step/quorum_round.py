@@ -142,8 +142,9 @@ class QuorumRound:
         if self._healing is not None:
             self._healing.load_fetched()
 
-    def log_outcome(self, vote: LocalVote, outcome: Outcome, sent: int) -> None:
-        """Log how the step ended: loudly only if something happened in it. `sent`: bytes of its reductions."""
+    def log_outcome(self, vote: LocalVote, outcome: Outcome, sent: int, took: float) -> None:
+        """Log how the step ended: loudly only if something happened in it. `sent`, `took`: bytes and seconds of its
+        reductions."""
         c = self._context
         c.waits.next_step(now := time.monotonic())
         level = logging.DEBUG if outcome.committed and not self._changed else logging.INFO
@@ -156,6 +157,7 @@ class QuorumRound:
             participants=outcome.participants,
             duration=now - self._began,
             bytes=sent or None,
+            reduction=took or None,
             reason=outcome.reason or None,
         )
 

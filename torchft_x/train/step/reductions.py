@@ -121,13 +121,17 @@ class Reductions:
         self._unwanted = False  # the script is against the step's gradients
         self._agreed = 0  # configuration of the process group whose members quantise alike
         self._counting = threading.Lock()  # guards the two below: whoever drives a quantised reduction counts, too
+        self._began = 0.0  # monotonic seconds: the step's first reduction was issued
+        self.took = (
+            0.0  # seconds from then until the last of them had ended, once `wait` has returned; 0.0: there was none
+        )
         self._sent = 0  # see `bytes_sent`
         self._told = 0  # as much of it `take_sent` has told
 
     def clear(self) -> None:
         """A step begins."""
         self.works.clear()
-        self._kept, self._kept_works, self._unwanted = [], 0, False
+        self._kept, self._kept_works, self._unwanted, self.took = [], 0, False, 0.0
 
     def reduce(
         self,
@@ -144,6 +148,8 @@ class Reductions:
         Raises `ConfigError` if the groups quantise differently.
         """
         c = self._context
+        if not self.works:
+            self._began = time.monotonic()
         with c.failures.lock:
             quorum_id, rank, size, failed = c.step.quorum_id, c.step.rank, c.step.size, c.step.error is not None
             turn = c.step.top.step if c.options.commit_vote else None
@@ -219,6 +225,8 @@ class Reductions:
         for managed in self.works:
             if managed.good is None:
                 managed.wait()
+        if self.works:
+            self.took = time.monotonic() - self._began
         if torch.accelerator.is_available():
             torch.accelerator.current_stream().synchronize()  # so that asynchronous errors are seen before the vote
         error = self._pg.errored()

@@ -352,7 +352,7 @@ class StepLoop:
             # Nothing more is reduced in it: whoever has committed, and waits there, hears it at once.
             c.failures.fail(StepError(f"step {vote.step} is undecided: {outcome.reason}"), vote.quorum_id)
         else:
-            round.log_outcome(vote, outcome, self.reductions.take_sent())
+            round.log_outcome(vote, outcome, self.reductions.take_sent(), self.reductions.took)
         if outcome.pause:  # sleep(0) would let other threads have the lock, once a step
             time.sleep(outcome.pause)
         return outcome
@@ -379,7 +379,7 @@ class StepLoop:
         ended = round.ended
         if ended is not None and ended.committed:
             c.events.emit("adopt", step=ended.step, quorum=ended.quorum_id)
-            before.log_outcome(vote, ended, self.reductions.take_sent())
+            before.log_outcome(vote, ended, self.reductions.take_sent(), self.reductions.took)
             self._in_hand = True  # the state is offered when the optimizer has stepped
             return True
         round.exchange_state()
@@ -399,7 +399,7 @@ class StepLoop:
         c = self._context
         with c.failures.lock:
             outcome = c.step.drop(vote, why)
-        before.log_outcome(vote, outcome, self.reductions.take_sent())
+        before.log_outcome(vote, outcome, self.reductions.take_sent(), self.reductions.took)
         self._in_hand = True
         if outcome.give_up:
             raise StepError(outcome.give_up)

@@ -19,6 +19,25 @@ from torchft_x.transfer.http.wire import DIGEST_BYTES
 from torchft_x.transfer.shared_memory import SharedFile
 
 
+class Received:
+    """How far it is; knows nothing of the memory, so that it may be kept."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self._streams: list[list[int]] = []  # of each the bytes it has put into their places; nobody else writes there
+
+    def stream(self) -> list[int]:
+        """One more begins: it adds to the value in this list."""
+        count = [0]
+        self._streams.append(count)
+        return count
+
+    @property
+    def done(self) -> int:
+        """Bytes in their places; those that had to be received twice count twice."""
+        return min(sum(count for (count,) in self._streams), self.nbytes)
+
+
 class Arrival:
     """What is to arrive, and where.
 
@@ -34,6 +53,7 @@ class Arrival:
         self.digests = digests
         self.torn = False  # whether memory of the caller was written to; set by any stream, never unset
         self._paths = paths
+        self.received = Received(self.nbytes)
 
     def holds(self, index: int) -> str:
         """Paths of some tensors in a block."""
@@ -51,6 +71,7 @@ class Receiver:
         self._scratch = allocate(BLOCK_BYTES, pinned=not on_cpu)
         self._scratch_memory = memory_of(self._scratch)
         self._digest = memoryview(bytearray(DIGEST_BYTES))
+        self._count = arrival.received.stream()
 
     def receive(
         self, source: Source, connection: http.client.HTTPConnection, snapshot: str, first: int, end: int
@@ -77,6 +98,7 @@ class Receiver:
             body.fill(parts, self._left(source, index))
             value = self._check(source, memory, index) if arrival.digests else 0
             self._scatter(block)
+            self._count[0] += block.nbytes
             yield value
         response.close()
 
@@ -87,6 +109,7 @@ class Receiver:
             block = self._arrival.blocks[index]
             file.read(self._place(block), block.start)
             self._scatter(block)
+            self._count[0] += block.nbytes
             yield
 
     def _left(self, source: Source, index: int) -> float:

@@ -25,7 +25,7 @@ from torchft_x.transfer.http.client import Source
 from torchft_x.transfer.http.feed import Feed
 from torchft_x.transfer.http.fetch import Fetch
 from torchft_x.transfer.http.memory_copy import MemoryCopy, MemoryLost
-from torchft_x.transfer.http.receiver import Arrival
+from torchft_x.transfer.http.receiver import Arrival, Received
 from torchft_x.transfer.http.server import CheckpointServer
 from torchft_x.transfer.snapshot import Lender, SnapshotStore
 from torchft_x.transfer.transport import CheckpointTransport
@@ -70,6 +70,7 @@ class HTTPTransport(CheckpointTransport[T]):
         self._shared = shared_memory
         self._store = SnapshotStore(shared=shared_memory)  # our snapshots, for others
         self._server = CheckpointServer(self._store, token=self._token, stall_timeout=self._timeout)
+        self._received: Received | None = None  # of the newest state that this process copies, or has copied
         self._address = f"{net.Address(self._host, self._server.port).url}/checkpoint/"
 
     def __repr__(self) -> str:
@@ -113,6 +114,10 @@ class HTTPTransport(CheckpointTransport[T]):
     def progress(self) -> tuple[int, bool] | None:
         return self._store.progress()
 
+    def received(self) -> tuple[int, int] | None:
+        received = self._received
+        return None if received is None else (received.done, received.nbytes)
+
     def disallow_checkpoint(self) -> None:
         self._store.disallow()
 
@@ -147,6 +152,7 @@ class HTTPTransport(CheckpointTransport[T]):
         """
         deadline = time.monotonic() + seconds(timeout)
         state = State(step, committed_in)
+        self._received = None
         feed = Feed(Source.parse(metadata, self._token, deadline))
         try:
             feed.ask(state)
@@ -157,6 +163,7 @@ class HTTPTransport(CheckpointTransport[T]):
             except TransferError as e:
                 raise feed.source.error(str(e)) from None
             arrival = Arrival(layout, landing, first_paths(layout, targets), digests=self._digest)
+            self._received = arrival.received
             try:
                 self._receive(feed, [partial(self._place, locate, deadline) for locate in mirrors], state, arrival)
                 arrival.torn = arrival.torn or landing.copies_into_targets

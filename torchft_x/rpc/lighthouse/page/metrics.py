@@ -26,6 +26,11 @@ _COUNTERS = {
     "new_lineages": ("torchft_x_new_lineages", "Times that nobody held the newest state any more."),
     "undone_steps": ("torchft_x_undone_steps", "Committed steps that were lost with all groups that held them."),
     "restarts": ("torchft_x_restarts", "Lives of groups after the first, of all groups."),
+    "commits": ("torchft_x_commits", "Commits of all groups: a step of four groups is four."),
+    "dropped_steps": (
+        "torchft_x_dropped_steps",
+        "Steps that a group did not commit and computed again, of all groups.",
+    ),
 }
 
 
@@ -53,6 +58,10 @@ class _Metrics(Collector):
         yield _histogram("torchft_x_quorum_wait_seconds", "First request -> quorum.", history.wait)
         yield _histogram("torchft_x_recovery_seconds", "A member is lost -> the next quorum.", history.recovery)
         yield _histogram("torchft_x_rejoin_seconds", "A member is lost -> its group is in a quorum.", history.rejoin)
+        told = self._recorder.tally
+        yield _histogram("torchft_x_step_seconds", "Begin of a step -> its commit, of all groups.", told.steps)
+        yield _histogram("torchft_x_reduce_seconds", "First reduction of a step -> all have ended.", told.reductions)
+        yield _histogram("torchft_x_heal_seconds", "Copies of the state from another group.", told.heals)
 
 
 def _gauges(value: dict[str, Any]) -> Iterator[Metric]:

@@ -16,6 +16,7 @@ from torchft_x.core.lighthouse.machine import Lighthouse
 from torchft_x.core.messages.common import Note
 from torchft_x.core.messages.job import GroupRests, LifeExited, RosterEvent
 from torchft_x.core.messages.lighthouse import Issue
+from torchft_x.core.view.facts import Copy, Facts, Tally
 from torchft_x.core.view.history import History
 from torchft_x.core.view.lives import Lives
 from torchft_x.core.view.overview import Job, overview
@@ -24,6 +25,7 @@ from torchft_x.core.view.step_rate import StepRate
 FRESH = 0.5
 """Seconds for which an overview is shown, at least."""
 _SHARE = 50  # and so many times as long as it took to make
+_COPY_FRESH = 5.0  # seconds for which a member's word on its copy counts
 _RATE_EACH = 1.0  # seconds between two looks at the step
 
 
@@ -35,6 +37,8 @@ class Recorder:
         self._job = job
         self.history = History()
         self.lives = Lives()
+        self.tally = Tally()
+        self._copies: dict[str, tuple[float, Copy]] = {}  # replica id -> when told (monotonic), what it copies
         self.address = ""  # of the lighthouse, once it serves
         self.page = ""  # URL of the page; '': there is none
         self.orders = False  # whether orders are taken: the lighthouse has a token
@@ -67,6 +71,16 @@ class Recorder:
         elif isinstance(event, GroupRests):
             self._stale = float("-inf")
 
+    def told(self, replica_id: str, facts: Facts) -> None:
+        """A member tells of itself."""
+        self.tally.add(facts)
+        if facts.moments:
+            self.history.told(replica_id, facts.moments, time.time())
+        if facts.copy is not None:
+            self._copies[replica_id] = (time.monotonic(), facts.copy)
+        else:
+            self._copies.pop(replica_id, None)
+
     def tick(self) -> None:
         now = time.monotonic()
         if now - self._looked >= _RATE_EACH:
@@ -89,11 +103,14 @@ class Recorder:
         began = time.monotonic()
         if began < self._stale:
             return
+        self._copies = {who: known for who, known in self._copies.items() if began - known[0] < _COPY_FRESH}
         made = overview(
             self._machine.view(began),
             self.history,
             self.lives,
             self._job(),
+            self.tally,
+            {who: copy for who, (_, copy) in self._copies.items()},
             rate=self._rate.per_second(began),
             unix=time.time(),
             story=self._machine.story(began),

@@ -1,0 +1,24 @@
+"""What groups tell of themselves, added up."""
+
+from __future__ import annotations
+
+import pytest
+
+from torchft_x.core.view.facts import BOUNDS, NOTHING, Copy, Counted, Facts, Tally
+
+
+def test_what_groups_tell_is_added_up() -> None:
+    tally = Tally()
+    tally.add(Facts(commits=3, steps=Counted((0, 2, 1), 0.01), reductions=Counted((3,), 0.002)))
+    tally.add(Facts(commits=1, drops=2, steps=Counted((0, 0, 1), 0.004), heals=Counted((0,) * 19 + (1,), 1000.0)))
+    tally.add(NOTHING)
+    assert (tally.commits, tally.drops) == (4, 2)
+    assert tally.steps.counts[:4] == [0, 2, 2, 0]
+    assert (tally.steps.number, tally.steps.sum, tally.steps.mean) == (4, pytest.approx(0.014), pytest.approx(0.0035))
+    assert tally.heals.counts[len(BOUNDS)] == 1  # what has a bucket that this side doesn't know is long
+    assert Tally().heals.mean is None
+
+
+def test_the_rate_of_a_copy() -> None:
+    assert Copy("0:x", 300, 1000, 2.0).rate == 150.0
+    assert Copy("0:x", 0, 0, 0.0).rate == 0.0
