@@ -42,7 +42,12 @@ class Api(NamedTuple):
         return self.request("DELETE", path, body=body)
 
     def request(
-        self, verb: str, path: str, body: Any = None, kind: str = "application/json", query: dict[str, Any] | None = None
+        self,
+        verb: str,
+        path: str,
+        body: Any = None,
+        kind: str = "application/json",
+        query: dict[str, Any] | None = None,
     ) -> Any:
         """The answer as a value, or as text where it isn't JSON. Raises ApiError, or OSError if nobody answers."""
         connection = self._connection(timeout=10)

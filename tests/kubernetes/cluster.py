@@ -134,9 +134,7 @@ class Cluster:
 
     def stop_api_server(self) -> None:
         """The API server is killed; what it stored stays in etcd."""
-        child = self._children.pop("kube-apiserver")
-        child.kill()
-        child.wait()
+        self.end("kube-apiserver")
 
     def start_api_server(self) -> None:
         """It is started (again), and ready on return."""
@@ -182,7 +180,9 @@ class Cluster:
             f"--service-account-private-key-file={d}/pki/sa.key --root-ca-file={d}/pki/apiserver.crt "
             f"--node-monitor-period={min(1.0, grace / 4):.1f}s --node-monitor-grace-period={grace:.0f}s",
         )
-        scheduler = f"--kubeconfig={inner} --leader-elect=false --port=0 --secure-port=10259 --cert-dir={d}/pki/scheduler"
+        scheduler = (
+            f"--kubeconfig={inner} --leader-elect=false --port=0 --secure-port=10259 --cert-dir={d}/pki/scheduler"
+        )
         self.spawn("kube-scheduler", scheduler)
         self.spawn(
             "kube-proxy",
@@ -198,9 +198,14 @@ class Cluster:
         """Containers first, then the daemons; the directory stays."""
         for node in self.nodes.values():
             node.kill()
-        for child in reversed(list(self._children.values())):
-            child.kill()
-            child.wait()
+        for name in reversed(list(self._children)):
+            self.end(name)
+
+    def end(self, name: str) -> None:
+        """Kill a child."""
+        child = self._children.pop(name)
+        child.kill()
+        child.wait()
 
     def spawn(self, program: str, words: str) -> None:
         """A child in the cluster's network, by the name of its program."""
@@ -304,8 +309,7 @@ class LocalNode:
     def kill(self) -> None:
         """Its kubelet is killed, and whatever runs in its containers."""
         if self._child is not None:
-            self._child.kill()
-            self._child.wait()
+            self._cluster.end(self._settings.name)
             self._child = None
         Runtime(self._settings.runc, self.folder / "runc").remove_all()
 

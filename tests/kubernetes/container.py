@@ -17,9 +17,9 @@ from typing import Any
 # What the image has of this machine, besides `Runtime`'s own paths.
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "etc", "opt")
 _CAPABILITIES = [  # those that container runtimes give root
-    f"CAP_{name}"
-    for name in "CHOWN DAC_OVERRIDE FSETID FOWNER MKNOD NET_RAW SETGID SETUID SETFCAP SETPCAP NET_BIND_SERVICE "
-    "SYS_CHROOT KILL AUDIT_WRITE".split()
+    *("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FSETID", "CAP_FOWNER", "CAP_MKNOD", "CAP_NET_RAW", "CAP_SETGID"),
+    *("CAP_SETUID", "CAP_SETFCAP", "CAP_SETPCAP", "CAP_NET_BIND_SERVICE", "CAP_SYS_CHROOT", "CAP_KILL"),
+    "CAP_AUDIT_WRITE",
 ]
 
 
@@ -71,7 +71,10 @@ class Runtime:
         (root / "var/run").symlink_to("/run")
         for shared in ("tmp", "var/tmp", "run"):
             (root / shared).chmod(0o1777)
-        every = [_kernel("proc", "/proc"), _kernel("tmpfs", "/dev", ["nosuid", "strictatime", "mode=755", "size=65536k"])]
+        every = [
+            _kernel("proc", "/proc"),
+            _kernel("tmpfs", "/dev", ["nosuid", "strictatime", "mode=755", "size=65536k"]),
+        ]
         every += [_kernel("devpts", "/dev/pts", ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"])]
         every += [_kernel("tmpfs", "/dev/shm", ["nosuid", "nodev", "mode=1777", "size=1g"])]
         every += [_kernel("sysfs", "/sys", ["nosuid", "noexec", "nodev", "ro"])]
@@ -88,7 +91,7 @@ class Runtime:
                 "args": list(process.args),
                 "env": [f"{k}={v}" for k, v in process.env.items()],
                 "cwd": process.cwd,
-                "capabilities": {s: capabilities for s in ("bounding", "effective", "permitted")},
+                "capabilities": dict.fromkeys(("bounding", "effective", "permitted"), capabilities),
                 "noNewPrivileges": process.no_new_privileges,
             },
             "mounts": every,

@@ -24,7 +24,7 @@ def look_up(api: Api, name: str) -> list[str] | None:
     labels = name.lower().rstrip(".").split(".")
     if labels[-3:] != _DOMAIN or len(labels) not in (5, 6):
         return None
-    host, service, namespace = ([""] + labels[:-3])[-3:]
+    host, service, namespace = ["", *labels[:-3]][-3:]
     try:
         at = f"/api/v1/namespaces/{namespace}"
         cluster_ip = api.get(f"{at}/services/{service}")["spec"]["clusterIP"]

@@ -85,7 +85,7 @@ class Inputs:
                     return values[ref["key"]].decode()
                 if ref.get("optional"):
                     return None
-                raise NotReady(f'couldn\'t find key {ref["key"]} in {kind[:-1]} {self._namespace}/{ref["name"]}')
+                raise NotReady(f"couldn't find key {ref['key']} in {kind[:-1]} {self._namespace}/{ref['name']}")
         raise NotReady(f"this kubelet knows no valueFrom of {', '.join(source)}")
 
     def _values(self, kind: str, name: str, optional: bool) -> dict[str, bytes]:
@@ -164,9 +164,7 @@ class Inputs:
 
 def expand(text: str, env: Mapping[str, str]) -> str:
     """`$(NAME)` for what `env` has, `$$` for a dollar; the rest stays."""
-    return re.sub(
-        r"\$(\$|\(([A-Za-z_][\w.-]*)\))", lambda m: "$" if m[1] == "$" else env.get(m[2], m[0]), text
-    )
+    return re.sub(r"\$(\$|\(([A-Za-z_][\w.-]*)\))", lambda m: "$" if m[1] == "$" else env.get(m[2], m[0]), text)
 
 
 def write_hosts(pod: Json, address: str, folder: Path) -> None:

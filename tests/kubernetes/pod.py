@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import http.client
 import queue
-import re
 import signal
 import socket
 import ssl
 import subprocess
 import threading
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.kubernetes import network
 from tests.kubernetes.api import Api, ApiError
-from tests.kubernetes.container import Mount, Process, Running, Runtime, now
+from tests.kubernetes.container import Mount, Process, Runtime, now
 from tests.kubernetes.inputs import Inputs, NotReady, expand, write_hosts
-from tests.kubernetes.rules import CrashBackOff, Probe, phase, runs_again
+from tests.kubernetes.rules import Probe, quantity, runs_again
+from tests.kubernetes.status import Report, Slot
 
 Json = dict[str, Any]
 _RETRY = 1.0  # seconds until something is tried again that needs the API server
@@ -35,32 +34,6 @@ class Node(NamedTuple):
     runtime: Runtime
     folder: Path
     images: dict[str, dict[str, str]]  # the environment of each image that is here
-
-
-@dataclass
-class Slot:
-    """One container of the pod, over all its lives."""
-
-    spec: Json
-    init: bool
-    lives: int = 0
-    running: Running | None = None
-    code: int | None = None  # of the newest life, once it has ended
-    state: Json = field(default_factory=lambda: {"waiting": {"reason": "ContainerCreating"}})
-    last: Json = field(default_factory=dict)
-    back_off: CrashBackOff = field(default_factory=CrashBackOff)
-    start_at: float | None = 0.0  # None: not to be started
-    probes: dict[str, Probe] = field(default_factory=dict)
-    killed_at: float | None = None  # when the rest of it is killed
-
-    @property
-    def name(self) -> str:
-        return str(self.spec["name"])
-
-    @property
-    def ready(self) -> bool:
-        wanted = (self.probes.get(kind) for kind in ("startupProbe", "readinessProbe"))
-        return self.running is not None and all(p is None or p.passes for p in wanted)
 
 
 class Pod(threading.Thread):
@@ -79,9 +52,8 @@ class Pod(threading.Thread):
         init = [Slot(c, True) for c in spec.get("initContainers") or []]
         self._slots = init + [Slot(c, False) for c in spec["containers"]]
         self._policy = spec.get("restartPolicy", "Always")
-        self._began = now()
         self._told: Json = {}
-        self._changed: dict[str, tuple[str, str]] = {}  # of each condition: its value, and since when
+        self._report = Report(pod["metadata"]["uid"], node.address, address)
         self._deadline: float | None = None  # of the grace period, once the pod is being deleted
         self._gone = False  # the API server has it no more
         self._sandbox: subprocess.Popen[bytes] | None = None
@@ -112,7 +84,10 @@ class Pod(threading.Thread):
         self.folder.mkdir(parents=True, exist_ok=True)
         network.write_resolver(self.folder, self._pod["metadata"]["namespace"])
         write_hosts(self._pod, self._address, self.folder)
-        self._sandbox = subprocess.Popen(["unshare", "--net", "--", "setpriv", "--pdeathsig", "KILL", "--", "sleep", "infinity"], start_new_session=True)
+        self._sandbox = subprocess.Popen(
+            ["unshare", "--net", "--", "setpriv", "--pdeathsig", "KILL", "--", "sleep", "infinity"],
+            start_new_session=True,
+        )
         try:
             self._connect(self._sandbox.pid)
             while not self._over():
@@ -174,9 +149,9 @@ class Pod(threading.Thread):
             if slot.running and slot.killed_at is not None and current >= slot.killed_at:
                 slot.running.signal(signal.SIGKILL)
                 slot.killed_at = None
-            if slot.running is None and slot.start_at is not None and slot.start_at <= current:
-                if self._deadline is None and not self._gone and self._may_start(slot):
-                    self._start(slot)
+            due = slot.running is None and slot.start_at is not None and slot.start_at <= current
+            if due and self._deadline is None and not self._gone and self._may_start(slot):
+                self._start(slot)
             for kind, probe in slot.probes.items() if slot.running else ():
                 starting = slot.probes.get("startupProbe")
                 waits = kind != "startupProbe" and starting is not None and not starting.passes
@@ -244,7 +219,9 @@ class Pod(threading.Thread):
     def _pull_failed(self, slot: Slot, image: str) -> None:
         policy = slot.spec.get("imagePullPolicy", "IfNotPresent")
         if policy == "Never":
-            slot.state = {"waiting": {"reason": "ErrImageNeverPull", "message": f'Container image "{image}" is not present'}}
+            slot.state = {
+                "waiting": {"reason": "ErrImageNeverPull", "message": f'Container image "{image}" is not present'}
+            }
             self._event("Warning", "ErrImageNeverPull", slot.state["waiting"]["message"])
             slot.start_at = time.monotonic() + 10
             return
@@ -264,7 +241,9 @@ class Pod(threading.Thread):
         started = slot.state.get("running", {}).get("startedAt", now())
         times = {"startedAt": started, "finishedAt": now()}
         reason = "Completed" if code == 0 else "Error"
-        terminated = {"terminated": {"exitCode": code, "reason": reason, **times, "containerID": f"runc://{self._id(slot, life)}"}}
+        terminated = {
+            "terminated": {"exitCode": code, "reason": reason, **times, "containerID": f"runc://{self._id(slot, life)}"}
+        }
         slot.running, slot.code, slot.state, slot.killed_at = None, code, terminated, None
         policy = "OnFailure" if slot.init and self._policy == "Always" else self._policy
         if self._deadline is None and not self._gone and runs_again(policy, code):
@@ -284,7 +263,7 @@ class Pod(threading.Thread):
 
     @staticmethod
     def _end(slot: Slot, grace: float) -> None:
-        if slot.running and slot.killed_at is None or grace == 0:
+        if (slot.running and slot.killed_at is None) or grace == 0:
             assert slot.running is not None
             slot.running.signal(signal.SIGTERM if grace else signal.SIGKILL)
             slot.killed_at = time.monotonic() + grace
@@ -346,7 +325,9 @@ class Pod(threading.Thread):
         if status == self._told or self._gone:
             return
         try:
-            self._node.api.patch(f"{self._at}/status", {"metadata": {"uid": self._pod["metadata"]["uid"]}, "status": status})
+            self._node.api.patch(
+                f"{self._at}/status", {"metadata": {"uid": self._pod["metadata"]["uid"]}, "status": status}
+            )
             self._told = status
         except ApiError as e:
             self._gone = self._gone or e.status == 404
@@ -354,42 +335,7 @@ class Pod(threading.Thread):
             pass  # tried again
 
     def _status(self) -> Json:
-        main = [s for s in self._slots if not s.init]
-        initialised = all(s.code == 0 for s in self._slots if s.init)
-        ready = all(s.ready for s in main)
-        init_failed = self._policy == "Never" and any(s.init and s.code for s in self._slots)
-        found = phase(self._policy if self._deadline is None else "Never", [s.code for s in main], all(s.lives for s in main))
-        conditions = {"PodScheduled": True, "Initialized": initialised, "ContainersReady": ready, "Ready": ready}
-        return {
-            "phase": "Failed" if init_failed else found,
-            "startTime": self._began,
-            "hostIP": self._node.address,
-            "podIP": self._address,
-            "podIPs": [{"ip": self._address}],
-            "conditions": [self._condition(k, v) for k, v in conditions.items()],
-            "initContainerStatuses": [self._container_status(s) for s in self._slots if s.init],
-            "containerStatuses": [self._container_status(s) for s in main],
-        }
-
-    def _condition(self, kind: str, true: bool) -> Json:
-        value = "True" if true else "False"
-        if self._changed.get(kind, ("", ""))[0] != value:
-            self._changed[kind] = (value, now())
-        return {"type": kind, "status": value, "lastTransitionTime": self._changed[kind][1]}
-
-    def _container_status(self, slot: Slot) -> Json:
-        life = {"containerID": f"runc://{self._id(slot, slot.lives)}"} if slot.lives else {}
-        return {
-            **life,
-            "name": slot.name,
-            "image": slot.spec["image"],
-            "imageID": slot.spec["image"],
-            "ready": slot.ready or (slot.init and slot.code == 0),
-            "started": slot.running is not None,
-            "restartCount": max(slot.lives - 1, 0),
-            "state": slot.state,
-            "lastState": slot.last,
-        }
+        return self._report.status(self._slots, self._policy, self._deadline is not None)
 
     def _event(self, kind: str, reason: str, message: str) -> None:
         meta = self._pod["metadata"]
@@ -411,14 +357,7 @@ class Pod(threading.Thread):
             print(f"an event was lost: {e}", flush=True)
 
     def _id(self, slot: Slot, life: int) -> str:
-        return f"{self._pod['metadata']['uid']}-{slot.name}-{life}"
+        return slot.id(self._pod["metadata"]["uid"], life)
 
     def _log(self, container: str, life: int) -> Path:
         return self.folder / "logs" / container / f"{life}.log"
-
-
-def quantity(text: str) -> int:
-    """Bytes of a Kubernetes quantity such as ``512Mi``."""
-    number, unit = re.fullmatch(r"([\d.]+)([A-Za-z]*)", str(text)).groups()  # type: ignore[union-attr]
-    powers = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
-    return int(float(number) * powers[unit])

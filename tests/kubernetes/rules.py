@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 Json = dict[str, Any]
@@ -55,8 +56,6 @@ class Probe:
         return -self._run >= int(self.spec.get("failureThreshold", 3))
 
 
-
-
 def runs_again(policy: str, code: int) -> bool:
     """Whether a pod's restart policy starts a container again that ended with `code`."""
     return policy == "Always" or (policy == "OnFailure" and code != 0)
@@ -69,3 +68,10 @@ def phase(policy: str, codes: list[int | None], begun: bool) -> str:
     if any(code is None or runs_again(policy, code) for code in codes):
         return "Running"
     return "Failed" if any(codes) else "Succeeded"
+
+
+def quantity(text: str) -> int:
+    """Bytes of a Kubernetes quantity such as ``512Mi``."""
+    number, unit = re.fullmatch(r"([\d.]+)([A-Za-z]*)", str(text)).groups()  # type: ignore[union-attr]
+    powers = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+    return int(float(number) * powers[unit])

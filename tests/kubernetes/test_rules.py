@@ -1,6 +1,5 @@
 from tests.kubernetes.inputs import expand
-from tests.kubernetes.pod import quantity
-from tests.kubernetes.rules import CrashBackOff, Probe, phase, runs_again
+from tests.kubernetes.rules import CrashBackOff, Probe, phase, quantity, runs_again
 
 
 def test_a_crash_is_restarted_at_once_then_after_10_20_40_and_at_most_300_seconds() -> None:
