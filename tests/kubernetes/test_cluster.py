@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,60 +11,13 @@ import pytest
 
 from tests.kubernetes.api import ApiError
 from tests.kubernetes.cluster import IMAGE, Cluster
+from tests.kubernetes.space import Space
 from tests.util import wait_for
 
 Json = dict[str, Any]
 _SHELL = ["sh", "-c"]
-_numbers = itertools.count(1)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(90)]
-
-
-class Space:
-    """A namespace of the cluster."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self.name = f"space-{next(_numbers)}"
-        cluster.api.post("/api/v1/namespaces", {"metadata": {"name": self.name}})
-        wait_for(self._account, 10, "the service account")
-
-    def list(self, kind: str) -> list[Json]:
-        """Objects of the core or, as ``batch/v1/jobs``, of another group."""
-        return list(self.cluster.api.get(self._at(kind))["items"])
-
-    def get(self, kind: str, name: str) -> Json:
-        return dict(self.cluster.api.get(f"{self._at(kind)}/{name}"))
-
-    def make(self, kind: str, name: str, **fields: Any) -> None:
-        self.cluster.api.post(self._at(kind), {"metadata": {"name": name, "labels": {"app": name}}, **fields})
-
-    def delete(self, kind: str, name: str) -> None:
-        self.cluster.api.delete(f"{self._at(kind)}/{name}")
-
-    def pod(self, name: str) -> Json | None:
-        """The newest pod of an app that is not being deleted."""
-        found = [p for p in self.list("pods") if p["metadata"]["labels"]["app"] == name]
-        alive = [p for p in found if "deletionTimestamp" not in p["metadata"]]
-        return max(alive, key=lambda p: str(p["metadata"]["creationTimestamp"]), default=None)
-
-    def running(self, name: str) -> Json:
-        return wait_for(lambda: self._ready(name), 30, f"a ready pod of {name}")
-
-    def log(self, pod: str, **query: Any) -> str:
-        return str(self.cluster.api.get(f"{self._at('pods')}/{pod}/log", **query))
-
-    def _account(self) -> bool:
-        return any(a["metadata"]["name"] == "default" and a.get("secrets") for a in self.list("serviceaccounts"))
-
-    def _ready(self, name: str) -> Json | None:
-        pod = self.pod(name)
-        conditions = (pod or {}).get("status", {}).get("conditions") or []
-        return pod if any(c["type"] == "Ready" and c["status"] == "True" for c in conditions) else None
-
-    def _at(self, kind: str) -> str:
-        group, _, plural = kind.rpartition("/")
-        return f"/{f'apis/{group}' if group else 'api/v1'}/namespaces/{self.name}/{plural}"
 
 
 @pytest.fixture
@@ -73,6 +25,12 @@ def space(kubernetes: Cluster) -> Iterator[Space]:
     made = Space(kubernetes)
     yield made
     kubernetes.api.delete(f"/api/v1/namespaces/{made.name}")
+
+
+def _running(space: Space, app: str) -> Json:
+    found = wait_for(lambda: space.ready(app=app), 30, f"a ready pod of {app}")
+    assert found is not None
+    return found
 
 
 def _container(command: list[str], **fields: Any) -> Json:
@@ -111,12 +69,12 @@ def test_a_deleted_pod_drains_on_sigterm_and_is_replaced(space: Space) -> None:
     script = "trap 'echo drained; exit 0' TERM; echo here; while :; do sleep 0.05; done"
     spec = _pod([*_SHELL, script])
     space.make("batch/v1/jobs", "stays", spec={"backoffLimit": 0, "template": _template("stays", spec)})
-    first = space.running("stays")["metadata"]["name"]
+    first = _running(space, "stays")["metadata"]["name"]
     wait_for(lambda: space.log(first) == "here\n", 10, "its log")
     with _following(space, first) as lines:
         space.delete("pods", first)
         assert lines() == "here\ndrained\n"
-    second = space.running("stays")["metadata"]
+    second = _running(space, "stays")["metadata"]
     assert second["name"] != first
     wait_for(lambda: not _exists(space, first), 10, "the end of the first")
 
@@ -176,13 +134,13 @@ def test_a_service_leads_by_its_name_to_the_pod_that_is_ready(space: Space) -> N
     template = _template("web", spec)
     selector = {"matchLabels": {"app": "web"}}
     space.make("apps/v1/deployments", "web", spec={"replicas": 1, "selector": selector, "template": template})
-    first = space.running("web")["metadata"]["name"]
+    first = _running(space, "web")["metadata"]["name"]
     ask = "import urllib.request as r; [print(r.urlopen(u, timeout=5).status) for u in ('http://web', 'http://w.all:8000')]"
     space.make("pods", "asks", spec=_pod(["python3", "-c", ask], policy="OnFailure"))
     wait_for(lambda: _ended(space.get("pods", "asks")), 30, "both answers")
     assert space.log("asks").endswith("200\n200\n")
     space.delete("pods", first)
-    second = space.running("web")["metadata"]["name"]
+    second = _running(space, "web")["metadata"]["name"]
     assert second != first
     space.make("pods", "again", spec=_pod(["python3", "-c", ask], policy="OnFailure"))
     wait_for(lambda: _ended(space.get("pods", "again")), 30, "answers of the second")
@@ -219,7 +177,7 @@ def test_a_lost_node_s_pod_is_made_again_on_the_other(space: Space) -> None:
     ]
     spec = _pod(["sleep", "1000"], pod={"affinity": {"nodeAffinity": first}, "tolerations": tolerations})
     space.make("batch/v1/jobs", "moves", spec={"template": _template("moves", spec)})
-    assert space.running("moves")["spec"]["nodeName"] == "node-lost"
+    assert _running(space, "moves")["spec"]["nodeName"] == "node-lost"
     node.lose()
     moved = wait_for(lambda: _elsewhere(space, "moves", "node-lost"), 60, "a pod elsewhere")
     assert moved["spec"]["nodeName"] in ("node-a", "node-b")
@@ -231,14 +189,14 @@ def _labelled(key: str) -> Json:
 
 
 def _elsewhere(space: Space, app: str, node: str) -> Json | None:
-    pod = space.pod(app)
+    pod = space.pod(app=app)
     return pod if pod and pod["status"]["phase"] == "Running" and pod["spec"].get("nodeName") != node else None
 
 
 def test_pods_run_on_while_the_api_server_is_away(space: Space) -> None:
     cluster = space.cluster
     space.make("pods", "runs", spec=_pod([*_SHELL, "sleep 2; echo done"]))
-    space.running("runs")
+    _running(space, "runs")
     cluster.stop_api_server()
     try:
         with pytest.raises(OSError):
