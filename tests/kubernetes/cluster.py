@@ -292,6 +292,7 @@ class LocalNode:
         self._settings = settings
         self.folder = Path(settings.folder)
         self._child: subprocess.Popen[bytes] | None = None
+        self._runtime = Runtime(settings.runc, self.folder / "runc")
 
     def start(self) -> None:
         """The kubelet is started (again); the node is ready on return."""
@@ -299,6 +300,18 @@ class LocalNode:
         words = json.dumps(asdict(self._settings))
         self._child = self._cluster.spawn_python(name, "tests.kubernetes.kubelet", words)
         wait_for(self._ready, 30, f"node {name}, see {self._cluster.folder}/log/{name}.log")
+
+    @property
+    def name(self) -> str:
+        return self._settings.name
+
+    def kill_container(self, uid: str) -> None:
+        """SIGKILL to all that runs in the container of a pod, which has only one."""
+        self._runtime.kill(self._container(uid))
+
+    def run_in(self, uid: str, command: Sequence[str]) -> int:
+        """The exit code of a command in the container of a pod, which has only one."""
+        return self._runtime.run_in(self._container(uid), command, scaled(10))
 
     def lose(self) -> None:
         """The node is gone, as if its power had failed: no packet leaves it any more, no process of it lives on."""
@@ -311,7 +324,10 @@ class LocalNode:
         if self._child is not None:
             self._cluster.end(self._settings.name)
             self._child = None
-        Runtime(self._settings.runc, self.folder / "runc").remove_all()
+        self._runtime.remove_all()
+
+    def _container(self, uid: str) -> str:
+        return max(n for n in self._runtime.names() if n.startswith(uid))
 
     def _ready(self) -> bool:
         assert self._child is not None

@@ -121,8 +121,14 @@ class Runtime:
         """Forget a container, and kill whatever is left of it."""
         subprocess.run(self._command("delete", "--force", name), stdin=subprocess.DEVNULL, capture_output=True)
 
+    def names(self) -> list[str]:
+        return os.listdir(self._folder) if self._folder.exists() else []
+
+    def kill(self, name: str) -> None:
+        subprocess.run(self._command("kill", name, "KILL"), stdin=subprocess.DEVNULL, capture_output=True)
+
     def remove_all(self) -> None:
-        for name in os.listdir(self._folder) if self._folder.exists() else []:
+        for name in self.names():
             self.remove(name)
 
     def _command(self, *words: str) -> list[str]:

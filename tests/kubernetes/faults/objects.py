@@ -23,10 +23,13 @@ class TrainingJob:
     afterwards; the job itself needs none.
     """
 
-    def __init__(self, name: str, token: str, folder: str, groups: int, arguments: Sequence[str]) -> None:
+    def __init__(
+        self, name: str, token: str, folder: str, groups: int, arguments: Sequence[str], limits: dict[str, str]
+    ) -> None:
         self.name = name
         self.groups = groups
         self._token, self._folder, self._arguments = token, folder, list(arguments)
+        self._limits = limits  # of each group's pod
 
     def common(self) -> list[tuple[str, Json]]:
         name = self.name
@@ -58,7 +61,9 @@ class TrainingJob:
         command = ["python", "-m", "torchft_x", "supervise", "--group", str(number), "--groups", str(self.groups)]
         command += ["--run_dir", self._folder, "--", "scripts/train_ddp.py", *self._arguments]
         labels = {"app": self.name, "role": "trainer", GROUP: str(number)}
-        template = {"metadata": {"labels": labels}, "spec": self._pod("trainer", command, "OnFailure")}
+        spec = self._pod("trainer", command, "OnFailure")
+        spec["containers"][0]["resources"] = {"limits": self._limits}
+        template = {"metadata": {"labels": labels}, "spec": spec}
         name = f"{self.name}-{number}"
         return "batch/v1/jobs", _named(name, spec={"backoffLimit": 1000, "template": template})
 
