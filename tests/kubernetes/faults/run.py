@@ -100,7 +100,7 @@ class Trial:
         time.sleep(1.5)  # steps as usual, with which the pause is compared
         began = time.time()
         act()
-        wait_for(lambda: whole_at(self.events(), victim, groups, began), 120, f"all groups after: {kind}")
+        wait_for(lambda: whole_at(self.events(), victim, groups, began), 90, f"all groups after: {kind}")
         whole = whole_at(self.events(), victim, groups, began) if victim else None
         end = max(began + watch, (whole or began) + 1.0)
         time.sleep(max(0.0, end - time.time()))
@@ -112,6 +112,21 @@ class Trial:
             f"{kind:<44} pause {found.pause:.3f} s{whole_text}, {found.dropped} dropped, {found.undone} undone",
             flush=True,
         )
+
+    def all(self, rounds: int) -> list[str]:
+        """Everything; findings, none if all is well."""
+        self.begin()
+        for _ in range(rounds):
+            self.kill_pod("1")
+            self.kill_container("1")
+            self.kill_worker("0")
+            self.lose_node()
+        self.evict("0")
+        self.preempt()
+        self.kill_lighthouse()
+        self.scale()
+        self.api_away()
+        return self.finish()
 
     # --- what is done ----------------------------------------------------------------------------------------------
 
@@ -171,7 +186,7 @@ class Trial:
         self._watched("preempted by a higher priority for 5 s", victim, began)
 
     def _watched(self, kind: str, victim: str, began: float) -> None:
-        wait_for(lambda: whole_at(self.events(), victim, 2, began), 120, f"all groups after: {kind}")
+        wait_for(lambda: whole_at(self.events(), victim, 2, began), 90, f"all groups after: {kind}")
         whole = whole_at(self.events(), victim, 2, began)
         time.sleep(1.0)
         found = cost(self.events(), victim, ["0" if victim == "1" else "1"], began, whole, time.time())
@@ -207,15 +222,17 @@ class Trial:
         time.sleep(1.5)
         began = time.time()
         act()
-        reached = lambda: next(
-            (e for e in commits(self.events()) if float(e["t"]) > began and e["participants"] == groups), None
-        )  # noqa: E731
-        first = wait_for(reached, 60, kind)
+        first = wait_for(lambda: self._commit_of(groups, began), 60, kind)
         assert first is not None
         time.sleep(2.0)
         found = cost(self.events(), "2", ["0", "1"], began, float(first["t"]), time.time())
         self.rows.append({"fault": kind, **asdict(found)})
         print(f"{kind:<44} {found}", flush=True)
+
+    def _commit_of(self, groups: int, after: float) -> Json | None:
+        """The first commit since then of so many groups."""
+        later = (e for e in commits(self.events()) if float(e["t"]) > after)
+        return next((e for e in later if int(e["participants"]) == groups), None)
 
     def finish(self) -> list[str]:
         """Let the job come to its end; findings, none if all is well."""
@@ -223,12 +240,15 @@ class Trial:
         part = self._until.with_suffix(".part")
         part.write_text(str(newest + 100))
         part.rename(self._until)
-        done = lambda: [j["metadata"]["name"] for j in self.space.list("batch/v1/jobs") if j["status"].get("succeeded")]  # noqa: E731
-        wait_for(lambda: {"ft-0", "ft-1"} <= set(done()), 120, "the job's end")
+        wait_for(self._done, 120, "the job's end")
         command = [sys.executable, "scripts/check_params.py", str(self.folder / "dumps")]
         checked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         print(checked.stdout.strip()[-600:], checked.stderr.strip()[-2000:], flush=True)
         return [] if checked.returncode == 0 else [checked.stdout.strip()[-2000:]]
+
+    def _done(self) -> bool:
+        jobs = {j["metadata"]["name"]: j["status"] for j in self.space.list("batch/v1/jobs")}
+        return all(jobs[name].get("succeeded") for name in ("ft-0", "ft-1"))
 
     def _alone(self) -> tuple[str, LocalNode] | None:
         pods = {"0": self.pod("0"), "1": self.pod("1"), "": self.lighthouse()}
@@ -289,18 +309,12 @@ def main() -> int:
         options = {"nodes": 3, "node_grace": NODE_GRACE, "resources": {GPU: "1"}}
         with cluster(Path(folder) / "cluster", **options) as made:
             trial = Trial(made, Path(folder) / "run")
-            trial.begin()
-            for _ in range(args.rounds):
-                trial.kill_pod("1")
-                trial.kill_container("1")
-                trial.kill_worker("0")
-                trial.lose_node()
-            trial.evict("0")
-            trial.preempt()
-            trial.kill_lighthouse()
-            trial.scale()
-            trial.api_away()
-            findings = trial.finish()
+            try:
+                findings = trial.all(args.rounds)
+            except BaseException:
+                print(made.kubectl("get", "pods,jobs,nodes", "-A", "-o", "wide"), flush=True)
+                print(made.kubectl("get", "events", "-n", trial.space.name)[-6000:], flush=True)
+                raise
             hundred = create_many(Space(made), trial.job, 100)
     print(f"\n{table(trial.rows)}\n\n100 groups' objects made in {hundred:.1f} s")
     settings = {"node_grace": NODE_GRACE, "toleration": TOLERATION, "nodes": 3, "groups": 2}
