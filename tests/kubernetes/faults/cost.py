@@ -27,17 +27,11 @@ class Cost:
     """Committed steps that were lost."""
 
 
-def attempt_of(events: Sequence[Event], group: str, t: float) -> int:
-    """The group's newest life that had committed before `t`; -1 if none had."""
-    before = [e for e in commits(events, group=group) if float(e["t"]) <= t]
-    return int(before[-1].get("attempt", 0)) if before else -1
-
-
 def whole_at(events: Sequence[Event], victim: str, groups: int, t: float) -> float | None:
     """When `groups` groups committed together again, with another life of the victim (empty: there is none)."""
-    life = attempt_of(events, victim, t)
+    before = {e.get("replica_id") for e in commits(events, group=victim) if float(e["t"]) <= t}
     for e in commits(events):
-        again = not victim or (str(e.get("group")) == victim and int(e.get("attempt", 0)) > life)
+        again = not victim or (str(e.get("group")) == victim and e.get("replica_id") not in before)
         if float(e["t"]) > t and again and int(e.get("participants", 0)) >= groups:
             return float(e["t"])
     return None
