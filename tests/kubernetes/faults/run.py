@@ -59,14 +59,14 @@ Json = dict[str, Any]
 class Trial:
     """A job that trains, and what is done to it."""
 
-    def __init__(self, made: Cluster, folder: Path) -> None:
+    def __init__(self, made: Cluster, folder: Path, limits: dict[str, str]) -> None:
         self.cluster = made
         self.folder = folder
         self.space = Space(made)
         self.rows: list[Json] = []
         self._until = folder / "until"
         arguments = [*MODEL, "--until", str(self._until), "--dump-params", str(folder / "dumps")]
-        self.job = TrainingJob("ft", secrets.token_hex(16), str(folder), 3, arguments, {GPU: "1"})
+        self.job = TrainingJob("ft", secrets.token_hex(16), str(folder), 3, arguments, limits)
         self._tail = EventTail(folder)
         self._events: list[Json] = []
 
@@ -88,6 +88,10 @@ class Trial:
         found = wait_for(lambda: self.space.ready(app="ft", **{GROUP: group}), 60, f"a pod of group {group}")
         assert found is not None
         return found
+
+    def pods(self, group: str) -> list[str]:
+        """The uids of all pods of a group, also of those that have ended."""
+        return [p["metadata"]["uid"] for p in self.space.list("pods") if p["metadata"]["labels"].get(GROUP) == group]
 
     def lighthouse(self) -> Json:
         found = wait_for(lambda: self.space.ready(app="ft", role="lighthouse"), 60, "the lighthouse's pod")
@@ -308,7 +312,7 @@ def main() -> int:
         (Path(folder) / "run").mkdir()
         options = {"nodes": 3, "node_grace": NODE_GRACE, "resources": {GPU: "1"}}
         with cluster(Path(folder) / "cluster", **options) as made:
-            trial = Trial(made, Path(folder) / "run")
+            trial = Trial(made, Path(folder) / "run", {GPU: "1"})
             try:
                 findings = trial.all(args.rounds)
             except BaseException:
