@@ -296,7 +296,8 @@ class LocalNode:
 
     def start(self) -> None:
         """The kubelet is started (again); the node is ready on return."""
-        name = self._settings.name
+        wire, name = self._cluster._wire, self._settings.name
+        network.remove(wire, self._links())  # of a life before
         words = json.dumps(asdict(self._settings))
         self._child = self._cluster.spawn_python(name, "tests.kubernetes.kubelet", words)
         wait_for(self._ready, 30, f"node {name}, see {self._cluster.folder}/log/{name}.log")
@@ -316,7 +317,7 @@ class LocalNode:
     def lose(self) -> None:
         """The node is gone, as if its power had failed: no packet leaves it any more, no process of it lives on."""
         wire = self._cluster._wire
-        network.cut(wire, network.links(wire, f"pod{self._settings.number}x"))
+        network.cut(wire, self._links())
         self.kill()
 
     def kill(self) -> None:
@@ -325,6 +326,9 @@ class LocalNode:
             self._cluster.end(self._settings.name)
             self._child = None
         self._runtime.remove_all()
+
+    def _links(self) -> list[str]:
+        return network.links(self._cluster._wire, f"pod{self._settings.number}x")
 
     def _container(self, uid: str) -> str:
         return max(n for n in self._runtime.names() if n.startswith(uid))

@@ -6,6 +6,7 @@ through there, where kube-proxy rewrites it.
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 from pathlib import Path
 
@@ -77,6 +78,13 @@ def cut(wire: int, links: list[str]) -> None:
     """Silence links at once: no packet passes any more, so no connection is closed."""
     if links:
         ip(wire, *(f"link set {link} down" for link in links))
+
+
+def remove(wire: int, links: list[str]) -> None:
+    """Take links away, with the routes that lead over them; of a dead pod the kernel does so in its own time."""
+    for link in links:
+        with contextlib.suppress(RuntimeError):  # it did meanwhile
+            ip(wire, f"link del {link}")
 
 
 def links(wire: int, prefix: str) -> list[str]:

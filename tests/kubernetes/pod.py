@@ -106,7 +106,14 @@ class Pod(threading.Thread):
         own = Path("/proc/self/ns/net").stat().st_ino
         while Path(f"/proc/{sandbox}/ns/net").stat().st_ino == own:  # unshare has only been forked
             time.sleep(0.001)
-        network.connect(self._node.wire, sandbox, self._link, self._address)
+        while True:
+            try:
+                network.connect(self._node.wire, sandbox, self._link, self._address)
+                return
+            except RuntimeError as e:
+                self._event("Warning", "FailedCreatePodSandBox", str(e))
+                network.remove(self._node.wire, [self._link])
+                time.sleep(_RETRY)
 
     def _over(self) -> bool:
         ending = self._deadline is not None or self._gone

@@ -181,7 +181,16 @@ def test_a_lost_node_s_pod_is_made_again_on_the_other(space: Space) -> None:
     node.lose()
     moved = wait_for(lambda: _elsewhere(space, "moves", "node-lost"), 60, "a pod elsewhere")
     assert moved["spec"]["nodeName"] in ("node-a", "node-b")
+    node.start()  # its addresses are free again
+    space.make("pods", "again", spec=_pod(["true"], pod={"nodeName": "node-lost"}))
+    assert _ended_well(space, "again")
     cluster.api.delete("/api/v1/nodes/node-lost")
+    node.kill()
+
+
+def _ended_well(space: Space, pod: str) -> bool:
+    found = wait_for(lambda: _ended(space.get("pods", pod)), 30, f"the end of {pod}")
+    return found is not None and found["status"]["phase"] == "Succeeded"
 
 
 def _labelled(key: str) -> Json:
