@@ -59,6 +59,7 @@ class Cluster:
         self._bin = programs() / "bin"
         self._lib = programs() / "lib"
         self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._sweeper: subprocess.Popen[bytes] | None = None
         self._wire = 0  # the process that holds the network namespace
         self._tokens = {name: secrets.token_hex(16) for name in ("admin", "system:kube-controller-manager", "guest")}
 
@@ -158,6 +159,7 @@ class Cluster:
         (self.folder / "etcd").chmod(0o700)
         d = self.folder
         self._keys()
+        self._sweeper = _sweeper(str(self._bin / "runc"), d)
         wire = subprocess.Popen(["unshare", "--net", "--", "setpriv", "--pdeathsig", "KILL", "--", "sleep", "infinity"])
         self._children["wire"] = wire
         own = Path("/proc/self/ns/net").stat().st_ino
@@ -200,6 +202,8 @@ class Cluster:
             node.kill()
         for name in reversed(list(self._children)):
             self.end(name)
+        if self._sweeper is not None:
+            self._sweeper.communicate()
 
     def end(self, name: str) -> None:
         """Kill a child."""
@@ -341,6 +345,19 @@ class LocalNode:
         except ApiError:
             return False
         return any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions") or [])
+
+
+def _sweeper(runc: str, folder: Path) -> subprocess.Popen[bytes]:
+    """Ends what is left of containers once we are gone, however we go: our other children die with us, and containers
+    are children of nobody.
+    """
+    script = 'read _; for s in "$1"/*/runc/*; do "$0" --root "${s%/*}" delete --force "${s##*/}"; done 2>/dev/null'
+    return subprocess.Popen(
+        ["sh", "-c", script, runc, str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
 
 
 def _image_paths() -> list[str]:

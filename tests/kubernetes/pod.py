@@ -283,10 +283,9 @@ class Pod(threading.Thread):
                 uid = self._pod["metadata"]["uid"]
                 self._node.api.delete(self._at, {"gracePeriodSeconds": 0, "preconditions": {"uid": uid}})
                 self._gone = True
-            except ApiError as e:
-                self._gone = e.status in (404, 409)
-            except OSError:
-                time.sleep(_RETRY)
+            except (ApiError, OSError) as e:
+                self._gone = isinstance(e, ApiError) and e.status in (404, 409)
+                time.sleep(0 if self._gone else _RETRY)
 
     # --- probes ----------------------------------------------------------------------------------------------------
 
