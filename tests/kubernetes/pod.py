@@ -1,0 +1,369 @@
+"""One pod on a node: its containers from the first to the last, and what the API server is told of them."""
+
+from __future__ import annotations
+
+import http.client
+import queue
+import signal
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.kubernetes import network
+from tests.kubernetes.api import Api, ApiError
+from tests.kubernetes.container import Mount, Process, Runtime, now
+from tests.kubernetes.inputs import Inputs, NotReady, expand, write_hosts
+from tests.kubernetes.rules import Probe, quantity, runs_again
+from tests.kubernetes.status import Report, Slot
+
+Json = dict[str, Any]
+_RETRY = 1.0  # seconds until something is tried again that needs the API server
+
+
+class Node(NamedTuple):
+    """What a pod needs of its node."""
+
+    api: Api
+    name: str
+    address: str
+    wire: int  # a process in the network namespace that connects the pods
+    runtime: Runtime
+    folder: Path
+    images: dict[str, dict[str, str]]  # the environment of each image that is here
+
+
+class Pod(threading.Thread):
+    """Runs a pod until it is deleted. Whoever watches the API server calls `update` and `gone`."""
+
+    def __init__(self, node: Node, pod: Json, address: str, link: str) -> None:
+        super().__init__(daemon=True, name=pod["metadata"]["name"])
+        self._node = node
+        self._pod = pod
+        self._at = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
+        self._address, self._link = address, link
+        self._events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.folder = node.folder / "pods" / pod["metadata"]["uid"]
+        self._inputs = Inputs(node.api, pod, address, node.address, self.folder)
+        spec = pod["spec"]
+        init = [Slot(c, True) for c in spec.get("initContainers") or []]
+        self._slots = init + [Slot(c, False) for c in spec["containers"]]
+        self._policy = spec.get("restartPolicy", "Always")
+        self._told: Json = {}
+        self._report = Report(pod["metadata"]["uid"], node.address, address)
+        self._deadline: float | None = None  # of the grace period, once the pod is being deleted
+        self._gone = False  # the API server has it no more
+        self._sandbox: subprocess.Popen[bytes] | None = None
+
+    # --- called by others ------------------------------------------------------------------------------------------
+
+    def update(self, pod: Json) -> None:
+        self._events.put(pod)
+
+    def gone(self) -> None:
+        self._events.put(None)
+
+    def log(self, container: str, previous: bool) -> Path | None:
+        """The file of a container's newest life, or of the one before."""
+        slot = next((s for s in self._slots if s.name == container), None)
+        life = slot.lives - previous if slot else 0
+        return self._log(container, life) if life > 0 else None
+
+    def runs(self, container: str) -> bool:
+        return any(s.name == container and s.running is not None for s in self._slots)
+
+    # --- its life --------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        if self._pod["metadata"].get("deletionTimestamp"):  # by a node that was away: nothing of it runs
+            self._bury()
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        network.write_resolver(self.folder, self._pod["metadata"]["namespace"])
+        write_hosts(self._pod, self._address, self.folder)
+        self._sandbox = subprocess.Popen(
+            ["unshare", "--net", "--", "setpriv", "--pdeathsig", "KILL", "--", "sleep", "infinity"],
+            start_new_session=True,
+        )
+        try:
+            self._connect(self._sandbox.pid)
+            while not self._over():
+                self._step()
+                self._tell()
+                self._take(self._events_until(self._next()))
+            self._bury()
+        finally:
+            for slot in self._slots:
+                for life in range(1, slot.lives + 1):
+                    self._node.runtime.remove(self._id(slot, life))
+            self._sandbox.kill()
+            self._sandbox.wait()
+
+    def _connect(self, sandbox: int) -> None:
+        own = Path("/proc/self/ns/net").stat().st_ino
+        while Path(f"/proc/{sandbox}/ns/net").stat().st_ino == own:  # unshare has only been forked
+            time.sleep(0.001)
+        while True:
+            try:
+                network.connect(self._node.wire, sandbox, self._link, self._address)
+                return
+            except RuntimeError as e:
+                self._event("Warning", "FailedCreatePodSandBox", str(e))
+                network.remove(self._node.wire, [self._link])
+                time.sleep(_RETRY)
+
+    def _over(self) -> bool:
+        ending = self._deadline is not None or self._gone
+        return ending and all(s.running is None for s in self._slots)
+
+    def _next(self) -> float:
+        """When something is due that no event will tell."""
+        times = [p.due for s in self._slots if s.running for p in s.probes.values()]
+        times += [s.start_at for s in self._slots if s.start_at and self._deadline is None]
+        times += [s.killed_at for s in self._slots if s.running and s.killed_at is not None]
+        return min([time.monotonic() + (10 if self._told == self._status() else _RETRY), *times])
+
+    def _events_until(self, deadline: float) -> list[Any]:
+        found = []
+        try:
+            found.append(self._events.get(timeout=max(0.0, deadline - time.monotonic())))
+            while True:
+                found.append(self._events.get_nowait())
+        except queue.Empty:
+            return found
+
+    def _take(self, events: list[Any]) -> None:
+        for event in events:
+            if event is None:
+                self._gone = True
+                self._end_all(0.0)
+            elif isinstance(event, tuple):
+                self._ended(*event)
+            else:
+                meta = event["metadata"]
+                if meta.get("deletionTimestamp"):
+                    grace = float(meta.get("deletionGracePeriodSeconds") or 0)
+                    if self._deadline is None or time.monotonic() + grace < self._deadline:
+                        self._deadline = time.monotonic() + grace
+                        self._end_all(grace)
+
+    def _step(self) -> None:
+        current = time.monotonic()
+        for slot in self._slots:
+            if slot.running and slot.killed_at is not None and current >= slot.killed_at:
+                slot.running.signal(signal.SIGKILL)
+                slot.killed_at = None
+            due = slot.running is None and slot.start_at is not None and slot.start_at <= current
+            if due and self._deadline is None and not self._gone and self._may_start(slot):
+                self._start(slot)
+            for kind, probe in slot.probes.items() if slot.running else ():
+                starting = slot.probes.get("startupProbe")
+                waits = kind != "startupProbe" and starting is not None and not starting.passes
+                if probe.due <= current and not waits:
+                    self._probe(slot, kind, probe)
+                elif waits:
+                    probe.due = current + 1
+
+    def _may_start(self, slot: Slot) -> bool:
+        before = [s for s in self._slots if s.init]
+        if slot.init:
+            before = before[: before.index(slot)]
+        return all(s.code == 0 for s in before)
+
+    def _start(self, slot: Slot) -> None:
+        image = slot.spec["image"]
+        if image not in self._node.images:
+            self._pull_failed(slot, image)
+            return
+        try:
+            env = self._inputs.environment(slot.spec, self._node.images[image])
+            mounts = self._inputs.mounts(slot.spec)
+        except (NotReady, OSError, ApiError) as e:
+            slot.state = {"waiting": {"reason": "CreateContainerConfigError", "message": str(e)}}
+            slot.start_at = time.monotonic() + _RETRY
+            return
+        slot.lives += 1
+        life = slot.lives
+        bundle = self.folder / "bundles" / f"{slot.name}-{life}"
+        for name in ("hosts", "resolv.conf"):
+            mounts.append(Mount(self.folder / name, f"/etc/{name}"))
+        process = self._process(slot.spec, env)
+        hostname = self._pod["spec"].get("hostname") or self._pod["metadata"]["name"]
+        assert self._sandbox is not None
+        container = self._id(slot, life)
+        self._node.runtime.bundle(bundle, container, self._sandbox.pid, hostname[:63], process, mounts)
+        log = self._log(slot.name, life)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        slot.running = self._node.runtime.start(container, bundle, log, lambda c: self._events.put((slot, life, c)))
+        slot.code, slot.start_at = None, None
+        if life > 1:
+            slot.back_off.started(time.monotonic())
+        slot.state = {"running": {"startedAt": now()}}
+        kinds = {"startupProbe": False, "readinessProbe": False, "livenessProbe": True}
+        begun = time.monotonic()
+        slot.probes = {k: Probe(slot.spec[k], begun, passes) for k, passes in kinds.items() if slot.spec.get(k)}
+
+    def _process(self, spec: Json, env: dict[str, str]) -> Process:
+        pod = self._pod["spec"].get("securityContext") or {}
+        own = {**pod, **(spec.get("securityContext") or {})}
+        words = [*(spec.get("command") or []), *(spec.get("args") or [])]
+        memory = ((spec.get("resources") or {}).get("limits") or {}).get("memory")
+        return Process(
+            args=[expand(word, env) for word in words],
+            env=env,
+            cwd=spec.get("workingDir") or env.get("PWD", "/"),
+            uid=own.get("runAsUser", 0),
+            gid=own.get("runAsGroup", 0),
+            groups=[own["fsGroup"]] if "fsGroup" in own else [],
+            read_only_root=own.get("readOnlyRootFilesystem", False),
+            no_new_privileges=not own.get("allowPrivilegeEscalation", True),
+            memory=quantity(memory) if memory else None,
+        )
+
+    def _pull_failed(self, slot: Slot, image: str) -> None:
+        policy = slot.spec.get("imagePullPolicy", "IfNotPresent")
+        if policy == "Never":
+            slot.state = {
+                "waiting": {"reason": "ErrImageNeverPull", "message": f'Container image "{image}" is not present'}
+            }
+            self._event("Warning", "ErrImageNeverPull", slot.state["waiting"]["message"])
+            slot.start_at = time.monotonic() + 10
+            return
+        text = f'Failed to pull image "{image}": no such image, and this node reaches no registry'
+        tried = slot.state.get("waiting", {}).get("reason") in ("ErrImagePull", "ImagePullBackOff")
+        reason = "ImagePullBackOff" if tried else "ErrImagePull"
+        message = f'Back-off pulling image "{image}"' if tried else text
+        slot.state = {"waiting": {"reason": reason, "message": message}}
+        self._event("Normal" if tried else "Warning", "BackOff" if tried else "Failed", message)
+        current = time.monotonic()
+        slot.start_at = slot.back_off.start_at(current) if tried else current + _RETRY
+        slot.back_off.started(current)
+
+    def _ended(self, slot: Slot, life: int, code: int) -> None:
+        if life != slot.lives:
+            return
+        started = slot.state.get("running", {}).get("startedAt", now())
+        times = {"startedAt": started, "finishedAt": now()}
+        reason = "Completed" if code == 0 else "Error"
+        terminated = {
+            "terminated": {"exitCode": code, "reason": reason, **times, "containerID": f"runc://{self._id(slot, life)}"}
+        }
+        slot.running, slot.code, slot.state, slot.killed_at = None, code, terminated, None
+        policy = "OnFailure" if slot.init and self._policy == "Always" else self._policy
+        if self._deadline is None and not self._gone and runs_again(policy, code):
+            current = time.monotonic()
+            slot.start_at = slot.back_off.start_at(current)
+            slot.last = terminated
+            if slot.start_at > current:
+                wait = f"back-off {slot.start_at - current:.0f}s restarting failed container={slot.name}"
+                slot.state = {"waiting": {"reason": "CrashLoopBackOff", "message": wait}}
+                self._event("Warning", "BackOff", f"Back-off restarting failed container: {slot.name}")
+
+    def _end_all(self, grace: float) -> None:
+        for slot in self._slots:
+            slot.start_at = None
+            if slot.running:
+                self._end(slot, grace)
+
+    @staticmethod
+    def _end(slot: Slot, grace: float) -> None:
+        if (slot.running and slot.killed_at is None) or grace == 0:
+            assert slot.running is not None
+            slot.running.signal(signal.SIGTERM if grace else signal.SIGKILL)
+            slot.killed_at = time.monotonic() + grace
+
+    def _bury(self) -> None:
+        while not self._gone:
+            try:
+                if self._told:
+                    self._tell()
+                uid = self._pod["metadata"]["uid"]
+                self._node.api.delete(self._at, {"gracePeriodSeconds": 0, "preconditions": {"uid": uid}})
+                self._gone = True
+            except (ApiError, OSError) as e:
+                self._gone = isinstance(e, ApiError) and e.status in (404, 409)
+                time.sleep(0 if self._gone else _RETRY)
+
+    # --- probes ----------------------------------------------------------------------------------------------------
+
+    def _probe(self, slot: Slot, kind: str, probe: Probe) -> None:
+        good = self._asked(slot, probe.spec)
+        probe.answered(good, time.monotonic())
+        if kind != "readinessProbe" and probe.failing and not good and slot.killed_at is None:
+            self._event("Warning", "Unhealthy", f"{kind} of {slot.name} failed; the container is started again")
+            self._end(slot, float(self._pod["spec"].get("terminationGracePeriodSeconds", 30)))
+
+    def _asked(self, slot: Slot, spec: Json) -> bool:
+        seconds = float(spec.get("timeoutSeconds", 1))
+        if "exec" in spec:
+            return self._node.runtime.run_in(self._id(slot, slot.lives), spec["exec"]["command"], seconds) == 0
+        try:
+            if "tcpSocket" in spec:
+                socket.create_connection((self._address, self._port(slot, spec["tcpSocket"])), seconds).close()
+                return True
+            http_get = spec["httpGet"]
+            port = self._port(slot, http_get)
+            connection: http.client.HTTPConnection
+            if http_get.get("scheme") == "HTTPS":
+                unchecked = ssl._create_unverified_context()
+                connection = http.client.HTTPSConnection(self._address, port, timeout=seconds, context=unchecked)
+            else:
+                connection = http.client.HTTPConnection(self._address, port, timeout=seconds)
+            headers = {h["name"]: h["value"] for h in http_get.get("httpHeaders") or []}
+            connection.request("GET", http_get.get("path", "/"), headers=headers)
+            return 200 <= connection.getresponse().status < 400
+        except (OSError, http.client.HTTPException):
+            return False
+
+    @staticmethod
+    def _port(slot: Slot, where: Json) -> int:
+        port = where["port"]
+        names = {p.get("name"): p["containerPort"] for p in slot.spec.get("ports") or []}
+        return int(names.get(port, port))
+
+    # --- what is told ----------------------------------------------------------------------------------------------
+
+    def _tell(self) -> None:
+        status = self._status()
+        if status == self._told or self._gone:
+            return
+        try:
+            self._node.api.patch(
+                f"{self._at}/status", {"metadata": {"uid": self._pod["metadata"]["uid"]}, "status": status}
+            )
+            self._told = status
+        except ApiError as e:
+            self._gone = self._gone or e.status == 404
+        except OSError:
+            pass  # tried again
+
+    def _status(self) -> Json:
+        return self._report.status(self._slots, self._policy, self._deadline is not None)
+
+    def _event(self, kind: str, reason: str, message: str) -> None:
+        meta = self._pod["metadata"]
+        names = {"name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"]}
+        body = {
+            "metadata": {"generateName": f"{meta['name']}.", "namespace": meta["namespace"]},
+            "involvedObject": {"kind": "Pod", "apiVersion": "v1", **names},
+            "type": kind,
+            "reason": reason,
+            "message": message,
+            "source": {"component": "kubelet", "host": self._node.name},
+            "firstTimestamp": now()[:19] + "Z",
+            "lastTimestamp": now()[:19] + "Z",
+            "count": 1,
+        }
+        try:
+            self._node.api.post(f"/api/v1/namespaces/{meta['namespace']}/events", body)
+        except (OSError, ApiError) as e:
+            print(f"an event was lost: {e}", flush=True)
+
+    def _id(self, slot: Slot, life: int) -> str:
+        return slot.id(self._pod["metadata"]["uid"], life)
+
+    def _log(self, container: str, life: int) -> Path:
+        return self.folder / "logs" / container / f"{life}.log"

@@ -1,0 +1,90 @@
+"""A container over all its lives, and what the API server is told of a pod's containers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.kubernetes.container import Running, now
+from tests.kubernetes.rules import CrashBackOff, Probe, phase
+
+Json = dict[str, Any]
+
+
+@dataclass
+class Slot:
+    """One container of the pod, over all its lives."""
+
+    spec: Json
+    init: bool
+    lives: int = 0
+    running: Running | None = None
+    code: int | None = None  # of the newest life, once it has ended
+    state: Json = field(default_factory=lambda: {"waiting": {"reason": "ContainerCreating"}})
+    last: Json = field(default_factory=dict)
+    back_off: CrashBackOff = field(default_factory=CrashBackOff)
+    start_at: float | None = 0.0  # None: not to be started
+    probes: dict[str, Probe] = field(default_factory=dict)
+    killed_at: float | None = None  # when the rest of it is killed
+
+    def id(self, uid: str, life: int) -> str:
+        """What runc calls a life of it."""
+        return f"{uid}-{self.name}-{life}"
+
+    @property
+    def name(self) -> str:
+        return str(self.spec["name"])
+
+    @property
+    def ready(self) -> bool:
+        wanted = (self.probes.get(kind) for kind in ("startupProbe", "readinessProbe"))
+        return self.running is not None and all(p is None or p.passes for p in wanted)
+
+
+class Report:
+    """Makes the status of one pod, and remembers since when each condition has been so."""
+
+    def __init__(self, uid: str, node_address: str, address: str) -> None:
+        self._uid = uid
+        self._node_address, self._address = node_address, address
+        self._began = now()
+        self._changed: dict[str, tuple[str, str]] = {}  # of each condition: its value, and since when
+
+    def status(self, slots: list[Slot], policy: str, deleted: bool) -> Json:
+        """The pod's status."""
+        main = [s for s in slots if not s.init]
+        initialised = all(s.code == 0 for s in slots if s.init)
+        ready = all(s.ready for s in main)
+        init_failed = policy == "Never" and any(s.init and s.code for s in slots)
+        found = phase("Never" if deleted else policy, [s.code for s in main], all(s.lives for s in main))
+        conditions = {"PodScheduled": True, "Initialized": initialised, "ContainersReady": ready, "Ready": ready}
+        return {
+            "phase": "Failed" if init_failed else found,
+            "startTime": self._began,
+            "hostIP": self._node_address,
+            "podIP": self._address,
+            "podIPs": [{"ip": self._address}],
+            "conditions": [self._condition(k, v) for k, v in conditions.items()],
+            "initContainerStatuses": [self._container_status(s) for s in slots if s.init],
+            "containerStatuses": [self._container_status(s) for s in main],
+        }
+
+    def _condition(self, kind: str, true: bool) -> Json:
+        value = "True" if true else "False"
+        if self._changed.get(kind, ("", ""))[0] != value:
+            self._changed[kind] = (value, now())
+        return {"type": kind, "status": value, "lastTransitionTime": self._changed[kind][1]}
+
+    def _container_status(self, slot: Slot) -> Json:
+        life = {"containerID": f"runc://{slot.id(self._uid, slot.lives)}"} if slot.lives else {}
+        return {
+            **life,
+            "name": slot.name,
+            "image": slot.spec["image"],
+            "imageID": slot.spec["image"],
+            "ready": slot.ready or (slot.init and slot.code == 0),
+            "started": slot.running is not None,
+            "restartCount": max(slot.lives - 1, 0),
+            "state": slot.state,
+            "lastState": slot.last,
+        }
