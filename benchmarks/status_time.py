@@ -21,8 +21,8 @@ from statistics import median
 
 from benchmarks.fanout import PATIENT
 from benchmarks.groups import OurGroups, change
-from benchmarks.lighthouse import Served
 from benchmarks.libraries import ours
+from benchmarks.lighthouse import Served
 from benchmarks.processes import free_port
 
 STATUS = [sys.executable, "-m", "torchft_x", "status"]
@@ -36,7 +36,9 @@ def clocked(command: list[str], expect: str) -> float:
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=BOUND)
     took = time.perf_counter() - began
     if done.returncode or expect not in done.stdout:
-        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {done.stdout[-300:]} {done.stderr[-300:]}")
+        raise RuntimeError(
+            f"{' '.join(command)} ended with {done.returncode}: {done.stdout[-300:]} {done.stderr[-300:]}"
+        )
     return took
 
 
