@@ -88,9 +88,10 @@ def test_deaths_just_before_and_just_after_its_own_cost_no_lease(tmp_path: Path)
         process_tree.send([lighthouse, first], signal.SIGKILL)
         job.wait_for(lambda: begun_again(job), 60, "a new lineage")
         assert "may still commit in it" not in job.output()
-        lost = [e for e in job.events() if e["event"] == "new_lineage"]
-        assert [e["steps"] > 0 for e in lost] == [True]
-        assert "because all groups that held them are gone: 0:" in lost[0]["reason"]
+        (begun,) = [e for e in job.events() if e["event"] == "new_lineage"]
+        # The copy in a supervisor's memory may be as new as anything that was told.
+        whose = "because all groups that held them are gone: 0:" if begun["steps"] else "Its state was with 0:"
+        assert whose in begun["reason"]
 
 
 def alone(job: Job, group: str) -> bool:
@@ -100,7 +101,7 @@ def alone(job: Job, group: str) -> bool:
 
 
 def begun_again(job: Job) -> bool:
-    """Whether both train, and began at step 0 after the new lineage."""
+    """Whether both train since the new lineage."""
     events = job.events()
     began = next((float(e["t"]) for e in events if e["event"] == "new_lineage"), float("inf"))
     return {e.get("group") for e in events if e["event"] == "commit" and float(e["t"]) > began} == {"0", "1"}
