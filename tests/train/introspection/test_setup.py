@@ -190,3 +190,26 @@ def test_its_main_thread_does_not_come_when_that_is_asked_for(folder: Path) -> N
         wait_for(stands, 1, "it stands still")
         assert b"stand_still" in probe_worker.ask(target, STACKS, scaled(5))  # its other threads run
         wait_for(lambda: not stands(), 10, "it goes on")
+
+
+def test_a_worker_is_found_while_other_folders_come_and_go(folder: Path) -> None:
+    life = folder / f"{probe_worker.SCRATCH}ours" / "life"
+    life.mkdir(parents=True)
+    (life / "3.stacks").symlink_to(f"/proc/{os.getpid()}/fd/1")
+    done = threading.Event()
+
+    def others() -> None:
+        while not done.is_set():
+            for number in range(20):
+                (folder / f"{probe_worker.SCRATCH}{number}").mkdir()
+            for number in range(20):
+                (folder / f"{probe_worker.SCRATCH}{number}").rmdir()
+
+    thread = threading.Thread(target=others)
+    thread.start()
+    try:
+        for _ in range(200):
+            assert probe_worker.find(os.getpid(), folder) == Target(3, os.getpid(), life)
+    finally:
+        done.set()
+        thread.join()

@@ -7,6 +7,7 @@ Standard library only. Each question has a deadline for the whole of it and a li
 from __future__ import annotations
 
 import ctypes
+import glob
 import os
 import signal
 import socket
@@ -52,7 +53,8 @@ class Target:
 def find(pid: int, temporary: Path) -> Target | None:
     """The worker with this process id, by what it has laid into the folder of its life below `temporary`; None: it takes no
     questions."""
-    for link in temporary.glob(f"{SCRATCH}*/*/*.stacks"):
+    # Not Path.glob, which raises if a folder, of anybody's, goes away meanwhile.
+    for link in map(Path, glob.glob(f"{glob.escape(str(temporary))}/{SCRATCH}*/*/*.stacks")):
         try:
             if os.readlink(link).startswith(f"/proc/{pid}/"):
                 return Target(int(link.stem), pid, link.parent)
