@@ -85,6 +85,11 @@ class SlurmHosts(SlurmCluster):
         self.mend(node)
         self._start_node(node)
 
+    def wait_until_up(self, node: str) -> None:
+        """Slurm would give it work."""
+        states = ("idle", "mixed", "allocated")
+        wait_for(lambda: self.run("sinfo", "-h", "-n", node, "-o", "%T") in states, 60, f"{node} to be good again")
+
     def kill_slurmd(self, node: str) -> None:
         """Only it: what it has started runs on, and nobody looks after it."""
         self.inside(node, "kill", "-9", self.inside(node, "pgrep", "-x", "slurmd").split()[0])

@@ -81,7 +81,7 @@ WALLS = {  # bottom up: a package imports only from those above it in this table
     "launch.postmortem": "launch.process launch.workers observe",
     "launch.supervisor": "launch.job launch.postmortem launch.process launch.workers observe rpc.supervisor rpc.transport",
     "launch.keeper": "core.job core.messages launch.devices launch.process launch.supervisor launch.workers observe",
-    "launch.slurm": "core.slurm launch.chaos launch.keeper launch.schedulers observe",
+    "launch.slurm": "core.job core.messages core.slurm launch.keeper launch.schedulers rpc",
     "launch.plugin": "core.slurm launch.devices launch.keeper launch.schedulers launch.slurm",
     "launch.plugin.namespace": "launch.plugin",
     "launch.doctor": "launch.devices launch.supervisor observe rpc rpc.transport",

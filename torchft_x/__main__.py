@@ -47,6 +47,7 @@ _COMMANDS = {  # in which module, by which function, and what that is told befor
     "checkpoint": "transfer.convert.cli:main",
     "cancel": "launch.keeper.commands:main cancel",
     "scale": "launch.keeper.commands:main scale",
+    "slurm-watch": "launch.slurm.watch:main slurm-watch",
     "keep-job": "launch.keeper.commands:main keep-job",
     "doctor": "launch.cli:doctor",
 }
