@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Sequence
 
 import pytest
@@ -331,6 +332,31 @@ def test_a_lighthouse_that_was_killed_is_submitted_anew_and_one_that_has_spoken_
     (action,) = rules.look(manifest(), [row(ended.format(code=35072)), *rows], None, {}, 1.0)
     assert isinstance(action, Anew)
     assert action.part == LIGHTHOUSE
+
+
+def test_the_next_watcher_goes_on_from_what_the_one_before_it_knew() -> None:
+    """On a host with another clock; JSON in between."""
+    watch = Watch(manifest(part(0), part(1), retries=1))
+    assert [type(a) for a in watch(KILLED, 0)] == [Anew]
+    watch(runs(1), 10)
+    text = json.loads(json.dumps(watch.rules.remember(unix=1000.0)))
+    other = Watch(watch.manifest)
+    other.rules.recall(text, unix=-5000.0, lost={})
+    # the lighthouse was lost with the watcher; this group's supervisor, too
+    assert other(runs(1), 6020, heard(SILENT)) == []
+    (action,) = other(runs(1), 6026, heard(SILENT))
+    assert isinstance(action, TellLost)  # its budget was used by the first
+    other(runs(1), 6030, None)
+    (action,) = other(runs(1), 6046, None)
+    assert isinstance(action, Anew)
+    assert action.part == LIGHTHOUSE
+
+
+@pytest.mark.parametrize("found", [None, [], {"trainer/1": 3}, {"trainer/1": {}}, {"trainer/1": {"start": [1]}}])
+def test_what_is_no_memory_is_left_out(found: object) -> None:
+    watch = Watch()
+    watch.rules.recall(found, 0.0, {})
+    assert watch(runs(1), 0) == []
 
 
 @pytest.mark.parametrize("how", [{"cancelled": True}, {"outcome": 0}, {"outcome": 1}])

@@ -13,9 +13,9 @@ Everything may be asked for twice, and by two at once.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 from torchft_x.core.slurm.actions import (
     Action,
@@ -31,6 +31,7 @@ from torchft_x.core.slurm.actions import (
 )
 from torchft_x.core.slurm.ending import NO_WORD, ending
 from torchft_x.core.slurm.manifest import SUBMITTING, Manifest, Part, rows_by_part
+from torchft_x.core.slurm.memory import PartMemory, from_json
 from torchft_x.core.slurm.queue import Row
 from torchft_x.core.slurm.state import told
 
@@ -64,31 +65,6 @@ class Patience:
     """Between two submissions of one part."""
 
 
-@dataclass
-class _Memory:
-    """Of one part. The first five are of its present start."""
-
-    start: tuple[str, int] = ("", 0)  # job, and how often Slurm has requeued it
-    came: set[int] = field(default_factory=set)  # nodes whose supervisors were heard
-    silent_since: float | None = None
-    unknown_since: float | None = None  # it has ended and nobody has told how, or Slurm does not know it
-    waits_since: float | None = None  # for resources
-    nodes: tuple[str, ...] = ()  # on which it ran last
-    excluded: tuple[str, ...] = ()
-    trusted: bool = False  # Slurm took the excluded ones for good
-    submitted: deque[float] = field(default_factory=deque)  # anew, within the window
-    not_before: float = 0.0  # it is submitted or let go
-    refusals: int = 0  # in a row, of sbatch
-
-    def begin(self, row: Row) -> None:
-        if (row.job, row.restarts) != self.start:
-            self.start = row.job, row.restarts
-            self.came.clear()
-            self.silent_since = self.unknown_since = self.waits_since = None
-        if row.nodes:
-            self.nodes = row.nodes
-
-
 class Restarts:
     """The machine. `lost`: what the lighthouse was told before. Times are monotonic seconds."""
 
@@ -96,7 +72,20 @@ class Restarts:
         self._lost = dict(lost or {})  # group -> why
         self._told: dict[str, str] = dict(self._lost)  # the same, as the lighthouse was told it
         self._patience = patience
-        self._parts: dict[str, _Memory] = {}  # by the part's name
+        self._parts: dict[str, PartMemory] = {}  # by the part's name
+
+    def remember(self, unix: float) -> dict[str, Any]:
+        """For whoever watches next; JSON-able. `unix`: unix seconds less those of this clock, as of `recall`."""
+        return {name: memory.to_json(unix) for name, memory in self._parts.items()}
+
+    def recall(self, found: Any, unix: float, lost: Mapping[str, str]) -> None:
+        """What another watcher has remembered, and told the lighthouse. What is of another shape is left out."""
+        self._lost = dict(lost)
+        self._told = dict(lost)
+        for name, text in found.items() if isinstance(found, Mapping) else ():
+            memory = from_json(text, unix)
+            if memory is not None:
+                self._parts[str(name)] = memory
 
     @property
     def lost(self) -> Mapping[str, str]:
@@ -124,7 +113,7 @@ class Restarts:
         actions: list[Action] = []
         for part in manifest.parts:
             if not part.gone and part.job:
-                memory = self._parts.setdefault(part.name, _Memory())
+                memory = self._parts.setdefault(part.name, PartMemory())
                 actions += self._part(part, found[part.name], memory, manifest, heard, nodes, now)
         actions += _replaced(manifest, rows)
         if self._lost != self._told:
@@ -134,7 +123,7 @@ class Restarts:
 
     def refused(self, part: Part, now: float) -> None:
         """It could not be submitted: later again. That is no restart."""
-        memory = self._parts.setdefault(part.name, _Memory())
+        memory = self._parts.setdefault(part.name, PartMemory())
         memory.refusals += 1
         memory.not_before = now + min(self._patience.longest_pause, 5.0 * 2 ** min(memory.refusals - 1, 6))
         if memory.submitted:
@@ -142,7 +131,7 @@ class Restarts:
 
     def submitted(self, part: Part) -> None:
         """It was."""
-        self._parts.setdefault(part.name, _Memory()).refusals = 0
+        self._parts.setdefault(part.name, PartMemory()).refusals = 0
 
     # --- one part ------------------------------------------------------------------------------------------------------
 
@@ -150,7 +139,7 @@ class Restarts:
         self,
         part: Part,
         row: Row | None,
-        memory: _Memory,
+        memory: PartMemory,
         manifest: Manifest,
         heard: Heard | None,
         nodes: Mapping[str, str],
@@ -175,7 +164,7 @@ class Restarts:
         return self._ended(part, row, memory, manifest, heard, now)
 
     def _unknown(
-        self, part: Part, memory: _Memory, manifest: Manifest, heard: Heard | None, now: float
+        self, part: Part, memory: PartMemory, manifest: Manifest, heard: Heard | None, now: float
     ) -> list[Action]:
         known = _group(part) in self._lost or (part.kind == "trainer" and _is_well(part, heard, self._patience))
         if known or (part.kind == "trainer" and heard is None):
@@ -190,7 +179,7 @@ class Restarts:
         return self._anew(part, memory, manifest, why, now)
 
     def _pending(
-        self, part: Part, row: Row, memory: _Memory, manifest: Manifest, nodes: Mapping[str, str], now: float
+        self, part: Part, row: Row, memory: PartMemory, manifest: Manifest, nodes: Mapping[str, str], now: float
     ) -> list[Action]:
         if _waits_for_time(row):
             memory.waits_since = None
@@ -214,7 +203,7 @@ class Restarts:
         return [Lift(part)]
 
     def _running(
-        self, part: Part, memory: _Memory, manifest: Manifest, heard: Heard | None, now: float
+        self, part: Part, memory: PartMemory, manifest: Manifest, heard: Heard | None, now: float
     ) -> list[Action]:
         memory.excluded = ()
         if part.kind == "lighthouse":
@@ -229,7 +218,7 @@ class Restarts:
         why = f"{who} on {', '.join(where) or '?'} has been silent for {now - memory.silent_since:.1f} s"
         return self._anew(part, memory, manifest, why, now, exclude=where)
 
-    def _missing(self, part: Part, memory: _Memory, heard: Heard | None, now: float) -> list[int]:
+    def _missing(self, part: Part, memory: PartMemory, heard: Heard | None, now: float) -> list[int]:
         """Nodes of the group whose supervisors were there and are not. Where nobody is heard it may be the lighthouse that is
         cut off."""
         if part.kind != "trainer" or heard is None or _group(part) in heard.over:
@@ -247,7 +236,7 @@ class Restarts:
             memory.silent_since = now - max(mine.get(node, 0.0) for node in missing)
         return missing
 
-    def _lighthouse_missing(self, memory: _Memory, manifest: Manifest, heard: Heard | None, now: float) -> list[int]:
+    def _lighthouse_missing(self, memory: PartMemory, manifest: Manifest, heard: Heard | None, now: float) -> list[int]:
         if heard is not None:
             memory.came.add(0)
         if heard is not None or not memory.came or len(manifest.lighthouses) != 1:
@@ -258,7 +247,7 @@ class Restarts:
         return [0]
 
     def _ended(
-        self, part: Part, row: Row, memory: _Memory, manifest: Manifest, heard: Heard | None, now: float
+        self, part: Part, row: Row, memory: PartMemory, manifest: Manifest, heard: Heard | None, now: float
     ) -> list[Action]:
         if part.kind == "trainer" and heard is not None and _group(part) in heard.over:
             return []  # the lighthouse knows how
@@ -281,7 +270,7 @@ class Restarts:
     def _anew(
         self,
         part: Part,
-        memory: _Memory,
+        memory: PartMemory,
         manifest: Manifest,
         why: str,
         now: float,
@@ -296,12 +285,12 @@ class Restarts:
         memory.waits_since = None
         return [Anew(part, why, exclude)]
 
-    def _may(self, memory: _Memory, manifest: Manifest, now: float) -> bool:
+    def _may(self, memory: PartMemory, manifest: Manifest, now: float) -> bool:
         while memory.submitted and now - memory.submitted[0] > WINDOW:
             memory.submitted.popleft()
         return len(memory.submitted) < manifest.retries
 
-    def _count(self, memory: _Memory, now: float) -> None:
+    def _count(self, memory: PartMemory, now: float) -> None:
         """The first comes at once, later ones after a pause: 5, 10, 20 s ..."""
         memory.submitted.append(now)
         memory.not_before = now + min(self._patience.longest_pause, 5.0 * 2 ** min(len(memory.submitted) - 1, 6))

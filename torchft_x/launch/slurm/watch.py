@@ -6,6 +6,7 @@ them asks Slurm, once a second; the others look at its note. The rules are in `c
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import socket
@@ -13,6 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from torchft_x import env
 from torchft_x.arguments import Parser
@@ -59,18 +61,22 @@ class Watcher:
         self._run_dir = run_dir
         self._controller = controller
         store.read(run_dir)
-        self._rules = Restarts(store.lost_groups(run_dir))
+        self._rules = Restarts()
         self._turn = Turn(f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}")
         self._note = store.folder(run_dir) / "watcher"
         self._troubles: dict[str, str] = {}  # what is wrong now, by what it concerns; each is said once
         self._my_turn = False
+        self._memory = store.folder(run_dir) / "watcher.json"
+        self._remembered = ""  # what stands there, of mine
 
     def run(self) -> int:
         """Until the job is over; then 0."""
         while True:
             began = time.monotonic()
             try:
-                if self._turn.mine(self._read_note(), began) and not self._look():
+                if not self._turn.mine(self._read_note(), began):
+                    self._my_turn = False
+                elif not self._look():
                     return 0
             except store.ManifestError as e:
                 if e.missing:  # the run directory was removed
@@ -95,6 +101,7 @@ class Watcher:
             if isinstance(action, a.Over):
                 return False
             self._do(action, manifest)
+        self._remember()
         return True
 
     # --- what there is -------------------------------------------------------------------------------------------------
@@ -109,14 +116,26 @@ class Watcher:
         """Only after Slurm has answered: who can't reach it must not keep others from asking."""
         if not self._my_turn:
             self._my_turn = True
+            unix = time.time() - time.monotonic()
+            self._rules.recall(_read_json(self._memory), unix, store.lost_groups(self._run_dir))
             self._say(f"watches over the job in {self._run_dir}")
-        other = self._note.with_name(f".watcher.{secrets.token_hex(4)}")
+        self._write(self._note, self._turn.note(), "other watchers will ask Slurm, too")
+
+    def _remember(self) -> None:
+        text = json.dumps(self._rules.remember(time.time() - time.monotonic()))
+        if text != self._remembered and self._write(self._memory, text, "another watcher will know less"):
+            self._remembered = text
+
+    def _write(self, path: Path, text: str, otherwise: str) -> bool:
+        other = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
-            other.write_text(self._turn.note(), "utf-8")
-            os.replace(other, self._note)
-            self._fine("note")
+            other.write_text(text, "utf-8")
+            os.replace(other, path)
         except OSError as e:
-            self._trouble("note", f"{self._note} can't be written ({e.strerror}): other watchers will ask Slurm, too.")
+            self._trouble(path.name, f"{path} can't be written ({e.strerror}): {otherwise}.")
+            return False
+        self._fine(path.name)
+        return True
 
     def _heard(self, manifest: Manifest) -> a.Heard | None:
         """From the lighthouse that serves."""
@@ -220,6 +239,13 @@ class Watcher:
 
     def _say(self, text: str) -> None:
         print(f"{time.strftime('%H:%M:%S')} torchft_x slurm-watch: {text.rstrip('.')}.", flush=True)
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
 
 
 def lighthouses(run_dir: Path) -> list[Address]:
