@@ -81,12 +81,12 @@ WALLS = {  # bottom up: a package imports only from those above it in this table
     "launch.postmortem": "launch.process launch.workers observe",
     "launch.supervisor": "launch.job launch.postmortem launch.process launch.workers observe rpc.supervisor rpc.transport",
     "launch.keeper": "core.job core.messages launch.devices launch.process launch.supervisor launch.workers observe",
-    "launch.slurm": "core.slurm launch.chaos launch.keeper launch.schedulers observe",
+    "launch.slurm": "core.job core.messages core.slurm launch.keeper launch.schedulers",
     "launch.plugin": "core.slurm launch.devices launch.keeper launch.schedulers launch.slurm",
     "launch.plugin.namespace": "launch.plugin",
     "launch.doctor": "launch.devices launch.supervisor observe rpc rpc.transport",
     "launch.status": "rpc",
-    "launch": "launch.chaos launch.doctor launch.job launch.postmortem launch.process launch.supervisor observe observe.drawing observe.run",
+    "launch": "launch.chaos launch.doctor launch.job launch.keeper launch.postmortem launch.process launch.slurm launch.supervisor observe observe.drawing observe.run",
 }
 NO_TORCH_AT_START = [
     "torchft_x",
@@ -103,6 +103,7 @@ NO_TORCH_AT_START = [
     "torchft_x.launch.status.live",
     "torchft_x.launch.keeper.commands",
     "torchft_x.launch.plugin.scheduler",
+    "torchft_x.launch.plugin.slurm",
     "torchft_x.compat.modules",
     "torchft_x.compat.coordination",
     "torchft_x.observe.events",

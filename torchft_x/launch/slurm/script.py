@@ -6,6 +6,7 @@ the ticket are put in at each submission (`submission`). So a part is always ``A
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from torchft_x.errors import ConfigError
 
 REPLICA = "@torchft_x_replica@"
 """Stands for the replica's number in arguments and values."""
+GROUPS = "@torchft_x_groups@"
+"""Stands for the number of groups that the job has."""
 _HEAD = "#!/bin/bash\n"
 
 
@@ -44,6 +47,8 @@ class RoleScript:
     srun_options: tuple[str, ...] = ()
     python: str = "python"
     """That runs our own commands in the lighthouse's job."""
+    groups: int = 0
+    """Of the job, at the beginning."""
 
 
 def render(how: RoleScript) -> str:
@@ -67,8 +72,10 @@ def render(how: RoleScript) -> str:
             "set -u",
             "me=${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}  # of one task SLURM_JOB_ID is the id of the whole array",
             "export number=$SLURM_ARRAY_TASK_ID attempt=${SLURM_RESTART_COUNT:-0}",
+            f"export groups={how.groups}",
             'export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"  # since Slurm 22.05 srun does not take it from the job',
             *common,
+            *(["export TORCHFT_X_ATTEMPT=$attempt"] if how.kind == "lighthouse" else []),
             f"if [ ! -d {shlex.quote(how.run_dir)}/slurm ]; then",
             f"  echo {shlex.quote(_not_shared(how.run_dir))} >&2; exit 2",
             "fi",
@@ -118,13 +125,17 @@ def submission(
     limit: int = 0,
     after: Sequence[str] = (),
     said: str = "",
+    groups: int = 0,
 ) -> str:
-    """The script of a role, for these of its parts. `after`: jobs that must have started. `said`: the user's own comment."""
+    """The script of a role, for these of its parts. `after`: jobs that must have started. `said`: the user's own comment.
+    `groups`: that the job has by now; 0: as many as at first."""
     if not script.startswith(_HEAD):
         raise ConfigError("the batch script was changed: it does not begin with #!/bin/bash.")
     text = f"{comment(app, ticket, run_dir)} {said}".rstrip()
     lines = [f"--job-name={app}-{role}", f"--comment={text}", f"--array={array_range(numbers, limit)}"]
     lines += ["--dependency=" + ",".join(f"after:{job}" for job in after)] if after else []
+    if groups:
+        script = re.sub(r"^export groups=\d+$", f"export groups={groups}", script, count=1, flags=re.MULTILINE)
     return _HEAD + "".join(f"#SBATCH {_directive(line)}\n" for line in lines) + script.removeprefix(_HEAD)
 
 
@@ -170,4 +181,6 @@ def _directive(option: str) -> str:
 
 def _quote(text: str) -> str:
     """For the shell, with the replica's number in the place of `REPLICA`."""
+    if text == GROUPS:
+        return '"$groups"'
     return '"$replica"'.join(shlex.quote(part) if part else "" for part in text.split(REPLICA)) or "''"

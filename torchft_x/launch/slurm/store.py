@@ -1,7 +1,11 @@
-"""The manifest of a job in its run directory: ``RUN_DIR/slurm/manifest.json``. Written whole, under a lock.
+"""What a job keeps in its run directory: ``RUN_DIR/slurm/manifest.json``, written whole, under a lock; and ``groups.json``.
 
 Several processes change it: whoever submits, the watcher, ``torchft_x scale``, ``torchx cancel``. So it is changed by a
 function of what is there (`change`), never by what somebody has read a while ago.
+
+``groups.json`` is for the lighthouse: which groups the job has, and which have ended for good. It takes absence for no loss,
+because a group may be queued again: only who is named there is lost. So whoever gives a group up (the watcher), or gives the
+job more groups or fewer (``torchft_x scale``), says it there.
 """
 
 from __future__ import annotations
@@ -9,11 +13,14 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from torchft_x.core.job.kept_groups import render
+from torchft_x.core.messages.job import GroupsChanged, SupervisorFinished
 from torchft_x.core.slurm.manifest import Manifest, from_json, to_json
 from torchft_x.errors import ConfigError, TorchftXError
 
@@ -82,6 +89,16 @@ def change(run_dir: str | Path, how: Callable[[Manifest], Manifest]) -> Manifest
             return after
     except OSError as e:
         raise ConfigError(f"{path_of(run_dir)} can't be written ({e.strerror}).") from None
+
+
+def tell_groups(manifest: Manifest, lost: Mapping[str, str] | None = None) -> None:
+    """`lost`: of each group that will not come back, why (a clause). Raises OSError."""
+    wanted = tuple(str(part.number) for part in manifest.groups if not part.gone)
+    ended = tuple(SupervisorFinished(group, 1, why) for group, why in (lost or {}).items() if group in wanted)
+    path = folder(manifest.run_dir) / "groups.json"
+    other = path.with_name(f".groups.{secrets.token_hex(4)}")
+    other.write_text(render(GroupsChanged(wanted, ended)), "utf-8")
+    os.replace(other, path)
 
 
 @contextmanager

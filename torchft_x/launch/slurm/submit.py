@@ -57,25 +57,22 @@ def submit_parts(
         limit=limit,
         after=after,
         said=said,
+        groups=sum(not part.gone for part in manifest.groups),
     )
     before = {part.name: part for part in parts}
-    store.change(
-        manifest.run_dir,
-        lambda now: _each(
-            now,
-            parts,
-            lambda p: dataclasses.replace(p, job=SUBMITTING, ticket=ticket, earlier=p.jobs, gone=False),
-        ),
-    )
+    store.change(manifest.run_dir, lambda now: _begun(now, parts, ticket))
     try:
         job = _submit(controller, manifest.app, text, ticket)
     except BaseException:
         store.change(manifest.run_dir, lambda now: _restored(now, before.values(), ticket))
         raise
-    return store.change(
+    after_all = store.change(
         manifest.run_dir,
         lambda now: _each(now, parts, lambda p: dataclasses.replace(p, job=f"{job}_{p.number}")),
     )
+    if after_all.cancelled:  # meanwhile
+        controller.cancel([job])
+    return after_all
 
 
 def _submit(controller: Controller, app: str, text: str, ticket: str) -> str:
@@ -140,6 +137,14 @@ def read_script(path: str) -> str:
         return Path(path).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as e:
         raise ConfigError(f"the batch script {path} can't be read ({getattr(e, 'strerror', None) or e}).") from None
+
+
+def _begun(now: Manifest, parts: Sequence[Part], ticket: str) -> Manifest:
+    if now.cancelled:
+        raise ConfigError(f"the job {now.app} was cancelled.")
+    return _each(
+        now, parts, lambda p: dataclasses.replace(p, job=SUBMITTING, ticket=ticket, earlier=p.jobs, gone=False)
+    )
 
 
 def _each(now: Manifest, parts: Sequence[Part], how: Callable[[Part], Part]) -> Manifest:
