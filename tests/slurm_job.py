@@ -46,7 +46,7 @@ class SlurmFtJob:
         numbers = ",".join(map(str, range(self.groups)))
         jobs = f"--min_replicas 1 --job_groups {numbers} --job_min_replicas 1".split()
         kept = ["--run_dir", str(self.run_dir), "--groups_file", str(folder / "groups.json")]
-        kept += ["--lease_dir", str(self.run_dir / "lighthouses")]
+        kept += ["--lease_dir", str(store.lease_folder(self.run_dir))]
         lighthouse = [sys.executable, "-m", "torchft_x", "lighthouse", *jobs, *kept]
         which = ["--group", REPLICA] if nodes == 1 else ["--replica", REPLICA, "--nodes", str(nodes)]
         sizes = ["--groups", str(self.groups), "--workers", str(nodes), "--max_restarts", "10"]
@@ -68,7 +68,7 @@ class SlurmFtJob:
             parts=tuple(parts),
         )
         store.create(manifest)
-        (self.run_dir / "lighthouses").mkdir(exist_ok=True)
+        store.lease_folder(self.run_dir).mkdir(exist_ok=True)
         for role in roles:
             (folder / f"{role.role}.sh").write_text(render(role))
         store.tell_groups(manifest)

@@ -86,7 +86,7 @@ WALLS = {  # bottom up: a package imports only from those above it in this table
     "launch.plugin.namespace": "launch.plugin",
     "launch.doctor": "launch.devices launch.supervisor observe rpc rpc.transport",
     "launch.status": "rpc",
-    "launch": "launch.chaos launch.doctor launch.job launch.postmortem launch.process launch.supervisor observe observe.drawing observe.run",
+    "launch": "launch.chaos launch.doctor launch.job launch.keeper launch.postmortem launch.process launch.slurm launch.supervisor observe observe.drawing observe.run",
 }
 NO_TORCH_AT_START = [
     "torchft_x",
@@ -103,6 +103,7 @@ NO_TORCH_AT_START = [
     "torchft_x.launch.status.live",
     "torchft_x.launch.keeper.commands",
     "torchft_x.launch.plugin.scheduler",
+    "torchft_x.launch.plugin.slurm",
     "torchft_x.compat.modules",
     "torchft_x.compat.coordination",
     "torchft_x.observe.events",

@@ -16,6 +16,8 @@ from torchft_x.errors import ConfigError
 
 REPLICA = "@torchft_x_replica@"
 """Stands for the replica's number in arguments and values."""
+GROUPS = "@torchft_x_groups@"
+"""Stands for the number of groups that the job has."""
 _HEAD = "#!/bin/bash\n"
 _WATCHERS = 2  # of each role, beside its first parts
 _EXCLUDE = re.compile(r'^#SBATCH --exclude="?([^"\n]+)"?\n', re.MULTILINE)
@@ -47,6 +49,8 @@ class RoleScript:
     srun_options: tuple[str, ...] = ()
     python: str = "python"
     """That runs our own commands in the lighthouse's job."""
+    groups: int = 0
+    """Of the job, at the beginning."""
 
 
 def render(how: RoleScript) -> str:
@@ -70,8 +74,10 @@ def render(how: RoleScript) -> str:
             "set -u",
             "me=${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}  # of one task SLURM_JOB_ID is the id of the whole array",
             "export number=$SLURM_ARRAY_TASK_ID attempt=${SLURM_RESTART_COUNT:-0}",
+            f"export groups={how.groups}",
             'export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"  # since Slurm 22.05 srun does not take it from the job',
             *common,
+            *(["export TORCHFT_X_ATTEMPT=$attempt"] if how.kind == "lighthouse" else []),
             f"if [ ! -d {shlex.quote(how.run_dir)}/slurm ]; then",
             f"  echo {shlex.quote(_not_shared(how.run_dir))} >&2; exit 2",
             "fi",
@@ -131,15 +137,19 @@ def submission(
     limit: int = 0,
     after: Sequence[str] = (),
     said: str = "",
+    groups: int = 0,
     exclude: Sequence[str] = (),
 ) -> str:
     """The script of a role, for these of its parts. `after`: jobs that must have started. `said`: the user's own comment.
-    `exclude`: nodes that it shall not have, besides those that the user has excluded."""
+    `groups`: that the job has by now; 0: as many as at first. `exclude`: nodes that it shall not have, besides those that the
+    user has excluded."""
     if not script.startswith(_HEAD):
         raise ConfigError("the batch script was changed: it does not begin with #!/bin/bash.")
     text = f"{comment(app, ticket, run_dir)} {said}".rstrip()
     lines = [f"--job-name={app}-{role}", f"--comment={text}", f"--array={array_range(numbers, limit)}"]
     lines += ["--dependency=" + ",".join(f"after:{job}" for job in after)] if after else []
+    if groups:
+        script = re.sub(r"^export groups=\d+$", f"export groups={groups}", script, count=1, flags=re.MULTILINE)
     script = script.removeprefix(_HEAD)
     if exclude:
         lines.append(f"--exclude={','.join([*excluded(script), *exclude])}")
@@ -195,4 +205,6 @@ def _directive(option: str) -> str:
 
 def _quote(text: str) -> str:
     """For the shell, with the replica's number in the place of `REPLICA`."""
+    if text == GROUPS:
+        return '"$groups"'
     return '"$replica"'.join(shlex.quote(part) if part else "" for part in text.split(REPLICA)) or "''"

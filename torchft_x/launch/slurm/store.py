@@ -46,6 +46,11 @@ def path_of(run_dir: str | Path) -> Path:
     return folder(run_dir) / "manifest.json"
 
 
+def lease_folder(run_dir: str | Path) -> Path:
+    """Where the lighthouse has its lease and its journal: one that is begun elsewhere must know, and be the only one."""
+    return folder(run_dir) / "lighthouse"
+
+
 def is_slurm_run(run_dir: str | Path) -> bool:
     """Whether the run directory is that of a job of slurm_ft."""
     return path_of(run_dir).is_file()

@@ -63,6 +63,7 @@ def submit_parts(
         limit=limit,
         after=after,
         said=said,
+        groups=sum(not part.gone for part in manifest.groups),
         exclude=exclude,
     )
     before = {part.name: part for part in parts}
@@ -72,10 +73,13 @@ def submit_parts(
     except BaseException:
         store.change(manifest.run_dir, lambda now: _restored(now, before.values(), ticket))
         raise
-    return store.change(
+    after_all = store.change(
         manifest.run_dir,
         lambda now: _each(now, parts, lambda p: dataclasses.replace(p, job=f"{job}_{p.number}")),
     )
+    if after_all.cancelled:  # meanwhile
+        controller.cancel([job])
+    return after_all
 
 
 def _submit(controller: Controller, app: str, text: str, ticket: str) -> str:
@@ -143,6 +147,8 @@ def read_script(path: str) -> str:
 
 
 def _begun(now: Manifest, parts: Sequence[Part], ticket: str) -> Manifest:
+    if now.cancelled:
+        raise ConfigError(f"the job {now.app} was cancelled.")
     for part in parts:
         there = now.part(part.role, part.number)
         if there is not None and (there.job, there.ticket) != (part.job, part.ticket):
