@@ -45,7 +45,7 @@ class Patience:
 
     silent: float = 5.0
     """Without a word from a supervisor whose node Slurm takes for alive. The others train on after 1.5 (docs/design.md)."""
-    lighthouse: float = 15.0
+    lighthouse: float = 10.0
     """The same for the lighthouse, whose own supervisor starts it again in place."""
     near: float = 2.0
     """Who was heard within these is there."""

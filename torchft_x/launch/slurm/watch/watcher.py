@@ -12,22 +12,19 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from torchft_x import env
 from torchft_x.arguments import Parser
 from torchft_x.core.slurm import actions as a
-from torchft_x.core.slurm.manifest import SUBMITTING, Manifest, Part
-from torchft_x.core.slurm.queue import expand_nodes
+from torchft_x.core.slurm.manifest import Manifest
 from torchft_x.core.slurm.restart import Restarts
 from torchft_x.core.slurm.turn import Turn
-from torchft_x.errors import AddressError, ConfigError, TorchftXError
+from torchft_x.errors import AddressError, TorchftXError
 from torchft_x.launch.slurm import store
-from torchft_x.launch.slurm.controller import Controller, SlurmError
-from torchft_x.launch.slurm.script import excluded
-from torchft_x.launch.slurm.submit import SupersededError, read_script, settle, submit_parts
+from torchft_x.launch.slurm.controller import Controller
+from torchft_x.launch.slurm.watch.errands import Errands, Speaker
 from torchft_x.net import Address, parse_address
 from torchft_x.rpc.status_query import lighthouse_status
 
@@ -64,7 +61,8 @@ class Watcher:
         self._rules = Restarts()
         self._turn = Turn(f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}")
         self._note = store.folder(run_dir) / "watcher"
-        self._troubles: dict[str, str] = {}  # what is wrong now, by what it concerns; each is said once
+        self._speaker = Speaker()
+        self._errands = Errands(run_dir, controller, self._rules, self._speaker)
         self._my_turn = False
         self._memory = store.folder(run_dir) / "watcher.json"
         self._remembered = ""  # what stands there, of mine
@@ -81,16 +79,16 @@ class Watcher:
             except store.ManifestError as e:
                 if e.missing:  # the run directory was removed
                     return 0
-                self._trouble("manifest", str(e))
+                self._speaker.trouble("manifest", str(e))
             except TorchftXError as e:
-                self._trouble("slurm", str(e))
+                self._speaker.trouble("slurm", str(e))
             time.sleep(max(0.05, EACH - (time.monotonic() - began)))
 
     def _look(self) -> bool:
         """Ask, decide, act; False: the job is over."""
         manifest = store.read(self._run_dir)
         rows = self._controller.rows(app=manifest.app)
-        self._fine("slurm")
+        self._speaker.fine("slurm")
         self._write_note()
         nodes: dict[str, str] = {}
         if self._rules.wants_nodes(manifest, rows):
@@ -100,7 +98,7 @@ class Watcher:
         for action in self._rules.look(manifest, rows, heard, nodes, time.monotonic()):
             if isinstance(action, a.Over):
                 return False
-            self._do(action, manifest)
+            self._errands.run(action, manifest)
         self._remember()
         return True
 
@@ -118,7 +116,7 @@ class Watcher:
             self._my_turn = True
             unix = time.time() - time.monotonic()
             self._rules.recall(_read_json(self._memory), unix, store.lost_groups(self._run_dir))
-            self._say(f"watches over the job in {self._run_dir}")
+            self._speaker.say(f"watches over the job in {self._run_dir}")
         self._write(self._note, self._turn.note(), "other watchers will ask Slurm, too")
 
     def _remember(self) -> None:
@@ -132,9 +130,9 @@ class Watcher:
             other.write_text(text, "utf-8")
             os.replace(other, path)
         except OSError as e:
-            self._trouble(path.name, f"{path} can't be written ({e.strerror}): {otherwise}.")
+            self._speaker.trouble(path.name, f"{path} can't be written ({e.strerror}): {otherwise}.")
             return False
-        self._fine(path.name)
+        self._speaker.fine(path.name)
         return True
 
     def _heard(self, manifest: Manifest) -> a.Heard | None:
@@ -147,98 +145,10 @@ class Watcher:
             except (TorchftXError, ValueError) as e:
                 why = str(e)
                 continue
-            self._fine("lighthouse")
+            self._speaker.fine("lighthouse")
             return found
-        self._trouble("lighthouse", f"the lighthouse does not answer: {why}")
+        self._speaker.trouble("lighthouse", f"the lighthouse does not answer: {why}")
         return None
-
-    # --- what is done --------------------------------------------------------------------------------------------------
-
-    def _do(self, action: a.Action, manifest: Manifest) -> None:
-        """What fails is said, and comes again with the next look."""
-        try:
-            if isinstance(action, a.Anew):
-                self._submit(action, manifest)
-            elif isinstance(action, a.Kick):
-                self._kick(action)
-            elif isinstance(action, a.Release):
-                self._exclude(action.part, action.exclude)
-                if self._controller.release(action.part.job):
-                    self._say(f"{action.part.name}: its launch had failed; job {action.part.job} is released")
-            elif isinstance(action, a.Lift):
-                self._exclude(action.part, ())
-                self._say(f"{action.part.name}: no other node is free; job {action.part.job} may use any again")
-            elif isinstance(action, a.Cancel):
-                self._controller.cancel(action.jobs)
-            elif isinstance(action, a.TellLost):
-                self._tell(action)
-            elif isinstance(action, a.Settle):
-                settle(self._controller, self._run_dir)
-        except (TorchftXError, OSError) as e:
-            self._trouble(type(action).__name__, str(e))
-        else:
-            self._fine(type(action).__name__)
-
-    def _submit(self, action: a.Anew, manifest: Manifest) -> None:
-        part = action.part
-        try:
-            now = self._submitted(manifest, part, action.exclude)
-        except SupersededError:
-            return
-        except (SlurmError, ConfigError):
-            self._rules.refused(part, time.monotonic())
-            raise
-        self._rules.submitted(part)
-        new = now.part(part.role, part.number)
-        off = f", not on {', '.join(action.exclude)}" if action.exclude else ""
-        self._say(f"{part.name}: {action.why}; submitted anew as job {new.job if new else '?'}{off}")
-        if part.job != SUBMITTING:
-            self._controller.cancel([part.job])
-
-    def _submitted(self, manifest: Manifest, part: Part, exclude: Sequence[str]) -> Manifest:
-        if exclude:
-            try:
-                return submit_parts(self._controller, manifest, [part], exclude=exclude)
-            except SlurmError as e:
-                if e.uncertain:
-                    raise
-                self._say(f"{part.name}: Slurm does not take it without {', '.join(exclude)} ({e})")
-        return submit_parts(self._controller, manifest, [part])
-
-    def _kick(self, action: a.Kick) -> None:
-        part = action.part
-        if not action.exclude:
-            done = self._controller.start_now(part.job)
-        else:
-            try:
-                done = self._controller.start_now(part.job, [*_own_excluded(part), *action.exclude])
-            except SlurmError:  # there are no other nodes
-                done = self._controller.start_now(part.job)
-        if done:
-            off = f", not on {', '.join(action.exclude)}" if action.exclude else ""
-            self._say(f"{part.name}: job {part.job} was requeued; it need not wait for its BeginTime{off}")
-
-    def _exclude(self, part: Part, nodes: Sequence[str]) -> None:
-        self._controller.exclude(part.job, [*_own_excluded(part), *nodes])
-
-    def _tell(self, action: a.TellLost) -> None:
-        store.tell_groups(store.read(self._run_dir), action.lost)
-        for name, why in action.lost.items():
-            self._say(f"group {name} is given up: {why}")
-
-    # --- what is said --------------------------------------------------------------------------------------------------
-
-    def _trouble(self, what: str, sentence: str) -> None:
-        if self._troubles.get(what) != sentence:
-            self._troubles[what] = sentence
-            self._say(sentence)
-
-    def _fine(self, what: str) -> None:
-        if self._troubles.pop(what, None) is not None and what in ("slurm", "lighthouse"):
-            self._say(f"{'Slurm' if what == 'slurm' else 'the lighthouse'} answers again")
-
-    def _say(self, text: str) -> None:
-        print(f"{time.strftime('%H:%M:%S')} torchft_x slurm-watch: {text.rstrip('.')}.", flush=True)
 
 
 def _read_json(path: Path) -> Any:
@@ -262,11 +172,3 @@ def lighthouses(run_dir: Path) -> list[Address]:
         except (OSError, UnicodeDecodeError, AddressError):
             continue
     return found
-
-
-def _own_excluded(part: Part) -> list[str]:
-    """What the user has excluded."""
-    try:
-        return [node for text in excluded(read_script(part.script)) for node in expand_nodes(text)]
-    except ConfigError:
-        return []
