@@ -94,6 +94,11 @@ class SlurmHosts(SlurmCluster):
         """Only it: what it has started runs on, and nobody looks after it."""
         self.inside(node, "kill", "-9", self.inside(node, "pgrep", "-x", "slurmd").split()[0])
 
+    def restart_slurmd(self, node: str) -> None:
+        """After `kill_slurmd`; the node has not booted."""
+        command = f"slurmd -N {node} -f {self.environ['SLURM_CONF']}"  # as a daemon: it goes on without us
+        self.inside(node, "bash", "-c", command)
+
     def kill(self, node: str, pid: int) -> None:
         """SIGKILL to a process of the node, by the id it has there."""
         self.inside(node, "kill", "-9", str(pid))
