@@ -87,6 +87,8 @@ class Watcher:
     def _look(self) -> bool:
         """Ask, decide, act; False: the job is over."""
         manifest = store.read(self._run_dir)
+        if manifest.cancelled or manifest.outcome is not None:
+            return False
         rows = self._controller.rows(app=manifest.app)
         self._speaker.fine("slurm")
         self._write_note()
