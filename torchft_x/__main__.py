@@ -24,8 +24,8 @@ _USAGE = f"""torchft_x {__version__}
     torchft_x chaos [RUN_DIR] --mean S|--at LIST [...]   kill, stop and drain parts of a running job of this host
     torchft_x clean [FOLDER] [--days N] [--yes]          remove the directories of old runs
     torchft_x checkpoint ls|verify|export|import [...]   what is saved at a URL; as PyTorch's or safetensors' files, and back
-    torchft_x cancel RUN_DIR                             end a job of local_ft
-    torchft_x scale RUN_DIR --replicas N                 give a job of local_ft more groups, or fewer
+    torchft_x cancel RUN_DIR                             end a job of local_ft or slurm_ft
+    torchft_x scale RUN_DIR --replicas N                 give a job of local_ft or slurm_ft more groups, or fewer
     torchft_x doctor [--lighthouse ADDRESS] [--run_dir DIR] [--torch] [--json]
                                                          look at this machine and say what to do
 
@@ -45,8 +45,10 @@ _COMMANDS = {  # in which module, by which function, and what that is told befor
     "chaos": "launch.run_commands:chaos",
     "clean": "launch.run_commands:clean",
     "checkpoint": "transfer.convert.cli:main",
-    "cancel": "launch.keeper.commands:main cancel",
-    "scale": "launch.keeper.commands:main scale",
+    "cancel": "launch.job_commands:main cancel",
+    "scale": "launch.job_commands:main scale",
+    "slurm-end": "launch.slurm.commands:main slurm-end",
+    "slurm-watch": "launch.slurm.watch.watcher:main slurm-watch",
     "keep-job": "launch.keeper.commands:main keep-job",
     "doctor": "launch.cli:doctor",
 }

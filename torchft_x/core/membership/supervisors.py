@@ -7,6 +7,7 @@ group server runs on node 0, so that one's silence is told apart from the group'
 from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
+from typing import Any
 
 from torchft_x.core.membership.failure_detector import StoppedProcess
 from torchft_x.core.messages.job import SupervisorGone, SupervisorHere
@@ -50,6 +51,14 @@ class SupervisorLiveness:
     def announced(self) -> AbstractSet[str]:
         """The same, with those that were drained."""
         return self._groups.keys()
+
+    def status(self, now: float) -> list[dict[str, Any]]:
+        """Of each supervisor that has a stream: group, node, host, and how many seconds ago it was heard. JSON-able."""
+        return [
+            {"group": group, "node": node, "host": place.host, "heard": now - max(place.heard.values())}
+            for group, nodes in self._groups.items()
+            for node, place in nodes.items()
+        ]
 
     def rest(self, group: str, rests: bool) -> None:
         """The group was drained, or begins again."""

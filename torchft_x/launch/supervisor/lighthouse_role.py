@@ -91,7 +91,10 @@ def claim(run_dir: Path, job: str) -> None:
 
 def _job() -> str:
     """Tells this job from others that were given the same run directory; the same when a process is started again."""
-    return f"{env.read(env.TORCHX_JOB_ID) or ''} {env.read(env.SLURM_JOB_ID) or ''}"
+    handle = env.read(env.TORCHX_JOB_ID) or ""
+    if handle.startswith("slurm_ft:"):  # each lighthouse is a job of its own there, and the handle nobody else's
+        return handle
+    return f"{handle} {env.read(env.SLURM_JOB_ID) or ''}"
 
 
 def _port() -> int:

@@ -1,0 +1,169 @@
+"""Rows of ``squeue``, in its text format: that is the same from 22.05 on, where the JSON of every version has other shapes.
+
+A job's parts are recognised by their comment, ``torchft_x:APP:TICKET:RUN_DIR``: the ticket is another one for each
+submission, so that one whose answer was lost can be found.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+FIELDS = (
+    "JobArrayID",
+    "ArrayJobID",
+    "RestartCnt",
+    "State",
+    "Exit_Code",
+    "NodeList",
+    "StartTime",
+    "Reason",
+    "Name",
+    "Comment",
+)
+"""For ``squeue -O``, in this order; the two that may hold anything are the last ones."""
+_CUT = "|"
+MARK = "torchft_x"
+_COMMENT = re.compile(rf"{MARK}:([^:\s]+):([^:\s]+):(/\S*)")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One job, or one task of an array. Fields that Slurm leaves out are empty."""
+
+    job: str
+    """What Slurm's commands take: ``31_2`` or ``31``."""
+    array: str
+    """The array's own id; of a plain job its id."""
+    task: int | None
+    """None: of a plain job, or of tasks that stand in one line (``31_[4-7]``)."""
+    name: str
+    state: str
+    """In Slurm's words: PENDING, RUNNING, COMPLETING, NODE_FAIL, ..."""
+    reason: str
+    nodes: tuple[str, ...]
+    start_time: str
+    """As Slurm writes it; ``N/A`` where it isn't known."""
+    restarts: int
+    """How often Slurm has requeued it."""
+    comment: str
+    exit_code: int = 0
+    """Of a part that has ended; 128 + N where signal N has ended it."""
+
+    @property
+    def app(self) -> str:
+        """The app it is a part of; empty: of none of ours."""
+        found = _COMMENT.search(self.comment)
+        return found[1] if found else ""
+
+    @property
+    def ticket(self) -> str:
+        found = _COMMENT.search(self.comment)
+        return found[2] if found else ""
+
+    @property
+    def run_dir(self) -> str:
+        found = _COMMENT.search(self.comment)
+        return found[3] if found else ""
+
+
+def comment(app: str, ticket: str, run_dir: str) -> str:
+    return f"{MARK}:{app}:{ticket}:{run_dir}"
+
+
+def output_format() -> str:
+    """For ``squeue -O``: without a size a field is as long as it is."""
+    return ",".join(f"{field}:{_CUT}" for field in FIELDS)
+
+
+def parse_rows(text: str) -> list[Row]:
+    """Lines of another shape are left out: somebody else's job may have any name."""
+    return [row for line in text.splitlines() if (row := _row(line)) is not None]
+
+
+def _row(line: str) -> Row | None:
+    parts = line.split(_CUT, len(FIELDS) - 1)
+    if len(parts) < len(FIELDS):
+        return None
+    job, array, restarts, state, code, nodes, start, reason, name, said = (part.strip() for part in parts)
+    if not re.match(r"\d+", job):
+        return None
+    task = re.fullmatch(r"\d+_(\d+)", job)
+    return Row(
+        job=job,
+        array=array or job.partition("_")[0],
+        task=int(task[1]) if task else None,
+        name=name,
+        state=state,
+        reason=reason,
+        nodes=tuple(expand_nodes(nodes)),
+        start_time=start,
+        restarts=int(restarts) if restarts.isdecimal() else 0,
+        comment=said.removesuffix(_CUT).strip(),
+        exit_code=_exit_code(code),
+    )
+
+
+def _exit_code(text: str) -> int:
+    """Of ``CODE:SIGNAL`` as ``scontrol`` has it, or of a wait status, as ``squeue`` has it."""
+    code, _, signal = text.partition(":")
+    if not code.isdecimal():
+        return 0
+    if signal.isdecimal():
+        return 128 + int(signal) if int(signal) else int(code)
+    status = int(code)
+    return 128 + (status & 0x7F) if status & 0x7F else status >> 8
+
+
+def expand_nodes(text: str) -> list[str]:
+    """The names in ``n[01-03,7],m2``; several brackets in a name, too. Nothing for ``(null)`` and the like."""
+    if not text or text.startswith("("):
+        return []
+    found: list[str] = []
+    for part in _split(text):
+        found += _expand(part)
+    return found
+
+
+def _split(text: str) -> Iterable[str]:
+    return [part.strip() for part in re.split(r",(?![^\[]*\])", text) if part.strip()]
+
+
+def _expand(name: str) -> list[str]:
+    found = re.search(r"\[([^\]]*)\]", name)
+    if found is None:
+        return [name]
+    out = []
+    for piece in found[1].split(","):
+        low, _, high = piece.partition("-")
+        numbers = [low] if not high else _range(low, high)
+        for number in numbers:
+            out += _expand(f"{name[: found.start()]}{number}{name[found.end() :]}")
+    return out
+
+
+def _range(low: str, high: str) -> list[str]:
+    """As wide as it is written."""
+    if not (low.isdecimal() and high.isdecimal()) or not 0 <= int(high) - int(low) < 100_000:
+        return [low]
+    return [str(n).zfill(len(low)) for n in range(int(low), int(high) + 1)]
+
+
+def parse_submitted(text: str) -> str:
+    """The job's id from what ``sbatch --parsable`` prints: ``ID`` or ``ID;CLUSTER``. Raises ValueError."""
+    for line in reversed(text.strip().splitlines()):
+        found = re.fullmatch(r"(\d+)(;\S+)?", line.strip())
+        if found:
+            return found[1]
+    raise ValueError("no job id")
+
+
+def parse_settings(text: str) -> dict[str, str]:
+    """``KEY = VALUE`` lines of ``scontrol show config``, by key in lower case."""
+    found = {}
+    for line in text.splitlines():
+        key, equals, value = line.partition("=")
+        if equals:
+            found[key.strip().lower()] = value.strip()
+    return found

@@ -1,0 +1,99 @@
+"""What a row of the queue means for a replica, and what all of them mean for the job. In TorchX's words, as strings.
+
+A part that Slurm has requeued, or is about to, is PENDING: it is being started again. FAILED is a last word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torchft_x.core.slurm.queue import Row
+
+_PENDING = {
+    "PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD", "REVOKED",
+}  # fmt: skip
+_RUNNING = {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"}
+_OVER = {
+    "COMPLETED": "SUCCEEDED", "CANCELLED": "CANCELLED",
+    "FAILED": "FAILED", "TIMEOUT": "FAILED", "NODE_FAIL": "FAILED", "OUT_OF_MEMORY": "FAILED", "BOOT_FAIL": "FAILED",
+    "DEADLINE": "FAILED", "PREEMPTED": "FAILED", "LAUNCH_FAILED": "FAILED",
+}  # fmt: skip
+OVER = ("SUCCEEDED", "FAILED", "CANCELLED")
+_HOLDS = {"JobHeldUser", "JobHeldAdmin", "launch failed requeued held"}
+
+
+@dataclass(frozen=True)
+class Told:
+    """Of one replica."""
+
+    state: str
+    restarting: bool
+    """It ran before, and is being started again."""
+    why: str
+    """A clause for people; empty where it just runs."""
+
+
+def told(row: Row | None) -> Told:
+    """None: Slurm knows nothing of it (any more)."""
+    if row is None:
+        return Told("UNKNOWN", False, "Slurm does not know it")
+    word = row.state.split()[0].split("+")[0].upper() if row.state else ""  # "CANCELLED by 0"
+    if word in _PENDING:
+        restarting = row.restarts > 0 or word.startswith(("REQUEUE", "SPECIAL"))
+        held = row.reason in _HOLDS or word in ("REQUEUE_HOLD", "SPECIAL_EXIT")
+        what = "held; `scontrol release` lets it go on" if held else "restarting" if restarting else "waits"
+        return Told("PENDING", restarting, f"{what} ({row.reason})" if row.reason not in ("", "None") else what)
+    if word in _RUNNING:
+        return Told("RUNNING", False, "" if word in ("RUNNING", "COMPLETING") else word.lower())
+    state = _OVER.get(word)
+    if state is None:
+        return Told("UNKNOWN", False, f"Slurm says {row.state}")
+    return Told(state, False, _end(row, word) if state != "SUCCEEDED" else "")
+
+
+def _end(row: Row, word: str) -> str:
+    detail = f"exit code {row.exit_code}" if row.exit_code else ""
+    reason = row.reason if row.reason not in ("", "None", "NonZeroExitCode") else ""
+    return ", ".join(filter(None, [word.lower(), reason, detail]))
+
+
+def app_state(
+    lighthouse: Row | None,
+    groups: Sequence[Row | None],
+    *,
+    own_lighthouse: bool,
+    min_replicas: int,
+    cancelled: bool = False,
+    outcome: int | None = None,
+) -> str:
+    """Of the whole job. `outcome`: the code that its lighthouse has ended with, if that is known otherwise.
+
+    The lighthouse's word decides, where the job has one of its own; nothing is over before every group has ended.
+    """
+    states = [told(row).state for row in groups]
+    first = told(lighthouse).state if own_lighthouse else "SUCCEEDED"
+    if "RUNNING" in states:
+        return "RUNNING"
+    if own_lighthouse and first in ("RUNNING", "PENDING"):
+        return "PENDING" if first == "PENDING" or "PENDING" in states else "RUNNING"
+    if "PENDING" in states and outcome is None and not cancelled and first in ("SUCCEEDED", "UNKNOWN"):
+        return "PENDING"
+    if own_lighthouse and first in ("SUCCEEDED", "FAILED"):
+        return first
+    if cancelled or first == "CANCELLED":
+        return "CANCELLED"
+    if outcome is not None:
+        return "SUCCEEDED" if outcome == 0 else "FAILED"
+    if own_lighthouse:
+        return "UNKNOWN"
+    return _by_groups(states, min_replicas)
+
+
+def _by_groups(states: Sequence[str], min_replicas: int) -> str:
+    if states.count("SUCCEEDED") >= max(1, min_replicas):
+        return "SUCCEEDED" if "FAILED" not in states else "FAILED"
+    for state in ("CANCELLED", "FAILED"):
+        if state in states:
+            return state
+    return "UNKNOWN"

@@ -1,0 +1,13 @@
+"""``torchft_x cancel`` and ``torchft_x scale``: whose job it is decides who does it."""
+
+from __future__ import annotations
+
+from torchft_x.launch.keeper import commands as keeper
+from torchft_x.launch.slurm import commands as slurm
+from torchft_x.launch.slurm.store import is_slurm_run
+
+
+def main(command: str, argv: list[str]) -> int:
+    """The exit code."""
+    of_slurm = any(is_slurm_run(word) for word in argv if not word.startswith("-"))
+    return slurm.main(command, argv) if of_slurm else keeper.main(command, argv)

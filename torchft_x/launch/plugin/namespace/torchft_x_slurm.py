@@ -1,0 +1,17 @@
+"""Installed as ``torchx_plugins.schedulers.torchft_x_slurm``, where the nightly line of TorchX looks for schedulers.
+
+It is imported by every torchx command, so it imports nothing that it need not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchx.plugins import register
+
+
+@register.scheduler(name="slurm_ft")  # type: ignore[untyped-decorator]
+def slurm_ft(session_name: str, **options: Any) -> Any:
+    from torchft_x.launch.plugin.slurm import create_scheduler
+
+    return create_scheduler(session_name, **options)

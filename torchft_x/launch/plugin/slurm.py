@@ -1,0 +1,215 @@
+"""TorchX's scheduler `slurm_ft`: replica groups that are jobs of their own (launch/slurm), on both lines of TorchX."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler, Stream, filter_regex
+from torchx.schedulers.ids import make_unique
+from torchx.specs import AppDef, AppDryRunInfo, AppState, Role, RoleStatus, macros, runopts
+from torchx.specs.api import NONE, ReplicaStatus
+
+from torchft_x.errors import TorchftXError
+from torchft_x.launch.plugin.scheduler import refused, run_dir_of
+from torchft_x.launch.schedulers import excepthook
+from torchft_x.launch.schedulers.role import FtRole
+from torchft_x.launch.slurm import commands, options
+from torchft_x.launch.slurm.build import Request, build
+from torchft_x.launch.slurm.controller import Controller
+from torchft_x.launch.slurm.launch import launch
+from torchft_x.launch.slurm.look import Look, Looker, batch_log, logs, replica
+
+NAME = "slurm_ft"
+_LOOK = 0.2  # seconds between looks at a log file
+_CHUNK = 1 << 16
+
+
+class SlurmFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker TorchX's classes are Any
+    """It keeps nothing of a job: each question is answered from Slurm's queue and the job's run directory."""
+
+    def __init__(self, session_name: str, controller: Controller | None = None) -> None:
+        super().__init__(NAME, session_name)
+        if excepthook.in_command("log"):
+            excepthook.end_quietly()
+        self._controller = controller or Controller()
+        self._looker = Looker(self._controller)
+
+    def _run_opts(self) -> runopts:
+        opts = runopts()
+        for name, (kind, text) in options.OPTIONS.items():
+            opts.add(name, type_=kind, default=False if kind is bool else None, help=text)
+        return opts
+
+    # --- the request ---------------------------------------------------------------------------------------------------
+
+    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> Any:
+        try:
+            if not any(isinstance(role, FtRole) for role in app.roles):  # our components have done so before
+                excepthook.prepare()
+            app_id = re.sub(r"[^A-Za-z0-9_.-]", "-", make_unique(app.name))
+            run_dir = run_dir_of(app, cfg).replace(macros.app_id, app_id)
+            request = build(app, cfg, app_id=app_id, session=self.session_name, run_dir=run_dir)
+        except TorchftXError as e:
+            raise excepthook.Mistake(f"torchft_x: {e}") from None
+        return AppDryRunInfo(request, str)
+
+    def _validate(self, *_: Any) -> None:
+        """Resources need not be named here."""
+
+    def schedule(self, dryrun_info: Any) -> str:
+        request: Request = dryrun_info.request
+        try:
+            self._looker.index.add(request.app_id, request.run_dir)
+            launch(request, self._controller)
+        except (TorchftXError, OSError) as e:
+            self._looker.index.forget(request.app_id)
+            raise excepthook.Mistake(f"torchft_x: the job can't be submitted: {e}") from None
+        except BaseException:
+            self._looker.index.forget(request.app_id)
+            raise
+        self._looker.forget()
+        return request.app_id
+
+    # --- what is known of a job ----------------------------------------------------------------------------------------
+
+    def describe(self, app_id: str) -> DescribeAppResponse | None:
+        now = self._looker.look(app_id)
+        if now is None and excepthook.in_command("log"):  # which would wait for it for ever
+            raise excepthook.Mistake(
+                f"torchft_x: there is no job {app_id} of {NAME}; `torchx list -s {NAME}` names those of yours."
+            )
+        return None if now is None else _response(now)
+
+    def list(self, *_: Any) -> list[ListAppResponse]:
+        return [ListAppResponse(app_id=now.app, state=AppState[now.state]) for now in self._looker.apps()]
+
+    def log_iter(
+        self,
+        app_id: str,
+        role_name: str,
+        k: int = 0,
+        regex: str | None = None,
+        since: Any = None,
+        until: Any = None,
+        should_tail: bool = False,
+        streams: Stream | None = None,
+    ) -> Iterable[str]:
+        """Of all incarnations, one after the other. Both streams are in one file, so they come together."""
+        now = self._looker.look(app_id)
+        if now is None:
+            raise refused(f"there is no job {app_id} of {NAME}.")
+        if now.manifest is None:
+            raise refused(now.trouble or f"the run directory of {app_id} can't be read from here.")
+        if replica(now.manifest, role_name, k) is None:
+            there = ", ".join(f"{p.role}/{p.number * p.nodes}" for p in now.manifest.parts)
+            raise refused(f"the job {app_id} has no {role_name}/{k}; it has {there}.")
+        lines = self._lines(app_id, role_name, k, should_tail)
+        return filter_regex(regex, lines) if regex else lines
+
+    def _lines(self, app_id: str, role: str, k: int, tail: bool) -> Iterator[str]:
+        done: list[Path] = []  # files that are read to their end
+        while True:
+            now = self._looker.look(app_id)
+            over = not tail or now is None or now.over
+            found = None if now is None or now.manifest is None else replica(now.manifest, role, k)
+            files = [] if found is None or now is None or now.manifest is None else logs(now.manifest, *found)
+            for path in files:
+                if path not in done:
+                    newest = path == files[-1]
+                    yield from _read(path, self._until(app_id, role, k, path) if tail and newest else None)
+                    done.append(path)
+                    break
+            else:
+                if over:
+                    return
+                time.sleep(_LOOK)
+
+    def _until(self, app_id: str, role: str, k: int, path: Path) -> Any:
+        """Whether nothing more will be written there: the job is over, or a newer incarnation has begun."""
+
+        def done() -> bool:
+            now = self._looker.look(app_id)
+            if now is None or now.manifest is None or now.over:
+                return True
+            found = replica(now.manifest, role, k)
+            return found is None or logs(now.manifest, *found)[-1:] != [path]
+
+        return done
+
+    def _cancel_existing(self, app_id: str) -> None:
+        now = self._looker.look(app_id)
+        if now is None or now.over:
+            return
+        try:
+            if now.manifest is not None:
+                commands.cancel(now.manifest.run_dir, self._controller)
+            else:
+                self._controller.cancel(row.job for row in now.rows.values() if row is not None)
+        except TorchftXError as e:
+            raise excepthook.Mistake(f"torchft_x: {e}") from None
+        finally:
+            self._looker.forget()
+
+
+def _read(path: Path, done: Any) -> Iterator[str]:
+    """Lines with their ends; until `done`, if it is given, and all that was written before is read."""
+    rest = ""
+    try:
+        with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
+            while True:
+                last = done is None or done()  # before the reading: what was written by then will be read
+                while text := file.read(_CHUNK):
+                    *lines, rest = (rest + text).split("\n")
+                    yield from (line + "\n" for line in lines)
+                if last:
+                    break
+                time.sleep(_LOOK)
+    except OSError as e:
+        print(f"torchft_x: {path} can't be read ({e.strerror}).", file=sys.stderr)
+    if rest:
+        yield rest + "\n"
+
+
+def _response(now: Look) -> DescribeAppResponse:
+    if now.manifest is None:
+        return DescribeAppResponse(
+            app_id=now.app, state=AppState[now.state], num_restarts=now.restarts, msg=now.trouble or NONE
+        )
+    roles: dict[str, list[ReplicaStatus]] = {}
+    reasons = [now.trouble] if now.trouble else []
+    for part in now.manifest.parts:
+        said = now.told(part)
+        row = now.rows.get(part.name)
+        nodes = list(row.nodes) if row is not None else []
+        if (said.why and not part.gone and said.state != now.state) or said.restarting:
+            log = f"; see {batch_log(now.manifest, part)}" if said.state == "FAILED" else ""
+            reasons.append(f"{part.name} ({part.job or 'not submitted'}): {said.why}{log}.")
+        for node in range(part.nodes):
+            status = ReplicaStatus(
+                id=part.number * part.nodes + node,
+                state=AppState[said.state],
+                role=part.role,
+                hostname=nodes[node] if node < len(nodes) else "",
+                structured_error_msg=NONE,
+            )
+            roles.setdefault(part.role, []).append(status)
+    return DescribeAppResponse(
+        app_id=now.app,
+        state=AppState[now.state],
+        num_restarts=now.restarts,
+        msg=" ".join(reasons) or NONE,
+        ui_url=f"file://{os.path.abspath(now.manifest.run_dir)}",
+        roles_statuses=[RoleStatus(name, found) for name, found in roles.items()],
+        roles=[Role(name=name, image="", num_replicas=max(r.id for r in found) + 1) for name, found in roles.items()],
+    )
+
+
+def create_scheduler(session_name: str, **_: Any) -> SlurmFtScheduler:
+    """TorchX's factory; it passes on every variable TORCHX_... as an option."""
+    return SlurmFtScheduler(session_name)

@@ -1,0 +1,193 @@
+"""From a TorchX app to batch scripts, one for each role. Nothing is read, written or asked: a dry-run is this."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torchx.specs import AppDef, Role, macros
+
+from torchft_x import env
+from torchft_x.errors import ConfigError
+from torchft_x.launch.schedulers.role import FtRole
+from torchft_x.launch.slurm import options, script, store
+from torchft_x.launch.slurm.script import GROUPS, REPLICA, RoleScript
+
+_RETRIES = 10  # of a program that isn't ours nothing is said about it
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoleRequest:
+    how: RoleScript
+    text: str
+    """The batch script."""
+    parts: int
+    """How many; of a trainer its groups."""
+    alike: bool
+    """They may stand in one array; otherwise each is a job of its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """Of a whole job, in the order in which it is submitted."""
+
+    app_id: str
+    session: str
+    run_dir: str
+    token_file: str
+    roles: tuple[RoleRequest, ...]
+    min_replicas: int
+    own_lighthouse: bool
+    retries: int
+    limit: int
+    said: str
+    """The user's own comment."""
+    partition: str
+    exclusive: bool
+
+    def __str__(self) -> str:
+        """What ``torchx run --dryrun`` prints."""
+        shown = []
+        for role in self.roles:
+            for numbers in arrays(role):
+                text = script.submission(
+                    role.text,
+                    app=self.app_id,
+                    role=role.how.role,
+                    ticket="TICKET",
+                    run_dir=self.run_dir,
+                    numbers=numbers,
+                    limit=self.limit if role.how.kind == "trainer" else 0,
+                    after=["LIGHTHOUSE"] if self.own_lighthouse and role.how.kind != "lighthouse" else [],
+                    said=self.said,
+                )
+                shown.append(f"# --- sbatch --parsable < {role.how.role}\n{text}")
+        return "\n".join(shown)
+
+
+def arrays(role: RoleRequest) -> list[list[int]]:
+    """Which numbers are submitted together."""
+    numbers = list(range(role.parts))
+    return [numbers] if role.alike else [[number] for number in numbers]
+
+
+def build(app: AppDef, cfg: Mapping[str, Any], *, app_id: str, session: str, run_dir: str) -> Request:
+    """Raises `ConfigError`."""
+    ours = [role for role in app.roles if isinstance(role, FtRole)]
+    facts = next((role.ft for role in ours if role.ft.kind == "trainer"), None)
+    options.check(cfg, facts.nodes if facts else int(cfg.get("nodes") or 1))
+    roles = [_role(role, cfg, app, app_id=app_id, run_dir=run_dir) for role in app.roles]
+    token_file = next((role.env[env.TOKEN_FILE] for role in app.roles if env.TOKEN_FILE in role.env), "")
+    return Request(
+        app_id=app_id,
+        session=session,
+        run_dir=run_dir,
+        token_file=token_file or os.path.join(run_dir, "token"),
+        roles=tuple(sorted(roles, key=lambda r: r.how.kind != "lighthouse")),
+        min_replicas=facts.min_replicas if facts else 1,
+        own_lighthouse=any(role.ft.kind == "lighthouse" for role in ours) and facts is not None,
+        retries=facts.max_restarts if facts else _RETRIES,
+        limit=int(cfg.get("array_limit") or 0),
+        said=str(cfg.get("comment") or ""),
+        partition=str(cfg.get("partition") or ""),
+        exclusive=bool(cfg.get("exclusive")),
+    )
+
+
+def _role(role: Role, cfg: Mapping[str, Any], app: AppDef, *, app_id: str, run_dir: str) -> RoleRequest:
+    facts = role.ft if isinstance(role, FtRole) else None
+    kind = facts.kind if facts else ""
+    _check(role, app, cfg, ours=facts is not None)
+    folder = os.getcwd()
+    values = macros.Values(img_root=folder, app_id=app_id, replica_id=REPLICA, rank0_env="SLURMD_NODENAME")
+    made = values.apply(role)
+    nodes = facts.nodes if facts and kind == "trainer" else int(cfg.get("nodes") or 1) if not facts else 1
+    command = [made.entrypoint, *made.args]
+    environ = dict(made.env)
+    if facts:
+        environ.pop(env.LIGHTHOUSE_HOST_IN, None)  # its address is in the run directory, which all nodes see
+        if env.RUN_DIR in environ:
+            environ[env.RUN_DIR] = run_dir
+        command, environ = _ours(kind, command, environ, facts.own_lighthouse, run_dir)
+    said = options.words(cfg, kind)
+    srun = list(said.srun)
+    if facts and role.image and not cfg.get("container-image"):
+        srun += [f"--container-image={role.image}"]
+    if role.mounts and facts:
+        srun += ["--container-mounts=" + ",".join(map(_mount, role.mounts))]
+    resource = role.resource
+    how = RoleScript(
+        role=role.name,
+        kind=kind,
+        command=tuple(command),
+        env=environ,
+        run_dir=run_dir,
+        log_dir=str(store.folder(run_dir) / "logs"),
+        folder=folder,
+        nodes=nodes,
+        cpus=int(resource.cpu),
+        memory=int(resource.memMB),
+        gpus=0 if options.has_gpu_words(cfg) else int(resource.gpu),
+        options=said.sbatch,
+        srun_options=tuple(srun),
+        python=sys.executable,
+        groups=facts.groups if facts else 0,
+    )
+    alike = kind != "trainer" or "," not in _after(command, "--workers")
+    parts = int(role.num_replicas) // nodes if kind == "trainer" else int(role.num_replicas)
+    return RoleRequest(how=how, text=script.render(how), parts=parts, alike=alike)
+
+
+def _ours(
+    kind: str, command: list[str], environ: dict[str, str], own_lighthouse: bool, run_dir: str
+) -> tuple[list[str], dict[str, str]]:
+    """What our own roles need here: somebody starts their processes again, and says which groups the job has."""
+    command = list(command)
+    if kind == "lighthouse" and own_lighthouse:
+        command += ["--groups_file", str(store.folder(run_dir) / "groups.json")]
+        if (
+            env.LIGHTHOUSES not in environ
+        ):  # alone it may be begun elsewhere while the one before it still runs: a lease
+            command += ["--lease_dir", str(store.lease_folder(run_dir))]
+    if kind == "trainer":
+        environ = {env.GIVE_UP_CODE: "1", **environ}  # ended from outside, it is not done
+        if "--groups" in command[:-1]:
+            command[command.index("--groups") + 1] = GROUPS
+    return command, environ
+
+
+def _check(role: Role, app: AppDef, cfg: Mapping[str, Any], *, ours: bool) -> None:
+    """Raises `ConfigError`."""
+    if env.TOKEN in role.env:
+        raise ConfigError(
+            f"{env.TOKEN} in --env would be printed by --dryrun and kept in a batch script; set it in the shell that submits "
+            "the job (Slurm passes it on), or use --token_file."
+        )
+    if ours and role.mounts and not (role.image or cfg.get("container-image")):
+        raise ConfigError(
+            "Slurm mounts nothing without a container: leave --mounts out and name paths that the nodes share."
+        )
+    if not ours and sum(int(r.num_replicas) for r in app.roles) > 1:
+        text = " ".join([role.entrypoint, *role.args, *role.env.values()])
+        if "rank0_env" in text:
+            raise ConfigError(
+                f"the role {role.name} asks for the host of the first replica (${{rank0_env}}), and here every replica is a "
+                "job of its own; use -s slurm, or a component of torchft_x."
+            )
+    if not role.name.replace("-", "").replace("_", "").isalnum():
+        raise ConfigError(f"the role {role.name!r}: use letters, digits, - and _ in the names of roles.")
+
+
+def _mount(mount: Any) -> str:
+    """In pyxis' words. Raises `ConfigError`."""
+    source, target = getattr(mount, "src_path", None), getattr(mount, "dst_path", None)
+    if source is None or target is None:
+        raise ConfigError("--mounts: on Slurm only type=bind can be mounted.")
+    return f"{source}:{target}" + (":ro" if getattr(mount, "read_only", False) else "")
+
+
+def _after(words: list[str], flag: str) -> str:
+    return words[words.index(flag) + 1] if flag in words[:-1] else ""

@@ -1,0 +1,106 @@
+"""What is checked of a job before anything is queued. Everything is a sentence, in seconds."""
+
+from __future__ import annotations
+
+import sys
+
+from torchft_x.core.slurm.manifest import Manifest
+from torchft_x.core.slurm.state import told
+from torchft_x.errors import ConfigError
+from torchft_x.launch.slurm import script, store
+from torchft_x.launch.slurm.build import Request, arrays
+from torchft_x.launch.slurm.controller import Controller, Partition, SlurmError
+
+
+def check_cluster(request: Request, controller: Controller) -> None:
+    """Raises `ConfigError` where the job would wait for ever, `SlurmError` with Slurm's own words where it takes none."""
+    partitions = controller.partitions()
+    found = _partition(request.partition, partitions)
+    need = _nodes(request, found)
+    if need > found.nodes:
+        raise ConfigError(
+            f"the job needs {need} nodes at the same time{' (one for the lighthouse)' if request.exclusive else ''}, and the "
+            f"partition {found.name} has {found.nodes}; give fewer groups, or -cfg array_limit."
+        )
+    _check_array(request, controller.settings())
+    for role in request.roles:
+        try:
+            controller.test(_first(request, role.how.role))
+        except SlurmError as e:
+            if e.uncertain:
+                raise
+            raise ConfigError(f"Slurm would not take the role {role.how.role}: {e}") from None
+    if not request.exclusive and _may_share(request, found):
+        print(
+            "torchft_x: several groups may get one node, whose loss is then that of all of them; -cfg exclusive=True gives each "
+            "its own.",
+            file=sys.stderr,
+        )
+
+
+def check_run_dir(run_dir: str, controller: Controller) -> None:
+    """Raises `ConfigError` if a job that goes on has the run directory."""
+    if not store.is_slurm_run(run_dir):
+        return
+    other: Manifest = store.read(run_dir)
+    alive = [row for row in controller.rows(app=other.app) if told(row).state in ("PENDING", "RUNNING")]
+    if alive:
+        raise ConfigError(
+            f"the job {other.app} goes on in the run directory {run_dir} ({alive[0].job} is {alive[0].state}); name another "
+            "--run_dir."
+        )
+
+
+def _partition(name: str, partitions: dict[str, Partition]) -> Partition:
+    names = name.split(",") if name else [p.name for p in partitions.values() if p.default]
+    if not partitions:
+        raise ConfigError("this cluster has no partition that you may see: `sinfo`.")
+    if not names:
+        raise ConfigError(f"the cluster has no default partition; give -cfg partition= one of {', '.join(partitions)}.")
+    for one in names:
+        if one not in partitions:
+            raise ConfigError(f"-cfg partition={one}: there is none; the cluster has {', '.join(sorted(partitions))}.")
+        if not partitions[one].up:
+            raise ConfigError(f"-cfg partition={one}: it is closed (`sinfo -p {one}`).")
+    return max((partitions[one] for one in names), key=lambda p: p.nodes)
+
+
+def _nodes(request: Request, partition: Partition) -> int:
+    """That must be there at the same time. Groups over several nodes, and exclusive ones, share none."""
+    together = 0
+    for role in request.roles:
+        parts = min(role.parts, request.limit) if request.limit and role.how.kind == "trainer" else role.parts
+        if role.how.kind == "trainer" and request.exclusive:
+            together += parts * role.how.nodes
+        else:
+            together = max(together, role.how.nodes)
+    return together + (1 if request.exclusive and request.own_lighthouse else 0)
+
+
+def _check_array(request: Request, settings: dict[str, str]) -> None:
+    most = settings.get("maxarraysize", "")
+    largest = max(role.parts for role in request.roles)
+    if most.isdecimal() and largest > int(most) - (1 if int(most) else 0):
+        raise ConfigError(
+            f"the job has {largest} groups or replicas of one role, and this cluster's arrays have {max(0, int(most) - 1)} tasks at "
+            "most (MaxArraySize)."
+        )
+
+
+def _may_share(request: Request, partition: Partition) -> bool:
+    trainers = [role for role in request.roles if role.how.kind == "trainer" and role.parts > 1]
+    return any(role.how.cpus * 2 <= partition.cores and not role.how.gpus for role in trainers)
+
+
+def _first(request: Request, role: str) -> str:
+    """One task of it is enough to be judged."""
+    found = next(r for r in request.roles if r.how.role == role)
+    return script.submission(
+        found.text,
+        app=request.app_id,
+        role=role,
+        ticket="test",
+        run_dir=request.run_dir,
+        numbers=arrays(found)[0][:1],
+        said=request.said,
+    )

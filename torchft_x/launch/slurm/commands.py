@@ -1,0 +1,181 @@
+"""``torchft_x cancel RUN_DIR`` and ``scale RUN_DIR --replicas N`` for a job of slurm_ft; and ``slurm-end``, its lighthouse's last act."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+from torchft_x.arguments import Parser
+from torchft_x.core.slurm.manifest import SUBMITTING, Manifest, Part
+from torchft_x.core.slurm.queue import Row
+from torchft_x.core.slurm.state import told
+from torchft_x.errors import ConfigError, TorchftXError
+from torchft_x.launch.slurm import look, store
+from torchft_x.launch.slurm.controller import Controller, SlurmError
+from torchft_x.launch.slurm.submit import read_script, submit_parts, take_back
+
+MOST = 4096
+"""Groups of a job."""
+_END = 120.0  # seconds for jobs to end; KillWait is 30 by default
+_LEAVE = 90.0  # seconds in which groups end by themselves when the lighthouse has said that the job is over
+_LOOK = 1.0  # seconds between looks at the queue
+_ALIVE = ("PENDING", "RUNNING")
+
+
+def main(command: str, argv: list[str]) -> int:
+    """The exit code; a mistake is one sentence and 2, a refusal of Slurm's one and 1."""
+    try:
+        if command == "slurm-end":
+            return end(argv[0], int(argv[1]), Controller())
+        return _cancel(argv) if command == "cancel" else _scale(argv)
+    except TorchftXError as e:
+        print(f"torchft_x {command}: {e}", file=sys.stderr)
+        return 1 if isinstance(e, SlurmError) else 2
+
+
+def _cancel(argv: list[str]) -> int:
+    parser = Parser(prog="torchft_x cancel", description="End a job of slurm_ft, in good order.")
+    parser.add_argument("run_dir", type=Path, help="of the job")
+    args = parser.parse_args(argv)
+    controller = Controller()
+    manifest = cancel(args.run_dir, controller)
+    rest = _wait(controller, manifest.app, {"PENDING", "RUNNING"}, _END)
+    if rest:
+        raise SlurmError(f"the job {manifest.app} did not end within {_END:g} s: {', '.join(rest)} go on.")
+    print(f"The job {manifest.app} has ended.")
+    return 0
+
+
+def cancel(run_dir: str | Path, controller: Controller) -> Manifest:
+    """Ask Slurm to end all of it; it isn't waited for. May be done again. Raises `SlurmError`, `ManifestError`, `ConfigError`."""
+    manifest = store.change(
+        run_dir, lambda now: now if now.outcome is not None else dataclasses.replace(now, cancelled=True)
+    )
+    take_back(controller, manifest)
+    return manifest
+
+
+def _wait(controller: Controller, app: str, states: Collection[str], seconds: float) -> list[str]:
+    """Until no part is in one of these states; those that are after that."""
+    deadline = time.monotonic() + seconds
+    while True:
+        rest = [row.job for row in controller.rows(app=app) if told(row).state in states]
+        if not rest or time.monotonic() > deadline:
+            return rest
+        time.sleep(_LOOK)
+
+
+def _scale(argv: list[str]) -> int:
+    parser = Parser(prog="torchft_x scale", description="Give a running job of slurm_ft more replica groups, or fewer.")
+    parser.add_argument("run_dir", type=Path, help="of the job")
+    parser.add_argument("--replicas", type=int, required=True, help="groups that it shall have")
+    args = parser.parse_args(argv)
+    before = sum(not part.gone for part in store.read(args.run_dir).groups)
+    manifest = scale(args.run_dir, args.replicas, Controller())
+    print(f"The job {manifest.app} has {args.replicas} groups now; it had {before}.")
+    return 0
+
+
+def scale(run_dir: str | Path, wanted: int, controller: Controller) -> Manifest:
+    """The lighthouse is told of new groups before they come, and of those that go before they are told to.
+
+    Raises `ConfigError`, `SlurmError`, `ManifestError`.
+    """
+    manifest = store.read(run_dir)
+    rows = controller.rows(app=manifest.app)
+    _check(manifest, rows, wanted)
+    there = [part for part in manifest.groups if not part.gone]
+    if wanted > len(there):
+        return _grow(controller, manifest, wanted)
+    going = sorted(there, key=lambda part: part.number)[wanted:]
+    return _shrink(controller, manifest, going)
+
+
+def _check(manifest: Manifest, rows: list[Row], wanted: int) -> None:
+    least = max(1, manifest.min_replicas)
+    if not manifest.groups:
+        raise ConfigError("this job has no replica groups.")
+    if not manifest.own_lighthouse:
+        raise ConfigError("the lighthouse of this job is not its own, so nobody can tell it how many groups there are.")
+    if not least <= wanted <= MOST:
+        raise ConfigError(f"--replicas is {wanted}; it must lie between {least} (the job's --min_replicas) and {MOST}.")
+    first = manifest.lighthouse
+    by_job = {row.job: row for row in rows}
+    if manifest.outcome is not None or manifest.cancelled:
+        raise ConfigError(f"the job {manifest.app} has ended.")
+    if first is None or told(by_job.get(first.job)).state not in _ALIVE:
+        raise ConfigError(f"the lighthouse of the job {manifest.app} does not run.")
+    if any(told(by_job.get(part.job)).state == "SUCCEEDED" for part in manifest.groups if not part.gone):
+        raise ConfigError("the job is about to end: a group has finished.")
+    if _differ(read_script(manifest.groups[0].script)):
+        raise ConfigError(
+            "the groups of this job differ in size (--islands), so it can't be told how large a new one is."
+        )
+
+
+def _differ(script: str) -> bool:
+    words = script.split()
+    return "--workers" in words[:-1] and "," in words[words.index("--workers") + 1]
+
+
+def _grow(controller: Controller, manifest: Manifest, wanted: int) -> Manifest:
+    pattern = manifest.groups[0]
+    numbers = [n for n in range(wanted) if (found := manifest.group(str(n))) is None or found.gone]
+    new = [_part(manifest, pattern, n) for n in numbers]
+
+    def grown(now: Manifest) -> Manifest:
+        for part in new:
+            now = now.with_part(part)
+        return now
+
+    manifest = store.change(manifest.run_dir, grown)
+    store.tell_groups(manifest)
+    try:
+        return submit_parts(controller, manifest, new)
+    except BaseException:
+        names = {part.name for part in new}
+        undone = store.change(manifest.run_dir, lambda now: _gone(now, names))
+        store.tell_groups(undone)
+        raise
+
+
+def _part(manifest: Manifest, pattern: Part, number: int) -> Part:
+    known = manifest.group(str(number))
+    if known is not None:  # it was there before
+        return dataclasses.replace(known, gone=False)
+    return dataclasses.replace(pattern, number=number, job="", ticket="", earlier=(), gone=False)
+
+
+def _shrink(controller: Controller, manifest: Manifest, going: list[Part]) -> Manifest:
+    names = {part.name for part in going}
+    manifest = store.change(manifest.run_dir, lambda now: _gone(now, names))
+    store.tell_groups(manifest)
+    controller.cancel([part.job for part in going if part.job not in ("", SUBMITTING)])
+    return manifest
+
+
+def _gone(manifest: Manifest, names: Collection[str]) -> Manifest:
+    parts = tuple(dataclasses.replace(p, gone=True) if p.name in names else p for p in manifest.parts)
+    return dataclasses.replace(manifest, parts=parts)
+
+
+def end(run_dir: str, code: int, controller: Controller) -> int:
+    """The lighthouse has ended by itself, with the job's outcome: whoever is queued still, or does not end, is cancelled."""
+    manifest = store.change(run_dir, lambda now: look.settled(now, code))
+    mine = {part.job for part in manifest.lighthouses}
+    deadline = time.monotonic() + _LEAVE
+    while True:
+        others = [row for row in controller.rows(app=manifest.app) if row.job not in mine]
+        rest = [row.job for row in others if told(row).state in _ALIVE]
+        queued = [row.job for row in others if told(row).state == "PENDING"]
+        if queued:
+            controller.cancel(queued)
+        if not rest:
+            return 0
+        if time.monotonic() > deadline:
+            controller.cancel(rest)
+            return 0
+        time.sleep(_LOOK)

@@ -1,0 +1,199 @@
+"""Slurm's own commands, in text formats. Each call has a deadline; what goes wrong is one sentence."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterable, Sequence
+
+from torchft_x.core.slurm.queue import Row, output_format, parse_rows, parse_settings, parse_submitted
+from torchft_x.errors import TorchftXError
+
+TIMEOUT = 30.0
+"""Seconds for one command: a busy controller may take MessageTimeout, 10 s, more than once."""
+_GONE = ("Invalid job id", "no longer pending", "already completed", "already finished", "Job/step already completing")
+_UNCERTAIN = ("timed out", "Unable to contact", "Communication", "Zero Bytes", "Connection reset", "Connection refused")
+
+
+class SlurmError(TorchftXError, RuntimeError):
+    """A command of Slurm's has failed, in its own words. `uncertain`: it may have been done all the same."""
+
+    def __init__(self, sentence: str, *, uncertain: bool = False) -> None:
+        super().__init__(sentence)
+        self.uncertain = uncertain
+
+
+class Controller:
+    """Of the cluster that Slurm's commands on this machine speak to. It holds no state: every call asks."""
+
+    def __init__(self, timeout: float = TIMEOUT) -> None:
+        self._timeout = timeout
+
+    # --- what there is -------------------------------------------------------------------------------------------------
+
+    def rows(self, ids: Iterable[str] | None = None, *, app: str | None = None) -> list[Row]:
+        """Jobs of this user in the controller's memory, one row per task of an array, ended ones, too (until MinJobAge).
+
+        `ids`: only these (``31_2`` or ``31``). `app`: only those of that app. Neither: all jobs of ours. Raises `SlurmError`.
+        """
+        command = ["squeue", "--noheader", "--array", "--states=all", f"--Format={output_format()}"]
+        if ids is not None:
+            wanted = sorted(set(ids))
+            if not wanted:
+                return []
+            command.append("--jobs=" + ",".join(sorted({one.partition("_")[0] for one in wanted})))
+        else:
+            command.append("--me")
+        try:
+            rows = parse_rows(self._run(command))
+        except SlurmError as e:
+            if ids is not None and "Invalid job id" in str(e):  # it has forgotten all of them
+                return []
+            raise
+        if ids is not None:
+            rows = [row for row in rows if row.job in wanted or row.array in wanted]
+        else:
+            rows = [row for row in rows if row.app]
+        return [row for row in rows if app is None or row.app == app]
+
+    def node_states(self) -> dict[str, str]:
+        """State of each node, by name, in lower case; ``*`` behind it: it does not answer."""
+        found = {}
+        for line in self._run(["sinfo", "--noheader", "--Node", "--format=%N|%T"]).splitlines():
+            name, cut, state = line.strip().partition("|")
+            if cut:
+                found[name] = state
+        return found
+
+    def node_address(self, node: str) -> str:
+        """The one that Slurm uses; the node's name where it has no other."""
+        text = self._run(["scontrol", "show", "node", "--oneliner", node])
+        found = re.search(r"\bNodeAddr=(\S+)", text)
+        return found[1] if found else node
+
+    def settings(self) -> dict[str, str]:
+        """Of the controller (``scontrol show config``), by name in lower case."""
+        return parse_settings(self._run(["scontrol", "show", "config"]))
+
+    def partitions(self) -> dict[str, Partition]:
+        """By name."""
+        return _partitions(self._run(["sinfo", "--noheader", "--format=%R|%P|%a|%D|%c|%l"]))
+
+    # --- what is done --------------------------------------------------------------------------------------------------
+
+    def submit(self, script: str) -> str:
+        """The job's id (of an array, the array's). The script goes through a pipe: nothing of it is on a command line.
+
+        Raises `SlurmError`; if that is `uncertain` the job may be there, and launch/slurm/submit.py looks for it.
+        """
+        printed = self._run(["sbatch", "--parsable"], script)
+        try:
+            return parse_submitted(printed)
+        except ValueError:
+            raise SlurmError(f"sbatch named no job; it said {printed.strip()[:200]!r}.", uncertain=True) from None
+
+    def test(self, script: str) -> None:
+        """Whether Slurm would take it: partition, account, limits, sizes. Nothing is queued. Raises `SlurmError`."""
+        self._run(["sbatch", "--test-only"], script)
+
+    def requeue(self, job: str) -> bool:
+        """Start it again, from the queue. False: it can't be, for it is gone. Never the bare id of an array: that is all of it."""
+        return self._on(job, "requeue", job)
+
+    def start_now(self, job: str, exclude: Sequence[str] | None = None) -> bool:
+        """End its wait for BeginTime. `exclude`: not on these nodes, as `exclude` does; None: as it is.
+
+        False: it does not wait (any more), or it is being cleared away still: try again.
+        """
+        words = [] if exclude is None else [f"ExcNodeList={','.join(exclude)}"]
+        return self._on(job, "update", f"JobId={job}", *words, "StartTime=now")
+
+    def exclude(self, job: str, nodes: Sequence[str]) -> bool:
+        """Not on these nodes; none: on any. Of a job that waits. False: it doesn't (any more)."""
+        return self._on(job, "update", f"JobId={job}", f"ExcNodeList={','.join(nodes)}")
+
+    def hold(self, job: str) -> bool:
+        return self._on(job, "hold", job)
+
+    def release(self, job: str) -> bool:
+        return self._on(job, "release", job)
+
+    def cancel(self, ids: Iterable[str]) -> None:
+        """All at once; unknown and ended ones are no mistake. Raises `SlurmError`."""
+        wanted = sorted(set(ids))
+        for at in range(0, len(wanted), 500):  # a command line has a limit
+            self._run(["scancel", *wanted[at : at + 500]])
+
+    def _on(self, job: str, *words: str) -> bool:
+        if not re.fullmatch(r"\d+(_\d+)?", job):
+            raise SlurmError(f"{job!r} is no job's id.")
+        try:
+            self._run(["scontrol", *words])
+        except SlurmError as e:
+            if any(word.lower() in str(e).lower() for word in _GONE):
+                return False
+            raise
+        return True
+
+    def _run(self, command: list[str], given: str | None = None) -> str:
+        name = command[0]
+        try:
+            done = subprocess.run(
+                command,
+                input=given,
+                stdin=subprocess.DEVNULL if given is None else None,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=self._timeout,
+            )
+        except FileNotFoundError:
+            raise SlurmError(
+                f"Slurm's {name} is not on this machine's PATH; do this on a machine of the cluster, or choose another "
+                "scheduler with -s."
+            ) from None
+        except OSError as e:
+            raise SlurmError(f"Slurm's {name} can't be run ({e.strerror}).") from None
+        except subprocess.TimeoutExpired:
+            raise SlurmError(
+                f"Slurm's {name} did not answer within {self._timeout:g} s; the controller may be down: `scontrol ping`.",
+                uncertain=True,
+            ) from None
+        if done.returncode != 0:
+            said = " ".join((done.stderr.strip() or done.stdout.strip()).split())[:500]
+            uncertain = any(word in said for word in _UNCERTAIN)
+            raise SlurmError(f"Slurm's {name} failed: {said or f'exit code {done.returncode}'}", uncertain=uncertain)
+        return done.stdout
+
+
+class Partition:
+    """What a partition offers."""
+
+    def __init__(self, name: str, default: bool, up: bool, nodes: int, cores: int, limit: str) -> None:
+        self.name = name
+        self.default = default
+        self.up = up
+        self.nodes = nodes
+        """All, also those that are down or busy."""
+        self.cores = cores
+        """Of its smallest node."""
+        self.limit = limit
+        """The longest time a job may take, in Slurm's words."""
+
+
+def _partitions(text: str) -> dict[str, Partition]:
+    found: dict[str, Partition] = {}
+    for line in text.splitlines():
+        parts = [part.strip() for part in line.split("|")]
+        if len(parts) < 6:
+            continue
+        name, marked, up, nodes, cores, limit = parts[:6]
+        least = int(re.sub(r"\D", "", cores) or 0)
+        before = found.get(name)  # one line for each kind of node
+        if before is not None:
+            before.nodes += int(nodes) if nodes.isdecimal() else 0
+            before.cores = min(before.cores, least)
+            continue
+        number = int(nodes) if nodes.isdecimal() else 0
+        found[name] = Partition(name, marked.endswith("*"), up == "up", number, least, limit)
+    return found

@@ -1,0 +1,196 @@
+"""What is known of a job: Slurm's queue first; then, for what Slurm has forgotten, the manifest and the run's own events.
+
+Any shell of the user may ask, from any directory, and without the run directory, too: the app's id is in the comment of each of
+its jobs. A run is found by the user's index of jobs (``~/.local/state/torchft_x/slurm``), else by that comment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchft_x.core.slurm.manifest import SUBMITTING, Manifest, Part, rows_by_part
+from torchft_x.core.slurm.queue import Row
+from torchft_x.core.slurm.state import OVER, Told, app_state, told
+from torchft_x.launch.keeper.index import Index, index_folder
+from torchft_x.launch.slurm import store
+from torchft_x.launch.slurm.controller import Controller, SlurmError
+from torchft_x.launch.slurm.store import ManifestError
+
+_FRESH = 1.0  # seconds in which Slurm is not asked again
+
+
+@dataclass(frozen=True)
+class Look:
+    """Of one job, at one moment."""
+
+    app: str
+    state: str
+    """In TorchX's words."""
+    manifest: Manifest | None
+    """None: it can't be read from here."""
+    rows: dict[str, Row | None]
+    """By the part's name (``trainer/0``)."""
+    trouble: str = ""
+    """Why less is known than should be; a sentence."""
+
+    @property
+    def over(self) -> bool:
+        return self.state in OVER
+
+    @property
+    def restarts(self) -> int:
+        """Of all parts: requeued by Slurm, or submitted anew."""
+        queued = sum(row.restarts for row in self.rows.values() if row is not None)
+        return queued + sum(len(part.earlier) for part in (self.manifest.parts if self.manifest else ()))
+
+    def told(self, part: Part) -> Told:
+        row = self.rows.get(part.name)
+        if row is None and part.job == SUBMITTING:
+            return Told("PENDING", False, "is being submitted")
+        if row is None and part.gone:
+            return Told("CANCELLED", False, "the job has fewer groups now")
+        if row is None and self.over:  # Slurm has forgotten it
+            return Told(self.state, False, "as the job has ended")
+        return told(row)
+
+
+class Looker:
+    """Asks Slurm once a second at most, for all jobs at once, however often it is asked."""
+
+    def __init__(self, controller: Controller, index: Index | None = None) -> None:
+        self._controller = controller
+        self.index = Index(index_folder().with_name("slurm")) if index is None else index
+        self._asked = -_FRESH  # monotonic seconds
+        self._rows: list[Row] = []
+        self._trouble = ""  # why the newest rows are not known
+
+    def look(self, app: str) -> Look | None:
+        """None: there is no such job. Raises nothing: what can't be known is said in `Look.trouble`."""
+        rows = [row for row in self._queue() if row.app == app]
+        run_dir = self.run_dir(app, rows)
+        manifest, missing = _manifest(run_dir, app)
+        if manifest is None and not rows:
+            if run_dir is None and not self._trouble:
+                return None
+            return Look(app, "UNKNOWN", None, {}, self._trouble or missing)
+        if manifest is None:
+            return Look(app, _by_rows(rows), None, {_name(row): row for row in rows}, missing)
+        found = rows_by_part(manifest, rows)
+        return Look(app, self._state(manifest, found), manifest, found, self._trouble)
+
+    def apps(self) -> list[Look]:
+        """All jobs of the user's that are known, the newest first."""
+        known = dict(self.index.all())
+        names = [*known, *sorted({row.app for row in self._queue()} - set(known), reverse=True)]
+        found = []
+        for name in names:
+            now = self.look(name)
+            if now is None or (now.manifest is None and not now.rows and not self._trouble):
+                self.index.forget(name)  # its run directory was removed, and Slurm has forgotten it
+            else:
+                found.append(now)
+        return found
+
+    def run_dir(self, app: str, rows: list[Row] | None = None) -> Path | None:
+        known = self.index.find(app)
+        if known is not None:
+            return known
+        of_app = [row for row in (self._queue() if rows is None else rows) if row.app == app]
+        return Path(of_app[0].run_dir) if of_app else None
+
+    def forget(self) -> None:
+        """Something was changed: ask anew."""
+        self._asked = -_FRESH
+
+    def _queue(self) -> list[Row]:
+        now = time.monotonic()
+        if now - self._asked >= _FRESH:
+            try:
+                self._rows, self._trouble = self._controller.rows(), ""
+            except SlurmError as e:
+                self._rows, self._trouble = [], str(e)
+            self._asked = time.monotonic()
+        return self._rows
+
+    def _state(self, manifest: Manifest, rows: dict[str, Row | None]) -> str:
+        groups = manifest.groups or manifest.parts
+        if self._trouble and manifest.outcome is None:
+            return "UNKNOWN"
+        if (
+            any(part.job == SUBMITTING and rows[part.name] is None for part in manifest.parts)
+            and not manifest.cancelled
+        ):
+            return (
+                "PENDING"
+                if manifest.outcome is None
+                else app_state(None, [], own_lighthouse=True, min_replicas=1, outcome=manifest.outcome)
+            )
+        first = manifest.lighthouse
+        return app_state(
+            rows[first.name] if first is not None else None,
+            [rows[part.name] for part in groups if not part.gone],
+            own_lighthouse=manifest.own_lighthouse,
+            min_replicas=manifest.min_replicas,
+            cancelled=manifest.cancelled,
+            outcome=manifest.outcome,
+        )
+
+
+def _manifest(run_dir: Path | None, app: str) -> tuple[Manifest | None, str]:
+    """And why there is none."""
+    if run_dir is None:
+        return None, ""
+    try:
+        found = store.read(run_dir)
+    except ManifestError as e:
+        return None, str(e)
+    if found.app != app:
+        return None, f"The run directory {run_dir} is the job {found.app}'s by now."
+    return found, ""
+
+
+def _name(row: Row) -> str:
+    """Of the part, as far as its job's name tells."""
+    return f"{row.name.removeprefix(row.app + '-')}/{row.task if row.task is not None else row.job}"
+
+
+def _by_rows(rows: list[Row]) -> str:
+    """Where nothing but the queue is known."""
+    lighthouse = next((row for row in rows if row.name.endswith("-lighthouse")), None)
+    groups = [row for row in rows if row is not lighthouse]
+    return app_state(lighthouse, groups, own_lighthouse=lighthouse is not None, min_replicas=1)
+
+
+def batch_log(manifest: Manifest, part: Part) -> Path:
+    """What the batch script of its present job has said."""
+    return Path(manifest.log_dir, f"{part.role}-{part.number}.{part.job}.slurm.log")
+
+
+def logs(manifest: Manifest, part: Part, node: int) -> list[Path]:
+    """Output of one node of a part, of all its incarnations, in the order in which they were started."""
+    order = {job: place for place, job in enumerate(part.jobs)}
+    stem = f"{part.role}-{part.number}-{node}."
+    found = []
+    try:
+        names = [path.name for path in Path(manifest.log_dir).iterdir()]
+    except OSError:
+        names = []
+    for name in names:
+        job, cut, attempt = name.removeprefix(stem).removesuffix(".log").rpartition("-r")
+        if name.startswith(stem) and name.endswith(".log") and cut and attempt.isdecimal():
+            found.append((order.get(job, len(order)), job, int(attempt), name))
+    return [Path(manifest.log_dir, name) for *_, name in sorted(found)]
+
+
+def replica(manifest: Manifest, role: str, number: int) -> tuple[Part, int] | None:
+    """The part and the node in it that TorchX's replica `number` of a role is."""
+    nodes = next((part.nodes for part in manifest.parts if part.role == role), 1)
+    part = manifest.part(role, number // nodes)
+    return None if part is None else (part, number % nodes)
+
+
+def settled(manifest: Manifest, outcome: int) -> Manifest:
+    return dataclasses.replace(manifest, outcome=outcome)

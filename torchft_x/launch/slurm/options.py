@@ -1,0 +1,115 @@
+"""What ``-cfg`` takes for `slurm_ft`, and the words of sbatch and srun that it becomes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torchft_x.errors import ConfigError
+
+OPTIONS: dict[str, tuple[type, str]] = {
+    "partition": (str, "of Slurm; the cluster's default partition if unset"),
+    "account": (str, "that pays"),
+    "qos": (str, "quality of service"),
+    "time": (str, "the longest time of each part, as sbatch takes it; the partition's limit if unset"),
+    "nodes": (int, "of each replica group; the component says it by --nodes_per_replica, which must be the same"),
+    "exclusive": (bool, "each group has its nodes for itself"),
+    "constraint": (str, "features that the groups' nodes must have"),
+    "reservation": (str, "use the nodes of this reservation"),
+    "gres": (str, "generic resources of each of a group's nodes, in the place of what --gpu says: gpu:h100:8"),
+    "gpus-per-node": (str, "the same by sbatch's newer option: h100:8"),
+    "nodelist": (str, "nodes that the groups may use at most (sbatch --nodelist names them all; so give as many)"),
+    "exclude": (str, "nodes that no part may use"),
+    "signal": (str, "ahead of the time limit, as sbatch takes it; with B:USR1@SECONDS a part is queued again in time"),
+    "dependency": (str, "of the lighthouse, and so of the job: afterok:4711"),
+    "comment": (str, "behind ours, which names the app"),
+    "mail-user": (str, "who is told"),
+    "mail-type": (str, "of what: END, FAIL, ..."),
+    "array_limit": (int, "how many groups may run at once"),
+    "sbatch_args": (str, "more words for sbatch, for every part: --licenses=a --nice=100"),
+    "container-image": (str, "of pyxis: the parts run in it (not tried here)"),
+    "container-mounts": (str, "of pyxis: SRC:DST[:FLAGS], with commas (not tried here)"),
+    "lighthouse_partition": (str, "where the lighthouse runs; that of the groups if unset"),
+    "run_dir": (str, "where the job's state is kept, unless the component says it; all nodes must see it"),
+}
+"""By name: its type, and help."""
+_ALL = ("account", "qos", "time", "reservation", "exclude", "mail-user", "mail-type")  # every part's, as they are
+_GROUPS = ("constraint", "nodelist", "signal")
+_OURS = {"array", "job-name", "comment", "output", "error", "requeue", "no-requeue", "open-mode", "parsable", "wrap", "ntasks",
+         "nodes", "chdir", "export", "export-file", "wait", "test-only", "hold", "ntasks-per-node"}  # fmt: skip
+_SHORT = {"a": "array", "J": "job-name", "o": "output", "e": "error", "n": "ntasks", "N": "nodes", "D": "chdir",
+          "W": "wait", "H": "hold"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Words:
+    """Of sbatch and of srun."""
+
+    sbatch: tuple[str, ...]
+    srun: tuple[str, ...] = ()
+
+
+def words(cfg: Mapping[str, Any], kind: str) -> Words:
+    """For a part of that kind (lighthouse, trainer, sidecar or empty). Raises `ConfigError`."""
+    given = {name: str(value) for name in OPTIONS if (value := cfg.get(name)) not in (None, "", False)}
+    found = [f"--{name}={given[name]}" for name in _ALL if name in given]
+    partition = given.get("partition")
+    if kind == "lighthouse":
+        partition = given.get("lighthouse_partition", partition)
+        found += [f"--dependency={given['dependency']}"] if "dependency" in given else []
+        if _is_requeue_signal(given.get("signal", "")):
+            found.append(f"--signal={given['signal']}")
+    else:
+        found += [f"--{name}={given[name]}" for name in _GROUPS if name in given]
+    found += [f"--partition={partition}"] if partition else []
+    if kind in ("trainer", ""):
+        found += ["--exclusive"] if cfg.get("exclusive") else []
+        found += [f"--{name}={given[name]}" for name in ("gres", "gpus-per-node") if name in given]
+    found += _more(given.get("sbatch_args", ""))
+    srun = [f"--{name}={given[name]}" for name in ("container-image", "container-mounts") if name in given]
+    return Words(tuple(found), tuple(srun))
+
+
+def has_gpu_words(cfg: Mapping[str, Any]) -> bool:
+    """The user says it in Slurm's own words."""
+    return bool(cfg.get("gres") or cfg.get("gpus-per-node"))
+
+
+def check(cfg: Mapping[str, Any], nodes: int) -> None:
+    """Raises `ConfigError`. `nodes`: of each group, by the component."""
+    given = cfg.get("nodes")
+    if given is not None and int(given) != nodes:
+        raise ConfigError(
+            f"-cfg nodes={given}: the component has groups over {nodes} nodes; give --nodes_per_replica {given}, or leave "
+            "-cfg nodes out."
+        )
+    limit = cfg.get("array_limit")
+    if limit is not None and int(limit) < 1:
+        raise ConfigError(f"-cfg array_limit={limit}: at least one group must be able to run.")
+    if cfg.get("container-mounts") and not cfg.get("container-image"):
+        raise ConfigError("-cfg container-mounts is for -cfg container-image, which is not given.")
+    for name in OPTIONS:
+        value = cfg.get(name)
+        if isinstance(value, str) and re.search(r"[\x00-\x1f]", value):
+            raise ConfigError(f"-cfg {name}: the value holds a control character.")
+
+
+def _is_requeue_signal(text: str) -> bool:
+    return text.upper().startswith("B:USR1")
+
+
+def _more(text: str) -> Sequence[str]:
+    try:
+        found = shlex.split(text)
+    except ValueError as e:
+        raise ConfigError(f"-cfg sbatch_args={text!r}: {e}.") from None
+    for word in found:
+        name = word.removeprefix("--").partition("=")[0] if word.startswith("--") else _SHORT.get(word[1:2], "")
+        if not word.startswith("-"):
+            raise ConfigError(f"-cfg sbatch_args: {word!r} is no option of sbatch; write --NAME=VALUE.")
+        if name in _OURS:
+            raise ConfigError(f"-cfg sbatch_args: --{name} is slurm_ft's own to set.")
+    return found

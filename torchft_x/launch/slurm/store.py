@@ -1,0 +1,145 @@
+"""What a job keeps in its run directory: ``RUN_DIR/slurm/manifest.json``, written whole, under a lock; and ``groups.json``.
+
+Several processes change it: whoever submits, the watcher, ``torchft_x scale``, ``torchx cancel``. So it is changed by a
+function of what is there (`change`), never by what somebody has read a while ago.
+
+``groups.json`` is for the lighthouse: which groups the job has, and which have ended for good. It takes absence for no loss,
+because a group may be queued again: only who is named there is lost. So whoever gives a group up (the watcher), or gives the
+job more groups or fewer (``torchft_x scale``), says it there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from torchft_x.core.job.kept_groups import parse, render
+from torchft_x.core.messages.job import GroupsChanged, SupervisorFinished
+from torchft_x.core.slurm.manifest import Manifest, from_json, to_json
+from torchft_x.errors import ConfigError, TorchftXError
+
+_LIMIT = 1 << 24  # bytes
+_LOCK = 10.0  # seconds to wait for another's change
+_LOOK = 0.05
+
+
+class ManifestError(TorchftXError, ValueError):
+    """The manifest can't be read. `missing`: there is none."""
+
+    def __init__(self, sentence: str, *, missing: bool = False) -> None:
+        super().__init__(sentence)
+        self.missing = missing
+
+
+def folder(run_dir: str | Path) -> Path:
+    """Ours, in the run directory."""
+    return Path(run_dir, "slurm")
+
+
+def path_of(run_dir: str | Path) -> Path:
+    return folder(run_dir) / "manifest.json"
+
+
+def lease_folder(run_dir: str | Path) -> Path:
+    """Where the lighthouse has its lease and its journal: one that is begun elsewhere must know, and be the only one."""
+    return folder(run_dir) / "lighthouse"
+
+
+def is_slurm_run(run_dir: str | Path) -> bool:
+    """Whether the run directory is that of a job of slurm_ft."""
+    return path_of(run_dir).is_file()
+
+
+def read(run_dir: str | Path) -> Manifest:
+    """Raises `ManifestError`."""
+    path = path_of(run_dir)
+    try:
+        with path.open("rb") as f:
+            text = f.read(_LIMIT)
+    except (FileNotFoundError, NotADirectoryError):
+        raise ManifestError(f"There is no {path}: no job of slurm_ft has that run directory.", missing=True) from None
+    except OSError as e:
+        raise ManifestError(f"{path} can't be read ({e.strerror}).") from None
+    try:
+        return from_json(json.loads(text))
+    except (ValueError, RecursionError):
+        raise ManifestError(f"{path} is torn, or no manifest of slurm_ft: nothing can be said of it.") from None
+
+
+def create(manifest: Manifest) -> None:
+    """The first one. Raises `ConfigError` if another job has the run directory, or it can't be written."""
+    try:
+        folder(manifest.run_dir).mkdir(parents=True, exist_ok=True, mode=0o700)
+        Path(manifest.log_dir).mkdir(parents=True, exist_ok=True)
+        with _locked(manifest.run_dir):
+            _write(manifest)
+    except OSError as e:
+        raise ConfigError(f"the run directory {manifest.run_dir} can't be written ({e.strerror}).") from None
+
+
+def change(run_dir: str | Path, how: Callable[[Manifest], Manifest]) -> Manifest:
+    """What `how` makes of it, written. Raises `ManifestError`, `ConfigError`."""
+    try:
+        with _locked(run_dir):
+            before = read(run_dir)
+            after = how(before)
+            if after != before:
+                _write(after)
+            return after
+    except OSError as e:
+        raise ConfigError(f"{path_of(run_dir)} can't be written ({e.strerror}).") from None
+
+
+def tell_groups(manifest: Manifest, lost: Mapping[str, str] | None = None) -> None:
+    """`lost`: of each group that will not come back, why (a clause). Raises OSError."""
+    wanted = tuple(str(part.number) for part in manifest.groups if not part.gone)
+    ended = tuple(SupervisorFinished(group, 1, why) for group, why in (lost or {}).items() if group in wanted)
+    path = folder(manifest.run_dir) / "groups.json"
+    other = path.with_name(f".groups.{secrets.token_hex(4)}")
+    other.write_text(render(GroupsChanged(wanted, ended)), "utf-8")
+    os.replace(other, path)
+
+
+def lost_groups(run_dir: str | Path) -> dict[str, str]:
+    """What the lighthouse was told of them."""
+    try:
+        return {end.group: end.sentence for end in parse((folder(run_dir) / "groups.json").read_text("utf-8")).ended}
+    except (OSError, UnicodeDecodeError, ConfigError):
+        return {}
+
+
+@contextmanager
+def _locked(run_dir: str | Path) -> Iterator[None]:
+    fd = os.open(folder(run_dir) / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        deadline = time.monotonic() + _LOCK
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise ConfigError(
+                        f"another process has held {folder(run_dir) / 'lock'} for {_LOCK:g} s; look for it, or try again."
+                    ) from None
+                time.sleep(_LOOK)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _write(manifest: Manifest) -> None:
+    path = path_of(manifest.run_dir)
+    other = path.with_name(f".manifest.{os.getpid()}")
+    fd = os.open(other, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "w", encoding="utf-8") as f:
+        json.dump(to_json(manifest), f, indent=1)
+        f.flush()
+        os.fsync(f.fileno())  # an id that is lost is a job that nobody ends
+    os.replace(other, path)

@@ -1,0 +1,173 @@
+"""Parts of a job, handed to Slurm. What is being submitted stands in the manifest before Slurm is asked, so nothing gets lost.
+
+Each submission has a ticket, which is in the job's comment. If sbatch fails or hangs after the controller has taken the job,
+it is found by that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from torchft_x.core.slurm.manifest import SUBMITTING, Manifest, Part, rows_by_part
+from torchft_x.core.slurm.queue import Row
+from torchft_x.errors import ConfigError
+from torchft_x.launch.slurm import store
+from torchft_x.launch.slurm.controller import Controller, SlurmError
+from torchft_x.launch.slurm.script import submission
+
+_LOOKS = 6  # for a job whose submission nobody has confirmed
+_LOOK = 1.0  # seconds between them
+
+
+class SupersededError(ConfigError):
+    """Somebody else was quicker."""
+
+
+def submit_group(controller: Controller, manifest: Manifest, group: str) -> Manifest:
+    """Submit a replica group anew, as a job of its own; what it was before is in `Part.earlier`. The manifest is written.
+
+    The caller must know that its last job is over. Raises `SlurmError`, `ConfigError`; then the manifest is as before.
+    """
+    part = manifest.group(group)
+    if part is None:
+        raise ConfigError(f"the job {manifest.app} has no group {group}.")
+    return submit_parts(controller, manifest, [part])
+
+
+def submit_parts(
+    controller: Controller,
+    manifest: Manifest,
+    parts: Sequence[Part],
+    *,
+    limit: int = 0,
+    after: Sequence[str] = (),
+    said: str = "",
+    exclude: Sequence[str] = (),
+) -> Manifest:
+    """Parts of one role, in one array, off the nodes in `exclude`. Raises as `submit_group` does; `SupersededError` if somebody
+    else has submitted one of them since `manifest` was read."""
+    (role,) = {part.role for part in parts}
+    ticket = secrets.token_hex(8)
+    script = read_script(parts[0].script)
+    text = submission(
+        script,
+        app=manifest.app,
+        role=role,
+        ticket=ticket,
+        run_dir=manifest.run_dir,
+        numbers=[part.number for part in parts],
+        limit=limit,
+        after=after,
+        said=said,
+        groups=sum(not part.gone for part in manifest.groups),
+        exclude=exclude,
+    )
+    before = {part.name: part for part in parts}
+    store.change(manifest.run_dir, lambda now: _begun(now, parts, ticket))
+    try:
+        job = _submit(controller, manifest.app, text, ticket)
+    except BaseException:
+        store.change(manifest.run_dir, lambda now: _restored(now, before.values(), ticket))
+        raise
+    after_all = store.change(
+        manifest.run_dir,
+        lambda now: _each(now, parts, lambda p: dataclasses.replace(p, job=f"{job}_{p.number}")),
+    )
+    if after_all.cancelled:  # meanwhile
+        controller.cancel([job])
+    return after_all
+
+
+def _submit(controller: Controller, app: str, text: str, ticket: str) -> str:
+    try:
+        return controller.submit(text)
+    except SlurmError as e:
+        if not e.uncertain:
+            raise
+        found = find_ticket(controller, app, ticket)
+        if found is None:
+            raise
+        return found
+
+
+def find_ticket(controller: Controller, app: str, ticket: str) -> str | None:
+    """The job of a submission whose answer was lost; None: the controller answers, and knows of none."""
+    for look in range(_LOOKS):
+        if look:
+            time.sleep(_LOOK)
+        try:
+            found = [row for row in controller.rows(app=app) if row.ticket == ticket]
+        except SlurmError:
+            continue
+        if found:
+            return found[0].array
+    return None
+
+
+def take_back(controller: Controller, manifest: Manifest) -> list[str]:
+    """Cancel whatever of the job was submitted, also what nobody has confirmed. The ids."""
+    rows: Iterable[Row] = ()
+    try:
+        rows = controller.rows(app=manifest.app)
+    except SlurmError:  # the ids of the manifest are all there is, then
+        pass
+    ids = {row.job for row in rows} | set(manifest.jobs)
+    if ids:
+        controller.cancel(ids)
+    return sorted(ids)
+
+
+def settle(controller: Controller, run_dir: str | Path) -> Manifest:
+    """Give parts whose submission was interrupted the job that they have, if they have one. Raises `SlurmError`."""
+    manifest = store.read(run_dir)
+    if all(part.job != SUBMITTING for part in manifest.parts):
+        return manifest
+    found = rows_by_part(manifest, controller.rows(app=manifest.app))
+
+    def settled(now: Manifest) -> Manifest:
+        for part in now.parts:
+            row = found.get(part.name)
+            if part.job == SUBMITTING and row is not None and row.ticket == part.ticket:
+                now = now.with_part(dataclasses.replace(part, job=row.job))
+        return now
+
+    return store.change(run_dir, settled)
+
+
+def read_script(path: str) -> str:
+    """Raises `ConfigError`."""
+    try:
+        return Path(path).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        raise ConfigError(f"the batch script {path} can't be read ({getattr(e, 'strerror', None) or e}).") from None
+
+
+def _begun(now: Manifest, parts: Sequence[Part], ticket: str) -> Manifest:
+    if now.cancelled:
+        raise ConfigError(f"the job {now.app} was cancelled.")
+    for part in parts:
+        there = now.part(part.role, part.number)
+        if there is not None and (there.job, there.ticket) != (part.job, part.ticket):
+            raise SupersededError(f"{part.name} was submitted by somebody else: it is the job {there.job} now.")
+    return _each(
+        now, parts, lambda p: dataclasses.replace(p, job=SUBMITTING, ticket=ticket, earlier=p.jobs, gone=False)
+    )
+
+
+def _each(now: Manifest, parts: Sequence[Part], how: Callable[[Part], Part]) -> Manifest:
+    for part in parts:
+        there = now.part(part.role, part.number) or part
+        now = now.with_part(how(there))
+    return now
+
+
+def _restored(now: Manifest, before: Iterable[Part], ticket: str) -> Manifest:
+    for part in before:
+        there = now.part(part.role, part.number)
+        if there is not None and there.ticket == ticket:
+            now = now.with_part(part)
+    return now
