@@ -19,6 +19,11 @@ _GRANT = (
     "the next question to the lighthouse, which comes once in about a second of steps (tests/train/test_apart_faults.py)"
 )
 _URLLIB = "wants the exceptions of urllib, or the lock inside"
+_RACE = (
+    "its threads share torch's generator, and its lock guards a model's making only, not the inputs that another thread "
+    "draws meanwhile: the models differ from the start. With a pause of 0.2 s in the model's constructor it fails each time, "
+    "with torchft itself and with the same difference"
+)
 _WORDS = "wants torch's or gRPC's own words, or a private process, where ours has a sentence"
 
 EXCLUDED: dict[str, dict[str, str]] = {
@@ -42,7 +47,10 @@ EXCLUDED: dict[str, dict[str, str]] = {
         "LocalSGDTest::test_local_sgd_healthy": _PRIVATE,
         "LocalSGDTest::test_local_sgd_recovery": _PRIVATE,
     },
-    "manager_integ_test.py": {"ManagerIntegTest::test_quorum_timeout": _WORDS},
+    "manager_integ_test.py": {
+        "ManagerIntegTest::test_ddp_skip_init_sync": _RACE,
+        "ManagerIntegTest::test_quorum_timeout": _WORDS,
+    },
     "manager_test.py": {ALL: _CLIENT},
     "multiprocessing_test.py": {ALL: "is about the private pipe of torchft's process groups in a child process"},
     "process_group_test.py": {
@@ -64,3 +72,6 @@ EXCLUDED: dict[str, dict[str, str]] = {
     },
 }
 """By file and test."""
+
+TIMED: dict[str, tuple[str, ...]] = {"lighthouse_test.py": ("TestLighthouse::test_join_timeout_behavior",)}
+"""Tests that compare a clock's reading with fractions of a second: ./scripts/peer_tests runs them, CI's busy machine doesn't."""

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.compat import page
-from tests.compat.excluded import ALL, EXCLUDED
+from tests.compat.excluded import ALL, EXCLUDED, TIMED
 from tests.util import scaled
 from torchft_x import env
 from torchft_x.compat.__main__ import PATH
@@ -70,8 +70,11 @@ class Suite:
         if "WRITE_FIXTURE" in (self._source / file).read_text(encoding="utf-8"):
             self.run(file, peer=True, record=True)
 
-    def run(self, file: str, *, peer: bool, excluded: bool = True, record: bool = False) -> list[Result]:
-        """The tests of one file. `peer`: against torchft itself. `excluded`: leave those of `EXCLUDED` out."""
+    def run(
+        self, file: str, *, peer: bool, excluded: bool = True, timed: bool = True, record: bool = False
+    ) -> list[Result]:
+        """The tests of one file. `peer`: against torchft itself. `excluded`: leave those of `EXCLUDED` out. `timed`: with
+        those of `TIMED`."""
         report = self._folder / "report.xml"
         report.unlink(missing_ok=True)
         paths = [str(self.site)] if peer else [str(PATH), str(ROOT)]
@@ -83,7 +86,7 @@ class Suite:
         left_out = {} if peer or not excluded else EXCLUDED.get(file, {})
         if ALL in left_out:
             return []
-        out = [f"--deselect=torchft/{file}::{name}" for name in left_out]
+        out = [f"--deselect=torchft/{file}::{name}" for name in (*left_out, *(() if timed else TIMED.get(file, ())))]
         output = self._folder / "output.txt"
         with output.open("wb") as f:
             process = subprocess.Popen(
