@@ -87,6 +87,7 @@ KUBECONFIG = "KUBECONFIG"  # Kubernetes': its configuration files
 TORCHX_JOB_ID = "TORCHX_JOB_ID"  # set by TorchX: <scheduler>://<session>/<app id>
 PEER_PYTHON = "TORCHFT_X_PEER_PYTHON"  # tests only: the interpreter of an environment with torchft-nightly
 NIGHTLY_PYTHON = "TORCHFT_X_NIGHTLY_PYTHON"  # tests only: the interpreter of an environment with torchx-nightly
+TRAINERS_PYTHON = "TORCHFT_X_TRAINERS_PYTHON"  # tests only: of an environment with transformers and lightning
 TEST_TIMEOUT_FACTOR = "TORCHFT_X_TEST_TIMEOUT_FACTOR"  # stretches every deadline in the tests
 LOG_LEVEL = "TORCHFT_X_LOG_LEVEL"
 TORCHX_CONFIG = "TORCHXCONFIG"  # TorchX's: the only configuration file it reads, if set

@@ -1,0 +1,111 @@
+"""Lightning over replica groups that may leave and rejoin: docs/trainers.md.
+
+One process a group, one optimizer. `FaultTolerantStrategy` is all that is added to an ordinary script for Lightning.
+"""
+
+import argparse
+import os
+from types import MethodType
+
+import lightning
+import torch
+from lightning.pytorch.strategies import SingleDeviceStrategy
+from torch.utils.data import DataLoader, TensorDataset
+
+from torchft_x import DistributedSampler, Manager, ProcessGroupGloo
+
+
+class FaultTolerantStrategy(SingleDeviceStrategy):
+    """Optimizer steps are committed by all groups, or by none. Training ends at `steps` committed steps."""
+
+    def __init__(self, steps: int, device: str = "cpu") -> None:
+        super().__init__(device=torch.device(device))
+        self._steps = steps
+
+    def setup(self, trainer) -> None:
+        super().setup(trainer)
+        (optimizer,) = self.optimizers
+        plain = optimizer.step
+        self.manager = Manager(
+            pg=ProcessGroupGloo(), state_dict=self._save_all, load_state_dict=self._load_all, min_replica_size=1
+        )
+
+        def step(_, closure):
+            self.manager.start_quorum()
+            loss = closure()  # forward, backward, average, clip
+            self._committed = self.manager.should_commit()
+            if self._committed:
+                plain()
+            done = self.manager.current_step()
+            trainer.should_stop = done >= self._steps
+            if self._committed and done % 20 == 0:
+                print(f"step {done}: loss {float(loss):.4f}", flush=True)
+            return loss
+
+        optimizer.step = MethodType(step, optimizer)  # a method: schedulers of torch's look into it
+        module = self.lightning_module
+        schedule = module.lr_scheduler_step
+        # A step that is dropped must change nothing: the next one is the same step again.
+        module.lr_scheduler_step = lambda *a, **k: schedule(*a, **k) if self._committed else None
+
+    def optimizer_step(self, optimizer, closure, model=None, **kwargs):
+        def averaged():
+            loss = closure()
+            works = [self.manager.allreduce(p.grad) for p in self.model.parameters() if p.grad is not None]
+            for work in works:
+                work.wait()
+            return loss
+
+        return super().optimizer_step(optimizer, averaged, model, **kwargs)
+
+    def _save_all(self) -> dict:
+        schedulers = [c.scheduler.state_dict() for c in self.lr_scheduler_configs]
+        return {"model": self.model.state_dict(), "optim": self.optimizers[0].state_dict(), "schedulers": schedulers}
+
+    def _load_all(self, state: dict) -> None:
+        self.model.load_state_dict(state["model"])
+        self.optimizers[0].load_state_dict(state["optim"])
+        for config, saved in zip(self.lr_scheduler_configs, state["schedulers"], strict=True):
+            config.scheduler.load_state_dict(saved)
+
+    def teardown(self) -> None:
+        self.manager.shutdown(finished=self.manager.current_step() >= self._steps)
+        super().teardown()
+
+
+class Regression(lightning.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+
+    def training_step(self, batch, index):
+        x, y = batch
+        return torch.nn.functional.mse_loss(self.net(x), y)
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.AdamW(self.parameters(), lr=1e-2)
+        return [optimizer], [{"scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 100, 0.9), "interval": "step"}]
+
+
+def main() -> None:
+    p = argparse.ArgumentParser()
+    p.add_argument("--steps", type=int, default=300)
+    args = p.parse_args()
+    torch.manual_seed(0)
+    x = torch.randn(4096, 8, generator=torch.Generator().manual_seed(0))
+    data = TensorDataset(x, x.mean(1, keepdim=True))
+    group, groups = int(os.environ["REPLICA_GROUP_ID"]), int(os.environ["NUM_REPLICA_GROUPS"])
+    sampler = DistributedSampler(data, group, groups, group_rank=0, num_replicas=1)
+    strategy = FaultTolerantStrategy(args.steps)
+    trainer = lightning.Trainer(
+        strategy=strategy, max_epochs=-1, accumulate_grad_batches=2, gradient_clip_val=1.0, use_distributed_sampler=False,
+        logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    model = Regression()
+    trainer.fit(model, DataLoader(data, batch_size=16, sampler=sampler))
+    digest = sum(float(p.detach().double().sum()) for p in model.parameters())
+    print(f"done at step {strategy.manager.current_step()}: sum of the weights {digest:.12f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
