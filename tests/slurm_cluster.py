@@ -1,7 +1,7 @@
 """A real Slurm cluster for tests: munged, slurmctld and several slurmd as children, all in one private directory.
 
 Every node is this host (other port, same name and address), so no privileges are needed. Nothing is written outside
-the directory; ports are free ones; several clusters may run side by side.
+the directory; ports are free ones; several clusters may run side by side. Nodes of their own: slurm_hosts.py.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"  # the daemons' place is
 
 _CONFIG = """
 ClusterName=mini
-SlurmctldHost={host}(127.0.0.1)
+SlurmctldHost={host}({address})
 SlurmctldPort={port}
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
-AuthInfo=cred_expire=5,socket={dir}/run/munge.sock
+AuthInfo={cred}socket={dir}/run/munge.sock
 CredType=cred/munge
 StateSaveLocation={dir}/state
 SlurmdSpoolDir={dir}/spool/%n
@@ -49,22 +49,23 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
 ReturnToService=1
 JobRequeue=1
-KillWait=5
+CompleteWait=0
+SchedulerType=sched/backfill
+{times}AccountingStorageType=accounting_storage/none
+JobCompType=jobcomp/none
+PropagateResourceLimits=NONE
+GresTypes=gpu
+{nodes}
+PartitionName=main Nodes=n[1-{count}] Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
+"""
+_QUICK = """KillWait=5
 SlurmdTimeout=10
 SlurmctldTimeout=10
 MessageTimeout=5
 BatchStartTimeout=10
 UnkillableStepTimeout=10
 MinJobAge=3600
-CompleteWait=0
-SchedulerType=sched/backfill
 SchedulerParameters=sched_interval=1,sched_min_interval=0,batch_sched_delay=0,bf_interval=1
-AccountingStorageType=accounting_storage/none
-JobCompType=jobcomp/none
-PropagateResourceLimits=NONE
-GresTypes=gpu
-{nodes}
-PartitionName=main Nodes=n[1-{count}] Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
 """
 # cgroup/v1 takes anything that is mounted there; the other plugins don't start in a container
 _CGROUP = "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\nConstrainCores=no\nConstrainRAMSpace=no\n"
@@ -81,8 +82,9 @@ def missing() -> str:
 class SlurmCluster:
     """A running cluster; `environ` makes every Slurm client talk to it."""
 
-    def __init__(self, folder: Path, nodes: int) -> None:
+    def __init__(self, folder: Path, nodes: int, *, stock: bool = False) -> None:
         self.folder = folder  # private
+        self._stock = stock  # every time as Slurm has it, also those that tests would wait for
         self.environ = {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": _PATH}
         self._nodes = nodes
         self._children: list[subprocess.Popen[bytes]] = []  # in the order they were started
@@ -155,9 +157,9 @@ class SlurmCluster:
         conf = self.environ["SLURM_CONF"]
         self._spawn("slurmctld", "-D", "-c", "-f", conf)
         # slurmd asks again only after a second if the controller isn't up
-        wait_for(lambda: "is UP" in self.try_run("scontrol", "ping").stdout, 15, f"slurmctld, see {d}/log")
+        self._await_controller()
         for i in range(self._nodes):
-            self._spawn("slurmd", "-D", "-N", f"n{i + 1}", "-f", conf)
+            self._start_node(f"n{i + 1}")
         wait_for(self._all_idle, 20, f"{self._nodes} idle nodes, see {d}/log")
 
     def stop(self) -> None:
@@ -167,33 +169,55 @@ class SlurmCluster:
             wait_for(lambda: not self.try_run("squeue", "-h").stdout.strip(), 15, "the end of the jobs")
         finally:
             for child in self._children[1:2]:  # slurmctld, while it can still reach the others
-                _end(child)
+                end(child)
             for pid in self.processes():
                 if pid not in {c.pid for c in self._children}:
-                    _kill(pid)
+                    kill(pid)
             for child in reversed(self._children):
-                _end(child)
+                end(child)
+
+    def _await_controller(self) -> None:
+        wait_for(lambda: "is UP" in self.try_run("scontrol", "ping").stdout, 15, f"slurmctld, see {self.folder}/log")
+
+    def _start_node(self, node: str) -> None:
+        self._spawn("slurmd", "-D", "-N", node, "-f", self.environ["SLURM_CONF"])
 
     def _all_idle(self) -> bool:
         return self.try_run("sinfo", "-h", "-N", "-o", "%T").stdout.split() == ["idle"] * self._nodes
 
     def _configure(self) -> None:
         host = socket.gethostname().split(".")[0]
-        port, *ports = _free_ports(1 + self._nodes)
+        port = _free_ports(1)[0]
+        places = self._places()
         nodes = "\n".join(
-            f"NodeName=n{i + 1} NodeHostname={host} NodeAddr=127.0.0.1 Port={p} CPUs=8 RealMemory=16000 Gres=gpu:2 "
-            "State=UNKNOWN"
-            for i, p in enumerate(ports)
+            f"NodeName={name} {place} CPUs=8 RealMemory=16000 Gres=gpu:2 State=UNKNOWN"
+            for name, place in places.items()
         )
         text = _CONFIG.format(
-            host=host, port=port, user=getpass.getuser(), dir=self.folder, nodes=nodes, count=self._nodes
+            host=host,
+            address=self._controller_address,
+            port=port,
+            user=getpass.getuser(),
+            dir=self.folder,
+            nodes=nodes,
+            count=self._nodes,
+            cred="" if self._stock else "cred_expire=5,",
+            times="" if self._stock else _QUICK,
         )
         (self.folder / "slurm.conf").write_text(text)
         (self.folder / "cgroup.conf").write_text(_CGROUP)
         # GPUs are any two character devices: Slurm only counts them and names them in CUDA_VISIBLE_DEVICES
         (self.folder / "gres.conf").write_text("Name=gpu File=/dev/null\nName=gpu File=/dev/zero\n")
 
-    def _spawn(self, *command: str) -> None:
+    _controller_address = "127.0.0.1"
+
+    def _places(self) -> dict[str, str]:
+        """By node: how it is reached, in slurm.conf's words."""
+        host = socket.gethostname().split(".")[0]
+        ports = _free_ports(self._nodes)
+        return {f"n{i + 1}": f"NodeHostname={host} NodeAddr=127.0.0.1 Port={p}" for i, p in enumerate(ports)}
+
+    def _spawn(self, *command: str) -> subprocess.Popen[bytes]:
         with open(self.folder / "log" / f"{command[0]}-{len(self._children)}.out", "wb") as out:
             child = subprocess.Popen(
                 command,
@@ -204,6 +228,7 @@ class SlurmCluster:
                 start_new_session=True,
             )
         self._children.append(child)
+        return child
 
 
 @contextmanager
@@ -228,7 +253,7 @@ def _free_ports(count: int) -> list[int]:
             s.close()
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
+def end(child: subprocess.Popen[bytes]) -> None:
     child.terminate()
     try:
         child.wait(scaled(5))
@@ -237,7 +262,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
         child.wait()
 
 
-def _kill(pid: int) -> None:
+def kill(pid: int) -> None:
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:

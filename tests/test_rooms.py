@@ -82,6 +82,7 @@ WALLS = {  # bottom up: a package imports only from those above it in this table
     "launch.supervisor": "launch.job launch.postmortem launch.process launch.workers observe rpc.supervisor rpc.transport",
     "launch.keeper": "core.job core.messages launch.devices launch.process launch.supervisor launch.workers observe",
     "launch.slurm": "core.job core.messages core.slurm launch.keeper launch.schedulers",
+    "launch.slurm.watch": "core.slurm launch.slurm rpc",
     "launch.plugin": "core.slurm launch.devices launch.keeper launch.schedulers launch.slurm",
     "launch.plugin.namespace": "launch.plugin",
     "launch.doctor": "launch.devices launch.supervisor observe rpc rpc.transport",

@@ -51,6 +51,7 @@ FLIGHT_RECORDER = "TORCHFT_X_FLIGHT_RECORDER"  # a folder for what PyTorch's rec
 _FLIGHT_ON_ABORT = "TORCHFT_TRIGGER_FR_ON_ABORT"  # the peer's: "true" is as if that were "1"
 LIGHTHOUSE_HOST_IN = "TORCHFT_X_LIGHTHOUSE_HOST_IN"  # names the variable that holds the first role's host
 LIGHTHOUSES = "TORCHFT_X_LIGHTHOUSES"  # how many the job brings, if more than one
+LIGHTHOUSE_FILE = "TORCHFT_X_LIGHTHOUSE_FILE"  # to a program of the job: where its new address is written if it moves
 LIGHTHOUSE_PORT = "TORCHFT_X_LIGHTHOUSE_PORT"  # the port there, the same for all roles of a job
 SYNC_STEPS = "TORCHFT_X_SYNC_STEPS"  # these five: DiLoCo's settings, from the component to the script
 NUM_FRAGMENTS = "TORCHFT_X_NUM_FRAGMENTS"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from torchft_x.errors import AddressError
+from torchft_x.net import Address
 from torchft_x.rpc.transport import resolve
-from torchft_x.rpc.transport.resolve import find_lighthouses
+from torchft_x.rpc.transport.resolve import find_lighthouses, moved_to
 
 
 @pytest.fixture
@@ -48,3 +50,12 @@ def test_a_wrong_one_among_them_and_an_unknown_name(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(resolve, "RESOLVE_TIMEOUT", 0.0)
     with pytest.raises(AddressError, match="can't be resolved"):
         find_lighthouses("no.such.host.invalid:1")
+
+
+def test_where_a_lighthouse_has_moved_to(tmp_path: Path) -> None:
+    file = tmp_path / "lighthouse"
+    assert moved_to(str(file)) == ()
+    file.write_text("http://n2:29510\n")
+    assert moved_to(str(file)) == (Address("n2", 29510),)
+    file.write_text("no address at all")
+    assert moved_to(str(file)) == ()

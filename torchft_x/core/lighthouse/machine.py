@@ -154,6 +154,7 @@ class Lighthouse:
                 for r in self._roll
             ],
             "announced": sorted(self._roll.supervisors.groups),
+            "supervisors": self._roll.supervisors.status(now),
             "fresh": self._succession.takeover.is_open,
             "uptime": now - self._started_at,
             "min_replicas": self._config.min_replicas,

@@ -7,6 +7,7 @@ group server runs on node 0, so that one's silence is told apart from the group'
 from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
+from typing import Any
 
 from torchft_x.core.membership.failure_detector import StoppedProcess
 from torchft_x.core.messages.job import SupervisorGone, SupervisorHere
@@ -42,6 +43,14 @@ class SupervisorLiveness:
         """Those with a supervisor here, by their ids or numbers: the first quorum waits for them up to join_timeout. Who was
         drained is not waited for."""
         return self._groups.keys() - self._resting if self._resting else self._groups.keys()
+
+    def status(self, now: float) -> list[dict[str, Any]]:
+        """Of each supervisor that has a stream: group, node, host, and how many seconds ago it was heard. JSON-able."""
+        return [
+            {"group": group, "node": node, "host": place.host, "heard": now - max(place.heard.values())}
+            for group, nodes in self._groups.items()
+            for node, place in nodes.items()
+        ]
 
     def rest(self, group: str, rests: bool) -> None:
         """The group was drained, or begins again."""

@@ -19,6 +19,7 @@ class JobSettings:
 
     attempt: int
     lighthouse: str
+    lighthouse_file: str = ""  # see env.LIGHTHOUSE_FILE; empty: it can't move
     run_dir: str
     token_file: str | None
     advertise_host: str
@@ -63,6 +64,9 @@ def sidecar_environment(base: Mapping[str, str], settings: JobSettings) -> dict[
     """`base` with what every program of the job needs to find the others."""
     out = dict(base)
     out[env.LIGHTHOUSE] = settings.lighthouse
+    out.pop(env.LIGHTHOUSE_FILE, None)
+    if settings.lighthouse_file:
+        out[env.LIGHTHOUSE_FILE] = settings.lighthouse_file
     out[env.RUN_DIR] = settings.run_dir
     out[env.ATTEMPT] = str(settings.attempt)
     out[env.ADVERTISE_HOST] = settings.advertise_host

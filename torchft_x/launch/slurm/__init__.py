@@ -4,4 +4,5 @@
 * `checks`: before anything is queued. `launch`: a whole job. `submit`: some of its parts, or one anew.
 * `store`: the manifest in the run directory, and what the lighthouse is told there. `look`: what is known of a job.
 * `commands`: ``torchft_x cancel`` and ``scale`` for a run directory of Slurm's.
+* `watch/`: what starts again the parts that were lost, beside the lighthouse and the first groups.
 """

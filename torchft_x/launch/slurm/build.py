@@ -148,6 +148,10 @@ def _ours(
     command = list(command)
     if kind == "lighthouse" and own_lighthouse:
         command += ["--groups_file", str(store.folder(run_dir) / "groups.json")]
+        if (
+            env.LIGHTHOUSES not in environ
+        ):  # alone it may be begun elsewhere while the one before it still runs: a lease
+            command += ["--lease_dir", str(store.lease_folder(run_dir))]
     if kind == "trainer":
         environ = {env.GIVE_UP_CODE: "1", **environ}  # ended from outside, it is not done
         if "--groups" in command[:-1]:

@@ -100,9 +100,13 @@ class Controller:
         """Start it again, from the queue. False: it can't be, for it is gone. Never the bare id of an array: that is all of it."""
         return self._on(job, "requeue", job)
 
-    def start_now(self, job: str) -> bool:
-        """End its wait for BeginTime. False: it does not wait (any more), or it is being cleared away still: try again."""
-        return self._on(job, "update", f"JobId={job}", "StartTime=now")
+    def start_now(self, job: str, exclude: Sequence[str] | None = None) -> bool:
+        """End its wait for BeginTime. `exclude`: not on these nodes, as `exclude` does; None: as it is.
+
+        False: it does not wait (any more), or it is being cleared away still: try again.
+        """
+        words = [] if exclude is None else [f"ExcNodeList={','.join(exclude)}"]
+        return self._on(job, "update", f"JobId={job}", *words, "StartTime=now")
 
     def exclude(self, job: str, nodes: Sequence[str]) -> bool:
         """Not on these nodes; none: on any. Of a job that waits. False: it doesn't (any more)."""

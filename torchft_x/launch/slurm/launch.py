@@ -53,6 +53,7 @@ def _prepare(request: Request) -> Manifest:
     )
     store.create(manifest)
     try:
+        store.lease_folder(request.run_dir).mkdir(exist_ok=True)
         for role in request.roles:
             _write_private(folder / f"{role.how.role}.sh", role.text)
         if manifest.groups:

@@ -19,6 +19,8 @@ REPLICA = "@torchft_x_replica@"
 GROUPS = "@torchft_x_groups@"
 """Stands for the number of groups that the job has."""
 _HEAD = "#!/bin/bash\n"
+_WATCHERS = 2  # of each role, beside its first parts
+_EXCLUDE = re.compile(r'^#SBATCH --exclude="?([^"\n]+)"?\n', re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,17 +88,27 @@ def render(how: RoleScript) -> str:
             f"exec {' '.join(map(_quote, how.command))}",
             "TORCHFT_X_TASK",
             'again() { echo "$me: Slurm\'s time is nearly up; it is queued again"; scontrol requeue "$me"; }',
+            *_watch(how),
             "trap : TERM  # the step is told by Slurm, and ends in good order",
             "trap again USR1",
             f'srun {" ".join(map(shlex.quote, step))} {log} bash -c "$task" &',
             "step=$!",
             'while wait "$step"; code=$?; [ "$code" -gt 128 ] && kill -0 "$step" 2>/dev/null; do :; done',
             *_end(how),
+            *(['[ -z "$watch" ] || kill "$watch" 2>/dev/null'] if _watch(how) else []),
             f'echo "{how.role} $number (attempt $attempt) has ended with $code, $(date -Is)"',
             'exit "$code"',
             "",
         ]
     )
+
+
+def _watch(how: RoleScript) -> list[str]:
+    """Beside the lighthouse, and beside the first groups: who starts the lighthouse again must not be lost with it."""
+    if how.kind not in ("lighthouse", "trainer"):
+        return []
+    words = " ".join(map(shlex.quote, [how.python, "-m", "torchft_x", "slurm-watch", how.run_dir]))
+    return ["watch=", f'[ "$number" -ge {_WATCHERS} ] || {{ {words} & watch=$!; }}']
 
 
 def _end(how: RoleScript) -> list[str]:
@@ -126,9 +138,11 @@ def submission(
     after: Sequence[str] = (),
     said: str = "",
     groups: int = 0,
+    exclude: Sequence[str] = (),
 ) -> str:
     """The script of a role, for these of its parts. `after`: jobs that must have started. `said`: the user's own comment.
-    `groups`: that the job has by now; 0: as many as at first."""
+    `groups`: that the job has by now; 0: as many as at first. `exclude`: nodes that it shall not have, besides those that the
+    user has excluded."""
     if not script.startswith(_HEAD):
         raise ConfigError("the batch script was changed: it does not begin with #!/bin/bash.")
     text = f"{comment(app, ticket, run_dir)} {said}".rstrip()
@@ -136,7 +150,17 @@ def submission(
     lines += ["--dependency=" + ",".join(f"after:{job}" for job in after)] if after else []
     if groups:
         script = re.sub(r"^export groups=\d+$", f"export groups={groups}", script, count=1, flags=re.MULTILINE)
-    return _HEAD + "".join(f"#SBATCH {_directive(line)}\n" for line in lines) + script.removeprefix(_HEAD)
+    script = script.removeprefix(_HEAD)
+    if exclude:
+        lines.append(f"--exclude={','.join([*excluded(script), *exclude])}")
+        script = _EXCLUDE.sub("", script, count=1)  # of two the later one would count
+    return _HEAD + "".join(f"#SBATCH {_directive(line)}\n" for line in lines) + script
+
+
+def excluded(script: str) -> list[str]:
+    """What its user has excluded, in Slurm's words (``n[1-3]``)."""
+    found = _EXCLUDE.search(script)
+    return [found[1]] if found else []
 
 
 def array_range(numbers: Sequence[int], limit: int = 0) -> str:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from torchft_x.core.job.kept_groups import render
+from torchft_x.core.job.kept_groups import parse, render
 from torchft_x.core.messages.job import GroupsChanged, SupervisorFinished
 from torchft_x.core.slurm.manifest import Manifest, from_json, to_json
 from torchft_x.errors import ConfigError, TorchftXError
@@ -44,6 +44,11 @@ def folder(run_dir: str | Path) -> Path:
 
 def path_of(run_dir: str | Path) -> Path:
     return folder(run_dir) / "manifest.json"
+
+
+def lease_folder(run_dir: str | Path) -> Path:
+    """Where the lighthouse has its lease and its journal: one that is begun elsewhere must know, and be the only one."""
+    return folder(run_dir) / "lighthouse"
 
 
 def is_slurm_run(run_dir: str | Path) -> bool:
@@ -99,6 +104,14 @@ def tell_groups(manifest: Manifest, lost: Mapping[str, str] | None = None) -> No
     other = path.with_name(f".groups.{secrets.token_hex(4)}")
     other.write_text(render(GroupsChanged(wanted, ended)), "utf-8")
     os.replace(other, path)
+
+
+def lost_groups(run_dir: str | Path) -> dict[str, str]:
+    """What the lighthouse was told of them."""
+    try:
+        return {end.group: end.sentence for end in parse((folder(run_dir) / "groups.json").read_text("utf-8")).ended}
+    except (OSError, UnicodeDecodeError, ConfigError):
+        return {}
 
 
 @contextmanager

@@ -23,6 +23,10 @@ _LOOKS = 6  # for a job whose submission nobody has confirmed
 _LOOK = 1.0  # seconds between them
 
 
+class SupersededError(ConfigError):
+    """Somebody else was quicker."""
+
+
 def submit_group(controller: Controller, manifest: Manifest, group: str) -> Manifest:
     """Submit a replica group anew, as a job of its own; what it was before is in `Part.earlier`. The manifest is written.
 
@@ -42,8 +46,10 @@ def submit_parts(
     limit: int = 0,
     after: Sequence[str] = (),
     said: str = "",
+    exclude: Sequence[str] = (),
 ) -> Manifest:
-    """Parts of one role, in one array. Raises as `submit_group` does."""
+    """Parts of one role, in one array, off the nodes in `exclude`. Raises as `submit_group` does; `SupersededError` if somebody
+    else has submitted one of them since `manifest` was read."""
     (role,) = {part.role for part in parts}
     ticket = secrets.token_hex(8)
     script = read_script(parts[0].script)
@@ -58,6 +64,7 @@ def submit_parts(
         after=after,
         said=said,
         groups=sum(not part.gone for part in manifest.groups),
+        exclude=exclude,
     )
     before = {part.name: part for part in parts}
     store.change(manifest.run_dir, lambda now: _begun(now, parts, ticket))
@@ -142,6 +149,10 @@ def read_script(path: str) -> str:
 def _begun(now: Manifest, parts: Sequence[Part], ticket: str) -> Manifest:
     if now.cancelled:
         raise ConfigError(f"the job {now.app} was cancelled.")
+    for part in parts:
+        there = now.part(part.role, part.number)
+        if there is not None and (there.job, there.ticket) != (part.job, part.ticket):
+            raise SupersededError(f"{part.name} was submitted by somebody else: it is the job {there.job} now.")
     return _each(
         now, parts, lambda p: dataclasses.replace(p, job=SUBMITTING, ticket=ticket, earlier=p.jobs, gone=False)
     )

@@ -270,6 +270,7 @@ class Supervisor(BaseSupervisor):
             life=begun.life,
             folder=str(folder),
             lighthouse=self._found.url,
+            lighthouse_file=self._found.address_file,
             run_dir=str(config.run_dir or ""),
             token_file=self._found.token_file,
             advertise_host=self._host,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import socket
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ _CONNECT_TIMEOUT = 1.0  # seconds for one address
 class Found:
     addresses: tuple[Address, ...]  # all of a list, if one of them answers
     token: str | None = field(repr=False)
+    address_file: str = field(kw_only=True, default="")  # that names it when it has moved; empty: it can't move
     token_file: str | None  # where the trainer reads the same token; None: it inherits TORCHFT_X_TOKEN, or has none
 
     @property
@@ -111,7 +113,11 @@ class Locator:
             return None
         # the token is written before the address
         found = self._answers(address, f" by {self._file}")
-        return self._with_token(address, beside=self._token_file) if found else None
+        if not found:
+            return None
+        return dataclasses.replace(
+            self._with_token(address, beside=self._token_file), address_file=str(self._file.absolute())
+        )
 
     def _by_host(self) -> Found | None:
         if self._host_in is None or self._port is None:

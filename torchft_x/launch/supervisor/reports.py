@@ -53,6 +53,7 @@ def connector(group: str, node: int = 0, nodes: int = 1, *, sidecar: str = "") -
             node=node,
             nodes=nodes,
             sidecar=sidecar,
+            lighthouse_file=found.address_file,
         )
 
     return connect

@@ -90,6 +90,7 @@ class Sidecar(BaseSupervisor):
         settings = JobSettings(
             attempt=begun.attempt,
             lighthouse=self._found.url,
+            lighthouse_file=self._found.address_file,
             run_dir=str(config.run_dir or ""),
             token_file=self._found.token_file,
             advertise_host=self._host,

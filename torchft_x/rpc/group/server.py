@@ -11,10 +11,12 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import grpc.aio
 
+from torchft_x import env
 from torchft_x.core.fingerprint import Fingerprint
 from torchft_x.core.messages import group as m
 from torchft_x.core.types import JoinReason, Life, State
@@ -26,7 +28,7 @@ from torchft_x.rpc.group.service import GroupService
 from torchft_x.rpc.group.shell import GroupSettings, GroupShell, Push
 from torchft_x.rpc.transport import file_limits, grpc_options, loop
 from torchft_x.rpc.transport.notifier import Notifier
-from torchft_x.rpc.transport.resolve import find_lighthouses
+from torchft_x.rpc.transport.resolve import find_lighthouses, moved_to
 from torchft_x.rpc.transport.token import TokenCheck, check_token
 
 log = logging.getLogger(__name__)
@@ -80,6 +82,7 @@ class GroupServer:
         settings = GroupSettings(
             replica_id=replica_id,
             lighthouses=lighthouses,
+            seek=_seek(lighthouse),
             store_address=store_address,
             world_size=world_size,
             life=life or Life(started=time.time()),
@@ -269,6 +272,12 @@ class GroupServer:
         for notifier, on_revoked, on_end in self._notifiers:
             _notify(notifier, on_revoked, on_end, push)
         self._service.push(push)
+
+
+def _seek(lighthouse: str) -> Callable[[], tuple[Address, ...]] | None:
+    """For who was told the job's own lighthouse; another one, that a script names itself, is not looked for."""
+    file = env.read(env.LIGHTHOUSE_FILE)
+    return partial(moved_to, file) if file and lighthouse == env.read(env.LIGHTHOUSE) else None
 
 
 def _notify(notifier: Notifier, on_revoked: OnRevoked, on_end: OnEnd, push: Push) -> None:

@@ -60,6 +60,8 @@ class GroupSettings:
     boot_id: str
     runs_on: bool
     commit_vote: bool
+    seek: Callable[[], Sequence[Address]] | None = None
+    """Where the lighthouses are by now, see `ReconnectingStream`."""
 
 
 class GroupShell:
@@ -113,7 +115,9 @@ class GroupShell:
         ping = pb.Up(ping=pb.Ping()).SerializeToString()
         method = f"/{grpc_options.SESSION}/Session"
         first, *others = settings.lighthouses
-        self._uplink = ReconnectingStream(first, method, metadata(settings.token), ping, callbacks, others=others)
+        self._uplink = ReconnectingStream(
+            first, method, metadata(settings.token), ping, callbacks, others=others, seek=settings.seek
+        )
         self._ticker: asyncio.Task[None] | None = None  # while open
 
     # --- life ----------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable
+from functools import partial
 
 from torchft_x.errors import RefusedError, TorchftXError
 from torchft_x.net import parse_addresses
@@ -15,6 +16,7 @@ from torchft_x.rpc.codec import messages, supervisors
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options, limits, loop
 from torchft_x.rpc.transport.notifier import Notifier
+from torchft_x.rpc.transport.resolve import moved_to
 from torchft_x.rpc.transport.streams.session import Keepalive, ReconnectingStream, StreamCallbacks, rhythm
 from torchft_x.rpc.transport.token import check_token, metadata
 
@@ -38,7 +40,8 @@ class SupervisorClient:
     is malformed.
 
     With `nodes` above 1 it speaks for one node of the group: `ready` and `ended` instead of `started` and `exited`, and
-    `on_life` tells when a life begins and when it is over. With `sidecar` (a name; `group` is empty then) it speaks for
+    `on_life` tells when a life begins and when it is over. `lighthouse_file` holds the address of a lighthouse that has moved.
+    With `sidecar` (a name; `group` is empty then) it speaks for
     a program beside the groups.
     """
 
@@ -53,6 +56,7 @@ class SupervisorClient:
         node: int = 0,
         nodes: int = 1,
         sidecar: str = "",
+        lighthouse_file: str = "",
     ) -> None:
         self.group = group  # REPLICA_GROUP_ID
         self._ends: dict[str, bytes] = {}  # reports of older ends, see _shorten; changed on the loop only
@@ -83,7 +87,8 @@ class SupervisorClient:
         )
         first, *others = parse_addresses(lighthouse, what="lighthouse address")
         method, proof = f"/{grpc_options.SUPERVISE}/Supervise", metadata(check_token(token))
-        self._uplink = ReconnectingStream(first, method, proof, self._ping, callbacks, others=others)
+        seek = partial(moved_to, lighthouse_file) if lighthouse_file else None
+        self._uplink = ReconnectingStream(first, method, proof, self._ping, callbacks, others=others, seek=seek)
         loop.post(self._uplink.start)
 
     def __repr__(self) -> str:

@@ -1,12 +1,13 @@
-"""Which lighthouses a group server connects to: those given, one or several."""
+"""Which lighthouses a client connects to: those given, one or several; and where one is that has moved."""
 
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 from torchft_x import env
 from torchft_x.errors import AddressError
-from torchft_x.net import Address, check_any_resolvable, parse_addresses
+from torchft_x.net import Address, check_any_resolvable, parse_address, parse_addresses
 
 RESOLVE_TIMEOUT = 3.0
 """Seconds an unknown lighthouse name is looked up again: names of a cluster appear a moment after their pods."""
@@ -25,3 +26,12 @@ def find_lighthouses(given: str) -> tuple[Address, ...]:
             if time.monotonic() >= deadline:
                 raise
             time.sleep(0.5)
+
+
+def moved_to(file: str) -> tuple[Address, ...]:
+    """What a job's own lighthouse has written down of where it is now; empty: nothing that can be read. May block for as long
+    as the file system does."""
+    try:
+        return (parse_address(Path(file).read_text(encoding="utf-8").strip(), what=file),)
+    except (OSError, UnicodeDecodeError, AddressError):
+        return ()

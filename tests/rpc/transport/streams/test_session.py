@@ -62,7 +62,13 @@ class Owner:
     """An uplink's owner that writes down what happens."""
 
     def __init__(
-        self, port: int, token: str | None = None, *, silence: float = 60.0, others: tuple[int, ...] = ()
+        self,
+        port: int,
+        token: str | None = None,
+        *,
+        silence: float = 60.0,
+        others: tuple[int, ...] = (),
+        moved: Server | None = None,
     ) -> None:
         self.log: list[str] = []
         self.errors: list[TorchftXError] = []
@@ -76,7 +82,8 @@ class Owner:
             refused=self.errors.append,
         )
         first, *more = (Address("127.0.0.1", p) for p in (port, *others))
-        self.uplink = ReconnectingStream(first, METHOD, metadata(token), b"ping", callbacks, others=more)
+        seek = None if moved is None else lambda: [Address("127.0.0.1", moved.port)] if moved.port else []
+        self.uplink = ReconnectingStream(first, METHOD, metadata(token), b"ping", callbacks, others=more, seek=seek)
         loop.post(self.uplink.start)
 
     def _welcome(self, data: bytes) -> Keepalive:
@@ -124,6 +131,21 @@ def test_a_session_that_ends_is_made_again(server: Server) -> None:
     wait_for(lambda: owner.log.count("up") == 2, what="the second session")
     assert b"into the void" not in server.heard  # what the owner still wants it says again
     owner.close()
+
+
+def test_one_that_has_moved_is_found_where_it_is_written_down(server: Server) -> None:
+    other = Server()
+    owner = Owner(server.port, moved=other)
+    wait_for(lambda: owner.log.count("up") == 1, what="the session")
+    loop.call(server.stop(), scaled(5.0))
+    wait_for(lambda: "refused" in owner.uplink.last_failure, what="a failed reconnect")
+    loop.call(other.start(), scaled(5.0))
+    wait_for(lambda: owner.log.count("up") == 2, what="the session with the one that has moved")
+    owner.send(b"hello again")
+    wait_for(lambda: "re:hello again" in owner.log, what="its answer")
+    assert owner.uplink.address.port == other.port
+    owner.close()
+    loop.call(other.stop(), scaled(5.0))
 
 
 def test_the_lighthouse_says_how_often_to_ping() -> None:

@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 WELCOME_TIMEOUT = 5.0
 """Seconds from the first byte of a connect to the welcome."""
+_SEEK_TIMEOUT = 2.0  # seconds
 MISSED_PINGS = 5
 """So many pings in a row, at the least, without a word from the other side: the stream is broken, whatever TCP says."""
 
@@ -89,11 +90,14 @@ class ReconnectingStream:
         callbacks: StreamCallbacks,
         *,
         others: Sequence[Address] = (),
+        seek: Callable[[], Sequence[Address]] | None = None,
     ) -> None:
-        """`others`: the lighthouses after the first of a list."""
+        """`others`: the lighthouses after the first of a list. `seek`: where they are by now (empty: nobody knows), asked on
+        another thread when one can't be reached."""
         self.address = address  # of the lighthouse that is spoken to, or was last
         self.addresses = (address, *others)  # all of the list
         self.wander = FailoverPolicy(len(self.addresses))  # which of them it is
+        self._seek = seek  # see above
         self._method = method  # full name of the stream
         self._metadata = metadata  # the token
         self._ping = ping  # message without content; the other side answers it
@@ -168,6 +172,7 @@ class ReconnectingStream:
             stood = self._set_down()
             if not stood:
                 self.wander.failed(time.monotonic())
+                await self._look_anew()
             else:
                 self.wander.ended(time.monotonic())
             away = 0.0 if self.away_since is None else time.monotonic() - self.away_since
@@ -175,10 +180,22 @@ class ReconnectingStream:
             if not self._closing:
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # so that 500 groups don't come at once
 
+    async def _look_anew(self) -> None:
+        """The lighthouse may have moved to another host."""
+        if self._seek is None:
+            return
+        try:
+            found = tuple(await asyncio.wait_for(asyncio.to_thread(self._seek), _SEEK_TIMEOUT))
+        except asyncio.TimeoutError:
+            return
+        if found and found != self.addresses:
+            log.info("The lighthouse has moved to %s.", ", ".join(a.url for a in found))
+            self.addresses, self.wander = found, FailoverPolicy(len(found))
+
     def _is_a_stranger(self, error: RefusedError) -> bool:
         """Whether another program has got the address of a lighthouse that was lost: the next of the list may serve. A list that
         nobody has ever answered is wrong, though."""
-        several = len(self.addresses) > 1 and self._has_stood and self._outbox is None
+        several = (len(self.addresses) > 1 or self._seek is not None) and self._has_stood and self._outbox is None
         return several and isinstance(error, (StrangerError, TokenError))
 
     def _set_down(self) -> bool:

@@ -1,0 +1,252 @@
+"""What a fault on a real Slurm costs: docs/slurm_faults.md.
+
+    python scripts/slurm_faults.py [FAULT ...] [--repeat N] [--out docs/bench/slurm.json]
+
+Three groups and a lighthouse train on five nodes that are network namespaces of this machine, under a Slurm with its own
+times (SlurmdTimeout 300 s, cred_expire 120 s). One fault after the other strikes the same job. Needs root and Slurm's
+daemons. All parameters of all groups are compared at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.e2e.jobs import SMALL  # noqa: E402
+from tests.slurm_hosts import SlurmHosts, missing, slurm_hosts  # noqa: E402
+from tests.slurm_job import SlurmFtJob, on  # noqa: E402
+from torchft_x.observe.report import commits, workers  # noqa: E402
+
+GROUPS = 3
+NODES = 5
+PACE = 0.1  # seconds of a step
+LIMIT = 180.0  # seconds for a job to be whole again
+_LOOK = 0.05
+
+
+class Bench:
+    """One job and its cluster."""
+
+    def __init__(self, hosts: SlurmHosts, job: SlurmFtJob) -> None:
+        self.hosts = hosts
+        self.job = job
+        self.repairs: list[Callable[[], object]] = []  # after a fault, for the next one
+        self.faults: dict[str, Callable[[], str]] = {
+            "process": self._process,
+            "supervisor": self._supervisor,
+            "slurmd": self._slurmd,
+            "node down": self._down,
+            "power": self._power,
+            "partition": self._partition,
+            "lighthouse's node": self._lighthouse,
+            "controller restarted": self._controller,
+            "array requeued": self._requeued,
+        }
+
+    def measure(self, kind: str) -> dict[str, Any]:
+        """Strike, wait until all groups train together again, put it right."""
+        self._whole(time.time())
+        began = time.time()
+        struck = self.faults[kind]()
+        if kind == "slurmd":  # Slurm finds out after minutes, and nobody else needs to
+            time.sleep(20.0)
+        whole = self._whole(began, struck)
+        if kind == "lighthouse's node":  # all train on without it
+            whole = self._served(began)
+        time.sleep(2.0)
+        survivors = [str(g) for g in range(GROUPS) if str(g) != struck]
+        found = {
+            "fault": kind,
+            "pause": round(max(self._pause(g, began) for g in survivors), 2),
+            "whole": round(whole - began, 1),
+            "lost": self._lost(survivors, began),
+        }
+        while self.repairs:
+            self.repairs.pop()()
+        return found
+
+    # --- faults: each returns the group that is struck, or '' ------------------------------------------------------------
+
+    def _process(self) -> str:
+        worker = next(w for w in workers(self.job.events()) if w.group == "1")
+        self.hosts.kill(self.job.node("trainer/1"), worker.pid)
+        return "1"
+
+    def _supervisor(self) -> str:
+        told = [e for e in self.job.events() if e.get("role") == "supervisor" and e.get("group") == "1"]
+        self.hosts.kill(self.job.node("trainer/1"), int(told[-1]["pid"]))
+        return "1"
+
+    def _slurmd(self) -> str:
+        node = self.job.node("trainer/1")
+        self.hosts.kill_slurmd(node)
+        self.repairs.append(lambda: self.hosts.restart_slurmd(node))
+        return ""
+
+    def _down(self) -> str:
+        node = self.job.node("trainer/1")
+        self.hosts.set_down(node)
+        self.repairs.append(lambda: self._resume(node))
+        return "1"
+
+    def _power(self) -> str:
+        node = self.job.node("trainer/1")
+        self.hosts.lose_power(node)
+        self.repairs.append(lambda: self._boot(node))
+        return "1"
+
+    def _partition(self) -> str:
+        node = self.job.node("trainer/1")
+        self.hosts.cut(node)
+        self.repairs.append(lambda: self._mend(node))
+        return "1"
+
+    def _lighthouse(self) -> str:
+        node = self.job.node("lighthouse/0")
+        self.address = self._address()
+        self.hosts.lose_power(node)
+        self.repairs.append(lambda: self._boot(node))
+        return ""
+
+    def _controller(self) -> str:
+        self.hosts.restart_controller()
+        return ""
+
+    def _requeued(self) -> str:
+        self.hosts.run("scontrol", "requeue", self.job.rows()["trainer/2"].array)
+        return "2"
+
+    # --- looks ---------------------------------------------------------------------------------------------------------
+
+    def _whole(self, since: float, struck: str = "") -> float:
+        """When all groups have committed together again, unix seconds; `struck` with a process that began after `since`."""
+        deadline = time.monotonic() + LIMIT
+        while time.monotonic() < deadline:
+            new = [e for e in commits(self.job.events()) if float(e["t"]) > since and e.get("participants") == GROUPS]
+            lives = {e["pid"] for e in self.job.events() if e.get("event") == "joined" and float(e["t"]) > since}
+            for e in new:
+                if not struck or (str(e["group"]) == struck and e["pid"] in lives):
+                    return float(e["t"])
+            time.sleep(_LOOK)
+        raise SystemExit(f"not whole after {LIMIT:g} s:\n{self.job.output()}")
+
+    def _served(self, since: float) -> float:
+        deadline = time.monotonic() + LIMIT
+        while time.monotonic() < deadline:
+            for e in self.job.events():
+                if e.get("role") == "lighthouse" and e.get("event") == "start" and float(e["t"]) > since:
+                    return float(e["t"])
+            time.sleep(_LOOK)
+        raise SystemExit(f"no lighthouse after {LIMIT:g} s:\n{self.job.output()}")
+
+    def _pause(self, group: str, since: float) -> float:
+        times = [float(e["t"]) for e in commits(self.job.events(), group=group) if float(e["t"]) > since - 1.0]
+        return max((b - a for a, b in pairwise(times)), default=float("inf"))
+
+    def _lost(self, survivors: list[str], since: float) -> int:
+        """Gradients of survivors that were computed and thrown away."""
+        events = self.job.events()
+        return sum(
+            e.get("event") == "drop" and str(e.get("group")) in survivors and float(e["t"]) > since for e in events
+        )
+
+    def _address(self) -> str:
+        return (self.job.run_dir / "lighthouse").read_text()
+
+    # --- repairs -------------------------------------------------------------------------------------------------------
+
+    def _boot(self, node: str) -> None:
+        self.hosts.power_on(node)
+        self._settle(node)
+
+    def _mend(self, node: str) -> None:
+        self.hosts.mend(node)
+        self._settle(node)
+
+    def _resume(self, node: str) -> None:
+        self.hosts.resume(node)
+        self._settle(node)
+
+    def _settle(self, node: str) -> None:
+        """Slurm would give it work."""
+        deadline = time.monotonic() + LIMIT
+        while self.hosts.run("sinfo", "-h", "-n", node, "-o", "%T") != "idle":
+            if time.monotonic() > deadline:  # it has not noticed that it was away
+                self.hosts.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=bench")
+                self.hosts.resume(node)
+                deadline = time.monotonic() + LIMIT
+            time.sleep(0.5)
+
+
+def one_job(kinds: list[str]) -> tuple[list[dict[str, Any]], str]:
+    """Every fault once; and what the comparison of all parameters has said."""
+    folder = Path(tempfile.mkdtemp(prefix="slurm-"))
+    found = []
+    try:
+        with slurm_hosts(folder / "c", NODES, stock=True) as hosts:
+            on(hosts)
+            job = SlurmFtJob(hosts, folder, GROUPS)
+            dumps = folder / "dumps"
+            job.submit(["--steps", "1000000", "--pace", str(PACE), "--dump-params", str(dumps), *SMALL], retries=100)
+            bench = Bench(hosts, job)
+            for kind in kinds:
+                found.append(bench.measure(kind))
+                print(json.dumps(found[-1] | {"load": os.getloadavg()[0]}), flush=True)
+            hosts.run("scancel", "--me")
+        check = [sys.executable, str(ROOT / "scripts/check_params.py"), str(dumps)]
+        said = subprocess.run(check, capture_output=True, text=True)
+        return found, f"{said.returncode}: {said.stdout.strip()}{said.stderr.strip()}"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def table(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Medians and worst of each fault."""
+    out = []
+    for kind in dict.fromkeys(row["fault"] for row in rows):
+        mine = [row for row in rows if row["fault"] == kind]
+        line: dict[str, Any] = {"fault": kind, "n": len(mine)}
+        for name in ("pause", "whole", "lost"):
+            values = [row[name] for row in mine]
+            line[name] = {"median": round(statistics.median(values), 2), "worst": max(values)}
+        out.append(line)
+    return out
+
+
+def main() -> None:
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("faults", nargs="*")
+    p.add_argument("--repeat", type=int, default=1)
+    p.add_argument("--out", type=Path)
+    args = p.parse_args()
+    if sentence := missing():
+        raise SystemExit(sentence)
+    rows: list[dict[str, Any]] = []
+    checks = []
+    known = list(Bench(None, None).faults)  # type: ignore[arg-type]
+    for _ in range(args.repeat):
+        found, said = one_job(args.faults or known)
+        rows += found
+        checks.append(said)
+        print(said, flush=True)
+        if args.out is not None:
+            result = {"groups": GROUPS, "pace": PACE, "load": os.getloadavg()[0], "table": table(rows), "runs": rows}
+            args.out.write_text(json.dumps({**result, "parameters": checks}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+from torchft_x.core.slurm.turn import STALE, Turn
+
+
+def test_one_of_two_asks_and_the_other_goes_on_when_its_note_stands_still() -> None:
+    a, b = Turn("a"), Turn("b")
+    assert a.mine("", 0.0)
+    note = a.note()
+    for t in range(1, 20):
+        assert a.mine(note, float(t))
+        assert not b.mine(note, float(t))
+        note = a.note()
+    assert not b.mine(note, 20.0)
+    assert not b.mine(note, 20.0 + STALE - 0.1)
+    assert b.mine(note, 20.0 + STALE)
+    note = b.note()
+    assert not a.mine(note, 24.0)  # it was stopped, and goes on
+
+
+def test_a_note_from_before_keeps_nobody_for_long() -> None:
+    turn = Turn("a")
+    assert not turn.mine("older 17", 5.0)
+    assert turn.mine("older 17", 5.0 + STALE)

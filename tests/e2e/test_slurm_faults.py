@@ -1,0 +1,83 @@
+"""Lost nodes of a real Slurm with its own times, whose nodes are hosts: the others train on, and the group comes back by itself."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.jobs import BIN, ROOT, SMALL
+from tests.slurm_hosts import SlurmHosts, missing, slurm_hosts
+from tests.slurm_job import SlurmFtJob
+from tests.util import scaled
+from torchft_x.launch.slurm import store
+from torchft_x.observe.report import commits
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+
+@pytest.fixture
+def hosts(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmHosts]:
+    if sentence := missing():
+        pytest.skip(sentence)
+    folder = Path(tempfile.mkdtemp(prefix="slurm-"))  # pytest's own path is too long for a socket
+    try:
+        with slurm_hosts(folder / "c", 4, stock=True) as cluster:
+            for name, value in cluster.environ.items():
+                monkeypatch.setenv(name, value)
+            yield cluster
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def commits_of(job: SlurmFtJob, group: str, after: float = 0.0) -> list[float]:
+    return [float(e["t"]) for e in commits(job.events()) if str(e.get("group")) == group and float(e["t"]) > after]
+
+
+def test_groups_whose_nodes_are_lost_come_back_elsewhere(hosts: SlurmHosts) -> None:
+    """First without a word (Slurm would notice after minutes), then by an administrator (Slurm would let it wait for 121 s)."""
+    job = SlurmFtJob(hosts, hosts.folder.parent, groups=2)
+    dumps = job.run_dir.parent / "dumps"
+    job.submit(["--steps", "100000", "--pace", "0.1", "--dump-params", str(dumps), *SMALL])
+    job.wait_until_training(2)
+    nodes = {name: row.nodes[0] for name, row in job.rows().items()}
+    (spare,) = set(hosts.nodes) - set(nodes.values())
+    first = store.read(job.run_dir).group("1")
+    assert first is not None
+
+    lost = time.time()
+    hosts.lose_power(nodes["trainer/1"])
+    job.wait_for(lambda: len(commits_of(job, "1", lost)) > 10, 100, "group 1 after its node has lost its power")
+    back = commits_of(job, "1", lost)[0]
+    assert job.node("trainer/1") == spare
+    assert len([t for t in commits_of(job, "0", lost) if t < back]) > 10  # it went on meanwhile
+    again = store.read(job.run_dir).group("1")
+    assert again is not None
+    assert again.earlier == (first.job,)
+
+    hosts.power_on(nodes["trainer/1"])
+    hosts.wait_until_up(nodes["trainer/1"])
+    down = time.time()
+    hosts.set_down(nodes["trainer/0"])
+    job.wait_for(lambda: len(commits_of(job, "0", down)) > 10, 100, "group 0 after its node was set down")
+    row = job.rows()["trainer/0"]
+    assert (row.job, row.restarts, row.nodes) == (f"{first.job.partition('_')[0]}_0", 1, (nodes["trainer/1"],))
+    assert job.rows()["trainer/1"].restarts == 0
+
+    hosts.run("scancel", *store.read(job.run_dir).jobs)
+    job.wait_for(job.over, 60, "the end of the job")
+    said = check_params(dumps)
+    assert said.returncode == 0, said.stdout + said.stderr
+
+
+def check_params(dumps: Path) -> subprocess.CompletedProcess[str]:
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{BIN}:{os.environ.get('PATH', '')}"}
+    command = [sys.executable, str(ROOT / "scripts/check_params.py"), str(dumps)]
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=scaled(60))

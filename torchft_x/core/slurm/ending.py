@@ -1,0 +1,40 @@
+"""What the end of a part's job says: its own last word, somebody's will, or neither."""
+
+from __future__ import annotations
+
+from torchft_x.core.slurm.queue import Row
+
+NO_WORD = "no word"
+"""`ending`: it ended as if by its own word; whether it had one, its lighthouse knows."""
+_WORDS = (1, 2)  # exit codes of a supervisor that has given up; 2: a mistake that starting again would repeat
+_BY_PEOPLE = ("CANCELLED", "REVOKED", "DEADLINE")
+
+
+def ending(row: Row, kind: str) -> tuple[str, str]:
+    """Of a row that is over: ``lost``, ``anew``, `NO_WORD` or empty (nothing is to be done), and why, a clause.
+
+    `kind`: as of `Part`. An exit code above 128 is nobody's word: the batch script tells so of a supervisor that was killed.
+    """
+    word = row.state.split()[0].split("+")[0].upper() if row.state else ""
+    if word in _BY_PEOPLE:
+        return (
+            "lost",
+            f"its job {row.job} was cancelled by Slurm's means" if word != "DEADLINE" else "its deadline passed",
+        )
+    if word == "COMPLETED":
+        return (
+            (NO_WORD, f"its job {row.job} has ended without a word to the lighthouse")
+            if kind == "trainer"
+            else ("", "")
+        )
+    if word == "FAILED" and row.reason in ("", "None", "NonZeroExitCode", "RaisedSignal") and row.exit_code in _WORDS:
+        if kind != "trainer":
+            return "", ""
+        if row.exit_code == 2:
+            return "lost", f"its job {row.job} ended with code 2, a mistake that another start would repeat"
+        return NO_WORD, f"its job {row.job} ended with code 1 and no word to the lighthouse"
+    if word == "FAILED" and kind not in ("trainer", "lighthouse") and row.exit_code <= 128:
+        return "", ""
+    code = f", exit code {row.exit_code}" if row.exit_code else ""
+    reason = f", {row.reason}" if row.reason not in ("", "None", "NonZeroExitCode") else ""
+    return "anew", f"its job {row.job} ended as {word or 'unknown'}{reason}{code}"

@@ -1,0 +1,126 @@
+"""What the rules have decided, carried out by Slurm's commands and in the run directory; and what is said of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from torchft_x.core.slurm import actions as a
+from torchft_x.core.slurm.manifest import SUBMITTING, Manifest, Part
+from torchft_x.core.slurm.queue import expand_nodes
+from torchft_x.core.slurm.restart import Restarts
+from torchft_x.errors import ConfigError, TorchftXError
+from torchft_x.launch.slurm import store
+from torchft_x.launch.slurm.controller import Controller, SlurmError
+from torchft_x.launch.slurm.script import excluded
+from torchft_x.launch.slurm.submit import SupersededError, read_script, settle, submit_parts
+
+
+class Speaker:
+    """Each trouble is said once, as long as it lasts."""
+
+    def __init__(self) -> None:
+        self._troubles: dict[str, str] = {}  # what is wrong now, by what it concerns
+
+    def trouble(self, what: str, sentence: str) -> None:
+        if self._troubles.get(what) != sentence:
+            self._troubles[what] = sentence
+            self.say(sentence)
+
+    def fine(self, what: str) -> None:
+        if self._troubles.pop(what, None) is not None and what in ("slurm", "lighthouse"):
+            self.say(f"{'Slurm' if what == 'slurm' else 'the lighthouse'} answers again")
+
+    def say(self, text: str) -> None:
+        print(f"{time.strftime('%H:%M:%S')} torchft_x slurm-watch: {text.rstrip('.')}.", flush=True)
+
+
+class Errands:
+    """Of one watcher."""
+
+    def __init__(self, run_dir: Path, controller: Controller, rules: Restarts, speaker: Speaker) -> None:
+        self._run_dir = run_dir
+        self._controller = controller
+        self._rules = rules
+        self._speaker = speaker
+
+    def run(self, action: a.Action, manifest: Manifest) -> None:
+        """What fails is said, and comes again with the next look."""
+        try:
+            if isinstance(action, a.Anew):
+                self._submit(action, manifest)
+            elif isinstance(action, a.Kick):
+                self._kick(action)
+            elif isinstance(action, a.Release):
+                self._exclude(action.part, action.exclude)
+                if self._controller.release(action.part.job):
+                    self._speaker.say(f"{action.part.name}: its launch had failed; job {action.part.job} is released")
+            elif isinstance(action, a.Lift):
+                self._exclude(action.part, ())
+                self._speaker.say(f"{action.part.name}: no other node is free; job {action.part.job} may use any again")
+            elif isinstance(action, a.Cancel):
+                self._controller.cancel(action.jobs)
+            elif isinstance(action, a.TellLost):
+                self._tell(action)
+            elif isinstance(action, a.Settle):
+                settle(self._controller, self._run_dir)
+        except (TorchftXError, OSError) as e:
+            self._speaker.trouble(type(action).__name__, str(e))
+        else:
+            self._speaker.fine(type(action).__name__)
+
+    def _submit(self, action: a.Anew, manifest: Manifest) -> None:
+        part = action.part
+        try:
+            now = self._submitted(manifest, part, action.exclude)
+        except SupersededError:
+            return
+        except (SlurmError, ConfigError):
+            self._rules.refused(part, time.monotonic())
+            raise
+        self._rules.submitted(part)
+        new = now.part(part.role, part.number)
+        off = f", not on {', '.join(action.exclude)}" if action.exclude else ""
+        self._speaker.say(f"{part.name}: {action.why}; submitted anew as job {new.job if new else '?'}{off}")
+        if part.job != SUBMITTING:
+            self._controller.cancel([part.job])
+
+    def _submitted(self, manifest: Manifest, part: Part, exclude: Sequence[str]) -> Manifest:
+        if exclude:
+            try:
+                return submit_parts(self._controller, manifest, [part], exclude=exclude)
+            except SlurmError as e:
+                if e.uncertain:
+                    raise
+                self._speaker.say(f"{part.name}: Slurm does not take it without {', '.join(exclude)} ({e})")
+        return submit_parts(self._controller, manifest, [part])
+
+    def _kick(self, action: a.Kick) -> None:
+        part = action.part
+        if not action.exclude:
+            done = self._controller.start_now(part.job)
+        else:
+            try:
+                done = self._controller.start_now(part.job, [*_own_excluded(part), *action.exclude])
+            except SlurmError:  # there are no other nodes
+                done = self._controller.start_now(part.job)
+        if done:
+            off = f", not on {', '.join(action.exclude)}" if action.exclude else ""
+            self._speaker.say(f"{part.name}: job {part.job} was requeued; it need not wait for its BeginTime{off}")
+
+    def _exclude(self, part: Part, nodes: Sequence[str]) -> None:
+        self._controller.exclude(part.job, [*_own_excluded(part), *nodes])
+
+    def _tell(self, action: a.TellLost) -> None:
+        store.tell_groups(store.read(self._run_dir), action.lost)
+        for name, why in action.lost.items():
+            self._speaker.say(f"group {name} is given up: {why}")
+
+
+def _own_excluded(part: Part) -> list[str]:
+    """What the user has excluded."""
+    try:
+        return [node for text in excluded(read_script(part.script)) for node in expand_nodes(text)]
+    except ConfigError:
+        return []

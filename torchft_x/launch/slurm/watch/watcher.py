@@ -1,0 +1,176 @@
+"""``torchft_x slurm-watch RUN_DIR``: starts again what a job of slurm_ft has lost, while the job lasts.
+
+It needs no rights but its user's, and runs in the jobs themselves: beside the lighthouse, and beside the first groups. One of
+them asks Slurm, once a second; the others look at its note. The rules are in `core.slurm.restart`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from torchft_x import env
+from torchft_x.arguments import Parser
+from torchft_x.core.slurm import actions as a
+from torchft_x.core.slurm.manifest import Manifest
+from torchft_x.core.slurm.restart import Restarts
+from torchft_x.core.slurm.turn import Turn
+from torchft_x.errors import AddressError, TorchftXError
+from torchft_x.launch.slurm import store
+from torchft_x.launch.slurm.controller import Controller
+from torchft_x.launch.slurm.watch.errands import Errands, Speaker
+from torchft_x.net import Address, parse_address
+from torchft_x.rpc.status_query import lighthouse_status
+
+EACH = 1.0
+"""Seconds between two questions to Slurm, at the least."""
+_ANSWER = 1.5  # seconds for the lighthouse to answer
+_PATIENCE = 10.0  # seconds for a command of Slurm's
+
+
+def main(_command: str, argv: list[str]) -> int:
+    """The exit code."""
+    parser = Parser(
+        prog="torchft_x slurm-watch",
+        description="Start again what a job of slurm_ft has lost. The job's own scripts run this; another one does no harm.",
+    )
+    parser.add_argument("run_dir", type=Path, help="of the job")
+    args = parser.parse_args(argv)
+    try:
+        return Watcher(args.run_dir, Controller(timeout=_PATIENCE)).run()
+    except KeyboardInterrupt:
+        return 130
+    except TorchftXError as e:
+        print(f"torchft_x slurm-watch: {e}", file=sys.stderr)
+        return 2
+
+
+class Watcher:
+    """Raises `ManifestError` if there is no such job."""
+
+    def __init__(self, run_dir: Path, controller: Controller) -> None:
+        self._run_dir = run_dir
+        self._controller = controller
+        store.read(run_dir)
+        self._rules = Restarts()
+        self._turn = Turn(f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}")
+        self._note = store.folder(run_dir) / "watcher"
+        self._speaker = Speaker()
+        self._errands = Errands(run_dir, controller, self._rules, self._speaker)
+        self._my_turn = False
+        self._memory = store.folder(run_dir) / "watcher.json"
+        self._remembered = ""  # what stands there, of mine
+
+    def run(self) -> int:
+        """Until the job is over; then 0."""
+        while True:
+            began = time.monotonic()
+            try:
+                if not self._turn.mine(self._read_note(), began):
+                    self._my_turn = False
+                elif not self._look():
+                    return 0
+            except store.ManifestError as e:
+                if e.missing:  # the run directory was removed
+                    return 0
+                self._speaker.trouble("manifest", str(e))
+            except TorchftXError as e:
+                self._speaker.trouble("slurm", str(e))
+            time.sleep(max(0.05, EACH - (time.monotonic() - began)))
+
+    def _look(self) -> bool:
+        """Ask, decide, act; False: the job is over."""
+        manifest = store.read(self._run_dir)
+        if manifest.cancelled or manifest.outcome is not None:
+            return False
+        rows = self._controller.rows(app=manifest.app)
+        self._speaker.fine("slurm")
+        self._write_note()
+        nodes: dict[str, str] = {}
+        if self._rules.wants_nodes(manifest, rows):
+            nodes = self._controller.node_states()
+            time.sleep(EACH)  # that was another question
+        heard = self._heard(manifest) if manifest.own_lighthouse else None
+        for action in self._rules.look(manifest, rows, heard, nodes, time.monotonic()):
+            if isinstance(action, a.Over):
+                return False
+            self._errands.run(action, manifest)
+        self._remember()
+        return True
+
+    # --- what there is -------------------------------------------------------------------------------------------------
+
+    def _read_note(self) -> str:
+        try:
+            return self._note.read_text("utf-8")
+        except (OSError, UnicodeDecodeError):
+            return ""
+
+    def _write_note(self) -> None:
+        """Only after Slurm has answered: who can't reach it must not keep others from asking."""
+        if not self._my_turn:
+            self._my_turn = True
+            unix = time.time() - time.monotonic()
+            self._rules.recall(_read_json(self._memory), unix, store.lost_groups(self._run_dir))
+            self._speaker.say(f"watches over the job in {self._run_dir}")
+        self._write(self._note, self._turn.note(), "other watchers will ask Slurm, too")
+
+    def _remember(self) -> None:
+        text = json.dumps(self._rules.remember(time.time() - time.monotonic()))
+        if text != self._remembered and self._write(self._memory, text, "another watcher will know less"):
+            self._remembered = text
+
+    def _write(self, path: Path, text: str, otherwise: str) -> bool:
+        other = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        try:
+            other.write_text(text, "utf-8")
+            os.replace(other, path)
+        except OSError as e:
+            self._speaker.trouble(path.name, f"{path} can't be written ({e.strerror}): {otherwise}.")
+            return False
+        self._speaker.fine(path.name)
+        return True
+
+    def _heard(self, manifest: Manifest) -> a.Heard | None:
+        """From the lighthouse that serves."""
+        why = "no address is written down yet"
+        for address in lighthouses(self._run_dir):
+            try:
+                token = env.read_token_file(manifest.token_file, manifest.token_file)
+                found = a.heard_from(lighthouse_status(address, token, _ANSWER))
+            except (TorchftXError, ValueError) as e:
+                why = str(e)
+                continue
+            self._speaker.fine("lighthouse")
+            return found
+        self._speaker.trouble("lighthouse", f"the lighthouse does not answer: {why}")
+        return None
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def lighthouses(run_dir: Path) -> list[Address]:
+    """What is written down of where they are."""
+    several = run_dir / "lighthouses"
+    try:
+        names = sorted(entry.name for entry in several.iterdir() if entry.name.isdigit())
+    except OSError:
+        names = []
+    found = []
+    for file in [several / name for name in names] or [run_dir / "lighthouse"]:
+        try:
+            found.append(parse_address(file.read_text("utf-8").strip(), what=str(file)))
+        except (OSError, UnicodeDecodeError, AddressError):
+            continue
+    return found
