@@ -17,6 +17,7 @@ The packages, bottom up; each imports only from those above it (`WALLS` in tests
     admission     whose words count, and who may join?
     restart       when may a lighthouse that has just started form a quorum?
     training      how does a trainer pace itself?
+    slurm         what does Slurm's queue say of a job's parts, and what does that mean?
     lighthouse    who trains together, and how far may they run?
     view          what are people shown of it?
 

@@ -83,10 +83,10 @@ def test_a_killed_part_is_submitted_anew_and_a_cancelled_one_is_respected(watchi
     first = store.read(watching).groups
 
     def sleepers() -> list[int]:
-        found = [pid for pid in slurm.processes() if _words(pid) == ["sleep", "600"]]
-        return [pid for pid in found if _variable(pid, "number") == "1"]
+        alive = [pid for pid in slurm.processes() if _words(pid) == ["sleep", "600"]]
+        return [pid for pid in alive if _variable(pid, "number") == "1"]
 
-    sleeper = wait_for(sleepers, 30, "the program of group 1")[0]
+    sleeper = wait_for(sleepers, 20, "group 1's process, which comes after Slurm has said so")[0]
     subprocess.run(["kill", "-9", str(sleeper)], check=True)
     wait_for(lambda: store.read(watching).groups[1].earlier == (first[1].job,), 30, f"another job: {log.read_text()}")
     wait_for(lambda: states() == ["RUNNING", "RUNNING"], 30, "it to run")
