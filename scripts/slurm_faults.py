@@ -36,6 +36,7 @@ NODES = 5
 PACE = 0.1  # seconds of a step
 LIMIT = 180.0  # seconds for a job to be whole again
 _LOOK = 0.05
+_NOTICES = 8.0  # seconds for Slurm to see by itself that a node is back
 
 
 class Bench:
@@ -183,12 +184,12 @@ class Bench:
 
     def _settle(self, node: str) -> None:
         """Slurm would give it work."""
-        deadline = time.monotonic() + LIMIT
+        asked = time.monotonic()
         while self.hosts.run("sinfo", "-h", "-n", node, "-o", "%T") != "idle":
-            if time.monotonic() > deadline:  # it has not noticed that it was away
-                self.hosts.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=bench")
+            if time.monotonic() > asked + _NOTICES:  # it would notice after minutes that the node was away
+                self.hosts.set_down(node)
                 self.hosts.resume(node)
-                deadline = time.monotonic() + LIMIT
+                asked = time.monotonic()
             time.sleep(0.5)
 
 

@@ -97,7 +97,7 @@ def test_a_killed_part_is_submitted_anew_and_a_cancelled_one_is_respected(watchi
     assert "cancelled" in store.lost_groups(watching)["0"]
     assert store.read(watching).groups[0] == first[0]
     said = log.read_text()
-    assert said.count("watches over") == 1  # the other one stood by
+    assert said.count("submitted anew") == 1  # by one of the two
     assert "trainer/1: its job" in said
     assert "exit code 137; submitted anew as job" in said
 
