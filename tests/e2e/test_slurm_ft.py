@@ -66,6 +66,9 @@ class Shell:
     def wait_until_training(self, groups: int = 2) -> None:
         wait_for(lambda: training_together(self.events(), groups), 90, f"{groups} groups train together: {self.logs()}")
 
+    def wait_until_over(self) -> None:
+        wait_for(lambda: not self.queued(), 120, f"the job's end: {self.logs()}")
+
     def logs(self) -> str:
         return "".join(path.read_text(errors="replace") for path in store.folder(self.run_dir).glob("logs/*"))
 
@@ -122,8 +125,8 @@ def test_from_the_submission_to_the_cancel(shell: Shell) -> None:
 
 def test_a_job_that_finishes_has_succeeded_and_its_output_can_be_read(shell: Shell) -> None:
     shell.run("--steps", "20", options=TOGETHER)
-    wait_for(lambda: shell.state() == "SUCCEEDED", 120, "its end")
-    assert shell.queued() == []
+    shell.wait_until_over()
+    assert shell.state() == "SUCCEEDED", shell.logs()
     said = shell.torchx("log", shell.handle + "/trainer/0")
     assert re.search(r"step +20 \| loss .* groups 2", said.stdout), said.stdout + said.stderr
     for path in (store.folder(shell.run_dir) / "logs").iterdir():
@@ -138,7 +141,7 @@ def test_a_group_over_two_nodes(shell: Shell) -> None:
     sizes = ("--nodes_per_replica", "2", "--workers_per_replica", "2", "--replicas", "1")
     done = shell.run("--steps", "20", options=sizes)
     assert done.returncode == 0, done.stderr
-    wait_for(lambda: shell.state() in ("SUCCEEDED", "FAILED"), 120, "its end")
+    shell.wait_until_over()
     assert shell.state() == "SUCCEEDED", shell.logs()
     names = {path.name.partition(".")[0] for path in (store.folder(shell.run_dir) / "logs").glob("*-r0.log")}
     assert names == {"lighthouse-0-0", "trainer-0-0", "trainer-0-1"}
