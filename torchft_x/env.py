@@ -59,6 +59,10 @@ FRAGMENT_SYNC_DELAY = "TORCHFT_X_FRAGMENT_SYNC_DELAY"
 QUANTIZE = "TORCHFT_X_QUANTIZE"
 ISLANDS = "TORCHFT_X_ISLANDS"  # "1": rank 0 of a group exchanges for all of its ranks
 GIVE_UP_CODE = "TORCHFT_X_GIVE_UP_CODE"  # of a supervisor whose group is over, so that it is not started again
+FENCE_FILE = (
+    "TORCHFT_X_FENCE_FILE"  # of a supervisor: a file with the name of its newest start; with another one in it, it ends
+)
+FENCE = "TORCHFT_X_FENCE"  # the name of this start
 REPLACED_WITHIN = "TORCHFT_X_REPLACED_WITHIN"  # seconds the scheduler may take to start a process of the job (again)
 WORKER_SERVER = "TORCHFT_X_WORKER_SERVER"  # "0": nothing is collected of trainers that hang or die; "1": they have torch's server, too
 PRIVATE = "TORCHFT_X_PRIVATE"  # to a trainer: the folder of this host in which its supervisor looks and asks

@@ -17,8 +17,12 @@ from tests.e2e.jobs import BIN, ROOT, SMALL
 from tests.slurm_hosts import SlurmHosts, missing, slurm_hosts
 from tests.slurm_job import SlurmFtJob
 from tests.util import scaled
+from torchft_x import env
+from torchft_x.errors import TorchftXError
 from torchft_x.launch.slurm import store
+from torchft_x.net import parse_address
 from torchft_x.observe.report import commits
+from torchft_x.rpc.status_query import lighthouse_status
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -42,7 +46,8 @@ def commits_of(job: SlurmFtJob, group: str, after: float = 0.0) -> list[float]:
 
 
 def test_groups_whose_nodes_are_lost_come_back_elsewhere(hosts: SlurmHosts) -> None:
-    """First without a word (Slurm would notice after minutes), then by an administrator (Slurm would let it wait for 121 s)."""
+    """First without a word (Slurm would notice after minutes), then by an administrator (Slurm would let it wait for 121 s); and
+    then the lighthouse's."""
     job = SlurmFtJob(hosts, hosts.folder.parent, groups=2)
     dumps = job.run_dir.parent / "dumps"
     job.submit(["--steps", "100000", "--pace", "0.1", "--dump-params", str(dumps), *SMALL])
@@ -71,10 +76,30 @@ def test_groups_whose_nodes_are_lost_come_back_elsewhere(hosts: SlurmHosts) -> N
     assert (row.job, row.restarts, row.nodes) == (f"{first.job.partition('_')[0]}_0", 1, (nodes["trainer/1"],))
     assert job.rows()["trainer/1"].restarts == 0
 
+    hosts.resume(nodes["trainer/0"])
+    hosts.wait_until_up(nodes["trainer/0"])
+    address = (job.run_dir / "lighthouse").read_text()
+    hosts.lose_power(nodes["lighthouse/0"])
+    job.wait_for(lambda: supervisors_at_the_lighthouse(job) == {"0", "1"}, 100, "both groups at another lighthouse")
+    assert (job.run_dir / "lighthouse").read_text() != address
+    assert job.node("lighthouse/0") == nodes["trainer/0"]
+    moved = time.time()
+    job.wait_for(lambda: all(commits_of(job, group, moved) for group in "01"), 60, "both groups to train on")
+
     hosts.run("scancel", *store.read(job.run_dir).jobs)
     job.wait_for(job.over, 60, "the end of the job")
     said = check_params(dumps)
     assert said.returncode == 0, said.stdout + said.stderr
+
+
+def supervisors_at_the_lighthouse(job: SlurmFtJob) -> set[str]:
+    """Groups; none while it does not answer."""
+    try:
+        address = parse_address((job.run_dir / "lighthouse").read_text().strip())
+        status = lighthouse_status(address, env.read_token_file(str(job.run_dir / "token"), "token"), 1.0)
+        return {one["group"] for one in status["supervisors"]}
+    except (TorchftXError, KeyError):
+        return set()
 
 
 def check_params(dumps: Path) -> subprocess.CompletedProcess[str]:

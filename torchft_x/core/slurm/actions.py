@@ -97,6 +97,8 @@ Action = Kick | Release | Lift | Anew | Cancel | TellLost | Settle | Over
 
 def heard_from(status: Mapping[str, Any]) -> Heard:
     """From the lighthouse's answer. Raises ValueError if it is of another shape."""
+    if "standby" in status:
+        raise ValueError(str(status["standby"]))
     try:
         supervisors = tuple(
             Supervisor(str(one["group"]), int(one["node"]), float(one["heard"])) for one in status["supervisors"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -15,6 +16,8 @@ from torchx.schedulers.ids import make_unique
 from torchx.specs import AppDef, AppDryRunInfo, AppState, Role, RoleStatus, macros, runopts
 from torchx.specs.api import NONE, ReplicaStatus
 
+from torchft_x.core.slurm.manifest import Part
+from torchft_x.core.slurm.queue import Row
 from torchft_x.errors import TorchftXError
 from torchft_x.launch.plugin.scheduler import refused, run_dir_of
 from torchft_x.launch.schedulers import excepthook
@@ -37,6 +40,13 @@ class SlurmFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker Torch
         super().__init__(NAME, session_name)
         if excepthook.in_command("log"):
             excepthook.end_quietly()
+        if excepthook.in_command("run") and any(
+            o.startswith("-") for o in excepthook.read_command(sys.argv[2:]).options
+        ):
+            raise excepthook.Mistake(
+                "torchft_x: in -cfg, TorchX takes each = for one of its own: write sbatch_args='--NAME VALUE', or set "
+                f"sbatch_args in the section [{NAME}] of .torchxconfig."
+            )
         self._controller = controller or Controller()
         self._looker = Looker(self._controller)
 
@@ -84,6 +94,9 @@ class SlurmFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker Torch
             raise excepthook.Mistake(
                 f"torchft_x: there is no job {app_id} of {NAME}; `torchx list -s {NAME}` names those of yours."
             )
+        if now is not None and now.state == "UNKNOWN" and excepthook.in_command("log"):  # the same
+            where = f" Its logs are in {now.manifest.log_dir}." if now.manifest is not None else ""
+            raise excepthook.Mistake(f"torchft_x: nothing is known of the job {app_id}. {now.trouble}{where}")
         return None if now is None else _response(now)
 
     def list(self, *_: Any) -> list[ListAppResponse]:
@@ -196,7 +209,7 @@ def _response(now: Look) -> DescribeAppResponse:
                 state=AppState[said.state],
                 role=part.role,
                 hostname=nodes[node] if node < len(nodes) else "",
-                structured_error_msg=NONE,
+                structured_error_msg=_story(part, row, said.why),
             )
             roles.setdefault(part.role, []).append(status)
     return DescribeAppResponse(
@@ -208,6 +221,20 @@ def _response(now: Look) -> DescribeAppResponse:
         roles_statuses=[RoleStatus(name, found) for name, found in roles.items()],
         roles=[Role(name=name, image="", num_replicas=max(r.id for r in found) + 1) for name, found in roles.items()],
     )
+
+
+def _story(part: Part, row: Row | None, why: str) -> str:
+    """In the form in which TorchX prints what went wrong; `NONE` if nothing did."""
+    restarts = (row.restarts if row is not None else 0) + len(part.earlier)
+    code = row.exit_code if row is not None else 0
+    if not (restarts or code):
+        return str(NONE) if not why else json.dumps(_message(why, 0))
+    told = [f"restarts: {restarts}"] if restarts else []
+    return json.dumps(_message(", ".join([*told, *([why] if why else [])]), code))
+
+
+def _message(text: str, code: int) -> dict[str, Any]:
+    return {"message": {"message": text, "errorCode": code, "extraInfo": {"timestamp": int(time.time())}}}
 
 
 def create_scheduler(session_name: str, **_: Any) -> SlurmFtScheduler:

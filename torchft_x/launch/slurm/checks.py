@@ -19,7 +19,7 @@ def check_cluster(request: Request, controller: Controller) -> None:
     need = _nodes(request, found)
     if need > found.nodes:
         raise ConfigError(
-            f"the job needs {need} nodes at the same time{' (one for the lighthouse)' if request.exclusive else ''}, and the "
+            f"the job needs {need} nodes at the same time{' (one for the lighthouse)' if request.exclusive and request.own_lighthouse else ''}, and the "
             f"partition {found.name} has {found.nodes}; give fewer groups, or -cfg array_limit."
         )
     _check_array(request, controller.settings())
@@ -66,15 +66,15 @@ def _partition(name: str, partitions: dict[str, Partition]) -> Partition:
 
 
 def _nodes(request: Request, partition: Partition) -> int:
-    """That must be there at the same time. Groups over several nodes, and exclusive ones, share none."""
-    together = 0
+    """That must be there at the same time: exclusive groups share none, everything else may share the largest part's."""
+    alone, shared = 0, 0
     for role in request.roles:
         parts = min(role.parts, request.limit) if request.limit and role.how.kind == "trainer" else role.parts
         if role.how.kind == "trainer" and request.exclusive:
-            together += parts * role.how.nodes
+            alone += parts * role.how.nodes
         else:
-            together = max(together, role.how.nodes)
-    return together + (1 if request.exclusive and request.own_lighthouse else 0)
+            shared = max(shared, role.how.nodes)
+    return alone + shared
 
 
 def _check_array(request: Request, settings: dict[str, str]) -> None:

@@ -29,7 +29,7 @@ OPTIONS: dict[str, tuple[type, str]] = {
     "mail-user": (str, "who is told"),
     "mail-type": (str, "of what: END, FAIL, ..."),
     "array_limit": (int, "how many groups may run at once"),
-    "sbatch_args": (str, "more words for sbatch, for every part: --licenses=a --nice=100"),
+    "sbatch_args": (str, "more words for sbatch, for every part: --licenses a --nice 100"),
     "container-image": (str, "of pyxis: the parts run in it (not tried here)"),
     "container-mounts": (str, "of pyxis: SRC:DST[:FLAGS], with commas (not tried here)"),
     "lighthouse_partition": (str, "where the lighthouse runs; that of the groups if unset"),
@@ -106,10 +106,15 @@ def _more(text: str) -> Sequence[str]:
         found = shlex.split(text)
     except ValueError as e:
         raise ConfigError(f"-cfg sbatch_args={text!r}: {e}.") from None
+    words: list[str] = []
     for word in found:
-        name = word.removeprefix("--").partition("=")[0] if word.startswith("--") else _SHORT.get(word[1:2], "")
         if not word.startswith("-"):
-            raise ConfigError(f"-cfg sbatch_args: {word!r} is no option of sbatch; write --NAME=VALUE.")
+            if not words or "=" in words[-1] or not words[-1].startswith("--"):
+                raise ConfigError(f"-cfg sbatch_args: {word!r} is no option of sbatch; write --NAME VALUE.")
+            words[-1] += f"={word}"
+            continue
+        name = word.removeprefix("--").partition("=")[0] if word.startswith("--") else _SHORT.get(word[1:2], "")
         if name in _OURS:
             raise ConfigError(f"-cfg sbatch_args: --{name} is slurm_ft's own to set.")
-    return found
+        words.append(word)
+    return words

@@ -88,6 +88,7 @@ def render(how: RoleScript) -> str:
             f"exec {' '.join(map(_quote, how.command))}",
             "TORCHFT_X_TASK",
             'again() { echo "$me: Slurm\'s time is nearly up; it is queued again"; scontrol requeue "$me"; }',
+            *_fence(how),
             *_watch(how),
             "trap : TERM  # the step is told by Slurm, and ends in good order",
             "trap again USR1",
@@ -101,6 +102,17 @@ def render(how: RoleScript) -> str:
             "",
         ]
     )
+
+
+def _fence(how: RoleScript) -> list[str]:
+    """Whoever is started last writes its name down: what runs on behind a broken network ends when it reads that."""
+    if how.kind not in ("trainer", "sidecar"):
+        return []
+    file = f'{shlex.quote(how.run_dir)}"/slurm/newest-{how.role}-$number"'
+    return [
+        f'export TORCHFT_X_FENCE_FILE={file} TORCHFT_X_FENCE="$me-r$attempt"',
+        'echo "$TORCHFT_X_FENCE" > "$TORCHFT_X_FENCE_FILE.$me" && mv "$TORCHFT_X_FENCE_FILE.$me" "$TORCHFT_X_FENCE_FILE"',
+    ]
 
 
 def _watch(how: RoleScript) -> list[str]:

@@ -28,6 +28,7 @@ from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.postmortem.probe_worker import SCRATCH
 from torchft_x.launch.process import process_tree
 from torchft_x.launch.process.environment import package_root
+from torchft_x.launch.process.fence import watch_fence
 from torchft_x.launch.process.restarts import AttemptEnd, GiveUp, RestartRules, Restarts
 from torchft_x.launch.supervisor.coordination import Begun, Lives
 from torchft_x.launch.supervisor.locate import Found, Locator
@@ -113,6 +114,7 @@ class BaseSupervisor:
 
     def _watch_for_stops(self) -> None:
         self._stops.watch_signals()
+        watch_fence(self._environ, lambda sentence: self._stops.request(1, sentence, from_outside=True))
         launcher = env.read_int(env.LAUNCHER_PID, None, self._environ)
         if self.config.local or launcher is not None:
             self._stops.watch_launcher(launcher, self.code_without_launcher)

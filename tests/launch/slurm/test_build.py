@@ -1,0 +1,183 @@
+"""From an app and -cfg to batch scripts: what is asked of Slurm, what arrives at a process, what is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torchx.specs import AppDef, Role, resource
+
+from torchft_x import env
+from torchft_x.errors import ConfigError
+from torchft_x.launch.job.build import ft_app
+from torchft_x.launch.slurm import options
+from torchft_x.launch.slurm.build import Request, arrays, build
+from torchft_x.launch.slurm.script import REPLICA, RoleScript, array_range, render, submission
+
+SCRIPT = Path(__file__).parents[3] / "scripts/train_ddp.py"
+
+
+def request(app: AppDef | None = None, **cfg: Any) -> Request:
+    made = app or ft_app(str(SCRIPT), ["--steps", "5"], replicas=3, run_dir="/shared/run")
+    return build(made, cfg, app_id="ddp-x", session="torchx", run_dir="/shared/run")
+
+
+def directives(text: str) -> list[str]:
+    return [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH ")]
+
+
+def test_identical_groups_are_one_array_behind_the_lighthouse() -> None:
+    found = request()
+    assert [(role.how.role, arrays(role)) for role in found.roles] == [("lighthouse", [[0]]), ("trainer", [[0, 1, 2]])]
+    shown = str(found)
+    assert subprocess.run(["bash", "-n"], input=shown, text=True, check=False).returncode == 0
+    assert "--array=0-2" in directives(shown)
+    assert "--dependency=after:LIGHTHOUSE" in directives(shown)
+    assert found.token_file == "/shared/run/token"
+    assert "requeue" in shown
+
+
+def test_differing_groups_are_jobs_of_their_own() -> None:
+    app = ft_app(str(SCRIPT), replicas=2, workers_by_group=[1, 2], run_dir="/shared/run")
+    assert arrays(request(app).roles[1]) == [[0], [1]]
+
+
+def test_every_option_becomes_a_word_of_sbatch() -> None:
+    cfg = {
+        "partition": "p", "account": "a", "qos": "q", "time": "1:00:00", "constraint": "c", "reservation": "r",
+        "gres": "gpu:h100:8", "nodelist": "n[1-3]", "exclude": "n9", "signal": "B:USR1@60", "mail-user": "m",
+        "mail-type": "END", "exclusive": True, "sbatch_args": "--nice 100 --licenses=x",
+    }  # fmt: skip
+    found = request(**cfg, array_limit=2, comment="a # b", dependency="afterok:1", lighthouse_partition="small")
+    lighthouse, trainer = (role.how.options for role in found.roles)
+    said = set(trainer)
+    assert {f"--{name}={value}" for name, value in cfg.items() if name not in ("exclusive", "sbatch_args")} <= said
+    assert {"--exclusive", "--nice=100", "--licenses=x"} <= said
+    assert not any(word.startswith("--dependency") for word in trainer)
+    assert {"--partition=small", "--dependency=afterok:1", "--qos=q", "--exclude=n9", "--signal=B:USR1@60"} <= set(
+        lighthouse
+    )
+    assert not {"--exclusive", "--gres=gpu:h100:8", "--constraint=c"} & set(lighthouse)
+    assert "--array=0-2%2" in directives(str(found))
+    assert '--comment="torchft_x:ddp-x:TICKET:/shared/run a # b"' in directives(str(found))
+
+
+def test_containers_are_asked_of_pyxis() -> None:
+    found = request(**{"container-image": "reg#a", "container-mounts": "/d:/d"}).roles[1].text
+    assert "--container-image=reg#a" in found.replace("'", "")
+    assert "--container-mounts=/d:/d" in found
+
+
+@pytest.mark.parametrize(
+    ("cfg", "said"),
+    [
+        ({"nodes": 2}, "--nodes_per_replica 2"),
+        ({"array_limit": 0}, "at least one group"),
+        ({"container-mounts": "/d:/d"}, "container-image"),
+        ({"sbatch_args": "--array=1"}, "slurm_ft's own"),
+        ({"sbatch_args": "-J x"}, "slurm_ft's own"),
+        ({"sbatch_args": "word"}, "no option of sbatch"),
+        ({"sbatch_args": "'"}, "sbatch_args"),
+        ({"qos": "a\nb"}, "control character"),
+        ({"comment": 'a "b" c'}, "quotation mark"),
+    ],
+)
+def test_mistakes_are_sentences(cfg: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        str(request(**cfg))
+
+
+def test_a_program_that_is_not_ours() -> None:
+    def other(*args: str, replicas: int = 2, **environ: str) -> AppDef:
+        role = Role(
+            name="main", image="", entrypoint="prog", args=[*args], env=environ, num_replicas=replicas,
+            resource=resource(cpu=1, gpu=0, memMB=1),
+        )  # fmt: skip
+        return AppDef(name="some", roles=[role])
+
+    found = request(other("--id", "${replica_id}"), partition="p")
+    assert arrays(found.roles[0]) == [[0, 1]]
+    assert 'exec prog --id "$replica"' in found.roles[0].text
+    with pytest.raises(ConfigError, match="-s slurm, or a component of torchft_x"):
+        request(other("--master", "${rank0_env}"))
+    with pytest.raises(ConfigError, match="--token_file"):
+        request(other(**{env.TOKEN: "secret"}))
+
+
+def how(**changed: Any) -> RoleScript:
+    values: dict[str, Any] = {
+        "role": "trainer", "kind": "sidecar", "command": ("prog",), "env": {}, "run_dir": "/r", "log_dir": "/r/slurm/logs",
+        "folder": "/home",
+    }  # fmt: skip
+    return RoleScript(**{**values, **changed})
+
+
+def test_words_and_values_arrive_as_they_are(tmp_path: Path) -> None:
+    """The script itself is run, with an srun that starts what it is given."""
+    values = {
+        "COMMA": "0,1",
+        "NEWLINES": "one\ntwo\n",
+        "QUOTES": 'it\'s "q" `x`',
+        "DOLLAR": "$HOME $(id) \\",
+        "EMPTY": "",
+    }
+    values |= {"HERE": "TORCHFT_X_TASKS", "MIXED": f"a {REPLICA} $b"}
+    (tmp_path / "run/slurm/logs").mkdir(parents=True)
+    stub = tmp_path / "srun"
+    stub.write_text('#!/bin/bash\nwhile [ "$1" != bash ]; do shift; done\nSLURM_PROCID=1 exec "$@"\n')
+    stub.chmod(0o755)
+    write = "import json,os,sys; json.dump([dict(os.environ), sys.argv[2:]], open(sys.argv[1], 'w'))"
+    words = [*values.values(), REPLICA]
+    command = (sys.executable, "-c", write, str(tmp_path / "out.json"), *words)
+    text = render(how(command=command, env=values, run_dir=str(tmp_path / "run"), nodes=2, folder=str(tmp_path)))
+    made = submission(text, app="a", role="trainer", ticket="t", run_dir="/r", numbers=[3])
+    given = {"SLURM_ARRAY_JOB_ID": "4", "SLURM_ARRAY_TASK_ID": "3", "SLURM_JOB_NODELIST": "n1"}
+    path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = subprocess.run(["bash"], input=made, env={**given, **path}, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    environ, argv = json.loads((tmp_path / "out.json").read_text())
+    expected = {name: value.replace(REPLICA, "7") for name, value in values.items()}
+    assert {name: environ.get(name) for name in values} == expected
+    assert argv == [*expected.values(), "7"]  # the second node of group 3
+
+
+def test_a_run_directory_that_the_node_does_not_see_is_said(tmp_path: Path) -> None:
+    text = render(how(run_dir=str(tmp_path / "elsewhere"), folder=str(tmp_path)))
+    given = {"SLURM_ARRAY_JOB_ID": "4", "SLURM_ARRAY_TASK_ID": "0", "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(["bash"], input=text, env=given, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "must lie on a file system that all nodes share" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"env": {"A-B": "1"}},
+        {"env": {"A": "a\0b"}},
+        {"run_dir": "/with space"},
+        {"folder": "/100%"},
+        {"command": ("a\nTORCHFT_X_TASK\nrm -rf /",)},
+    ],
+)
+def test_what_no_script_can_hold_is_refused(changed: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        render(how(**changed))
+
+
+def test_ranges() -> None:
+    assert array_range([0, 1, 2, 7, 4, 5]) == "0-2,4-5,7"
+    assert array_range([3], 2) == "3%2"
+    assert set(options.OPTIONS) >= {
+        "partition",
+        "account",
+        "qos",
+        "time",
+        "nodes",
+        "exclusive",
+        "constraint",
+        "reservation",
+    }
