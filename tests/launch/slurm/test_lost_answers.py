@@ -162,6 +162,13 @@ def test_a_submission_that_was_interrupted_is_found_and_cancelled(cluster: Clust
     found = Looker(Controller(), Index(tmp_path / "index")).look("ddp-x")
     assert found is not None
     assert found.rows["trainer/0"] is not None  # by its ticket
+    queue = (cluster.folder / "queue").read_text()
+    others = [line.replace("|PENDING|", "|RUNNING|") for line in queue.splitlines(True) if not line.startswith("4_0|")]
+    (cluster.folder / "queue").write_text("".join(others))  # as long as one is being submitted anew
+    found = Looker(Controller(), Index(tmp_path / "index")).look("ddp-x")
+    assert found is not None
+    assert (found.state, found.told(found.manifest.parts[1]).state) == ("RUNNING", "PENDING")  # type: ignore[union-attr]
+    (cluster.folder / "queue").write_text(queue)
     commands.cancel(run_dir, Controller())
     assert cluster.cancelled == ["3_0", "4_0", "4_1"]
     with pytest.raises(ConfigError, match="has ended"):

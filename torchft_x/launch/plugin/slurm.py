@@ -228,7 +228,7 @@ def _story(part: Part, row: Row | None, why: str) -> str:
     restarts = (row.restarts if row is not None else 0) + len(part.earlier)
     code = row.exit_code if row is not None else 0
     if not (restarts or code):
-        return str(NONE) if not why else json.dumps(_message(why, 0))
+        return str(NONE) if why in ("", "waits") else json.dumps(_message(why, 0))
     told = [f"restarts: {restarts}"] if restarts else []
     return json.dumps(_message(", ".join([*told, *([why] if why else [])]), code))
 

@@ -119,17 +119,8 @@ class Looker:
         groups = manifest.groups or manifest.parts
         if self._trouble and manifest.outcome is None:
             return "UNKNOWN"
-        if (
-            any(part.job == SUBMITTING and rows[part.name] is None for part in manifest.parts)
-            and not manifest.cancelled
-        ):
-            return (
-                "PENDING"
-                if manifest.outcome is None
-                else app_state(None, [], own_lighthouse=True, min_replicas=1, outcome=manifest.outcome)
-            )
         first = manifest.lighthouse
-        return app_state(
+        state = app_state(
             rows[first.name] if first is not None else None,
             [rows[part.name] for part in groups if not part.gone],
             own_lighthouse=manifest.own_lighthouse,
@@ -137,6 +128,10 @@ class Looker:
             cancelled=manifest.cancelled,
             outcome=manifest.outcome,
         )
+        submitting = any(part.job == SUBMITTING and rows[part.name] is None for part in manifest.parts)
+        if submitting and state != "RUNNING" and manifest.outcome is None and not manifest.cancelled:
+            return "PENDING"
+        return state
 
 
 def _manifest(run_dir: Path | None, app: str) -> tuple[Manifest | None, str]:
