@@ -1,6 +1,6 @@
-"""``torchx ft COMMAND ...`` is ``torchft_x COMMAND ...``; and the place where TorchX 0.7.0 learns of the scheduler local_ft.
+"""``torchx ft COMMAND ...`` is ``torchft_x COMMAND ...``; and the place where TorchX 0.7.0 learns of our schedulers.
 
-TorchX makes an object of each registered command before it looks for its schedulers. There a scheduler may be added: to register
+TorchX makes an object of each registered command before it looks for its schedulers. There schedulers may be added: to register
 one as an entry point would remove all of TorchX's own on 0.7.0. The nightly line finds ours in the namespace `torchx_plugins`.
 """
 
@@ -14,15 +14,18 @@ from typing import Any
 from torchx import schedulers
 from torchx.cli.cmd_base import SubCommand
 
-NAME = "local_ft"
-_MODULE = "torchft_x.launch.plugin.scheduler"
+_SCHEDULERS = {
+    "local_ft": "torchft_x.launch.plugin.scheduler",
+    "kubernetes_ft": "torchft_x.launch.plugin.kubernetes",
+}
 
 
 def register(where: Any = schedulers) -> None:
-    """Add the scheduler to TorchX's own if it isn't known yet; the default stays what it was."""
+    """Add the schedulers to TorchX's own that aren't known yet; the default stays what it was."""
     known = getattr(where, "DEFAULT_SCHEDULER_MODULES", None)
-    if isinstance(known, dict) and NAME not in where.get_scheduler_factories():
-        known.setdefault(NAME, _MODULE)
+    if isinstance(known, dict):
+        there = where.get_scheduler_factories()
+        known.update({name: module for name, module in _SCHEDULERS.items() if name not in there and name not in known})
 
 
 class CmdFt(SubCommand):  # type: ignore[misc]  # to the checker TorchX's classes are Any

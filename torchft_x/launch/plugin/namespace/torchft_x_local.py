@@ -15,3 +15,10 @@ def local_ft(session_name: str, **options: Any) -> Any:
     from torchft_x.launch.plugin.scheduler import create_scheduler
 
     return create_scheduler(session_name, **options)
+
+
+@register.scheduler(name="kubernetes_ft")  # type: ignore[untyped-decorator]
+def kubernetes_ft(session_name: str, **options: Any) -> Any:
+    from torchft_x.launch.plugin.kubernetes import create_scheduler
+
+    return create_scheduler(session_name, **options)
