@@ -10,6 +10,7 @@ import pytest
 import yaml
 from torchx.specs import AppDef, Role, resource
 
+from tests.launch.kubernetes.rendered import FOLDER, rendered
 from torchft_x import env
 from torchft_x.core.kubernetes import rights
 from torchft_x.core.kubernetes.objects import owned
@@ -79,6 +80,11 @@ def test_all_components_fit_the_schema(version: str) -> None:
         for body in [objects[0], *owned(objects, {"metadata": {"name": "x", "uid": "1"}})]:
             validate(body, version, strict=True)
     validate(rights.role(), version, strict=True)
+
+
+def test_the_examples_are_what_is_printed() -> None:
+    """If the change is meant: ``python -m tests.launch.kubernetes.rendered``."""
+    assert {path.stem: path.read_text() for path in FOLDER.glob("*.yaml")} == rendered()
 
 
 def test_each_replica_is_a_job_of_its_own_that_does_not_end_by_failures() -> None:

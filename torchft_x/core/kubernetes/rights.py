@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 RULES: tuple[dict[str, Any], ...] = (
-    {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["create", "get", "list", "delete"]},
-    {"apiGroups": [""], "resources": ["services"], "verbs": ["create", "get", "list", "delete"]},
+    {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["create", "list", "delete"]},
+    {"apiGroups": [""], "resources": ["services"], "verbs": ["create", "list", "delete"]},
     {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]},
     {"apiGroups": ["networking.k8s.io"], "resources": ["networkpolicies"], "verbs": ["create"]},
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},

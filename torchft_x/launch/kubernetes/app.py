@@ -115,8 +115,9 @@ def _variables(app: str, role: FtRole, part: Part, wishes: Wishes, has_token: bo
             )
         wanted[env.ADVERTISE_HOST] = names.service(app)  # a pod that replaces it has another address
         wanted[env.HTTP_BIND] = f"0.0.0.0:{part.ports[0] + pod.PAGE_BESIDE}"  # for its readiness
+        wanted[env.GIVE_UP_CODE] = "0"  # an evicted one must not seem to have ended well
         if own:
-            wanted |= {env.GIVE_UP_CODE: "0", env.REPLACED_WITHIN: str(_REPLACED_WITHIN)}
+            wanted[env.REPLACED_WITHIN] = str(_REPLACED_WITHIN)
     else:
         wanted |= {env.ADVERTISE_HOST: f"$({pod.POD_IP})", env.GIVE_UP_CODE: "0"}
         if part.kind == TRAINER:

@@ -70,15 +70,6 @@ class Cluster:
         """Objects with these labels; the API server's newest."""
         return list(self._ask(kind, "list_namespaced", "", label_selector=selector)["items"])
 
-    def get(self, kind: str, name: str) -> Json | None:
-        """None: there is none."""
-        try:
-            return self._ask(kind, "read_namespaced", name)
-        except ClusterError as e:
-            if e.status == 404:
-                return None
-            raise
-
     def delete(self, kind: str, name: str) -> bool:
         """With all that it owns, in the background; whether it was there."""
         try:

@@ -50,7 +50,7 @@ class KubernetesFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker 
             made = apps.request(app, secrets.token_hex(4), options.wishes(cfg), gpu)
         except TorchftXError as e:
             raise excepthook.Mistake(f"torchft_x: {e}") from None
-        return AppDryRunInfo(made, _as_yaml)
+        return AppDryRunInfo(made, as_yaml)
 
     def schedule(self, dryrun_info: Any) -> str:
         made, cfg = dryrun_info.request, _cfg(dryrun_info)
@@ -155,7 +155,8 @@ def _cfg(info: Any) -> Mapping[str, Any]:
     return found
 
 
-def _as_yaml(made: apps.Request) -> str:
+def as_yaml(made: apps.Request) -> str:
+    """What `kubectl apply -f -` would take, but for the token and the owner."""
     import yaml  # type: ignore[import-untyped]  # of TorchX
 
     return "---\n".join(yaml.safe_dump(body, sort_keys=False, width=120) for body in made.objects)
