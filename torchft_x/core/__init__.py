@@ -17,6 +17,7 @@ The packages, bottom up; each imports only from those above it (`WALLS` in tests
     admission     whose words count, and who may join?
     restart       when may a lighthouse that has just started form a quorum?
     training      how does a trainer pace itself?
+    kubernetes    what does a job on Kubernetes consist of, and how is it?
     lighthouse    who trains together, and how far may they run?
     view          what are people shown of it?
 
