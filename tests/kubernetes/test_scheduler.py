@@ -16,6 +16,7 @@ from tests.kubernetes.cluster import IMAGE, Cluster
 from tests.kubernetes.space import Space
 from tests.launch.lines import ROOT, environment
 from tests.util import scaled, wait_for
+from torchft_x.core.kubernetes import rights
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -46,6 +47,19 @@ class Shell:
         path = self.overlay.with_name(kubeconfig.name)
         path.write_text(json.dumps(found))
         return path
+
+    def become_guest(self) -> None:
+        """Who may nothing."""
+        self.kubeconfig = self.here(self.space.cluster.kubeconfig_of("guest", ""))
+
+    def allow_guest(self) -> None:
+        """What docs/kubernetes.md says is enough."""
+        group = "rbac.authorization.k8s.io"
+        self.space.cluster.api.post(self.space.at(f"{group}/v1/roles"), rights.role())
+        guest = {"kind": "User", "name": "guest", "apiGroup": group}
+        role = {"kind": "Role", "name": "torchft-x", "apiGroup": group}
+        binding = {"metadata": {"name": "guest"}, "subjects": [guest], "roleRef": role}
+        self.space.cluster.api.post(self.space.at(f"{group}/v1/rolebindings"), binding)
 
     def say(self, *words: str, code: int = 0) -> str:
         done = self.start(*words)
@@ -80,6 +94,8 @@ def shell(kubernetes: Cluster, tmp_path: Path) -> Iterator[Shell]:
 
 def test_a_killed_pod_s_group_comes_back_and_cancel_leaves_nothing(shell: Shell) -> None:
     space = shell.space
+    shell.become_guest()
+    shell.allow_guest()
     handle = _handle(shell.run("--replicas", "2", "--", "--steps", "1000000", "--pace", "0.05"))
     app = handle.rpartition(":")[2]
     label = {"app.kubernetes.io/instance": app, "torchft-x/role": "trainer"}
@@ -129,7 +145,7 @@ def test_a_group_that_gives_up_fails_the_job_with_its_sentence(shell: Shell) -> 
 
 
 def test_who_may_nothing_is_told_which_rule_is_missing(shell: Shell) -> None:
-    shell.kubeconfig = shell.here(shell.space.cluster.kubeconfig_of("guest", ""))
+    shell.become_guest()
     said = shell.run("--replicas", "1", code=2)
     assert 'needs the rule `- {apiGroups: ["batch"], resources: ["jobs"], verbs: ["create"]}`' in said
     assert "Traceback" not in said

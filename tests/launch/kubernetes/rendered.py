@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from torchft_x.core.kubernetes.parts import Wishes
 from torchft_x.launch.job.build import diloco_app, ft_app, lighthouse_app
+from torchft_x.launch.kubernetes import options
 from torchft_x.launch.kubernetes.app import request
 from torchft_x.launch.plugin.kubernetes import as_yaml
 
@@ -22,7 +22,8 @@ def rendered() -> dict[str, str]:
         "diloco": diloco_app("train.py", name="diloco", gpu=1, **job),
         "lighthouse": lighthouse_app(name="lighthouse", token_file="/run/token/token", min_replicas=1, **image),
     }
-    return {name: as_yaml(request(app, "1a2b3c4d", Wishes(), "nvidia.com/gpu")) for name, app in apps.items()}
+    wishes = options.wishes(options.run_opts().resolve({}))
+    return {name: as_yaml(request(app, "1a2b3c4d", wishes, "nvidia.com/gpu")) for name, app in apps.items()}
 
 
 def main() -> None:

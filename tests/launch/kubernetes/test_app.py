@@ -167,6 +167,7 @@ def test_a_path_of_a_secret_and_another_word_for_token_are_no_secrets() -> None:
     ("cfg", "sentence"),
     [
         ({"grace": 0}, "-cfg grace=0: it must be a number of seconds, 1 or more"),
+        ({"ttl": -2}, "-cfg ttl=-2: it must be a number of seconds, 0 or more, or -1"),
         ({"queue": "My Queue"}, "-cfg queue=My Queue: Kubernetes' names are lower case"),
         ({"overlay": "/nowhere.yaml"}, "it can't be read as YAML"),
     ],

@@ -62,7 +62,8 @@ class Wishes:
         for name, least in (("toleration", 0), ("grace", 1), ("ttl", 0)):
             value = getattr(self, name)
             if value is not None and value < least:
-                raise ConfigError(f"-cfg {name}={value}: it must be a number of seconds, {least} or more.")
+                other = ", or -1" if name == "ttl" else ""
+                raise ConfigError(f"-cfg {name}={value}: it must be a number of seconds, {least} or more{other}.")
         named = [("service_account", self.service_account), ("priority_class", self.priority_class)]
         named += [("queue", self.queue), *(("pull_secrets", n) for n in self.pull_secrets)]
         named += [("env_secrets", n) for n in self.env_secrets]

@@ -34,7 +34,7 @@ _OPTIONS: list[tuple[str, Any, Any, str]] = [
     ("spread", str, "kubernetes.io/hostname", "label of nodes over whose values pods are spread; none: not at all"),
     ("toleration", int, 5, "seconds that a pod stays on a node which is out of touch"),
     ("grace", int, 30, "seconds between SIGTERM and SIGKILL"),
-    ("ttl", int, None, "seconds until a job that is over is removed; else it stays until it is cancelled"),
+    ("ttl", int, 86400, "seconds until a job that is over is removed; -1: it stays"),
     ("network_policy", bool, True, "only the job's own pods reach its ports"),
     ("gpu_resource", str, "nvidia.com/gpu", "the resource of which --gpu asks so many"),
     ("overlay", str, None, "a YAML file with fields of a pod's spec, merged into every pod's"),
@@ -44,6 +44,7 @@ _OPTIONS: list[tuple[str, Any, Any, str]] = [
 def wishes(cfg: Mapping[str, Any]) -> Wishes:
     """Raises `ConfigError` for what Kubernetes would refuse."""
     spread = str(cfg.get("spread") or "")
+    ttl = cfg.get("ttl")
     return Wishes(
         service_account=cfg.get("service_account") or "",
         priority_class=cfg.get("priority_class") or "",
@@ -55,7 +56,7 @@ def wishes(cfg: Mapping[str, Any]) -> Wishes:
         spread="" if spread == "none" else spread,
         toleration=cfg.get("toleration") or 0,
         grace=cfg.get("grace") or 0,
-        ttl=cfg.get("ttl"),
+        ttl=None if ttl == -1 else ttl,
         network_policy=bool(cfg.get("network_policy")),
         overlay=_overlay(cfg.get("overlay")),
     )

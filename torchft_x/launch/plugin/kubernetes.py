@@ -83,6 +83,10 @@ class KubernetesFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker 
         with _sentence():
             jobs.cancel(cluster, name)
 
+    def _delete_existing(self, app_id: str) -> None:
+        """Of the nightly line, also for a job that is over."""
+        self._cancel_existing(app_id)
+
     def log_iter(
         self,
         app_id: str,
