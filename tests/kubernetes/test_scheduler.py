@@ -22,11 +22,17 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 _TORCHX = "import sys; from torchft_x.launch.plugin.command import CmdFt; from torchx.cli.main import main; CmdFt(); main(sys.argv[1:])"
 _OVERLAY = """
+securityContext: {runAsNonRoot: true, runAsUser: 65534}
+volumes: [{name: tmp, emptyDir: {}}]
 containers:
 - name: lighthouse
   imagePullPolicy: Never
+  securityContext: {readOnlyRootFilesystem: true}
+  volumeMounts: [{name: tmp, mountPath: /tmp}]
 - name: trainer
   imagePullPolicy: Never
+  securityContext: {readOnlyRootFilesystem: true}
+  volumeMounts: [{name: tmp, mountPath: /tmp}]
 """
 _KINDS = ("batch/v1/jobs", "services", "secrets", "networking.k8s.io/v1/networkpolicies", "pods")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torchx.specs import AppDef, BindMount, DeviceMount, Role, VolumeMount, macros
@@ -58,7 +58,7 @@ def with_token(made: Request) -> list[Json]:
 
 def _open(wishes: Wishes) -> Wishes:
     """With a lighthouse outside the job, groups of other jobs are peers."""
-    return Wishes(**{**wishes.__dict__, "network_policy": False})
+    return replace(wishes, network_policy=False)
 
 
 def _needs_token(role: FtRole) -> bool:

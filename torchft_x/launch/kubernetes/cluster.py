@@ -45,7 +45,7 @@ class Cluster:
         found = any(os.path.exists(path) for path in files.split(os.pathsep))
         self._at = files
         try:
-            if not found and context is None and env.read("KUBERNETES_SERVICE_HOST"):
+            if not found and context is None and env.read(env.KUBERNETES_HOST):
                 config.load_incluster_config(client_configuration=settings)
                 self._at, own = "this pod's service account", _own_namespace()
             elif not found:
