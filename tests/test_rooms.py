@@ -16,7 +16,7 @@ from tests.util import scaled
 
 ROOT = Path(__file__).parent.parent
 
-LEAVES = {"errors", "env", "net", "durations", "arguments", "_version"}  # may be imported by every room
+LEAVES = {"errors", "env", "net", "durations", "arguments", "last_words", "_version"}  # may be imported by every room
 WALLS = {  # bottom up: a package imports only from those above it in this table, and of them only from these
     "core": "",
     "core.messages": "core",
@@ -29,6 +29,7 @@ WALLS = {  # bottom up: a package imports only from those above it in this table
     "core.restart": "core core.membership core.messages core.quorum",
     "core.training": "core",
     "core.slurm": "",
+    "core.kubernetes": "",
     "core.lighthouse": "core core.admission core.membership core.messages core.quorum core.restart core.training",
     "core.view": "core core.lighthouse core.messages",
     "observe": "core core.view",
@@ -84,7 +85,8 @@ WALLS = {  # bottom up: a package imports only from those above it in this table
     "launch.keeper": "core.job core.messages launch.devices launch.process launch.supervisor launch.workers observe",
     "launch.slurm": "core.job core.messages core.slurm launch.keeper launch.schedulers",
     "launch.slurm.watch": "core.slurm launch.slurm rpc",
-    "launch.plugin": "core.slurm launch.devices launch.keeper launch.schedulers launch.slurm",
+    "launch.kubernetes": "core.kubernetes launch.schedulers",
+    "launch.plugin": "core.kubernetes core.slurm launch.devices launch.keeper launch.kubernetes launch.schedulers launch.slurm",
     "launch.plugin.namespace": "launch.plugin",
     "launch.doctor": "launch.devices launch.supervisor observe rpc rpc.transport",
     "launch.status": "rpc",
@@ -106,6 +108,7 @@ NO_TORCH_AT_START = [
     "torchft_x.launch.keeper.commands",
     "torchft_x.launch.plugin.scheduler",
     "torchft_x.launch.plugin.slurm",
+    "torchft_x.launch.plugin.kubernetes",
     "torchft_x.compat.modules",
     "torchft_x.compat.coordination",
     "torchft_x.observe.events",

@@ -58,11 +58,12 @@ NUM_FRAGMENTS = "TORCHFT_X_NUM_FRAGMENTS"
 FRAGMENT_SYNC_DELAY = "TORCHFT_X_FRAGMENT_SYNC_DELAY"
 QUANTIZE = "TORCHFT_X_QUANTIZE"
 ISLANDS = "TORCHFT_X_ISLANDS"  # "1": rank 0 of a group exchanges for all of its ranks
-GIVE_UP_CODE = "TORCHFT_X_GIVE_UP_CODE"  # of a supervisor whose group is over, so that it is not started again
+GIVE_UP_CODE = "TORCHFT_X_GIVE_UP_CODE"  # of a supervisor whose group is over, or a lighthouse whose job is, so that it is not started again
 FENCE_FILE = (
     "TORCHFT_X_FENCE_FILE"  # of a supervisor: a file with the name of its newest start; with another one in it, it ends
 )
 FENCE = "TORCHFT_X_FENCE"  # the name of this start
+LAST_WORDS = "TORCHFT_X_LAST_WORDS"  # a file for how a lighthouse or a supervisor ended, which its platform reads
 REPLACED_WITHIN = "TORCHFT_X_REPLACED_WITHIN"  # seconds the scheduler may take to start a process of the job (again)
 WORKER_SERVER = "TORCHFT_X_WORKER_SERVER"  # "0": nothing is collected of trainers that hang or die; "1": they have torch's server, too
 PRIVATE = "TORCHFT_X_PRIVATE"  # to a trainer: the folder of this host in which its supervisor looks and asks
@@ -88,6 +89,7 @@ HIP_VISIBLE_DEVICES = "HIP_VISIBLE_DEVICES"
 ROCR_VISIBLE_DEVICES = "ROCR_VISIBLE_DEVICES"  # AMD's, one layer below: HIP counts what this one leaves
 ZE_AFFINITY_MASK = "ZE_AFFINITY_MASK"  # Intel's
 KUBECONFIG = "KUBECONFIG"  # Kubernetes': its configuration files
+KUBERNETES_HOST = "KUBERNETES_SERVICE_HOST"  # Kubernetes': in a pod, its API server
 TORCHX_JOB_ID = "TORCHX_JOB_ID"  # set by TorchX: <scheduler>://<session>/<app id>
 PEER_PYTHON = "TORCHFT_X_PEER_PYTHON"  # tests only: the interpreter of an environment with torchft-nightly
 NIGHTLY_PYTHON = "TORCHFT_X_NIGHTLY_PYTHON"  # tests only: the interpreter of an environment with torchx-nightly

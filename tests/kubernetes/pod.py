@@ -190,6 +190,7 @@ class Pod(threading.Thread):
         bundle = self.folder / "bundles" / f"{slot.name}-{life}"
         for name in ("hosts", "resolv.conf"):
             mounts.append(Mount(self.folder / name, f"/etc/{name}"))
+        mounts.append(Mount(self._words(slot, life), slot.spec.get("terminationMessagePath", "/dev/termination-log")))
         process = self._process(slot.spec, env)
         hostname = self._pod["spec"].get("hostname") or self._pod["metadata"]["name"]
         assert self._sandbox is not None
@@ -248,8 +249,12 @@ class Pod(threading.Thread):
         started = slot.state.get("running", {}).get("startedAt", now())
         times = {"startedAt": started, "finishedAt": now()}
         reason = "Completed" if code == 0 else "Error"
+        words = {"message": said} if (said := self._last_words(slot, life, code)) else {}
         terminated = {
-            "terminated": {"exitCode": code, "reason": reason, **times, "containerID": f"runc://{self._id(slot, life)}"}
+            "terminated": {
+                **{"exitCode": code, "reason": reason, **times, **words},
+                "containerID": f"runc://{self._id(slot, life)}",
+            }
         }
         slot.running, slot.code, slot.state, slot.killed_at = None, code, terminated, None
         policy = "OnFailure" if slot.init and self._policy == "Always" else self._policy
@@ -364,6 +369,20 @@ class Pod(threading.Thread):
 
     def _id(self, slot: Slot, life: int) -> str:
         return slot.id(self._pod["metadata"]["uid"], life)
+
+    def _words(self, slot: Slot, life: int) -> Path:
+        """The file of a life's termination message."""
+        path = self.folder / "words" / f"{slot.name}-{life}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        path.chmod(0o666)
+        return path
+
+    def _last_words(self, slot: Slot, life: int, code: int) -> str:
+        text = self._words(slot, life).read_text("utf-8", "replace")[:4096]
+        if text or code == 0 or slot.spec.get("terminationMessagePolicy") != "FallbackToLogsOnError":
+            return text
+        return self._log(slot.name, life).read_text("utf-8", "replace")[-2048:]
 
     def _log(self, container: str, life: int) -> Path:
         return self.folder / "logs" / container / f"{life}.log"

@@ -18,6 +18,7 @@ The packages, bottom up; each imports only from those above it (`WALLS` in tests
     restart       when may a lighthouse that has just started form a quorum?
     training      how does a trainer pace itself?
     slurm         which parts of a job does Slurm run, and which are started again?
+    kubernetes    what does a job on Kubernetes consist of, and how is it?
     lighthouse    who trains together, and how far may they run?
     view          what are people shown of it?
 

@@ -19,7 +19,7 @@ LIST = (
 def test_stock_schedulers_stay_and_so_does_the_default() -> None:
     done = subprocess.run([sys.executable, "-c", LIST], capture_output=True, text=True, check=True)
     before, after, default = (eval(line) for line in done.stdout.splitlines())
-    assert after == [*before, "local_ft", "slurm_ft"]
+    assert after == [*before, "local_ft", "slurm_ft", "kubernetes_ft"]
     assert default
 
 
@@ -27,8 +27,8 @@ def test_a_torchx_that_knows_it_already_or_looks_otherwise_is_left_alone() -> No
     def known(**factories: Any) -> SimpleNamespace:
         return SimpleNamespace(DEFAULT_SCHEDULER_MODULES={"a": "b"}, get_scheduler_factories=lambda: factories)
 
-    there, new = known(local_ft=None, slurm_ft=None), known()
+    there, new = known(local_ft=None, slurm_ft=None, kubernetes_ft=None), known()
     for where in (there, new, SimpleNamespace(), SimpleNamespace(DEFAULT_SCHEDULER_MODULES=())):
         register(where)
     assert there.DEFAULT_SCHEDULER_MODULES == {"a": "b"}
-    assert list(new.DEFAULT_SCHEDULER_MODULES) == ["a", "local_ft", "slurm_ft"]
+    assert list(new.DEFAULT_SCHEDULER_MODULES) == ["a", "local_ft", "slurm_ft", "kubernetes_ft"]

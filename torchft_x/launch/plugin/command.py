@@ -1,4 +1,4 @@
-"""``torchx ft COMMAND ...`` is ``torchft_x COMMAND ...``; and the place where TorchX 0.7.0 learns of the schedulers local_ft and slurm_ft.
+"""``torchx ft COMMAND ...`` is ``torchft_x COMMAND ...``; and the place where TorchX 0.7.0 learns of our schedulers.
 
 TorchX makes an object of each registered command before it looks for its schedulers. There schedulers may be added: to register
 one as an entry point would remove all of TorchX's own on 0.7.0. The nightly line finds ours in the namespace `torchx_plugins`.
@@ -14,7 +14,11 @@ from typing import Any
 from torchx import schedulers
 from torchx.cli.cmd_base import SubCommand
 
-_MODULES = {"local_ft": "torchft_x.launch.plugin.scheduler", "slurm_ft": "torchft_x.launch.plugin.slurm"}
+_SCHEDULERS = {
+    "local_ft": "torchft_x.launch.plugin.scheduler",
+    "slurm_ft": "torchft_x.launch.plugin.slurm",
+    "kubernetes_ft": "torchft_x.launch.plugin.kubernetes",
+}
 
 
 def register(where: Any = schedulers) -> None:
@@ -22,7 +26,7 @@ def register(where: Any = schedulers) -> None:
     known = getattr(where, "DEFAULT_SCHEDULER_MODULES", None)
     if isinstance(known, dict):
         there = where.get_scheduler_factories()
-        known.update({name: module for name, module in _MODULES.items() if name not in {*there, *known}})
+        known.update({name: module for name, module in _SCHEDULERS.items() if name not in there and name not in known})
 
 
 class CmdFt(SubCommand):  # type: ignore[misc]  # to the checker TorchX's classes are Any

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torchft_x
-from torchft_x import env, net
+from torchft_x import env, last_words, net
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.postmortem.probe_worker import SCRATCH
 from torchft_x.launch.process import process_tree
@@ -384,6 +384,7 @@ class BaseSupervisor:
         if stop.code != 0:
             self._events.emit("error", reason=stop.sentence, code=stop.code)
         self._announce(stop)
+        last_words.tell(stop.code, stop.sentence, self._environ)
         logging.getLogger("torchft_x").setLevel(logging.ERROR)  # the lighthouse may go away now, as it should
         give_up_code = env.read_int(env.GIVE_UP_CODE, None, self._environ)
         if give_up_code is not None and stop.from_outside:

@@ -24,7 +24,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from torchft_x import env, net
+from torchft_x import env, last_words, net
 from torchft_x.errors import TorchftXError
 from torchft_x.launch.process import process_tree
 from torchft_x.launch.process.group_store import SHIM
@@ -71,7 +71,7 @@ class LighthouseSupervisor:
         try:
             argv = _with_state(self._argv, scratch, self._environ)
             argv, held = hold_port(argv)
-            return self._keep(argv)
+            return self._told(self._keep(argv))
         finally:
             process_tree.kill_descendants()
             if held is not None:
@@ -79,6 +79,17 @@ class LighthouseSupervisor:
             if self._events is not None:
                 self._events.close()
             shutil.rmtree(scratch, ignore_errors=True)
+
+    def _told(self, code: int) -> int:
+        """The exit code for whoever starts us again unless we say that the job is over."""
+        over = env.read_int(env.GIVE_UP_CODE, None, self._environ)
+        if over is None:
+            return code
+        if self._stops.first is not None:
+            return code or 128 + signal.SIGTERM  # its job isn't over
+        if code != 0 and not last_words.told(self._environ):
+            last_words.tell(code, f"the lighthouse ended with code {code}; its log says why.", self._environ)
+        return over if code != 0 else 0
 
     def _watch_launcher(self) -> None:
         """The lighthouse of a local job ends with its launcher, as if that had said so."""

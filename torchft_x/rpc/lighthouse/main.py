@@ -16,7 +16,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from torchft_x import env
+from torchft_x import env, last_words
 from torchft_x._version import __version__
 from torchft_x.core.job.outcome import DESERTED, JobConfig, JobOutcome
 from torchft_x.core.lighthouse.machine import LighthouseConfig
@@ -191,6 +191,7 @@ def _serve(settings: Settings) -> int:
 
     def on_verdict(verdict: int, sentence: str) -> None:
         verdicts.append(verdict)
+        last_words.tell(verdict, sentence)
         log.log(logging.WARNING if verdict else logging.INFO, "%s", sentence)
         events.emit("exit", code=verdict, reason=sentence)
         ended.put(None)

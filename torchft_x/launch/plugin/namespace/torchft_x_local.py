@@ -1,6 +1,7 @@
 """Installed as ``torchx_plugins.schedulers.torchft_x_local``, where the nightly line of TorchX looks for schedulers.
 
-It is imported by every torchx command, so it imports nothing that it need not.
+It is imported by every torchx command, so it imports nothing that it need not. The first function by the order of the
+alphabet is TorchX's default scheduler, which is to stay `local_ft`.
 """
 
 from __future__ import annotations
@@ -13,5 +14,12 @@ from torchx.plugins import register
 @register.scheduler(name="local_ft")  # type: ignore[untyped-decorator]
 def local_ft(session_name: str, **options: Any) -> Any:
     from torchft_x.launch.plugin.scheduler import create_scheduler
+
+    return create_scheduler(session_name, **options)
+
+
+@register.scheduler(name="kubernetes_ft")  # type: ignore[untyped-decorator]
+def on_kubernetes(session_name: str, **options: Any) -> Any:
+    from torchft_x.launch.plugin.kubernetes import create_scheduler
 
     return create_scheduler(session_name, **options)

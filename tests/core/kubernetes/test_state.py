@@ -1,0 +1,94 @@
+"""What Jobs and pods say of a job; each object as an API server gives it, less what isn't looked at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchft_x.core.kubernetes import names
+from torchft_x.core.kubernetes.state import JobState, job_state, newest
+
+Json = dict[str, Any]
+
+
+def _labels(role: str, replica: int) -> dict[str, str]:
+    group = {names.GROUP: str(replica)} if role == "trainer" else {}
+    return {names.ROLE: role, names.REPLICA: str(replica), names.INSTANCE: "a", **group}
+
+
+def job(role: str, replica: int = 0, end: str = "", **fields: Any) -> Json:
+    conditions = [{"type": end, "status": "True", "message": "it had enough"}] if end else []
+    note = {} if replica else {names.MINIMUM: "2"}
+    metadata = {"name": f"a-{role}-{replica}", "labels": _labels(role, replica), "annotations": note}
+    return {"metadata": metadata, "spec": {}, "status": {"conditions": conditions}, **fields}
+
+
+def pod(role: str, replica: int = 0, phase: str = "Running", made: int = 0, **container: Any) -> Json:
+    metadata = {"name": f"p-{made}", "uid": str(made), "creationTimestamp": f"2026-11-25T12:00:{made:02d}Z"}
+    status = {"phase": phase, "containerStatuses": [{"name": role, "restartCount": 0, **container}]}
+    return {"metadata": {**metadata, "labels": _labels(role, replica)}, "spec": {"nodeName": "n"}, "status": status}
+
+
+RUNS: Json = {"state": {"running": {}}}
+
+
+def over(code: int, words: str = "") -> Json:
+    return {"state": {"terminated": {"exitCode": code, "message": words, "reason": "Error" if code else "Completed"}}}
+
+
+def look(jobs: list[Json], pods: list[Json]) -> tuple[str, str]:
+    found = job_state("a", jobs, pods)
+    return found.state, found.reason
+
+
+def test_the_lighthouse_speaks_for_the_job() -> None:
+    jobs = [job("lighthouse"), job("trainer", 0), job("trainer", 1)]
+    pods = [pod("lighthouse", **RUNS), pod("trainer", 0, **RUNS), pod("trainer", 1, **RUNS)]
+    assert look(jobs, pods) == ("RUNNING", "")
+    done = job("lighthouse", end="Complete")
+    assert look([done], [pod("lighthouse", phase="Succeeded", **over(0, "All 2 groups finished."))]) == (
+        "SUCCEEDED",
+        "All 2 groups finished.",
+    )
+    failed = [pod("lighthouse", phase="Succeeded", **over(0, "failed: group 1 is lost."))]
+    assert look([done, *jobs[1:]], [*failed, *pods[1:]]) == ("FAILED", "group 1 is lost.")
+    assert look([job("lighthouse", end="Failed")], []) == ("FAILED", "it had enough")
+
+
+def test_without_one_as_many_groups_must_succeed_as_the_job_needs() -> None:
+    jobs = [job("trainer", k, end="Complete") for k in range(3)]
+    good = [pod("trainer", k, phase="Succeeded", **over(0)) for k in range(2)]
+    bad = pod("trainer", 2, phase="Succeeded", **over(0, "failed: too many restarts."))
+    assert look(jobs, [*good, bad])[0] == "SUCCEEDED"
+    also = pod("trainer", 1, phase="Succeeded", **over(0, "failed: no data."))
+    assert look(jobs, [good[0], also, bad]) == ("FAILED", "no data.")
+    assert look([*jobs[:2], job("trainer", 2)], [*good, pod("trainer", 2, **RUNS)])[0] == "RUNNING"
+
+
+def test_why_a_part_waits() -> None:
+    def reason(**fields: Any) -> str:
+        return look([job("trainer")], [{**pod("trainer"), **fields}])[1]
+
+    def waits(why: str, message: str) -> Json:
+        state = {"waiting": {"reason": why, "message": message}}
+        return {"phase": "Pending", "containerStatuses": [{"name": "trainer", "state": state}]}
+
+    assert reason(status=waits("ImagePullBackOff", 'Back-off pulling image "x"')) == (
+        'trainer/0: ImagePullBackOff: Back-off pulling image "x"'
+    )
+    unscheduled = {"type": "PodScheduled", "status": "False", "message": "0/2 nodes: Insufficient nvidia.com/gpu."}
+    assert reason(status={"phase": "Pending", "conditions": [unscheduled]}) == (
+        "trainer/0: no node takes it: 0/2 nodes: Insufficient nvidia.com/gpu."
+    )
+    assert "quota" in look([job("trainer")], [])[1]
+    queued = job("trainer", spec={"suspend": True})
+    queued["metadata"]["labels"][names.QUEUE] = "team"
+    assert look([queued], []) == ("PENDING", "trainer/0: it waits in the queue team")
+
+
+def test_the_newest_pod_counts_and_the_others_are_restarts() -> None:
+    first, second = pod("trainer", phase="Failed", made=1, **over(1)), pod("trainer", made=2, **RUNS)
+    second["status"]["containerStatuses"][0]["restartCount"] = 3
+    found: JobState = job_state("a", [job("trainer")], [second, first])
+    assert (found.parts[0].pod, found.parts[0].state, found.restarts) == ("p-2", "RUNNING", 4)
+    second["metadata"]["deletionTimestamp"] = "2026-11-25T12:01:00Z"
+    assert newest([first, second]) is first

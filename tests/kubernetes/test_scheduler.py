@@ -1,0 +1,157 @@
+"""`torchx run -s kubernetes_ft` on a real control plane: it trains, a group's pod is killed and comes back, it is cancelled."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kubernetes.cluster import IMAGE, Cluster
+from tests.kubernetes.space import Space
+from tests.launch.lines import ROOT, environment
+from tests.util import scaled, wait_for
+from torchft_x.core.kubernetes import rights
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+_TORCHX = "import sys; from torchft_x.launch.plugin.command import CmdFt; from torchx.cli.main import main; CmdFt(); main(sys.argv[1:])"
+_OVERLAY = """
+securityContext: {runAsNonRoot: true, runAsUser: 65534}
+volumes: [{name: tmp, emptyDir: {}}]
+containers:
+- name: lighthouse
+  imagePullPolicy: Never
+  securityContext: {readOnlyRootFilesystem: true}
+  volumeMounts: [{name: tmp, mountPath: /tmp}]
+- name: trainer
+  imagePullPolicy: Never
+  securityContext: {readOnlyRootFilesystem: true}
+  volumeMounts: [{name: tmp, mountPath: /tmp}]
+"""
+_KINDS = ("batch/v1/jobs", "services", "secrets", "networking.k8s.io/v1/networkpolicies", "pods")
+
+
+class Shell:
+    """Commands of TorchX, as somebody of the cluster."""
+
+    def __init__(self, space: Space, folder: Path) -> None:
+        self.space = space
+        self.overlay = folder / "overlay.yaml"
+        self.overlay.write_text(_OVERLAY)
+        self.kubeconfig = self.here(space.cluster.kubeconfig)
+
+    def here(self, kubeconfig: Path) -> Path:
+        """With the namespace in its context, as a person's is."""
+        found = json.loads(kubeconfig.read_text())
+        found["contexts"][0]["context"]["namespace"] = self.space.name
+        path = self.overlay.with_name(kubeconfig.name)
+        path.write_text(json.dumps(found))
+        return path
+
+    def become_guest(self) -> None:
+        """Who may nothing."""
+        self.kubeconfig = self.here(self.space.cluster.kubeconfig_of("guest", ""))
+
+    def allow_guest(self) -> None:
+        """What docs/kubernetes.md says is enough."""
+        group = "rbac.authorization.k8s.io"
+        self.space.cluster.api.post(self.space.at(f"{group}/v1/roles"), rights.role())
+        guest = {"kind": "User", "name": "guest", "apiGroup": group}
+        role = {"kind": "Role", "name": "torchft-x", "apiGroup": group}
+        binding = {"metadata": {"name": "guest"}, "subjects": [guest], "roleRef": role}
+        self.space.cluster.api.post(self.space.at(f"{group}/v1/rolebindings"), binding)
+
+    def say(self, *words: str, code: int = 0) -> str:
+        done = self.start(*words)
+        out, err = done.communicate(timeout=scaled(60))
+        assert done.returncode == code, f"torchx {' '.join(words)}: {out}{err}"
+        return out + err
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        pipe: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        variables = {**environment(), "KUBECONFIG": str(self.kubeconfig)}
+        return subprocess.Popen([sys.executable, "-c", _TORCHX, *words], cwd=ROOT, env=variables, **pipe)
+
+    def run(self, *words: str, code: int = 0, wait: bool = False) -> str:
+        options = f"overlay={self.overlay},grace=15,toleration=1"
+        flags = ["-s", "kubernetes_ft", "--workspace=", "-cfg", options, *(["--wait"] if wait else [])]
+        component = ["./components.py:ddp", "--image", IMAGE, "--cpu", "1", "--memMB", "1000"]
+        return self.say("run", *flags, *component, *words, code=code)
+
+
+def _handle(said: str) -> str:
+    found = re.search(r"^kubernetes_ft://\S+$", said, re.MULTILINE)
+    assert found is not None, said
+    return found[0]
+
+
+@pytest.fixture
+def shell(kubernetes: Cluster, tmp_path: Path) -> Iterator[Shell]:
+    made = Shell(Space(kubernetes), tmp_path)
+    yield made
+    kubernetes.api.delete(f"/api/v1/namespaces/{made.space.name}")
+
+
+def test_a_killed_pod_s_group_comes_back_and_cancel_leaves_nothing(shell: Shell) -> None:
+    space = shell.space
+    shell.become_guest()
+    shell.allow_guest()
+    handle = _handle(shell.run("--replicas", "2", "--", "--steps", "1000000", "--pace", "0.05"))
+    app = handle.rpartition(":")[2]
+    label = {"app.kubernetes.io/instance": app, "torchft-x/role": "trainer"}
+    first, other = (
+        wait_for(lambda g=g: space.ready(**label, **{"torchft-x/group": g}), 90, f"group {g}") for g in "10"
+    )
+    assert first is not None
+    assert other is not None
+    before = other["metadata"]
+    wait_for(lambda: "groups 2" in space.log(before["name"]), 90, "training together")
+    assert f"{handle}  RUNNING" in shell.say("list", "-s", "kubernetes_ft")
+    status = shell.say("status", handle)
+    assert re.search(r"State: RUNNING", status)
+    assert re.search(r"trainer\[1\]:RUNNING", status)
+    log = shell.start("log", "-t", f"{handle}/trainer/1")
+    space.delete("pods", first["metadata"]["name"], gracePeriodSeconds=0)
+    wait_for(lambda: "groups 1" in space.log(before["name"]), 60, "training alone")
+    wait_for(lambda: "groups 2" in space.log(before["name"]).rpartition("groups 1")[2], 60, "training together again")
+    assert space.ready(**label, **{"torchft-x/group": "0"})["metadata"]["uid"] == before["uid"]  # type: ignore[index]
+    assert not shell.say("cancel", handle).count("torchft_x:")
+    wait_for(lambda: not any(mine(space, kind) for kind in _KINDS), 60, "the end of all objects")
+    out, err = log.communicate(timeout=scaled(30))
+    assert log.returncode == 0, err
+    assert "stopped by SIGTERM" in out  # of the pod that came after the killed one
+    assert "there is no job" in shell.say("log", handle, code=2)
+
+
+def mine(space: Space, kind: str) -> list[Any]:
+    """Objects of the job; also Secrets, of which a namespace has one of its own."""
+    return [o for o in space.list(kind) if "app.kubernetes.io/instance" in (o["metadata"].get("labels") or {})]
+
+
+def test_a_job_that_trains_to_its_end_is_a_success_and_its_log_is_there(shell: Shell) -> None:
+    out = shell.run("--replicas", "2", "--", "--steps", "10", wait=True)
+    assert "Job finished: SUCCEEDED" in out
+    handle = _handle(out)
+    assert "State: SUCCEEDED" in shell.say("status", handle)
+    assert "step    10" in shell.say("log", f"{handle}/trainer/0")
+
+
+def test_a_group_that_gives_up_fails_the_job_with_its_sentence(shell: Shell) -> None:
+    handle = _handle(shell.run("--replicas", "1", "--script", "scripts/train_ddp.py", "--", "--no-such-flag"))
+    wait_for(lambda: all(j["status"].get("succeeded") for j in shell.space.list("batch/v1/jobs")), 90, "its end")
+    status = shell.say("status", handle)
+    assert "State: FAILED" in status
+    assert re.search(r"Msg: .*group 0", status), status
+
+
+def test_who_may_nothing_is_told_which_rule_is_missing(shell: Shell) -> None:
+    shell.become_guest()
+    said = shell.run("--replicas", "1", code=2)
+    assert 'needs the rule `- {apiGroups: ["batch"], resources: ["jobs"], verbs: ["create"]}`' in said
+    assert "Traceback" not in said

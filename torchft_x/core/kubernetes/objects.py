@@ -1,0 +1,94 @@
+"""All objects of a job. The first is the anchor: the others are owned by it, so they go when it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torchft_x.core.kubernetes import names
+from torchft_x.core.kubernetes.parts import LIGHTHOUSE, Part, Wishes
+from torchft_x.core.kubernetes.pod import PAGE_BESIDE, TOKEN_KEY, labels, template
+
+Json = dict[str, Any]
+
+_WITHOUT_END = 1_000_000  # of a Job: pods that may fail; who gives up says so by itself
+
+
+@dataclass(frozen=True)
+class PodFacts:
+    """Beside a part: what only its place in a job says."""
+
+    part: Part
+    env: Sequence[Json]  # variables that win over the part's own
+    scratch: str  # a directory that lives as long as its pod, or empty
+
+
+def render(app: str, pods: Sequence[PodFacts], wishes: Wishes, token: str | None, minimum: int) -> list[Json]:
+    """In the order in which they are made. `token`: of the run, None if there is none; `minimum`: groups of which the
+    job needs so many.
+    """
+    lighthouse = next((p.part for p in pods if p.part.kind == LIGHTHOUSE and p.part.ports), None)
+    jobs = [_job(app, pod, wishes, alone=lighthouse is None) for pod in pods]
+    headless = _headless(app)
+    if lighthouse is None:
+        objects = [headless]
+    else:
+        at = next(i for i, pod in enumerate(pods) if pod.part is lighthouse)
+        objects = [jobs.pop(at), headless, _service(app, lighthouse)]
+        if wishes.network_policy:
+            objects.append(_policy(app))
+    if token is not None:
+        objects.insert(1, _secret(app, token))
+    objects += jobs
+    objects[0]["metadata"].setdefault("annotations", {})[names.MINIMUM] = str(minimum)
+    return objects
+
+
+def owned(objects: Sequence[Json], anchor: Json) -> list[Json]:
+    """The same objects but the first, as the anchor's, which the cluster has made."""
+    metadata = anchor["metadata"]
+    owner = {"apiVersion": objects[0]["apiVersion"], "kind": objects[0]["kind"]}
+    owner |= {"name": metadata["name"], "uid": metadata["uid"]}
+    return [{**o, "metadata": {**o["metadata"], "ownerReferences": [owner]}} for o in objects[1:]]
+
+
+def _object(kind: str, version: str, name: str, app: str, part: Part | None = None, **fields: Any) -> Json:
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": name, "labels": labels(app, part)}, **fields}
+
+
+def _job(app: str, pod: PodFacts, wishes: Wishes, *, alone: bool) -> Json:
+    part = pod.part
+    spec: Json = {
+        "backoffLimit": _WITHOUT_END if part.kind else part.retries,
+        "template": template(app, part, wishes, list(pod.env), pod.scratch),
+    }
+    if wishes.ttl is not None and (alone or part.kind == LIGHTHOUSE):  # the lighthouse's takes all others with it
+        spec["ttlSecondsAfterFinished"] = wishes.ttl
+    made = _object("Job", "batch/v1", names.part(app, part.role, part.replica), app, part, spec=spec)
+    if wishes.queue:
+        made["metadata"]["labels"][names.QUEUE] = wishes.queue
+    return made
+
+
+def _secret(app: str, token: str) -> Json:
+    return _object("Secret", "v1", app, app, type="Opaque", stringData={TOKEN_KEY: token})
+
+
+def _headless(app: str) -> Json:
+    """Gives every pod a name in the cluster's DNS, ready or not."""
+    spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {names.INSTANCE: app}}
+    return _object("Service", "v1", app, app, spec=spec)
+
+
+def _service(app: str, lighthouse: Part) -> Json:
+    (port, *_) = lighthouse.ports
+    ports = [{"name": "lighthouse", "port": port}, {"name": "page", "port": port + PAGE_BESIDE}]
+    selector = {names.INSTANCE: app, names.ROLE: names.label(lighthouse.role)}
+    return _object("Service", "v1", names.service(app), app, spec={"selector": selector, "ports": ports})
+
+
+def _policy(app: str) -> Json:
+    pods = {"matchLabels": {names.INSTANCE: app}}
+    spec = {"podSelector": pods, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": pods}]}]}
+    return _object("NetworkPolicy", "networking.k8s.io/v1", app, app, spec=spec)

@@ -1,0 +1,84 @@
+"""What is asked for: the replicas of a job, and how their pods shall be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torchft_x.core.kubernetes import names
+from torchft_x.errors import ConfigError
+
+LIGHTHOUSE = "lighthouse"
+TRAINER = "trainer"
+_SECRET = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_KEY|ACCESS_KEY|SECRET_KEY|PRIVATE_KEY)$", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Mount:
+    kind: Literal["claim", "host", "device"]
+    source: str  # a PersistentVolumeClaim, or a path of the node
+    target: str
+    read_only: bool = False
+
+
+@dataclass(frozen=True)
+class Part:
+    """One replica of a role, which is one pod."""
+
+    role: str
+    replica: int
+    kind: str  # lighthouse, trainer, sidecar; empty: a role of somebody else's
+    image: str
+    command: tuple[str, ...]
+    env: Mapping[str, str]
+    limits: Mapping[str, str] = field(default_factory=dict)
+    mounts: tuple[Mount, ...] = ()
+    group: str = ""  # of a trainer
+    ports: tuple[int, ...] = ()
+    retries: int = 0  # of a role of somebody else's: pods that may fail
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """How the pods of a job shall be. Raises `ConfigError` for what Kubernetes would refuse, or nobody can mean."""
+
+    service_account: str = ""
+    priority_class: str = ""
+    queue: str = ""  # Kueue's local queue
+    pull_secrets: tuple[str, ...] = ()
+    env_secrets: tuple[str, ...] = ()  # whose keys become variables
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    spread: str = "kubernetes.io/hostname"  # label of nodes over whose values pods are spread; empty: not at all
+    toleration: int = 5  # seconds that a pod stays on a node which is out of touch
+    grace: int = 30  # seconds between SIGTERM and SIGKILL
+    ttl: int | None = None  # seconds until a job that is over is removed; None: it stays
+    network_policy: bool = True
+    overlay: Mapping[str, Any] = field(default_factory=dict)  # merged into every pod's spec
+
+    def __post_init__(self) -> None:
+        for name, least in (("toleration", 0), ("grace", 1), ("ttl", 0)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                other = ", or -1" if name == "ttl" else ""
+                raise ConfigError(f"-cfg {name}={value}: it must be a number of seconds, {least} or more{other}.")
+        named = [("service_account", self.service_account), ("priority_class", self.priority_class)]
+        named += [("queue", self.queue), *(("pull_secrets", n) for n in self.pull_secrets)]
+        named += [("env_secrets", n) for n in self.env_secrets]
+        for option, value in named:
+            if value:
+                names.check(value, f"-cfg {option}={value}")
+
+
+def check_part(part: Part) -> None:
+    """Raises `ConfigError` for what can't work in a pod, or would show a secret."""
+    if not part.image:
+        raise ConfigError("Kubernetes needs a container image with torchft_x in it: name one with --image.")
+    for name, value in part.env.items():
+        if _SECRET.search(name) and value and not value.startswith("/"):
+            raise ConfigError(
+                f"{name} in --env looks like a secret, and whoever may see pods could read it: put it into a Secret "
+                f"(kubectl create secret generic mine --from-literal={name}=...) and name that with -cfg env_secrets=mine."
+            )

@@ -1,0 +1,29 @@
+"""What whoever submits a job, looks at it and cancels it must be allowed to do; the job's own pods need nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+RULES: tuple[dict[str, Any], ...] = (
+    {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["create", "list", "delete"]},
+    {"apiGroups": [""], "resources": ["services"], "verbs": ["create", "list", "delete"]},
+    {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]},
+    {"apiGroups": ["networking.k8s.io"], "resources": ["networkpolicies"], "verbs": ["create"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
+    {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]},
+)
+
+
+def role(name: str = "torchft-x") -> dict[str, Any]:
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role",
+        "metadata": {"name": name},
+        "rules": [dict(rule) for rule in RULES],
+    }
+
+
+def line(group: str, resource: str, verb: str) -> str:
+    """A rule as it is written into a Role."""
+    return f"- {{apiGroups: {json.dumps([group])}, resources: {json.dumps([resource])}, verbs: {json.dumps([verb])}}}"

@@ -1,0 +1,185 @@
+"""What a job's Jobs and pods, as the API server gives them, say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torchft_x.core.kubernetes import names
+from torchft_x.core.kubernetes.parts import LIGHTHOUSE, TRAINER
+
+Json = Mapping[str, Any]
+
+PENDING, RUNNING, SUCCEEDED, FAILED = "PENDING", "RUNNING", "SUCCEEDED", "FAILED"
+_FAILED = "failed: "  # with this begin the last words of who has failed
+
+
+@dataclass(frozen=True)
+class PartState:
+    """Of one replica of a role."""
+
+    role: str
+    replica: int
+    group: str
+    state: str
+    restarts: int
+    """Containers and pods after the first that still are to be seen; pods that were deleted are not."""
+    reason: str
+    pod: str  # the newest; empty: there is none
+    node: str
+
+
+@dataclass(frozen=True)
+class JobState:
+    app: str
+    state: str
+    reason: str
+    parts: tuple[PartState, ...]
+
+    @property
+    def restarts(self) -> int:
+        return sum(part.restarts for part in self.parts)
+
+
+def newest(pods: Iterable[Json]) -> Json | None:
+    """The one that isn't being deleted, and of several the last that was made."""
+    return max(
+        pods,
+        key=lambda p: (not _meta(p).get("deletionTimestamp"), str(_meta(p).get("creationTimestamp"))),
+        default=None,
+    )
+
+
+def life(pod: Json) -> tuple[str, int]:
+    """Tells one life of the pod's container from others."""
+    return str(_meta(pod).get("uid")), int(_container(pod).get("restartCount", 0))
+
+
+def has_begun(pod: Json) -> bool:
+    """Whether there is a log."""
+    status = _container(pod)
+    return bool({"running", "terminated"} & {*status.get("state", {})}) or bool(status.get("lastState"))
+
+
+def is_running(pod: Json) -> bool:
+    return "running" in _container(pod).get("state", {})
+
+
+def job_state(app: str, jobs: Sequence[Json], pods: Sequence[Json]) -> JobState:
+    """Of all its Jobs and pods."""
+    parts = []
+    for job in sorted(jobs, key=lambda j: (_label(j, names.ROLE), int(_label(j, names.REPLICA) or 0))):
+        mine = [p for p in pods if _place(p) == _place(job)]
+        parts.append(_part(job, mine))
+    minimum = next((int(m) for j in jobs if (m := (_meta(j).get("annotations") or {}).get(names.MINIMUM))), 1)
+    state, reason = _whole(parts, minimum)
+    return JobState(app, state, reason, tuple(parts))
+
+
+def _whole(parts: Sequence[PartState], minimum: int) -> tuple[str, str]:
+    lighthouse = next((p for p in parts if p.role == LIGHTHOUSE), None)
+    trainers = [p for p in parts if p.role == TRAINER]
+    if lighthouse is not None and lighthouse.state in (SUCCEEDED, FAILED):  # it speaks for the job
+        return lighthouse.state, lighthouse.reason
+    if lighthouse is None and trainers:
+        over = {p.group: p.state for p in trainers}
+        for part in trainers:  # one node that failed speaks for its group
+            over[part.group] = FAILED if FAILED in (part.state, over[part.group]) else over[part.group]
+        if all(p.state in (SUCCEEDED, FAILED) for p in trainers):
+            good = sum(state == SUCCEEDED for state in over.values())
+            first = next((p.reason for p in trainers if p.state == FAILED), "")
+            return (SUCCEEDED, "") if good >= minimum else (FAILED, first)
+    if lighthouse is None and not trainers and parts:
+        if any(p.state == FAILED for p in parts):
+            return FAILED, next(p.reason for p in parts if p.state == FAILED)
+        if all(p.state == SUCCEEDED for p in parts):
+            return SUCCEEDED, ""
+    waits = [p for p in parts if p.state == PENDING and p.reason]
+    reason = f"{waits[0].role}/{waits[0].replica}: {waits[0].reason}" if waits else ""
+    return (RUNNING if any(p.state == RUNNING for p in parts) else PENDING), reason
+
+
+def _part(job: Json, pods: Sequence[Json]) -> PartState:
+    pod = newest(pods)
+    state, reason = _ended(job, pods)
+    if not state:
+        state, reason = (PENDING, _no_pod(job)) if pod is None else _of_pod(pod)
+    before = max(len(pods), int((job.get("status") or {}).get("failed") or 0) + (pod is not None)) - 1
+    return PartState(
+        role=_label(job, names.ROLE),
+        replica=int(_label(job, names.REPLICA) or 0),
+        group=_label(job, names.GROUP),
+        state=state,
+        restarts=max(before, 0) + sum(int(_container(p).get("restartCount", 0)) for p in pods),
+        reason=reason,
+        pod=str(_meta(pod)["name"]) if pod else "",
+        node=str((pod.get("spec") or {}).get("nodeName") or "") if pod else "",
+    )
+
+
+def _ended(job: Json, pods: Sequence[Json]) -> tuple[str, str]:
+    """How the Job did, and why; empty while it goes on."""
+    for condition in (job.get("status") or {}).get("conditions") or []:
+        if condition.get("status") != "True":
+            continue
+        if condition.get("type") == "Failed":
+            return FAILED, str(condition.get("message") or condition.get("reason") or "")
+        if condition.get("type") == "Complete":
+            good = [p for p in pods if (p.get("status") or {}).get("phase") == "Succeeded"]
+            words = _last_words(newest(good) or {})
+            return (FAILED, words.removeprefix(_FAILED)) if words.startswith(_FAILED) else (SUCCEEDED, words)
+    return "", ""
+
+
+def _no_pod(job: Json) -> str:
+    if (job.get("spec") or {}).get("suspend"):
+        queue = _label(job, names.QUEUE)
+        return f"it waits in the queue {queue}" if queue else "its Job is suspended"
+    return "its pod is not there yet (a quota? kubectl describe job says it)"
+
+
+def _of_pod(pod: Json) -> tuple[str, str]:
+    status = pod.get("status") or {}
+    if _meta(pod).get("deletionTimestamp"):
+        return PENDING, "its pod is being deleted"
+    container = _container(pod)
+    if "running" in container.get("state", {}):
+        return RUNNING, _last_end(container)
+    waiting = container.get("state", {}).get("waiting") or {}
+    if waiting.get("reason") and waiting["reason"] not in ("ContainerCreating", "PodInitializing"):
+        said = str(waiting.get("message") or "").strip()
+        return PENDING, ": ".join(filter(None, [str(waiting["reason"]), said, _last_end(container)]))
+    for condition in status.get("conditions") or []:
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return PENDING, f"no node takes it: {condition.get('message') or condition.get('reason')}"
+    if status.get("phase") == "Failed":
+        return PENDING, f"its pod failed ({status.get('reason') or _last_end(container) or 'no reason is given'})"
+    return PENDING, ""
+
+
+def _last_end(container: Json) -> str:
+    ended = (container.get("lastState") or {}).get("terminated") or (container.get("state") or {}).get("terminated")
+    return f"last: {ended.get('reason') or 'it ended'} ({ended.get('exitCode')})" if ended else ""
+
+
+def _last_words(pod: Json) -> str:
+    return str(((_container(pod).get("state") or {}).get("terminated") or {}).get("message") or "").strip()
+
+
+def _container(pod: Json) -> Json:
+    found: Sequence[Json] = (pod.get("status") or {}).get("containerStatuses") or [{}]
+    return next((c for c in found if c.get("name") == _label(pod, names.ROLE)), found[0])
+
+
+def _place(found: Json) -> tuple[str, str]:
+    return _label(found, names.ROLE), _label(found, names.REPLICA)
+
+
+def _label(found: Json, name: str) -> str:
+    return str((_meta(found).get("labels") or {}).get(name, ""))
+
+
+def _meta(found: Json) -> Json:
+    value: Json = found.get("metadata") or {}
+    return value

@@ -1,0 +1,165 @@
+"""From a TorchX app to the parts of a job on Kubernetes. No cluster is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torchx.specs import AppDef, BindMount, DeviceMount, Role, VolumeMount, macros
+
+from torchft_x import env
+from torchft_x.core.kubernetes import names, pod
+from torchft_x.core.kubernetes.objects import PodFacts, render
+from torchft_x.core.kubernetes.parts import LIGHTHOUSE, TRAINER, Mount, Part, Wishes, check_part
+from torchft_x.errors import ConfigError
+from torchft_x.launch.schedulers.containers import LOCAL_RUN_DIR, find_token, set_run_dir
+from torchft_x.launch.schedulers.role import FtRole
+
+Json = dict[str, Any]
+
+_RANK0 = "TORCHX_RANK0_HOST"
+_REPLACED_WITHIN = 600  # seconds a pod may take to be scheduled (again), to have its image pulled and to start
+_PORT = 29510  # of a lighthouse, unless the job says another one
+_SHOWN = "(made when the job is submitted)"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `torchx run --dryrun` shows. Its secret is made when it is submitted."""
+
+    app: str
+    objects: list[Json]
+    has_token: bool
+
+
+def request(app: AppDef, unique: str, wishes: Wishes, gpu: str) -> Request:
+    """`unique`: what makes its name differ from all others; `gpu`: the resource that a GPU is.
+
+    Raises `ConfigError` where no pod could start, or none could find the others.
+    """
+    name = names.app_id(app.name, unique, {role.name: role.num_replicas for role in app.roles})
+    ours = [role for role in app.roles if isinstance(role, FtRole)]
+    has_token = any(_needs_token(role) for role in ours)
+    pods = [
+        _pod(name, role, replica, wishes, gpu, has_token) for role in app.roles for replica in range(role.num_replicas)
+    ]
+    minimum = next((role.ft.min_replicas for role in ours), 1)
+    own = any(role.ft.own_lighthouse for role in ours)
+    wishes = wishes if own else _open(wishes)
+    return Request(name, render(name, pods, wishes, _SHOWN if has_token else None, minimum), has_token)
+
+
+def with_token(made: Request) -> list[Json]:
+    """The objects to be made: with the shell's token, or a new one."""
+    token = (env.read_token() or env.new_token()) if made.has_token else ""
+    return [{**o, "stringData": {pod.TOKEN_KEY: token}} if o["kind"] == "Secret" else o for o in made.objects]
+
+
+def _open(wishes: Wishes) -> Wishes:
+    """With a lighthouse outside the job, groups of other jobs are peers."""
+    return replace(wishes, network_policy=False)
+
+
+def _needs_token(role: FtRole) -> bool:
+    if env.TOKEN_FILE in role.env or "--token_file" in role.args:
+        return False
+    return find_token(role, None, shared=False, where="pod") is not None
+
+
+def _pod(app: str, role: Role, replica: int, wishes: Wishes, gpu: str, has_token: bool) -> PodFacts:
+    values = macros.Values(img_root="", app_id=app, replica_id=str(replica), rank0_env=_RANK0)
+    made = values.apply(role)
+    mounts = tuple(_mount(m) for m in role.mounts)
+    command = [made.entrypoint, *made.args]
+    environ = dict(made.env)
+    scratch = ""
+    if isinstance(role, FtRole):
+        run_dir = environ.get(env.RUN_DIR, "")
+        if not run_dir or not pod.is_shared(run_dir, mounts):  # the submitter's path means nothing in a pod
+            scratch = environ[env.RUN_DIR] = LOCAL_RUN_DIR
+            set_run_dir(command, LOCAL_RUN_DIR)
+    kind = role.ft.kind if isinstance(role, FtRole) else ""
+    part = Part(
+        role=role.name,
+        replica=replica,
+        kind=kind,
+        image=role.image,
+        command=tuple(command),
+        env=environ,
+        limits=_limits(role, gpu),
+        mounts=mounts,
+        group=str(replica // role.ft.nodes) if isinstance(role, FtRole) and kind == TRAINER else "",
+        ports=_ports(role, command, environ),
+        retries=role.max_retries,
+    )
+    check_part(part)
+    more = _variables(app, role, part, wishes, has_token) if isinstance(role, FtRole) else []
+    return PodFacts(part, [*more, {"name": _RANK0, "value": _first_host(app, role)}], scratch)
+
+
+def _first_host(app: str, role: Role) -> str:
+    if isinstance(role, FtRole):
+        return names.service(app)
+    return f"{names.part(app, role.name, 0)}.{app}"
+
+
+def _variables(app: str, role: FtRole, part: Part, wishes: Wishes, has_token: bool) -> list[Json]:
+    """Those that a pod of ours needs beside the role's."""
+    own, wanted = role.ft.own_lighthouse, {}
+    if part.kind == LIGHTHOUSE:
+        if role.ft.lighthouses > 1:
+            raise ConfigError(
+                f"--lighthouses {role.ft.lighthouses}: kubernetes_ft keeps one, which Kubernetes makes again where it is lost "
+                "while the groups train on; leave --lighthouses out."
+            )
+        wanted[env.ADVERTISE_HOST] = names.service(app)  # a pod that replaces it has another address
+        wanted[env.HTTP_BIND] = f"0.0.0.0:{part.ports[0] + pod.PAGE_BESIDE}"  # for its readiness
+        wanted[env.GIVE_UP_CODE] = "0"  # an evicted one must not seem to have ended well
+        if own:
+            wanted[env.REPLACED_WITHIN] = str(_REPLACED_WITHIN)
+    else:
+        wanted |= {env.ADVERTISE_HOST: f"$({pod.POD_IP})", env.GIVE_UP_CODE: "0"}
+        if part.kind == TRAINER:
+            wanted[env.NOTICE] = str(wishes.grace)
+    found: list[Json] = [{"name": n, "value": v} for n, v in wanted.items() if n == env.HTTP_BIND or n not in part.env]
+    found.append(pod.last_words(env.LAST_WORDS))
+    if has_token:
+        source = {"secretKeyRef": {"name": app, "key": pod.TOKEN_KEY}}
+        found.append({"name": env.TOKEN, "valueFrom": source})
+    return found
+
+
+def _ports(role: Role, command: Sequence[str], environ: dict[str, str]) -> tuple[int, ...]:
+    if not isinstance(role, FtRole):
+        return tuple(role.port_map.values())
+    if role.ft.kind != LIGHTHOUSE:
+        return ()
+    text = environ.get(env.LIGHTHOUSE_PORT, str(_PORT))
+    if "--bind" in command:
+        text = command[command.index("--bind") + 1].rpartition(":")[2]
+    if not text.isdigit() or not 0 < int(text) < 65536 - pod.PAGE_BESIDE:
+        raise ConfigError(f"the lighthouse's port is {text}; in a pod it must be a number from 1 to 65525.")
+    return (int(text),)
+
+
+def _limits(role: Role, gpu: str) -> dict[str, str]:
+    resource = role.resource
+    found = {}
+    if resource.cpu > 0:
+        found["cpu"] = str(resource.cpu)
+    if resource.memMB > 0:
+        found["memory"] = f"{int(resource.memMB)}M"
+    if resource.gpu > 0:
+        found[gpu] = str(int(resource.gpu))
+    return found | {name: str(number) for name, number in (resource.devices or {}).items()}
+
+
+def _mount(mount: Any) -> Mount:
+    if isinstance(mount, VolumeMount):
+        return Mount("claim", mount.src, mount.dst_path, mount.read_only)
+    if isinstance(mount, BindMount):
+        return Mount("host", mount.src_path, mount.dst_path, mount.read_only)
+    if isinstance(mount, DeviceMount):
+        return Mount("device", mount.src_path, mount.dst_path)
+    raise ConfigError(f"kubernetes_ft knows no mount of the kind {type(mount).__name__}.")

@@ -1,0 +1,175 @@
+"""The cluster, by the official client: raw JSON in and out, and its refusals as sentences."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from torchft_x import env
+from torchft_x.core.kubernetes import names, rights
+from torchft_x.errors import ConfigError, TorchftXError
+
+Json = dict[str, Any]
+
+_TIMEOUT = (5.0, 30.0)  # seconds: to connect, and between two reads
+_FORBIDDEN = re.compile(r'cannot (\w+) resource "([^"]+)" in API group "([^"]*)"')
+# of a kind: the client's class, and what its methods call it
+_KINDS = {
+    "Job": ("BatchV1Api", "job"),
+    "Secret": ("CoreV1Api", "secret"),
+    "Service": ("CoreV1Api", "service"),
+    "NetworkPolicy": ("NetworkingV1Api", "network_policy"),
+    "Pod": ("CoreV1Api", "pod"),
+}
+
+
+class ClusterError(TorchftXError):
+    """The cluster can't be asked, or it has refused. `status`: HTTP's, 0 without an answer."""
+
+    def __init__(self, sentence: str, status: int = 0) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+class Cluster:
+    """Made without a connection. Raises `ClusterError` in all methods; `ConfigError` where none is configured."""
+
+    def __init__(self, context: str | None = None, namespace: str | None = None) -> None:
+        config, client = _package("kubernetes.config"), _package("kubernetes.client")
+        settings = client.Configuration()
+        files = env.read(env.KUBECONFIG) or os.path.expanduser("~/.kube/config")
+        found = any(os.path.exists(path) for path in files.split(os.pathsep))
+        self._at = files
+        try:
+            if not found and context is None and env.read(env.KUBERNETES_HOST):
+                config.load_incluster_config(client_configuration=settings)
+                self._at, own = "this pod's service account", _own_namespace()
+            elif not found:
+                raise ConfigError(
+                    f"no cluster is configured here: {files} does not exist; set {env.KUBECONFIG} to your kubeconfig."
+                )
+            else:
+                config.load_kube_config(config_file=files, context=context, client_configuration=settings)
+                own = _namespace(config, files, context)
+        except config.ConfigException as e:
+            raise ConfigError(f"the kubeconfig {files} can't be used: {str(e).splitlines()[0].rstrip('.')}.") from None
+        settings.retries = False
+        self.namespace = namespace or own or "default"
+        names.check(self.namespace, f"-cfg namespace={self.namespace}")
+        self._client = client
+        self._api = client.ApiClient(settings)
+
+    def create(self, body: Json) -> Json:
+        return self._ask(body["kind"], "create_namespaced", "", body=body)
+
+    def list(self, kind: str, selector: str) -> list[Json]:
+        """Objects with these labels; the API server's newest."""
+        return list(self._ask(kind, "list_namespaced", "", label_selector=selector)["items"])
+
+    def delete(self, kind: str, name: str) -> bool:
+        """With all that it owns, in the background; whether it was there."""
+        try:
+            self._ask(kind, "delete_namespaced", name, propagation_policy="Background")
+        except ClusterError as e:
+            if e.status == 404:
+                return False
+            raise
+        return True
+
+    def log(self, pod: str, container: str, **options: Any) -> Iterator[bytes]:
+        """Chunks of a container's log; with ``follow=True`` until the container ends or 30 s pass without a word."""
+        method = self._client.CoreV1Api(self._api).read_namespaced_pod_log
+        answer = self._call(
+            method,
+            pod,
+            self.namespace,
+            container=container,
+            _preload_content=False,
+            _request_timeout=_TIMEOUT,
+            **options,
+        )
+        try:
+            yield from answer.stream(16384, decode_content=False)
+        except Exception as e:
+            if not type(e).__module__.startswith("urllib3"):
+                raise
+        finally:
+            answer.close()
+
+    def _ask(self, kind: str, verb: str, name: str, **options: Any) -> Json:
+        api, noun = _KINDS[kind]
+        method = getattr(getattr(self._client, api)(self._api), f"{verb}_{noun}")
+        words = [name, self.namespace] if name else [self.namespace]
+        answer = self._call(method, *words, _preload_content=False, _request_timeout=_TIMEOUT, **options)
+        found: Json = json.loads(answer.data)
+        return found
+
+    def _call(self, method: Any, *words: str, **options: Any) -> Any:
+        exceptions = _package("kubernetes.client.exceptions")
+        try:
+            return method(*words, **options)
+        except exceptions.ApiException as e:
+            if not e.status:
+                raise ClusterError(f"the cluster of {self._at} can't be reached: {e.reason}") from None
+            raise ClusterError(refusal(e.status, _message(e.body) or str(e.reason), self.namespace), e.status) from None
+        except Exception as e:
+            if not type(e).__module__.startswith("urllib3"):
+                raise
+            reason = getattr(e, "reason", None) or e
+            raise ClusterError(f"the cluster of {self._at} can't be reached: {str(reason).rstrip('.')}.") from None
+
+
+def refusal(status: int, message: str, namespace: str) -> str:
+    """The API server's answer as a sentence that says what to do."""
+    message = message.rstrip(".")
+    forbidden = _FORBIDDEN.search(message)
+    if status == 403 and forbidden:
+        verb, resource, group = forbidden.groups()
+        return (
+            f"the cluster doesn't let you {verb} {resource} in the namespace {namespace}; the Role that is bound to you "
+            f"needs the rule `{rights.line(group, resource, verb)}` (docs/kubernetes.md has all of them)."
+        )
+    if status == 403 and "quota" in message:
+        return f"the namespace {namespace} has no room for it: {message}; ask for less, or for more quota."
+    if status == 401:
+        return "the cluster doesn't know you (401): log in again, or look at the user of the kubeconfig's context."
+    if status == 404 and "namespaces" in message:
+        return f"the cluster has no namespace {namespace}; make it, or name another one with -cfg namespace=."
+    if status == 409:
+        return f"the cluster has it already: {message}."
+    return f"the cluster refuses it ({status}): {message}."
+
+
+def _message(body: Any) -> str:
+    try:
+        return str(json.loads(body)["message"])
+    except (ValueError, TypeError, KeyError):
+        return ""
+
+
+def _namespace(config: Any, files: str, context: str | None) -> str | None:
+    contexts, active = config.list_kube_config_contexts(config_file=files)
+    chosen = next((c for c in contexts if c["name"] == context), active)
+    found = (chosen or {}).get("context", {}).get("namespace")
+    return None if found is None else str(found)
+
+
+def _own_namespace() -> str | None:
+    try:
+        with open("/var/run/secrets/kubernetes.io/serviceaccount/namespace", encoding="utf-8") as f:
+            return f.read().strip()
+    except OSError:
+        return None
+
+
+def _package(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise ConfigError(
+            "kubernetes_ft asks the cluster with the package kubernetes, which is not installed here: pip install kubernetes."
+        ) from None

@@ -1,0 +1,134 @@
+"""Make, see, follow and end a job of a cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torchft_x.core.kubernetes import names, state
+from torchft_x.core.kubernetes.objects import owned
+from torchft_x.core.kubernetes.state import FAILED, SUCCEEDED, JobState, PartState
+from torchft_x.launch.kubernetes.cluster import Cluster, ClusterError
+
+Json = dict[str, Any]
+
+_LOOK = 1.0  # seconds between looks at a pod that has no log yet, or no more
+_BACK = 10.0  # seconds that are read again where a connection has ended
+_AWAY = 60.0  # seconds the API server may be away while a log is followed
+
+
+def submit(cluster: Cluster, objects: Sequence[Json]) -> None:
+    """All of them, or none: what was made is removed again if one is refused. Raises `ClusterError`."""
+    anchor = cluster.create(objects[0])
+    try:
+        for body in owned(objects, anchor):
+            cluster.create(body)
+    except BaseException:  # also Ctrl-C
+        with contextlib.suppress(ClusterError):
+            cluster.delete(objects[0]["kind"], objects[0]["metadata"]["name"])
+        raise
+
+
+def find(cluster: Cluster, app: str) -> JobState | None:
+    """None: there is no such job. Raises `ClusterError`."""
+    selector = f"{names.INSTANCE}={app},{names.MANAGED_BY}={names.OURS}"
+    jobs = cluster.list("Job", selector)
+    return state.job_state(app, jobs, cluster.list("Pod", selector)) if jobs else None
+
+
+def every(cluster: Cluster) -> list[JobState]:
+    """All jobs of the namespace, by name. Raises `ClusterError`."""
+    selector = f"{names.MANAGED_BY}={names.OURS}"
+    jobs, pods = cluster.list("Job", selector), cluster.list("Pod", selector)
+    apps = sorted({_app(job) for job in jobs} - {""})
+    return [
+        state.job_state(app, [j for j in jobs if _app(j) == app], [p for p in pods if _app(p) == app]) for app in apps
+    ]
+
+
+def cancel(cluster: Cluster, app: str) -> bool:
+    """Whether there was something to end. One delete: the cluster removes all that the anchor owns. Raises `ClusterError`."""
+    selector = f"{names.INSTANCE}={app},{names.MANAGED_BY}={names.OURS}"
+    for kind in ("Job", "Service"):
+        for found in cluster.list(kind, selector):
+            if names.MINIMUM in (found["metadata"].get("annotations") or {}):
+                return cluster.delete(kind, found["metadata"]["name"])
+    return False
+
+
+def lines(cluster: Cluster, app: str, part: PartState, follow: bool, since: float | None = None) -> Iterator[str]:
+    """Of the newest pod of a part, with their ends; with `follow` of all that come after it, until the part is over.
+    `since`: seconds ago. Raises `ClusterError`.
+    """
+    marks: dict[tuple[str, int], _Mark] = {}
+    begin = None if since is None else time.time() - since
+    lost = 0.0  # when the API server was first away
+    while True:
+        try:
+            over = not follow or _over(find(cluster, app), part)
+            pod = _pod(cluster, app, part)
+            if pod is not None and state.has_begun(pod):
+                mark = marks.setdefault(state.life(pod), _Mark(since=begin))
+                if not mark.done:
+                    ended = not state.is_running(pod)
+                    yield from _log(cluster, pod, part, follow, mark)
+                    mark.done = ended
+            if over:
+                return
+            lost = 0.0
+        except ClusterError as e:
+            lost = lost or time.monotonic()
+            if not follow or 400 < e.status < 500 or time.monotonic() - lost > _AWAY:
+                raise
+        time.sleep(_LOOK)
+
+
+@dataclass
+class _Mark:
+    """How far one life's log has been read."""
+
+    since: float | None  # time
+    last: str = ""  # time of the last line, as the cluster writes it
+    done: bool = False
+
+
+def _log(cluster: Cluster, pod: Json, part: PartState, follow: bool, mark: _Mark) -> Iterator[str]:
+    """The lines that were not read before; a connection may end at any of them."""
+    options: dict[str, Any] = {"follow": follow, "timestamps": True}
+    if mark.since is not None:
+        options["since_seconds"] = max(int(time.time() - mark.since) + 1, 1)
+    before = mark.last
+    for line in _split(cluster.log(pod["metadata"]["name"], names.label(part.role), **options)):
+        when, _, text = line.partition(" ")
+        if when > before:
+            mark.last, mark.since = when, time.time() - _BACK
+            yield text
+
+
+def _over(found: JobState | None, part: PartState) -> bool:
+    if found is None or found.state in (SUCCEEDED, FAILED):
+        return True
+    now = next((p for p in found.parts if (p.role, p.replica) == (part.role, part.replica)), None)
+    return now is None or now.state in (SUCCEEDED, FAILED)
+
+
+def _pod(cluster: Cluster, app: str, part: PartState) -> Json | None:
+    selector = f"{names.INSTANCE}={app},{names.ROLE}={names.label(part.role)},{names.REPLICA}={part.replica}"
+    found = state.newest(cluster.list("Pod", selector))
+    return None if found is None else dict(found)
+
+
+def _split(chunks: Iterator[bytes]) -> Iterator[str]:
+    partial = b""
+    for chunk in chunks:
+        *whole, partial = (partial + chunk).split(b"\n")
+        yield from (line.decode("utf-8", "replace") + "\n" for line in whole)
+    if partial:
+        yield partial.decode("utf-8", "replace") + "\n"
+
+
+def _app(found: Json) -> str:
+    return str((found["metadata"].get("labels") or {}).get(names.INSTANCE, ""))

@@ -1,0 +1,206 @@
+"""TorchX's scheduler `kubernetes_ft`: a job of plain Kubernetes objects, of which each group is made again alone.
+
+One code base for TorchX 0.7.0 and its nightly line. An app id is NAMESPACE:NAME, as TorchX's own scheduler has it.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler, Stream, filter_regex
+from torchx.specs import AppDef, AppDryRunInfo, AppState, Role, RoleStatus, runopts
+from torchx.specs.api import NONE, ReplicaStatus
+
+from torchft_x.core.kubernetes.state import SUCCEEDED, JobState, PartState
+from torchft_x.errors import TorchftXError
+from torchft_x.launch.kubernetes import app as apps
+from torchft_x.launch.kubernetes import jobs, options
+from torchft_x.launch.kubernetes.cluster import Cluster
+from torchft_x.launch.schedulers import excepthook
+from torchft_x.launch.schedulers.role import FtRole
+
+NAME = "kubernetes_ft"
+
+
+class KubernetesFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker TorchX's classes are Any
+    """A cluster is asked only when a job is submitted, looked at or ended."""
+
+    def __init__(self, session_name: str) -> None:
+        super().__init__(NAME, session_name)
+        self._clusters: dict[tuple[str | None, str | None], Cluster] = {}  # by context and namespace
+        if excepthook.in_command("log"):
+            excepthook.end_quietly()
+
+    def _run_opts(self) -> runopts:
+        return options.run_opts()
+
+    def _validate(self, app: AppDef, *_: Any) -> None:
+        """TorchX's own refuses roles without resources, which Kubernetes takes."""
+
+    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> Any:
+        try:
+            if not any(isinstance(role, FtRole) for role in app.roles):  # our components have done so before
+                excepthook.prepare()
+            gpu = str(cfg.get("gpu_resource") or "nvidia.com/gpu")
+            made = apps.request(app, secrets.token_hex(4), options.wishes(cfg), gpu)
+        except TorchftXError as e:
+            raise excepthook.Mistake(f"torchft_x: {e}") from None
+        return AppDryRunInfo(made, as_yaml)
+
+    def schedule(self, dryrun_info: Any) -> str:
+        made, cfg = dryrun_info.request, _cfg(dryrun_info)
+        try:
+            cluster = self._cluster(cfg.get("context"), cfg.get("namespace"))
+            jobs.submit(cluster, apps.with_token(made))
+        except TorchftXError as e:
+            raise excepthook.Mistake(f"torchft_x: the job can't be submitted: {e}") from None
+        return f"{cluster.namespace}:{made.app}"
+
+    def describe(self, app_id: str) -> DescribeAppResponse | None:
+        cluster, name = self._place(app_id)
+        with _sentence():
+            found = jobs.find(cluster, name)
+        if found is None and excepthook.in_command("log"):  # which would wait for it for ever
+            raise excepthook.Mistake(
+                f"torchft_x: there is no job {name} of {NAME} in the namespace {cluster.namespace}; "
+                f"`torchx list -s {NAME}` names those of your context's namespace."
+            )
+        return None if found is None else _response(app_id, found)
+
+    def list(self, *_: Any) -> list[ListAppResponse]:
+        with _sentence():
+            cluster = self._cluster(None, None)
+            found = jobs.every(cluster)
+        return [ListAppResponse(app_id=f"{cluster.namespace}:{j.app}", state=AppState[j.state]) for j in found]
+
+    def _cancel_existing(self, app_id: str) -> None:
+        cluster, name = self._place(app_id)
+        with _sentence():
+            jobs.cancel(cluster, name)
+
+    def _delete_existing(self, app_id: str) -> None:
+        """Of the nightly line, also for a job that is over."""
+        self._cancel_existing(app_id)
+
+    def log_iter(
+        self,
+        app_id: str,
+        role_name: str,
+        k: int = 0,
+        regex: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        should_tail: bool = False,
+        streams: Stream | None = None,
+    ) -> Iterable[str]:
+        cluster, name = self._place(app_id)
+        if streams not in (None, Stream.COMBINED):
+            raise refused("a container's log holds both streams; leave --streams out.")
+        if until is not None:
+            raise refused("Kubernetes gives logs up to now; leave --until out.")
+        try:
+            found = jobs.find(cluster, name)
+        except TorchftXError as e:
+            raise refused(str(e)) from None
+        parts = found.parts if found else ()
+        part = next((p for p in parts if (p.role, p.replica) == (role_name, k)), None)
+        if part is None:
+            there = ", ".join(f"{p.role}/{p.replica}" for p in parts) or "nothing"
+            raise refused(f"the job {name} has no {role_name}/{k}; it has {there}.")
+        seconds = None if since is None else (datetime.now(timezone.utc) - since.astimezone()).total_seconds()
+        lines = _told(jobs.lines(cluster, name, part, should_tail, seconds))
+        return filter_regex(regex, lines) if regex else lines
+
+    def _place(self, app_id: str) -> tuple[Cluster, str]:
+        """Its cluster, that of the current context, and its name there."""
+        namespace, _, name = app_id.rpartition(":")
+        with _sentence():
+            return self._cluster(None, namespace or None), name
+
+    def _cluster(self, context: str | None, namespace: str | None) -> Cluster:
+        key = (context, namespace)
+        if key not in self._clusters:
+            self._clusters[key] = Cluster(context, namespace)
+        return self._clusters[key]
+
+
+class _sentence:
+    """What the cluster refuses ends the command with a sentence."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if isinstance(error, TorchftXError):
+            raise excepthook.Mistake(f"torchft_x: {error}") from None
+
+
+def refused(sentence: str) -> SystemExit:
+    """Said already. A thread of TorchX's lets only this very class pass without a traceback."""
+    print(f"torchft_x: {sentence}", file=sys.stderr, flush=True)
+    return SystemExit(2)
+
+
+def _told(lines: Iterable[str]) -> Iterator[str]:
+    try:
+        yield from lines
+    except TorchftXError as e:
+        raise refused(str(e)) from None
+
+
+def _cfg(info: Any) -> Mapping[str, Any]:
+    """Under either line's name."""
+    found: Mapping[str, Any] = getattr(info, "cfg", None) or getattr(info, "_cfg", None) or {}
+    return found
+
+
+def as_yaml(made: apps.Request) -> str:
+    """What `kubectl apply -f -` would take, but for the token and the owner."""
+    import yaml  # type: ignore[import-untyped]  # of TorchX
+
+    return "---\n".join(yaml.safe_dump(body, sort_keys=False, width=120) for body in made.objects)
+
+
+def _response(app_id: str, job: JobState) -> DescribeAppResponse:
+    roles: dict[str, list[PartState]] = {}
+    for part in job.parts:
+        roles.setdefault(part.role, []).append(part)
+    return DescribeAppResponse(
+        app_id=app_id,
+        state=AppState[job.state],
+        num_restarts=job.restarts,
+        msg=job.reason or NONE,
+        roles_statuses=[RoleStatus(name, [_status(p) for p in parts]) for name, parts in roles.items()],
+        roles=[Role(name=name, image="", num_replicas=max(p.replica for p in ps) + 1) for name, ps in roles.items()],
+    )
+
+
+def _status(part: PartState) -> ReplicaStatus:
+    return ReplicaStatus(
+        id=part.replica,
+        state=AppState[part.state],
+        role=part.role,
+        hostname=part.node,
+        structured_error_msg=_story(part),
+    )
+
+
+def _story(part: PartState) -> str:
+    """Restarts and what is the matter, in the form in which TorchX prints what went wrong; `NONE` if nothing did."""
+    words = [f"restarts: {part.restarts}"] if part.restarts else []
+    words += [part.reason] if part.reason and part.state != SUCCEEDED else []
+    if not words:
+        return str(NONE)
+    timestamp = int(datetime.now(timezone.utc).timestamp())
+    message = {"message": ", ".join(words), "errorCode": -1, "extraInfo": {"timestamp": timestamp}}
+    return json.dumps({"message": message})
+
+
+def create_scheduler(session_name: str, **_: Any) -> KubernetesFtScheduler:
+    """TorchX's factory; it passes on every variable TORCHX_... as an option."""
+    return KubernetesFtScheduler(session_name)
