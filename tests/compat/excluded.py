@@ -11,6 +11,11 @@ _CLIENT = (
     "puts a mock in the place of torchft's gRPC client, and looks at the Manager's private fields; the same stories are "
     "played by real processes in tests/train/test_manager.py"
 )
+_WORK = (
+    "makes its stand-in for a Manager of _ManagedWork, which Manager.allreduce of torchft returns; a stand-in reduces in "
+    "tests/train/ddp/test_gradient_steps.py"
+)
+_RENDEZVOUS = "is about private functions of torchft's rendezvous; ours: tests/comm/test_handles.py"
 _STORE = "puts a mock in the place of torch's store in torchft's module; ours reads addresses in tests/comm/store"
 _PRIVATE = "looks at private fields of DiLoCo's fragments, or gives it an allreduce without reduce_op"
 _PICKLED = "has a DTensor received into nothing; we don't unpickle meshes, so a DTensor needs one to be received into"
@@ -31,7 +36,8 @@ EXCLUDED: dict[str, dict[str, str]] = {
     "checkpointing/http_transport_test.py": {ALL: f"{_URLLIB}; {_PICKLED}"},
     "checkpointing/pg_transport_test.py": {"PGTransportTest::test_pg_transport_gloo": _PICKLED},
     "ddp_test.py": {
-        ALL: "makes its mocks of _ManagedWork; a stand-in for a Manager reduces in tests/train/ddp/test_gradient_steps.py"
+        "TestDDP::test_ddp": _WORK,
+        "TestDDP::test_ddp_failed_reduction_rejects_the_step_instead_of_raising": _WORK,
     },
     "diloco_regression_test.py": {
         ALL: "ends one step twice, and compares with recorded weights of failed exchanges, which torchft throws away and we "
@@ -68,7 +74,9 @@ EXCLUDED: dict[str, dict[str, str]] = {
         "ProcessGroupTest::test_reconfigure_baby_process_group": _WORDS,
     },
     "reconfigure_test.py": {
-        ALL: "is about private functions of torchft's rendezvous; ours: tests/comm/test_handles.py"
+        "ReconfigureTest::test_manager_reconfigure_pg": _RENDEZVOUS,
+        "ReconfigureTest::test_order_and_timeout": _STORE,
+        "ReconfigureTest::test_rendezvous": _RENDEZVOUS,
     },
 }
 """By file and test."""

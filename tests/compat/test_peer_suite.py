@@ -21,7 +21,14 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Suite:
 
 
 @pytest.mark.parametrize(
-    ("file", "passed"), [("coordination_test.py", 1), ("lighthouse_test.py", 3), ("manager_integ_test.py", 5)]
+    ("file", "passed"),
+    [
+        ("coordination_test.py", 1),
+        ("ddp_test.py", 2),
+        ("lighthouse_test.py", 3),
+        ("manager_integ_test.py", 5),
+        ("reconfigure_test.py", 3),
+    ],
 )
 def test_a_file_of_theirs(suite: Suite, file: str, passed: int) -> None:
     results = suite.run(file, peer=False, timed=False)

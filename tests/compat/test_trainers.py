@@ -1,7 +1,8 @@
-"""The examples for other trainers (docs/trainers.md): two groups, one killed and started again, end with equal weights."""
+"""Other trainers (docs/trainers.md), torchtitan (docs/torchft.md): two groups, one killed and started again, end equal."""
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -17,13 +18,24 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[2]
 HOW = (
-    f"{env.TRAINERS_PYTHON} is not set: the Python of an environment with torchft_x, torch, transformers, accelerate and "
-    "lightning (.ci/run makes one)"
+    f"{env.TRAINERS_PYTHON} is not set: the Python of an environment with torchft_x, torch, transformers, accelerate, "
+    "lightning and torchtitan (.ci/run makes one)"
 )
+EXAMPLES = ROOT / "docs/examples"
+TITAN = ("-m", "torchft_x.compat", str(ROOT / "tests/compat/titan.py"))
 
 
-@pytest.mark.parametrize(("example", "told"), [("transformers", "'loss'"), ("lightning", "step 20:")])
-def test_a_trainers_example_trains_through_a_kill(tmp_path: Path, example: str, told: str) -> None:
+@pytest.mark.parametrize(
+    ("words", "steps", "told"),
+    [
+        pytest.param((str(EXAMPLES / "train_transformers.py"),), 250, "'loss'", id="transformers"),
+        pytest.param((str(EXAMPLES / "train_lightning.py"),), 250, "step 20:", id="lightning"),
+        pytest.param((*TITAN, "none"), 150, "step 20:", id="torchtitan-fsdp"),
+        pytest.param((*TITAN, "diloco"), 40, "step 5:", id="torchtitan-diloco"),
+        pytest.param((*TITAN, "local_sgd"), 40, "step 5:", id="torchtitan-local_sgd"),
+    ],
+)
+def test_a_trainer_goes_on_through_a_kill(tmp_path: Path, words: tuple[str, ...], steps: int, told: str) -> None:
     python = env.read(env.TRAINERS_PYTHON)
     if python is None:
         pytest.skip(HOW)
@@ -46,9 +58,9 @@ def test_a_trainers_example_trains_through_a_kill(tmp_path: Path, example: str, 
                 env.MIN_REPLICAS: "2",  # the survivor waits, so that it is not done when the other one is back
             }  # fmt: skip
             log = tmp_path / f"{group}-{life}.log"
-            words = [python, str(ROOT / f"docs/examples/train_{example}.py"), "--steps", "400"]
+            command = [python, *words, "--steps", str(steps)]
             with log.open("wb") as f:
-                process = subprocess.Popen(words, env=environ, cwd=tmp_path, stdout=f, stderr=f)
+                process = subprocess.Popen(command, env=environ, cwd=tmp_path, stdout=f, stderr=f)
             started.append(process)
             return process, log
 
@@ -68,10 +80,10 @@ def test_a_trainers_example_trains_through_a_kill(tmp_path: Path, example: str, 
             process.wait(scaled(90))
             lines = path.read_text(errors="replace").splitlines()
             assert process.returncode == 0, lines[-30:]
-            ends.append([line for line in lines if line.startswith("done at step 400:")])
+            ends.append([line for line in lines if line.startswith(f"done at step {steps}:")])
         assert ends[0] == ends[1]
         assert len(ends[0]) == 1
-        assert "group 1 died" in kept.read_text(errors="replace")
+        assert re.search(r"group \S*1 .*rejoined", kept.read_text(errors="replace"))
     finally:
         for process in started:
             if process.poll() is None:

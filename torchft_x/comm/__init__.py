@@ -26,8 +26,8 @@ from torchft_x.comm.wrappers.process_groups import (
     ManagedProcessGroup,
     ProcessGroupDummy,
     ProcessGroupWrapper,
-    reconfigure_with_store,
 )
+from torchft_x.comm.wrappers.reconfigure import reconfigure_with_store
 
 __all__ = [
     "ErrorSwallowingProcessGroupWrapper",

@@ -17,8 +17,9 @@ from torchft_x.net import Address
 def test_addresses() -> None:
     assert split_store_address("host:1234/a/b/0") == (Address("host", 1234), "a/b/0")
     assert split_store_address("[::1]:1234/a") == (Address("::1", 1234), "a")
+    assert split_store_address("::1:1234/a") == (Address("::1", 1234), "a")  # torchft's form: a port always follows
     assert split_store_address("host:1234") == (Address("host", 1234), "")
-    for text in ("host", "host/a", ":1/a", "host:0/a", "::1:1234/a"):
+    for text in ("host", "host/a", ":1/a", "host:0/a", "fdaa::1/a", "a:b:1234/a"):
         with pytest.raises(AddressError):
             split_store_address(text)
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -17,8 +18,8 @@ from torchft_x.comm.wrappers.process_groups import (
     ManagedProcessGroup,
     ProcessGroupDummy,
     ProcessGroupWrapper,
-    reconfigure_with_store,
 )
+from torchft_x.comm.wrappers.reconfigure import reconfigure_with_store
 from torchft_x.errors import ConfigError
 
 
@@ -180,5 +181,31 @@ def test_reconfigure_with_store(meeting: Callable[[], str]) -> None:
     reconfigure_with_store(group, meeting(), 0, 1, timeout=3.0)
     assert group.allreduce([ramp(0)]).wait()
     with pytest.raises(ConfigError, match="can't be configured"):
-        reconfigure_with_store(object(), "h:1/p", 0, 1)  # type: ignore[arg-type]
+        reconfigure_with_store(object(), "h:1/p", 0, 1)
     group.shutdown()
+
+
+class Native:
+    """A group that is not ours, such as torch's own from 2.14 on: around one of ours here."""
+
+    def __init__(self) -> None:
+        self.inner = gloo()
+
+    def get_reconfigure_handle(self) -> str:
+        return self.inner.get_reconfigure_handle()
+
+    def reconfigure(self, opts: Any) -> Work:
+        return self.inner.reconfigure(opts)
+
+
+def test_groups_that_are_not_ours_swap_their_handles_in_the_store(meeting: Callable[[], str]) -> None:
+    groups, where = [Native(), Native()], [meeting(), meeting()]
+    for address in where:  # twice: the second time they have new members
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda rank, at=address: reconfigure_with_store(groups[rank], at, rank, 2, 10.0), range(2)))
+        tensors = [ramp(0), ramp(0)]
+        works = [g.inner.allreduce([t]) for g, t in zip(groups, tensors, strict=True)]
+        assert all(work.wait() for work in works)
+        assert all(torch.equal(t, 2 * ramp(0)) for t in tensors)
+    for group in groups:
+        group.inner.shutdown()

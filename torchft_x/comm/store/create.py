@@ -1,7 +1,7 @@
 """Where the members of a new process group find each other: a store, and clients of it.
 
 Ours (`torchft_x.comm.store.server`) is written ``keyed://KEY@host:port/prefix``: who doesn't know the key gets nothing from it. Torch's
-TCPStore, which answers everybody, is ``host:port/prefix`` (``[v6]:port/prefix``), as in the peer: for stores that users bring. Three
+TCPStore, which answers everybody, is ``host:port/prefix`` (``[v6]:port/prefix``, also without brackets), as in the peer: for stores that users bring. Three
 properties of torch's client shape `StoreClient`:
 
 * Its connect takes 6 s to find out that a port is closed, so a plain socket asks first.
@@ -77,17 +77,26 @@ class KeyedAddress(NamedTuple):
 
 
 def split_store_address(text: str) -> tuple[Address | KeyedAddress, str]:
-    """``host:port/prefix``, with or without a key, as (address, prefix). Raises `AddressError`, which never shows a key."""
+    """``host:port/prefix``, with or without a key, as (address, prefix). An IPv6 address needs no brackets: a port always
+    follows. Raises `AddressError`, which never shows a key."""
     key, rest = "", text
     if text.startswith(_SCHEME):
         key, at, rest = text.removeprefix(_SCHEME).partition("@")
         if not at or not key or len(key) > _MAX_KEY or set(key) - set("0123456789abcdef") or len(key) % 2:
             raise AddressError(f"store address: it begins with {_SCHEME}, but no key follows.")
     where, _, prefix = rest.partition("/")
-    address = parse_address(where, what="store address")
+    address = parse_address(_in_brackets(where), what="store address")
     if address.port == 0:
         raise AddressError(f"store address {rest!r} has port 0; it must name the port the store listens on.")
     return KeyedAddress(*address, key) if key else address, prefix
+
+
+def _in_brackets(where: str) -> str:
+    host, _, port = where.rpartition(":")
+    try:
+        return f"[{ipaddress.IPv6Address(host)}]:{port}"
+    except ValueError:
+        return where  # a name, an IPv4 address, or one that has them
 
 
 def create_store_client(store_addr: str, timeout: float | timedelta = 60.0) -> dist.Store:

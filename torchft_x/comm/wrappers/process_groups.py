@@ -341,15 +341,3 @@ class ManagedProcessGroup(ProcessGroupWrapper):
         tensors, reduce_op = args[0], reduce_op_of(args[1] if len(args) > 1 else None)
         works = [self._manager.allreduce(tensor, reduce_op=reduce_op) for tensor in tensors]
         return works[0] if len(works) == 1 else AllWork(works, tensors)
-
-
-def reconfigure_with_store(
-    pg: ProcessGroup, store_addr: str, rank: int, world_size: int, timeout: float | timedelta = 60.0
-) -> None:
-    """Give a group new members that meet at `store_addr` (``host:port/prefix``), within `timeout`, which stays the
-    group's.
-    """
-    if not isinstance(pg, ProcessGroup):
-        raise ConfigError(f"{type(pg).__name__} can't be configured; use a process group of torchft_x.")
-    pg.set_timeout(timeout)
-    pg.configure(store_addr, "", rank, world_size)

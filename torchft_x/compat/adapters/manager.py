@@ -9,6 +9,7 @@ from typing import Any
 from torchft_x import env
 from torchft_x.core.heal import WorldSizeMode
 from torchft_x.durations import Seconds
+from torchft_x.train.ddp.shards import is_dtensor
 from torchft_x.train.manager import Manager as OurManager
 
 _PEER_KEYS = ("step", "batches_committed")
@@ -63,6 +64,12 @@ class Manager(OurManager):
             quorum_retries=_chosen(env.QUORUM_RETRIES, quorum_retries), **ours,
         )  # fmt: skip
 
+    def start_quorum(self, *args: Any, **kwargs: Any) -> None:
+        if self.steps.standing is None and not self.steps.waits and _sharded(self.context.full_state()):
+            # FSDP2 has whole tensors in the model while a forward runs: its state can be copied between steps only.
+            self.steps.waits = True
+        super().start_quorum(*args, **kwargs)
+
     def trains_apart(self) -> None:
         """Said by `LocalSGD` and `DiLoCo`: the groups' first step is where they agree on the first weights."""
         self._first_steps = 1
@@ -79,6 +86,12 @@ class Manager(OurManager):
         """What a heal copies, in torchft's form."""
         with self.context.state_dicts.read():
             return {"user": self.context.state_dicts.save(), "torchft": self.state_dict()}
+
+
+def _sharded(state: Any) -> bool:
+    if isinstance(state, dict):
+        return any(_sharded(v) for v in state.values())
+    return any(_sharded(v) for v in state) if isinstance(state, list | tuple) else is_dtensor(state)
 
 
 def _chosen(variable: str, argument: Any) -> Any:

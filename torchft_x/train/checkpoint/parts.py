@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from torchft_x.errors import ConfigError
 from torchft_x.train.ddp.shards import is_dtensor, like, local
+from torchft_x.transfer.format.flatten import new_dtensors
 
 
 def check(parts: Mapping[str, Any]) -> None:
@@ -45,7 +46,7 @@ def _place(part: Any, shapes: Any) -> Any:
         return part.state_dict()
     if isinstance(part, Optimizer):
         return _place_of_optimizer(part, shapes)
-    return _shards(part.state_dict())
+    return new_dtensors(part.state_dict())
 
 
 def _place_of_optimizer(optimizer: Optimizer, shapes: Any) -> Any:
@@ -63,17 +64,6 @@ def _place_of_optimizer(optimizer: Optimizer, shapes: Any) -> Any:
             if is_dtensor(p) and isinstance(value, torch.Tensor) and value.shape == p.shape
         }
     return {"state": state}
-
-
-def _shards(value: Any) -> Any:
-    """New DTensors in the places of those in a state dict, None for all else."""
-    if is_dtensor(value):
-        return torch.empty_like(value)
-    if isinstance(value, dict):
-        return {k: _shards(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_shards(v) for v in value]
-    return None
 
 
 def put_back(parts: Mapping[str, Any], state: Mapping[str, Any]) -> None:

@@ -11,6 +11,7 @@ from torchft_x.core.types import Member, State
 from torchft_x.errors import TransferError
 from torchft_x.train.context.context import RankContext
 from torchft_x.train.heal.overseer import look_after
+from torchft_x.transfer.format.flatten import new_dtensors
 
 
 class StateExchange:
@@ -88,7 +89,7 @@ class StateExchange:
             plan.snapshot.step,
             max(1.0, c.options.timeout - (time.monotonic() - began)),
             committed_in=plan.snapshot.committed_in,
-            into=c.full_state() if in_place else None,
+            into=c.full_state() if in_place else new_dtensors(c.full_state()) if self._in_place else None,
             **more,
         )
         _name(state, plan.top)

@@ -64,7 +64,7 @@ class StepLoop:
         self._context = context
         self._vote = StepVote(context)
         self._options = QuorumOptions(context.options.quorum_timeout, context.options.quorum_patience)  # the newest
-        self._waits = waits  # fixed
+        self.waits = waits  # every round is awaited; may be said until the first
         self._late = late or not context.options.commit_vote  # this rank's script reduces after backward, or may
         self._background = QuorumThread(f"torchft_x-quorum-{context.options.replica_id}")
         self._passed: Passed | None = None  # the step in hand is to be committed, as was decided inside backward
@@ -107,7 +107,7 @@ class StepLoop:
             self._vote.abandon(*given_up)
         if c.status is not None:
             c.status.asked()
-        waits = self._waits or self.standing is None or terms.state.step == 0
+        waits = self.waits or self.standing is None or terms.state.step == 0
         self.round = round = self._new_round(terms, waits=waits, keeps=False)
         if round.continues():  # answered at once: there was no time in which somebody could have seen it asking
             self.wait_quorum()
@@ -124,7 +124,7 @@ class StepLoop:
         """The round that asks with these terms. `waits`: the training thread waits for it."""
         return QuorumRound(
             self._context, terms, self._options, previous=self.standing, in_place=waits,
-            counts_after_heal=self._waits and self._options.allow_heal, keeps=keeps, votes_late=self._late,
+            counts_after_heal=self.waits and self._options.allow_heal, keeps=keeps, votes_late=self._late,
         )  # fmt: skip
 
     def need_round(self) -> QuorumRound:

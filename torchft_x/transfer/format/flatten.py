@@ -239,3 +239,14 @@ def _describe_region(region: _Region, tensors: list[Tensor], blob: int, specs: d
         t = tensors[i]
         specs[i] = TensorSpec(t.dtype, tuple(t.shape), tuple(t.stride()), blob, storage_offset_bytes(t) - start)
     return view_bytes(t.untyped_storage(), start, region.end - start)
+
+
+def new_dtensors(state: Any) -> Any:
+    """New DTensors in the places of those in a state dict, None for all else: what a saved state is read into."""
+    if is_dtensor(state):
+        return torch.empty_like(state)
+    if isinstance(state, dict):
+        return {k: new_dtensors(v) for k, v in state.items()}
+    if isinstance(state, list | tuple):
+        return [new_dtensors(v) for v in state]
+    return None
