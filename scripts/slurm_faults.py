@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -137,13 +138,17 @@ class Bench:
         """When all groups have committed together again, unix seconds; `struck` with a process that began after `since`."""
         deadline = time.monotonic() + LIMIT
         while time.monotonic() < deadline:
-            new = [e for e in commits(self.job.events()) if float(e["t"]) > since and e.get("participants") == GROUPS]
-            lives = {e["pid"] for e in self.job.events() if e.get("event") == "joined" and float(e["t"]) > since}
-            for e in new:
-                if not struck or (str(e["group"]) == struck and e["pid"] in lives):
+            after = since if not struck else self._joined(struck, since)
+            for e in commits(self.job.events(), group=struck or None):
+                if float(e["t"]) > after and e.get("participants") == GROUPS:
                     return float(e["t"])
             time.sleep(_LOOK)
         raise SystemExit(f"not whole after {LIMIT:g} s:\n{self.job.output()}")
+
+    def _joined(self, group: str, since: float) -> float:
+        """When a process of the group that began after `since` was ready; infinite: none is yet."""
+        joined = (e for e in self.job.events() if e.get("event") == "joined" and str(e.get("group")) == group)
+        return min((float(e["t"]) for e in joined if float(e["t"]) > since), default=float("inf"))
 
     def _served(self, since: float) -> float:
         deadline = time.monotonic() + LIMIT
@@ -234,6 +239,7 @@ def main() -> None:
     p.add_argument("--repeat", type=int, default=1)
     p.add_argument("--out", type=Path)
     args = p.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # namespaces are to be removed
     if sentence := missing():
         raise SystemExit(sentence)
     rows: list[dict[str, Any]] = []

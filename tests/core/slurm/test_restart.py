@@ -201,6 +201,15 @@ def test_whoever_cancels_a_group_is_respected_until_it_is_started_again() -> Non
     assert watch(runs(1, 1), 600) == [TellLost({})]  # scontrol requeue
 
 
+def test_what_the_lighthouse_could_not_be_told_is_told_again() -> None:
+    watch = Watch()
+    watch(runs(1), 0)
+    assert [type(a) for a in watch(CANCELLED, 1)] == [TellLost]
+    watch.rules.not_told()
+    assert [type(a) for a in watch(CANCELLED, 2)] == [TellLost]
+    assert watch(CANCELLED, 3) == []
+
+
 def test_a_new_watcher_knows_who_was_given_up() -> None:
     watch = Watch(lost={"1": "its job 31_1 was cancelled"})
     assert [watch(None, float(t), heard(SILENT)) for t in range(0, 100, 10)] == [[]] * 10

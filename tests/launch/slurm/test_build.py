@@ -58,7 +58,7 @@ def test_every_option_becomes_a_word_of_sbatch() -> None:
     assert {f"--{name}={value}" for name, value in cfg.items() if name not in ("exclusive", "sbatch_args")} <= said
     assert {"--exclusive", "--nice=100", "--licenses=x"} <= said
     assert not any(word.startswith("--dependency") for word in trainer)
-    assert {"--partition=small", "--dependency=afterok:1", "--qos=q", "--exclude=n9", "--signal=B:USR1@60"} <= set(
+    assert {"--partition=small", "--dependency=afterok:1", "--qos=q", "--exclude=n9", "--signal=B:USR1@120"} <= set(
         lighthouse
     )
     assert not {"--exclusive", "--gres=gpu:h100:8", "--constraint=c"} & set(lighthouse)

@@ -70,7 +70,7 @@ class Restarts:
 
     def __init__(self, lost: Mapping[str, str] | None = None, patience: Patience = Patience()) -> None:
         self._lost = dict(lost or {})  # group -> why
-        self._told: dict[str, str] = dict(self._lost)  # the same, as the lighthouse was told it
+        self._told: dict[str, str] | None = dict(self._lost)  # the same, as the lighthouse was told it
         self._patience = patience
         self._parts: dict[str, PartMemory] = {}  # by the part's name
 
@@ -132,6 +132,10 @@ class Restarts:
     def submitted(self, part: Part) -> None:
         """It was."""
         self._parts.setdefault(part.name, PartMemory()).refusals = 0
+
+    def not_told(self) -> None:
+        """The lighthouse could not be told who is lost."""
+        self._told = None
 
     # --- one part ------------------------------------------------------------------------------------------------------
 

@@ -37,6 +37,7 @@ OPTIONS: dict[str, tuple[type, str]] = {
 }
 """By name: its type, and help."""
 _ALL = ("account", "qos", "time", "reservation", "exclude", "mail-user", "mail-type")  # every part's, as they are
+_AHEAD = 60  # seconds
 _GROUPS = ("constraint", "nodelist", "signal")
 _OURS = {"array", "job-name", "comment", "output", "error", "requeue", "no-requeue", "open-mode", "parsable", "wrap", "ntasks",
          "nodes", "chdir", "export", "export-file", "wait", "test-only", "hold", "ntasks-per-node"}  # fmt: skip
@@ -61,7 +62,7 @@ def words(cfg: Mapping[str, Any], kind: str) -> Words:
         partition = given.get("lighthouse_partition", partition)
         found += [f"--dependency={given['dependency']}"] if "dependency" in given else []
         if _is_requeue_signal(given.get("signal", "")):
-            found.append(f"--signal={given['signal']}")
+            found.append(f"--signal={_ahead(given['signal'])}")
     else:
         found += [f"--{name}={given[name]}" for name in _GROUPS if name in given]
     found += [f"--partition={partition}"] if partition else []
@@ -95,6 +96,12 @@ def check(cfg: Mapping[str, Any], nodes: int) -> None:
         value = cfg.get(name)
         if isinstance(value, str) and re.search(r"[\x00-\x1f]", value):
             raise ConfigError(f"-cfg {name}: the value holds a control character.")
+
+
+def _ahead(text: str) -> str:
+    """The lighthouse is queued again a minute before the groups: whoever watches ends the others' wait, so one must remain."""
+    name, _, seconds = text.partition("@")
+    return f"{name}@{int(seconds or 60) + _AHEAD}" if not seconds or seconds.isdecimal() else text
 
 
 def _is_requeue_signal(text: str) -> bool:

@@ -87,11 +87,11 @@ def render(how: RoleScript) -> str:
             *own,
             f"exec {' '.join(map(_quote, how.command))}",
             "TORCHFT_X_TASK",
-            'again() { echo "$me: Slurm\'s time is nearly up; it is queued again"; scontrol requeue "$me"; }',
+            "told=",
+            'again() { told=1; echo "$me: Slurm\'s time is nearly up; it is queued again"; scontrol requeue "$me"; }',
             *_fence(how),
             *_watch(how),
-            "told=",
-            "trap 'told=1' TERM  # the step is told by Slurm, and ends in good order",
+            "trap told=1 TERM  # the step is told by Slurm, and ends in good order",
             "trap again USR1",
             f'srun {" ".join(map(shlex.quote, step))} {log} bash -c "$task" &',
             "step=$!",
@@ -125,12 +125,12 @@ def _watch(how: RoleScript) -> list[str]:
 
 
 def _end(how: RoleScript) -> list[str]:
-    """A lighthouse that has ended by itself has given the job's outcome: what is queued still has nothing to do. One that Slurm
-    has told to end (cancelled, requeued) has given none, also if it ends with 0."""
+    """A lighthouse that has ended by itself, not because Slurm has told it to (with 0, too), has given the job's outcome: what is
+    queued still has nothing to do."""
     if how.kind != "lighthouse":
         return []
     words = [how.python, "-m", "torchft_x", "slurm-end", how.run_dir]
-    return [f'[ "$code" -gt 128 ] || [ -n "$told" ] || {" ".join(map(shlex.quote, words))} "$code"']
+    return [f'[ -n "$told" ] || [ "$code" -gt 128 ] || {" ".join(map(shlex.quote, words))} "$code"']
 
 
 def _not_shared(run_dir: str) -> str:

@@ -98,13 +98,10 @@ class Errands:
 
     def _kick(self, action: a.Kick) -> None:
         part = action.part
-        if not action.exclude:
+        try:  # what was excluded for it before is not, any more
+            done = self._controller.start_now(part.job, [*_own_excluded(part), *action.exclude])
+        except SlurmError:  # there are no other nodes
             done = self._controller.start_now(part.job)
-        else:
-            try:
-                done = self._controller.start_now(part.job, [*_own_excluded(part), *action.exclude])
-            except SlurmError:  # there are no other nodes
-                done = self._controller.start_now(part.job)
         if done:
             off = f", not on {', '.join(action.exclude)}" if action.exclude else ""
             self._speaker.say(f"{part.name}: job {part.job} was requeued; it need not wait for its BeginTime{off}")
@@ -113,9 +110,13 @@ class Errands:
         self._controller.exclude(part.job, [*_own_excluded(part), *nodes])
 
     def _tell(self, action: a.TellLost) -> None:
-        store.tell_groups(store.read(self._run_dir), action.lost)
+        try:
+            store.tell_groups(store.read(self._run_dir), action.lost)
+        except (TorchftXError, OSError):
+            self._rules.not_told()
+            raise
         for name, why in action.lost.items():
-            self._speaker.say(f"group {name} is given up: {why}")
+            self._speaker.say(f"{'group ' if name.isdecimal() else ''}{name} is given up: {why}")
 
 
 def _own_excluded(part: Part) -> list[str]:
