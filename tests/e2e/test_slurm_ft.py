@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -94,7 +95,7 @@ def shell(slurm: SlurmCluster, tmp_path: Path) -> Iterator[Shell]:
 
 
 def test_from_the_submission_to_the_cancel(shell: Shell) -> None:
-    done = shell.run("--steps", "100000", "--pace", "0.05", options=TOGETHER)
+    done = shell.run("--steps", "100000", "--pace", "0.05", cfg="exclusive=True")
     assert (done.returncode, bool(shell.handle)) == (0, True), done.stdout + done.stderr
     shell.wait_until_training()
     assert shell.state() == "RUNNING"
@@ -110,6 +111,20 @@ def test_from_the_submission_to_the_cancel(shell: Shell) -> None:
     assert shell.worker("0") == other
     wait_for(lambda: "restart 1 of 10" in shell.logs(), 10, "what the supervisor says of it")
     assert "launching trainer 1 (attempt 0)" in shell.logs()
+
+    group = store.read(shell.run_dir).parts[2]
+    node = shell.cluster.run("squeue", "-h", "-j", group.job, "-o", "%N")
+    shell.cluster.set_down(node)
+    down = time.time()
+    try:
+        assert shell.state() == "RUNNING"
+        wait_for(
+            lambda: training_together([e for e in shell.events() if e["t"] > down], 2), 90, f"both: {shell.logs()}"
+        )
+        assert shell.cluster.run("squeue", "-h", "-j", group.job, "-o", "%N") != node
+    finally:
+        shell.cluster.resume(node)
+    assert shell.worker("0") == other  # nobody else was touched
 
     assert "it had 2" in shell.ours("scale", str(shell.run_dir), "--replicas", "3").stdout
     wait_for(lambda: max(commits(shell.events()), key=lambda e: e["t"])["participants"] == 3, 90, "three groups")

@@ -181,3 +181,17 @@ def test_no_slurm_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SlurmError, match="Slurm's sinfo is not on this machine's PATH"):
         launch(request(tmp_path), Controller())
     assert not (tmp_path / "run").exists()
+
+
+def test_a_lighthouse_that_was_told_to_end_has_given_no_outcome(cluster: Cluster, tmp_path: Path) -> None:
+    """By scancel or a requeue; it ends with 0 all the same."""
+    launch(request(tmp_path), Controller())
+    queue = (cluster.folder / "queue").read_text()
+    (cluster.folder / "queue").write_text(queue.replace("|PENDING|", "|COMPLETING|"))
+    assert commands.end(str(tmp_path / "run"), 0, Controller()) == 0
+    assert store.read(tmp_path / "run").outcome is None
+    assert cluster.cancelled == []
+    (cluster.folder / "queue").write_text(queue.replace("3_0|3|0|PENDING|", "3_0|3|0|RUNNING|"))
+    assert commands.end(str(tmp_path / "run"), 0, Controller()) == 0
+    assert store.read(tmp_path / "run").outcome == 0
+    assert cluster.cancelled == ["4_0", "4_1"]  # what is queued still has nothing to do

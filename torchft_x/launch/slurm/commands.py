@@ -164,8 +164,11 @@ def _gone(manifest: Manifest, names: Collection[str]) -> Manifest:
 
 def end(run_dir: str, code: int, controller: Controller) -> int:
     """The lighthouse has ended by itself, with the job's outcome: whoever is queued still, or does not end, is cancelled."""
-    manifest = store.change(run_dir, lambda now: look.settled(now, code))
+    manifest = store.read(run_dir)
     mine = {part.job for part in manifest.lighthouses}
+    if any(row.job in mine and row.state != "RUNNING" for row in controller.rows(app=manifest.app)):
+        return 0  # it was told to end, which is no outcome
+    store.change(run_dir, lambda now: now if now.cancelled else look.settled(now, code))
     deadline = time.monotonic() + _LEAVE
     while True:
         others = [row for row in controller.rows(app=manifest.app) if row.job not in mine]
