@@ -69,7 +69,7 @@ WALLS = {  # bottom up: a package imports only from those above it in this table
     "train.checkpoint": "core core.training train train.ddp transfer.durable transfer.format transfer.from_memory",
     "train.local": "comm.quantized core.training observe train train.ddp",
     "launch.chaos": "observe",
-    "compat.adapters": "core train train.ddp train.local transfer transfer.http",
+    "compat.adapters": "core train train.ddp train.local transfer transfer.format transfer.http",
     "compat": "compat.adapters rpc.lighthouse",
     "compat.path": "compat",
     "launch.devices": "",
