@@ -71,7 +71,7 @@ WALLS = {  # bottom up: a package imports only from those above it in this table
     "train.ddp": "core train train.step transfer.format",
     "train.checkpoint": "core core.training train train.ddp transfer.durable transfer.format transfer.from_memory",
     "train.local": "comm.quantized core.training observe train train.ddp",
-    "compat.adapters": "core train train.ddp train.local transfer transfer.http",
+    "compat.adapters": "core train train.ddp train.local transfer transfer.format transfer.http",
     "compat": "compat.adapters rpc.lighthouse",
     "compat.path": "compat",
     "launch.devices": "",

@@ -49,7 +49,7 @@ def main() -> None:
     manager = ft_manager.manager
     manager.set_state_dict_fns(load, lambda: {"model": model.state_dict(), "optimizer": optimizers.state_dict()})
     data = torch.Generator().manual_seed(group)
-    step = 0
+    told = 0
     with maybe_semi_sync_training(config, ft_manager, model, 1, optimizers):
         while manager.current_step() < args.steps:
             optimizers.zero_grad()
@@ -57,9 +57,9 @@ def main() -> None:
             loss = nn.functional.mse_loss(model(x), x.mean(1, keepdim=True))
             loss.backward()
             optimizers.step()
-            step += 1
-            if step % 20 == 0:
-                print(f"step {manager.current_step()}: loss {loss.item():.4f}", flush=True)
+            if manager.current_step() >= told + 5:
+                told = manager.current_step() // 5 * 5
+                print(f"step {told}: loss {loss.item():.4f}", flush=True)
         digest = sum(float(p.full_tensor().detach().double().sum()) for p in model.parameters())
     print(f"done at step {manager.current_step()}: sum of the weights {digest:.12f}", flush=True)
     manager.shutdown()

@@ -175,7 +175,7 @@ def check_schedulers(place: Place) -> None:
     assert shown.returncode == 0, _end(shown)
     choices = re.search(r"\{([\w,\s-]+)\}", shown.stdout.split("--scheduler", 1)[1])
     assert choices is not None, shown.stdout
-    ours = [] if place.way == "bare clone" else ["local_ft", "kubernetes_ft"]
+    ours = [] if place.way == "bare clone" else ["local_ft", "slurm_ft", "kubernetes_ft"]
     assert sorted(re.sub(r"\s", "", choices[1]).split(",")) == sorted([*names.stdout.split(), *ours])
     for name in ("local_cwd", "slurm", *ours):
         options_of = place.torchx("runopts", name)

@@ -9,8 +9,8 @@ from typing import Any
 from torchft_x import env
 from torchft_x.core.heal import WorldSizeMode
 from torchft_x.durations import Seconds
-from torchft_x.train.ddp.shards import is_dtensor
 from torchft_x.train.manager import Manager as OurManager
+from torchft_x.transfer.format.flatten import has_dtensors
 
 _PEER_KEYS = ("step", "batches_committed")
 
@@ -65,7 +65,7 @@ class Manager(OurManager):
         )  # fmt: skip
 
     def start_quorum(self, *args: Any, **kwargs: Any) -> None:
-        if self.steps.standing is None and not self.steps.waits and _sharded(self.context.full_state()):
+        if self.steps.standing is None and not self.steps.waits and has_dtensors(self.context.full_state()):
             # FSDP2 has whole tensors in the model while a forward runs: its state can be copied between steps only.
             self.steps.waits = True
         super().start_quorum(*args, **kwargs)
@@ -86,12 +86,6 @@ class Manager(OurManager):
         """What a heal copies, in torchft's form."""
         with self.context.state_dicts.read():
             return {"user": self.context.state_dicts.save(), "torchft": self.state_dict()}
-
-
-def _sharded(state: Any) -> bool:
-    if isinstance(state, dict):
-        return any(_sharded(v) for v in state.values())
-    return any(_sharded(v) for v in state) if isinstance(state, list | tuple) else is_dtensor(state)
 
 
 def _chosen(variable: str, argument: Any) -> Any:

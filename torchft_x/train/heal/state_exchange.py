@@ -11,7 +11,7 @@ from torchft_x.core.types import Member, State
 from torchft_x.errors import TransferError
 from torchft_x.train.context.context import RankContext
 from torchft_x.train.heal.overseer import look_after
-from torchft_x.transfer.format.flatten import new_dtensors
+from torchft_x.transfer.format.flatten import has_dtensors, new_dtensors
 
 
 class StateExchange:
@@ -89,7 +89,7 @@ class StateExchange:
             plan.snapshot.step,
             max(1.0, c.options.timeout - (time.monotonic() - began)),
             committed_in=plan.snapshot.committed_in,
-            into=c.full_state() if in_place else new_dtensors(c.full_state()) if self._in_place else None,
+            into=c.full_state() if in_place else self._new_shards(),
             **more,
         )
         _name(state, plan.top)
@@ -101,6 +101,12 @@ class StateExchange:
             "heal_end", quorum=plan.quorum_id, step=plan.top.step, duration=duration, bytes=done[0] if done else None
         )
         return state
+
+    def _new_shards(self) -> Any:
+        """What a DTensor is received into, where the live one must stay as it is. None beside the training: while a
+        forward runs FSDP2 has whole tensors in the model."""
+        state = self._context.full_state() if self._in_place else None
+        return new_dtensors(state) if has_dtensors(state) else None
 
     def _metadata(self, source: Member) -> str:
         """Where a carrier serves its state. Raises `TransferError`."""

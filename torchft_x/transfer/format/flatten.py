@@ -241,6 +241,13 @@ def _describe_region(region: _Region, tensors: list[Tensor], blob: int, specs: d
     return view_bytes(t.untyped_storage(), start, region.end - start)
 
 
+def has_dtensors(state: Any) -> bool:
+    """Whether a state dict has one."""
+    if isinstance(state, dict):
+        return any(has_dtensors(v) for v in state.values())
+    return any(has_dtensors(v) for v in state) if isinstance(state, list | tuple) else is_dtensor(state)
+
+
 def new_dtensors(state: Any) -> Any:
     """New DTensors in the places of those in a state dict, None for all else: what a saved state is read into."""
     if is_dtensor(state):
