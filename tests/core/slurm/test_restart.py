@@ -30,7 +30,7 @@ PATIENCE = Patience()
 NOTE = comment("app", "t1", "/runs/7")
 SILENT = 60.0  # "not heard": no stream at all
 
-# recorded on 22.05.8, squeue -O of `core.slurm.queue.output_format`; the comment shortened
+# in the shape of 22.05.8: squeue -O of `core.slurm.queue.output_format`; written by hand
 RUNNING = "31_{n}|31|{restarts}|RUNNING|0|n{node}|2026-11-25T11:00:00|None|app-trainer|" + NOTE + "|"
 BEGIN_TIME = "31_1|31|1|PENDING|0||2026-11-25T11:04:41|BeginTime|app-trainer|" + NOTE + "|"
 RESOURCES = "31_1|31|1|PENDING|0||N/A|Resources|app-trainer|" + NOTE + "|"
