@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from typing import Any
@@ -100,18 +99,18 @@ class KubernetesFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker 
     ) -> Iterable[str]:
         cluster, name = self._place(app_id)
         if streams not in (None, Stream.COMBINED):
-            raise refused("a container's log holds both streams; leave --streams out.")
+            raise excepthook.refused("a container's log holds both streams; leave --streams out.")
         if until is not None:
-            raise refused("Kubernetes gives logs up to now; leave --until out.")
+            raise excepthook.refused("Kubernetes gives logs up to now; leave --until out.")
         try:
             found = jobs.find(cluster, name)
         except TorchftXError as e:
-            raise refused(str(e)) from None
+            raise excepthook.refused(str(e)) from None
         parts = found.parts if found else ()
         part = next((p for p in parts if (p.role, p.replica) == (role_name, k)), None)
         if part is None:
             there = ", ".join(f"{p.role}/{p.replica}" for p in parts) or "nothing"
-            raise refused(f"the job {name} has no {role_name}/{k}; it has {there}.")
+            raise excepthook.refused(f"the job {name} has no {role_name}/{k}; it has {there}.")
         seconds = None if since is None else (datetime.now(timezone.utc) - since.astimezone()).total_seconds()
         lines = _told(jobs.lines(cluster, name, part, should_tail, seconds))
         return filter_regex(regex, lines) if regex else lines
@@ -140,17 +139,11 @@ class _sentence:
             raise excepthook.Mistake(f"torchft_x: {error}") from None
 
 
-def refused(sentence: str) -> SystemExit:
-    """Said already. A thread of TorchX's lets only this very class pass without a traceback."""
-    print(f"torchft_x: {sentence}", file=sys.stderr, flush=True)
-    return SystemExit(2)
-
-
 def _told(lines: Iterable[str]) -> Iterator[str]:
     try:
         yield from lines
     except TorchftXError as e:
-        raise refused(str(e)) from None
+        raise excepthook.refused(str(e)) from None
 
 
 def _cfg(info: Any) -> Mapping[str, Any]:

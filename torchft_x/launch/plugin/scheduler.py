@@ -197,7 +197,7 @@ class LocalFtScheduler(LocalScheduler):  # type: ignore[misc]  # to the checker 
     ) -> Iterable[str]:
         found = self._find(app_id)
         if found is None:
-            raise refused(f"there is no job {app_id} of local_ft.")
+            raise excepthook.refused(f"there is no job {app_id} of local_ft.")
         name = {Stream.STDOUT: STDOUT, Stream.STDERR: STDERR}.get(streams, COMBINED)
         path = Path(found.log_dir, role_name, str(k), name)
         if (
@@ -205,7 +205,7 @@ class LocalFtScheduler(LocalScheduler):  # type: ignore[misc]  # to the checker 
             and not path.exists()
         ):
             there = ", ".join(f"{role.name}/{r.id}" for role in found.roles for r in role.replicas)
-            raise refused(f"the job {app_id} has no {role_name}/{k}; it has {there}.")
+            raise excepthook.refused(f"the job {app_id} has no {role_name}/{k}; it has {there}.")
         lines = follow(path, (lambda: self._is_over(app_id)) if should_tail else (lambda: True))
         return filter_regex(regex, lines) if regex else lines
 
@@ -240,12 +240,6 @@ class LocalFtScheduler(LocalScheduler):  # type: ignore[misc]  # to the checker 
         for keeper in keepers.values():
             if keeper.poll() is None:
                 end_keeper(keeper)
-
-
-def refused(sentence: str) -> SystemExit:
-    """Said already. A thread of TorchX's lets only this very class pass without a traceback."""
-    print(f"torchft_x: {sentence}", file=sys.stderr, flush=True)
-    return SystemExit(2)
 
 
 def end_keeper(keeper: subprocess.Popen[bytes]) -> None:

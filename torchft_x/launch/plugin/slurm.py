@@ -19,7 +19,7 @@ from torchx.specs.api import NONE, ReplicaStatus
 from torchft_x.core.slurm.manifest import Part
 from torchft_x.core.slurm.queue import Row
 from torchft_x.errors import TorchftXError
-from torchft_x.launch.plugin.scheduler import refused, run_dir_of
+from torchft_x.launch.plugin.scheduler import run_dir_of
 from torchft_x.launch.schedulers import excepthook
 from torchft_x.launch.schedulers.role import FtRole
 from torchft_x.launch.slurm import commands, options
@@ -116,12 +116,12 @@ class SlurmFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker Torch
         """Of all incarnations, one after the other. Both streams are in one file, so they come together."""
         now = self._looker.look(app_id)
         if now is None:
-            raise refused(f"there is no job {app_id} of {NAME}.")
+            raise excepthook.refused(f"there is no job {app_id} of {NAME}.")
         if now.manifest is None:
-            raise refused(now.trouble or f"the run directory of {app_id} can't be read from here.")
+            raise excepthook.refused(now.trouble or f"the run directory of {app_id} can't be read from here.")
         if replica(now.manifest, role_name, k) is None:
             there = ", ".join(f"{p.role}/{p.number * p.nodes}" for p in now.manifest.parts)
-            raise refused(f"the job {app_id} has no {role_name}/{k}; it has {there}.")
+            raise excepthook.refused(f"the job {app_id} has no {role_name}/{k}; it has {there}.")
         lines = self._lines(app_id, role_name, k, should_tail)
         return filter_regex(regex, lines) if regex else lines
 

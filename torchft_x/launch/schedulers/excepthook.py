@@ -179,6 +179,12 @@ def prepare() -> None:
         check_options(asked, asked.scheduler, known, [name for name, kind in known.items() if kind is bool])
 
 
+def refused(sentence: str) -> SystemExit:
+    """Said already. A thread of TorchX's lets only this very class pass without a traceback."""
+    print(f"torchft_x: {sentence}", file=sys.stderr, flush=True)
+    return SystemExit(2)
+
+
 def end_quietly() -> None:
     """In a command that only shows something: Ctrl-C ends it without a word."""
     usual = sys.excepthook
