@@ -89,6 +89,8 @@ def _service(app: str, lighthouse: Part) -> Json:
 
 
 def _policy(app: str) -> Json:
-    pods = {"matchLabels": {names.INSTANCE: app}}
-    spec = {"podSelector": pods, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": pods}]}]}
+    def pods() -> Json:  # each time anew: YAML would write the second one as a reference
+        return {"matchLabels": {names.INSTANCE: app}}
+
+    spec = {"podSelector": pods(), "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": pods()}]}]}
     return _object("NetworkPolicy", "networking.k8s.io/v1", app, app, spec=spec)
