@@ -52,3 +52,16 @@ def test_a_second_death_of_the_same_group_gets_what_its_next_life_tells() -> Non
     h.told("1:z", [Moment(what=RESTARTED, ago=0.0)], 115.0)
     first, second = h.losses
     assert (first.restarted, second.restarted) == (None, 2.0)
+
+
+@pytest.mark.parametrize("own_first", [False, True])
+def test_a_message_that_comes_late_does_not_turn_the_phases_round(own_first: bool) -> None:
+    h = killed()
+    h.issued(of("0", "1", "2", id=3, step=60), 0.01, 114.0)
+    h.told("1:y", [Moment(what=RESTARTED, ago=0.1)], 114.4)  # it is in a quorum by then, so it was ready before
+    words = [("0:x", 114.2), ("1:y", 114.3)]
+    for name, t in reversed(words) if own_first else words:
+        h.told(name, [Moment(what=COMMITTED, quorum=3, participants=3, ago=0.0)], t)
+    loss = h.losses[0]
+    assert (loss.restarted, loss.rejoined) == (4.0, 4.0)
+    assert (loss.back, loss.whole) == pytest.approx((4.3, 4.3))

@@ -1,6 +1,9 @@
 """A loss, and what has become of it since: phase by phase, out of what the lighthouse sees and what members tell of themselves.
 
 The same phases as in a report (`torchft_x.observe.run.values`), which knows them from the events of all processes.
+
+A moment is dated by when it is heard less how long ago it was, so it may seem later than it was, by as long as a message takes.
+What can't be later than another thing isn't shown so.
 """
 
 from __future__ import annotations
@@ -54,13 +57,14 @@ def of_its_own(loss: LossEntry, replica_id: str, moment: Moment, at: float) -> L
     """The same of a life of the group that was lost."""
     since = max(0.0, at - loss.t)
     if moment.what == RESTARTED and replica_id != loss.replica_id and loss.restarted is None:
-        return replace(loss, restarted=since)
+        return replace(loss, restarted=since if loss.rejoined is None else min(since, loss.rejoined))
     if loss.rejoined is None:
         return loss
     if moment.what == HEALED and loss.healed is None and since >= loss.rejoined:
         return replace(loss, healed=since)
     if _commits_after(loss, moment) and since >= loss.rejoined:
-        loss = loss if loss.back is not None else replace(loss, back=since)
+        if loss.back is None:
+            loss = replace(loss, back=since, whole=None if loss.whole is None else max(since, loss.whole))
         return _whole(loss, moment, since)
     return loss
 
@@ -72,4 +76,4 @@ def _commits_after(loss: LossEntry, moment: Moment) -> bool:
 def _whole(loss: LossEntry, moment: Moment, since: float) -> LossEntry:
     if loss.whole is not None or not 0 < loss.contributed <= moment.participants:
         return loss
-    return replace(loss, whole=since)
+    return replace(loss, whole=max(since, loss.back or 0.0))
