@@ -2,8 +2,8 @@
 
 The same phases as in a report (`torchft_x.observe.run.values`), which knows them from the events of all processes.
 
-A moment is dated by when it is heard less how long ago it was, so it may seem later than it was, by as long as a message takes.
-What can't be later than another thing isn't shown so.
+A moment is dated by when it is heard less how long ago it was, so it may seem later than it was, by as long as a message takes;
+and a quorum is noted a moment after it is sent. What can't be later than another thing isn't shown so.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ def of_another(loss: LossEntry, moment: Moment, at: float) -> LossEntry:
         if loss.released is None or since > loss.released:
             return replace(loss, released=since)
     elif _commits_after(loss, moment):
+        since = max(since, loss.regrouped or 0.0)
         if loss.committed is None or since < loss.committed:
             loss = replace(loss, committed=since, stood=moment.took or None)
         return _whole(loss, moment, since)
@@ -60,9 +61,10 @@ def of_its_own(loss: LossEntry, replica_id: str, moment: Moment, at: float) -> L
         return replace(loss, restarted=since if loss.rejoined is None else min(since, loss.rejoined))
     if loss.rejoined is None:
         return loss
-    if moment.what == HEALED and loss.healed is None and since >= loss.rejoined:
-        return replace(loss, healed=since)
-    if _commits_after(loss, moment) and since >= loss.rejoined:
+    if moment.what == HEALED and loss.healed is None and at > loss.t:  # not before it was lost
+        return replace(loss, healed=max(since, loss.rejoined))
+    if _commits_after(loss, moment):
+        since = max(since, loss.rejoined, loss.healed or 0.0)
         if loss.back is None:
             loss = replace(loss, back=since, whole=None if loss.whole is None else max(since, loss.whole))
         return _whole(loss, moment, since)
