@@ -78,7 +78,8 @@ class Runtime:
         every += [_kernel("devpts", "/dev/pts", ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"])]
         every += [_kernel("tmpfs", "/dev/shm", ["nosuid", "nodev", "mode=1777", "size=1g"])]
         every += [_kernel("sysfs", "/sys", ["nosuid", "noexec", "nodev", "ro"])]
-        every += [_bind(m) for m in [*binds, *mounts]]
+        # What lies in another one comes after it: a pod may have a volume at /tmp, and this source lie there.
+        every += [_bind(m) for m in sorted([*binds, *mounts], key=lambda m: m.target.rstrip("/").count("/"))]
         namespaces: list[dict[str, str]] = [{"type": kind} for kind in ("pid", "mount", "ipc", "uts")]
         namespaces.append({"type": "network", "path": f"/proc/{pod}/ns/net"})
         capabilities = _CAPABILITIES if process.uid == 0 else []
