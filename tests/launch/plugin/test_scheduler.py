@@ -17,6 +17,7 @@ from tests.util import wait_for
 from torchft_x import env
 from torchft_x.launch.job.build import ft_app
 from torchft_x.launch.keeper import record
+from torchft_x.launch.plugin import scheduler as plugin
 from torchft_x.launch.plugin.scheduler import LocalFtScheduler, create_scheduler, make_plan, run_dir_of
 from torchft_x.launch.process import process_tree
 
@@ -97,6 +98,19 @@ def test_what_cant_be_started_is_a_sentence(scheduler: LocalFtScheduler, capfd: 
         submit(scheduler, missing)
     said = "torchft_x: the job can't be started: main: the program no-such-program is not there, or can't be executed."
     assert said in capfd.readouterr().err
+
+
+def test_one_that_is_done_before_anybody_looks_has_succeeded(
+    scheduler: LocalFtScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = plugin._known
+
+    def late(run_dir: str, app_id: str) -> record.JobRecord | None:
+        found = known(run_dir, app_id)
+        return found if found is not None and found.over else None
+
+    monkeypatch.setattr(plugin, "_known", late)
+    assert state(scheduler, submit(scheduler, app("pass"))) == str(AppState.SUCCEEDED)
 
 
 def test_nobody_knows_it(scheduler: LocalFtScheduler, tmp_path: Path) -> None:

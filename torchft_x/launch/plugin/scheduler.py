@@ -132,7 +132,7 @@ class LocalFtScheduler(LocalScheduler):  # type: ignore[misc]  # to the checker 
         deadline = time.monotonic() + _BEGIN
         while True:
             found = _known(made.run_dir, made.app_id)
-            if found is not None and found.state == "RUNNING":
+            if found is not None and found.state in ("RUNNING", "SUCCEEDED"):  # a short program is done by now
                 return
             if found is not None and found.over:
                 raise ConfigError(found.reason)
