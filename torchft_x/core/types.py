@@ -8,7 +8,7 @@ Times are seconds as floats; ids are integers that only grow.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -162,6 +162,11 @@ def group_number(replica_id: str) -> int | None:
     group = group_of(replica_id)
     digits = group[len(group.rstrip("0123456789")) :]
     return int(digits) if digits else None
+
+
+def group_names(replica_ids: Iterable[str]) -> set[str]:
+    """Of their groups, ids and numbers: a supervisor names its group by either."""
+    return {name for r in replica_ids for name in (group_of(r), str(group_number(r)))}
 
 
 def listed(names: Collection[str], most: int = 8) -> str:

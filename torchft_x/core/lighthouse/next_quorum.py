@@ -24,7 +24,7 @@ from torchft_x.core.messages.lighthouse import Issue, LighthouseEffect
 from torchft_x.core.quorum import history_fork
 from torchft_x.core.quorum.rule import Form, Wait, form, wait_for
 from torchft_x.core.restart.recover import Adopt, RestartRecovery
-from torchft_x.core.types import Member, Quorum, group_number, group_of, listed
+from torchft_x.core.types import Member, Quorum, group_names, listed
 
 # A reason for waiting is worth a line in the log when somebody has waited this long.
 _NOTE_WAIT_AFTER = 1.0
@@ -116,11 +116,8 @@ class QuorumTransition:
         cur, until = self._tenure.current, self._started_at + min(self._config.join_timeout, RETURN)
         if cur is None or not self._inherits or now >= until:
             return None
-        here = {name for r in self._tenure.asking for name in (group_of(r), str(group_number(r)))}
-        here |= self._roll.supervisors.announced
-        groups = [
-            m.replica_id for m in cur.members if not {group_of(m.replica_id), str(group_number(m.replica_id))} & here
-        ]
+        here = group_names(self._tenure.asking) | self._roll.supervisors.announced
+        groups = [m.replica_id for m in cur.members if not group_names([m.replica_id]) & here]
         if not groups:
             return None
         return Wait(

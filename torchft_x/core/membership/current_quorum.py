@@ -10,7 +10,7 @@ from math import inf
 from torchft_x.core.membership.members import MemberRecord, MemberTable
 from torchft_x.core.quorum.open_quorums import OpenQuorums
 from torchft_x.core.quorum.rule import ONE_WAIT, Candidate, Form, QuorumInputs
-from torchft_x.core.types import Member, Quorum, State, group_number, group_of, settlement
+from torchft_x.core.types import Member, Quorum, State, group_names, settlement
 
 
 class QuorumState:
@@ -105,14 +105,13 @@ class QuorumState:
         """Of these groups, whose supervisors are here, those of which nobody else is here yet."""
         if not announced:
             return set()
-        here = {name for r in (*self.asking, *self.silent) for name in (group_of(r), str(group_number(r)))}
-        return announced - here
+        return announced - group_names((*self.asking, *self.silent))
 
     def held_elsewhere(self, held: Mapping[str, State]) -> Mapping[str, State]:
         """Of these copies, those of groups that have not asked."""
         if not held:
             return held
-        asked = {name for r in self.asking for name in (group_of(r), str(group_number(r)))}
+        asked = group_names(self.asking)
         return {group: state for group, state in held.items() if group not in asked}
 
     def situation(

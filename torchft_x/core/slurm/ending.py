@@ -15,7 +15,7 @@ def ending(row: Row, kind: str) -> tuple[str, str]:
 
     `kind`: as of `Part`. An exit code above 128 is nobody's word: the batch script tells so of a supervisor that was killed.
     """
-    word = row.state.split()[0].split("+")[0].upper() if row.state else ""
+    word = row.word
     if word in _BY_PEOPLE:
         return (
             "lost",
@@ -27,7 +27,7 @@ def ending(row: Row, kind: str) -> tuple[str, str]:
             if kind == "trainer"
             else ("", "")
         )
-    if word == "FAILED" and row.reason in ("", "None", "NonZeroExitCode", "RaisedSignal") and row.exit_code in _WORDS:
+    if word == "FAILED" and row.cause in ("", "RaisedSignal") and row.exit_code in _WORDS:
         if kind != "trainer":
             return "", ""
         if row.exit_code == 2:
@@ -36,5 +36,5 @@ def ending(row: Row, kind: str) -> tuple[str, str]:
     if word == "FAILED" and kind not in ("trainer", "lighthouse") and row.exit_code <= 128:
         return "", ""
     code = f", exit code {row.exit_code}" if row.exit_code else ""
-    reason = f", {row.reason}" if row.reason not in ("", "None", "NonZeroExitCode") else ""
+    reason = f", {row.cause}" if row.cause else ""
     return "anew", f"its job {row.job} ended as {word or 'unknown'}{reason}{code}"

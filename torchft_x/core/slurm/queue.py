@@ -52,6 +52,16 @@ class Row:
     """Of a part that has ended; 128 + N where signal N has ended it."""
 
     @property
+    def word(self) -> str:
+        """The state alone: ``CANCELLED`` of ``CANCELLED by 0``."""
+        return self.state.split()[0].split("+")[0].upper() if self.state else ""
+
+    @property
+    def cause(self) -> str:
+        """The reason, where it says more than that there is none or that the script has failed."""
+        return "" if self.reason in ("None", "NonZeroExitCode") else self.reason
+
+    @property
     def app(self) -> str:
         """The app it is a part of; empty: of none of ours."""
         found = _COMMENT.search(self.comment)

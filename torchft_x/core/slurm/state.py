@@ -38,7 +38,7 @@ def told(row: Row | None) -> Told:
     """None: Slurm knows nothing of it (any more)."""
     if row is None:
         return Told("UNKNOWN", False, "Slurm does not know it")
-    word = row.state.split()[0].split("+")[0].upper() if row.state else ""  # "CANCELLED by 0"
+    word = row.word
     if word in _PENDING:
         restarting = row.restarts > 0 or word.startswith(("REQUEUE", "SPECIAL"))
         held = row.reason in _HOLDS or word in ("REQUEUE_HOLD", "SPECIAL_EXIT")
@@ -54,8 +54,7 @@ def told(row: Row | None) -> Told:
 
 def _end(row: Row, word: str) -> str:
     detail = f"exit code {row.exit_code}" if row.exit_code else ""
-    reason = row.reason if row.reason not in ("", "None", "NonZeroExitCode") else ""
-    return ", ".join(filter(None, [word.lower(), reason, detail]))
+    return ", ".join(filter(None, [word.lower(), row.cause, detail]))
 
 
 def app_state(

@@ -34,7 +34,7 @@ def submit(cluster: Cluster, objects: Sequence[Json]) -> None:
 
 def find(cluster: Cluster, app: str) -> JobState | None:
     """None: there is no such job. Raises `ClusterError`."""
-    selector = f"{names.INSTANCE}={app},{names.MANAGED_BY}={names.OURS}"
+    selector = _of(app)
     jobs = cluster.list("Job", selector)
     return state.job_state(app, jobs, cluster.list("Pod", selector)) if jobs else None
 
@@ -51,7 +51,7 @@ def every(cluster: Cluster) -> list[JobState]:
 
 def cancel(cluster: Cluster, app: str) -> bool:
     """Whether there was something to end. One delete: the cluster removes all that the anchor owns. Raises `ClusterError`."""
-    selector = f"{names.INSTANCE}={app},{names.MANAGED_BY}={names.OURS}"
+    selector = _of(app)
     for kind in ("Job", "Service"):
         for found in cluster.list(kind, selector):
             if names.MINIMUM in (found["metadata"].get("annotations") or {}):
@@ -128,6 +128,11 @@ def _split(chunks: Iterator[bytes]) -> Iterator[str]:
         yield from (line.decode("utf-8", "replace") + "\n" for line in whole)
     if partial:
         yield partial.decode("utf-8", "replace") + "\n"
+
+
+def _of(app: str) -> str:
+    """Selects what belongs to a job."""
+    return f"{names.INSTANCE}={app},{names.MANAGED_BY}={names.OURS}"
 
 
 def _app(found: Json) -> str:

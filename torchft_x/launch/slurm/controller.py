@@ -65,19 +65,13 @@ class Controller:
                 found[name] = state
         return found
 
-    def node_address(self, node: str) -> str:
-        """The one that Slurm uses; the node's name where it has no other."""
-        text = self._run(["scontrol", "show", "node", "--oneliner", node])
-        found = re.search(r"\bNodeAddr=(\S+)", text)
-        return found[1] if found else node
-
     def settings(self) -> dict[str, str]:
         """Of the controller (``scontrol show config``), by name in lower case."""
         return parse_settings(self._run(["scontrol", "show", "config"]))
 
     def partitions(self) -> dict[str, Partition]:
         """By name."""
-        return _partitions(self._run(["sinfo", "--noheader", "--format=%R|%P|%a|%D|%c|%l"]))
+        return _partitions(self._run(["sinfo", "--noheader", "--format=%R|%P|%a|%D|%c"]))
 
     # --- what is done --------------------------------------------------------------------------------------------------
 
@@ -96,10 +90,6 @@ class Controller:
         """Whether Slurm would take it: partition, account, limits, sizes. Nothing is queued. Raises `SlurmError`."""
         self._run(["sbatch", "--test-only"], script)
 
-    def requeue(self, job: str) -> bool:
-        """Start it again, from the queue. False: it can't be, for it is gone. Never the bare id of an array: that is all of it."""
-        return self._on(job, "requeue", job)
-
     def start_now(self, job: str, exclude: Sequence[str] | None = None) -> bool:
         """End its wait for BeginTime. `exclude`: not on these nodes, as `exclude` does; None: as it is.
 
@@ -111,9 +101,6 @@ class Controller:
     def exclude(self, job: str, nodes: Sequence[str]) -> bool:
         """Not on these nodes; none: on any. Of a job that waits. False: it doesn't (any more)."""
         return self._on(job, "update", f"JobId={job}", f"ExcNodeList={','.join(nodes)}")
-
-    def hold(self, job: str) -> bool:
-        return self._on(job, "hold", job)
 
     def release(self, job: str) -> bool:
         return self._on(job, "release", job)
@@ -169,7 +156,7 @@ class Controller:
 class Partition:
     """What a partition offers."""
 
-    def __init__(self, name: str, default: bool, up: bool, nodes: int, cores: int, limit: str) -> None:
+    def __init__(self, name: str, default: bool, up: bool, nodes: int, cores: int) -> None:
         self.name = name
         self.default = default
         self.up = up
@@ -177,17 +164,15 @@ class Partition:
         """All, also those that are down or busy."""
         self.cores = cores
         """Of its smallest node."""
-        self.limit = limit
-        """The longest time a job may take, in Slurm's words."""
 
 
 def _partitions(text: str) -> dict[str, Partition]:
     found: dict[str, Partition] = {}
     for line in text.splitlines():
         parts = [part.strip() for part in line.split("|")]
-        if len(parts) < 6:
+        if len(parts) < 5:
             continue
-        name, marked, up, nodes, cores, limit = parts[:6]
+        name, marked, up, nodes, cores = parts[:5]
         least = int(re.sub(r"\D", "", cores) or 0)
         before = found.get(name)  # one line for each kind of node
         if before is not None:
@@ -195,5 +180,5 @@ def _partitions(text: str) -> dict[str, Partition]:
             before.cores = min(before.cores, least)
             continue
         number = int(nodes) if nodes.isdecimal() else 0
-        found[name] = Partition(name, marked.endswith("*"), up == "up", number, least, limit)
+        found[name] = Partition(name, marked.endswith("*"), up == "up", number, least)
     return found

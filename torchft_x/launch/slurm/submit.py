@@ -27,17 +27,6 @@ class SupersededError(ConfigError):
     """Somebody else was quicker."""
 
 
-def submit_group(controller: Controller, manifest: Manifest, group: str) -> Manifest:
-    """Submit a replica group anew, as a job of its own; what it was before is in `Part.earlier`. The manifest is written.
-
-    The caller must know that its last job is over. Raises `SlurmError`, `ConfigError`; then the manifest is as before.
-    """
-    part = manifest.group(group)
-    if part is None:
-        raise ConfigError(f"the job {manifest.app} has no group {group}.")
-    return submit_parts(controller, manifest, [part])
-
-
 def submit_parts(
     controller: Controller,
     manifest: Manifest,
@@ -48,8 +37,9 @@ def submit_parts(
     said: str = "",
     exclude: Sequence[str] = (),
 ) -> Manifest:
-    """Parts of one role, in one array, off the nodes in `exclude`. Raises as `submit_group` does; `SupersededError` if somebody
-    else has submitted one of them since `manifest` was read."""
+    """Parts of one role, in one array, off the nodes in `exclude`; what they were before is in `Part.earlier`. The manifest is
+    written. The caller must know that their last jobs are over. Raises `SlurmError`, `ConfigError`; then the manifest is as
+    before. `SupersededError` if somebody else has submitted one of them since `manifest` was read."""
     (role,) = {part.role for part in parts}
     ticket = secrets.token_hex(8)
     script = read_script(parts[0].script)
