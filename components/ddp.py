@@ -46,6 +46,7 @@ def ddp(
     gpu: int = 0,
     memMB: int = 4096,
     log_level: str = "info",
+    log_format: str = "text",
     debug: str = "False",
 ) -> specs.AppDef:
     """Fault-tolerant data parallel training: every worker holds the whole model, groups average their gradients.
@@ -71,6 +72,7 @@ def ddp(
         gpu: accelerators of one group, on each of its nodes
         memMB: memory of one group in MiB, on each of its nodes
         log_level: debug, info, warning or error
+        log_format: text, or json for a log collector: one object a line
         debug: True or False; True: much is logged, by PyTorch and NCCL as well
     """
     return ft_app(
@@ -94,5 +96,6 @@ def ddp(
         gpu=gpu,
         memMB=memMB,
         log_level=log_level,
+        log_format=log_format,
         debug=debug,
     )

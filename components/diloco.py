@@ -51,6 +51,7 @@ def diloco(
     gpu: int = 0,
     memMB: int = 4096,
     log_level: str = "info",
+    log_format: str = "text",
     debug: str = "False",
 ) -> specs.AppDef:
     """Fault-tolerant training with few exchanges: groups train apart and average what they learned now and then.
@@ -84,6 +85,7 @@ def diloco(
         gpu: accelerators of one group, on each of its nodes
         memMB: memory of one group in MiB, on each of its nodes
         log_level: debug, info, warning or error
+        log_format: text, or json for a log collector: one object a line
         debug: True or False; True: much is logged, by PyTorch and NCCL as well
     """
     return diloco_app(
@@ -112,5 +114,6 @@ def diloco(
         gpu=gpu,
         memMB=memMB,
         log_level=log_level,
+        log_format=log_format,
         debug=debug,
     )

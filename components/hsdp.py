@@ -46,6 +46,7 @@ def hsdp(
     gpu: int = 0,
     memMB: int = 4096,
     log_level: str = "info",
+    log_format: str = "text",
     debug: str = "False",
 ) -> specs.AppDef:
     """Fault-tolerant hybrid sharding: the model is sharded over a group's workers, groups average their gradients.
@@ -73,6 +74,7 @@ def hsdp(
         gpu: accelerators of one group, on each of its nodes
         memMB: memory of one group in MiB, on each of its nodes
         log_level: debug, info, warning or error
+        log_format: text, or json for a log collector: one object a line
         debug: True or False; True: much is logged, by PyTorch and NCCL as well
     """
     return ft_app(
@@ -96,5 +98,6 @@ def hsdp(
         gpu=gpu,
         memMB=memMB,
         log_level=log_level,
+        log_format=log_format,
         debug=debug,
     )

@@ -41,6 +41,7 @@ def lighthouse(
     cpu: int = 1,
     memMB: int = 512,
     log_level: str = "info",
+    log_format: str = "text",
 ) -> specs.AppDef:
     """A lighthouse for other jobs: decides which replica groups train together, and stays until it is stopped.
 
@@ -62,6 +63,7 @@ def lighthouse(
         cpu: cores
         memMB: memory in MiB
         log_level: debug, info, warning or error
+        log_format: text, or json for a log collector: one object a line
     """
     return lighthouse_app(
         min_replicas=min_replicas,
@@ -79,4 +81,5 @@ def lighthouse(
         cpu=cpu,
         memMB=memMB,
         log_level=log_level,
+        log_format=log_format,
     )

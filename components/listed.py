@@ -46,6 +46,7 @@ def ddp(
     gpu: int = 0,
     memMB: int = 4096,
     log_level: str = "info",
+    log_format: str = "text",
     debug: str = "False",
 ) -> specs.AppDef:
     """Fault-tolerant data parallel training: every worker holds the whole model, groups average their gradients.
@@ -71,6 +72,7 @@ def ddp(
         gpu: accelerators of one group, on each of its nodes
         memMB: memory of one group in MiB, on each of its nodes
         log_level: debug, info, warning or error
+        log_format: text, or json for a log collector: one object a line
         debug: True or False; True: much is logged, by PyTorch and NCCL as well
     """
     return ft_app(
@@ -94,6 +96,7 @@ def ddp(
         gpu=gpu,
         memMB=memMB,
         log_level=log_level,
+        log_format=log_format,
         debug=debug,
     )
 
@@ -119,6 +122,7 @@ def hsdp(
     gpu: int = 0,
     memMB: int = 4096,
     log_level: str = "info",
+    log_format: str = "text",
     debug: str = "False",
 ) -> specs.AppDef:
     """Fault-tolerant hybrid sharding: the model is sharded over a group's workers, groups average their gradients.
@@ -146,6 +150,7 @@ def hsdp(
         gpu: accelerators of one group, on each of its nodes
         memMB: memory of one group in MiB, on each of its nodes
         log_level: debug, info, warning or error
+        log_format: text, or json for a log collector: one object a line
         debug: True or False; True: much is logged, by PyTorch and NCCL as well
     """
     return ft_app(
@@ -169,6 +174,7 @@ def hsdp(
         gpu=gpu,
         memMB=memMB,
         log_level=log_level,
+        log_format=log_format,
         debug=debug,
     )
 
@@ -199,6 +205,7 @@ def diloco(
     gpu: int = 0,
     memMB: int = 4096,
     log_level: str = "info",
+    log_format: str = "text",
     debug: str = "False",
 ) -> specs.AppDef:
     """Fault-tolerant training with few exchanges: groups train apart and average what they learned now and then.
@@ -232,6 +239,7 @@ def diloco(
         gpu: accelerators of one group, on each of its nodes
         memMB: memory of one group in MiB, on each of its nodes
         log_level: debug, info, warning or error
+        log_format: text, or json for a log collector: one object a line
         debug: True or False; True: much is logged, by PyTorch and NCCL as well
     """
     return diloco_app(
@@ -260,6 +268,7 @@ def diloco(
         gpu=gpu,
         memMB=memMB,
         log_level=log_level,
+        log_format=log_format,
         debug=debug,
     )
 
@@ -280,6 +289,7 @@ def lighthouse(
     cpu: int = 1,
     memMB: int = 512,
     log_level: str = "info",
+    log_format: str = "text",
 ) -> specs.AppDef:
     """A lighthouse for other jobs: decides which replica groups train together, and stays until it is stopped.
 
@@ -301,6 +311,7 @@ def lighthouse(
         cpu: cores
         memMB: memory in MiB
         log_level: debug, info, warning or error
+        log_format: text, or json for a log collector: one object a line
     """
     return lighthouse_app(
         min_replicas=min_replicas,
@@ -318,4 +329,5 @@ def lighthouse(
         cpu=cpu,
         memMB=memMB,
         log_level=log_level,
+        log_format=log_format,
     )

@@ -85,6 +85,7 @@ def training(name: str, *more: Parameter, script: str = "scripts/train_ddp.py") 
         Parameter("gpu", "int", "0", "accelerators of one group, on each of its nodes"),
         Parameter("memMB", "int", "4096", "memory of one group in MiB, on each of its nodes"),
         Parameter("log_level", "str", '"info"', "debug, info, warning or error"),
+        Parameter("log_format", "str", '"text"', "text, or json for a log collector: one object a line"),
         Parameter("debug", "str", '"False"', "True or False; True: much is logged, by PyTorch and NCCL as well"),
     )
 
@@ -115,6 +116,7 @@ LIGHTHOUSE = (
     Parameter("cpu", "int", "1", "cores"),
     Parameter("memMB", "int", "512", "memory in MiB"),
     Parameter("log_level", "str", '"info"', "debug, info, warning or error"),
+    Parameter("log_format", "str", '"text"', "text, or json for a log collector: one object a line"),
 )
 
 COMPONENTS = (

@@ -24,6 +24,7 @@ import math
 import os
 import queue
 import random
+import re
 import signal
 import sys
 import sysconfig
@@ -52,6 +53,7 @@ from torchft_x import (  # noqa: E402
     observe,
     process_group_for,
 )
+from torchft_x.observe.export import on_step  # noqa: E402
 
 # Arguments that must be alike in all groups, besides the model's and the data: else the copies would drift apart.
 SHAPING = ("steps", "batch_size", "lr", "warmup", "seed")
@@ -96,6 +98,11 @@ def parse_args(argv: list[str] | None = None, parser: argparse.ArgumentParser | 
     p.add_argument("--dump-params", metavar="DIR", help="write all parameters after every commit, for check_params.py")
     p.add_argument("--log-every", type=int, default=10)
     p.add_argument(
+        "--track",
+        metavar="WHERE",
+        help="tensorboard:FOLDER or wandb:PROJECT: numbers of each step, of each group as a run of its own",
+    )
+    p.add_argument(
         "--process-group",
         default="auto",
         help="between the groups: gloo, nccl or xccl; auto: the device's own, or gloo where ranks may share a device",
@@ -115,6 +122,8 @@ def parse_args(argv: list[str] | None = None, parser: argparse.ArgumentParser | 
     ):
         if getattr(args, name) < 1:
             p.error(f"--{name.replace('_', '-')} must be at least 1, not {getattr(args, name)}")
+    if args.track and not re.fullmatch("(tensorboard|wandb):.+", args.track):
+        p.error(f"--track {args.track} is neither tensorboard:FOLDER nor wandb:PROJECT")
     if args.width % args.heads:
         p.error(f"--width {args.width} can't be divided among --heads {args.heads}")
     return args
@@ -255,6 +264,24 @@ class Dumper:
 # What a person sees
 
 
+def track(where: str, group: str) -> None:
+    """Give the numbers of each committed step to a tool that draws them."""
+    tool, _, name = where.partition(":")
+    try:
+        if tool == "tensorboard":
+            from torch.utils.tensorboard import SummaryWriter
+
+            writer = SummaryWriter(os.path.join(name, f"group-{group}"))
+            on_step(lambda step, numbers: [writer.add_scalar(key, value, step) for key, value in numbers.items()])
+        else:
+            import wandb
+
+            wandb.init(project=name, name=f"group-{group}")
+            on_step(lambda step, numbers: wandb.log(dict(numbers), step=step))
+    except ModuleNotFoundError as e:
+        raise errors.ConfigError(f"--track {where}: {e}; `pip install {tool}` first.") from None
+
+
 class Voice:
     """Prints the log lines, in one group for all: the lowest that takes part. (Who is lost and who is back is told by the
     Manager.)"""
@@ -265,6 +292,8 @@ class Voice:
         # Everything that happens to this process arrives here as events, from any thread (docs/events.md).
         self.happened: queue.SimpleQueue[dict] = queue.SimpleQueue()
         observe.subscribe(self.happened.put)
+        if args.track and rank == 0:
+            track(args.track, group)
         self.tokens, self.since = 0, time.monotonic()  # of the whole job, since the last log line
         self.participants = 0  # of the last commit; after a failure the Manager's number is that of the next step
 

@@ -16,7 +16,7 @@ from tests.util import scaled
 
 ROOT = Path(__file__).parent.parent
 
-LEAVES = {"errors", "env", "net", "durations", "arguments", "last_words", "_version"}  # may be imported by every room
+LEAVES = {"errors", "env", "net", "durations", "arguments", "last_words", "log_lines", "_version"}  # may be imported by every room
 WALLS = {  # bottom up: a package imports only from those above it in this table, and of them only from these
     "core": "",
     "core.messages": "core",
@@ -86,7 +86,7 @@ WALLS = {  # bottom up: a package imports only from those above it in this table
     "launch.slurm": "core.job core.messages core.slurm launch.keeper launch.schedulers",
     "launch.slurm.watch": "core.slurm launch.slurm rpc",
     "launch.kubernetes": "core.kubernetes launch.schedulers",
-    "launch.plugin": "core.kubernetes core.slurm launch.devices launch.keeper launch.kubernetes launch.schedulers launch.slurm",
+    "launch.plugin": "core.kubernetes core.slurm launch.devices launch.keeper launch.kubernetes launch.process launch.schedulers launch.slurm",
     "launch.plugin.namespace": "launch.plugin",
     "launch.doctor": "launch.devices launch.supervisor observe rpc rpc.transport",
     "launch.status": "rpc",

@@ -96,6 +96,7 @@ NIGHTLY_PYTHON = "TORCHFT_X_NIGHTLY_PYTHON"  # tests only: the interpreter of an
 TRAINERS_PYTHON = "TORCHFT_X_TRAINERS_PYTHON"  # tests only: of an environment with transformers and lightning
 TEST_TIMEOUT_FACTOR = "TORCHFT_X_TEST_TIMEOUT_FACTOR"  # stretches every deadline in the tests
 LOG_LEVEL = "TORCHFT_X_LOG_LEVEL"
+LOG_FORMAT = "TORCHFT_X_LOG_FORMAT"  # of what our processes print: "text", or "json" for one object a line
 TORCHX_CONFIG = "TORCHXCONFIG"  # TorchX's: the only configuration file it reads, if set
 RES_OPTIONS = "RES_OPTIONS"  # glibc's: how name servers are asked
 NCCL_ERROR_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"  # PyTorch's: what its own watchdog does about an NCCL error
@@ -206,6 +207,11 @@ def read_token_file(path: str, what: str) -> str:
 def wants_news(environ: Mapping[str, str] | None = None) -> bool:
     """Whether a trainer prints who was lost and who is back: at the log levels debug and info."""
     return (read(LOG_LEVEL, "info", environ) or "").lower() not in ("warning", "error")
+
+
+def wants_json(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether what is printed is for a collector of logs."""
+    return read(LOG_FORMAT, "text", environ) == "json"
 
 
 def _without_waiting(path: str, flags: int) -> int:

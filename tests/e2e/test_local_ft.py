@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -85,11 +86,16 @@ def test_everything_is_killed_and_groups_come_and_go(tmp_path: Path) -> None:
 def test_a_supervisor_is_killed_and_the_job_does_what_was_asked(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     variables = {**WARM, env.STATE_HOME: str(tmp_path / "state")}
-    with running(local_ft(run_dir, "--steps", "120"), tmp_path / "log", run_dir, **variables) as job:
+    words = local_ft(run_dir, "--steps", "120")
+    words[words.index("--") : words.index("--")] = ["--log_format", "json"]
+    with running(words, tmp_path / "log", run_dir, **variables) as job:
         job.wait_until_training(2, 120)
         kill(run_dir, "trainer", 1)
         assert job.wait(120) == 0, job.output()
         gone(run_dir, 20)
+    logs = [path for path in run_dir.rglob("*.log") if "keeper" not in path.parts]
+    lines = [line for log in logs for line in log.read_text().splitlines()]
+    assert {json.loads(line)["role"] for line in lines} == {"trainer", "supervisor", "lighthouse"}
     found = record.read(run_dir)
     assert found.state == "SUCCEEDED"
     assert [r.state for role in found.roles for r in role.replicas] == ["SUCCEEDED"] * 3

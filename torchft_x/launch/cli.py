@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from torchft_x import env
+from torchft_x import env, log_lines
 from torchft_x.arguments import Parser
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.job.parse import parse_counts
@@ -90,7 +90,7 @@ def supervise(argv: list[str]) -> int:
         print(f"torchft_x supervise: {e}", file=sys.stderr)
         return 2
     if given and args.run_dir and group == "0" and node == 0:  # else the lighthouse role says it
-        print(f"Run directory: {args.run_dir}", flush=True)
+        print(log_lines.line(f"Run directory: {args.run_dir}"), flush=True)
     return run_supervisor(config)
 
 
@@ -170,7 +170,7 @@ def lighthouse(argv: list[str]) -> int:
     local = env.read_int(env.LAUNCHER_PID) is not None or env.is_local_job()
     if "--run_dir" in argv[:-1]:
         run_dir = Path(argv[argv.index("--run_dir") + 1]).absolute()
-        print(f"Run directory: {run_dir}", flush=True)
+        print(log_lines.line(f"Run directory: {run_dir}", role="lighthouse"), flush=True)
         try:
             argv = complete(argv, run_dir, local=local)
         except TorchftXError as e:

@@ -6,12 +6,12 @@ a script of the user's own trains.
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from torchft_x import log_lines
 from torchft_x.core.types import group_number, group_of
 
 TYPICAL = 21  # commits whose gaps give the usual length of a step: odd, and short enough to follow a change
@@ -155,7 +155,7 @@ class Narrator:
         # Commits that had nothing to say: the log puts them here, and the story hears of them before the next event. More
         # than these it makes nothing of; one more than it keeps gaps, as the first gap may span commits that are forgotten.
         self.commits: deque[dict[str, Any]] = deque(maxlen=TYPICAL + 1)
-        self._say = say or _print
+        self._say = say or (lambda line: log_lines.say(line, role="trainer", group=group))
         self._lock = threading.Lock()  # guards the story, and keeps its lines in order
 
     def hear(self, event: dict[str, Any]) -> None:
@@ -171,13 +171,6 @@ class Narrator:
         for line in self.story.tell(event):
             if spoke or self.story.speaks:
                 self._say(line)
-
-
-def _print(line: str) -> None:
-    try:
-        print(line, file=sys.stderr, flush=True)
-    except (OSError, ValueError):  # nobody reads any more; the training has nothing to do with it
-        pass
 
 
 def groups(replica_ids: Any) -> frozenset[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,8 +24,8 @@ class Stage:
         to = {1: self._fds[0], 2: self._fds[1]}
         monkeypatch.setattr("torchft_x.launch.process.output.os.write", lambda fd, data: real(to.get(fd, fd), data))
 
-    def relay(self, workers: int) -> Relay:
-        return Relay(self.folder, workers, self.folder / "log")
+    def relay(self, workers: int, labels: dict[str, str] | None = None) -> Relay:
+        return Relay(self.folder, workers, self.folder / "log", labels=labels)
 
     def writer(self, rank: int, name: str) -> int:
         return os.open(self.folder / f"{rank}.{name}", os.O_WRONLY)
@@ -135,3 +136,25 @@ def test_a_long_line_is_passed_on_in_pieces(stage: Stage) -> None:
     relay.close()
     os.close(out)
     assert stage.read("1").replace("[rank 0] ", "").replace("\n", "") == "z" * 180000
+
+
+def test_for_a_collector_each_line_is_an_object(stage: Stage) -> None:
+    relay = stage.relay(2, {"role": "supervisor", "group": "1"})
+    out, err = stage.writer(0, "out"), stage.writer(1, "err")
+    say(out, b'10%\r20%\n{"loss": 0.5}\n')
+    say(err, b"un")
+    relay.pump()
+    assert stage.read("2") == ""
+    say(err, b"finished")
+    relay.say(json.dumps({"message": "the supervisor's"}))
+    relay.close()
+    os.close(out)
+    os.close(err)
+    first, own = map(json.loads, stage.read("1").splitlines())
+    said, last = map(json.loads, stage.read("2").splitlines())
+    assert (first["message"], first["group"], first["rank"], first["stream"]) == ("10%\r20%", "1", 0, "stdout")
+    assert own == {"loss": 0.5}
+    assert said == {"message": "the supervisor's"}
+    assert (last["message"], last["rank"], last["stream"]) == ("unfinished", 1, "stderr")
+    assert relay.tail(1) == ("unfinished",)
+    assert len(stage.read("log").splitlines()) == 4

@@ -17,6 +17,7 @@ from torchft_x.launch.schedulers.role import Hook
 from torchft_x.net import MOST
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("text", "json")
 QUANTIZE = ("none", *FORMATS)
 
 DEBUG_ENV = {
@@ -144,6 +145,8 @@ class FtJob:
     """A whole TorchX resource; wins over h."""
     log_level: str = "info"
     """One of `LOG_LEVELS`; `debug` makes it at least that."""
+    log_format: str = "text"
+    """Or ``json``: see torchft_x.log_lines."""
     debug: bool = False
     """Adds `DEBUG_ENV`."""
     extra_roles: tuple[ExtraRole, ...] = ()
@@ -153,7 +156,7 @@ class FtJob:
     def __post_init__(self) -> None:
         if not self.script:
             raise ConfigError("--script is empty; name the training script.")
-        check_place(self.name, self.run_dir, self.log_level)
+        check_place(self.name, self.run_dir, self.log_level, self.log_format)
         self._check_groups()
         check_env(self.env, what="--env", refused=_REFUSED)
         if self.lighthouse:
@@ -272,7 +275,7 @@ class DilocoSettings:
         }
 
 
-def check_place(name: str, run_dir: str, log_level: str) -> None:
+def check_place(name: str, run_dir: str, log_level: str, log_format: str) -> None:
     """What a job and a lighthouse have in common. Raises `ConfigError`."""
     if not run_dir.startswith("/"):
         raise ConfigError(f"--run_dir {run_dir!r} is not an absolute path.")
@@ -280,3 +283,5 @@ def check_place(name: str, run_dir: str, log_level: str) -> None:
         raise ConfigError(f"--name {name!r} may hold letters, digits, '-', '_' and '.' only.")
     if log_level not in LOG_LEVELS:
         raise ConfigError(f"--log_level {log_level!r} is not one of {', '.join(LOG_LEVELS)}.")
+    if log_format not in LOG_FORMATS:
+        raise ConfigError(f"--log_format {log_format!r} is not one of {', '.join(LOG_FORMATS)}.")

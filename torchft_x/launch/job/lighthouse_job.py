@@ -38,9 +38,10 @@ class FtLighthouse:
     cpu: int = 1
     memMB: int = 512
     log_level: str = "info"
+    log_format: str = "text"
 
     def __post_init__(self) -> None:
-        check_place(self.name, self.run_dir or "/", self.log_level)
+        check_place(self.name, self.run_dir or "/", self.log_level, self.log_format)
         if self.min_replicas < 1:
             raise ConfigError(f"--min_replicas is {self.min_replicas}; it must be 1 or more.")
         if self.lease_dir and self.state_file:

@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from torchft_x import env
+from torchft_x import env, log_lines
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.devices import accelerators
 from torchft_x.launch.keeper import groups, plan, record
@@ -178,7 +178,8 @@ class Keeper:
             replica.due, replica.over = None, True
             return
         if decision.sentence:
-            process.streams.say(f"torchft_x: {decision.sentence}")
+            said = f"torchft_x: {decision.sentence}"
+            process.streams.say(log_lines.line(said, environ=process.environ, role=replica.role.name))
             self._say(decision.sentence)
         if isinstance(decision, Again):
             delay = max(0.0, decision.due - time.monotonic())

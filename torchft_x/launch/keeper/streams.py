@@ -11,6 +11,8 @@ import subprocess
 import time
 from pathlib import Path
 
+from torchft_x.launch.process.output import LogFile
+
 STDOUT, STDERR, COMBINED = "stdout.log", "stderr.log", "combined.log"
 _CHUNK = 65536
 _READS = 16  # per pipe and call, so that nobody who never stops printing keeps the keeper from everything else
@@ -20,7 +22,7 @@ _HOLD = 0.1  # seconds for which an unfinished line is held back
 class _Pipe:
     """Our end of one stream."""
 
-    def __init__(self, fd: int, log: int) -> None:
+    def __init__(self, fd: int, log: LogFile) -> None:
         self.fd = fd
         self.log = log
         self.partial = b""  # for the combined log: a line not yet ended
@@ -32,7 +34,7 @@ class Streams:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._logs = {name: _append(folder / name) for name in (STDOUT, STDERR, COMBINED)}
+        self._logs = {name: LogFile(folder / name) for name in (STDOUT, STDERR, COMBINED)}
         self._pipes: list[_Pipe] = []  # of lives whose writers may still be there
         self.last_line = ""  # of stderr
 
@@ -67,49 +69,36 @@ class Streams:
     def say(self, text: str) -> None:
         """A line of the keeper's own."""
         for name in (STDERR, COMBINED):
-            _write(self._logs[name], text.encode() + b"\n")
+            self._logs[name].write(text.encode() + b"\n")
 
     def close(self) -> None:
         """Pass on what is left. Every writer must be dead."""
         self.pump()
         for pipe in list(self._pipes):
             self._close(pipe)
-        for fd in self._logs.values():
-            os.close(fd)
+        for log in self._logs.values():
+            log.close()
         self._logs = {}
 
     def _take(self, pipe: _Pipe, data: bytes) -> None:
-        _write(pipe.log, data)
-        if pipe.log == self._logs[STDERR]:
+        pipe.log.write(data)
+        if pipe.log is self._logs[STDERR]:
             lines = [line for line in data.split(b"\n") if line.strip()]
             self.last_line = lines[-1].decode("utf-8", "replace").strip()[-1000:] if lines else self.last_line
         text = pipe.partial + data
         cut = text.rfind(b"\n") + 1
-        _write(self._logs[COMBINED], text[:cut])
+        self._logs[COMBINED].write(text[:cut])
         pipe.partial, pipe.since = text[cut:], time.monotonic()
         if len(pipe.partial) > _CHUNK:
             self._flush(pipe)
 
     def _flush(self, pipe: _Pipe) -> None:
-        _write(self._logs[COMBINED], pipe.partial)
+        self._logs[COMBINED].write(pipe.partial)
         pipe.partial = b""
 
     def _close(self, pipe: _Pipe) -> None:
         if pipe.partial:
             self._flush(pipe)
-            _write(self._logs[COMBINED], b"\n")
+            self._logs[COMBINED].write(b"\n")
         os.close(pipe.fd)
         self._pipes.remove(pipe)
-
-
-def _append(path: Path) -> int:
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-
-
-def _write(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        try:
-            view = view[os.write(fd, view) :]
-        except OSError:  # the disk is full: the job goes on
-            return

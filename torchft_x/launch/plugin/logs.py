@@ -1,32 +1,56 @@
-"""Lines of a file that is still being written."""
+"""Lines of a log file that is still being written, and put aside whenever it is too large (launch.process.output)."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TextIO
+
+from torchft_x.launch.process.output import OLD_LOGS, put_aside
 
 _LOOK = 0.1  # seconds between looks
 _CHUNK = 65536
 
 
 def follow(path: Path, finished: Callable[[], bool]) -> Iterator[str]:
-    """Lines with their ends, until it is `finished` and all that was written before is read. Waits for the file, too."""
-    partial = ""
+    """Lines with their ends, the oldest that are kept first, until it is `finished` and all that was written before is read.
+    Waits for the file, too."""
     done = False
-    while not path.exists():
+    while (file := _after(path, None)) is None:
         if done:
             return
         done = finished()
         time.sleep(0 if done else _LOOK)
-    with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
-        while True:
-            done = finished()  # before the reading: what was written by then will be read
-            while text := file.read(_CHUNK):
-                *lines, partial = (partial + text).split("\n")
-                yield from (line + "\n" for line in lines)
-            if done:
-                break
+    partial = ""
+    while file is not None:
+        done = finished()  # before the reading: what was written by then will be read
+        newer = _after(path, file)  # likewise: once there is one, nothing more is written to this file
+        while text := file.read(_CHUNK):
+            *lines, partial = (partial + text).split("\n")
+            yield from (line + "\n" for line in lines)
+        if newer is not None or done:
+            file.close()
+            file = newer
+        else:
             time.sleep(_LOOK)
     if partial:
         yield partial + "\n"
+
+
+def _after(path: Path, file: TextIO | None) -> TextIO | None:
+    """The log file after this one, which may have got another name since, or else the oldest there is; None: there is none."""
+    found = None
+    for name in (path, *(put_aside(path, number) for number in range(1, OLD_LOGS + 1))):  # the newest first
+        try:
+            candidate = name.open(encoding="utf-8", errors="replace", newline="\n")
+        except OSError:
+            continue
+        if file is not None and os.path.sameopenfile(candidate.fileno(), file.fileno()):
+            candidate.close()
+            return found
+        if found is not None:
+            found.close()
+        found = candidate
+    return found

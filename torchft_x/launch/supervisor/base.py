@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torchft_x
-from torchft_x import env, last_words, net
+from torchft_x import env, last_words, log_lines, net
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.postmortem.probe_worker import SCRATCH
 from torchft_x.launch.process import process_tree
@@ -400,10 +400,16 @@ class BaseSupervisor:
             self._say(f"{self.config.name} stops: {stop.sentence}")
 
     def _say(self, text: str) -> None:
+        labels = self._labels(self.role)
+        line = text if labels is None else log_lines.as_json(text, "info", **labels)
         if self._life is not None:
-            self._life.relay.say(text)
+            self._life.relay.say(line)
         else:
-            print(text, file=sys.stderr, flush=True)
+            print(line, file=sys.stderr, flush=True)
+
+    def _labels(self, role: str) -> dict[str, Any] | None:
+        """Of each line of whoever has that role here, if lines are wanted as JSON."""
+        return {"role": role, **self._event_fields()} if env.wants_json(self._environ) else None
 
     def _event_log(self) -> EventLog:
         try:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torchft_x import env
+from torchft_x import env, log_lines
 from torchft_x.core.types import State
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.job.checks import check_script
@@ -308,6 +307,7 @@ class Supervisor(BaseSupervisor):
             nodes=config.nodes,
             meeting=begun.meeting,
             listener=begun.listener,
+            labels=self._labels("trainer"),
         )
 
 
@@ -316,5 +316,5 @@ def supervise(config: SupervisorConfig) -> int:
     try:
         return Supervisor(config, connector(config.group, config.node, config.nodes)).run()
     except TorchftXError as e:
-        print(f"torchft_x: {config.name}: {e}", file=sys.stderr, flush=True)
+        log_lines.say(f"torchft_x: {config.name}: {e}", "error", role=Supervisor.role, group=config.group)
         return 2

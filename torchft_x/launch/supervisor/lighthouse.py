@@ -24,7 +24,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from torchft_x import env, last_words, net
+from torchft_x import env, last_words, log_lines, net
 from torchft_x.errors import TorchftXError
 from torchft_x.launch.process import process_tree
 from torchft_x.launch.process.group_store import SHIM
@@ -184,7 +184,7 @@ class LighthouseSupervisor:
         self._events.emit("restart", attempt=self._attempt, delay=pause, reason=f"the lighthouse was {end.reason}")
 
     def _say(self, text: str) -> None:
-        print(f"torchft_x: {text}", file=sys.stderr, flush=True)
+        log_lines.say(f"torchft_x: {text}", role="lighthouse")
 
 
 def keep_lighthouse(argv: list[str]) -> int:
@@ -192,7 +192,7 @@ def keep_lighthouse(argv: list[str]) -> int:
     try:
         return LighthouseSupervisor(argv).run()
     except TorchftXError as e:
-        print(f"torchft_x lighthouse: {e}", file=sys.stderr, flush=True)
+        log_lines.say(f"torchft_x lighthouse: {e}", "error", role="lighthouse")
         return 2
 
 

@@ -8,12 +8,12 @@ A program that exits with 0 is done and is not started again.
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from torchft_x import log_lines
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.process.environment import JobSettings, sidecar_environment
 from torchft_x.launch.process.restarts import AttemptEnd
@@ -104,6 +104,7 @@ class Sidecar(BaseSupervisor):
             run_dir=config.run_dir,
             name=f"sidecar-{config.sidecar.replace('/', '_')}-attempt-{begun.attempt}",
             program=True,
+            labels=self._labels("sidecar"),
         )
 
 
@@ -112,5 +113,5 @@ def accompany(config: SidecarConfig) -> int:
     try:
         return Sidecar(config, connector("", sidecar=config.sidecar)).run()
     except TorchftXError as e:
-        print(f"torchft_x: {config.name}: {e}", file=sys.stderr, flush=True)
+        log_lines.say(f"torchft_x: {config.name}: {e}", "error", role=Sidecar.role, sidecar=config.sidecar)
         return 2

@@ -12,9 +12,10 @@ import re
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from torchft_x.launch.process import process_tree
 from torchft_x.launch.process.group_store import GroupStore
@@ -53,6 +54,8 @@ class AttemptSpec:
     """There, on node 0 of several."""
     program: bool = False
     """The command is no Python script but any program: one process, which meets nobody."""
+    labels: Mapping[str, Any] | None = None
+    """Of each line it prints, where they are wanted as JSON."""
 
     def who(self, rank: int) -> str:
         """The worker of that local rank, for people."""
@@ -95,7 +98,9 @@ class Attempt:
         if logs is not None:
             logs.mkdir(parents=True, exist_ok=True)
         self.log = logs and logs / f"{spec.file_name}.log"  # what the workers print
-        self.relay = Relay(spec.folder, spec.workers, self.log, spec.first_rank if spec.nodes > 1 else None)
+        self.relay = Relay(
+            spec.folder, spec.workers, self.log, spec.first_rank if spec.nodes > 1 else None, spec.labels
+        )
         self.before_kill: Callable[[list[int]], None] | None = None  # told the group ranks that failed; must be quick
         self._workers: dict[int, _Worker] = {}  # by local rank
         self._halts = StoppedProcesses()  # which of them have been stopped, and for how long

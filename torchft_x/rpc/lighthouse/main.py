@@ -16,7 +16,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from torchft_x import env, last_words
+from torchft_x import env, last_words, log_lines
 from torchft_x._version import __version__
 from torchft_x.core.job.outcome import DESERTED, JobConfig, JobOutcome
 from torchft_x.core.lighthouse.machine import LighthouseConfig
@@ -178,7 +178,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _serve(read_settings(args))
     except TorchftXError as e:
-        print(f"torchft_x lighthouse: {e}", file=sys.stderr)
+        log_lines.say(f"torchft_x lighthouse: {e}", "error", role="lighthouse")
         return 2
     except Exception:
         log.exception("the lighthouse has failed")
@@ -328,7 +328,11 @@ class _Readable(logging.Formatter):
 def _log_to_stderr(level: str) -> None:
     """One readable line per record: time, level, text."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Readable("%(asctime)s.%(msecs)03d %(levelname)s %(message)s", datefmt="%H:%M:%S"))
+    handler.setFormatter(
+        log_lines.JsonFormatter(readable, role="lighthouse")
+        if env.wants_json()
+        else _Readable("%(asctime)s.%(msecs)03d %(levelname)s %(message)s", datefmt="%H:%M:%S")
+    )
     logger = logging.getLogger("torchft_x")
     logger.handlers[:] = [handler]
     logger.propagate = False

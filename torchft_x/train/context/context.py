@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import sys
 import time
 from collections.abc import MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from torchft_x import env
+from torchft_x import env, log_lines
 from torchft_x.core.commit.step import Step
 from torchft_x.core.heal import WorldSizeMode
 from torchft_x.core.training.step_clock import StepTimeEstimate, WaitBudget
@@ -165,7 +164,7 @@ def _tell(connection: GroupConnection, events: EventLog, transport: CheckpointTr
         group = group_of(connection.replica_id)
 
         def say(line: str) -> None:
-            print(f"group {group}: {line}", file=sys.stderr, flush=True)
+            log_lines.say(f"group {group}: {line}", role="trainer", group=group)
 
         events.telling = Telling(transport.received, say if env.wants_news() else lambda _: None)
         connection.client.tell(events.telling)

@@ -103,6 +103,7 @@ class Recorder:
         began = time.monotonic()
         if began < self._stale:
             return
+        self._value, self._bytes = {}, b""  # first: room for two is what this process would keep
         self._copies = {who: known for who, known in self._copies.items() if began - known[0] < _COPY_FRESH}
         made = overview(
             self._machine.view(began),
@@ -115,14 +116,14 @@ class Recorder:
             unix=time.time(),
             story=self._machine.story(began),
         )
-        self._value = {
-            **made,
+        made |= {
             "version": __version__,
             "address": self.address,
             "page": self.page,
             "orders": self.orders,
             "uptime": began - self._began,
         }
+        self._value = made
         self._bytes = json.dumps(self._value, separators=(",", ":")).encode()
         now = time.monotonic()
         self._stale = now + max(FRESH, _SHARE * (now - began))

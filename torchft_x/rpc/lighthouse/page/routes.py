@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Callable, Collection
 from functools import cache
-from importlib import resources
+from pathlib import Path
 
 from torchft_x.errors import RefusedError, TorchftXError
 from torchft_x.rpc.lighthouse.page.guard import has_token, is_own_host
@@ -96,7 +96,7 @@ class Routes:
 @cache
 def page() -> tuple[bytes, str]:
     """The page, and the policy that lets a browser run nothing but what is in it."""
-    body = resources.files("torchft_x.rpc.lighthouse.page").joinpath("page.html").read_bytes()
+    body = Path(__file__).with_name("page.html").read_bytes()
     script, style = (_digests(body, tag) for tag in (b"script", b"style"))
     rules = (
         "default-src 'none'",
