@@ -41,9 +41,13 @@ def test_identical_groups_are_one_array_behind_the_lighthouse() -> None:
     assert "requeue" in shown
 
 
-def test_differing_groups_are_jobs_of_their_own() -> None:
-    app = ft_app(str(SCRIPT), replicas=2, workers_by_group=[1, 2], run_dir="/shared/run")
-    assert arrays(request(app).roles[1]) == [[0], [1]]
+def test_groups_that_differ_are_jobs_of_their_own_and_those_alike_are_one_array() -> None:
+    app = ft_app(str(SCRIPT), replicas=4, workers_by_group=[1, 2, 1, 4], run_dir="/shared/run")
+    found = request(app)
+    assert arrays(found.roles[1]) == [[0, 2], [1], [3]]
+    assert [line for line in directives(str(found)) if line.startswith("--array")] == [
+        "--array=0", "--array=0,2", "--array=1", "--array=3",
+    ]  # fmt: skip
 
 
 def test_every_option_becomes_a_word_of_sbatch() -> None:
