@@ -94,7 +94,7 @@ def parse_rows(text: str) -> list[Row]:
 
 def _rows(line: str) -> Iterator[Row]:
     """One for each task: those that wait may stand in one line. squeue's own way to take them apart (``--array``) leaves out the
-    last one of ``31_[0-24:8]`` (22.05), and those behind the first 64 characters of a list."""
+    last one of ``31_[0-24:8]`` (22.05)."""
     parts = line.split(_CUT, len(FIELDS) - 1)
     if len(parts) < len(FIELDS) or not re.match(r"\d+", parts[0].strip()):
         return
