@@ -58,7 +58,7 @@ class SlurmHosts(SlurmCluster):
         self.tag = f"tf{secrets.token_hex(3)}"
         self._subnet = _free_subnet()
         self._inits: dict[str, subprocess.Popen[bytes]] = {}  # of the nodes that have power
-        self._controller_address = f"{self._subnet}.1"
+        self.login = self._controller_address = f"{self._subnet}.1"  # where whoever submits is
 
     @property
     def nodes(self) -> list[str]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from collections.abc import Iterable, Sequence
 
+from torchft_x import env
 from torchft_x.core.slurm.queue import Row, output_format, parse_rows, parse_settings, parse_submitted
 from torchft_x.errors import TorchftXError
 
@@ -140,7 +140,7 @@ class Controller:
 
 def _environ() -> dict[str, str]:
     """What a user has set for own looks at the queue would hide rows; lists of tasks come whole."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SQUEUE_", "SINFO_"))}
+    kept = {name: value for name, value in env.everything().items() if not name.startswith(("SQUEUE_", "SINFO_"))}
     return {**kept, "SLURM_BITSTR_LEN": "0"}
 
 
