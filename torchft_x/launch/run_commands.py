@@ -18,7 +18,6 @@ from torchft_x.observe.console import harmless, plural
 from torchft_x.observe.drawing.shapes import amount
 from torchft_x.observe.run_dirs import RUNS, is_run, newest_run
 
-
 _BY_SLURM = (
     " On Slurm, do this on the node of a group (`squeue --me`), or strike a part from here by Slurm's means: `scancel "
     "--signal=KILL JOB` (31_2) kills its processes."
