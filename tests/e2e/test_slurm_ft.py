@@ -139,13 +139,23 @@ def test_from_the_submission_to_the_cancel(shell: Shell) -> None:
     assert "it had 2" in shell.ours("scale", str(shell.run_dir), "--replicas", "3").stdout
     wait_for(lambda: max(commits(shell.events()), key=lambda e: e["t"])["participants"] == 3, 90, "three groups")
     assert len(shell.queued()) == 4
-    assert "trains" in shell.ours("status", str(shell.run_dir), "--once").stdout
+    assert "3 of 3 groups train" in shell.ours("status", str(shell.run_dir), "--once").stdout
+    assert "it had 3" in shell.ours("scale", str(shell.run_dir), "--replicas", "2").stdout
+    wait_for(lambda: len(shell.queued()) == 3, 60, "the end of group 2's job")
+    wait_for(
+        lambda: "2 of 2 groups train" in shell.ours("status", str(shell.run_dir), "--once").stdout, 30, "two groups"
+    )
+    assert "between 1" in shell.ours("scale", str(shell.run_dir), "--replicas", "0").stderr
+    assert shell.worker("0") == other
 
     assert shell.torchx("cancel", shell.handle).returncode == 0
     wait_for(lambda: not shell.queued(), 60, "an empty queue")
     gone(shell.run_dir, 10)
     assert shell.state() == "CANCELLED"
     assert shell.torchx("cancel", shell.handle).returncode == 0  # again: no mistake
+    assert "it was cancelled" in shell.ours("status", str(shell.run_dir)).stdout
+    assert "it was cancelled" in shell.ours("report", str(shell.run_dir)).stdout
+    assert "has ended" in shell.ours("scale", str(shell.run_dir), "--replicas", "3").stderr
 
 
 def test_a_job_that_finishes_has_succeeded_and_its_output_can_be_read(shell: Shell) -> None:
