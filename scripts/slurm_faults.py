@@ -37,7 +37,6 @@ NODES = 5
 PACE = 0.1  # seconds of a step
 LIMIT = 180.0  # seconds for a job to be whole again
 _LOOK = 0.05
-_NOTICES = 8.0  # seconds for Slurm to see by itself that a node is back
 
 
 class Bench:
@@ -177,25 +176,15 @@ class Bench:
 
     def _boot(self, node: str) -> None:
         self.hosts.power_on(node)
-        self._settle(node)
+        self.hosts.settle(node)
 
     def _mend(self, node: str) -> None:
         self.hosts.mend(node)
-        self._settle(node)
+        self.hosts.settle(node)
 
     def _resume(self, node: str) -> None:
         self.hosts.resume(node)
-        self._settle(node)
-
-    def _settle(self, node: str) -> None:
-        """Slurm would give it work."""
-        asked = time.monotonic()
-        while self.hosts.run("sinfo", "-h", "-n", node, "-o", "%T") != "idle":
-            if time.monotonic() > asked + _NOTICES:  # it would notice after minutes that the node was away
-                self.hosts.set_down(node)
-                self.hosts.resume(node)
-                asked = time.monotonic()
-            time.sleep(0.5)
+        self.hosts.settle(node)
 
 
 def one_job(kinds: list[str]) -> tuple[list[dict[str, Any]], str]:

@@ -12,6 +12,7 @@ import secrets
 import shutil
 import signal
 import subprocess
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from tests.slurm_cluster import SlurmCluster, end
 from tests.slurm_cluster import missing as missing_programs
 from tests.util import scaled, wait_for
 
+_NOTICES = 8.0  # seconds for Slurm to see by itself that a node is back
 # What stands for a machine's init: it ends only when it is killed, with all that runs there. The boot id is the node's own;
 # names come from a file alone, as every look-up of an address would wait for a name server that can't be reached.
 _NODE = """
@@ -53,10 +55,10 @@ class SlurmHosts(SlurmCluster):
 
     def __init__(self, folder: Path, nodes: int, *, stock: bool = False) -> None:
         super().__init__(folder, nodes, stock=stock)
-        self._tag = f"tf{secrets.token_hex(3)}"
+        self.tag = f"tf{secrets.token_hex(3)}"
         self._subnet = _free_subnet()
         self._inits: dict[str, subprocess.Popen[bytes]] = {}  # of the nodes that have power
-        self._controller_address = f"{self._subnet}.1"
+        self.login = self._controller_address = f"{self._subnet}.1"  # where whoever submits is
 
     @property
     def nodes(self) -> list[str]:
@@ -89,6 +91,19 @@ class SlurmHosts(SlurmCluster):
         """Slurm would give it work."""
         states = ("idle", "mixed", "allocated")
         wait_for(lambda: self.run("sinfo", "-h", "-n", node, "-o", "%T") in states, 60, f"{node} to be good again")
+
+    def settle(self, node: str, seconds: float = 120.0) -> None:
+        """Until Slurm would give it work. Of a node that was away Slurm may learn after minutes only; an administrator, who is
+        quicker, sets it down and takes it back."""
+        asked = time.monotonic()
+        deadline = asked + scaled(seconds)
+        while (state := self.run("sinfo", "-h", "-n", node, "-o", "%T")) != "idle":
+            assert time.monotonic() < deadline, f"{node} is {state} after {scaled(seconds):g} s"
+            if time.monotonic() > asked + _NOTICES:
+                self.set_down(node)
+                self.resume(node)
+                asked = time.monotonic()
+            time.sleep(0.5)
 
     def kill_slurmd(self, node: str) -> None:
         """Only it: what it has started runs on, and nobody looks after it."""
@@ -125,14 +140,14 @@ class SlurmHosts(SlurmCluster):
     # --- start and stop ------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        _ip("link", "add", self._tag, "type", "bridge")
-        _ip("addr", "add", f"{self._subnet}.1/24", "dev", self._tag)
-        _ip("link", "set", self._tag, "up")
+        _ip("link", "add", self.tag, "type", "bridge")
+        _ip("addr", "add", f"{self._subnet}.1/24", "dev", self.tag)
+        _ip("link", "set", self.tag, "up")
         for node in self.nodes:
-            space = f"{self._tag}-{node}"
+            space = f"{self.tag}-{node}"
             _ip("netns", "add", space)
             _ip("link", "add", self._link(node), "type", "veth", "peer", "name", "eth0", "netns", space)
-            _ip("link", "set", self._link(node), "master", self._tag, "up")
+            _ip("link", "set", self._link(node), "master", self.tag, "up")
             _ip("-n", space, "addr", "add", f"{self.address(node)}/24", "dev", "eth0")
             _ip("-n", space, "link", "set", "lo", "up")
             _ip("-n", space, "link", "set", "eth0", "up")
@@ -153,12 +168,12 @@ class SlurmHosts(SlurmCluster):
                 child.wait()
         finally:
             for node in self.nodes:
-                subprocess.run(["ip", "netns", "del", f"{self._tag}-{node}"], capture_output=True)
+                subprocess.run(["ip", "netns", "del", f"{self.tag}-{node}"], capture_output=True)
                 subprocess.run(["ip", "link", "del", self._link(node)], capture_output=True)
-            subprocess.run(["ip", "link", "del", self._tag], capture_output=True)
+            subprocess.run(["ip", "link", "del", self.tag], capture_output=True)
 
     def _link(self, node: str) -> str:
-        return f"{self._tag}-{node}"
+        return f"{self.tag}-{node}"
 
     def _places(self) -> dict[str, str]:
         return {node: f"NodeHostname={node} NodeAddr={self.address(node)} Port=6818" for node in self.nodes}
@@ -166,7 +181,7 @@ class SlurmHosts(SlurmCluster):
     def _start_node(self, node: str) -> None:
         (self.folder / f"boot-{node}").write_text(f"{uuid.uuid4()}\n")
         script = _NODE.format(dir=self.folder, node=node)
-        space = f"--net=/run/netns/{self._tag}-{node}"
+        space = f"--net=/run/netns/{self.tag}-{node}"
         shell = ["unshare", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", script]
         self._inits[node] = self._spawn("nsenter", space, *shell)
 

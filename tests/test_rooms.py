@@ -83,7 +83,7 @@ WALLS = {  # bottom up: a package imports only from those above it in this table
     "launch.chaos": "launch.postmortem observe",
     "launch.supervisor": "core launch.job launch.postmortem launch.process launch.workers observe rpc.supervisor rpc.transport",
     "launch.keeper": "core.job core.messages launch.devices launch.process launch.supervisor launch.workers observe",
-    "launch.slurm": "core.job core.messages core.slurm launch.keeper launch.schedulers",
+    "launch.slurm": "core.job core.messages core.slurm launch.keeper launch.schedulers observe",
     "launch.slurm.watch": "core.slurm launch.slurm rpc",
     "launch.kubernetes": "core.kubernetes launch.schedulers",
     "launch.plugin": "core.kubernetes core.slurm launch.devices launch.keeper launch.kubernetes launch.process launch.schedulers launch.slurm",

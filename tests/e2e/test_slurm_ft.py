@@ -49,10 +49,20 @@ class Shell:
         assert "Traceback" not in done.stderr, done.stderr
         return done
 
-    def run(self, *script_args: str, cfg: str = "", options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *script_args: str, component: str = "ddp", cfg: str = "", options: tuple[str, ...] = ()
+    ) -> subprocess.CompletedProcess[str]:
         words = ["run", "-s", "slurm_ft", *(["-cfg", cfg] if cfg else []), "--workspace", ""]
-        words += [str(ROOT / "components.py:ddp"), "--run_dir", str(self.run_dir), "--cpu", "1", "--memMB", "1000"]
-        words += ["--script", str(ROOT / "scripts/train_ddp.py"), *options, "--", *script_args, *SMALL]
+        words += [
+            str(ROOT / f"components.py:{component}"),
+            "--run_dir",
+            str(self.run_dir),
+            "--cpu",
+            "1",
+            "--memMB",
+            "1000",
+        ]
+        words += ["--script", str(ROOT / f"scripts/train_{component}.py"), *options, "--", *script_args, *SMALL]
         done = self.torchx(*words)
         found = re.search(r"^slurm_ft://\S+$", done.stdout, re.MULTILINE)
         self.handle = found[0] if found else ""
@@ -129,13 +139,23 @@ def test_from_the_submission_to_the_cancel(shell: Shell) -> None:
     assert "it had 2" in shell.ours("scale", str(shell.run_dir), "--replicas", "3").stdout
     wait_for(lambda: max(commits(shell.events()), key=lambda e: e["t"])["participants"] == 3, 90, "three groups")
     assert len(shell.queued()) == 4
-    assert "trains" in shell.ours("status", str(shell.run_dir), "--once").stdout
+    assert "3 of 3 groups train" in shell.ours("status", str(shell.run_dir), "--once").stdout
+    assert "it had 3" in shell.ours("scale", str(shell.run_dir), "--replicas", "2").stdout
+    wait_for(lambda: len(shell.queued()) == 3, 60, "the end of group 2's job")
+    wait_for(
+        lambda: "2 of 2 groups train" in shell.ours("status", str(shell.run_dir), "--once").stdout, 30, "two groups"
+    )
+    assert "between 1" in shell.ours("scale", str(shell.run_dir), "--replicas", "0").stderr
+    assert shell.worker("0") == other
 
     assert shell.torchx("cancel", shell.handle).returncode == 0
     wait_for(lambda: not shell.queued(), 60, "an empty queue")
     gone(shell.run_dir, 10)
     assert shell.state() == "CANCELLED"
     assert shell.torchx("cancel", shell.handle).returncode == 0  # again: no mistake
+    assert "it was cancelled" in shell.ours("status", str(shell.run_dir)).stdout
+    assert "it was cancelled" in shell.ours("report", str(shell.run_dir)).stdout
+    assert "has ended" in shell.ours("scale", str(shell.run_dir), "--replicas", "3").stderr
 
 
 def test_a_job_that_finishes_has_succeeded_and_its_output_can_be_read(shell: Shell) -> None:
@@ -160,6 +180,21 @@ def test_a_group_over_two_nodes(shell: Shell) -> None:
     assert shell.state() == "SUCCEEDED", shell.logs()
     names = {path.name.partition(".")[0] for path in (store.folder(shell.run_dir) / "logs").glob("*-r0.log")}
     assert names == {"lighthouse-0-0", "trainer-0-0", "trainer-0-1"}
+
+
+def test_groups_of_different_sizes_are_arrays_of_their_own_and_train_together(shell: Shell) -> None:
+    sizes = ("--replicas", "3", "--islands", "1,2,1", "--min_replicas", "3", "--sync_steps", "5")
+    done = shell.run("--steps", "40", component="diloco", options=(*sizes, "--env", "TORCHFT_QUORUM_TIMEOUT_SEC=200"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    lighthouse, *groups = (part.job.partition("_") for part in store.read(shell.run_dir).parts)
+    assert [task for _, _, task in groups] == ["0", "1", "2"]
+    assert groups[0][0] == groups[2][0]  # those alike are one array
+    assert len({array for array, _, _ in (lighthouse, *groups)}) == 3
+    shell.wait_until_over()
+    assert shell.state() == "SUCCEEDED", shell.logs()
+    assert {(str(w.group), w.rank) for w in workers(shell.events())} >= {("0", 0), ("1", 0), ("2", 0)}
+    assert max(e["participants"] for e in commits(shell.events())) == 3
+    gone(shell.run_dir, 10)
 
 
 def test_nothing_is_queued_where_slurm_takes_only_a_part(shell: Shell) -> None:

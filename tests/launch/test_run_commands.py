@@ -92,3 +92,12 @@ def test_chaos_refuses_what_it_can_not_do(
     assert main(args) == 2
     assert words in capsys.readouterr().err
     assert list(run_dir.glob("events/chaos-*")) == []
+
+
+def test_chaos_far_from_the_nodes_of_a_slurm_job_says_where_to_do_it(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run_dir / "slurm").mkdir()
+    (run_dir / "slurm/manifest.json").write_text("{}")
+    assert main(["chaos", str(run_dir), "--at", "1:kill:0"]) == 2
+    assert "do this on the node of a group" in capsys.readouterr().err

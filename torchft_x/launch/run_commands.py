@@ -13,9 +13,15 @@ from pathlib import Path
 
 from torchft_x.arguments import Parser
 from torchft_x.errors import ConfigError
+from torchft_x.launch.slurm.store import is_slurm_run
 from torchft_x.observe.console import harmless, plural
 from torchft_x.observe.drawing.shapes import amount
 from torchft_x.observe.run_dirs import RUNS, is_run, newest_run
+
+_BY_SLURM = (
+    " On Slurm, do this on the node of a group (`squeue --me`), or strike a part from here by Slurm's means: `scancel "
+    "--signal=KILL JOB` (31_2) kills its processes."
+)
 
 
 def _run_dir(given: Path | None) -> Path:
@@ -112,7 +118,10 @@ def chaos(argv: list[str]) -> int:
         )
         targets = place.targets()
         if not targets:
-            raise ConfigError(f"no process of {harmless(run_dir)} lives on this host: it has ended, or runs elsewhere.")
+            raise ConfigError(
+                f"no process of {harmless(run_dir)} lives on this host: it has ended, or runs elsewhere."
+                + (_BY_SLURM if is_slurm_run(run_dir) else "")
+            )
     except ConfigError as e:
         print(f"torchft_x chaos: {e}", file=sys.stderr)
         return 2

@@ -36,6 +36,24 @@ def test_rows_as_recorded() -> None:
 
 
 @pytest.mark.parametrize(
+    ("written", "found"),
+    [
+        ("0-199", list(range(200))),
+        ("0-24:8", [0, 8, 16, 24]),  # of which squeue --array of 22.05.8 names three
+        ("0-1,4,9,16%2", [0, 1, 4, 9, 16]),
+        ("5", [5]),
+    ],
+)
+def test_tasks_that_wait_in_one_line_are_rows_of_their_own(written: str, found: list[int]) -> None:
+    line = f"4_[{written}]|4|0|PENDING|0||N/A|Dependency|ddp-x-trainer|torchft_x:ddp-x:1f:/shared/run|"
+    rows = parse_rows(line)
+    assert [row.task for row in rows] == found
+    assert [row.job for row in rows] == [f"4_{task}" for task in found]
+    (other,) = parse_rows(line.replace("torchft_x:ddp-x:1f:/shared/run", "(null)"))
+    assert (other.job, other.task) == (f"4_[{written}]", None)  # somebody else's million tasks stay one line
+
+
+@pytest.mark.parametrize(
     ("text", "names"),
     [
         ("n1", ["n1"]),

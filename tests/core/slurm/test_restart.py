@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from tests.core.slurm.recorded import as_24_11
 from torchft_x.core.slurm.actions import (
     Action,
     Anew,
@@ -30,7 +31,7 @@ PATIENCE = Patience()
 NOTE = comment("app", "t1", "/runs/7")
 SILENT = 60.0  # "not heard": no stream at all
 
-# in the shape of 22.05.8: squeue -O of `core.slurm.queue.output_format`; written by hand
+# in the shape of 22.05.8, as it was recorded (recorded.py); each is read in that of 24.11, too
 RUNNING = "31_{n}|31|{restarts}|RUNNING|0|n{node}|2026-11-25T11:00:00|None|app-trainer|" + NOTE + "|"
 BEGIN_TIME = "31_1|31|1|PENDING|0||2026-11-25T11:04:41|BeginTime|app-trainer|" + NOTE + "|"
 RESOURCES = "31_1|31|1|PENDING|0||N/A|Resources|app-trainer|" + NOTE + "|"
@@ -49,6 +50,7 @@ COMPLETING = "31_1|31|0|COMPLETING|0|n2|2026-11-25T11:00:00|None|app-trainer|" +
 
 def row(text: str) -> Row:
     (found,) = parse_rows(text)
+    assert parse_rows(as_24_11(text)) == [found]
     return found
 
 
@@ -199,6 +201,19 @@ def test_whoever_cancels_a_group_is_respected_until_it_is_started_again() -> Non
     assert watch(None, 400, heard(SILENT)) == []  # Slurm has forgotten it
     assert watch(None, 500, heard(SILENT)) == []
     assert watch(runs(1, 1), 600) == [TellLost({})]  # scontrol requeue
+
+
+def test_whoever_cancels_a_group_while_it_waits_is_respected_though_no_row_is_left_of_it() -> None:
+    watch = Watch()
+    watch(RESOURCES, 0)
+    assert [watch(None, t) for t in (1.0, 2.0)] == [[], []]
+    assert watch(None, 1.0 + PATIENCE.settle) == [
+        TellLost({"1": "its job 31_1 was cancelled by Slurm's means while it waited"})
+    ]
+    assert watch(None, 100.0) == []
+    watch = Watch()  # one that ran is not known to have been cancelled
+    watch(runs(1), 0)
+    assert watch(None, 1.0 + PATIENCE.settle) == []
 
 
 def test_what_the_lighthouse_could_not_be_told_is_told_again() -> None:

@@ -96,6 +96,24 @@ def test_a_member_that_dies_stays_in_the_list() -> None:
     assert found["counts"]["losses"] == {"exited": 1}
 
 
+def test_a_group_that_the_job_does_not_have_any_more_is_no_row() -> None:
+    shown = Shown()
+    s = shown.scene
+    for name in ("0:x", "1:x"):
+        s.hello(name)
+    s.join("0:x")
+    shown.take(s.join("1:x"))
+    s.close("1:x")
+    shown.take(s.exited("1:x"))
+    fewer = Job(outcome={"0": {"trouble": ""}}, verdict=None, sidecars={}, drained=frozenset())
+    assert list(shown.does(fewer)) == ["0"]
+    shown.take(s.join("0:x", s.committed()))
+    assert list(shown.does(fewer)) == ["0"]
+    assert shown.look(fewer)["losses"][0]["cause"] == "exited"
+    shown.lives.hear(SupervisorHere("1", "node-b", stream=1), 0.0)  # until its supervisor has gone, too
+    assert list(shown.does(fewer)) == ["0", "1"]
+
+
 def test_groups_as_supervisors_name_them() -> None:
     shown = Shown()
     shown.lives.hear(SupervisorHere("1", "node-b", stream=1), 0.0)

@@ -41,9 +41,13 @@ def test_identical_groups_are_one_array_behind_the_lighthouse() -> None:
     assert "requeue" in shown
 
 
-def test_differing_groups_are_jobs_of_their_own() -> None:
-    app = ft_app(str(SCRIPT), replicas=2, workers_by_group=[1, 2], run_dir="/shared/run")
-    assert arrays(request(app).roles[1]) == [[0], [1]]
+def test_groups_that_differ_are_jobs_of_their_own_and_those_alike_are_one_array() -> None:
+    app = ft_app(str(SCRIPT), replicas=4, workers_by_group=[1, 2, 1, 4], run_dir="/shared/run")
+    found = request(app)
+    assert arrays(found.roles[1]) == [[0, 2], [1], [3]]
+    assert [line for line in directives(str(found)) if line.startswith("--array")] == [
+        "--array=0", "--array=0,2", "--array=1", "--array=3",
+    ]  # fmt: skip
 
 
 def test_every_option_becomes_a_word_of_sbatch() -> None:
@@ -143,6 +147,29 @@ def test_words_and_values_arrive_as_they_are(tmp_path: Path) -> None:
     expected = {name: value.replace(REPLICA, "7") for name, value in values.items()}
     assert {name: environ.get(name) for name in values} == expected
     assert argv == [*expected.values(), "7"]  # the second node of group 3
+
+
+@pytest.mark.parametrize(("cancelled", "said"), [(True, {"code": 143, "reason": "it was cancelled"}), (False, None)])
+def test_a_lighthouse_that_is_told_to_end_says_so_only_if_the_job_was_cancelled(
+    tmp_path: Path, cancelled: bool, said: dict[str, Any] | None
+) -> None:
+    """It might be queued again. The script itself is run, and is told by a signal, as Slurm does."""
+    run = tmp_path / "run"
+    (run / "slurm/logs").mkdir(parents=True)
+    (run / "slurm/manifest.json").write_text(json.dumps({"cancelled": cancelled}, indent=1))
+    stub = tmp_path / "srun"
+    stub.write_text("#!/bin/bash\nkill -TERM $PPID; sleep 0.2; exit 143\n")
+    stub.chmod(0o755)
+    one = how(role="lighthouse", kind="lighthouse", run_dir=str(run), folder=str(tmp_path), python=sys.executable)
+    made = submission(render(one), app="a", role="lighthouse", ticket="t", run_dir=str(run), numbers=[7])
+    given = {"SLURM_ARRAY_JOB_ID": "4", "SLURM_ARRAY_TASK_ID": "7", "SLURM_JOB_NODELIST": "n1"}
+    path = {"PATH": f"{tmp_path}:/usr/bin:/bin", "PYTHONPATH": str(SCRIPT.parents[1])}
+    done = subprocess.run(["bash"], input=made, env={**given, **path}, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 143, done.stdout + done.stderr
+    written = [json.loads(line) for f in run.glob("events/lighthouse-*") for line in f.read_text().splitlines()]
+    assert [{"code": e["code"], "reason": e["reason"]} for e in written if e["event"] == "exit"] == [said][
+        : said is not None
+    ]
 
 
 def test_a_run_directory_that_the_node_does_not_see_is_said(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def ending(row: Row, kind: str) -> tuple[str, str]:
             if kind == "trainer"
             else ("", "")
         )
-    if word == "FAILED" and row.cause in ("", "RaisedSignal") and row.exit_code in _WORDS:
+    if word == "FAILED" and row.cause.partition(":")[0] in ("", "RaisedSignal") and row.exit_code in _WORDS:
         if kind != "trainer":
             return "", ""
         if row.exit_code == 2:

@@ -43,6 +43,11 @@ class Part:
         return f"{self.role}/{self.number}"
 
     @property
+    def array(self) -> str:
+        """The id of the array in which it is."""
+        return self.job.partition("_")[0]
+
+    @property
     def jobs(self) -> tuple[str, ...]:
         return (*self.earlier, *([self.job] if self.job not in ("", SUBMITTING) else []))
 
@@ -102,13 +107,18 @@ class Manifest:
 
 
 def rows_by_part(manifest: Manifest, rows: Sequence[Row]) -> dict[str, Row | None]:
-    """The queue's row of each part, by its name. A part that is being submitted is found by its ticket."""
+    """The queue's row of each part, by its name. A part that is being submitted is found by its ticket.
+
+    Of tasks that were cancelled while they waited, all that is left may be one row of their array, without a task.
+    """
     by_job = {row.job: row for row in rows}
     by_ticket = {(row.ticket, row.task): row for row in rows if row.app == manifest.app}
     found: dict[str, Row | None] = {}
     for part in manifest.parts:
-        row = by_job.get(part.job)
-        found[part.name] = row if row is not None else by_ticket.get((part.ticket, part.number))
+        rest = by_ticket.get((part.ticket, None))
+        if rest is not None:
+            rest = dataclasses.replace(rest, job=f"{rest.array}_{part.number}", task=part.number)
+        found[part.name] = by_job.get(part.job) or by_ticket.get((part.ticket, part.number)) or rest
     return found
 
 

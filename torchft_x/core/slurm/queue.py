@@ -7,8 +7,8 @@ submission, so that one whose answer was lost can be found.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 FIELDS = (
     "JobArrayID",
@@ -37,7 +37,7 @@ class Row:
     array: str
     """The array's own id; of a plain job its id."""
     task: int | None
-    """None: of a plain job, or of tasks that stand in one line (``31_[4-7]``)."""
+    """None: of a plain job, or of somebody else's tasks that stand in one line (``31_[4-7]``)."""
     name: str
     state: str
     """In Slurm's words: PENDING, RUNNING, COMPLETING, NODE_FAIL, ..."""
@@ -89,16 +89,37 @@ def output_format() -> str:
 
 def parse_rows(text: str) -> list[Row]:
     """Lines of another shape are left out: somebody else's job may have any name."""
-    return [row for line in text.splitlines() if (row := _row(line)) is not None]
+    return [row for line in text.splitlines() for row in _rows(line)]
 
 
-def _row(line: str) -> Row | None:
+def _rows(line: str) -> Iterator[Row]:
+    """One for each task: those that wait may stand in one line. squeue's own way to take them apart (``--array``) leaves out the
+    last one of ``31_[0-24:8]`` (22.05)."""
     parts = line.split(_CUT, len(FIELDS) - 1)
-    if len(parts) < len(FIELDS):
-        return None
-    job, array, restarts, state, code, nodes, start, reason, name, said = (part.strip() for part in parts)
-    if not re.match(r"\d+", job):
-        return None
+    if len(parts) < len(FIELDS) or not re.match(r"\d+", parts[0].strip()):
+        return
+    row = _row(parts[0].strip(), parts)
+    several = re.fullmatch(r"(\d+)_\[([-\d:,]+)(%\d+)?\]", row.job)
+    if several is None or not row.app:
+        yield row
+        return
+    for task in tasks(several[2]):
+        yield replace(row, job=f"{several[1]}_{task}", task=task)
+
+
+def tasks(text: str) -> list[int]:
+    """Of an array, as Slurm writes them: ``0-2,7,8-24:8``."""
+    found: list[int] = []
+    for piece in text.split(","):
+        match = re.fullmatch(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?", piece)
+        if match is not None:
+            low, high, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+            found += range(low, high + 1, max(1, step))
+    return found
+
+
+def _row(job: str, parts: Sequence[str]) -> Row:
+    _, array, restarts, state, code, nodes, start, reason, name, said = (part.strip() for part in parts)
     task = re.fullmatch(r"\d+_(\d+)", job)
     return Row(
         job=job,

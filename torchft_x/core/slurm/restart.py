@@ -114,6 +114,9 @@ class Restarts:
         for part in manifest.parts:
             if not part.gone and part.job:
                 memory = self._parts.setdefault(part.name, PartMemory())
+                if found[part.name] is None and memory.waiting and any(row.array == part.array for row in rows):
+                    actions += self._vanished(part, memory, now)
+                    continue
                 actions += self._part(part, found[part.name], memory, manifest, heard, nodes, now)
         actions += _replaced(manifest, rows)
         if self._lost != self._told:
@@ -166,6 +169,13 @@ class Restarts:
         if state == "RUNNING" or part.name in self._lost or _group(part) in self._lost:
             return []
         return self._ended(part, row, memory, manifest, heard, now)
+
+    def _vanished(self, part: Part, memory: PartMemory, now: float) -> list[Action]:
+        """It waited, and of its array only others are left: of a task that is cancelled then no trace remains."""
+        memory.unknown_since = now if memory.unknown_since is None else memory.unknown_since
+        if now - memory.unknown_since < self._patience.settle:
+            return []
+        return self._give_up(part, f"its job {part.job} was cancelled by Slurm's means while it waited")
 
     def _unknown(
         self, part: Part, memory: PartMemory, manifest: Manifest, heard: Heard | None, now: float

@@ -117,11 +117,14 @@ def _groups(view: View, history: History, lives: Lives, job: Job, copies: Mappin
     newest: dict[str, MemberView] = {}
     for member in view.members:
         name = _name(member.replica_id, named)
+        if job.outcome is not None and name not in named and member.lost:
+            continue  # the job was told to have fewer groups
         if name not in newest or newest[name].place < member.place:
             newest[name] = member
     out = {_name(loss.replica_id, named): loss for loss in history.out.values()}
+    gone = () if job.outcome is not None else out
     rows = []
-    for group in sorted({*named, *newest, *out}, key=by_number):
+    for group in sorted({*named, *newest, *gone}, key=by_number):
         trouble = str(outcome[group]["trouble"]) if group in outcome else ""
         copy = copies.get(newest[group].replica_id) if group in newest else None
         seen = Seen(group, newest.get(group), lives.get(group), out.get(group), trouble, group in job.drained, copy)

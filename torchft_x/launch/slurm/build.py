@@ -26,8 +26,8 @@ class RoleRequest:
     """The batch script."""
     parts: int
     """How many; of a trainer its groups."""
-    alike: bool
-    """They may stand in one array; otherwise each is a job of its own."""
+    sizes: tuple[str, ...]
+    """Of a trainer whose groups differ: the workers of each. Those alike stand in one array; empty: all are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +70,10 @@ class Request:
 
 def arrays(role: RoleRequest) -> list[list[int]]:
     """Which numbers are submitted together."""
-    numbers = list(range(role.parts))
-    return [numbers] if role.alike else [[number] for number in numbers]
+    found: dict[str, list[int]] = {}
+    for number in range(role.parts):
+        found.setdefault(role.sizes[number] if role.sizes else "", []).append(number)
+    return list(found.values())
 
 
 def build(app: AppDef, cfg: Mapping[str, Any], *, app_id: str, session: str, run_dir: str) -> Request:
@@ -136,9 +138,9 @@ def _role(role: Role, cfg: Mapping[str, Any], app: AppDef, *, app_id: str, run_d
         python=sys.executable,
         groups=facts.groups if facts else 0,
     )
-    alike = kind != "trainer" or "," not in _after(command, "--workers")
+    sizes = _after(command, "--workers").split(",") if kind == "trainer" else []
     parts = int(role.num_replicas) // nodes if kind == "trainer" else int(role.num_replicas)
-    return RoleRequest(how=how, text=script.render(how), parts=parts, alike=alike)
+    return RoleRequest(how=how, text=script.render(how), parts=parts, sizes=tuple(sizes) if len(sizes) == parts else ())
 
 
 def _ours(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
 import sys
 import time
 from collections.abc import Collection
@@ -16,6 +17,7 @@ from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.slurm import look, store
 from torchft_x.launch.slurm.controller import Controller, SlurmError
 from torchft_x.launch.slurm.submit import read_script, submit_parts, take_back
+from torchft_x.observe.events import EventLog
 
 MOST = 4096
 """Groups of a job."""
@@ -29,7 +31,7 @@ def main(command: str, argv: list[str]) -> int:
     """The exit code; a mistake is one sentence and 2, a refusal of Slurm's one and 1."""
     try:
         if command == "slurm-end":
-            return end(argv[0], int(argv[1]), Controller())
+            return end_of_cancelled(argv[0]) if argv[1] == "cancelled" else end(argv[0], int(argv[1]), Controller())
         return _cancel(argv) if command == "cancel" else _scale(argv)
     except TorchftXError as e:
         print(f"torchft_x {command}: {e}", file=sys.stderr)
@@ -182,3 +184,14 @@ def end(run_dir: str, code: int, controller: Controller) -> int:
             controller.cancel(rest)
             return 0
         time.sleep(_LOOK)
+
+
+def end_of_cancelled(run_dir: str) -> int:
+    """Its lighthouse was told to end, which by itself is no outcome: it might be queued again. Say it in the run's events."""
+    try:
+        events = EventLog(run_dir, "lighthouse")
+        events.emit("exit", code=128 + signal.SIGTERM, reason="it was cancelled")
+        events.close()
+    except OSError as e:
+        raise ConfigError(f"the end can't be written in {run_dir} ({e.strerror}).") from None
+    return 0

@@ -6,6 +6,7 @@ import re
 import subprocess
 from collections.abc import Iterable, Sequence
 
+from torchft_x import env
 from torchft_x.core.slurm.queue import Row, output_format, parse_rows, parse_settings, parse_submitted
 from torchft_x.errors import TorchftXError
 
@@ -31,30 +32,13 @@ class Controller:
 
     # --- what there is -------------------------------------------------------------------------------------------------
 
-    def rows(self, ids: Iterable[str] | None = None, *, app: str | None = None) -> list[Row]:
-        """Jobs of this user in the controller's memory, one row per task of an array, ended ones, too (until MinJobAge).
+    def rows(self, *, app: str | None = None) -> list[Row]:
+        """Our jobs of this user in the controller's memory, one row per task of an array, ended ones, too (until MinJobAge).
 
-        `ids`: only these (``31_2`` or ``31``). `app`: only those of that app. Neither: all jobs of ours. Raises `SlurmError`.
+        `app`: only those of that app. Raises `SlurmError`.
         """
-        command = ["squeue", "--noheader", "--array", "--states=all", f"--Format={output_format()}"]
-        if ids is not None:
-            wanted = sorted(set(ids))
-            if not wanted:
-                return []
-            command.append("--jobs=" + ",".join(sorted({one.partition("_")[0] for one in wanted})))
-        else:
-            command.append("--me")
-        try:
-            rows = parse_rows(self._run(command))
-        except SlurmError as e:
-            if ids is not None and "Invalid job id" in str(e):  # it has forgotten all of them
-                return []
-            raise
-        if ids is not None:
-            rows = [row for row in rows if row.job in wanted or row.array in wanted]
-        else:
-            rows = [row for row in rows if row.app]
-        return [row for row in rows if app is None or row.app == app]
+        rows = parse_rows(self._run(["squeue", "--noheader", "--states=all", "--me", f"--Format={output_format()}"]))
+        return [row for row in rows if row.app and app in (None, row.app)]
 
     def node_states(self) -> dict[str, str]:
         """State of each node, by name, in lower case; ``*`` behind it: it does not answer."""
@@ -133,6 +117,7 @@ class Controller:
                 text=True,
                 errors="replace",
                 timeout=self._timeout,
+                env=_environ(),
             )
         except FileNotFoundError:
             raise SlurmError(
@@ -151,6 +136,12 @@ class Controller:
             uncertain = any(word in said for word in _UNCERTAIN)
             raise SlurmError(f"Slurm's {name} failed: {said or f'exit code {done.returncode}'}", uncertain=uncertain)
         return done.stdout
+
+
+def _environ() -> dict[str, str]:
+    """What a user has set for own looks at the queue would hide rows; lists of tasks come whole."""
+    kept = {name: value for name, value in env.everything().items() if not name.startswith(("SQUEUE_", "SINFO_"))}
+    return {**kept, "SLURM_BITSTR_LEN": "0"}
 
 
 class Partition:

@@ -126,11 +126,15 @@ def _watch(how: RoleScript) -> list[str]:
 
 def _end(how: RoleScript) -> list[str]:
     """A lighthouse that has ended by itself, not because Slurm has told it to (with 0, too), has given the job's outcome: what is
-    queued still has nothing to do."""
+    queued still has nothing to do. Of a job that was cancelled the run's events say so."""
     if how.kind != "lighthouse":
         return []
-    words = [how.python, "-m", "torchft_x", "slurm-end", how.run_dir]
-    return [f'[ -n "$told" ] || [ "$code" -gt 128 ] || {" ".join(map(shlex.quote, words))} "$code"']
+    end = " ".join(map(shlex.quote, [how.python, "-m", "torchft_x", "slurm-end", how.run_dir]))
+    cancelled = f"grep -qs '\"cancelled\": true' {shlex.quote(how.run_dir)}/slurm/manifest.json"
+    return [
+        f'if [ -z "$told" ] && [ "$code" -le 128 ]; then {end} "$code"',
+        f"elif {cancelled}; then {end} cancelled; fi",
+    ]
 
 
 def _not_shared(run_dir: str) -> str:

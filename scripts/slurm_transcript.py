@@ -1,0 +1,221 @@
+"""A node set DOWN, by hand and under slurm_ft, as typed and as answered: docs/slurm_transcript.md.
+
+    python scripts/slurm_transcript.py > transcript.md
+
+Two groups train on nodes that are network namespaces of this machine, under a Slurm with its own times. First as people do it
+without a launcher: a lighthouse on the login node, an array of batch scripts, and an administrator who sets a node DOWN and
+takes it back. Then the same fault strikes a job of slurm_ft that has a spare node. Needs root and Slurm's daemons.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.e2e.jobs import SMALL, Events  # noqa: E402
+from tests.e2e.test_slurm_ft import TORCHX  # noqa: E402
+from tests.slurm_hosts import SlurmHosts, missing, slurm_hosts  # noqa: E402
+from torchft_x import env  # noqa: E402
+from torchft_x.observe.processes import job_processes  # noqa: E402
+from torchft_x.observe.report import commits, training_together  # noqa: E402
+
+PORT = 29510
+REPAIR = 15.0  # seconds from DOWN to RESUME
+WHOLE = 300.0  # seconds for both groups to train together again
+TRAINER = ["scripts/train_ddp.py", "--steps", "1000000", "--pace", "0.1", *SMALL]
+BATCH = """\
+#!/bin/bash
+#SBATCH --job-name=tft_repl --nodes=1 --ntasks=1 --exclusive --requeue
+#SBATCH --open-mode=append --output=tft-%A_%a.out
+echo "[$(date '+%F %T')] launching replica $SLURM_ARRAY_TASK_ID (attempt ${SLURM_RESTART_COUNT:-0}) on $SLURM_JOB_NODELIST"
+export TORCHFT_LIGHTHOUSE=$LIGHTHOUSE TORCHFT_X_TOKEN_FILE=$RUN/token
+exec srun --kill-on-bad-exit=1 python -m torchft_x supervise --group $SLURM_ARRAY_TASK_ID --groups 2 \\
+    --run_dir "$RUN" -- $TRAIN
+"""
+
+
+class Desk:
+    """A person's terminal, on the side of the login node."""
+
+    def __init__(self, hosts: SlurmHosts, folder: Path, **environ: str) -> None:
+        self.hosts = hosts
+        self.folder = folder
+        self.run_dir = folder / "run"
+        self.events = Events(self.run_dir)
+        self.environ = {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **environ}
+        self.began = time.time()
+
+    def since(self) -> str:
+        return f"{time.time() - self.began:6.1f} s"
+
+    def shown(self, command: str, *, real: str = "", only: str = "") -> None:
+        """Typed, and what it has answered. `real`: what is run, where a path of this machine stands in it."""
+        done = self.hosts.try_run("bash", "-c", real or command, cwd=self.folder, env=self.environ, timeout=60)
+        said = (done.stdout + done.stderr).replace(str(self.folder), "").rstrip()
+        lines = [line.rstrip() for line in said.splitlines() if only in line]
+        print(f"[{self.since()}] $ {command}", *lines, sep="\n", flush=True)
+
+    def say(self, text: str) -> None:
+        print(f"[{self.since()}] # {text}", flush=True)
+
+    def wait(self, condition: Callable[[], object], seconds: float, what: str) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > deadline:
+                files = [*self.folder.glob("*.out"), *self.run_dir.glob("slurm/logs/*")]
+                print(*(f"--- {f}\n{f.read_text()[-2000:]}" for f in files), file=sys.stderr)
+                raise SystemExit(f"no {what} after {seconds:g} s")
+            time.sleep(0.1)
+
+    def together(self, since: float = 0.0) -> bool:
+        return training_together([e for e in self.events() if float(e["t"]) > since], 2)
+
+    def cost(self, struck: float, group: str) -> None:
+        """What the fault has cost the other group, and when both trained together again."""
+        other = [e for e in commits(self.events()) if str(e.get("group")) != group and float(e["t"]) > struck - 1.0]
+        longest = max(float(b["t"]) - float(a["t"]) for a, b in pairwise(other))
+        alone = [e for e in other if float(e["t"]) > struck and e.get("participants") == 1]
+        whole = next(float(e["t"]) for e in other if alone and e["t"] > alone[-1]["t"] and e["participants"] == 2)
+        self.say(f"the survivor's longest pause: {longest:.2f} s; it has committed {len(alone)} steps alone;")
+        self.say(f"both trained together again {whole - struck:.1f} s after DOWN")
+
+
+def by_hand(folder: Path) -> None:
+    with slurm_hosts(folder / "c", 2, stock=True) as hosts:
+        lighthouse = f"http://{hosts.login}:{PORT}"
+        train = " ".join(TRAINER).replace("scripts/", f"{ROOT}/scripts/")
+        desk = Desk(hosts, folder, LIGHTHOUSE=lighthouse, RUN=str(folder / "run"), TRAIN=train)
+        desk.environ["PATH"] = f"{Path(sys.executable).parent}:{hosts.environ['PATH']}"
+        (folder / "replicas.sh").write_text(BATCH)
+        words = f"--min_replicas 1 --bind 0.0.0.0:{PORT} --quorum_tick_ms 100 --join_timeout_ms 10000".split()
+        command = [sys.executable, "-m", "torchft_x", "lighthouse", *words, "--run_dir", str(desk.run_dir)]
+        command += ["--advertise_host", hosts.login]
+        with background(command, folder / "lighthouse.out", desk):
+            desk.say("on the login node")
+            print(f"[{desk.since()}] $ torchft_x lighthouse {' '.join(words)} &")
+            desk.wait((desk.run_dir / "lighthouse").exists, 60, "lighthouse")
+            desk.shown("sbatch --array=0-1 replicas.sh")
+            desk.wait(desk.together, WHOLE, "training")
+            time.sleep(5.0)
+            desk.shown("squeue")
+            desk.shown("tail -n 2 lighthouse.out")
+            (node,) = hosts.run("squeue", "-h", "-r", "-n", "tft_repl", "-o", "%i %N").splitlines()[:1]
+            job, node = node.split()
+            struck = time.time()
+            desk.shown(f'sudo scontrol update NodeName={node} State=DOWN Reason="manual maintenance"', real=_down(node))
+            time.sleep(2.0)
+            desk.shown("squeue")
+            time.sleep(REPAIR - (time.time() - struck))
+            desk.shown(
+                f"sudo scontrol update NodeName={node} State=RESUME",
+                real=f"scontrol update NodeName={node} State=RESUME",
+            )
+            time.sleep(2.0)
+            desk.shown("squeue")
+            group = job.partition("_")[2]
+            desk.wait(lambda: "(attempt 1)" in (folder / f"tft-{job}.out").read_text(), WHOLE, "restart")
+            desk.shown("squeue")
+            desk.shown(f"grep launching tft-{job}.out")
+            desk.wait(lambda: _rejoined(desk, group, struck), WHOLE, "rejoining")
+            time.sleep(2.0)
+            desk.shown("tail -n 2 lighthouse.out")
+            desk.cost(struck, group)
+            desk.shown("scancel --me")
+            desk.wait(lambda: not hosts.run("squeue", "-h"), 90, "end")
+
+
+def under_slurm_ft(folder: Path) -> None:
+    with slurm_hosts(folder / "c", 4, stock=True) as hosts:
+        desk = Desk(hosts, folder, **{env.STATE_HOME: str(folder / "state")})
+        words = "run -s slurm_ft -cfg exclusive=True components.py:ddp --cpu 1 --memMB 1000"
+        options = f"--run_dir {desk.run_dir} --script {ROOT}/scripts/train_ddp.py -- {' '.join(TRAINER[1:])}"
+        real = f"{words.replace('components.py', f'{ROOT}/components.py')} {options}"
+        torchx = f"{sys.executable} -c {_quoted(TORCHX)}"
+        desk.shown(
+            f"torchx {words} --run_dir /run --script {' '.join([TRAINER[0], '--', *TRAINER[1:]])}",
+            real=f"{torchx} {real}",
+            only="slurm_ft://",
+        )
+        desk.wait(desk.together, WHOLE, "training")
+        time.sleep(5.0)
+        desk.shown("squeue")
+        node = hosts.run("squeue", "-h", "-r", "-o", "%j %i %N").splitlines()
+        job, place = next(line.split()[1:] for line in node if line.split()[0].endswith("-trainer"))
+        group = job.partition("_")[2]
+        struck = time.time()
+        desk.shown(f'sudo scontrol update NodeName={place} State=DOWN Reason="manual maintenance"', real=_down(place))
+        time.sleep(3.0)
+        desk.shown("squeue")
+        desk.wait(lambda: _rejoined(desk, group, struck), WHOLE, "rejoining")
+        time.sleep(2.0)
+        desk.shown(
+            "grep -h slurm-watch /run/slurm/logs/*.slurm.log",
+            real=f"grep -h slurm-watch {desk.run_dir}/slurm/logs/*.slurm.log",
+        )
+        desk.cost(struck, group)
+        for name in ("status --once", "scale --replicas 1", "status --once", "cancel", "status --once", "report"):
+            verb, _, rest = name.partition(" ")
+            real = f"{sys.executable} -m torchft_x {verb} {desk.run_dir} {rest}"
+            desk.shown(f"torchft_x {verb} /run {rest}".rstrip(), real=real)
+
+
+def _rejoined(desk: Desk, group: str, since: float) -> bool:
+    joined = (e for e in desk.events() if e.get("event") == "joined" and str(e.get("group")) == group)
+    again = min((float(e["t"]) for e in joined if float(e["t"]) > since), default=None)
+    return again is not None and desk.together(again)
+
+
+def _down(node: str) -> str:
+    return f"scontrol update NodeName={node} State=DOWN Reason='manual maintenance'"
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+@contextmanager
+def background(command: list[str], out: Path, desk: Desk) -> Iterator[None]:
+    with out.open("wb") as f:
+        environ = {**os.environ, **desk.environ}
+        process = subprocess.Popen(command, env=environ, cwd=desk.folder, stdout=f, stderr=f, start_new_session=True)
+    try:
+        yield
+    finally:
+        for pid in (process.pid, *job_processes(desk.run_dir)):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        process.wait()
+
+
+def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # namespaces are to be removed
+    if sentence := missing():
+        raise SystemExit(sentence)
+    for title, scene in (("By hand", by_hand), ("Under slurm_ft", under_slurm_ft)):
+        if sys.argv[1:] and not title.lower().endswith(sys.argv[1]):
+            continue
+        folder = Path(tempfile.mkdtemp(prefix="slurm-"))
+        try:
+            print(f"## {title}\n\n```", flush=True)
+            scene(folder)
+            print(f"```\n\nLoad: {os.getloadavg()[0]:.1f}.\n", flush=True)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
