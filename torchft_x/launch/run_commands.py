@@ -8,14 +8,21 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from torchft_x.arguments import Parser
-from torchft_x.errors import ConfigError
+from torchft_x.errors import ConfigError, TorchftXError
+from torchft_x.launch.kubernetes.handle import is_handle
+from torchft_x.observe.collected import events_in, write_run
 from torchft_x.observe.console import harmless, plural
 from torchft_x.observe.drawing.shapes import amount
 from torchft_x.observe.run_dirs import RUNS, is_run, newest_run
+
+Event = dict[str, Any]
 
 
 def _run_dir(given: Path | None) -> Path:
@@ -38,27 +45,32 @@ def report(argv: list[str]) -> int:
     from torchft_x.observe.run import read_run
 
     parser = Parser(prog="torchft_x report", description="Say what a run did, and what its failures cost.")
-    _add_run_dir(parser)
-    parser.add_argument("--out", type=Path, metavar="FILE.html", help="default: RUN_DIR/report.html")
-    parser.add_argument("--against", type=Path, metavar="OTHER_RUN", help="compare with this run")
+    parser.add_argument(
+        "run", nargs="?", metavar="RUN_DIR|LOGS|JOB",
+        help=f"a run directory, a file of collected logs, or a job of kubernetes_ft; default: the newest in ./{RUNS}",
+    )  # fmt: skip
+    parser.add_argument("--out", type=Path, metavar="FILE.html", help="default: RUN_DIR/report.html, else ./NAME.html")
+    parser.add_argument("--against", metavar="OTHER_RUN", help="compare with this run")
     parser.add_argument("--json", action="store_true", help="print the whole run as JSON, and write no file")
     args = parser.parse_args(argv)
-    try:
-        folders = [_run_dir(args.run_dir), *([_run_dir(args.against)] if args.against is not None else [])]
-    except ConfigError as e:
-        print(f"torchft_x report: {e}", file=sys.stderr)
-        return 2
     runs = []
-    for folder in folders:
-        run = read_run(folder)
-        if run is None:
-            print(f"torchft_x report: nothing is written in {harmless(folder / 'events')} yet.", file=sys.stderr)
-            return 1
-        runs.append(run)
+    with tempfile.TemporaryDirectory(prefix="torchft_x-report-") as scratch:
+        try:
+            given = [args.run, *([args.against] if args.against is not None else [])]
+            sources = [_source(word, Path(scratch, str(i))) for i, word in enumerate(given)]
+        except TorchftXError as e:
+            print(f"torchft_x report: {e}", file=sys.stderr)
+            return 2 if isinstance(e, ConfigError) else 1
+        for folder, _ in sources:
+            run = read_run(folder)
+            if run is None:
+                print(f"torchft_x report: nothing is written in {harmless(folder / 'events')} yet.", file=sys.stderr)
+                return 1
+            runs.append(run)
     run, other, now = runs[0], runs[1] if len(runs) > 1 else None, time.time()
     if args.json:
         return _print(json.dumps(as_json(run, now)))
-    out = args.out or folders[0] / "report.html"
+    out = args.out or sources[0][1]
     part = out.with_name(f".{out.name}.{os.getpid()}")
     try:
         part.write_text(page(run, now, other), encoding="utf-8")
@@ -72,6 +84,30 @@ def report(argv: list[str]) -> int:
         )
         return 1
     return _print(f"{summary(run, now, other)}\n\nIn full: {harmless(out)}")
+
+
+def _source(word: str | None, scratch: Path) -> tuple[Path, Path]:
+    """Where the events are, and where the report goes. Raises `ConfigError`, `ClusterError`."""
+    if word is not None and is_handle(word):
+        from torchft_x.launch.kubernetes.remote import Remote
+
+        remote = Remote(word)
+        events: Iterable[tuple[str, Event]] = remote.events()
+        name, none = remote.app, f"the pods of {remote.app} print no events: submit the job with -cfg events=True."
+    elif word is not None and Path(word).is_file():
+        try:
+            with Path(word).open(encoding="utf-8", errors="replace") as lines:
+                events = [("", event) for event in events_in(lines)]
+        except OSError as e:
+            raise ConfigError(f"{harmless(word)} can't be read ({e.strerror}).") from None
+        name, none = Path(word).stem, f"there are no events in {harmless(word)}; docs/events.md says who prints them."
+    else:
+        run_dir = _run_dir(None if word is None else Path(word))
+        return run_dir, run_dir / "report.html"
+    folder = scratch / name
+    if not write_run(events, folder):
+        raise ConfigError(none)
+    return folder, Path(f"{name}.html")
 
 
 def _print(text: str) -> int:

@@ -18,6 +18,7 @@ _LINE_LIMIT = 65536  # bytes; a longer line is passed on in pieces
 # Seconds a single worker's unfinished line is held back: unbuffered Python writes a line and its end apart, and what
 # others print must not come between them. A progress bar (no line end) is passed on after it.
 _HOLD = 0.05
+_EVENT = b'{"t":'  # begins a line that programs read (observe/collected.py); it says itself whose it is
 
 
 class Relay:
@@ -110,7 +111,10 @@ class Relay:
             whole, partial = text + (b"\n" if self._ranks else b""), b""
         self._partial[fd], self._held_since[fd] = partial, time.monotonic()
         if self._ranks:
-            whole = b"".join(self._prefix(rank) + line + b"\n" for line in whole.split(b"\n")[:-1])
+            whole = b"".join(
+                (b"" if line.startswith(_EVENT) else self._prefix(rank)) + line + b"\n"
+                for line in whole.split(b"\n")[:-1]
+            )
         if whole:
             self._write(target, whole)
 
