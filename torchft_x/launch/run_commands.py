@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import os
@@ -12,8 +11,9 @@ import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from torchft_x import env
 from torchft_x.arguments import Parser
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.kubernetes.handle import is_handle
@@ -21,6 +21,10 @@ from torchft_x.observe.collected import events_in, write_run
 from torchft_x.observe.console import harmless, plural
 from torchft_x.observe.drawing.shapes import amount
 from torchft_x.observe.run_dirs import RUNS, is_run, newest_run
+
+if TYPE_CHECKING:
+    from torchft_x.launch.chaos.place import Place
+    from torchft_x.launch.chaos.schedule import Planned
 
 Event = dict[str, Any]
 
@@ -33,10 +37,6 @@ def _run_dir(given: Path | None) -> Path:
     if not is_run(found):
         raise ConfigError(f"{harmless(found)} is no run directory: there is no folder events in it.")
     return found
-
-
-def _add_run_dir(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run_dir", type=Path, nargs="?", metavar="RUN_DIR", help=f"default: the newest in ./{RUNS}")
 
 
 def report(argv: list[str]) -> int:
@@ -122,12 +122,15 @@ def _print(text: str) -> int:
 def chaos(argv: list[str]) -> int:
     """``torchft_x chaos``: 1 if the job ended before all faults were done."""
     from torchft_x.launch.chaos import runner, schedule
-    from torchft_x.launch.chaos.local import LocalRun
 
     parser = Parser(
-        prog="torchft_x chaos", description="Kill, stop and drain parts of a job of this host: docs/chaos.md."
+        prog="torchft_x chaos",
+        description="Kill, stop and drain parts of a job of this host or a cluster: docs/chaos.md.",
     )
-    _add_run_dir(parser)
+    parser.add_argument(
+        "run", nargs="?", metavar="RUN_DIR|JOB",
+        help=f"a run directory, or a job of kubernetes_ft; default: the newest in ./{RUNS}",
+    )  # fmt: skip
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--at", metavar="LIST", help="SECONDS:KIND[:GROUP[:SECONDS OF A STOP OR HANG]], with commas")
     which.add_argument(
@@ -139,20 +142,22 @@ def chaos(argv: list[str]) -> int:
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
     args = parser.parse_args(argv)
     try:
-        run_dir = _run_dir(args.run_dir)
-        place = LocalRun(run_dir)
-        planned = (
+        place, run_dir, what = _place(args.run)
+        planned: Iterable[Planned] = (
             schedule.listed(args.at, args.seed)
             if args.at is not None
             else schedule.poisson(args.mean, args.count, args.kinds.split(","), args.seed)
         )
+        if run_dir is None:
+            _check_kinds(planned if args.at is not None else args.kinds.split(","))
         targets = place.targets()
         if not targets:
-            raise ConfigError(f"no process of {harmless(run_dir)} lives on this host: it has ended, or runs elsewhere.")
-    except ConfigError as e:
+            where = "on this host: it has ended, or runs elsewhere" if run_dir is not None else "now"
+            raise ConfigError(f"no process of {what} lives {where}.")
+    except TorchftXError as e:
         print(f"torchft_x chaos: {e}", file=sys.stderr)
-        return 2
-    print(f"{harmless(run_dir)}: {', '.join(harmless(t) for t in targets)}", flush=True)
+        return 2 if isinstance(e, ConfigError) else 1
+    print(f"{what}: {', '.join(harmless(t) for t in targets)}", flush=True)
     if args.dry_run:
         print("\n".join(runner.describe(itertools.islice(planned, 1000), targets)))
         return 0
@@ -164,10 +169,32 @@ def chaos(argv: list[str]) -> int:
     except runner.Over as e:
         print(f"torchft_x chaos: {e}", file=sys.stderr)
         return 0 if endless else 1
+    except TorchftXError as e:  # a cluster that refuses, or is away
+        print(f"torchft_x chaos: {e}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 130
-    print(f"{plural(made.done, 'fault')} done; `torchft_x report {harmless(run_dir)}` says what each cost.")
+    print(f"{plural(made.done, 'fault')} done; `torchft_x report {what}` says what each cost.")
     return 0
+
+
+def _place(word: str | None) -> tuple[Place, Path | None, str]:
+    """Where the run can be struck, its run directory if it has one here, and what it is called. Raises `ConfigError`."""
+    if word is not None and is_handle(word):
+        from torchft_x.launch.kubernetes.place import Pods
+        from torchft_x.launch.kubernetes.remote import Remote
+
+        return Pods(Remote(word, env.read_token())), None, harmless(word)
+    from torchft_x.launch.chaos.local import LocalRun
+
+    run_dir = _run_dir(None if word is None else Path(word))
+    return LocalRun(run_dir), run_dir, harmless(run_dir)
+
+
+def _check_kinds(planned: Iterable[Any]) -> None:
+    from torchft_x.launch.kubernetes.place import check
+
+    check(kind if isinstance(kind, str) else kind.kind for kind in planned)
 
 
 def clean(argv: list[str]) -> int:

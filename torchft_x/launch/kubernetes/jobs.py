@@ -131,9 +131,14 @@ def _over(found: JobState | None, part: PartState) -> bool:
     return now is None or now.state in (SUCCEEDED, FAILED)
 
 
+def pods_of(cluster: Cluster, app: str, role: str, replica: int) -> list[Json]:
+    """All that are left of a replica, the newest last. Raises `ClusterError`."""
+    selector = f"{names.INSTANCE}={app},{names.ROLE}={names.label(role)},{names.REPLICA}={replica}"
+    return sorted(cluster.list("Pod", selector), key=lambda pod: str(pod["metadata"].get("creationTimestamp")))
+
+
 def _pod(cluster: Cluster, app: str, part: PartState) -> Json | None:
-    selector = f"{names.INSTANCE}={app},{names.ROLE}={names.label(part.role)},{names.REPLICA}={part.replica}"
-    found = state.newest(cluster.list("Pod", selector))
+    found = state.newest(pods_of(cluster, app, part.role, part.replica))
     return None if found is None else dict(found)
 
 
