@@ -85,7 +85,7 @@ WALLS = {  # bottom up: a package imports only from those above it in this table
     "launch.keeper": "core.job core.messages launch.devices launch.process launch.supervisor launch.workers observe",
     "launch.slurm": "core.job core.messages core.slurm launch.keeper launch.schedulers",
     "launch.slurm.watch": "core.slurm launch.slurm rpc",
-    "launch.kubernetes": "core.kubernetes launch.chaos launch.schedulers observe",
+    "launch.kubernetes": "core.kubernetes launch.chaos launch.schedulers observe observe.run",
     "launch.plugin": "core.kubernetes core.slurm launch.devices launch.keeper launch.kubernetes launch.schedulers launch.slurm",
     "launch.plugin.namespace": "launch.plugin",
     "launch.doctor": "launch.devices launch.supervisor observe rpc rpc.transport",

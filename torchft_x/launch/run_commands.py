@@ -17,7 +17,6 @@ from torchft_x import env
 from torchft_x.arguments import Parser
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.kubernetes.handle import is_handle
-from torchft_x.observe.collected import events_in, write_run
 from torchft_x.observe.console import harmless, plural
 from torchft_x.observe.drawing.shapes import amount
 from torchft_x.observe.run_dirs import RUNS, is_run, newest_run
@@ -88,6 +87,8 @@ def report(argv: list[str]) -> int:
 
 def _source(word: str | None, scratch: Path) -> tuple[Path, Path]:
     """Where the events are, and where the report goes. Raises `ConfigError`, `ClusterError`."""
+    from torchft_x.observe.run.collected import events_in, write_run
+
     if word is not None and is_handle(word):
         from torchft_x.launch.kubernetes.remote import Remote
 

@@ -54,6 +54,8 @@ EVENTS = frozenset(
 )
 
 
+BEGIN = '{"t":'
+"""With this begins each line."""
 _INCOMPLETE = ".incomplete"
 _PART = ".p{:04}.jsonl"  # sorts behind the first part's ".jsonl"
 PART_BYTES, PARTS = 64 << 20, 16

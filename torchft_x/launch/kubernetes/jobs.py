@@ -12,7 +12,7 @@ from torchft_x.core.kubernetes import names, state
 from torchft_x.core.kubernetes.objects import owned
 from torchft_x.core.kubernetes.state import FAILED, SUCCEEDED, JobState, PartState
 from torchft_x.launch.kubernetes.cluster import Cluster, ClusterError
-from torchft_x.observe.collected import BEGIN
+from torchft_x.observe.events import BEGIN
 
 Json = dict[str, Any]
 

@@ -13,7 +13,7 @@ from torchft_x.errors import ConfigError, RefusedError, UnreachableError
 from torchft_x.launch.kubernetes import jobs
 from torchft_x.launch.kubernetes.cluster import Cluster
 from torchft_x.launch.kubernetes.handle import parse
-from torchft_x.observe.collected import events_in
+from torchft_x.observe.run.collected import events_in
 
 Json = dict[str, Any]
 

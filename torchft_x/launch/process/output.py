@@ -18,7 +18,7 @@ _LINE_LIMIT = 65536  # bytes; a longer line is passed on in pieces
 # Seconds a single worker's unfinished line is held back: unbuffered Python writes a line and its end apart, and what
 # others print must not come between them. A progress bar (no line end) is passed on after it.
 _HOLD = 0.05
-_EVENT = b'{"t":'  # begins a line that programs read (observe/collected.py); it says itself whose it is
+_EVENT = b'{"t":'  # begins a line that programs read (observe/run/collected.py); it says itself whose it is
 
 
 class Relay:

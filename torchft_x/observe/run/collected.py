@@ -10,12 +10,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from torchft_x.observe.events import EVENTS, is_event
+from torchft_x.observe.events import BEGIN, EVENTS, is_event
 
 Event = dict[str, Any]
 
-BEGIN = '{"t":'
-"""With this begins the line of an event."""
 _LINE = (
     "log",
     "message",

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from torchft_x import env
-from torchft_x.observe.collected import BEGIN, events_in, write_run
-from torchft_x.observe.events import EventLog, read_events
+from torchft_x.observe.events import BEGIN, EventLog, read_events
+from torchft_x.observe.run.collected import events_in, write_run
 
 COMMIT = '{"t":10.5,"mono":1.0,"pid":7,"role":"trainer","group":"0","rank":0,"event":"commit","step":1}'
 
