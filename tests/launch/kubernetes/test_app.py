@@ -123,6 +123,13 @@ def test_all_groups_have_the_same_pod_but_for_its_number() -> None:
     assert lighthouse["containers"][0]["command"][-2:] == ["--groups_file", "/run/torchft_x/groups.json"]
 
 
+def test_events_are_printed_where_that_is_asked_for() -> None:
+    for wanted, value in ((False, None), (True, "stdout")):
+        objects = render(hsdp(), Wishes(events=wanted))
+        for pod in pods(objects, "trainer") + pods(objects, "lighthouse"):
+            assert variables(pod).get(env.EVENTS) == value
+
+
 def test_one_anchor_owns_all_and_a_finished_job_takes_all_with_it() -> None:
     objects = render(hsdp(), EVERYTHING)
     assert objects[0]["metadata"]["name"] == "ft-1a2b3c4d-lighthouse-0"

@@ -14,7 +14,7 @@ from tests.launch.kubernetes.answering import Answer, Asked, answering
 from torchft_x import env
 from torchft_x.core.kubernetes import names
 from torchft_x.errors import ConfigError, RefusedError, UnreachableError
-from torchft_x.launch.kubernetes import jobs, scale
+from torchft_x.launch.kubernetes import commands, jobs, scale
 from torchft_x.launch.kubernetes.cluster import Cluster, ClusterError
 from torchft_x.launch.kubernetes.place import Pods, check
 from torchft_x.launch.kubernetes.remote import Remote
@@ -184,3 +184,23 @@ def test_all_that_a_pod_has_printed_with_the_container_before(kubeconfig: Path) 
         assert list(jobs.written(Cluster(), again)) == ["before\n", "now\n"]
         again["status"]["containerStatuses"][0]["restartCount"] = 0
         assert list(jobs.written(Cluster(), again)) == ["now\n"]
+
+
+def test_the_log_of_all_pods_of_a_replica_the_oldest_first(
+    kubeconfig: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failed = pod("trainer", 1, phase="Failed", made=1, **{"state": {"terminated": {"exitCode": 1}}})
+    newest = pod("trainer", 1, made=2, **{"state": {"running": {}}})
+
+    def answer(asked: Asked) -> tuple[int, Any]:
+        if asked.path.partition("?")[0].endswith("/log"):
+            return 200, f"{asked.path.partition('?')[0].split('/')[-2]}\n"
+        return 200, {"items": [newest, failed] if "replica%3D1" in asked.path else []}
+
+    with answering(answer, kubeconfig):
+        assert commands.main("log", ["kubernetes_ft://team/a-1/trainer/1"]) == 0
+        assert capsys.readouterr().out == "p-1\np-2\n"
+        assert commands.main("log", ["kubernetes_ft://team/a-1/trainer/2"]) == 2
+        assert "no pod of trainer/2" in capsys.readouterr().err
+        assert commands.main("log", ["kubernetes_ft://team/a-1"]) == 2
+        assert "names no replica" in capsys.readouterr().err
