@@ -21,11 +21,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 def _overview(shell: Shell, handle: str) -> dict[str, Any]:
     """As `torchft_x status` gets it, without a process for each look."""
-    at = shell.space.at(f"services/{handle.rpartition('/')[2]}-lighthouse:page/proxy/status.json")
+    service = f"{handle.rpartition('/')[2]}-lighthouse:page"
     time.sleep(0.2)
     try:
-        return dict(shell.space.cluster.api.get(at))
-    except ApiError:  # the lighthouse is not ready
+        return dict(shell.space.cluster.api.get(f"{shell.space.at('services')}/{service}/proxy/status.json"))
+    except ApiError as e:
+        if e.status != 503:  # the lighthouse is not ready
+            raise
         return {"groups": []}
 
 
