@@ -16,7 +16,7 @@ from tests.kubernetes.shell import MODEL, Shell, handle_of
 from tests.kubernetes.space import Space
 from tests.util import wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def _overview(shell: Shell, handle: str) -> dict[str, Any]:
