@@ -16,7 +16,16 @@ from tests.util import scaled
 
 ROOT = Path(__file__).parent.parent
 
-LEAVES = {"errors", "env", "net", "durations", "arguments", "last_words", "log_lines", "_version"}  # may be imported by every room
+LEAVES = {
+    "errors",
+    "env",
+    "net",
+    "durations",
+    "arguments",
+    "last_words",
+    "log_lines",
+    "_version",
+}  # may be imported by every room
 WALLS = {  # bottom up: a package imports only from those above it in this table, and of them only from these
     "core": "",
     "core.messages": "core",
@@ -29,7 +38,7 @@ WALLS = {  # bottom up: a package imports only from those above it in this table
     "core.restart": "core core.membership core.messages core.quorum",
     "core.training": "core",
     "core.slurm": "",
-    "core.kubernetes": "",
+    "core.kubernetes": "core.job core.messages",
     "core.lighthouse": "core core.admission core.membership core.messages core.quorum core.restart core.training",
     "core.view": "core core.lighthouse core.messages",
     "observe": "core core.view",
@@ -85,12 +94,12 @@ WALLS = {  # bottom up: a package imports only from those above it in this table
     "launch.keeper": "core.job core.messages launch.devices launch.process launch.supervisor launch.workers observe",
     "launch.slurm": "core.job core.messages core.slurm launch.keeper launch.schedulers observe",
     "launch.slurm.watch": "core.slurm launch.slurm rpc",
-    "launch.kubernetes": "core.kubernetes launch.schedulers",
+    "launch.kubernetes": "core.kubernetes launch.chaos launch.schedulers observe observe.run",
     "launch.plugin": "core.kubernetes core.slurm launch.devices launch.keeper launch.kubernetes launch.process launch.schedulers launch.slurm",
     "launch.plugin.namespace": "launch.plugin",
     "launch.doctor": "launch.devices launch.supervisor observe rpc rpc.transport",
-    "launch.status": "rpc",
-    "launch": "launch.chaos launch.doctor launch.job launch.keeper launch.postmortem launch.process launch.slurm launch.supervisor observe observe.drawing observe.run",
+    "launch.status": "launch.kubernetes rpc",
+    "launch": "launch.chaos launch.doctor launch.job launch.keeper launch.kubernetes launch.postmortem launch.process launch.slurm launch.supervisor observe observe.drawing observe.run",
 }
 NO_TORCH_AT_START = [
     "torchft_x",

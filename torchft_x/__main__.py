@@ -17,15 +17,19 @@ _USAGE = f"""torchft_x {__version__}
                                                          run one replica group and restart it when it dies
     torchft_x accompany --name NAME [...] -- PROGRAM [ARG...]
                                                          run a program beside the groups, as long as the job lives
-    torchft_x status [RUN_DIR|ADDRESS] [--json]          what the groups of a run do; the newest run by default
-    torchft_x kill|drain|resume GROUP [RUN_DIR|ADDRESS]  end a group and start it again; have it leave and rest; start it
+    torchft_x status [RUN_DIR|ADDRESS|JOB] [--json]      what the groups of a run do; the newest run by default
+    torchft_x kill|drain|resume GROUP [RUN_DIR|ADDRESS|JOB]
+                                                         end a group and start it again; have it leave and rest; start it
     torchft_x dumps RUN_DIR [N]                          what was collected when groups died or hung, and what it says
-    torchft_x report [RUN_DIR] [--against OTHER_RUN]     what a run did and what its failures cost, as one HTML file
-    torchft_x chaos [RUN_DIR] --mean S|--at LIST [...]   kill, stop and drain parts of a running job of this host
+    torchft_x report [RUN_DIR|LOGS|JOB] [--against OTHER_RUN]
+                                                         what a run did and what its failures cost, as one HTML file
+    torchft_x chaos [RUN_DIR|JOB] --mean S|--at LIST [...]
+                                                         kill, stop and drain parts of a running job
     torchft_x clean [FOLDER] [--days N] [--yes]          remove the directories of old runs
     torchft_x checkpoint ls|verify|export|import [...]   what is saved at a URL; as PyTorch's or safetensors' files, and back
-    torchft_x cancel RUN_DIR                             end a job of local_ft or slurm_ft
-    torchft_x scale RUN_DIR --replicas N                 give a job of local_ft or slurm_ft more groups, or fewer
+    torchft_x cancel RUN_DIR|JOB                         end a job of local_ft, slurm_ft or kubernetes_ft
+    torchft_x scale RUN_DIR|JOB --replicas N             give such a job more groups, or fewer
+    torchft_x log JOB/ROLE/REPLICA                       what a replica of a job of kubernetes_ft has printed, in all its pods
     torchft_x doctor [--lighthouse ADDRESS] [--run_dir DIR] [--torch] [--json]
                                                          look at this machine and say what to do
 
@@ -47,6 +51,7 @@ _COMMANDS = {  # in which module, by which function, and what that is told befor
     "checkpoint": "transfer.convert.cli:main",
     "cancel": "launch.job_commands:main cancel",
     "scale": "launch.job_commands:main scale",
+    "log": "launch.kubernetes.commands:main log",
     "slurm-end": "launch.slurm.commands:main slurm-end",
     "slurm-watch": "launch.slurm.watch.watcher:main slurm-watch",
     "keep-job": "launch.keeper.commands:main keep-job",

@@ -39,6 +39,7 @@ TOKEN = "TORCHFT_X_TOKEN"  # the run's token itself
 TOKEN_FILE = "TORCHFT_X_TOKEN_FILE"  # or a file that holds it
 HTTP_BIND = "TORCHFT_X_HTTP_BIND"  # of a lighthouse: where its page is, or "off"
 WATCHDOG_TIMEOUT = "TORCHFT_WATCHDOG_TIMEOUT_SEC"  # of torchft_x.compat.futures: how long a callback may take
+EVENTS = "TORCHFT_X_EVENTS"  # "stdout": each event is also a line there, one JSON object, for who collects logs
 RUN_DIR = "TORCHFT_X_RUN_DIR"  # shared run directory: lighthouse address, token, events
 STATE_FILE = "TORCHFT_X_STATE_FILE"  # of a lighthouse: what the next one on its host must know
 LEASE_OWNER = "TORCHFT_X_LEASE_OWNER"  # to a lighthouse, of who keeps it running: a name for all its lives

@@ -31,7 +31,8 @@ def say(text: str, level: str = "info", **who: Any) -> None:
 
 def as_json(text: str, level: str | None = None, t: float | None = None, **who: Any) -> str:
     """One line whatever `text` has in it."""
-    fields = {"t": round(time.time() if t is None else t, 6), "level": level, "message": text, **who}
+    at = round(time.time() if t is None else t, 6)
+    fields = {"message": text, "level": level, "t": at, **who}  # an event begins with "t", by which programs find it
     return json.dumps({name: value for name, value in fields.items() if value is not None}, default=str)
 
 

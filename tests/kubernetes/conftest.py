@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.kubernetes.cluster import Cluster, cluster, missing
+from tests.kubernetes.shell import Shell
+from tests.kubernetes.space import Space
 
 
 @pytest.fixture(scope="session")
@@ -14,3 +17,10 @@ def kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         pytest.skip(missing())
     with cluster(tmp_path_factory.mktemp("kubernetes"), nodes=2) as made:
         yield made
+
+
+@pytest.fixture
+def shell(kubernetes: Cluster, tmp_path: Path) -> Iterator[Shell]:
+    made = Shell(Space(kubernetes), tmp_path)
+    yield made
+    kubernetes.api.delete(f"/api/v1/namespaces/{made.space.name}")

@@ -59,6 +59,12 @@ class Inputs:
             found.append(Mount(source, wanted["mountPath"], wanted.get("readOnly", False)))
         return found
 
+    def refresh(self) -> None:
+        """Write volumes of ConfigMaps and Secrets anew, each file as a whole. Raises NotReady, ApiError, OSError."""
+        for volume in self._pod["spec"].get("volumes") or []:
+            if {"configMap", "secret"} & volume.keys() and (self._folder / "volumes" / volume["name"]).exists():
+                self._volume(volume)
+
     def field(self, path: str) -> str:
         """A field of the pod, as the downward API gives it. Raises NotReady."""
         if path in self._addresses:
@@ -130,8 +136,10 @@ class Inputs:
         place.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
             (place / name).parent.mkdir(parents=True, exist_ok=True)
-            (place / name).write_bytes(content)
-            (place / name).chmod(self._mode(volume))
+            new = place / f".{name.replace('/', '_')}.new"
+            new.write_bytes(content)
+            new.chmod(self._mode(volume))
+            new.replace(place / name)
         return place
 
     def _files(self, volume: Json) -> dict[str, bytes]:

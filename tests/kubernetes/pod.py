@@ -45,6 +45,7 @@ class Pod(threading.Thread):
         self._pod = pod
         self._at = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
         self._address, self._link = address, link
+        self._notes = pod["metadata"].get("annotations") or {}
         self._events: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.folder = node.folder / "pods" / pod["metadata"]["uid"]
         self._inputs = Inputs(node.api, pod, address, node.address, self.folder)
@@ -144,11 +145,20 @@ class Pod(threading.Thread):
                 self._ended(*event)
             else:
                 meta = event["metadata"]
+                if (meta.get("annotations") or {}) != self._notes:  # a real kubelet also does it each minute
+                    self._notes = meta.get("annotations") or {}
+                    self._refresh()
                 if meta.get("deletionTimestamp"):
                     grace = float(meta.get("deletionGracePeriodSeconds") or 0)
                     if self._deadline is None or time.monotonic() + grace < self._deadline:
                         self._deadline = time.monotonic() + grace
                         self._end_all(grace)
+
+    def _refresh(self) -> None:
+        try:
+            self._inputs.refresh()
+        except (NotReady, OSError, ApiError) as e:
+            self._event("Warning", "FailedMount", str(e))
 
     def _step(self) -> None:
         current = time.monotonic()

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import os
 import signal
 import sys
+import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from torchft_x import env
 from torchft_x.arguments import Parser
-from torchft_x.errors import ConfigError
+from torchft_x.errors import ConfigError, TorchftXError
+from torchft_x.launch.kubernetes.handle import is_handle
 from torchft_x.launch.slurm.store import is_slurm_run
 from torchft_x.observe.console import harmless, plural
 from torchft_x.observe.drawing.shapes import amount
 from torchft_x.observe.run_dirs import RUNS, is_run, newest_run
+
+if TYPE_CHECKING:
+    from torchft_x.launch.chaos.place import Place
+    from torchft_x.launch.chaos.schedule import Planned
+
+Event = dict[str, Any]
 
 _BY_SLURM = (
     " On Slurm, do this on the node of a group (`squeue --me`), or strike a part from here by Slurm's means: `scancel "
@@ -34,37 +44,38 @@ def _run_dir(given: Path | None) -> Path:
     return found
 
 
-def _add_run_dir(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run_dir", type=Path, nargs="?", metavar="RUN_DIR", help=f"default: the newest in ./{RUNS}")
-
-
 def report(argv: list[str]) -> int:
     """``torchft_x report``: 1 if nothing of the run is written."""
     from torchft_x.observe.drawing import as_json, page, summary
     from torchft_x.observe.run import read_run
 
     parser = Parser(prog="torchft_x report", description="Say what a run did, and what its failures cost.")
-    _add_run_dir(parser)
-    parser.add_argument("--out", type=Path, metavar="FILE.html", help="default: RUN_DIR/report.html")
-    parser.add_argument("--against", type=Path, metavar="OTHER_RUN", help="compare with this run")
+    parser.add_argument(
+        "run", nargs="?", metavar="RUN_DIR|LOGS|JOB",
+        help=f"a run directory, a file of collected logs, or a job of kubernetes_ft; default: the newest in ./{RUNS}",
+    )  # fmt: skip
+    parser.add_argument("--out", type=Path, metavar="FILE.html", help="default: RUN_DIR/report.html, else ./NAME.html")
+    parser.add_argument("--against", metavar="OTHER_RUN", help="compare with this run")
     parser.add_argument("--json", action="store_true", help="print the whole run as JSON, and write no file")
     args = parser.parse_args(argv)
-    try:
-        folders = [_run_dir(args.run_dir), *([_run_dir(args.against)] if args.against is not None else [])]
-    except ConfigError as e:
-        print(f"torchft_x report: {e}", file=sys.stderr)
-        return 2
     runs = []
-    for folder in folders:
-        run = read_run(folder)
-        if run is None:
-            print(f"torchft_x report: nothing is written in {harmless(folder / 'events')} yet.", file=sys.stderr)
-            return 1
-        runs.append(run)
+    with tempfile.TemporaryDirectory(prefix="torchft_x-report-") as scratch:
+        try:
+            given = [args.run, *([args.against] if args.against is not None else [])]
+            sources = [_source(word, Path(scratch, str(i))) for i, word in enumerate(given)]
+        except TorchftXError as e:
+            print(f"torchft_x report: {e}", file=sys.stderr)
+            return 2 if isinstance(e, ConfigError) else 1
+        for folder, _ in sources:
+            run = read_run(folder)
+            if run is None:
+                print(f"torchft_x report: nothing is written in {harmless(folder / 'events')} yet.", file=sys.stderr)
+                return 1
+            runs.append(run)
     run, other, now = runs[0], runs[1] if len(runs) > 1 else None, time.time()
     if args.json:
         return _print(json.dumps(as_json(run, now)))
-    out = args.out or folders[0] / "report.html"
+    out = args.out or sources[0][1]
     part = out.with_name(f".{out.name}.{os.getpid()}")
     try:
         part.write_text(page(run, now, other), encoding="utf-8")
@@ -80,6 +91,32 @@ def report(argv: list[str]) -> int:
     return _print(f"{summary(run, now, other)}\n\nIn full: {harmless(out)}")
 
 
+def _source(word: str | None, scratch: Path) -> tuple[Path, Path]:
+    """Where the events are, and where the report goes. Raises `ConfigError`, `ClusterError`."""
+    from torchft_x.observe.run.collected import events_in, write_run
+
+    if word is not None and is_handle(word):
+        from torchft_x.launch.kubernetes.remote import Remote
+
+        remote = Remote(word)
+        events: Iterable[tuple[str, Event]] = remote.events()
+        name, none = remote.app, f"the pods of {remote.app} print no events: submit the job with -cfg events=True."
+    elif word is not None and Path(word).is_file():
+        try:
+            with Path(word).open(encoding="utf-8", errors="replace") as lines:
+                events = [("", event) for event in events_in(lines)]
+        except OSError as e:
+            raise ConfigError(f"{harmless(word)} can't be read ({e.strerror}).") from None
+        name, none = Path(word).stem, f"there are no events in {harmless(word)}; docs/events.md says who prints them."
+    else:
+        run_dir = _run_dir(None if word is None else Path(word))
+        return run_dir, run_dir / "report.html"
+    folder = scratch / name
+    if not write_run(events, folder):
+        raise ConfigError(none)
+    return folder, Path(f"{name}.html")
+
+
 def _print(text: str) -> int:
     """0, also if nobody wants to know any more (``| head``)."""
     try:
@@ -92,12 +129,15 @@ def _print(text: str) -> int:
 def chaos(argv: list[str]) -> int:
     """``torchft_x chaos``: 1 if the job ended before all faults were done."""
     from torchft_x.launch.chaos import runner, schedule
-    from torchft_x.launch.chaos.local import LocalRun
 
     parser = Parser(
-        prog="torchft_x chaos", description="Kill, stop and drain parts of a job of this host: docs/chaos.md."
+        prog="torchft_x chaos",
+        description="Kill, stop and drain parts of a job of this host or a cluster: docs/chaos.md.",
     )
-    _add_run_dir(parser)
+    parser.add_argument(
+        "run", nargs="?", metavar="RUN_DIR|JOB",
+        help=f"a run directory, or a job of kubernetes_ft; default: the newest in ./{RUNS}",
+    )  # fmt: skip
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--at", metavar="LIST", help="SECONDS:KIND[:GROUP[:SECONDS OF A STOP OR HANG]], with commas")
     which.add_argument(
@@ -109,23 +149,23 @@ def chaos(argv: list[str]) -> int:
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
     args = parser.parse_args(argv)
     try:
-        run_dir = _run_dir(args.run_dir)
-        place = LocalRun(run_dir)
-        planned = (
+        place, run_dir, what = _place(args.run)
+        planned: Iterable[Planned] = (
             schedule.listed(args.at, args.seed)
             if args.at is not None
             else schedule.poisson(args.mean, args.count, args.kinds.split(","), args.seed)
         )
+        if run_dir is None:
+            _check_kinds(planned if args.at is not None else args.kinds.split(","))
         targets = place.targets()
         if not targets:
-            raise ConfigError(
-                f"no process of {harmless(run_dir)} lives on this host: it has ended, or runs elsewhere."
-                + (_BY_SLURM if is_slurm_run(run_dir) else "")
-            )
-    except ConfigError as e:
+            where = "on this host: it has ended, or runs elsewhere" if run_dir is not None else "now"
+            more = _BY_SLURM if run_dir is not None and is_slurm_run(run_dir) else ""
+            raise ConfigError(f"no process of {what} lives {where}.{more}")
+    except TorchftXError as e:
         print(f"torchft_x chaos: {e}", file=sys.stderr)
-        return 2
-    print(f"{harmless(run_dir)}: {', '.join(harmless(t) for t in targets)}", flush=True)
+        return 2 if isinstance(e, ConfigError) else 1
+    print(f"{what}: {', '.join(harmless(t) for t in targets)}", flush=True)
     if args.dry_run:
         print("\n".join(runner.describe(itertools.islice(planned, 1000), targets)))
         return 0
@@ -137,10 +177,32 @@ def chaos(argv: list[str]) -> int:
     except runner.Over as e:
         print(f"torchft_x chaos: {e}", file=sys.stderr)
         return 0 if endless else 1
+    except TorchftXError as e:  # a cluster that refuses, or is away
+        print(f"torchft_x chaos: {e}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 130
-    print(f"{plural(made.done, 'fault')} done; `torchft_x report {harmless(run_dir)}` says what each cost.")
+    print(f"{plural(made.done, 'fault')} done; `torchft_x report {what}` says what each cost.")
     return 0
+
+
+def _place(word: str | None) -> tuple[Place, Path | None, str]:
+    """Where the run can be struck, its run directory if it has one here, and what it is called. Raises `ConfigError`."""
+    if word is not None and is_handle(word):
+        from torchft_x.launch.kubernetes.place import Pods
+        from torchft_x.launch.kubernetes.remote import Remote
+
+        return Pods(Remote(word, env.read_token())), None, harmless(word)
+    from torchft_x.launch.chaos.local import LocalRun
+
+    run_dir = _run_dir(None if word is None else Path(word))
+    return LocalRun(run_dir), run_dir, harmless(run_dir)
+
+
+def _check_kinds(planned: Iterable[Any]) -> None:
+    from torchft_x.launch.kubernetes.place import check
+
+    check(kind if isinstance(kind, str) else kind.kind for kind in planned)
 
 
 def clean(argv: list[str]) -> int:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+from torchft_x import env
 from torchft_x.observe.telling import TOLD, Telling
 
 EVENTS = frozenset(
@@ -53,6 +54,8 @@ EVENTS = frozenset(
 )
 
 
+BEGIN = '{"t":'
+"""With this begins each line."""
 _INCOMPLETE = ".incomplete"
 _PART = ".p{:04}.jsonl"  # sorts behind the first part's ".jsonl"
 PART_BYTES, PARTS = 64 << 20, 16
@@ -99,7 +102,8 @@ class Narration(Protocol):
 
 
 class EventLog:
-    """Appends events to ``<run_dir>/events/<role>-<group>-<pid>.jsonl``; without a run directory only listeners get them.
+    """Appends events to ``<run_dir>/events/<role>-<group>-<pid>.jsonl``; without a run directory only listeners get them. With
+    TORCHFT_X_EVENTS=stdout they are printed, too.
 
     Thread-safe. A line is written with one ``write`` call and flushed, so a killed process leaves whole lines.
     A full disk must not end training: the first failed write switches the log off and says so once on stderr. An empty file
@@ -119,6 +123,7 @@ class EventLog:
         self._lock = threading.Lock()  # guards _fd and _common
         self._common: dict[str, Any] = {"pid": os.getpid(), "role": role, **_present(common)}
         self._fd: int | None = None  # None: nothing is written
+        self._prints = env.read(env.EVENTS) == "stdout"  # until nobody reads it any more
         self._path = ""  # of the open file
         self._first = ""  # of the first part
         self._part, self._size = 1, 0  # number and bytes of the open file
@@ -147,12 +152,14 @@ class EventLog:
         if event not in EVENTS:
             raise ValueError(f"unknown event {event!r}; add it to torchft_x.observe.events.EVENTS and docs/events.md")
         listeners, narrator, telling = _listeners, self.narrator, self.telling
-        if self._fd is None and not listeners and narrator is None and telling is None:
+        if self._fd is None and not self._prints and not listeners and narrator is None and telling is None:
             return
         with self._lock:
             line = {"t": time.time(), "mono": time.monotonic(), **self._common, "event": event, **_present(fields)}
-            if self._fd is not None:
-                self._write(line)
+            if self._fd is not None or self._prints:
+                data = (json.dumps(line, default=str, separators=(",", ":")) + "\n").encode()
+                self._print(data)
+                self._write(data)
         for listener in listeners:
             listener(line)
         if telling is not None and event in TOLD:
@@ -164,10 +171,19 @@ class EventLog:
         else:
             narrator.hear(line)
 
-    def _write(self, line: dict[str, Any]) -> None:
-        """Under the lock, with an open file."""
-        assert self._fd is not None
-        data = (json.dumps(line, default=str, separators=(",", ":")) + "\n").encode()
+    def _print(self, data: bytes) -> None:
+        """Under the lock. Past `sys.stdout`, whose buffer may hold a part of a line."""
+        view = memoryview(data) if self._prints else memoryview(b"")
+        try:
+            while view:
+                view = view[os.write(1, view) :]
+        except OSError:
+            self._prints = False
+
+    def _write(self, data: bytes) -> None:
+        """Under the lock."""
+        if self._fd is None:
+            return
         try:
             if self._size >= self._part_bytes:
                 self._next_part()
@@ -201,6 +217,7 @@ class EventLog:
     def close(self) -> None:
         self.narrator = None
         with self._lock:
+            self._prints = False
             if self._fd is not None:
                 os.close(self._fd)
                 self._fd = None

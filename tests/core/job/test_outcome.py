@@ -594,6 +594,14 @@ def test_a_group_that_is_added_is_waited_for() -> None:
     assert roster.handle(SupervisorFinished("2", 0, FINISHED), 12.1) == [Verdict(0, "All 3 groups finished.")]
 
 
+def test_a_group_that_is_added_late_has_as_long_to_come_as_the_first() -> None:
+    roster = training(2, arrive_timeout=300.0)
+    assert roster.handle(GroupsChanged(("0", "1", "2")), 5000.0) == []
+    assert roster.handle(Tick(), 5299.0) == []
+    (note,) = roster.handle(Tick(), 5300.0)
+    assert "group 2 is lost: its supervisor has not come within 300 s" in str(note).lower()
+
+
 def test_a_group_that_is_taken_away_is_forgotten() -> None:
     roster = training(3, kept=True)
     assert roster.handle(GroupsChanged(("0", "1")), 10.0) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,28 @@ def test_each_replica_is_a_job_of_its_own_that_does_not_end_by_failures() -> Non
     assert variables(lighthouse)[env.ADVERTISE_HOST] == "ft-1a2b3c4d-lighthouse"
 
 
+def test_all_groups_have_the_same_pod_but_for_its_number() -> None:
+    objects = render(hsdp(env={"SHARD": "${replica_id}", "NOTE": "$(HOME)"}))
+    first, second = pods(objects, "trainer")
+    assert {**second, "hostname": ""} == {**first, "hostname": ""}
+    assert first["containers"][0]["command"][4:6] == ["--group", "$(TORCHX_REPLICA)"]
+    found = variables(first)
+    assert list(found)[1] == "TORCHX_REPLICA"
+    assert found["SHARD"] == "$(TORCHX_REPLICA)"
+    assert found["NOTE"] == "$$(HOME)"
+    (groups,) = (o["data"]["groups.json"] for o in objects if o["kind"] == "ConfigMap")
+    assert json.loads(groups) == {"groups": ["0", "1"], "ended": []}
+    (lighthouse,) = pods(objects, "lighthouse")
+    assert lighthouse["containers"][0]["command"][-2:] == ["--groups_file", "/run/torchft_x/groups.json"]
+
+
+def test_events_are_printed_where_that_is_asked_for() -> None:
+    for wanted, value in ((False, None), (True, "stdout")):
+        objects = render(hsdp(), Wishes(events=wanted))
+        for pod in pods(objects, "trainer") + pods(objects, "lighthouse"):
+            assert variables(pod).get(env.EVENTS) == value
+
+
 def test_one_anchor_owns_all_and_a_finished_job_takes_all_with_it() -> None:
     objects = render(hsdp(), EVERYTHING)
     assert objects[0]["metadata"]["name"] == "ft-1a2b3c4d-lighthouse-0"
@@ -132,7 +155,9 @@ def test_only_the_job_s_pods_reach_it_unless_its_lighthouse_is_another_s() -> No
     (policy,) = (o for o in own if o["kind"] == "NetworkPolicy")
     job = {"matchLabels": {"app.kubernetes.io/instance": "ft-1a2b3c4d"}}
     assert policy["spec"]["podSelector"] == job
-    assert policy["spec"]["ingress"] == [{"from": [{"podSelector": job}]}]
+    (lighthouse,) = pods(own, "lighthouse")
+    page = lighthouse["containers"][0]["readinessProbe"]["httpGet"]["port"]
+    assert policy["spec"]["ingress"] == [{"from": [{"podSelector": job}]}, {"ports": [{"port": page}]}]
     assert not [o for o in other if o["kind"] == "NetworkPolicy"]
     assert not [o for o in render(hsdp(), Wishes(network_policy=False)) if o["kind"] == "NetworkPolicy"]
 

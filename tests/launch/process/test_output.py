@@ -86,6 +86,16 @@ def test_a_line_and_its_end_written_apart_stay_together(stage: Stage) -> None:
     relay.close()
 
 
+def test_an_event_s_line_carries_no_rank(stage: Stage) -> None:
+    relay = stage.relay(2)
+    zero = stage.writer(0, "out")
+    say(zero, b'text\n{"t":1.0,"event":"commit"}\n')
+    relay.pump()
+    relay.close()
+    assert stage.read("1") == '[rank 0] text\n{"t":1.0,"event":"commit"}\n'
+    os.close(zero)
+
+
 def test_lines_of_several_workers_carry_the_rank_and_stay_whole(stage: Stage) -> None:
     relay = stage.relay(2)
     zero, one = stage.writer(0, "out"), stage.writer(1, "out")

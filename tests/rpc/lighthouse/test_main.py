@@ -18,6 +18,7 @@ import pytest
 
 from tests.rpc.support import Asking, group, life
 from tests.util import scaled, wait_for
+from torchft_x import env
 from torchft_x.net import parse_address
 from torchft_x.rpc.coordination import LighthouseClient
 from torchft_x.rpc.lighthouse import main
@@ -98,6 +99,18 @@ def test_the_flags_are_frozen() -> None:
         "--http_bind": None,
         "--version": "==SUPPRESS==",
     }
+
+
+def test_absence_counts_where_a_scheduler_says_how_long_it_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the groups are in a file: nobody says there who has ended for good."""
+    args = main.make_parser().parse_args(["--min_replicas", "1", "--job_groups", "0,1", "--groups_file", "/g.json"])
+    kept = main.read_settings(args).roster
+    assert kept is not None
+    assert kept.kept
+    monkeypatch.setenv(env.REPLACED_WITHIN, "600")
+    watched = main.read_settings(args).roster
+    assert watched is not None
+    assert (watched.kept, watched.gone_grace, watched.arrive_timeout) == (False, 600.0, 600.0)
 
 
 def test_it_serves_small_without_torch_and_ends_on_a_signal(tmp_path: Path) -> None:

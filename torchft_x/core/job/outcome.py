@@ -92,8 +92,9 @@ class JobConfig:
 class _Group:
     """One line of the roster."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, since: float | None = None) -> None:
         self.name = name
+        self.since = since  # when the job got it; None: it was there from the first event on
         self.supervisors = [Presence()]  # by node; as many as the group has nodes, once a supervisor has said so
         self.life = ""  # token of the newest life
         self.attempt = 0  # of the newest life
@@ -183,7 +184,7 @@ class JobOutcome:
         elif isinstance(event, Tick):
             effects += self.sidecars.handle(event, now)
         elif isinstance(event, GroupsChanged):
-            self._change(event)
+            self._change(event, now)
         else:
             group = self._groups.get(event.group)
             if group is None:
@@ -220,9 +221,9 @@ class JobOutcome:
             self._finish(group, event)
         return []
 
-    def _change(self, event: GroupsChanged) -> None:
+    def _change(self, event: GroupsChanged, now: float) -> None:
         """What a supervisor has said itself of how it ended counts more than what was seen of it."""
-        self._groups = {name: self._groups.get(name) or _Group(name) for name in event.groups}
+        self._groups = {name: self._groups.get(name) or _Group(name, now) for name in event.groups}
         for end in event.ended:
             group = self._groups.get(end.group)
             if group is None or group.over:
@@ -295,7 +296,8 @@ class JobOutcome:
         if supervisor.host:
             gone = supervisor.absent_for(now) >= self.config.gone_grace
             return f"is lost: {which} on {supervisor.host} is gone without a word" if gone else ""
-        if self._started is not None and now - self._started >= self.config.arrive_timeout:
+        since = self._started if group.since is None else group.since
+        if since is not None and now - since >= self.config.arrive_timeout:
             return f"is lost: {which} has not come within {self.config.arrive_timeout:g} s"
         return ""
 

@@ -17,6 +17,7 @@ ROLE = "torchft-x/role"
 REPLICA = "torchft-x/replica"
 GROUP = "torchft-x/group"
 MINIMUM = "torchft-x/min-replicas"  # annotation of the anchor
+GROUPS = "torchft-x/groups"  # annotation of the lighthouse's pod: so many there shall be
 QUEUE = "kueue.x-k8s.io/queue-name"
 OURS = "torchft_x"  # value of MANAGED_BY
 

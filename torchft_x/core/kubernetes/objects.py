@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torchft_x.core.kubernetes import names
+from torchft_x.core.kubernetes import names, scale
 from torchft_x.core.kubernetes.parts import LIGHTHOUSE, Part, Wishes
 from torchft_x.core.kubernetes.pod import PAGE_BESIDE, TOKEN_KEY, labels, template
 
@@ -37,7 +37,10 @@ def render(app: str, pods: Sequence[PodFacts], wishes: Wishes, token: str | None
         at = next(i for i, pod in enumerate(pods) if pod.part is lighthouse)
         objects = [jobs.pop(at), headless, _service(app, lighthouse)]
         if wishes.network_policy:
-            objects.append(_policy(app))
+            objects.append(_policy(app, lighthouse))
+    if lighthouse is not None and lighthouse.config:
+        groups = dict.fromkeys(pod.part.group for pod in pods if pod.part.group)
+        objects.insert(1, _object("ConfigMap", "v1", app, app, data={scale.FILE: scale.text(groups)}))
     if token is not None:
         objects.insert(1, _secret(app, token))
     objects += jobs
@@ -88,9 +91,13 @@ def _service(app: str, lighthouse: Part) -> Json:
     return _object("Service", "v1", names.service(app), app, spec={"selector": selector, "ports": ports})
 
 
-def _policy(app: str) -> Json:
+def _policy(app: str, lighthouse: Part) -> Json:
+    """The page, which needs a token for all but reading, is for the API server, too, whose address nobody knows here."""
+
     def pods() -> Json:  # each time anew: YAML would write the second one as a reference
         return {"matchLabels": {names.INSTANCE: app}}
 
-    spec = {"podSelector": pods(), "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": pods()}]}]}
+    page = {"ports": [{"port": lighthouse.ports[0] + PAGE_BESIDE}]}
+    ingress = [{"from": [{"podSelector": pods()}]}, page]
+    spec = {"podSelector": pods(), "policyTypes": ["Ingress"], "ingress": ingress}
     return _object("NetworkPolicy", "networking.k8s.io/v1", app, app, spec=spec)

@@ -37,6 +37,7 @@ class Part:
     mounts: tuple[Mount, ...] = ()
     group: str = ""  # of a trainer
     ports: tuple[int, ...] = ()
+    config: str = ""  # where it has the job's ConfigMap; empty: nowhere
     retries: int = 0  # of a role of somebody else's: pods that may fail
 
 
@@ -56,6 +57,7 @@ class Wishes:
     grace: int = 30  # seconds between SIGTERM and SIGKILL
     ttl: int | None = None  # seconds until a job that is over is removed; None: it stays
     network_policy: bool = True
+    events: bool = False  # each is printed, for who collects logs
     overlay: Mapping[str, Any] = field(default_factory=dict)  # merged into every pod's spec
 
     def __post_init__(self) -> None:

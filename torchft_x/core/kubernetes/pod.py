@@ -8,11 +8,13 @@ from typing import Any
 
 from torchft_x.core.kubernetes import names
 from torchft_x.core.kubernetes.merge import merge
-from torchft_x.core.kubernetes.parts import LIGHTHOUSE, Mount, Part, Wishes
+from torchft_x.core.kubernetes.parts import LIGHTHOUSE, TRAINER, Mount, Part, Wishes
 
 Json = dict[str, Any]
 
 POD_IP = "POD_IP"  # variable
+REPLICA = "TORCHX_REPLICA"  # variable: the number of a trainer's replica, which its label says
+SLOT = "\0replica\0"  # stands for that number in a part's words: no argument and no variable can hold such characters
 PAGE_BESIDE = 10  # the page's port is so far above the lighthouse's
 TOKEN_KEY = "token"  # in the job's Secret
 _SHM = "/dev/shm"
@@ -20,8 +22,8 @@ _LAST_WORDS = "/dev/termination-log"
 
 
 def literal(text: str) -> str:
-    """As Kubernetes hands it on unchanged: it would replace ``$(NAME)``."""
-    return text.replace("$", "$$")
+    """As Kubernetes hands it on unchanged: it would replace ``$(NAME)``. But the slot is what the pod's label says."""
+    return text.replace("$", "$$").replace(SLOT, f"$({REPLICA})")
 
 
 def is_shared(path: str, mounts: tuple[Mount, ...]) -> bool:
@@ -59,6 +61,9 @@ def _of_role(overlay: Mapping[str, Any], role: str) -> Mapping[str, Any]:
 
 def _spec(app: str, part: Part, wishes: Wishes, more_env: list[Json], scratch: str) -> Json:
     volumes, mounts = _volumes(part.mounts, scratch)
+    if part.config:
+        volumes.append({"name": "groups", "configMap": {"name": app}})
+        mounts.append({"name": "groups", "mountPath": part.config, "readOnly": True})
     spec: Json = {
         "restartPolicy": "OnFailure" if part.kind else "Never",
         "terminationGracePeriodSeconds": wishes.grace,
@@ -92,11 +97,14 @@ def _spec(app: str, part: Part, wishes: Wishes, more_env: list[Json], scratch: s
 def _container(part: Part, wishes: Wishes, more_env: list[Json], mounts: list[Json]) -> Json:
     overridden = {e["name"] for e in more_env}
     own = [{"name": n, "value": literal(v)} for n, v in part.env.items() if n not in overridden]
+    found = [field(POD_IP, "status.podIP")]
+    if part.kind == TRAINER:  # so that all groups have the same pod but for its labels and host name
+        found.append(field(REPLICA, f"metadata.labels['{names.REPLICA}']"))
     container: Json = {
         "name": names.label(part.role),
         "image": part.image,
         "command": [literal(word) for word in part.command],
-        "env": [field(POD_IP, "status.podIP"), *own, *more_env],
+        "env": [*found, *own, *more_env],
         "volumeMounts": mounts,
         "securityContext": {"allowPrivilegeEscalation": False},
         "terminationMessagePath": _LAST_WORDS,

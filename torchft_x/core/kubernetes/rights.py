@@ -10,9 +10,18 @@ RULES: tuple[dict[str, Any], ...] = (
     {"apiGroups": [""], "resources": ["services"], "verbs": ["create", "list", "delete"]},
     {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]},
     {"apiGroups": ["networking.k8s.io"], "resources": ["networkpolicies"], "verbs": ["create"]},
+    {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]},
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
     {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]},
 )
+
+MORE: tuple[dict[str, Any], ...] = (
+    {"apiGroups": [""], "resources": ["services/proxy"], "verbs": ["get", "create"]},
+    {"apiGroups": [""], "resources": ["configmaps", "pods"], "verbs": ["patch"]},
+    {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["delete"]},
+)
+"""What `torchft_x` needs beside that: status, kill, drain, resume (and the token, for orders), scale, chaos."""
 
 
 def role(name: str = "torchft-x") -> dict[str, Any]:
@@ -20,7 +29,7 @@ def role(name: str = "torchft-x") -> dict[str, Any]:
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "Role",
         "metadata": {"name": name},
-        "rules": [dict(rule) for rule in RULES],
+        "rules": [dict(rule) for rule in (*RULES, *MORE)],
     }
 
 

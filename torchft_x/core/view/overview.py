@@ -56,6 +56,7 @@ def overview(
         "quorum": _quorum(view),
         "min_replicas": view.min_replicas,
         "groups": groups,
+        "wanted": None if job.outcome is None else list(job.outcome),
         "sidecars": [{"sidecar": name, **values} for name, values in job.sidecars.items()],
         "verdict": None if job.verdict is None else {"code": job.verdict[0], "sentence": job.verdict[1]},
         "quorums": [asdict(q) | {"reason": readable(q.reason)} for q in history.quorums],

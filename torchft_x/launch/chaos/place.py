@@ -14,10 +14,12 @@ class Target:
     group: str  # empty: of the lighthouse
     rank: int
     pid: int  # on its host
+    pod: str = ""  # of a cluster, where `pid` is 0
 
     def __str__(self) -> str:
+        what = f"pod {self.pod}" if self.pod else f"process {self.pid}"
         where = f" of group {self.group}" if self.group else ""
-        return f"{self.role}{f' {self.rank}' if self.role == 'worker' else ''}{where} (process {self.pid})"
+        return f"{self.role}{f' {self.rank}' if self.role == 'worker' else ''}{where} ({what})"
 
 
 class Place(Protocol):

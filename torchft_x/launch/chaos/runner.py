@@ -22,7 +22,7 @@ class Over(Exception):
 class Chaos:
     """One run of faults. Use as a context manager: whoever is stopped goes on at the end, whatever the end is."""
 
-    def __init__(self, place: Place, run_dir: Path, say: Callable[[str], object] = print) -> None:
+    def __init__(self, place: Place, run_dir: Path | None, say: Callable[[str], object] = print) -> None:
         self._place = place
         self._events = EventLog(run_dir, "chaos")
         self._say = say
@@ -74,7 +74,7 @@ class Chaos:
             mono=mono,
             number=self.done,
             kind=planned.kind,
-            victim=target.pid,
+            victim=target.pid or target.pod,
             group=target.group or None,
             rank=target.rank if target.role == "worker" else None,
             duration=seconds,

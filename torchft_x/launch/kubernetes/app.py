@@ -9,7 +9,7 @@ from typing import Any
 from torchx.specs import AppDef, BindMount, DeviceMount, Role, VolumeMount, macros
 
 from torchft_x import env
-from torchft_x.core.kubernetes import names, pod
+from torchft_x.core.kubernetes import names, pod, scale
 from torchft_x.core.kubernetes.objects import PodFacts, render
 from torchft_x.core.kubernetes.parts import LIGHTHOUSE, TRAINER, Mount, Part, Wishes, check_part
 from torchft_x.errors import ConfigError
@@ -68,7 +68,9 @@ def _needs_token(role: FtRole) -> bool:
 
 
 def _pod(app: str, role: Role, replica: int, wishes: Wishes, gpu: str, has_token: bool) -> PodFacts:
-    values = macros.Values(img_root="", app_id=app, replica_id=str(replica), rank0_env=_RANK0)
+    kind = role.ft.kind if isinstance(role, FtRole) else ""
+    number = pod.SLOT if kind == TRAINER else str(replica)
+    values = macros.Values(img_root="", app_id=app, replica_id=number, rank0_env=_RANK0)
     made = values.apply(role)
     mounts = tuple(_mount(m) for m in role.mounts)
     command = [made.entrypoint, *made.args]
@@ -79,7 +81,9 @@ def _pod(app: str, role: Role, replica: int, wishes: Wishes, gpu: str, has_token
         if not run_dir or not pod.is_shared(run_dir, mounts):  # the submitter's path means nothing in a pod
             scratch = environ[env.RUN_DIR] = LOCAL_RUN_DIR
             set_run_dir(command, LOCAL_RUN_DIR)
-    kind = role.ft.kind if isinstance(role, FtRole) else ""
+    config = scale.FOLDER if kind == LIGHTHOUSE and "--job_groups" in command else ""
+    if config:
+        command += ["--groups_file", f"{config}/{scale.FILE}"]
     part = Part(
         role=role.name,
         replica=replica,
@@ -92,6 +96,7 @@ def _pod(app: str, role: Role, replica: int, wishes: Wishes, gpu: str, has_token
         group=str(replica // role.ft.nodes) if isinstance(role, FtRole) and kind == TRAINER else "",
         ports=_ports(role, command, environ),
         retries=role.max_retries,
+        config=config,
     )
     check_part(part)
     more = _variables(app, role, part, wishes, has_token) if isinstance(role, FtRole) else []
@@ -107,6 +112,8 @@ def _first_host(app: str, role: Role) -> str:
 def _variables(app: str, role: FtRole, part: Part, wishes: Wishes, has_token: bool) -> list[Json]:
     """Those that a pod of ours needs beside the role's."""
     own, wanted = role.ft.own_lighthouse, {}
+    if wishes.events:
+        wanted[env.EVENTS] = "stdout"
     if part.kind == LIGHTHOUSE:
         if role.ft.lighthouses > 1:
             raise ConfigError(
@@ -114,7 +121,7 @@ def _variables(app: str, role: FtRole, part: Part, wishes: Wishes, has_token: bo
                 "while the groups train on; leave --lighthouses out."
             )
         wanted[env.ADVERTISE_HOST] = names.service(app)  # a pod that replaces it has another address
-        wanted[env.HTTP_BIND] = f"0.0.0.0:{part.ports[0] + pod.PAGE_BESIDE}"  # for its readiness
+        wanted[env.HTTP_BIND] = f"[::]:{part.ports[0] + pod.PAGE_BESIDE}"  # for its readiness
         wanted[env.GIVE_UP_CODE] = "0"  # an evicted one must not seem to have ended well
         if own:
             wanted[env.REPLACED_WITHIN] = str(_REPLACED_WITHIN)

@@ -24,15 +24,19 @@ _KINDS = {
     "Service": ("CoreV1Api", "service"),
     "NetworkPolicy": ("NetworkingV1Api", "network_policy"),
     "Pod": ("CoreV1Api", "pod"),
+    "ConfigMap": ("CoreV1Api", "config_map"),
 }
 
 
 class ClusterError(TorchftXError):
-    """The cluster can't be asked, or it has refused. `status`: HTTP's, 0 without an answer."""
+    """The cluster can't be asked, or it has refused. `status`: HTTP's, 0 without an answer. `answer`: what somebody else than
+    the API server has answered.
+    """
 
-    def __init__(self, sentence: str, status: int = 0) -> None:
+    def __init__(self, sentence: str, status: int = 0, answer: Any = None) -> None:
         super().__init__(sentence)
         self.status = status
+        self.answer = answer
 
 
 class Cluster:
@@ -70,15 +74,52 @@ class Cluster:
         """Objects with these labels; the API server's newest."""
         return list(self._ask(kind, "list_namespaced", "", label_selector=selector)["items"])
 
-    def delete(self, kind: str, name: str) -> bool:
-        """With all that it owns, in the background; whether it was there."""
+    def delete(self, kind: str, name: str, *, at_once: bool = False) -> bool:
+        """With all that it owns, in the background; whether it was there. `at_once`: without a pod's grace period."""
+        grace = {"grace_period_seconds": 0} if at_once else {}
         try:
-            self._ask(kind, "delete_namespaced", name, propagation_policy="Background")
+            self._ask(kind, "delete_namespaced", name, propagation_policy="Background", **grace)
         except ClusterError as e:
             if e.status == 404:
                 return False
             raise
         return True
+
+    def read(self, kind: str, name: str) -> Json:
+        return self._ask(kind, "read_namespaced", name)
+
+    def patch(self, kind: str, name: str, body: Json) -> None:
+        """A merge."""
+        self._ask(kind, "patch_namespaced", name, body=body)
+
+    def page(
+        self, service: str, path: str, *, body: Json | None = None, token: str | None = None
+    ) -> tuple[int, Json | str]:
+        """What the program behind that service's port `page` answers, through the API server: HTTP's status, and JSON or text.
+        With a body it is a POST. Raises `ClusterError` for what the API server itself refuses.
+        """
+        at = f"/api/v1/namespaces/{self.namespace}/services/{service}:page/proxy{path}"
+        headers = {"Accept": "*/*"}  # it names no other host than the API server's, which the program may refuse (421)
+        if body is not None:
+            headers |= {"Content-Type": "application/json"}
+        if token is not None:
+            headers |= {"X-Torchft-X-Token": token}
+        status, found = self._through(at, headers, body)
+        return self._through(at, {**headers, "Host": "localhost"}, body) if status == 421 else (status, found)
+
+    def _through(self, at: str, headers: dict[str, str], body: Json | None) -> tuple[int, Json | str]:
+        def ask(**options: Any) -> Any:
+            method = "GET" if body is None else "POST"
+            return self._api.call_api(at, method, header_params=headers, body=body, **options)
+
+        try:
+            answer = self._call(ask, auth_settings=["BearerToken"], _preload_content=False, _request_timeout=_TIMEOUT,
+                                _return_http_data_only=True)  # fmt: skip
+        except ClusterError as e:
+            if e.answer is None:
+                raise
+            return e.status, _decoded(e.answer)
+        return int(answer.status), _decoded(answer.data)
 
     def log(self, pod: str, container: str, **options: Any) -> Iterator[bytes]:
         """Chunks of a container's log; with ``follow=True`` until the container ends or 30 s pass without a word."""
@@ -115,7 +156,10 @@ class Cluster:
         except exceptions.ApiException as e:
             if not e.status:
                 raise ClusterError(f"the cluster of {self._at} can't be reached: {e.reason}") from None
-            raise ClusterError(refusal(e.status, _message(e.body) or str(e.reason), self.namespace), e.status) from None
+            message = _message(e.body)
+            raise ClusterError(
+                refusal(e.status, message or str(e.reason), self.namespace), e.status, None if message else e.body
+            ) from None
         except Exception as e:
             if not type(e).__module__.startswith("urllib3"):
                 raise
@@ -149,6 +193,15 @@ def _message(body: Any) -> str:
         return str(json.loads(body)["message"])
     except (ValueError, TypeError, KeyError):
         return ""
+
+
+def _decoded(data: Any) -> Json | str:
+    text = data.decode("utf-8", "replace") if isinstance(data, bytes) else str(data)
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return found if isinstance(found, dict) else text
 
 
 def _namespace(config: Any, files: str, context: str | None) -> str | None:

@@ -12,6 +12,7 @@ from torchft_x.core.kubernetes import names, state
 from torchft_x.core.kubernetes.objects import owned
 from torchft_x.core.kubernetes.state import FAILED, SUCCEEDED, JobState, PartState
 from torchft_x.launch.kubernetes.cluster import Cluster, ClusterError
+from torchft_x.observe.events import BEGIN
 
 Json = dict[str, Any]
 
@@ -34,7 +35,7 @@ def submit(cluster: Cluster, objects: Sequence[Json]) -> None:
 
 def find(cluster: Cluster, app: str) -> JobState | None:
     """None: there is no such job. Raises `ClusterError`."""
-    selector = _of(app)
+    selector = of(app)
     jobs = cluster.list("Job", selector)
     return state.job_state(app, jobs, cluster.list("Pod", selector)) if jobs else None
 
@@ -51,7 +52,7 @@ def every(cluster: Cluster) -> list[JobState]:
 
 def cancel(cluster: Cluster, app: str) -> bool:
     """Whether there was something to end. One delete: the cluster removes all that the anchor owns. Raises `ClusterError`."""
-    selector = _of(app)
+    selector = of(app)
     for kind in ("Job", "Service"):
         for found in cluster.list(kind, selector):
             if names.MINIMUM in (found["metadata"].get("annotations") or {}):
@@ -86,6 +87,20 @@ def lines(cluster: Cluster, app: str, part: PartState, follow: bool, since: floa
         time.sleep(_LOOK)
 
 
+def written(cluster: Cluster, pod: Json) -> Iterator[str]:
+    """All that a pod has printed by now, with their ends: first what the container before the present one has. Raises
+    `ClusterError`.
+    """
+    container = names.label(pod["metadata"]["labels"][names.ROLE])
+    for previous in (True, False):
+        if state.has_begun(pod) if not previous else state.life(pod)[1] > 0:
+            try:
+                yield from _split(cluster.log(pod["metadata"]["name"], container, previous=previous))
+            except ClusterError as e:
+                if e.status not in (400, 404):  # it was removed
+                    raise
+
+
 @dataclass
 class _Mark:
     """How far one life's log has been read."""
@@ -105,7 +120,8 @@ def _log(cluster: Cluster, pod: Json, part: PartState, follow: bool, mark: _Mark
         when, _, text = line.partition(" ")
         if when > before:
             mark.last, mark.since = when, time.time() - _BACK
-            yield text
+            if not text.startswith(BEGIN):  # programs read these
+                yield text
 
 
 def _over(found: JobState | None, part: PartState) -> bool:
@@ -115,9 +131,14 @@ def _over(found: JobState | None, part: PartState) -> bool:
     return now is None or now.state in (SUCCEEDED, FAILED)
 
 
+def pods_of(cluster: Cluster, app: str, role: str, replica: int) -> list[Json]:
+    """All that are left of a replica, the newest last. Raises `ClusterError`."""
+    selector = f"{names.INSTANCE}={app},{names.ROLE}={names.label(role)},{names.REPLICA}={replica}"
+    return sorted(cluster.list("Pod", selector), key=lambda pod: str(pod["metadata"].get("creationTimestamp")))
+
+
 def _pod(cluster: Cluster, app: str, part: PartState) -> Json | None:
-    selector = f"{names.INSTANCE}={app},{names.ROLE}={names.label(part.role)},{names.REPLICA}={part.replica}"
-    found = state.newest(cluster.list("Pod", selector))
+    found = state.newest(pods_of(cluster, app, part.role, part.replica))
     return None if found is None else dict(found)
 
 
@@ -130,7 +151,7 @@ def _split(chunks: Iterator[bytes]) -> Iterator[str]:
         yield partial.decode("utf-8", "replace") + "\n"
 
 
-def _of(app: str) -> str:
+def of(app: str) -> str:
     """Selects what belongs to a job."""
     return f"{names.INSTANCE}={app},{names.MANAGED_BY}={names.OURS}"
 

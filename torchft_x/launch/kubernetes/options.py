@@ -36,6 +36,7 @@ _OPTIONS: list[tuple[str, Any, Any, str]] = [
     ("grace", int, 30, "seconds between SIGTERM and SIGKILL"),
     ("ttl", int, 86400, "seconds until a job that is over is removed; -1: it stays"),
     ("network_policy", bool, True, "only the job's own pods reach its ports"),
+    ("events", bool, False, "events are printed, too, each as a JSON object in a line of its own"),
     ("gpu_resource", str, "nvidia.com/gpu", "the resource of which --gpu asks so many"),
     ("overlay", str, None, "a YAML file with fields of a pod's spec, merged into every pod's"),
 ]
@@ -58,6 +59,7 @@ def wishes(cfg: Mapping[str, Any]) -> Wishes:
         grace=cfg.get("grace") or 0,
         ttl=None if ttl == -1 else ttl,
         network_policy=bool(cfg.get("network_policy")),
+        events=bool(cfg.get("events")),
         overlay=_overlay(cfg.get("overlay")),
     )
 

@@ -23,6 +23,7 @@ _LINE_LIMIT = 65536  # bytes; a longer line is passed on in pieces
 # Seconds a single worker's unfinished line is held back: unbuffered Python writes a line and its end apart, and what
 # others print must not come between them. A progress bar (no line end) is passed on after it.
 _HOLD = 0.05
+_EVENT = b'{"t":'  # begins a line that programs read (observe/run/collected.py); it says itself whose it is
 
 
 LOG_BYTES, OLD_LOGS = 64 << 20, 7
@@ -170,7 +171,7 @@ class Relay:
         if self._labels is not None:
             stream = "stderr" if target == 2 else "stdout"
             return log_lines.wrapped(line, **self._labels, rank=number if self._ranks else None, stream=stream) + b"\n"
-        return b"[rank %d] %b\n" % (number, line) if self._ranks else line + b"\n"
+        return b"[rank %d] %b\n" % (number, line) if self._ranks and not line.startswith(_EVENT) else line + b"\n"
 
     def _take(self, fd: int, rank: int, target: int, data: bytes) -> None:
         if target == 2:

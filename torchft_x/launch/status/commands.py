@@ -16,13 +16,16 @@ from torchft_x.launch.status.find import Run, find
 from torchft_x.launch.status.from_page import from_page
 
 _TIMEOUT = 5.0  # seconds for an answer
-_RUN = "a run directory or a lighthouse's address; by default the newest run below runs/"
+_RUN = (
+    "a run directory, a lighthouse's address, or a job of kubernetes_ft (kubernetes_ft://NAMESPACE/APP); by default the newest "
+    "run below runs/"
+)
 
 
 def status(argv: list[str]) -> int:
     """``torchft_x status``."""
     parser = Parser(prog="torchft_x status", description="Say what the groups of a run do; docs/page.md.")
-    parser.add_argument("run", nargs="?", metavar="RUN_DIR|ADDRESS", help=_RUN)
+    parser.add_argument("run", nargs="?", metavar="RUN_DIR|ADDRESS|JOB", help=_RUN)
     parser.add_argument("--json", action="store_true", help="print what /status.json says, once")
     parser.add_argument("--once", action="store_true", help="print it once, also in a terminal")
     parser.add_argument(
@@ -49,7 +52,7 @@ def _status(args: argparse.Namespace) -> int:
         return 0
     first = _look(run)
     if args.url:
-        return _url(first, run.token)
+        return _url(run, first)
     if args.json:
         print(json.dumps(first))
     elif args.once or not sys.stdout.isatty() or importlib.util.find_spec("rich") is None:
@@ -70,6 +73,8 @@ def _status(args: argparse.Namespace) -> int:
 
 
 def _look(run: Run) -> dict[str, Any]:
+    if run.remote is not None:
+        return run.remote.overview()
     assert run.lighthouse is not None
     shown = from_page(run.run_dir, run.lighthouse, _TIMEOUT) if run.run_dir is not None else None
     if shown is not None:  # without grpc, whose import takes longer than all the rest
@@ -79,8 +84,16 @@ def _look(run: Run) -> dict[str, Any]:
     return lighthouse_overview(run.lighthouse, run.token, _TIMEOUT)
 
 
-def _url(first: dict[str, Any], token: str | None) -> int:
+def _url(run: Run, first: dict[str, Any]) -> int:
     """The token is behind the #, which a browser sends to nobody."""
+    token = run.token
+    if run.remote is not None:
+        print(
+            f"torchft_x status: the page is not reached from here: `kubectl port-forward -n {run.remote.cluster.namespace} "
+            f"service/{run.remote.app}-lighthouse 29520:page`, then open http://localhost:29520/.",
+            file=sys.stderr,
+        )
+        return 1
     if not first.get("page"):
         print("torchft_x status: this lighthouse has no page (--http_bind).", file=sys.stderr)
         return 1
@@ -97,11 +110,14 @@ def order(kind: str, argv: list[str]) -> int:
     }
     parser = Parser(prog=f"torchft_x {kind}", description=words[kind])
     parser.add_argument("group", metavar="GROUP", help="as `torchft_x status` names it")
-    parser.add_argument("run", nargs="?", metavar="RUN_DIR|ADDRESS", help=_RUN)
+    parser.add_argument("run", nargs="?", metavar="RUN_DIR|ADDRESS|JOB", help=_RUN)
     parser.add_argument("--token_file", metavar="PATH", help="file with the run's token, if not in the run directory")
     args = parser.parse_args(argv)
     try:
         run = find(args.run, args.token_file)
+        if run.remote is not None:
+            print(run.remote.order(kind, args.group))
+            return 0
         if run.lighthouse is None:
             raise ConfigError(f"Nothing of {run.what} runs any more.")
         from torchft_x.rpc.status_query import give_order

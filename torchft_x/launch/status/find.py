@@ -8,11 +8,15 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchft_x import env
 from torchft_x.errors import AddressError, ConfigError
+from torchft_x.launch.kubernetes.handle import is_handle
 from torchft_x.net import Address, parse_address, parse_addresses
+
+if TYPE_CHECKING:
+    from torchft_x.launch.kubernetes.remote import Remote
 
 RUNS = "runs"
 """Where components make a run directory if none is named."""
@@ -30,10 +34,14 @@ class Run:
     lighthouse: Address | None
     token: str | None = field(repr=False)
     ended: Mapping[str, Any] | None = None
+    remote: Remote | None = None
+    """Of a job of kubernetes_ft, which is asked through the cluster; `lighthouse` is None then."""
 
 
 def find(given: str | None, token_file: str | None = None) -> Run:
     """Raises `ConfigError` with a sentence. Waits for nothing but a connect to each address."""
+    if given is not None and is_handle(given):
+        return _of_cluster(given, token_file)
     if given is not None and _is_address(given):
         addresses = parse_addresses(given, what="address")
         return _answering(f"the lighthouse at {given}", None, addresses, _token(token_file, None))
@@ -50,6 +58,14 @@ def find(given: str | None, token_file: str | None = None) -> Run:
     if ended is not None:
         return Run(f"the run in {run_dir}", run_dir, None, None, ended)
     return _answering(f"the run in {run_dir}", run_dir, addresses, _token(token_file, run_dir))
+
+
+def _of_cluster(handle: str, token_file: str | None) -> Run:
+    from torchft_x.launch.kubernetes.remote import Remote
+
+    remote = Remote(handle, _token(token_file, None))
+    ended = remote.ended()
+    return Run(f"the job {remote.app}", None, None, None, ended, remote if ended is None else None)
 
 
 def _usual() -> Path:

@@ -130,10 +130,10 @@ def text(status: Mapping[str, Any]) -> list[str]:
 
 def ended(event: Mapping[str, Any]) -> str:
     """Of a run that is over: the lighthouse's last event."""
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(number(event.get("t"))))
+    when = time.strftime(" at %Y-%m-%d %H:%M:%S", time.localtime(number(event["t"]))) if "t" in event else ""
     code, reason = event.get("code"), plain(event.get("reason", "")).rstrip(".")
     how = "finished" if code == 0 else f"failed with code {plain(code)}"
-    return f"{how} at {when}{': ' + reason if reason else ''}."
+    return f"{how}{when}{': ' + reason if reason else ''}."
 
 
 def rows(status: Mapping[str, Any], name: str) -> list[dict[str, Any]]:

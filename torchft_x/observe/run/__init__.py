@@ -6,6 +6,7 @@
 * `lives`: groups and their lives, quorums, and what each group did when.
 * `losses`: who was lost and what that cost, phase by phase.
 * `fold`: all of it (`read_run`).
+* `collected`: the files, out of logs in which processes have printed their events.
 * `values`: what comes out.
 """
 

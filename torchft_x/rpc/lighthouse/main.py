@@ -80,7 +80,8 @@ def make_parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--groups_file",
         metavar="PATH",
-        help="the job's supervisors are kept running by somebody who says here, at any time, which groups the job has",
+        help="which groups the job has, said at any time by whoever keeps its supervisors running; unless a scheduler does "
+        f"that and says within how long ({env.REPLACED_WITHIN}), they count as lost only if the file says so",
     )
     p.add_argument("-V", "--version", action="version", version=f"torchft_x {__version__}")
     return p
@@ -126,7 +127,7 @@ def read_settings(args: argparse.Namespace) -> Settings:
         roster = JobConfig(
             groups=groups,
             min_replicas=args.job_min_replicas,
-            kept=args.groups_file is not None,
+            kept=args.groups_file is not None and replaced_within is None,
             several=args.lease_dir is not None,
         )
         if replaced_within is not None:

@@ -29,11 +29,15 @@ def test_a_foreign_name_may_be_made_to_lead_here(header: str) -> None:
 
 
 def test_the_token() -> None:
-    assert has_token("Bearer secret", "secret")
-    for header in (None, "", "secret", "Bearer secre", "Bearer secret ", "bearer secret", "Basic secret"):
-        assert not has_token(header, "secret")
-    assert not has_token("Bearer ", None)
-    assert not has_token(None, None)
+    assert has_token({"authorization": "Bearer secret"}, "secret")
+    assert has_token({"x-torchft-x-token": "secret", "authorization": "Bearer somebody-else-s"}, "secret")
+    for header in ("", "secret", "Bearer secre", "Bearer secret ", "bearer secret", "Basic secret"):
+        assert not has_token({"authorization": header}, "secret")
+    for header in ("", "secre", "secret ", "Bearer secret"):
+        assert not has_token({"x-torchft-x-token": header, "authorization": "Bearer secret"}, "secret")
+    for headers in ({}, {"authorization": "Bearer "}, {"x-torchft-x-token": ""}):
+        assert not has_token(headers, None)
+    assert not has_token({}, "secret")
 
 
 def test_turns_of_all_together() -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import http.client
 import socket
 import sys
 
 import pytest
 
 from tests.rpc.lighthouse.page.served import served
+from tests.util import scaled
 from torchft_x.errors import AddressError
-from torchft_x.net import parse_address
+from torchft_x.net import any_host, parse_address
 from torchft_x.rpc.lighthouse.page import start
 from torchft_x.rpc.lighthouse.page.http import HttpServer
 from torchft_x.rpc.transport import loop
@@ -55,6 +57,23 @@ def test_without_h11_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> Non
     with served() as page:
         assert page.page.url == ""
         assert "pip install h11" in page.page.trouble
+
+
+@pytest.mark.skipif(any_host() != "::", reason="this machine has no IPv6")
+def test_everywhere_is_both_of_ip() -> None:
+    with served(bind="[::]:0") as page:
+        port = page.place.port
+        for host in ("127.0.0.1", "::1"):
+            connection = http.client.HTTPConnection(host, port, timeout=scaled(5))
+            connection.request("GET", "/readyz")
+            assert connection.getresponse().status == 200
+            connection.close()
+
+
+def test_everywhere_without_ipv6_is_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchft_x.net.any_host", lambda: "0.0.0.0")
+    with served(bind="[::]:0") as page:
+        assert page.ask("/readyz").status == 200
 
 
 def test_off() -> None:

@@ -8,9 +8,12 @@ must carry the token in a header, which no other site can make a browser send.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from torchft_x.rpc.transport.token import is_allowed
+
+TOKEN_HEADER = "x-torchft-x-token"
+"""Where Authorization is for somebody on the way, as for Kubernetes' API server. No other site can make a browser send it."""
 
 
 def is_own_host(header: str, names: Collection[str]) -> bool:
@@ -30,8 +33,10 @@ def is_own_host(header: str, names: Collection[str]) -> bool:
     return True
 
 
-def has_token(header: str | None, token: str | None) -> bool:
-    """Whether this Authorization header carries the token; without a token nobody has it."""
+def has_token(headers: Mapping[str, str], token: str | None) -> bool:
+    """Whether a request's headers carry the token; without a token nobody has it."""
+    own = headers.get(TOKEN_HEADER)
+    header = f"Bearer {own}" if own is not None else headers.get("authorization")
     return token is not None and header is not None and is_allowed([("authorization", header)], token)
 
 

@@ -19,6 +19,7 @@ from http import HTTPStatus
 
 import h11
 
+from torchft_x import net
 from torchft_x.errors import AddressError
 from torchft_x.net import Address
 from torchft_x.rpc.lighthouse.page.guard import Budget
@@ -75,10 +76,12 @@ class HttpServer:
     def listen(self, bind: Address) -> Address:
         """Where it listens now. On the loop. Raises `AddressError`."""
         try:
-            family, *_, target = socket.getaddrinfo(
-                bind.host, bind.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )[0]
-            self._listener = socket.create_server(target[:2], family=family, backlog=_BACKLOG)
+            host = net.any_host() if bind.host == "::" else bind.host
+            family, *_, target = socket.getaddrinfo(host, bind.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
+                0
+            ]
+            both = host == "::" and socket.has_dualstack_ipv6()
+            self._listener = socket.create_server(target[:2], family=family, backlog=_BACKLOG, dualstack_ipv6=both)
         except (OSError, UnicodeError, OverflowError) as e:
             errno = getattr(e, "errno", None)
             reason = os.strerror(errno) if errno and errno > 0 else getattr(e, "strerror", None) or str(e)

@@ -76,7 +76,7 @@ class Routes:
             return _text(405, "POST it.", {"Allow": "POST"})
         if self._token is None:
             return _error(403, "This lighthouse has no token, so it takes no orders. Start it with --token_file.")
-        if not has_token(request.headers.get("authorization"), self._token):
+        if not has_token(request.headers, self._token):
             return _error(401, "The run's token is wrong or missing.", {"WWW-Authenticate": "Bearer"})
         try:
             asked = json.loads(request.body)

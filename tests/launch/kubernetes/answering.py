@@ -1,0 +1,62 @@
+"""A program that answers what a test says in place of an API server, which does the rest on a real control plane (tests/kubernetes)."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Asked:
+    method: str
+    path: str
+    headers: dict[str, str] = field(repr=False)
+    body: Any = None
+
+
+Answer = Callable[[Asked], tuple[int, Any]]
+
+
+@contextmanager
+def answering(answer: Answer, kubeconfig: Path) -> Iterator[list[Asked]]:
+    """What it was asked; the namespace of the context is `team`."""
+    asked: list[Asked] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def _answer(self) -> None:
+            data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            body = json.loads(data) if data else None
+            found = Asked(self.command, self.path, {k.lower(): v for k, v in self.headers.items()}, body)
+            asked.append(found)
+            status, said = answer(found)
+            text = (said if isinstance(said, str) else json.dumps(said)).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        do_GET = do_POST = do_PATCH = do_DELETE = _answer
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    cluster = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_address[1]}"}}
+    context = {"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "team"}}
+    users = [{"name": "u", "user": {"token": "of-the-api-server"}}]
+    config = {"current-context": "c", "clusters": [cluster], "contexts": [context], "users": users}
+    kubeconfig.write_text(json.dumps(config))
+    try:
+        yield asked
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -1,0 +1,206 @@
+"""What is asked of a cluster about a running job, and what becomes of its answers."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.core.kubernetes.test_scale import _jobs
+from tests.core.kubernetes.test_state import pod
+from tests.launch.kubernetes.answering import Answer, Asked, answering
+from torchft_x import env
+from torchft_x.core.kubernetes import names
+from torchft_x.errors import ConfigError, RefusedError, UnreachableError
+from torchft_x.launch.kubernetes import commands, jobs, scale
+from torchft_x.launch.kubernetes.cluster import Cluster, ClusterError
+from torchft_x.launch.kubernetes.place import Pods, check
+from torchft_x.launch.kubernetes.remote import Remote
+from torchft_x.launch.status.commands import order, status
+
+Json = dict[str, Any]
+PAGE = "/api/v1/namespaces/team/services/a-1-lighthouse:page/proxy"
+
+
+@pytest.fixture
+def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(env.KUBECONFIG, str(tmp_path / "kubeconfig"))
+    for name in (env.TOKEN, env.TOKEN_FILE):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "kubeconfig"
+
+
+def _refused(code: int, message: str) -> tuple[int, Json]:
+    return code, {"kind": "Status", "message": message, "code": code}
+
+
+def test_the_overview_comes_through_the_api_server(kubeconfig: Path) -> None:
+    with answering(lambda _: (200, {"step": 7}), kubeconfig) as asked:
+        assert Remote("kubernetes_ft://team/a-1").overview() == {"step": 7}
+    assert [(a.method, a.path) for a in asked] == [("GET", f"{PAGE}/status.json")]
+    assert asked[0].headers["authorization"] == "Bearer of-the-api-server"
+
+
+def test_a_page_that_takes_the_api_server_s_name_for_a_foreign_one_is_asked_again(kubeconfig: Path) -> None:
+    def answer(asked: Asked) -> tuple[int, Any]:
+        return (200, {"step": 7}) if asked.headers["host"] == "localhost" else (421, "another host")
+
+    with answering(answer, kubeconfig) as asked:
+        assert Remote("kubernetes_ft://a-1").overview() == {"step": 7}
+    assert len(asked) == 2
+
+
+def test_an_order_carries_the_token_of_the_secret_beside_the_api_server_s(kubeconfig: Path) -> None:
+    def answer(asked: Asked) -> tuple[int, Any]:
+        if asked.path.endswith("/secrets/a-1"):
+            return 200, {"data": {"token": base64.b64encode(b"of-the-run").decode()}}
+        return 200, {"done": "Group 1 is killed by request."}
+
+    with answering(answer, kubeconfig) as asked:
+        assert Remote("kubernetes_ft://a-1").order("kill", "1") == "Group 1 is killed by request."
+        assert Remote("kubernetes_ft://a-1", "given").order("drain", "1")
+    kill, drain = asked[1], asked[2]
+    assert (kill.method, kill.path, kill.body) == ("POST", f"{PAGE}/kill", {"group": "1"})
+    assert (kill.headers["x-torchft-x-token"], kill.headers["authorization"]) == (
+        "of-the-run",
+        "Bearer of-the-api-server",
+    )
+    assert (drain.path, drain.headers["x-torchft-x-token"]) == (f"{PAGE}/drain", "given")
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "sentence"),
+    [
+        ((409, {"error": "Group 1 is not drained."}), RefusedError, "Group 1 is not drained"),
+        ((401, {"error": "The run's token is wrong or missing."}), RefusedError, "token is wrong"),
+        ((502, {"error": "a group server does not answer"}), UnreachableError, "does not answer"),
+        ((502, "<html>a proxy's words</html>"), UnreachableError, "a proxy's words"),
+        (_refused(503, "no endpoints available for service"), ClusterError, "no endpoints available"),
+        (
+            _refused(
+                403, 'services "a" is forbidden: User "me" cannot create resource "services/proxy" in API group ""'
+            ),
+            ClusterError,
+            r'resources: \["services/proxy"\], verbs: \["create"\]',
+        ),
+    ],
+)
+def test_refusals_are_told_apart(kubeconfig: Path, answer: Any, error: type[Exception], sentence: str) -> None:
+    with answering(lambda _: answer, kubeconfig), pytest.raises(error, match=sentence):
+        Remote("kubernetes_ft://a-1", "t").order("resume", "1")
+
+
+def test_a_secret_without_a_token_is_a_sentence(kubeconfig: Path) -> None:
+    with answering(lambda _: (200, {"data": {}}), kubeconfig), pytest.raises(ConfigError, match="--token_file"):
+        Remote("kubernetes_ft://a-1").order("kill", "1")
+
+
+def _cluster(page: Answer, job_list: list[Json], pods: list[Json]) -> Answer:
+    def answer(asked: Asked) -> tuple[int, Any]:
+        if "/proxy/" in asked.path:
+            return page(asked)
+        kind = asked.path.partition("?")[0].rpartition("/")[2]
+        return 200, {"items": {"jobs": job_list, "pods": pods}.get(kind, [])}
+
+    return answer
+
+
+def _lighthouse() -> Json:
+    found = pod("lighthouse", **{"state": {"running": {}}})
+    found["metadata"]["name"] = "a-1-lighthouse-0-x"
+    return found
+
+
+def test_a_group_is_made_when_the_lighthouse_knows_it_and_not_before(kubeconfig: Path) -> None:
+    known = [["0", "1"], ["0", "1"], ["0", "1", "2"]]
+    page = lambda _: (200, {"wanted": known.pop(0)})  # noqa: E731
+    with answering(_cluster(page, _jobs(2), [_lighthouse()]), kubeconfig) as asked:
+        made = scale.resize(Cluster(), "a-1", 3)
+    assert (made.before, made.groups) == (2, ("0", "1", "2"))
+    changes = [(a.method, a.path.rpartition("/")[2]) for a in asked if a.method != "GET"]
+    assert changes == [("PATCH", "a-1"), ("PATCH", "a-1-lighthouse-0-x"), ("POST", "jobs")]
+    assert asked[-1].method == "POST"
+    note, settled = (a.body for a in asked if a.method == "PATCH")
+    assert '"groups": ["0", "1", "2"]' in note["data"]["groups.json"]
+    assert settled == {"metadata": {"annotations": {names.GROUPS: "3"}}}
+
+
+def test_a_lighthouse_that_does_not_hear_of_it_changes_nothing(
+    kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scale, "_HEARD", 0.5)
+    page = lambda _: (200, {"wanted": ["0", "1", "2"]})  # noqa: E731
+    with (
+        answering(_cluster(page, _jobs(3), []), kubeconfig) as asked,
+        pytest.raises(ClusterError, match=r"it has the groups .* nothing was made or deleted"),
+    ):
+        scale.resize(Cluster(), "a-1", 2)
+    assert {a.method for a in asked} == {"GET", "PATCH"}
+
+
+def test_status_and_orders_of_a_job_that_is_over_or_none(kubeconfig: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    over = _jobs(1)
+    over[0]["status"] = {"conditions": [{"type": "Failed", "status": "True", "message": "it had enough"}]}
+    with answering(_cluster(lambda _: (200, {}), over, []), kubeconfig):
+        assert status(["kubernetes_ft://team/a-1"]) == 0
+        assert "failed with code 1: it had enough." in capsys.readouterr().out
+        assert order("kill", ["1", "kubernetes_ft://team/a-1"]) == 2
+        assert "Nothing of the job a-1 runs any more" in capsys.readouterr().err
+    with answering(_cluster(lambda _: (200, {}), [], []), kubeconfig):
+        assert status(["kubernetes_ft://team/a-1"]) == 2
+        assert "no job a-1 in the namespace team" in capsys.readouterr().err
+
+
+def test_who_can_be_struck_and_how(kubeconfig: Path) -> None:
+    trainer, leaving, waits = (pod("trainer", k, made=k, **{"state": {"running": {}}}) for k in (1, 2, 3))
+    leaving["metadata"]["deletionTimestamp"] = "2026-11-25T12:01:00Z"
+    waits["status"]["containerStatuses"][0]["state"] = {"waiting": {}}
+    page = lambda _: (409, {"error": "No process of group 1 runs now."})  # noqa: E731
+    with answering(_cluster(page, [], [_lighthouse(), trainer, leaving, waits]), kubeconfig) as asked:
+        place = Pods(Remote("kubernetes_ft://team/a-1", "t"))
+        lighthouse, supervisor, worker = place.targets()
+        assert str(worker) == "worker 0 of group 1 (pod p-1)"
+        assert str(lighthouse) == "lighthouse (pod a-1-lighthouse-0-x)"
+        assert place.strike(supervisor, "supervisor")
+        assert place.strike(worker, "drain")
+        assert not place.strike(worker, "kill")
+    at_once, drained = (a for a in asked if a.method == "DELETE")
+    assert "gracePeriodSeconds=0" in at_once.path
+    assert "gracePeriodSeconds" not in drained.path
+    with pytest.raises(ConfigError, match="'hang' is none of them"):
+        check(["kill", "hang"])
+
+
+def test_all_that_a_pod_has_printed_with_the_container_before(kubeconfig: Path) -> None:
+    again = pod("trainer", 1, **{"state": {"running": {}}, "restartCount": 2})
+    again["metadata"]["labels"][names.ROLE] = "trainer"
+
+    def answer(asked: Asked) -> tuple[int, Any]:
+        return 200, "before\n" if "previous=True" in asked.path else "now\n"
+
+    with answering(answer, kubeconfig):
+        assert list(jobs.written(Cluster(), again)) == ["before\n", "now\n"]
+        again["status"]["containerStatuses"][0]["restartCount"] = 0
+        assert list(jobs.written(Cluster(), again)) == ["now\n"]
+
+
+def test_the_log_of_all_pods_of_a_replica_the_oldest_first(
+    kubeconfig: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failed = pod("trainer", 1, phase="Failed", made=1, **{"state": {"terminated": {"exitCode": 1}}})
+    newest = pod("trainer", 1, made=2, **{"state": {"running": {}}})
+
+    def answer(asked: Asked) -> tuple[int, Any]:
+        if asked.path.partition("?")[0].endswith("/log"):
+            return 200, f"{asked.path.partition('?')[0].split('/')[-2]}\n"
+        return 200, {"items": [newest, failed] if "replica%3D1" in asked.path else []}
+
+    with answering(answer, kubeconfig):
+        assert commands.main("log", ["kubernetes_ft://team/a-1/trainer/1"]) == 0
+        assert capsys.readouterr().out == "p-1\np-2\n"
+        assert commands.main("log", ["kubernetes_ft://team/a-1/trainer/2"]) == 2
+        assert "no pod of trainer/2" in capsys.readouterr().err
+        assert commands.main("log", ["kubernetes_ft://team/a-1"]) == 2
+        assert "names no replica" in capsys.readouterr().err

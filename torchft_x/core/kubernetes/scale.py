@@ -1,0 +1,135 @@
+"""Another number of groups for a job that runs: what its lighthouse reads, and which Jobs come and go.
+
+Which groups the job has is in a ConfigMap, which the lighthouse's pod has as a file: a pod that replaces it reads the same.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torchft_x.core.job.kept_groups import render
+from torchft_x.core.kubernetes import names
+from torchft_x.core.kubernetes.parts import LIGHTHOUSE, TRAINER
+from torchft_x.core.kubernetes.pod import REPLICA
+from torchft_x.core.messages.job import GroupsChanged
+from torchft_x.errors import ConfigError
+
+Json = dict[str, Any]
+
+MOST = 4096
+"""Groups of a job."""
+FILE = "groups.json"
+"""In the ConfigMap."""
+FOLDER = "/run/torchft_x"
+"""Where the lighthouse's pod has the ConfigMap."""
+_OVER = ("Complete", "Failed")
+
+
+@dataclass(frozen=True)
+class Change:
+    """`groups`: that the job shall have. `new`: Jobs to be made; `going`: names of Jobs to be deleted. `before`: groups."""
+
+    groups: tuple[str, ...]
+    new: tuple[Json, ...]
+    going: tuple[str, ...]
+    before: int
+
+
+def text(groups: Iterable[str]) -> str:
+    """The content of `FILE`."""
+    return render(GroupsChanged(tuple(groups)))
+
+
+def change(app: str, jobs: Sequence[Mapping[str, Any]], wanted: int) -> Change:
+    """`jobs`: all of the job, as the API server gives them. Raises `ConfigError` where it can't have so many groups."""
+    trainers = [job for job in jobs if _label(job, names.ROLE) == TRAINER]
+    _check(app, jobs, trainers, wanted)
+    there: dict[int, list[Mapping[str, Any]]] = {}
+    for job in trainers:
+        there.setdefault(int(_label(job, names.GROUP)), []).append(job)
+    pattern = there[min(there)]
+    new = [
+        replica_job(app, pattern[0], number * len(pattern) + node, number, wanted)
+        for number in range(wanted)
+        if number not in there
+        for node in range(len(pattern))
+    ]
+    going = [str(job["metadata"]["name"]) for number in sorted(there) if number >= wanted for job in there[number]]
+    return Change(tuple(str(n) for n in range(wanted)), tuple(new), tuple(going), len(there))
+
+
+def replica_job(app: str, pattern: Mapping[str, Any], replica: int, group: int, groups: int) -> Json:
+    """The Job of another replica of the pattern's role, as it is to be made; with the pattern's owner."""
+    metadata, role = pattern["metadata"], _label(pattern, names.ROLE)
+    own = {names.REPLICA: str(replica), names.GROUP: str(group)}
+    spec = copy.deepcopy(dict(pattern["spec"]))
+    for made_there in ("selector", "manualSelector", "suspend"):
+        spec.pop(made_there, None)
+    template = spec["template"]
+    labels = {n: v for n, v in template["metadata"]["labels"].items() if n not in _MADE_THERE}
+    template["metadata"] = {**template["metadata"], "labels": {**labels, **own}}
+    template["metadata"].pop("creationTimestamp", None)
+    template["spec"]["hostname"] = names.part(app, role, replica)
+    for container in template["spec"]["containers"]:
+        if container["name"] == role:
+            container["command"] = _of_groups(container["command"], groups)
+    made: Json = {"name": names.part(app, role, replica), "labels": {**metadata["labels"], **own}}
+    if metadata.get("ownerReferences"):
+        made["ownerReferences"] = list(metadata["ownerReferences"])
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": made, "spec": spec}
+
+
+_MADE_THERE = (
+    "controller-uid",
+    "job-name",
+    "batch.kubernetes.io/controller-uid",
+    "batch.kubernetes.io/job-name",
+)
+"""Labels that the API server adds to a Job's pods."""
+
+
+def _check(app: str, jobs: Sequence[Mapping[str, Any]], trainers: Sequence[Mapping[str, Any]], wanted: int) -> None:
+    if not jobs:
+        raise ConfigError(f"there is no job {app}.")
+    if not trainers:
+        raise ConfigError("this job has no replica groups.")
+    lighthouse = next((job for job in jobs if _label(job, names.ROLE) == LIGHTHOUSE), None)
+    if lighthouse is None:
+        raise ConfigError("the lighthouse of this job is not its own, so nobody can tell it how many groups there are.")
+    if _is_over(lighthouse):
+        raise ConfigError(f"the job {app} has ended.")
+    notes = lighthouse["metadata"].get("annotations") or {}
+    least = max(1, int(notes.get(names.MINIMUM, 1)))
+    if not least <= wanted <= MOST:
+        raise ConfigError(f"--replicas is {wanted}; it must lie between {least} (the job's --min_replicas) and {MOST}.")
+    if any(_is_over(job) for job in trainers):
+        raise ConfigError("the job is about to end: a group has finished, or was given up.")
+    (container,) = [c for c in trainers[0]["spec"]["template"]["spec"]["containers"] if c["name"] == TRAINER]
+    if not any(variable["name"] == REPLICA for variable in container.get("env") or []):
+        raise ConfigError("the job was submitted by an older torchft_x, which names each group in its own command.")
+    if "," in _value(container["command"], "--workers"):
+        raise ConfigError(
+            "the groups of this job differ in size (--islands), so it can't be told how large a new one is."
+        )
+
+
+def _is_over(job: Mapping[str, Any]) -> bool:
+    conditions = (job.get("status") or {}).get("conditions") or []
+    return any(c.get("type") in _OVER and c.get("status") == "True" for c in conditions)
+
+
+def _of_groups(words: Sequence[str], groups: int) -> list[str]:
+    """What follows ``--`` is the script's."""
+    end = words.index("--") if "--" in words else len(words)
+    return [str(groups) if words[i - 1] == "--groups" and 0 < i < end else word for i, word in enumerate(words)]
+
+
+def _value(words: Sequence[str], flag: str) -> str:
+    return str(words[words.index(flag) + 1]) if flag in words[:-1] else ""
+
+
+def _label(found: Mapping[str, Any], name: str) -> str:
+    return str((found["metadata"].get("labels") or {}).get(name, ""))

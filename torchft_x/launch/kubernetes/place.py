@@ -1,0 +1,62 @@
+"""Where the pods of a job can be struck: by deleting them, and by orders to its lighthouse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torchft_x.core.kubernetes import names, state
+from torchft_x.core.kubernetes.parts import LIGHTHOUSE, TRAINER
+from torchft_x.errors import ConfigError, RefusedError, UnreachableError
+from torchft_x.launch.chaos.place import Target
+from torchft_x.launch.kubernetes import jobs
+from torchft_x.launch.kubernetes.cluster import ClusterError
+from torchft_x.launch.kubernetes.remote import Remote
+
+KINDS = ("kill", "drain", "supervisor", "lighthouse")
+"""Of faults: an order to kill the group; a pod deleted within its grace period; a trainer's or the lighthouse's pod at once."""
+
+
+def check(kinds: Iterable[str]) -> None:
+    """Raises `ConfigError` for a fault that can't be done from outside of a pod."""
+    for kind in kinds:
+        if kind not in KINDS:
+            raise ConfigError(f"in a cluster there are the faults {', '.join(KINDS)}; {kind!r} is none of them.")
+
+
+class Pods:
+    """A `Place`."""
+
+    def __init__(self, remote: Remote) -> None:
+        self._remote = remote
+
+    def targets(self) -> list[Target]:
+        """Raises `ClusterError`."""
+        found = []
+        for pod in self._remote.cluster.list("Pod", jobs.of(self._remote.app)):
+            metadata = pod["metadata"]
+            if metadata.get("deletionTimestamp") or not state.is_running(pod):
+                continue
+            labels, name = metadata["labels"], metadata["name"]
+            role, group = labels[names.ROLE], labels.get(names.GROUP, "")
+            if role == LIGHTHOUSE:
+                found.append(Target("lighthouse", "", 0, 0, name))
+            elif role == TRAINER:
+                found += [Target(kind, group, 0, 0, name) for kind in ("supervisor", "worker")]
+        return sorted(found)
+
+    def strike(self, target: Target, kind: str, seconds: float | None = None) -> bool:
+        """Raises `ClusterError`, `ConfigError` without the token."""
+        if kind != "kill":
+            return self._remote.cluster.delete("Pod", target.pod, at_once=kind != "drain")
+        try:
+            self._remote.order("kill", target.group)
+        except (RefusedError, UnreachableError):  # it has none that runs, or nobody serves now
+            return False
+        except ClusterError as e:
+            if e.status not in (0, 503, 504):
+                raise
+            return False
+        return True
+
+    def resume(self, target: Target) -> None:
+        """Nobody is stopped here."""

@@ -1,0 +1,72 @@
+"""A job's lighthouse, asked through the API server: no port of the cluster has to be reached from here."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from typing import Any
+
+from torchft_x.core.kubernetes import names
+from torchft_x.core.kubernetes.pod import TOKEN_KEY
+from torchft_x.core.kubernetes.state import FAILED, SUCCEEDED
+from torchft_x.errors import ConfigError, RefusedError, UnreachableError
+from torchft_x.launch.kubernetes import jobs
+from torchft_x.launch.kubernetes.cluster import Cluster
+from torchft_x.launch.kubernetes.handle import parse
+from torchft_x.observe.run.collected import events_in
+
+Json = dict[str, Any]
+
+
+class Remote:
+    """Made without a connection. Raises `ConfigError`, and in its methods `ClusterError`, too."""
+
+    def __init__(self, handle: str, token: str | None = None) -> None:
+        """`token`: the run's; None: it is read from the job's Secret when an order needs it."""
+        found = parse(handle)
+        self.app = found.app
+        self.cluster = Cluster(namespace=found.namespace)
+        self._token = token
+
+    def ended(self) -> Json | None:
+        """How the job did, as its lighthouse's last event would say it; None: it goes on."""
+        found = jobs.find(self.cluster, self.app)
+        if found is None:
+            raise ConfigError(f"There is no job {self.app} in the namespace {self.cluster.namespace}.")
+        if found.state not in (SUCCEEDED, FAILED):
+            return None
+        return {"event": "exit", "code": int(found.state == FAILED), "reason": found.reason}
+
+    def overview(self) -> Json:
+        """What /status.json says. Raises `UnreachableError` while no lighthouse serves."""
+        status, found = self.cluster.page(names.service(self.app), "/status.json")
+        if status != 200 or not isinstance(found, dict):
+            raise UnreachableError(f"The lighthouse of {self.app} does not answer ({status}): {_words(found)}")
+        return found
+
+    def order(self, kind: str, group: str) -> str:
+        """Kill, drain or resume a group; what happens now, a sentence. Raises `RefusedError`, `UnreachableError`."""
+        token = self._token or self._secret()
+        status, found = self.cluster.page(names.service(self.app), f"/{kind}", body={"group": group}, token=token)
+        if status == 200 and isinstance(found, dict):
+            return str(found.get("done"))
+        error = UnreachableError if status in (0, 502, 503, 504) else RefusedError
+        raise error(str(found["error"]) if isinstance(found, dict) and "error" in found else _words(found))
+
+    def events(self) -> Iterator[tuple[str, Json]]:
+        """Those that are in the logs of its pods, also of the container before each; with the pod's name."""
+        for pod in self.cluster.list("Pod", jobs.of(self.app)):
+            for line in jobs.written(self.cluster, pod):
+                for event in events_in([line]):
+                    yield str(pod["metadata"]["name"]), event
+
+    def _secret(self) -> str:
+        data = self.cluster.read("Secret", self.app).get("data") or {}
+        try:
+            return base64.b64decode(data[TOKEN_KEY]).decode()
+        except (KeyError, ValueError):
+            raise ConfigError(f"The Secret {self.app} holds no {TOKEN_KEY}; give it with --token_file.") from None
+
+
+def _words(found: Json | str) -> str:
+    return " ".join(str(found).split())[:300].rstrip(".") + "."
