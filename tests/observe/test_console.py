@@ -124,7 +124,9 @@ def test_a_step_that_is_dropped_over_and_over_is_told_once_and_counted_slowly() 
         f"step 2 was dropped 240 times more in 60 s ({few})",
         f"step 2 was dropped 240 times more in 60 s ({few})",
     ]
-    assert tell(story, {"event": "drop", "mono": 127.0, "reason": broken}) == [f"step 2 dropped ({broken}); it is run again"]
+    assert tell(story, {"event": "drop", "mono": 127.0, "reason": broken}) == [
+        f"step 2 dropped ({broken}); it is run again"
+    ]
     assert tell(story, {"event": "drop", "mono": 127.25, "reason": few}) == [f"step 2 dropped ({few}); it is run again"]
     assert story.dropped == 502
     tell(story, commit(128.0, 2))

@@ -34,7 +34,9 @@ class Story:
         self.deaths = 0
         self.rejoins = 0
         self.dropped = 0
-        self._drop_told: tuple[int, str, float] | None = None  # since the last commit: step, reason, when it was told last
+        self._drop_told: tuple[int, str, float] | None = (
+            None  # since the last commit: step, reason, when it was told last
+        )
         self._untold = 0  # drops of it since then
         self.lost = 0.0  # seconds beyond a usual step, summed over everything that interrupted training
         self._last_commit: float | None = None

@@ -141,10 +141,19 @@ def diloco_app(
     return ft_app(script, script_args, env=environ, workers_by_group=settings.islands, **options)
 
 
-def titan_app(script_args: Sequence[str] = (), *, module: str, config: str, **options: Any) -> specs.AppDef:
+def titan_app(
+    script_args: Sequence[str] = (),
+    *,
+    module: str,
+    config: str,
+    env: Mapping[str, str] | None = None,
+    **options: Any,
+) -> specs.AppDef:
     """torchtitan's train module in `ft_app` (docs/torchtitan.md)."""
     words = ("--module", module, "--config", config, *script_args)
-    return ft_app("", words, module="torchft_x.compat.titan", **options)
+    # A thread of pyarrow's would keep a group's next lives from being forked.
+    environ = {"JE_ARROW_MALLOC_CONF": "background_thread:false", **(env or {})}
+    return ft_app("", words, module="torchft_x.compat.titan", env=environ, **options)
 
 
 def lighthouse_app(
