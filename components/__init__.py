@@ -11,11 +11,11 @@ from typing import Dict, List, Optional
 from torchx import specs
 
 try:
-    from torchft_x.launch.job.build import diloco_app, ft_app, lighthouse_app
+    from torchft_x.launch.job.build import diloco_app, ft_app, lighthouse_app, titan_app
 except ModuleNotFoundError:  # a bare clone: torchx doesn't search the current directory
     sys.path.insert(0, os.getcwd())
     try:
-        from torchft_x.launch.job.build import diloco_app, ft_app, lighthouse_app
+        from torchft_x.launch.job.build import diloco_app, ft_app, lighthouse_app, titan_app
     except ModuleNotFoundError as e:
         if e.name != "torchft_x":
             raise
@@ -269,6 +269,84 @@ def diloco(
         memMB=memMB,
         log_level=log_level,
         log_format=log_format,
+        debug=debug,
+    )
+
+
+def titan(
+    *script_args: str,
+    module: str = "torchft.llama3",
+    config: str = "llama3_torchft_debugmodel",
+    replicas: int = 2,
+    workers_per_replica: int = 1,
+    nodes_per_replica: int = 1,
+    max_restarts: int = 10,
+    min_replicas: int = 1,
+    name: str = "titan",
+    lighthouse: str = "",
+    lighthouses: int = 1,
+    run_dir: str = "",
+    token_file: str = "",
+    env: Optional[Dict[str, str]] = None,
+    mounts: Optional[List[str]] = None,
+    image: str = "",
+    h: Optional[str] = None,
+    cpu: int = 2,
+    gpu: int = 0,
+    memMB: int = 4096,
+    log_level: str = "info",
+    debug: str = "False",
+) -> specs.AppDef:
+    """torchtitan's fault-tolerant training (its train module and its config), unmodified, on torchft_x.
+
+    Arguments after -- are torchtitan's. Replica id, number of groups and --checkpoint.enable are added (docs/torchtitan.md).
+
+    Args:
+        script_args: arguments of the script, after --; write a flag given twice as --a=1 --a=2
+        module: torchtitan's --module: where the config is, one of your own too
+        config: torchtitan's --config: a function of that module
+        replicas: number of replica groups; each holds a whole copy of the model
+        workers_per_replica: processes of one group, on all its nodes together
+        nodes_per_replica: nodes (hosts, pods) of one group
+        max_restarts: restarts of one group within an hour
+        min_replicas: no step is taken, and the job can't go on, with fewer groups
+        name: of the job, as the scheduler shows it
+        lighthouse: auto: the job brings its own; or HOST:PORT[,HOST:PORT] of running ones; empty: TORCHFT_LIGHTHOUSE if set, else auto
+        lighthouses: how many the job brings: with 2 or more the others stand by
+        run_dir: directory for events and logs, shared by the whole job; a new one below runs/ if empty
+        token_file: file with the token of the lighthouse; made by the job's own one if empty
+        env: environment of the script, as in A=1,B=2
+        mounts: of the containers, as in type=bind,src=PATH,dst=PATH,readonly,type=...
+        image: container image, where the scheduler uses one; empty: this file system
+        h: named resource of TorchX; wins over cpu, gpu and memMB
+        cpu: cores of one group, on each of its nodes
+        gpu: accelerators of one group, on each of its nodes
+        memMB: memory of one group in MiB, on each of its nodes
+        log_level: debug, info, warning or error
+        debug: True or False; True: much is logged, by PyTorch and NCCL as well
+    """
+    return titan_app(
+        script_args,
+        module=module,
+        config=config,
+        replicas=replicas,
+        workers_per_replica=workers_per_replica,
+        nodes_per_replica=nodes_per_replica,
+        max_restarts=max_restarts,
+        min_replicas=min_replicas,
+        name=name,
+        lighthouse=lighthouse,
+        lighthouses=lighthouses,
+        run_dir=run_dir,
+        token_file=token_file,
+        env=env,
+        mounts=mounts,
+        image=image,
+        h=h,
+        cpu=cpu,
+        gpu=gpu,
+        memMB=memMB,
+        log_level=log_level,
         debug=debug,
     )
 

@@ -47,7 +47,7 @@ class Component:
 def training(name: str, *more: Parameter, script: str = "scripts/train_ddp.py") -> tuple[Parameter, ...]:
     """Of the components that train, `more` being a component's own."""
     return (
-        Parameter("script", "str", f'"{script}"', "Python file that each worker runs"),
+        *((Parameter("script", "str", f'"{script}"', "Python file that each worker runs"),) if script else ()),
         Parameter("replicas", "int", "2", "number of replica groups; each holds a whole copy of the model"),
         Parameter("workers_per_replica", "int", "1", "processes of one group, on all its nodes together"),
         Parameter("nodes_per_replica", "int", "1", "nodes (hosts, pods) of one group"),
@@ -98,6 +98,11 @@ SYNC = (
     Parameter("islands", "str", '""', "processes of each group, as in 1,2,3; only rank 0 of a group exchanges then"),
 )
 
+TITAN = (
+    Parameter("module", "str", '"torchft.llama3"', "torchtitan's --module: where the config is, one of your own too"),
+    Parameter("config", "str", '"llama3_torchft_debugmodel"', "torchtitan's --config: a function of that module"),
+)
+
 LIGHTHOUSE = (
     Parameter("min_replicas", "int", "1", "groups that a quorum needs"),
     Parameter("lease_dir", "str", '""', "directory that several lighthouses share: one serves, the others stand by"),
@@ -143,6 +148,14 @@ COMPONENTS = (
         training("diloco", *SYNC, script="scripts/train_diloco.py"),
     ),
     Component(
+        "titan",
+        "torchtitan's fault-tolerant training (its train module and its config), unmodified, on torchft_x.",
+        "Arguments after -- are torchtitan's. Replica id, number of groups and --checkpoint.enable are added "
+        "(docs/torchtitan.md).",
+        "titan_app",
+        (*TITAN, *training("titan", script="")),
+    ),
+    Component(
         "lighthouse",
         "A lighthouse for other jobs: decides which replica groups train together, and stays until it is stopped.",
         "Without token_file and run_dir it is open to everybody who reaches it, and says so.",
@@ -155,20 +168,20 @@ COMPONENTS = (
 FILES: dict[str, tuple[str, tuple[str, ...]]] = {
     "components.py": (
         "The components of this repository: `torchx run ./components.py:hsdp`.",
-        ("ddp", "hsdp", "diloco", "lighthouse"),
+        ("ddp", "hsdp", "diloco", "titan", "lighthouse"),
     ),
     "components/__init__.py": (
         "The components, installed as `torchft_x.components`.",
-        ("ddp", "hsdp", "diloco", "lighthouse"),
+        ("ddp", "hsdp", "diloco", "titan", "lighthouse"),
     ),
     # TorchX lists a package's modules, too (ft.ddp.ddp); this one has none
     "components/listed.py": (
-        "The components as TorchX lists them once torchft_x is installed: ft.ddp, ft.hsdp, ft.diloco, ft.lighthouse.",
-        ("ddp", "hsdp", "diloco", "lighthouse"),
+        "The components as TorchX lists them once torchft_x is installed: ft.ddp, ft.hsdp, ft.diloco, ft.titan, ft.lighthouse.",
+        ("ddp", "hsdp", "diloco", "titan", "lighthouse"),
     ),
     **{
         f"components/{name}.py": (f"The component `{name}`: `torchx run ./components/{name}.py:{name}`.", (name,))
-        for name in ("ddp", "hsdp", "diloco", "lighthouse")
+        for name in ("ddp", "hsdp", "diloco", "titan", "lighthouse")
     },
 }
 
@@ -199,6 +212,10 @@ except ModuleNotFoundError:  # a bare clone: torchx doesn't search the current d
 '''
 
 
+def _names_script(c: Component) -> bool:
+    return any(p.name == "script" for p in c.parameters)
+
+
 def definition(c: Component) -> str:
     """A component's `def`."""
     lines = [f"def {c.name}("]
@@ -214,7 +231,7 @@ def definition(c: Component) -> str:
     lines += [f"        {p.name}: {p.doc}" for p in c.parameters]
     lines += ['    """', f"    return {c.builder}("]
     if c.script:
-        lines += ["        script,", "        script_args,"]
+        lines += [*(["        script,"] if _names_script(c) else []), "        script_args,"]
     lines += [f"        {p.name}={p.name}," for p in c.parameters if not (c.script and p.name == "script")]
     return "\n".join([*lines, "    )\n"])
 
@@ -245,6 +262,7 @@ def documentation(text: str) -> str:
     tables = {
         "training": table(training("NAME", script="see above")),
         "diloco": table(SYNC),
+        "titan": table(TITAN),
         "lighthouse": table(LIGHTHOUSE),
     }
     for name, rows in tables.items():

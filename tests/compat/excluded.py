@@ -11,10 +11,6 @@ _CLIENT = (
     "puts a mock in the place of torchft's gRPC client, and looks at the Manager's private fields; the same stories are "
     "played by real processes in tests/train/test_manager.py"
 )
-_WORK = (
-    "makes its stand-in for a Manager of _ManagedWork, which Manager.allreduce of torchft returns; a stand-in reduces in "
-    "tests/train/ddp/test_gradient_steps.py"
-)
 _RENDEZVOUS = "is about private functions of torchft's rendezvous; ours: tests/comm/test_handles.py"
 _STORE = "puts a mock in the place of torch's store in torchft's module; ours reads addresses in tests/comm/store"
 _PRIVATE = "looks at private fields of DiLoCo's fragments, or gives it an allreduce without reduce_op"
@@ -31,14 +27,24 @@ _RACE = (
 )
 _WORDS = "wants torch's or gRPC's own words, or a private process, where ours has a sentence"
 
+_MOCKED = (
+    "TestManager::test_manager", "TestManager::test_native_process_group",
+    "TestManager::test_native_process_group_requires_support", "TestManager::test_state_dict",
+    "TestManager::test_user_state_dict", "TestManager::test_quorum_happy", "TestManager::test_quorum_heal_sync",
+    "TestManager::test_quorum_heal_async_not_enough_participants", "TestManager::test_quorum_heal_async_zero_grad",
+    "TestManager::test_allreduce_error", "TestManager::test_pg_errored", "TestManager::test_quorum_fixed_world_size",
+    "TestManager::test_quorum_no_healing", "TestManager::test_manager_report_error",
+    "TestManager::test_manager_wrap_future", "TestManager::test_manager_wrap_future_timeout",
+    "TestManager::test_manager_numerics", "TestManager::test_quorum_happy_timeouts",
+    "TestManager::test_quorum_skip_init", "TestManager::test_quorum_checkpoint_errors",
+    "TestManager::test_quorum_configure_errors", "TestManager::test_max_retries",
+    "TestManager::test_state_dict_lock_allow_disallow", "TestManager::test_state_dict_lock_concurrent_access",
+    "TestManager::test_manager_state_dict_with_lock",
+)  # fmt: skip
+
 EXCLUDED: dict[str, dict[str, str]] = {
-    "_test/managed_work_test.py": {ALL: "is about _ManagedWork, which Manager.allreduce of torchft returns"},
     "checkpointing/http_transport_test.py": {ALL: f"{_URLLIB}; {_PICKLED}"},
     "checkpointing/pg_transport_test.py": {"PGTransportTest::test_pg_transport_gloo": _PICKLED},
-    "ddp_test.py": {
-        "TestDDP::test_ddp": _WORK,
-        "TestDDP::test_ddp_failed_reduction_rejects_the_step_instead_of_raising": _WORK,
-    },
     "diloco_regression_test.py": {
         ALL: "ends one step twice, and compares with recorded weights of failed exchanges, which torchft throws away and we "
         "keep; tests/train/test_apart.py compares with the papers' algorithms"
@@ -57,7 +63,7 @@ EXCLUDED: dict[str, dict[str, str]] = {
         "ManagerIntegTest::test_ddp_skip_init_sync": _RACE,
         "ManagerIntegTest::test_quorum_timeout": _WORDS,
     },
-    "manager_test.py": {ALL: _CLIENT},
+    "manager_test.py": dict.fromkeys(_MOCKED, _CLIENT),
     "multiprocessing_test.py": {ALL: "is about the private pipe of torchft's process groups in a child process"},
     "process_group_test.py": {
         "CreateStoreClientTest::test_parses_addr_0_localhost_1234_my_prefix": _STORE,

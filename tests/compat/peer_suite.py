@@ -54,7 +54,7 @@ def pytest_collection_modifyitems(items):  # --deselect would take a name for th
     items[:] = [item for item in items if item.nodeid.partition("::")[2] not in left_out]
 """
 _INSIDE = (
-    ("torchft.manager", "MANAGER_ADDR_KEY"), ("torchft.manager", "REPLICA_ID_KEY"), ("torchft.manager", "_ManagedWork"),
+    ("torchft.manager", "MANAGER_ADDR_KEY"), ("torchft.manager", "REPLICA_ID_KEY"),
     ("torchft.process_group", "_rendezvous"),
 )  # fmt: skip
 """Names of torchft's inside, without which a file of theirs can't be imported. Here they can only be named: used they raise."""

@@ -76,13 +76,13 @@ class Job:
 
 
 @contextmanager
-def running(command: list[str], log: Path, run_dir: Path, **variables: str) -> Iterator[Job]:
-    """Start `command` in the repository; whatever of it is alive at the end is killed."""
+def running(command: list[str], log: Path, run_dir: Path, *, cwd: Path = ROOT, **variables: str) -> Iterator[Job]:
+    """Start `command` in `cwd`; whatever of it is alive at the end is killed."""
     environ = {**os.environ, "PATH": f"{BIN}:{os.environ.get('PATH', '')}", "PYTHONPATH": str(ROOT), **variables}
     with log.open("wb") as out:
         process = subprocess.Popen(
             command,
-            cwd=ROOT,
+            cwd=cwd,
             env=environ,
             stdin=subprocess.DEVNULL,
             stdout=out,

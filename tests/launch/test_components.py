@@ -20,7 +20,7 @@ from tests.launch.lines import BOTH, ROOT, environment, interpreter, torchx
 from tests.util import scaled, wait_for
 from torchft_x.launch.schedulers.role import FtRole
 
-NAMES = ("ddp", "hsdp", "diloco", "lighthouse")
+NAMES = ("ddp", "hsdp", "diloco", "titan", "lighthouse")
 TRAINING = NAMES[:3]
 PLACES = {
     "components.py": NAMES,
@@ -107,6 +107,14 @@ def test_a_components_app(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert not (tmp_path / "out").exists()  # a dry-run makes nothing
 
 
+def test_titan_runs_torchtitan_under_torchfts_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    titan = component("titan", monkeypatch, tmp_path)
+    trainer = titan("--training.steps", "3", module="mine", config="small", replicas=3).roles[1]
+    assert trainer.args[:5] == ["-m", "torchft_x.compat", "-m", "torchft_x", "supervise"]
+    words = ["--module", "mine", "--config", "small", "--training.steps", "3"]
+    assert trainer.args[trainer.args.index("--") + 1 :] == ["-m", "torchft_x.compat.titan", *words]
+
+
 def test_dilocos_settings_reach_the_script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     diloco = component("diloco", monkeypatch, tmp_path)
     env = {"TORCHFT_X_QUANTIZE": "int4"}
@@ -139,10 +147,12 @@ class TestCommandLine:
     def test_dry_run_of_each_place(self, place: str, line: str) -> None:
         for name in PLACES[place]:
             words = ["--script", str(Path(__file__)), "--", "--steps", "3"] if name in TRAINING else []
+            words += ["--config", "mine", "--", "--training.steps", "3"] if name == "titan" else []
             done = torchx("run", "-s", "local_cwd", "--dryrun", f"./{place}:{name}", *words, line=line)
             assert done.returncode == 0, done.stderr
             assert f"'name': '{name}'" in done.stdout
             assert ("'--steps'" in done.stdout) == (name in TRAINING)
+            assert ("'--training.steps'" in done.stdout) == (name == "titan")
 
     def test_the_default_component(self, line: str) -> None:
         done = torchx("run", "--dryrun", "--", "--script", str(Path(__file__)), line=line)

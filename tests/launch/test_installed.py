@@ -11,7 +11,7 @@ from tests.matrix.places import Place, Workshop
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-OURS = ["ft.ddp", "ft.diloco", "ft.hsdp", "ft.lighthouse"]
+OURS = ["ft.ddp", "ft.diloco", "ft.hsdp", "ft.lighthouse", "ft.titan"]
 TORCHX = "import sys; from torchx.cli.main import main; main(sys.argv[1:])"
 
 

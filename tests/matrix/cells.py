@@ -156,7 +156,7 @@ def _request(place: Place, scheduler: str, component: str, script: str, *words: 
 
 def check_listed(place: Place, own: list[str]) -> None:
     """`torchx builtins` has TorchX's own components, which are `own`, and ours where they are installed."""
-    ours = [] if place.way == "bare clone" else ["ft.ddp", "ft.diloco", "ft.hsdp", "ft.lighthouse"]
+    ours = [] if place.way == "bare clone" else ["ft.ddp", "ft.diloco", "ft.hsdp", "ft.lighthouse", "ft.titan"]
     assert listed(place) == sorted([*own, *ours])
 
 

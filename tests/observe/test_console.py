@@ -113,6 +113,26 @@ def test_reasons_are_told_once_and_short() -> None:
     ]
 
 
+def test_a_step_that_is_dropped_over_and_over_is_told_once_and_counted_slowly() -> None:
+    """A group that waits for others with fewer than the script wants tries four times in a second, for hours."""
+    story = Story("0")
+    few, broken = "1 participants, but min_replica_size is 2", "a bucket failed"
+    tell(story, quorum(0, "0", "1"), commit(1.0, 1), lost(1.1, "1"))
+    drops = [{"event": "drop", "mono": 2.0 + 0.25 * i, "reason": few} for i in range(500)]  # to 126.75
+    assert tell(story, *drops) == [
+        "step 2 dropped; it is run again",
+        f"step 2 was dropped 240 times more in 60 s ({few})",
+        f"step 2 was dropped 240 times more in 60 s ({few})",
+    ]
+    assert tell(story, {"event": "drop", "mono": 127.0, "reason": broken}) == [
+        f"step 2 dropped ({broken}); it is run again"
+    ]
+    assert tell(story, {"event": "drop", "mono": 127.25, "reason": few}) == [f"step 2 dropped ({few}); it is run again"]
+    assert story.dropped == 502
+    tell(story, commit(128.0, 2))
+    assert tell(story, {"event": "drop", "mono": 128.1, "reason": few}) == [f"step 3 dropped ({few}); it is run again"]
+
+
 def test_a_failed_reduction_is_told_where_no_loss_explains_it() -> None:
     story = Story("0")
     tell(story, quorum(0, "0", "1"), commit(1.0, 1))

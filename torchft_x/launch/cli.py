@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from torchft_x import env, log_lines
@@ -55,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
         f"by default {MEMORY:g}; 0: none ({env.MEMORY})",
     )  # fmt: skip
     parser.add_argument("--run_dir", type=Path, help="directory shared by the job: address, token, events, logs")
-    parser.usage = "%(prog)s (--group G | --replica K --nodes N) --groups G [option ...] -- SCRIPT [ARG ...]"
+    parser.usage = "%(prog)s (--group G | --replica K --nodes N) --groups G [option ...] -- SCRIPT|-m MODULE [ARG ...]"
     parser.epilog = f"The lighthouse is {env.LIGHTHOUSE}, else the one whose address is in the run directory."
     return parser
 
@@ -75,7 +77,7 @@ def supervise(argv: list[str]) -> int:
             workers=_workers(args, group),
             node=node,
             nodes=args.nodes,
-            command=tuple(argv[cut + 1 :]),
+            command=_command(argv[cut + 1 :]),
             run_dir=args.run_dir,
             lighthouse=given,
             rules=RestartRules(max_restarts=args.max_restarts),
@@ -92,6 +94,20 @@ def supervise(argv: list[str]) -> int:
     if given and args.run_dir and group == "0" and node == 0:  # else the lighthouse role says it
         print(log_lines.line(f"Run directory: {args.run_dir}"), flush=True)
     return run_supervisor(config)
+
+
+def _command(words: Sequence[str]) -> tuple[str, ...]:
+    """The script and its arguments. ``-m MODULE``: that module's file. Raises `ConfigError`."""
+    if list(words[:1]) != ["-m"]:
+        return tuple(words)
+    name = words[1] if len(words) > 1 else ""
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None or not spec.origin:
+        raise ConfigError(f"-m {name}: there is no such module for {sys.executable}.")
+    return (spec.origin, *words[2:])
 
 
 def _notice(local: bool) -> float:

@@ -14,6 +14,7 @@ from typing import Any
 from torchft_x import log_lines
 from torchft_x.core.types import group_number, group_of
 
+AGAIN = 60.0  # seconds between two words about a step that is dropped over and over
 TYPICAL = 21  # commits whose gaps give the usual length of a step: odd, and short enough to follow a change
 
 
@@ -33,6 +34,10 @@ class Story:
         self.deaths = 0
         self.rejoins = 0
         self.dropped = 0
+        self._drop_told: tuple[int, str, float] | None = (
+            None  # since the last commit: step, reason, when it was told last
+        )
+        self._untold = 0  # drops of it since then
         self.lost = 0.0  # seconds beyond a usual step, summed over everything that interrupted training
         self._last_commit: float | None = None
         self._left: set[str] = set()  # groups that took part in the last commit, and left in good order since
@@ -62,7 +67,7 @@ class Story:
         if name == "member_lost":
             return self._member_lost(event, now)
         if name == "drop":
-            return self._drop(event)
+            return self._drop(event, now)
         if name == "restored":
             return [f"group {self.group} goes on from step {event.get('step')}, which its supervisor holds in memory"]
         if name == "redo":
@@ -91,12 +96,22 @@ class Story:
         self.step = int(event.get("step", self.step))
         return lines
 
-    def _drop(self, event: dict[str, Any]) -> list[str]:
+    def _drop(self, event: dict[str, Any], now: float) -> list[str]:
         known = self.interrupted  # by a death that was told already: that is the reason
         self.dropped += 1
         self.interrupted = True
-        why = "" if known or not event.get("reason") else f" ({clause(event['reason'])})"
-        return [f"step {self.step + 1} dropped{why}; it is run again"]
+        reason = clause(str(event.get("reason") or ""))
+        told = self._drop_told
+        if told is not None and told[:2] == (self.step, reason):
+            self._untold += 1
+            if now - told[2] < AGAIN:
+                return []
+            lines = [f"step {self.step + 1} was dropped {self._untold} times more in {now - told[2]:.0f} s ({reason})"]
+        else:
+            why = "" if not reason or (known and told is None) else f" ({reason})"
+            lines = [f"step {self.step + 1} dropped{why}; it is run again"]
+        self._drop_told, self._untold = (self.step, reason, now), 0
+        return lines
 
     def _redo(self) -> list[str]:
         known, self.interrupted = self.interrupted, True
@@ -114,7 +129,7 @@ class Story:
             self._left.add(group)
         self.died[group] = now
         self.deaths += 1
-        self.interrupted = True
+        self.interrupted, self._drop_told = True, None
         return [f"group {group} {how} at step {self.step}"]
 
     def _commit(self, event: dict[str, Any], now: float) -> list[str]:
@@ -130,7 +145,7 @@ class Story:
                 lines.append(f"training goes on at step {self.step} with {plural(count, 'group')}: {lost:.2f} s lost")
             else:
                 self._gaps.append(gap)
-        self._last_commit, self.interrupted = now, False
+        self._last_commit, self.interrupted, self._drop_told = now, False, None
         if event.get("participants") == len(self.participants):
             self._left &= self.participants  # all have voted: who has left already did so after this commit
         else:

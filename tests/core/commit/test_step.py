@@ -145,14 +145,16 @@ def test_too_few_participants_do_not_commit() -> None:
 def test_who_is_too_few_asks_again_more_and_more_rarely() -> None:
     """A lighthouse that is content with fewer groups answers at once, with the same few."""
     step = Step(min_replica_size=3)
-    pauses = []
+    pauses, told = [], []
     for n in range(1, 8):
         running(step, quorum=n)
         step.vote()
         outcome = step.settle(False, "a member is not ok", undecided=n % 2 == 0)
         assert "2 participants, but min_replica_size is 3" in outcome.reason
         pauses.append(outcome.pause)
+        told.append(not step.waits_on)
     assert pauses == [0.01, 0.02, 0.04, 0.08, 0.16, 0.25, 0.25]
+    assert told == [True, True, False, True, False, False, False]  # 1, 2, 4, 8
     running(step, quorum=8, size=3)
     step.vote()
     assert step.settle(True).pause == 0.0

@@ -39,6 +39,9 @@ JOBS = {
         log_level="warning",
         debug=True,
     ),
+    "titan": FtJob(
+        script="", module="torchft_x.compat.titan", script_args=("--module", "a.b", "--config", "c"), run_dir="/r"
+    ),
     "two_lighthouses": FtJob(script="train.py", run_dir="/r", lighthouses=2),
     "external_lighthouse": FtJob(script="train.py", run_dir="/r", lighthouse=("http://node1:29510",), replicas=1),
     "named_resource": FtJob(script="train.py", run_dir="/r", h="aws_p3.2xlarge"),

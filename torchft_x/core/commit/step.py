@@ -113,6 +113,12 @@ class Step:
             f"torn={self.torn}, error={self.error!r})"
         )
 
+    @property
+    def waits_on(self) -> bool:
+        """Steps are dropped for want of groups, up to four times in a second, and this try is none of the first, second,
+        fourth, eighth and so on, which a person may hear of."""
+        return self._too_few & (self._too_few - 1) != 0
+
     # --- a quorum ---------------------------------------------------------------------------------------------------
 
     def ask(self) -> Terms:

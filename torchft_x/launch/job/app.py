@@ -71,14 +71,15 @@ def _lighthouse(job: FtJob) -> FtRole:
 
 
 def _trainer(job: FtJob) -> FtRole:
-    args = ["-m", "torchft_x", "supervise"]
+    args = [*(["-m", "torchft_x.compat"] if job.module else []), "-m", "torchft_x", "supervise"]
     if job.nodes_per_replica == 1:
         args += ["--group", "${replica_id}"]
     else:  # replica k is node k % N of group k // N
         args += ["--replica", "${replica_id}", "--nodes", str(job.nodes_per_replica)]
     args += ["--groups", str(job.replicas), "--workers"]
     args += [",".join(map(str, job.workers_by_group or (job.workers_per_replica,)))]
-    args += ["--max_restarts", str(job.max_restarts), "--run_dir", job.run_dir, "--", job.script, *job.script_args]
+    args += ["--max_restarts", str(job.max_restarts), "--run_dir", job.run_dir]
+    args += ["--", *(["-m", job.module] if job.module else [job.script]), *job.script_args]
     return FtRole(
         name="trainer",
         image=job.image,

@@ -66,12 +66,14 @@ def ft_app(
     debug: bool | str = False,
     extra_roles: Sequence[ExtraRole] = (),
     hooks: Sequence[Hook] = (),
+    module: str = "",
 ) -> specs.AppDef:
     """A fault-tolerant job as a TorchX app: the builder for your own component.
 
-    The parameters are those of the components (docs/components.md), and four more: `resource` (a TorchX resource,
+    The parameters are those of the components (docs/components.md), and five more: `resource` (a TorchX resource,
     instead of h, cpu, gpu and memMB), `workers_by_group` (processes of each, where groups differ in size), `extra_roles`, and `hooks`: functions called once each with the scheduler's name
-    and TorchX's dry-run info, to adjust ``info.request`` after we have; what one returns (None: the same) is submitted.
+    and TorchX's dry-run info, to adjust ``info.request`` after we have; what one returns (None: the same) is submitted; and `module`: a
+    Python module to run in place of a script that was written for torchft (`python -m torchft_x.compat -m MODULE`).
 
     A mistake is one sentence on stderr and `SystemExit` with code 2, which TorchX lets pass.
     """
@@ -82,6 +84,7 @@ def ft_app(
         job = FtJob(
             script=script,
             script_args=tuple(script_args),
+            module=module,
             name=name,
             replicas=replicas,
             workers_per_replica=workers_per_replica,
@@ -140,6 +143,21 @@ def diloco_app(
     return ft_app(script, script_args, env=environ, workers_by_group=settings.islands, **options)
 
 
+def titan_app(
+    script_args: Sequence[str] = (),
+    *,
+    module: str,
+    config: str,
+    env: Mapping[str, str] | None = None,
+    **options: Any,
+) -> specs.AppDef:
+    """torchtitan's train module in `ft_app` (docs/torchtitan.md)."""
+    words = ("--module", module, "--config", config, *script_args)
+    # A thread of pyarrow's would keep a group's next lives from being forked.
+    environ = {"JE_ARROW_MALLOC_CONF": "background_thread:false", **(env or {})}
+    return ft_app("", words, module="torchft_x.compat.titan", env=environ, **options)
+
+
 def lighthouse_app(
     *,
     run_dir: str = "",
@@ -180,7 +198,8 @@ def _warn_of_unused_gpus(job: FtJob) -> None:
 
 def check_here(job: FtJob) -> None:
     """What the job needs of this file system. Raises `ConfigError`."""
-    check_script(job.script)
+    if not job.module:
+        check_script(job.script)
     check_run_dir(job.run_dir)
     for role in job.extra_roles:
         words = role.words(job.python)

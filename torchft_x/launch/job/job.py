@@ -100,11 +100,13 @@ class FtJob:
     """
 
     script: str
-    """Python file each worker runs."""
+    """Python file each worker runs; empty with `module`."""
     run_dir: str
     """Absolute; shared by all processes of the job: address, token, events, logs."""
     script_args: tuple[str, ...] = ()
     """Its arguments. TorchX replaces its macros (``${app_id}`` ...) in them."""
+    module: str = ""
+    """Python module each worker runs in place of a script, where ``import torchft`` brings torchft_x."""
     name: str = "ft"
     """Of the app, as the scheduler shows it."""
     replicas: int = 2
@@ -154,7 +156,7 @@ class FtJob:
     """Called once each with (scheduler, dry-run info), after our own adjustments of the request."""
 
     def __post_init__(self) -> None:
-        if not self.script:
+        if not (self.script or self.module):
             raise ConfigError("--script is empty; name the training script.")
         check_place(self.name, self.run_dir, self.log_level, self.log_format)
         self._check_groups()

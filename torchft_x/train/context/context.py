@@ -79,6 +79,10 @@ class StepLogger(logging.LoggerAdapter[logging.Logger]):
         self._who = who  # "group 1 rank 0"
         self._machine = step
 
+    def isEnabledFor(self, level: int) -> bool:
+        quiet = level <= logging.INFO and self._machine.waits_on
+        return super().isEnabledFor(logging.DEBUG if quiet else level)
+
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         return f"[{self._who}, step {self._machine.state.step}] {msg}", kwargs
 

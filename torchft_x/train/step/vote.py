@@ -5,6 +5,7 @@ They compare results by a `digest`: a number that two tensors share only if thei
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -169,7 +170,8 @@ class StepVote:
         objection = cross_group_vote.objection(least)
         if not objection:
             return ""
-        c.log.error("step %s does not pass: %s", vote.step, objection)
+        level = logging.ERROR if vote.ok else logging.INFO  # our own no is no news to us
+        c.log.log(level, "step %s does not pass: %s", vote.step, objection)
         return f"the groups do not agree: {objection}"
 
 

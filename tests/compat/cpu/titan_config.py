@@ -1,0 +1,44 @@
+"""torchtitan's own fault-tolerant debug model, as a config of one's own: what a CPU can't do is left out.
+
+    python -m torchft_x.compat -m torchtitan.train --module titan_config --config debugmodel --fault_tolerance.replica_id 0 ...
+
+Flex attention would be compiled, which takes minutes; CUDA graphs, the profiler and bfloat16 are for GPUs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from torchtitan.experiments.torchft.llama3.config_registry import llama3_torchft_debugmodel
+from torchtitan.experiments.torchft.trainer import FaultTolerantTrainer
+from torchtitan.models.common.attention import ScaledDotProductAttention
+from torchtitan.tools.profiler import Profiler
+
+
+class Told(FaultTolerantTrainer):
+    """Says at its end what it holds, so that groups can be compared."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(FaultTolerantTrainer.Config):
+        pass
+
+    def close(self) -> None:
+        if hasattr(self, "model_parts"):
+            digest = sum(float(p.full_tensor().detach().double().sum()) for p in self.model_parts[0].parameters())
+            print(f"done at step {self.step}: sum of the weights {digest:.12f}", flush=True)
+        super().close()
+
+
+def debugmodel() -> Told.Config:
+    config = llama3_torchft_debugmodel()
+    assert config.model_spec is not None
+    for layer in config.model_spec.model.layers:
+        layer.attention.inner_attention = ScaledDotProductAttention.Config()
+    config.training.disable_cuda_graphs = True
+    config.training.mixed_precision_param = "float32"
+    config.training.local_batch_size, config.training.seq_len = 2, 64
+    config.profiler = Profiler.Config()
+    config.activation_checkpoint = None
+    config.metrics.disable_color_printing = True
+    config.fault_tolerance.process_group = "gloo"
+    return Told.Config(**{f.name: getattr(config, f.name) for f in fields(config)})

@@ -1,0 +1,65 @@
+"""torchtitan's whole Trainer by `torchx run ./components.py:titan` (docs/torchtitan.md): two groups, one killed, both end equal.
+
+The files of torchtitan are unmodified; tests/compat/cpu gives it a device. Data set and tokenizer are made here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.compat.test_trainers import HOW
+from tests.e2e.jobs import ROOT, WARM, Job, running
+from torchft_x import env
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+CPU = ROOT / "tests/compat/cpu"
+
+
+def trainer(folder: Path, *words: str) -> tuple[list[str], dict[str, str]]:
+    """The command of a job with these arguments of torchtitan's, in `folder`, and its variables."""
+    python = env.read(env.TRAINERS_PYTHON)
+    if python is None:
+        pytest.skip(HOW)
+    if not (folder / "tests").exists():
+        subprocess.run([python, ROOT / "tests/compat/titan_assets.py"], cwd=folder, check=True, timeout=120)
+    command = [python, "-m", "torchx.cli.main", "run", "-s", "local_cwd", f"{ROOT}/components.py:titan"]
+    command += ["--module", "titan_config", "--config", "debugmodel", "--run_dir", str(folder / "run"), "--", *words]
+    return command, {**WARM, "PYTHONPATH": f"{ROOT}:{CPU}", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+
+
+def printed(job: Job, group: int) -> str:
+    """What all lives of a group have printed."""
+    logs = sorted((job.run_dir / "logs").glob(f"group-{group}-attempt-[0-9].log"))
+    return "".join(log.read_text(errors="replace") for log in logs)
+
+
+def step(job: Job, group: int) -> int:
+    """torchtitan's own number of the newest step."""
+    return max([int(n) for n in re.findall(r"step: +(\d+) +loss", printed(job, group))], default=0)
+
+
+@pytest.mark.parametrize("method", ["None", "diloco", "local_sgd"])
+def test_torchtitan_trains_through_a_kill(tmp_path: Path, method: str) -> None:
+    steps = 80
+    command, environ = trainer(
+        tmp_path, "--training.steps", str(steps), "--fault_tolerance.semi_sync_method", method, "--checkpoint.interval", "40",
+        "--fault_tolerance.sync_steps", "4", "--fault_tolerance.num_fragments", "1",
+        "--lr_scheduler.warmup_steps", "0", "--lr_scheduler.min_lr_factor", "1.0",
+    )  # fmt: skip
+    with running(command, tmp_path / "log", tmp_path / "run", cwd=tmp_path, **environ) as job:
+        job.wait_for(lambda: min(step(job, 0), step(job, 1)) >= 10, 120, "both groups train")
+        os.kill(job.worker("torchtitan_ft_1"), signal.SIGKILL)
+        assert job.wait(150) == 0, job.output()[-4000:]
+        ends = [re.findall(rf"done at step {steps}: .*", printed(job, group)) for group in (0, 1)]
+        assert [len(end) for end in ends] == [1, 1]
+        if method == "None":  # groups that train apart need not end at an exchange
+            assert ends[0] == ends[1]
+            assert "rejoined" in job.output()
+    assert (tmp_path / f"outputs/checkpoint/step-{steps}").is_dir()
