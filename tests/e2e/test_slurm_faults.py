@@ -98,6 +98,29 @@ def test_groups_whose_nodes_are_lost_come_back_elsewhere(hosts: SlurmHosts) -> N
     assert said.returncode == 0, said.stdout + said.stderr
 
 
+def test_a_job_goes_through_its_time_limit_and_ends_by_itself(hosts: SlurmHosts) -> None:
+    """All groups are queued again ahead of it, so what they go on from is their last step, saved; and they don't wait for
+    their BeginTime (121 s). Slurm looks at times each half minute."""
+    steps = 1300
+    job = SlurmFtJob(hosts, hosts.folder.parent, groups=2)
+    folder = job.run_dir.parent
+    args = ["--steps", str(steps), "--pace", "0.1", "--checkpoint", str(folder / "saved"), *SMALL]
+    job.submit([*args, "--dump-params", str(folder / "dumps")], cfg={"time": "2", "signal": "B:USR1@10"})
+    job.wait_until_training(2)
+    job.wait_for(
+        lambda: all(job.rows()[f"trainer/{n}"].restarts for n in range(2)), 150, "the time limit of the groups"
+    )
+    assert job.rows()["lighthouse/0"].restarts >= 1  # it was first, so that somebody is there to end their wait
+    job.wait_for(job.over, 400, "the end of the job")
+    assert store.read(job.run_dir).outcome == 0, job.output()
+    for group in "01":
+        mine = [(float(e["t"]), int(e["step"])) for e in commits(job.events()) if str(e.get("group")) == group]
+        assert [step for _, step in mine] == list(range(steps)), f"group {group} has lost or repeated a step"
+        assert max(b - a for (a, _), (b, _) in pairwise(mine)) < 90
+    said = check_params(folder / "dumps")
+    assert said.returncode == 0, said.stdout + said.stderr
+
+
 def supervisors_at_the_lighthouse(job: SlurmFtJob) -> set[str]:
     """Groups; none while it does not answer."""
     try:
