@@ -111,6 +111,16 @@ class Controller:
         for at in range(0, len(wanted), 500):  # a command line has a limit
             self._run(["scancel", *wanted[at : at + 500]])
 
+    def kill(self, job: str) -> None:
+        """Cancel it without the time that Slurm gives it to end (KillWait), so that those of its nodes that live are free at
+        once: with a node that doesn't answer the others would wait for it. Raises `SlurmError`."""
+        try:
+            self._run(["scancel", "--full", "--signal=KILL", job])
+        except SlurmError as e:
+            if e.uncertain:
+                raise
+        self.cancel([job])  # or a job whose script was killed would be requeued; and it may have ended before
+
     def _on(self, job: str, *words: str) -> bool:
         if not re.fullmatch(r"\d+(_\d+)?", job):
             raise SlurmError(f"{job!r} is no job's id.")
