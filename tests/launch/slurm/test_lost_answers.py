@@ -197,16 +197,16 @@ def test_a_lighthouse_that_was_told_to_end_has_given_no_outcome(cluster: Cluster
     assert cluster.cancelled == ["4_0", "4_1"]  # what is queued still has nothing to do
 
 
-def test_a_job_with_a_lost_node_is_killed_and_cancelled(cluster: Cluster) -> None:
-    """Whatever the signal has come to: a killed script alone would be started again by Slurm."""
+def test_a_job_with_a_lost_node_is_told_and_cancelled(cluster: Cluster) -> None:
+    """Whatever the signal has come to."""
     Controller().kill("3_0")
-    assert cluster.cancelled == ["--full", "--signal=KILL", "3_0", "3_0"]
+    assert cluster.cancelled == ["--batch", "--signal=USR2", "3_0", "3_0"]
     cluster.command(
         "scancel",
-        'echo "$@" >> $D/cancelled; [ "$1" != --full ] || { echo "Job/step already completing" >&2; exit 1; }',
+        'echo "$@" >> $D/cancelled; [ "$1" != --batch ] || { echo "Job/step already completing" >&2; exit 1; }',
     )
     Controller().kill("4_0")
-    assert cluster.cancelled[4:] == ["--full", "--signal=KILL", "4_0", "4_0"]
+    assert cluster.cancelled[4:] == ["--batch", "--signal=USR2", "4_0", "4_0"]
 
 
 def test_a_part_whose_time_is_nearly_up_is_submitted_anew_and_ended(cluster: Cluster, tmp_path: Path) -> None:

@@ -112,14 +112,14 @@ class Controller:
             self._run(["scancel", *wanted[at : at + 500]])
 
     def kill(self, job: str) -> None:
-        """Cancel it without the time that Slurm gives it to end (KillWait), so that those of its nodes that live are free at
-        once: with a node that doesn't answer the others would wait for it. Raises `SlurmError`."""
+        """Cancel it, and have its batch script not wait for its nodes (`script`): with one that doesn't answer it would, for as
+        long as Slurm gives it to end (KillWait), and the others would not be free. Raises `SlurmError`."""
         try:
-            self._run(["scancel", "--full", "--signal=KILL", job])
+            self._run(["scancel", "--batch", "--signal=USR2", job])
         except SlurmError as e:
             if e.uncertain:
                 raise
-        self.cancel([job])  # or a job whose script was killed would be requeued; and it may have ended before
+        self.cancel([job])  # a job that has ended by its script would be submitted anew; and it may have ended before
 
     def _on(self, job: str, *words: str) -> bool:
         if not re.fullmatch(r"\d+(_\d+)?", job):

@@ -93,6 +93,7 @@ def render(how: RoleScript) -> str:
             *_watch(how),
             "trap told=1 TERM  # the step is told by Slurm, and ends in good order",
             "trap again USR1",
+            "trap 'told=1; kill -KILL \"$step\"' USR2  # one of its nodes is lost, and srun would wait for it",
             f'srun {" ".join(map(shlex.quote, step))} {log} bash -c "$task" &',
             "step=$!",
             'while wait "$step"; code=$?; [ "$code" -gt 128 ] && kill -0 "$step" 2>/dev/null; do :; done',
