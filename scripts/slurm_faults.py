@@ -1,6 +1,7 @@
 """What a fault on a real Slurm costs: docs/slurm_faults.md.
 
     python scripts/slurm_faults.py [FAULT ...] [--repeat N] [--out docs/bench/slurm.json]
+    python scripts/slurm_faults.py --groups 2 --nodes-per-group 2 power
 
 Three groups and a lighthouse train on five nodes that are network namespaces of this machine, under a Slurm with its own
 times (SlurmdTimeout 300 s, cred_expire 120 s). One fault after the other strikes the same job. Needs root and Slurm's
@@ -33,7 +34,6 @@ from tests.slurm_job import SlurmFtJob, on  # noqa: E402
 from torchft_x.observe.report import commits, workers  # noqa: E402
 
 GROUPS = 3
-NODES = 5
 PACE = 0.1  # seconds of a step
 LIMIT = 180.0  # seconds for a job to be whole again
 _LOOK = 0.05
@@ -42,9 +42,10 @@ _LOOK = 0.05
 class Bench:
     """One job and its cluster."""
 
-    def __init__(self, hosts: SlurmHosts, job: SlurmFtJob) -> None:
+    def __init__(self, hosts: SlurmHosts, job: SlurmFtJob, groups: int) -> None:
         self.hosts = hosts
         self.job = job
+        self.groups = groups
         self.repairs: list[Callable[[], object]] = []  # after a fault, for the next one
         self.faults: dict[str, Callable[[], str]] = {
             "process": self._process,
@@ -52,6 +53,7 @@ class Bench:
             "slurmd": self._slurmd,
             "node down": self._down,
             "power": self._power,
+            "power of the first node": self._power_first,
             "partition": self._partition,
             "lighthouse's node": self._lighthouse,
             "controller restarted": self._controller,
@@ -69,7 +71,7 @@ class Bench:
         if kind == "lighthouse's node":  # all train on without it
             whole = self._served(began)
         time.sleep(2.0)
-        survivors = [str(g) for g in range(GROUPS) if str(g) != struck]
+        survivors = [str(g) for g in range(self.groups) if str(g) != struck]
         found = {
             "fault": kind,
             "pause": round(max(self._pause(g, began) for g in survivors), 2),
@@ -93,25 +95,30 @@ class Bench:
         return "1"
 
     def _slurmd(self) -> str:
-        node = self.job.node("trainer/1")
+        node = self._node()
         self.hosts.kill_slurmd(node)
         self.repairs.append(lambda: self.hosts.restart_slurmd(node))
         return ""
 
     def _down(self) -> str:
-        node = self.job.node("trainer/1")
+        node = self._node()
         self.hosts.set_down(node)
         self.repairs.append(lambda: self._resume(node))
         return "1"
 
     def _power(self) -> str:
-        node = self.job.node("trainer/1")
+        return self._lose(self._node())
+
+    def _power_first(self) -> str:
+        return self._lose(self.job.node("trainer/1"))
+
+    def _lose(self, node: str) -> str:
         self.hosts.lose_power(node)
         self.repairs.append(lambda: self._boot(node))
         return "1"
 
     def _partition(self) -> str:
-        node = self.job.node("trainer/1")
+        node = self._node()
         self.hosts.cut(node)
         self.repairs.append(lambda: self._mend(node))
         return "1"
@@ -128,8 +135,9 @@ class Bench:
         return ""
 
     def _requeued(self) -> str:
-        self.hosts.run("scontrol", "requeue", self.job.rows()["trainer/2"].array)
-        return "2"
+        last = str(self.groups - 1)
+        self.hosts.run("scontrol", "requeue", self.job.rows()[f"trainer/{last}"].array)
+        return last
 
     # --- looks ---------------------------------------------------------------------------------------------------------
 
@@ -139,7 +147,7 @@ class Bench:
         while time.monotonic() < deadline:
             after = since if not struck else self._joined(struck, since)
             for e in commits(self.job.events(), group=struck or None):
-                if float(e["t"]) > after and e.get("participants") == GROUPS:
+                if float(e["t"]) > after and e.get("participants") == self.groups:
                     return float(e["t"])
             time.sleep(_LOOK)
         raise SystemExit(f"not whole after {LIMIT:g} s:\n{self.job.output()}")
@@ -169,6 +177,10 @@ class Bench:
             e.get("event") == "drop" and str(e.get("group")) in survivors and float(e["t"]) > since for e in events
         )
 
+    def _node(self) -> str:
+        """The last one of the group that is struck."""
+        return self.job.rows()["trainer/1"].nodes[-1]
+
     def _address(self) -> str:
         return (self.job.run_dir / "lighthouse").read_text()
 
@@ -187,17 +199,18 @@ class Bench:
         self.hosts.settle(node)
 
 
-def one_job(kinds: list[str]) -> tuple[list[dict[str, Any]], str]:
+def one_job(kinds: list[str], groups: int, nodes: int) -> tuple[list[dict[str, Any]], str]:
     """Every fault once; and what the comparison of all parameters has said."""
     folder = Path(tempfile.mkdtemp(prefix="slurm-"))
     found = []
     try:
-        with slurm_hosts(folder / "c", NODES, stock=True) as hosts:
+        with slurm_hosts(folder / "c", groups * nodes + 2, stock=True) as hosts:
             on(hosts)
-            job = SlurmFtJob(hosts, folder, GROUPS)
+            job = SlurmFtJob(hosts, folder, groups)
             dumps = folder / "dumps"
-            job.submit(["--steps", "1000000", "--pace", str(PACE), "--dump-params", str(dumps), *SMALL], retries=100)
-            bench = Bench(hosts, job)
+            args = ["--steps", "1000000", "--pace", str(PACE), "--dump-params", str(dumps), *SMALL]
+            job.submit(args, retries=100, nodes=nodes)
+            bench = Bench(hosts, job, groups)
             for kind in kinds:
                 found.append(bench.measure(kind))
                 print(json.dumps(found[-1] | {"load": os.getloadavg()[0]}), flush=True)
@@ -225,6 +238,10 @@ def table(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("faults", nargs="*")
+    p.add_argument("--groups", type=int, default=GROUPS)
+    p.add_argument(
+        "--nodes-per-group", type=int, default=1, help="with several, kills of single processes are left out"
+    )
     p.add_argument("--repeat", type=int, default=1)
     p.add_argument("--out", type=Path)
     args = p.parse_args()
@@ -233,14 +250,23 @@ def main() -> None:
         raise SystemExit(sentence)
     rows: list[dict[str, Any]] = []
     checks = []
-    known = list(Bench(None, None).faults)  # type: ignore[arg-type]
+    several = args.nodes_per_group > 1
+    left_out = ("process", "supervisor") if several else ("power of the first node",)
+    known = [kind for kind in Bench(None, None, 0).faults if kind not in left_out]  # type: ignore[arg-type]
     for _ in range(args.repeat):
-        found, said = one_job(args.faults or known)
+        found, said = one_job(args.faults or known, args.groups, args.nodes_per_group)
         rows += found
         checks.append(said)
         print(said, flush=True)
         if args.out is not None:
-            result = {"groups": GROUPS, "pace": PACE, "load": os.getloadavg()[0], "table": table(rows), "runs": rows}
+            result = {
+                "groups": args.groups,
+                "nodes": args.nodes_per_group,
+                "pace": PACE,
+                "load": os.getloadavg()[0],
+                "table": table(rows),
+                "runs": rows,
+            }
             args.out.write_text(json.dumps({**result, "parameters": checks}, indent=1) + "\n")
 
 

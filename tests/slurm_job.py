@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tests.e2e.jobs import ROOT, Events
@@ -15,7 +15,7 @@ from torchft_x import env
 from torchft_x.core.slurm.manifest import Manifest, Part
 from torchft_x.core.slurm.queue import Row
 from torchft_x.core.slurm.state import told
-from torchft_x.launch.slurm import store
+from torchft_x.launch.slurm import options, store
 from torchft_x.launch.slurm.controller import Controller
 from torchft_x.launch.slurm.script import REPLICA, RoleScript, render
 from torchft_x.launch.slurm.submit import submit_parts
@@ -34,8 +34,16 @@ class SlurmFtJob:
         self.controller = Controller()
         self.events = Events(self.run_dir)
 
-    def submit(self, script_args: Sequence[str], *, retries: int = 10, nodes: int = 1, **more: str) -> None:
-        """`more`: variables of the trainers."""
+    def submit(
+        self,
+        script_args: Sequence[str],
+        *,
+        retries: int = 10,
+        nodes: int = 1,
+        cfg: Mapping[str, str] | None = None,
+        **more: str,
+    ) -> None:
+        """`cfg`: as slurm_ft takes it. `more`: variables of the trainers."""
         folder = store.folder(self.run_dir)
         common = {
             env.RUN_DIR: str(self.run_dir),
@@ -53,8 +61,8 @@ class SlurmFtJob:
         trainer = [sys.executable, "-m", "torchft_x", "supervise", *which, *sizes, "--run_dir", str(self.run_dir), "--"]
         trainer += [str(ROOT / "scripts/train_ddp.py"), *script_args]
         roles = [
-            self._role("lighthouse", lighthouse, common, 1),
-            self._role("trainer", trainer, {**common, env.GIVE_UP_CODE: "1", **more}, nodes),
+            self._role("lighthouse", lighthouse, common, 1, cfg or {}),
+            self._role("trainer", trainer, {**common, env.GIVE_UP_CODE: "1", **more}, nodes, cfg or {}),
         ]
         parts = [self._part("lighthouse", 0, 1), *(self._part("trainer", n, nodes) for n in range(self.groups))]
         manifest = Manifest(
@@ -75,7 +83,9 @@ class SlurmFtJob:
         manifest = submit_parts(self.controller, manifest, parts[:1])
         submit_parts(self.controller, manifest, parts[1:], after=manifest.jobs[:1])
 
-    def _role(self, kind: str, command: list[str], environ: dict[str, str], nodes: int) -> RoleScript:
+    def _role(
+        self, kind: str, command: list[str], environ: dict[str, str], nodes: int, cfg: Mapping[str, str]
+    ) -> RoleScript:
         return RoleScript(
             role=kind,
             kind=kind,
@@ -87,7 +97,7 @@ class SlurmFtJob:
             nodes=nodes,
             cpus=1,
             memory=1000,
-            options=("--exclusive",),
+            options=("--exclusive", *options.words(cfg, kind).sbatch),
             python=sys.executable,
         )
 

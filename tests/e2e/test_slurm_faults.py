@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from torchft_x.net import parse_address
 from torchft_x.observe.report import commits
 from torchft_x.rpc.status_query import lighthouse_status
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture
@@ -79,6 +80,7 @@ def test_groups_whose_nodes_are_lost_come_back_elsewhere(hosts: SlurmHosts) -> N
     hosts.resume(nodes["trainer/0"])
     hosts.wait_until_up(nodes["trainer/0"])
     address = (job.run_dir / "lighthouse").read_text()
+    dark = time.time()
     hosts.lose_power(nodes["lighthouse/0"])
     job.wait_for(lambda: supervisors_at_the_lighthouse(job) == {"0", "1"}, 100, "both groups at another lighthouse")
     assert (job.run_dir / "lighthouse").read_text() != address
@@ -86,9 +88,38 @@ def test_groups_whose_nodes_are_lost_come_back_elsewhere(hosts: SlurmHosts) -> N
     moved = time.time()
     job.wait_for(lambda: all(commits_of(job, group, moved) for group in "01"), 60, "both groups to train on")
 
+    for group in "01":  # they train on without it; who waits for its silence to count as an end waits for 5 s
+        times = commits_of(job, group, dark - 1.0)
+        assert max(b - a for a, b in pairwise(times)) < 4.0
+
     hosts.run("scancel", *store.read(job.run_dir).jobs)
     job.wait_for(job.over, 60, "the end of the job")
     said = check_params(dumps)
+    assert said.returncode == 0, said.stdout + said.stderr
+
+
+def test_a_job_goes_through_its_time_limit_and_ends_by_itself(hosts: SlurmHosts) -> None:
+    """All groups are queued again ahead of it, so what they go on from is their last step, saved; and nobody waits for a
+    BeginTime (121 s). Slurm looks at times each half minute."""
+    steps = 1100  # more than fit into the limit
+    job = SlurmFtJob(hosts, hosts.folder.parent, groups=2)
+    folder = job.run_dir.parent
+    args = ["--steps", str(steps), "--pace", "0.15", "--checkpoint", str(folder / "saved"), *SMALL]
+    job.submit([*args, "--dump-params", str(folder / "dumps")], cfg={"time": "3", "signal": "B:USR1@10"})
+    job.wait_until_training(2)
+    groups = store.read(job.run_dir).groups
+    job.wait_for(lambda: all(p.earlier for p in store.read(job.run_dir).groups), 200, "the time limit of the groups")
+    assert store.read(job.run_dir).lighthouses[0].earlier  # it was first
+    job.wait_for(lambda: store.read(job.run_dir).outcome is not None, 300, "the end of the job")
+    assert store.read(job.run_dir).outcome == 0, job.output()
+    events = commits(job.events())
+    for group in groups:  # who leaves first misses the last step that the others save
+        mine = [int(e["step"]) for e in events if str(e.get("group")) == str(group.number)]
+        assert mine == sorted(set(mine)), f"{group.name} has repeated a step"
+    assert {int(e["step"]) for e in events} == set(range(steps))
+    times = sorted(float(e["t"]) for e in events)
+    assert max(b - a for a, b in pairwise(times)) < 110
+    said = check_params(folder / "dumps")
     assert said.returncode == 0, said.stdout + said.stderr
 
 

@@ -65,13 +65,16 @@ class GroupNode:
         self.endurance = QuorumDeadline(clock.read(world.now))
         self.ranks = [RankNode(self, r, process) for r, process in enumerate(self.processes)]
         self.hub = Hub(self)
-        self.uplink = Uplink(world, self.processes[0], self, on_pong=self._on_pong)
+        self.uplink = Uplink(world, self.processes[0], self, on_pong=self._on_pong, eager=self._goes_on_alone)
         self.last_revoked: gm.PushRevoked | None = None  # repeated to a rank whose watch starts late
         self._calls: dict[int, int] = {}  # open calls -> group rank
         self._exit_code = 0
 
     def __repr__(self) -> str:
         return f"<{self.replica_id} {self.machine!r}>"
+
+    def _goes_on_alone(self) -> bool:
+        return self.machine.goes_on_alone(self.process.clock.read(self.world.now))
 
     def _on_pong(self, sent_at: float) -> None:
         self.feed(gm.PongArrived(sent_at))

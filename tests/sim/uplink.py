@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 MISSED_PINGS = 5  # as rpc.transport.streams.session has it
+EAGER_PINGS = 2  # as many as its EAGER_LOOKS last, about
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ class Uplink:
         owner: Owner,
         *,
         on_pong: Callable[[float], None] | None = None,
+        eager: Callable[[], bool] = lambda: False,
     ) -> None:
         self.world = world
         self.process = process  # whose connection this is
@@ -66,6 +68,7 @@ class Uplink:
         self.standing = False  # the welcome has come
         self.others_train = False  # as the newest welcome said
         self._owner = owner
+        self._eager = eager  # whether the owner would go on at once without a session
         self._on_pong = on_pong  # told when the answered ping was sent, on the process's clock
         self._pinged: deque[float] = deque()  # when the unanswered ones of this session were
         config = world.config
@@ -176,7 +179,7 @@ class Uplink:
     def _beat(self, stream: Stream, welcome: Welcome) -> None:
         if stream is not self.stream:
             return
-        if self._silent >= welcome.pings:
+        if self._silent >= welcome.pings or (self._silent >= EAGER_PINGS and self._eager()):
             stream.finish(self.process, "the lighthouse was silent for too long")
             self._end("it was silent for too long")
             return

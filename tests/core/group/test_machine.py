@@ -692,3 +692,44 @@ def test_a_hello_says_all_of_it() -> None:
     assert (said.life, said.boot_id, said.quorum) == (Life(2, 5.0, "t"), "boot", held)
     assert said.granted_through == 9
     assert 0 < said.lease_left <= held.lease
+
+
+class TestGoesOnAlone:
+    """R16: whether a silent lighthouse is all that keeps it."""
+
+    def group(self, *, healing: bool = False, runs_on: bool = True) -> Group:
+        """At the end of its grant, at step 5 of a quorum that began at 4."""
+        config = GroupConfig(
+            replica_id=NAME, address="http://g", store_address="g-store", library=OURS, runs_on=runs_on
+        )
+        group = Group(config, 0.0)
+        group.handle(SessionUp(), 0.0)
+        group.handle(Ask(1, 0, State(4, 3)), 0.0)
+        other = State(2, 1) if healing else State(4, 3)
+        held = quorum(member(NAME, State(4, 3)), member("h:1", other), id=7, granted_through=5, lease=30.0)
+        group.handle(QuorumArrived(held), 0.0)
+        group.handle(Vote(2, 0, 4, 7, True), 0.0)
+        return group
+
+    def test_while_its_join_only_wants_more_steps(self) -> None:
+        group = self.group()
+        assert not group.goes_on_alone(0.5)  # it computes
+        assert joins(group.handle(Ask(3, 0, State(5, 7)), 1.0))
+        assert group.goes_on_alone(1.5)
+        assert not group.goes_on_alone(30.5)  # the lease has ended
+        (answer,) = of(AnswerQuorum, group.handle(SessionDown("silent"), 2.0))
+        assert answer.calls == (3,)
+        assert not group.goes_on_alone(2.5)
+
+    @pytest.mark.parametrize("fields", [{"reason": JoinReason.FAILED}, {"torn": True}, {"commit_failures": 1}])
+    def test_not_if_it_needs_the_lighthouse(self, fields: dict[str, Any]) -> None:
+        group = self.group()
+        group.handle(Ask(3, 0, State(5, 7), **fields), 1.0)
+        assert not group.goes_on_alone(1.5)
+        assert not of(AnswerQuorum, group.handle(SessionDown("silent"), 2.0))
+
+    @pytest.mark.parametrize("how", [{"healing": True}, {"runs_on": False}])
+    def test_not_where_each_step_needs_it(self, how: dict[str, bool]) -> None:
+        group = self.group(**how)
+        group.handle(Ask(3, 0, State(5, 7)), 1.0)
+        assert not group.goes_on_alone(1.5)

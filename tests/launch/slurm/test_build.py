@@ -16,6 +16,7 @@ from torchft_x.errors import ConfigError
 from torchft_x.launch.job.build import ft_app
 from torchft_x.launch.slurm import options
 from torchft_x.launch.slurm.build import Request, arrays, build
+from torchft_x.launch.slurm.options import seconds
 from torchft_x.launch.slurm.script import REPLICA, RoleScript, array_range, render, submission
 
 SCRIPT = Path(__file__).parents[3] / "scripts/train_ddp.py"
@@ -68,6 +69,26 @@ def test_every_option_becomes_a_word_of_sbatch() -> None:
     assert not {"--exclusive", "--gres=gpu:h100:8", "--constraint=c"} & set(lighthouse)
     assert "--array=0-2%2" in directives(str(found))
     assert '--comment="torchft_x:ddp-x:TICKET:/shared/run a # b"' in directives(str(found))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("3", 180), ("1:30", 90), ("4:00:00", 14400), ("1-0", 86400), ("1-2:30", 95400), ("0-0:0:5", 5), ("0", None),
+        ("UNLIMITED", None), ("", None), ("1:2:3:4", None),
+    ],
+)  # fmt: skip
+def test_times_are_read_as_sbatch_reads_them(text: str, expected: int | None) -> None:
+    assert seconds(text) == expected
+
+
+@pytest.mark.parametrize(("time", "signal"), [("3:59", "B:USR1@60"), ("3", "B:USR1"), ("2", "B:USR1@1")])
+def test_a_limit_that_comes_before_a_part_gets_anywhere_is_refused(time: str, signal: str) -> None:
+    """The lighthouse would be queued again as soon as it runs."""
+    with pytest.raises(ConfigError, match=f"-cfg time={time},signal={signal}: .*give at least [34] min"):
+        request(time=time, signal=signal)
+    for enough, other in (("4", "B:USR1@60"), ("1", "TERM@30"), ("UNLIMITED", "B:USR1@60"), ("", "B:USR1@60")):
+        assert request(time=enough, signal=other).roles
 
 
 def test_containers_are_asked_of_pyxis() -> None:

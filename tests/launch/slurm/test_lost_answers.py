@@ -195,3 +195,32 @@ def test_a_lighthouse_that_was_told_to_end_has_given_no_outcome(cluster: Cluster
     assert commands.end(str(tmp_path / "run"), 0, Controller()) == 0
     assert store.read(tmp_path / "run").outcome == 0
     assert cluster.cancelled == ["4_0", "4_1"]  # what is queued still has nothing to do
+
+
+def test_a_job_with_a_lost_node_is_told_and_cancelled(cluster: Cluster) -> None:
+    """Whatever the signal has come to."""
+    Controller().kill("3_0")
+    assert cluster.cancelled == ["--batch", "--signal=USR2", "3_0", "3_0"]
+    cluster.command(
+        "scancel",
+        'echo "$@" >> $D/cancelled; [ "$1" != --batch ] || { echo "Job/step already completing" >&2; exit 1; }',
+    )
+    Controller().kill("4_0")
+    assert cluster.cancelled[4:] == ["--batch", "--signal=USR2", "4_0", "4_0"]
+
+
+def test_a_part_whose_time_is_nearly_up_is_submitted_anew_and_ended(cluster: Cluster, tmp_path: Path) -> None:
+    """Not requeued, which is to wait for a BeginTime; and once, whoever asks again."""
+    launch(request(tmp_path), Controller())
+    run_dir = str(tmp_path / "run")
+    for _ in range(2):
+        assert commands.main("slurm-again", [run_dir, "trainer", "1", "4_1"]) == 0
+    assert store.read(run_dir).jobs == ("3_0", "4_0", "5_1")
+    assert store.read(run_dir).parts[2].earlier == ("4_1",)
+    assert cluster.cancelled == ["4_1"]
+    cluster.command("sbatch", "echo 'sbatch: error: QOSMaxSubmitJobPerUserLimit' >&2; exit 1")
+    assert commands.main("slurm-again", [run_dir, "trainer", "0", "4_0"]) == 1  # the script requeues itself
+    assert store.read(run_dir).jobs == ("3_0", "4_0", "5_1")
+    commands.cancel(run_dir, Controller())
+    assert commands.main("slurm-again", [run_dir, "trainer", "0", "4_0"]) == 0  # not once more
+    assert store.read(run_dir).jobs == ("3_0", "4_0", "5_1")

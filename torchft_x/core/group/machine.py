@@ -400,15 +400,22 @@ class Group:
         self._at.note("The grant that answers the join can't be used: the group asks again.")
         return self._send_join(now)
 
-    def _run_on(self, now: float) -> list[GroupEffect]:
-        """The grant was extended, or the session is gone: does that answer a join that only asked for more?"""
+    def goes_on_alone(self, now: float) -> bool:
+        """Whether it waits for the lighthouse, and would go on at once without a session (R16)."""
+        return self._session and self._only_wants_more and self._hold.usable(now)
+
+    @property
+    def _only_wants_more(self) -> bool:
+        """Whether ranks wait, and their join asks for nothing but more steps in the quorum in hand."""
         join = self._join
         plain = join is not None and join.reason in (JoinReason.BOUNDARY, JoinReason.HEALED)
         if join is None or not plain or not self._config.runs_on or not self._asks:
-            return []
-        if join.member.torn or join.member.commit_failures or not self._settled:
-            return []
-        if not self._hold.allows(self._state.step + 1, now, connected=self._session):
+            return False
+        return not (join.member.torn or join.member.commit_failures) and self._settled
+
+    def _run_on(self, now: float) -> list[GroupEffect]:
+        """The grant was extended, or the session is gone: does that answer a join that only asked for more?"""
+        if not self._only_wants_more or not self._hold.allows(self._state.step + 1, now, connected=self._session):
             return []
         self._cleared = self._state
         self._at.enter(Phase.IN_QUORUM, f"The group goes on in its quorum, through step {self._hold.granted_through}.")

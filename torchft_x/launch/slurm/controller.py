@@ -95,6 +95,16 @@ class Controller:
         for at in range(0, len(wanted), 500):  # a command line has a limit
             self._run(["scancel", *wanted[at : at + 500]])
 
+    def kill(self, job: str) -> None:
+        """Cancel it, and have its batch script not wait for its nodes (`script`): with one that doesn't answer it would, for as
+        long as Slurm gives it to end (KillWait), and the others would not be free. Raises `SlurmError`."""
+        try:
+            self._run(["scancel", "--batch", "--signal=USR2", job])
+        except SlurmError as e:
+            if e.uncertain:
+                raise
+        self.cancel([job])  # a job that has ended by its script would be submitted anew; and it may have ended before
+
     def _on(self, job: str, *words: str) -> bool:
         if not re.fullmatch(r"\d+(_\d+)?", job):
             raise SlurmError(f"{job!r} is no job's id.")

@@ -38,6 +38,8 @@ OPTIONS: dict[str, tuple[type, str]] = {
 """By name: its type, and help."""
 _ALL = ("account", "qos", "time", "reservation", "exclude", "mail-user", "mail-type")  # every part's, as they are
 _AHEAD = 60  # seconds
+_EARLY = 60  # seconds; Slurm may send a signal so much earlier
+_WORTH = 60  # seconds that a part must have for itself, or it would be queued again and again before it gets anywhere
 _GROUPS = ("constraint", "nodelist", "signal")
 _OURS = {"array", "job-name", "comment", "output", "error", "requeue", "no-requeue", "open-mode", "parsable", "wrap", "ntasks",
          "nodes", "chdir", "export", "export-file", "wait", "test-only", "hold", "ntasks-per-node"}  # fmt: skip
@@ -92,10 +94,41 @@ def check(cfg: Mapping[str, Any], nodes: int) -> None:
         raise ConfigError(f"-cfg array_limit={limit}: at least one group must be able to run.")
     if cfg.get("container-mounts") and not cfg.get("container-image"):
         raise ConfigError("-cfg container-mounts is for -cfg container-image, which is not given.")
+    _check_time(str(cfg.get("time") or ""), str(cfg.get("signal") or ""))
     for name in OPTIONS:
         value = cfg.get(name)
         if isinstance(value, str) and re.search(r"[\x00-\x1f]", value):
             raise ConfigError(f"-cfg {name}: the value holds a control character.")
+
+
+def _check_time(text: str, signal: str) -> None:
+    """That all parts get somewhere before they are queued again ahead of their limit."""
+    ahead = signal.partition("@")[2] or "60"
+    limit = seconds(text)
+    if limit is None or not _is_requeue_signal(signal) or not ahead.isdecimal():
+        return
+    least = int(ahead) + _AHEAD + _EARLY + _WORTH
+    if limit < least:
+        raise ConfigError(
+            f"-cfg time={text},signal={signal}: the lighthouse is queued again up to {least - _WORTH} s ahead of the limit, so "
+            f"it would never run for long; give at least {-(-least // 60)} minutes, or fewer seconds."
+        )
+
+
+def seconds(text: str) -> int | None:
+    """Of a time as sbatch takes it: minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S. None: no limit, or nothing that it takes."""
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text.strip())
+    if found is None:
+        return None
+    days, *rest = (None if part is None else int(part) for part in found.groups())
+    numbers = [part for part in rest if part is not None]
+    if days is not None:
+        hours, minutes, secs = (*numbers, 0, 0)[:3]
+    elif len(numbers) == 3:
+        hours, minutes, secs = numbers
+    else:
+        (minutes, secs), hours = (*numbers, 0)[:2], 0
+    return (((days or 0) * 24 + hours) * 60 + minutes) * 60 + secs or None
 
 
 def _ahead(text: str) -> str:

@@ -88,11 +88,12 @@ def render(how: RoleScript) -> str:
             f"exec {' '.join(map(_quote, how.command))}",
             "TORCHFT_X_TASK",
             "told=",
-            'again() { told=1; echo "$me: Slurm\'s time is nearly up; it is queued again"; scontrol requeue "$me"; }',
+            *_again(how),
             *_fence(how),
             *_watch(how),
             "trap told=1 TERM  # the step is told by Slurm, and ends in good order",
             "trap again USR1",
+            "trap 'told=1; kill -KILL \"$step\"' USR2  # one of its nodes is lost, and srun would wait for it",
             f'srun {" ".join(map(shlex.quote, step))} {log} bash -c "$task" &',
             "step=$!",
             'while wait "$step"; code=$?; [ "$code" -gt 128 ] && kill -0 "$step" 2>/dev/null; do :; done',
@@ -113,6 +114,16 @@ def _fence(how: RoleScript) -> list[str]:
     return [
         f'export TORCHFT_X_FENCE_FILE={file} TORCHFT_X_FENCE="$me-r$attempt"',
         'echo "$TORCHFT_X_FENCE" > "$TORCHFT_X_FENCE_FILE.$me" && mv "$TORCHFT_X_FENCE_FILE.$me" "$TORCHFT_X_FENCE_FILE"',
+    ]
+
+
+def _again(how: RoleScript) -> list[str]:
+    """A job of its own, which has no BeginTime: who was requeued waits for somebody to end it, and all may be queued again at
+    the same moment."""
+    words = " ".join(map(shlex.quote, [how.python, "-m", "torchft_x", "slurm-again", how.run_dir, how.role]))
+    return [
+        'again() { told=1; echo "$me: Slurm\'s time is nearly up; it is queued again"; '
+        f'{words} "$number" "$me" || scontrol requeue "$me"; }}'
     ]
 
 

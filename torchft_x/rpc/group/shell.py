@@ -127,6 +127,7 @@ class GroupShell:
             down=self._session_down,
             refused=self._session_refused,
             pinged=self._on_ping,
+            eager=self._goes_on_alone,
         )
         self._ping = ping = pb.Up(ping=pb.Ping()).SerializeToString()
         method = f"/{grpc_options.SESSION}/Session"
@@ -406,6 +407,10 @@ class GroupShell:
             return rhythm(down.welcome)
         self._session_message(data)
         raise RefusedError("The lighthouse answered hello with something else; is it another program?")
+
+    def _goes_on_alone(self) -> bool:
+        with self._lock:
+            return self._machine.goes_on_alone(time.monotonic())
 
     def _on_ping(self) -> None:
         """A ping is sent, or a pause, which is answered likewise."""

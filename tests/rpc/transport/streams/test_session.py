@@ -69,6 +69,7 @@ class Owner:
         silence: float = 60.0,
         others: tuple[int, ...] = (),
         moved: Server | None = None,
+        eager: bool = False,
     ) -> None:
         self.log: list[str] = []
         self.errors: list[TorchftXError] = []
@@ -80,6 +81,7 @@ class Owner:
             message=lambda data: self.log.append(data.decode()),
             down=lambda reason: self.log.append(f"down: {reason}"),
             refused=self.errors.append,
+            eager=lambda: eager,
         )
         first, *more = (Address("127.0.0.1", p) for p in (port, *others))
         seek = None if moved is None else lambda: [Address("127.0.0.1", moved.port)] if moved.port else []
@@ -166,6 +168,20 @@ def test_an_idle_session_is_pinged_and_a_silent_one_given_up(server: Server) -> 
     server.mode = "echo"
     wait_for(lambda: owner.log.count("up") >= 2, what="the next session")
     owner.close()
+
+
+def test_who_would_go_on_without_it_gives_a_silent_one_up_early(server: Server) -> None:
+    """The other one waits for as long as the lighthouse says: 60 s here."""
+    hasty, patient = Owner(server.port, eager=True), Owner(server.port)
+    wait_for(lambda: hasty.log[:1] == patient.log[:1] == ["up"], what="both sessions")
+    server.mode = "silent"
+    hasty.send(b"more?")
+    patient.send(b"more?")
+    wait_for(lambda: any("down: it was silent for" in x for x in hasty.log), what="the silence to be noticed")
+    assert not any("down" in x for x in patient.log)
+    server.mode = "echo"
+    hasty.close()
+    patient.close()
 
 
 def test_one_that_can_not_be_reached_is_left_at_once(server: Server) -> None:

@@ -83,7 +83,11 @@ class Errands:
         new = now.part(part.role, part.number)
         off = f", not on {', '.join(action.exclude)}" if action.exclude else ""
         self._speaker.say(f"{part.name}: {action.why}; submitted anew as job {new.job if new else '?'}{off}")
-        if part.job != SUBMITTING:
+        if part.job == SUBMITTING:
+            return
+        if action.exclude and part.nodes > 1:
+            self._controller.kill(part.job)
+        else:
             self._controller.cancel([part.job])
 
     def _submitted(self, manifest: Manifest, part: Part, exclude: Sequence[str]) -> Manifest:

@@ -36,6 +36,10 @@ WELCOME_TIMEOUT = 5.0
 _SEEK_TIMEOUT = 2.0  # seconds
 MISSED_PINGS = 5
 """So many pings in a row, at the least, without a word from the other side: the stream is broken, whatever TCP says."""
+LOOKS = 3
+"""In the time from one ping to the next. At a look that finds something unanswered another ping is sent."""
+EAGER_LOOKS = 5
+"""So many in a row that find something unanswered are enough for an owner that would go on at once without the other side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,11 @@ class Keepalive:
     def pings(self) -> int:
         """So many without an answer are too many."""
         return max(MISSED_PINGS, round(self.limit / self.ping))
+
+    @property
+    def look(self) -> float:
+        """Seconds from one look at what is unanswered to the next."""
+        return self.ping / LOOKS
 
 
 def rhythm(welcome: pb.Welcome) -> Keepalive:
@@ -76,6 +85,8 @@ class StreamCallbacks:
     """The lighthouse won't have us (token, version, ...). It isn't tried again."""
     pinged: Callable[[], None] = lambda: None
     """A ping is on its way."""
+    eager: Callable[[], bool] = lambda: False
+    """Whether the owner waits for the other side, and would go on at once without a session."""
 
 
 class ReconnectingStream:
@@ -106,7 +117,8 @@ class ReconnectingStream:
         self._task: asyncio.Task[None] | None = None  # the connection keeper
         self._closing = False  # no session is opened any more
         self._sent = 0  # messages given to the present session; tells the pinger whether we were idle
-        self._silent = 0  # pings sent since the other side was last heard
+        self._answered = 0  # of these, when the other side was last heard
+        self._silent = 0  # looks since then that found something unanswered
         self._hung: str | None = None  # why we gave the present session up, if we did
         self._has_stood = False  # a session, with any of the list
         self.away_since: float | None = time.monotonic()  # when the last session ended; None while one stands
@@ -228,13 +240,13 @@ class ReconnectingStream:
                 return
             beat = self._callbacks.welcome(first)
             outbox = self._outbox = Outbox(call.write)
-            self.away_since, self._sent, self._silent = None, 0, 0
+            self.away_since, self._sent, self._answered, self._silent = None, 0, 0, 0
             self.wander.up()
             self._has_stood = True
             helpers = [asyncio.ensure_future(_write(call, outbox)), asyncio.ensure_future(self._beat(call, beat))]
             self._callbacks.up()
             while (data := await call.read()) is not grpc.aio.EOF:
-                self._silent = 0
+                self._answered, self._silent = self._sent, 0
                 self._callbacks.message(data)
             await _check_end(call, what)
         except grpc.RpcError as e:
@@ -251,18 +263,23 @@ class ReconnectingStream:
             await channel.close()
 
     async def _beat(self, call: Any, beat: Keepalive) -> None:
-        """Ping when idle. Counted in own ticks, so that a starved process doesn't blame the lighthouse."""
-        sent = self._sent
+        """Ping when idle, and at each look while nothing is heard. Counted in own looks, so that a starved process doesn't
+        blame the lighthouse."""
+        sent, idle = self._sent, 0
         while True:
-            await asyncio.sleep(beat.ping)
-            if self._silent >= beat.pings:
-                self._hung = f"it was silent for {beat.limit:g} s"
-                call.cancel()
-                return
-            if self._sent == sent:
+            await asyncio.sleep(beat.look)
+            idle = idle + 1 if self._sent == sent else 0
+            if self._sent > self._answered:
+                self._silent += 1
+                enough = self._silent >= EAGER_LOOKS and self._callbacks.eager()
+                if enough or self._silent >= beat.pings * LOOKS:
+                    self._hung = f"it was silent for {self._silent * beat.look:.3g} s"
+                    call.cancel()
+                    return
+            if self._sent > self._answered or idle >= LOOKS:
                 self._callbacks.pinged()
                 self.send(self._ping)
-                self._silent += 1
+                idle = 0
             sent = self._sent
 
 
