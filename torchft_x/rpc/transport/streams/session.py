@@ -37,7 +37,7 @@ _SEEK_TIMEOUT = 2.0  # seconds
 MISSED_PINGS = 5
 """So many pings in a row, at the least, without a word from the other side: the stream is broken, whatever TCP says."""
 LOOKS = 3
-"""In the time from one ping to the next. At a look that finds something unanswered another ping is sent."""
+"""In the time from one ping to the next."""
 EAGER_LOOKS = 5
 """So many in a row that find something unanswered are enough for an owner that would go on at once without the other side."""
 
@@ -263,20 +263,22 @@ class ReconnectingStream:
             await channel.close()
 
     async def _beat(self, call: Any, beat: Keepalive) -> None:
-        """Ping when idle, and at each look while nothing is heard. Counted in own looks, so that a starved process doesn't
-        blame the lighthouse."""
+        """Ping when idle, and while nothing is heard: at each look if the owner would rather go on, else as often as when idle.
+        Counted in own looks, so that a starved process doesn't blame the lighthouse."""
         sent, idle = self._sent, 0
         while True:
             await asyncio.sleep(beat.look)
             idle = idle + 1 if self._sent == sent else 0
+            due = idle >= LOOKS
             if self._sent > self._answered:
                 self._silent += 1
-                enough = self._silent >= EAGER_LOOKS and self._callbacks.eager()
-                if enough or self._silent >= beat.pings * LOOKS:
+                eager = self._callbacks.eager()
+                if self._silent >= (EAGER_LOOKS if eager else beat.pings * LOOKS):
                     self._hung = f"it was silent for {self._silent * beat.look:.3g} s"
                     call.cancel()
                     return
-            if self._sent > self._answered or idle >= LOOKS:
+                due = eager or due or self._silent % LOOKS == 0
+            if due:
                 self._callbacks.pinged()
                 self.send(self._ping)
                 idle = 0
