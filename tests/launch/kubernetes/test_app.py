@@ -152,12 +152,14 @@ def test_the_token_is_only_in_the_secret_and_new_for_each_job(monkeypatch: pytes
 
 def test_only_the_job_s_pods_reach_it_unless_its_lighthouse_is_another_s() -> None:
     own, other = render(hsdp()), render(hsdp(lighthouse="http://10.0.0.1:29510"))
-    (policy,) = (o for o in own if o["kind"] == "NetworkPolicy")
+    policy, of_page = (o for o in own if o["kind"] == "NetworkPolicy")
     job = {"matchLabels": {"app.kubernetes.io/instance": "ft-1a2b3c4d"}}
     assert policy["spec"]["podSelector"] == job
     (lighthouse,) = pods(own, "lighthouse")
     page = lighthouse["containers"][0]["readinessProbe"]["httpGet"]["port"]
-    assert policy["spec"]["ingress"] == [{"from": [{"podSelector": job}]}, {"ports": [{"port": page}]}]
+    assert policy["spec"]["ingress"] == [{"from": [{"podSelector": job}]}]
+    assert of_page["spec"]["podSelector"] == {"matchLabels": {**job["matchLabels"], "torchft-x/role": "lighthouse"}}
+    assert of_page["spec"]["ingress"] == [{"ports": [{"port": page}]}]
     assert not [o for o in other if o["kind"] == "NetworkPolicy"]
     assert not [o for o in render(hsdp(), Wishes(network_policy=False)) if o["kind"] == "NetworkPolicy"]
 

@@ -61,3 +61,8 @@ def part(app: str, role: str, replica: int) -> str:
 def service(app: str) -> str:
     """Of the Service that leads to the lighthouse."""
     return f"{app}-lighthouse"
+
+
+def page(app: str) -> str:
+    """Of the NetworkPolicy of the lighthouse's page."""
+    return f"{app}-page"

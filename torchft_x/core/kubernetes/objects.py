@@ -37,7 +37,7 @@ def render(app: str, pods: Sequence[PodFacts], wishes: Wishes, token: str | None
         at = next(i for i, pod in enumerate(pods) if pod.part is lighthouse)
         objects = [jobs.pop(at), headless, _service(app, lighthouse)]
         if wishes.network_policy:
-            objects.append(_policy(app, lighthouse))
+            objects += _policies(app, lighthouse)
     if lighthouse is not None and lighthouse.config:
         groups = dict.fromkeys(pod.part.group for pod in pods if pod.part.group)
         objects.insert(1, _object("ConfigMap", "v1", app, app, data={scale.FILE: scale.text(groups)}))
@@ -91,13 +91,17 @@ def _service(app: str, lighthouse: Part) -> Json:
     return _object("Service", "v1", names.service(app), app, spec={"selector": selector, "ports": ports})
 
 
-def _policy(app: str, lighthouse: Part) -> Json:
+def _policies(app: str, lighthouse: Part) -> list[Json]:
     """The page, which needs a token for all but reading, is for the API server, too, whose address nobody knows here."""
 
     def pods() -> Json:  # each time anew: YAML would write the second one as a reference
         return {"matchLabels": {names.INSTANCE: app}}
 
+    def policy(name: str, selector: Json, ingress: Json) -> Json:
+        spec = {"podSelector": selector, "policyTypes": ["Ingress"], "ingress": [ingress]}
+        return _object("NetworkPolicy", "networking.k8s.io/v1", name, app, spec=spec)
+
+    served = pods()
+    served["matchLabels"][names.ROLE] = names.label(lighthouse.role)
     page = {"ports": [{"port": lighthouse.ports[0] + PAGE_BESIDE}]}
-    ingress = [{"from": [{"podSelector": pods()}]}, page]
-    spec = {"podSelector": pods(), "policyTypes": ["Ingress"], "ingress": ingress}
-    return _object("NetworkPolicy", "networking.k8s.io/v1", app, app, spec=spec)
+    return [policy(app, pods(), {"from": [{"podSelector": pods()}]}), policy(names.page(app), served, page)]
