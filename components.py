@@ -295,6 +295,7 @@ def titan(
     gpu: int = 0,
     memMB: int = 4096,
     log_level: str = "info",
+    log_format: str = "text",
     debug: str = "False",
 ) -> specs.AppDef:
     """torchtitan's fault-tolerant training (its train module and its config), unmodified, on torchft_x.
@@ -323,6 +324,7 @@ def titan(
         gpu: accelerators of one group, on each of its nodes
         memMB: memory of one group in MiB, on each of its nodes
         log_level: debug, info, warning or error
+        log_format: text, or json for a log collector: one object a line
         debug: True or False; True: much is logged, by PyTorch and NCCL as well
     """
     return titan_app(
@@ -347,6 +349,7 @@ def titan(
         gpu=gpu,
         memMB=memMB,
         log_level=log_level,
+        log_format=log_format,
         debug=debug,
     )
 
