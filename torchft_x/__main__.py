@@ -52,7 +52,7 @@ _COMMANDS = {  # in which module, by which function, and what that is told befor
     "cancel": "launch.job_commands:main cancel",
     "scale": "launch.job_commands:main scale",
     "log": "launch.kubernetes.commands:main log",
-    "slurm-again": "launch.slurm.commands:main slurm-again",
+    "slurm-again": "launch.slurm.watch.again:main slurm-again",
     "slurm-end": "launch.slurm.commands:main slurm-end",
     "slurm-watch": "launch.slurm.watch.watcher:main slurm-watch",
     "keep-job": "launch.keeper.commands:main keep-job",

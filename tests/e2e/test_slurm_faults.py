@@ -101,14 +101,14 @@ def test_groups_whose_nodes_are_lost_come_back_elsewhere(hosts: SlurmHosts) -> N
 def test_a_job_goes_through_its_time_limit_and_ends_by_itself(hosts: SlurmHosts) -> None:
     """All groups are queued again ahead of it, so what they go on from is their last step, saved; and nobody waits for a
     BeginTime (121 s). Slurm looks at times each half minute."""
-    steps = 1100  # more than fit into the limit
+    steps = 1500  # more than fit into the limit
     job = SlurmFtJob(hosts, hosts.folder.parent, groups=2)
     folder = job.run_dir.parent
     args = ["--steps", str(steps), "--pace", "0.15", "--checkpoint", str(folder / "saved"), *SMALL]
-    job.submit([*args, "--dump-params", str(folder / "dumps")], cfg={"time": "3", "signal": "B:USR1@10"})
+    job.submit([*args, "--dump-params", str(folder / "dumps")], cfg={"time": "4", "signal": "B:USR1@30"})
     job.wait_until_training(2)
     groups = store.read(job.run_dir).groups
-    job.wait_for(lambda: all(p.earlier for p in store.read(job.run_dir).groups), 200, "the time limit of the groups")
+    job.wait_for(lambda: all(p.earlier for p in store.read(job.run_dir).groups), 260, "the time limit of the groups")
     assert store.read(job.run_dir).lighthouses[0].earlier  # it was first
     job.wait_for(lambda: store.read(job.run_dir).outcome is not None, 300, "the end of the job")
     assert store.read(job.run_dir).outcome == 0, job.output()

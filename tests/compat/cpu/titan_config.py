@@ -8,6 +8,7 @@ Flex attention would be compiled, which takes minutes; CUDA graphs, the profiler
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 from torchtitan.experiments.torchft.llama3.config_registry import llama3_torchft_debugmodel
 from torchtitan.experiments.torchft.trainer import FaultTolerantTrainer
@@ -16,17 +17,28 @@ from torchtitan.tools.profiler import Profiler
 
 
 class Told(FaultTolerantTrainer):
-    """Says at its end what it holds, so that groups can be compared."""
+    """Says what it holds after each step that has changed what the groups share, so that they can be compared."""
 
     @dataclass(kw_only=True, slots=True)
     class Config(FaultTolerantTrainer.Config):
         pass
 
+    def train_step(self, *args: Any, **kwargs: Any) -> Any:
+        manager = self.ft_manager.manager
+        before = manager.current_step()
+        result = super().train_step(*args, **kwargs)
+        if manager.current_step() != before:
+            print(f"shared at {manager.current_step()}: {self._digest()}", flush=True)
+        return result
+
     def close(self) -> None:
         if hasattr(self, "model_parts"):
-            digest = sum(float(p.full_tensor().detach().double().sum()) for p in self.model_parts[0].parameters())
-            print(f"done at step {self.step}: sum of the weights {digest:.12f}", flush=True)
+            print(f"done at step {self.step}: sum of the weights {self._digest()}", flush=True)
         super().close()
+
+    def _digest(self) -> str:
+        total = sum(float(p.full_tensor().detach().double().sum()) for p in self.model_parts[0].parameters())
+        return f"{total:.12f}"
 
 
 def debugmodel() -> Told.Config:

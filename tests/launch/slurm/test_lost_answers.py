@@ -18,6 +18,7 @@ from torchft_x.launch.slurm.build import Request, build
 from torchft_x.launch.slurm.controller import Controller, SlurmError
 from torchft_x.launch.slurm.launch import launch
 from torchft_x.launch.slurm.look import Looker
+from torchft_x.launch.slurm.watch import again
 
 SCRIPT = Path(__file__).parents[3] / "scripts/train_ddp.py"
 # what sbatch reads, as rows of squeue that have just been queued
@@ -214,13 +215,13 @@ def test_a_part_whose_time_is_nearly_up_is_submitted_anew_and_ended(cluster: Clu
     launch(request(tmp_path), Controller())
     run_dir = str(tmp_path / "run")
     for _ in range(2):
-        assert commands.main("slurm-again", [run_dir, "trainer", "1", "4_1"]) == 0
+        assert again.main("", [run_dir, "trainer", "1", "4_1", "0"]) == 0
     assert store.read(run_dir).jobs == ("3_0", "4_0", "5_1")
     assert store.read(run_dir).parts[2].earlier == ("4_1",)
     assert cluster.cancelled == ["4_1"]
     cluster.command("sbatch", "echo 'sbatch: error: QOSMaxSubmitJobPerUserLimit' >&2; exit 1")
-    assert commands.main("slurm-again", [run_dir, "trainer", "0", "4_0"]) == 1  # the script requeues itself
+    assert again.main("", [run_dir, "trainer", "0", "4_0", "0"]) == 1  # the script requeues itself
     assert store.read(run_dir).jobs == ("3_0", "4_0", "5_1")
     commands.cancel(run_dir, Controller())
-    assert commands.main("slurm-again", [run_dir, "trainer", "0", "4_0"]) == 0  # not once more
+    assert again.main("", [run_dir, "trainer", "0", "4_0", "0"]) == 0  # not once more
     assert store.read(run_dir).jobs == ("3_0", "4_0", "5_1")

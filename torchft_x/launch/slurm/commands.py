@@ -17,7 +17,7 @@ from torchft_x.core.slurm.state import told
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.slurm import look, store
 from torchft_x.launch.slurm.controller import Controller, SlurmError
-from torchft_x.launch.slurm.submit import SupersededError, read_script, submit_parts, take_back
+from torchft_x.launch.slurm.submit import read_script, submit_parts, take_back
 from torchft_x.observe.events import EventLog
 
 MOST = 4096
@@ -33,9 +33,6 @@ def main(command: str, argv: list[str]) -> int:
     try:
         if command == "slurm-end":
             return end_of_cancelled(argv[0]) if argv[1] == "cancelled" else end(argv[0], int(argv[1]), Controller())
-        if command == "slurm-again":
-            run_dir, role, number, job = argv
-            return again(run_dir, role, int(number), job, Controller())
         return _cancel(argv) if command == "cancel" else _scale(argv)
     except TorchftXError as e:
         print(f"torchft_x {command}: {e}", file=sys.stderr)
@@ -198,18 +195,4 @@ def end_of_cancelled(run_dir: str) -> int:
         events.close()
     except OSError as e:
         raise ConfigError(f"the end can't be written in {run_dir} ({e.strerror}).") from None
-    return 0
-
-
-def again(run_dir: str, role: str, number: int, job: str, controller: Controller) -> int:
-    """The time of this job is nearly up: its part is submitted anew, and then it is cancelled, so that it ends in good order."""
-    manifest = store.read(run_dir)
-    part = manifest.part(role, number)
-    if manifest.cancelled or manifest.outcome is not None or part is None or part.gone or part.job != job:
-        return 0  # over, or somebody else is in its place
-    try:
-        submit_parts(controller, manifest, [part])
-    except SupersededError:
-        return 0
-    controller.cancel([job])
     return 0

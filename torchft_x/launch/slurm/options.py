@@ -132,7 +132,7 @@ def seconds(text: str) -> int | None:
 
 
 def _ahead(text: str) -> str:
-    """The lighthouse is queued again a minute before the groups: whoever watches ends the others' wait, so one must remain."""
+    """The lighthouse is queued again a minute before the groups: it must hear that they leave."""
     name, _, seconds = text.partition("@")
     return f"{name}@{int(seconds or 60) + _AHEAD}" if not seconds or seconds.isdecimal() else text
 

@@ -120,10 +120,12 @@ def _fence(how: RoleScript) -> list[str]:
 def _again(how: RoleScript) -> list[str]:
     """A job of its own, which has no BeginTime: who was requeued waits for somebody to end it, and all may be queued again at
     the same moment."""
+    said = next((option.partition("@")[2] for option in how.options if option.startswith("--signal=")), "")
+    ahead = said if said.isdecimal() else "60"
     words = " ".join(map(shlex.quote, [how.python, "-m", "torchft_x", "slurm-again", how.run_dir, how.role]))
     return [
         'again() { told=1; echo "$me: Slurm\'s time is nearly up; it is queued again"; '
-        f'{words} "$number" "$me" || scontrol requeue "$me"; }}'
+        f'{words} "$number" "$me" {ahead} || scontrol requeue "$me"; }}'
     ]
 
 

@@ -21,7 +21,7 @@ from torchft_x.core.slurm import actions as a
 from torchft_x.core.slurm.manifest import Manifest
 from torchft_x.core.slurm.restart import Restarts
 from torchft_x.core.slurm.turn import Turn
-from torchft_x.errors import AddressError, TorchftXError
+from torchft_x.errors import AddressError, TorchftXError, UnreachableError
 from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.controller import Controller
 from torchft_x.launch.slurm.watch.errands import Errands, Speaker
@@ -138,19 +138,25 @@ class Watcher:
         return True
 
     def _heard(self, manifest: Manifest) -> a.Heard | None:
-        """From the lighthouse that serves."""
-        why = "no address is written down yet"
-        for address in lighthouses(self._run_dir):
-            try:
-                token = env.read_token_file(manifest.token_file, manifest.token_file)
-                found = a.heard_from(lighthouse_status(address, token, _ANSWER))
-            except (TorchftXError, ValueError) as e:
-                why = str(e)
-                continue
-            self._speaker.fine("lighthouse")
-            return found
-        self._speaker.trouble("lighthouse", f"the lighthouse does not answer: {why}")
-        return None
+        try:
+            found = ask(manifest)
+        except TorchftXError as e:
+            self._speaker.trouble("lighthouse", f"the lighthouse does not answer: {e}")
+            return None
+        self._speaker.fine("lighthouse")
+        return found
+
+
+def ask(manifest: Manifest) -> a.Heard:
+    """The lighthouse that serves. Raises `TorchftXError`: none does."""
+    why = "no address is written down yet"
+    for address in lighthouses(Path(manifest.run_dir)):
+        try:
+            token = env.read_token_file(manifest.token_file, manifest.token_file)
+            return a.heard_from(lighthouse_status(address, token, _ANSWER))
+        except (TorchftXError, ValueError) as e:
+            why = str(e)
+    raise UnreachableError(why)
 
 
 def _read_json(path: Path) -> Any:

@@ -1,0 +1,59 @@
+"""``torchft_x slurm-again RUN_DIR ROLE NUMBER JOB SECONDS``: what a batch script does ahead of its time limit."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from torchft_x.errors import TorchftXError
+from torchft_x.launch.slurm import store
+from torchft_x.launch.slurm.controller import Controller
+from torchft_x.launch.slurm.submit import SupersededError, submit_parts
+from torchft_x.launch.slurm.watch.watcher import ask
+
+_BEHIND = 5.0  # seconds in which a lighthouse that was told at the same moment has gone
+_SPARE = 5.0  # seconds for what comes after the wait
+_LOOK = 1.0
+
+
+def main(_command: str, argv: list[str]) -> int:
+    """The exit code; what fails is one sentence and 1."""
+    run_dir, role, number, job, seconds = argv
+    try:
+        return again(run_dir, role, int(number), job, float(seconds), Controller())
+    except TorchftXError as e:
+        print(f"torchft_x slurm-again: {e}", file=sys.stderr)
+        return 1
+
+
+def again(run_dir: str, role: str, number: int, job: str, left: float, controller: Controller) -> int:
+    """The time of this job is up in `left` seconds: its part is submitted anew, and then it is cancelled, so that it ends in good
+    order. A group waits until a lighthouse serves which hears that it leaves: who has left unheard may still have committed a
+    step, and the job's next start would wait until it is known to have ended.
+    """
+    if role == "trainer":
+        _until_served(run_dir, left)
+    manifest = store.read(run_dir)
+    part = manifest.part(role, number)
+    if manifest.cancelled or manifest.outcome is not None or part is None or part.gone or part.job != job:
+        return 0  # over, or somebody else is in its place
+    try:
+        submit_parts(controller, manifest, [part])
+    except SupersededError:
+        return 0
+    controller.cancel([job])
+    return 0
+
+
+def _until_served(run_dir: str, left: float) -> None:
+    until = time.monotonic() + left - _SPARE
+    manifest = store.read(run_dir)
+    if not manifest.own_lighthouse:
+        return
+    time.sleep(max(0.0, min(_BEHIND, until - time.monotonic())))
+    while time.monotonic() < until:
+        try:
+            ask(manifest)
+            return
+        except TorchftXError:
+            time.sleep(_LOOK)
