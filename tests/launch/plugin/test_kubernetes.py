@@ -36,7 +36,7 @@ def say(line: str, *words: str, home: Path, code: int = 0) -> str:
 def test_a_dry_run_needs_no_cluster(line: str, tmp_path: Path) -> None:
     out = say(line, *_RUN, "-cfg", "node_selector=pool:gpus,zone:b,ttl=60,queue=team", "--dryrun", *_JOB, home=tmp_path)
     objects = list(yaml.safe_load_all(out[out.index("apiVersion:") :]))
-    kinds = ["Job", "Secret", "Service", "Service", "NetworkPolicy", "Job", "Job"]
+    kinds = ["Job", "Secret", "ConfigMap", "Service", "Service", "NetworkPolicy", "NetworkPolicy", "Job", "Job"]
     assert [o["kind"] for o in objects] == kinds
     assert objects[-1]["spec"]["template"]["spec"]["nodeSelector"] == {"pool": "gpus", "zone": "b"}
     assert objects[0]["spec"]["ttlSecondsAfterFinished"] == 60
