@@ -24,6 +24,11 @@ class FaultTolerantStrategy(SingleDeviceStrategy):
 
     def setup(self, trainer) -> None:
         super().setup(trainer)
+        if getattr(self.precision_plugin, "scaler", None) is not None:
+            raise ValueError(
+                "16-mixed needs a gradient scaler, which may skip a step that the other groups wait for, and whose state a "
+                "group that comes back would lack: use bf16-mixed."
+            )
         (optimizer,) = self.optimizers
         plain = optimizer.step
         self.manager = Manager(
@@ -90,6 +95,8 @@ class Regression(lightning.LightningModule):
 def main() -> None:
     p = argparse.ArgumentParser()
     p.add_argument("--steps", type=int, default=300)
+    p.add_argument("--precision", default="32-true", help="or bf16-mixed")
+    p.add_argument("--compile", action="store_true", help="the model, by torch.compile")
     args = p.parse_args()
     torch.manual_seed(0)
     x = torch.randn(4096, 8, generator=torch.Generator().manual_seed(0))
@@ -98,11 +105,11 @@ def main() -> None:
     sampler = DistributedSampler(data, group, groups, group_rank=0, num_replicas=1)
     strategy = FaultTolerantStrategy(args.steps)
     trainer = lightning.Trainer(
-        strategy=strategy, max_epochs=-1, accumulate_grad_batches=2, gradient_clip_val=1.0, use_distributed_sampler=False,
+        strategy=strategy, precision=args.precision, max_epochs=-1, accumulate_grad_batches=2, gradient_clip_val=1.0, use_distributed_sampler=False,
         logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
     model = Regression()
-    trainer.fit(model, DataLoader(data, batch_size=16, sampler=sampler))
+    trainer.fit(torch.compile(model) if args.compile else model, DataLoader(data, batch_size=16, sampler=sampler))
     digest = sum(float(p.detach().double().sum()) for p in model.parameters())
     print(f"done at step {strategy.manager.current_step()}: sum of the weights {digest:.12f}", flush=True)
 

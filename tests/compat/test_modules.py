@@ -32,9 +32,9 @@ def test_every_name_is_there(module: str) -> None:
 
 def test_a_name_that_we_lack_says_why() -> None:
     assert not {name for name in LACKING if name in TREE}
-    made = importlib.import_module("torchft_x.compat.manager")
-    with pytest.raises(AttributeError, match=r"no torchft.manager._ManagedWork: Manager.allreduce returns"):
-        getattr(made, "_ManagedWork")  # noqa: B009
+    made = importlib.import_module("torchft_x.compat.device_mesh")
+    with pytest.raises(AttributeError, match=r"no torchft.device_mesh.ManagedDeviceMesh: ft_init_device_mesh makes"):
+        getattr(made, "ManagedDeviceMesh")  # noqa: B009
     with pytest.raises(AttributeError, match="has no attribute 'Nonsense'"):
         getattr(made, "Nonsense")  # noqa: B009
 
