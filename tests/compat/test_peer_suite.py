@@ -25,7 +25,7 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Suite:
     [
         ("coordination_test.py", 1),
         ("ddp_test.py", 4),
-        ("managed_work_test.py", 4),
+        ("_test/managed_work_test.py", 4),
         ("lighthouse_test.py", 3),
         ("manager_integ_test.py", 5),
         ("reconfigure_test.py", 3),

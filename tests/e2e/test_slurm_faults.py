@@ -90,7 +90,7 @@ def test_groups_whose_nodes_are_lost_come_back_elsewhere(hosts: SlurmHosts) -> N
 
     for group in "01":  # they train on without it; who waits for its silence to count as an end waits for 5 s
         times = commits_of(job, group, dark - 1.0)
-        assert max(b - a for a, b in pairwise(times)) < 4.0
+        assert max(b - a for a, b in pairwise(times)) < scaled(4.0)
 
     hosts.run("scancel", *store.read(job.run_dir).jobs)
     job.wait_for(job.over, 60, "the end of the job")
