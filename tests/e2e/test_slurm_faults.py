@@ -58,8 +58,8 @@ def test_groups_whose_nodes_are_lost_come_back_elsewhere(hosts: SlurmHosts) -> N
     first = store.read(job.run_dir).group("1")
     assert first is not None
 
-    lost = time.time()
     hosts.lose_power(nodes["trainer/1"])
+    lost = time.time()  # not before: it may commit until then
     job.wait_for(lambda: len(commits_of(job, "1", lost)) > 10, 100, "group 1 after its node has lost its power")
     back = commits_of(job, "1", lost)[0]
     assert job.node("trainer/1") == spare

@@ -249,6 +249,7 @@ def test_a_source_that_is_killed_in_the_middle(store: dist.TCPStore) -> None:
         "from torchft_x.comm.gloo.group import ProcessGroupGloo\n"
         "from torchft_x.transfer import PGTransport\n"
         f"group = ProcessGroupGloo({WAIT}, host='127.0.0.1')\n"
+        "print('imported', flush=True)\n"
         f"group.configure({address!r}, 'source', 0, 2, 1)\n"
         "state = {'a': torch.ones(1 << 20), 'b': torch.ones(1 << 25)}\n"
         "send = group.send\n"
@@ -262,6 +263,8 @@ def test_a_source_that_is_killed_in_the_middle(store: dist.TCPStore) -> None:
     source = subprocess.Popen([sys.executable, "-W", "ignore", "-c", script], stdout=subprocess.PIPE, text=True)
     group = ProcessGroupGloo(WAIT, host="127.0.0.1")
     try:
+        assert source.stdout is not None
+        assert source.stdout.readline() == "imported\n"  # which takes longer on a busy machine than a meeting may
         group.configure(address, "destination", 1, 2, 1)
 
         def kill() -> None:
