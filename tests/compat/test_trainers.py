@@ -30,10 +30,6 @@ TITAN = ("-m", "torchft_x.compat", str(ROOT / "tests/compat/titan.py"))
     [
         pytest.param((str(EXAMPLES / "train_transformers.py"),), 250, "'loss'", id="transformers"),
         pytest.param((str(EXAMPLES / "train_lightning.py"),), 250, "step 20:", id="lightning"),
-        pytest.param((str(EXAMPLES / "train_transformers.py"), "--bf16"), 250, "'loss'", id="transformers-bf16"),
-        pytest.param(
-            (str(EXAMPLES / "train_lightning.py"), "--precision", "bf16-mixed"), 250, "step 20:", id="lightning-bf16"
-        ),
         pytest.param((*TITAN, "none"), 300, "step 5:", id="torchtitan-fsdp"),
         pytest.param((*TITAN, "diloco"), 40, "step 5:", id="torchtitan-diloco"),
         pytest.param((*TITAN, "local_sgd"), 40, "step 5:", id="torchtitan-local_sgd"),
