@@ -60,7 +60,7 @@ class Uplink:
         owner: Owner,
         *,
         on_pong: Callable[[float], None] | None = None,
-        eager: Callable[[], bool] = lambda: False,
+        eager: Callable[[], bool] | None = None,
     ) -> None:
         self.world = world
         self.process = process  # whose connection this is
@@ -68,7 +68,7 @@ class Uplink:
         self.standing = False  # the welcome has come
         self.others_train = False  # as the newest welcome said
         self._owner = owner
-        self._eager = eager  # whether the owner would go on at once without a session
+        self._eager = eager  # None: never; whether the owner would go on at once without a session
         self._on_pong = on_pong  # told when the answered ping was sent, on the process's clock
         self._pinged: deque[float] = deque()  # when the unanswered ones of this session were
         config = world.config
@@ -179,7 +179,7 @@ class Uplink:
     def _beat(self, stream: Stream, welcome: Welcome) -> None:
         if stream is not self.stream:
             return
-        if self._silent >= welcome.pings or (self._silent >= EAGER_PINGS and self._eager()):
+        if self._silent >= welcome.pings or (self._eager is not None and self._silent >= EAGER_PINGS and self._eager()):
             stream.finish(self.process, "the lighthouse was silent for too long")
             self._end("it was silent for too long")
             return
