@@ -27,7 +27,7 @@ from tests.compat.test_titan import printed, step, trainer  # noqa: E402
 from tests.e2e.jobs import Job, running  # noqa: E402
 
 METHODS = {"None": "gradients averaged in each step", "local_sgd": "LocalSGD", "diloco": "DiLoCo"}
-CALM, KILLED, GRID, TEXT = "#1b6ec2", "#c0392b", "#e4e4e4", "#222"
+CALM, KILLED, GRID = "#1b6ec2", "#c0392b", "#e4e4e4"
 
 
 def main() -> int:

@@ -1,5 +1,5 @@
-"""``torchft_x cancel RUN_DIR`` and ``scale RUN_DIR --replicas N`` for a job of slurm_ft; and what its batch scripts run:
-``slurm-end``, its lighthouse's last act, and ``slurm-again``, ahead of the time limit."""
+"""``torchft_x cancel RUN_DIR`` and ``scale RUN_DIR --replicas N`` for a job of slurm_ft; and ``slurm-end``, its
+lighthouse's last act."""
 
 from __future__ import annotations
 

@@ -400,8 +400,7 @@ class BaseSupervisor:
             self._say(f"{self.config.name} stops: {stop.sentence}")
 
     def _say(self, text: str) -> None:
-        labels = self._labels(self.role)
-        line = text if labels is None else log_lines.as_json(text, "info", **labels)
+        line = log_lines.line(text, environ=self._environ, role=self.role, **self._event_fields())
         if self._life is not None:
             self._life.relay.say(line)
         else:
