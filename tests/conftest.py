@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.matrix.places import Workshop
+from tests.nightly import replaced_by
 from tests.util import scaled
 from torchft_x import env
 
@@ -45,8 +46,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             )
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """A test's own limit is a deadline as any other: the environment's factor stretches it."""
+    for item in items:
+        if replaced_by(item.nodeid) is not None:
+            item.add_marker("nightly")
     if not config.pluginmanager.hasplugin("timeout"):
         return
     default = float(config.getini("timeout"))
