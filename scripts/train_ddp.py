@@ -46,6 +46,7 @@ from torchft_x import (  # noqa: E402
     DistributedDataParallel,
     Manager,
     Optimizer,
+    defer_compiler_import,
     describe_data,
     env,
     errors,
@@ -355,6 +356,7 @@ def train(args: argparse.Namespace) -> bool:
     """Whether training has come to its end."""
     group, rank = env.read(env.REPLICA_GROUP_ID, "0"), env.read_int("RANK", 0)
     attempt = env.read_int(env.ATTEMPT, 0)  # how often this group was started before
+    defer_compiler_import()  # nothing is compiled here: half of a start
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
     device = local_device(args.device)

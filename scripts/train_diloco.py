@@ -52,6 +52,7 @@ from torchft_x import (  # noqa: E402  # fmt: skip
     LocalSGD,
     Manager,
     ShardedState,
+    defer_compiler_import,
     describe_data,
     env,
     errors,
@@ -124,6 +125,7 @@ def train(args: argparse.Namespace, ft: FaultTolerance) -> bool:
     group, rank, ranks = str(ft.replica_id), env.read_int("RANK", 0), env.read_int("WORLD_SIZE", 1)
     group = env.read(env.REPLICA_GROUP_ID, group)
     attempt = env.read_int(env.ATTEMPT, 0)  # how often this group was started before
+    defer_compiler_import()  # nothing is compiled here: half of a start
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
 

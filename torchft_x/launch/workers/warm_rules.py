@@ -13,7 +13,6 @@ from torchft_x import env
 TORCH = (
     "torch",
     "torch.distributed",
-    "torch._dynamo",  # every optimizer imports it when it is made: a second
     "torch.distributed.fsdp",
     "torch.distributed.checkpoint",
     "torch.distributed.elastic.multiprocessing.errors",
@@ -22,6 +21,8 @@ TORCH = (
     "torch.utils.data",
 )
 """Imported by the warm parent of every group."""
+DEFERRED = "torchft_x.train.lazy_compiler"
+"""Before these: what only one in many scripts needs is loaded by its workers."""
 OURS = tuple(f"torchft_x.{name}" for name in ("train", "train.manager", "train.ddp", "train.optim", "train.data"))
 OURS += ("torchft_x.observe", "torchft_x.rpc.group.server", "torchft_x.transfer", "torchft_x.comm", "fsspec")
 

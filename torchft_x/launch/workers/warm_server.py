@@ -46,6 +46,8 @@ def preload(script: str) -> list[str]:
     named = env.read(env.WARM_IMPORTS)
     theirs = _installed(script) if named is None else [n.strip() for n in named.split(",") if n.strip()]
     failed = []
+    with contextlib.suppress(Exception):  # the script may say it better, too
+        importlib.import_module(warm_rules.DEFERRED).defer_compiler_import()
     for name in (*warm_rules.TORCH, *warm_rules.OURS, *theirs):
         try:
             with warnings.catch_warnings():
