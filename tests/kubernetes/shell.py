@@ -55,10 +55,10 @@ class Shell:
         """Who may nothing."""
         self.kubeconfig = self.here(self.space.cluster.kubeconfig_of("guest", ""))
 
-    def allow_guest(self, rules: int = 99) -> None:
-        """What docs/kubernetes.md says is enough, or the first rules of it."""
+    def allow_guest(self, rules: int = 99, *, sets: bool = False) -> None:
+        """What docs/kubernetes.md says is enough, or the first rules of it; `sets`: also for JobSets."""
         group = "rbac.authorization.k8s.io"
-        role = rights.role()
+        role = rights.role(sets=sets)
         self.space.cluster.api.post(self.space.at(f"{group}/v1/roles"), {**role, "rules": role["rules"][:rules]})
         guest = {"kind": "User", "name": "guest", "apiGroup": group}
         ref = {"kind": "Role", "name": "torchft-x", "apiGroup": group}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from torchx.specs import AppDef
+
 from torchft_x.launch.job.build import diloco_app, ft_app, lighthouse_app
 from torchft_x.launch.kubernetes import options
 from torchft_x.launch.kubernetes.app import request
@@ -22,8 +24,13 @@ def rendered() -> dict[str, str]:
         "diloco": diloco_app("train.py", name="diloco", gpu=1, **job),
         "lighthouse": lighthouse_app(name="lighthouse", token_file="/run/token/token", min_replicas=1, **image),
     }
-    wishes = options.wishes(options.run_opts().resolve({}))
-    return {name: as_yaml(request(app, "1a2b3c4d", wishes, "nvidia.com/gpu")) for name, app in apps.items()}
+
+    def text(app: AppDef, **cfg: str) -> str:
+        wishes = options.wishes(options.run_opts().resolve(cfg))
+        return as_yaml(request(app, "1a2b3c4d", wishes, "nvidia.com/gpu"))
+
+    found = {name: text(app) for name, app in apps.items()}
+    return {**found, "hsdp-jobset": text(apps["hsdp"], backend="jobset", queue="team")}
 
 
 def main() -> None:

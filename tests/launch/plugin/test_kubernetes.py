@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from tests.core.kubernetes.test_state import job
+from tests.launch.kubernetes.answering import Asked, answering
 from tests.launch.lines import BOTH, ROOT, environment, interpreter
 from tests.util import scaled
 
@@ -40,6 +44,41 @@ def test_a_dry_run_needs_no_cluster(line: str, tmp_path: Path) -> None:
     assert [o["kind"] for o in objects] == kinds
     assert objects[-1]["spec"]["template"]["spec"]["nodeSelector"] == {"pool": "gpus", "zone": "b"}
     assert objects[0]["spec"]["ttlSecondsAfterFinished"] == 60
+
+
+@pytest.mark.parametrize("line", BOTH)
+def test_groups_as_jobsets_are_shown_without_a_cluster(line: str, tmp_path: Path) -> None:
+    out = say(line, *_RUN, "-cfg", "backend=jobset,queue=team", "--dryrun", *_JOB, home=tmp_path)
+    objects = list(yaml.safe_load_all(out[out.index("apiVersion:") :]))
+    assert [o["kind"] for o in objects][-2:] == ["JobSet", "JobSet"]
+    assert objects[-1]["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
+    said = say(line, *_RUN, "-cfg", "backend=volcano", "--dryrun", *_JOB, home=tmp_path, code=2)
+    assert "-cfg backend=volcano: it must be job or jobset" in said
+
+
+@pytest.mark.parametrize("line", BOTH)
+def test_a_job_of_another_context_is_found_by_its_handle(line: str, tmp_path: Path) -> None:
+    (tmp_path / ".kube").mkdir()
+    config = tmp_path / ".kube/config"
+
+    def answer(asked: Asked) -> tuple[int, Any]:
+        if asked.method == "POST":
+            return 201, {"metadata": {"name": asked.body["metadata"]["name"], "uid": "u"}}
+        found = [job("lighthouse", end="Complete")] if asked.path.partition("?")[0].endswith("/jobs") else []
+        return 200, {"items": found}
+
+    with answering(answer, config) as asked:
+        found = json.loads(config.read_text())
+        found["clusters"].append({"name": "away", "cluster": {"server": "http://127.0.0.1:9"}})
+        found["contexts"][0]["name"] = "over/there"
+        found["contexts"].append({"name": "away", "context": {"cluster": "away", "user": "u"}})
+        config.write_text(json.dumps({**found, "current-context": "away"}))
+        said = say(line, *_RUN, "-cfg", "context=over/there", *_JOB, home=tmp_path)
+        handle = next(word for word in said.split() if word.startswith("kubernetes_ft://"))
+        assert handle.endswith("@over%2Fthere")
+        assert "State: SUCCEEDED" in say(line, "status", handle, home=tmp_path)
+        assert "can't be reached" in say(line, "status", handle.partition("@")[0], home=tmp_path, code=2)
+    assert "POST" in {a.method for a in asked}
 
 
 @pytest.mark.parametrize("line", BOTH)

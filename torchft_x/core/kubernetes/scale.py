@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchft_x.core.job.kept_groups import render
-from torchft_x.core.kubernetes import names
+from torchft_x.core.kubernetes import names, sets
 from torchft_x.core.kubernetes.parts import LIGHTHOUSE, TRAINER
 from torchft_x.core.kubernetes.pod import REPLICA
 from torchft_x.core.messages.job import GroupsChanged
@@ -30,12 +30,15 @@ _OVER = ("Complete", "Failed")
 
 @dataclass(frozen=True)
 class Change:
-    """`groups`: that the job shall have. `new`: Jobs to be made; `going`: names of Jobs to be deleted. `before`: groups."""
+    """`groups`: that the job shall have. `new`: Jobs to be made; `going`: names of Jobs to be deleted. `before`: groups.
+    `kind`: JobSet where groups are such.
+    """
 
     groups: tuple[str, ...]
     new: tuple[Json, ...]
     going: tuple[str, ...]
     before: int
+    kind: str = "Job"
 
 
 def text(groups: Iterable[str]) -> str:
@@ -43,13 +46,20 @@ def text(groups: Iterable[str]) -> str:
     return render(GroupsChanged(tuple(groups)))
 
 
-def change(app: str, jobs: Sequence[Mapping[str, Any]], wanted: int) -> Change:
-    """`jobs`: all of the job, as the API server gives them. Raises `ConfigError` where it can't have so many groups."""
+def change(
+    app: str, jobs: Sequence[Mapping[str, Any]], wanted: int, groups: Sequence[Mapping[str, Any]] = ()
+) -> Change:
+    """`jobs`, and `groups` where these are JobSets: all of the job, as the API server gives them. Raises `ConfigError` where
+    it can't have so many groups.
+    """
+    jobs = sets.as_jobs(jobs, groups)
     trainers = [job for job in jobs if _label(job, names.ROLE) == TRAINER]
     _check(app, jobs, trainers, wanted)
     there: dict[int, list[Mapping[str, Any]]] = {}
     for job in trainers:
         there.setdefault(int(_label(job, names.GROUP)), []).append(job)
+    if groups:
+        return _of_sets(app, groups, wanted)
     pattern = there[min(there)]
     new = [
         replica_job(app, pattern[0], number * len(pattern) + node, number, wanted)
@@ -61,25 +71,57 @@ def change(app: str, jobs: Sequence[Mapping[str, Any]], wanted: int) -> Change:
     return Change(tuple(str(n) for n in range(wanted)), tuple(new), tuple(going), len(there))
 
 
+def _of_sets(app: str, groups: Sequence[Mapping[str, Any]], wanted: int) -> Change:
+    there = {int(_label(found, names.GROUP)): found for found in groups}
+    pattern = there[min(there)]
+    new = tuple(_set(app, pattern, number, wanted) for number in range(wanted) if number not in there)
+    going = tuple(str(there[number]["metadata"]["name"]) for number in sorted(there) if number >= wanted)
+    return Change(tuple(str(n) for n in range(wanted)), new, going, len(there), sets.KIND)
+
+
+def _set(app: str, pattern: Mapping[str, Any], group: int, groups: int) -> Json:
+    """The JobSet of another group, with the pattern's owner."""
+    spec = copy.deepcopy(dict(pattern["spec"]))
+    spec.pop("suspend", None)
+    nodes = spec["replicatedJobs"]
+    for node, replicated in enumerate(nodes):
+        labels = replicated["template"]["metadata"]["labels"]
+        labels |= {names.REPLICA: str(group * len(nodes) + node), names.GROUP: str(group)}
+        _renumber(app, replicated["template"]["spec"]["template"], labels, groups)
+    metadata = pattern["metadata"]
+    made = _metadata(names.part(app, TRAINER, group), {**metadata["labels"], names.GROUP: str(group)}, metadata)
+    return {"apiVersion": sets.VERSION, "kind": sets.KIND, "metadata": made, "spec": spec}
+
+
 def replica_job(app: str, pattern: Mapping[str, Any], replica: int, group: int, groups: int) -> Json:
     """The Job of another replica of the pattern's role, as it is to be made; with the pattern's owner."""
-    metadata, role = pattern["metadata"], _label(pattern, names.ROLE)
+    metadata = pattern["metadata"]
     own = {names.REPLICA: str(replica), names.GROUP: str(group)}
     spec = copy.deepcopy(dict(pattern["spec"]))
     for made_there in ("selector", "manualSelector", "suspend"):
         spec.pop(made_there, None)
-    template = spec["template"]
+    _renumber(app, spec["template"], own, groups)
+    name = names.part(app, _label(pattern, names.ROLE), replica)
+    made = _metadata(name, {**metadata["labels"], **own}, metadata)
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": made, "spec": spec}
+
+
+def _renumber(app: str, template: Json, own: Mapping[str, str], groups: int) -> None:
+    """A pod's template becomes that of the replica which `own`, its labels, says."""
     labels = {n: v for n, v in template["metadata"]["labels"].items() if n not in _MADE_THERE}
-    template["metadata"] = {**template["metadata"], "labels": {**labels, **own}}
+    labels |= {n: own[n] for n in (names.REPLICA, names.GROUP)}
+    template["metadata"] = {**template["metadata"], "labels": labels}
     template["metadata"].pop("creationTimestamp", None)
-    template["spec"]["hostname"] = names.part(app, role, replica)
+    role = labels[names.ROLE]
+    template["spec"]["hostname"] = names.part(app, role, int(own[names.REPLICA]))
     for container in template["spec"]["containers"]:
         if container["name"] == role:
             container["command"] = _of_groups(container["command"], groups)
-    made: Json = {"name": names.part(app, role, replica), "labels": {**metadata["labels"], **own}}
-    if metadata.get("ownerReferences"):
-        made["ownerReferences"] = list(metadata["ownerReferences"])
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": made, "spec": spec}
+
+
+def _metadata(name: str, labels: Json, pattern: Mapping[str, Any]) -> Json:
+    owners = pattern.get("ownerReferences")
+    return {"name": name, "labels": labels, **({"ownerReferences": list(owners)} if owners else {})}
 
 
 _MADE_THERE = (

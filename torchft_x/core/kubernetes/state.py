@@ -136,6 +136,8 @@ def _no_pod(job: Json) -> str:
     if (job.get("spec") or {}).get("suspend"):
         queue = _label(job, names.QUEUE)
         return f"it waits in the queue {queue}" if queue else "its Job is suspended"
+    if "name" not in _meta(job):
+        return f"the JobSet {_label(job, names.SET)} has made no Job yet (kubectl describe jobset says why)"
     return "its pod is not there yet (a quota? kubectl describe job says it)"
 
 

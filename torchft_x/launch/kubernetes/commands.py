@@ -25,7 +25,7 @@ def _cancel(argv: list[str]) -> int:
     parser = Parser(prog="torchft_x cancel", description="End a job of kubernetes_ft: all its objects are removed.")
     parser.add_argument("job", help="kubernetes_ft://NAMESPACE/APP")
     handle = parse(parser.parse_args(argv).job)
-    if not jobs.cancel(Cluster(namespace=handle.namespace), handle.app):
+    if not jobs.cancel(Cluster(handle.context, handle.namespace), handle.app):
         raise ConfigError(f"there is no job {handle.app}.")
     print(f"The job {handle.app} is removed.")
     return 0
@@ -39,7 +39,7 @@ def _scale(argv: list[str]) -> int:
     parser.add_argument("--replicas", type=int, required=True, help="groups that it shall have")
     args = parser.parse_args(argv)
     handle = parse(args.job)
-    made = scale.resize(Cluster(namespace=handle.namespace), handle.app, args.replicas)
+    made = scale.resize(Cluster(handle.context, handle.namespace), handle.app, args.replicas)
     print(f"The job {handle.app} has {len(made.groups)} groups now; it had {made.before}.")
     return 0
 
@@ -55,7 +55,7 @@ def _log(argv: list[str]) -> int:
     if not is_handle(job) or not replica.isdigit():
         raise ConfigError(f"{word[:300]} names no replica: write kubernetes_ft://NAMESPACE/APP/ROLE/REPLICA.")
     handle = parse(job)
-    cluster = Cluster(namespace=handle.namespace)
+    cluster = Cluster(handle.context, handle.namespace)
     pods = jobs.pods_of(cluster, handle.app, role, int(replica))
     if not pods:
         raise ConfigError(f"the job {handle.app} has no pod of {role}/{replica} any more.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from urllib.parse import quote, unquote
 
 from torchft_x.errors import ConfigError
 
@@ -14,6 +15,7 @@ _SCHEME = "kubernetes_ft://"
 class Handle:
     namespace: str | None  # None: that of the kubeconfig's context
     app: str
+    context: str | None = None  # of the kubeconfig; None: the current one
 
 
 def is_handle(word: str) -> bool:
@@ -22,8 +24,9 @@ def is_handle(word: str) -> bool:
 
 def parse(word: str) -> Handle:
     """``kubernetes_ft://SESSION/NAMESPACE:APP`` as `torchx run` prints it, or ``kubernetes_ft://NAMESPACE/APP``; without a
-    namespace the context's. Raises `ConfigError`.
+    namespace the context's. Both may end with ``@CONTEXT``. Raises `ConfigError`.
     """
+    word, _, context = word.partition("@")
     first, _, rest = word.removeprefix(_SCHEME).rpartition("/")
     namespace, colon, app = rest.rpartition(":")
     namespace = namespace if colon else first
@@ -31,4 +34,9 @@ def parse(word: str) -> Handle:
         raise ConfigError(
             f"{word[:300]} names no job: write {_SCHEME}NAMESPACE/APP, or the handle that `torchx run` has printed."
         )
-    return Handle(namespace or None, app)
+    return Handle(namespace or None, app, unquote(context) or None)
+
+
+def app_id(namespace: str, app: str, context: str | None) -> str:
+    """What TorchX calls the job. `context`: that it was submitted with, None: the current one, which is not written down."""
+    return f"{namespace}:{app}" + (f"@{quote(context, safe='')}" if context else "")

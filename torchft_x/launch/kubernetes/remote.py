@@ -25,7 +25,7 @@ class Remote:
         """`token`: the run's; None: it is read from the job's Secret when an order needs it."""
         found = parse(handle)
         self.app = found.app
-        self.cluster = Cluster(namespace=found.namespace)
+        self.cluster = Cluster(found.context, found.namespace)
         self._token = token
 
     def ended(self) -> Json | None:

@@ -21,7 +21,8 @@ def resize(cluster: Cluster, app: str, wanted: int) -> scale.Change:
 
     Raises `ConfigError`, `ClusterError`.
     """
-    change = scale.change(app, cluster.list("Job", jobs.of(app)), wanted)
+    found = cluster.list("Job", jobs.of(app))
+    change = scale.change(app, found, wanted, jobs.sets_of(cluster, jobs.of(app), found))
     try:
         cluster.patch("ConfigMap", app, {"data": {scale.FILE: scale.text(change.groups)}})
     except ClusterError as e:
@@ -35,7 +36,7 @@ def resize(cluster: Cluster, app: str, wanted: int) -> scale.Change:
     for body in change.new:
         cluster.create(body)
     for name in change.going:
-        cluster.delete("Job", name)
+        cluster.delete(change.kind, name)
     return change
 
 

@@ -1,6 +1,7 @@
 """TorchX's scheduler `kubernetes_ft`: a job of plain Kubernetes objects, of which each group is made again alone.
 
-One code base for TorchX 0.7.0 and its nightly line. An app id is NAMESPACE:NAME, as TorchX's own scheduler has it.
+One code base for TorchX 0.7.0 and its nightly line. An app id is NAMESPACE:NAME, as TorchX's own scheduler has it,
+and with ``-cfg context=CONTEXT`` NAMESPACE:NAME@CONTEXT.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torchx.specs.api import NONE, ReplicaStatus
 from torchft_x.core.kubernetes.state import SUCCEEDED, JobState, PartState
 from torchft_x.errors import TorchftXError
 from torchft_x.launch.kubernetes import app as apps
-from torchft_x.launch.kubernetes import jobs, options
+from torchft_x.launch.kubernetes import handle, jobs, options
 from torchft_x.launch.kubernetes.cluster import Cluster
 from torchft_x.launch.schedulers import excepthook
 from torchft_x.launch.schedulers.role import FtRole
@@ -54,11 +55,12 @@ class KubernetesFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker 
     def schedule(self, dryrun_info: Any) -> str:
         made, cfg = dryrun_info.request, _cfg(dryrun_info)
         try:
-            cluster = self._cluster(cfg.get("context"), cfg.get("namespace"))
+            context = cfg.get("context")
+            cluster = self._cluster(context, cfg.get("namespace"))
             jobs.submit(cluster, apps.with_token(made))
         except TorchftXError as e:
             raise excepthook.Mistake(f"torchft_x: the job can't be submitted: {e}") from None
-        return f"{cluster.namespace}:{made.app}"
+        return handle.app_id(cluster.namespace, made.app, context)
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         cluster, name = self._place(app_id)
@@ -116,10 +118,10 @@ class KubernetesFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker 
         return filter_regex(regex, lines) if regex else lines
 
     def _place(self, app_id: str) -> tuple[Cluster, str]:
-        """Its cluster, that of the current context, and its name there."""
-        namespace, _, name = app_id.rpartition(":")
+        """Its cluster, that of its context, and its name there."""
         with _sentence():
-            return self._cluster(None, namespace or None), name
+            found = handle.parse(app_id)
+            return self._cluster(found.context, found.namespace), found.app
 
     def _cluster(self, context: str | None, namespace: str | None) -> Cluster:
         key = (context, namespace)
