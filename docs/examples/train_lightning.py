@@ -96,7 +96,7 @@ def main() -> None:
     p = argparse.ArgumentParser()
     p.add_argument("--steps", type=int, default=300)
     p.add_argument("--precision", default="32-true", help="or bf16-mixed")
-    p.add_argument("--compile", action="store_true", help="the model, by torch.compile")
+    p.add_argument("--compile", metavar="BACKEND", nargs="?", const="inductor", help="the model, by torch.compile")
     args = p.parse_args()
     torch.manual_seed(0)
     x = torch.randn(4096, 8, generator=torch.Generator().manual_seed(0))
@@ -109,7 +109,10 @@ def main() -> None:
         logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
     model = Regression()
-    trainer.fit(torch.compile(model) if args.compile else model, DataLoader(data, batch_size=16, sampler=sampler))
+    trainer.fit(
+        torch.compile(model, backend=args.compile) if args.compile else model,
+        DataLoader(data, batch_size=16, sampler=sampler),
+    )
     digest = sum(float(p.detach().double().sum()) for p in model.parameters())
     print(f"done at step {strategy.manager.current_step()}: sum of the weights {digest:.12f}", flush=True)
 

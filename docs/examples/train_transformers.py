@@ -105,13 +105,13 @@ def main() -> None:
     p.add_argument("--save_steps", type=int, default=0, help="0: never. Each group saves into a folder of its own")
     p.add_argument("--resume", action="store_true", help="from the newest checkpoint of this group")
     p.add_argument("--bf16", action="store_true")
-    p.add_argument("--compile", action="store_true", help="the model, by torch.compile")
+    p.add_argument("--compile", metavar="BACKEND", nargs="?", const="inductor", help="the model, by torch.compile")
     args = p.parse_args()
     torch.manual_seed(0)
     config = GPT2Config(vocab_size=64, n_positions=16, n_embd=32, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0)
     training = TrainingArguments(
         output_dir=f"{args.out}/group{os.environ['REPLICA_GROUP_ID']}", max_steps=args.steps, learning_rate=3e-3,
-        per_device_train_batch_size=8, gradient_accumulation_steps=2, bf16=args.bf16, torch_compile=args.compile, logging_steps=20,
+        per_device_train_batch_size=8, gradient_accumulation_steps=2, bf16=args.bf16, torch_compile_backend=args.compile, logging_steps=20,
         save_strategy="steps" if args.save_steps else "no", save_steps=args.save_steps or 1, save_total_limit=2,
         report_to=[], use_cpu=True, disable_tqdm=True,
     )  # fmt: skip

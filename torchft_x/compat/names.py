@@ -118,6 +118,6 @@ LACKING: Mapping[str, str] = {
     "otel": "what happens is in the event log (docs/events.md); torchft_x.observe.subscribe brings events to a logger",
     "process_group.trigger_nccl_fr_trace_through_pipe": "set TORCHFT_X_FLIGHT_RECORDER (docs/process_groups.md)",
     "quantization": "its kernels are Triton's; torchft_x.compat.collectives quantises on any device",
-    "torchcomms": "torchcomms was never run by us; use ProcessGroupGloo or ProcessGroupNCCL",
+    "torchcomms": "PyPI has a placeholder only, so it was never run by us; use ProcessGroupGloo or ProcessGroupNCCL",
 }
 """By module, or module and name."""

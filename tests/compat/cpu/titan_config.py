@@ -23,9 +23,16 @@ class Told(FaultTolerantTrainer):
     class Config(FaultTolerantTrainer.Config):
         pass
 
+    def train(self) -> None:
+        self._begun = False
+        super().train()
+
     def train_step(self, *args: Any, **kwargs: Any) -> Any:
         manager = self.ft_manager.manager
         before = manager.current_step()
+        if not self._begun:
+            self._begun = True
+            print(f"begins after step {self.step - 1}: {self._digest()}", flush=True)
         result = super().train_step(*args, **kwargs)
         if manager.current_step() != before:
             print(f"shared at {manager.current_step()}: {self._digest()}", flush=True)
