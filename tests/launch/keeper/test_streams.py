@@ -39,6 +39,14 @@ def test_both_streams_and_one_of_both(tmp_path: Path) -> None:
     assert streams.last_line == "err"
 
 
+def test_an_unfinished_line_of_a_process_that_is_slow_to_end_is_a_line(tmp_path: Path) -> None:
+    streams = Streams(tmp_path)
+    to_the_end(streams, "import time; print('unfinished', end='', flush=True); time.sleep(0.5)")
+    streams.say("the keeper")
+    streams.close()
+    assert read(tmp_path)[2].splitlines() == ["unfinished", "the keeper"]
+
+
 def test_much_output_and_lines_that_never_end(tmp_path: Path) -> None:
     streams = Streams(tmp_path)
     to_the_end(streams, "print('x' * 3_000_000, end='')")

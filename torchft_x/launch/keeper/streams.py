@@ -36,6 +36,7 @@ class Streams:
         folder.mkdir(parents=True, exist_ok=True)
         self._logs = {name: LogFile(folder / name) for name in (STDOUT, STDERR, COMBINED)}
         self._pipes: list[_Pipe] = []  # of lives whose writers may still be there
+        self._open = False  # the combined log ends within a line
         self.last_line = ""  # of stderr
 
     def attach(self, process: subprocess.Popen[bytes]) -> None:
@@ -70,6 +71,7 @@ class Streams:
         """A line of the keeper's own."""
         for name in (STDERR, COMBINED):
             self._logs[name].write(text.encode() + b"\n")
+        self._open = False
 
     def close(self) -> None:
         """Pass on what is left. Every writer must be dead."""
@@ -87,18 +89,23 @@ class Streams:
             self.last_line = lines[-1].decode("utf-8", "replace").strip()[-1000:] if lines else self.last_line
         text = pipe.partial + data
         cut = text.rfind(b"\n") + 1
-        self._logs[COMBINED].write(text[:cut])
+        self._combine(text[:cut])
         pipe.partial, pipe.since = text[cut:], time.monotonic()
         if len(pipe.partial) > _CHUNK:
             self._flush(pipe)
 
     def _flush(self, pipe: _Pipe) -> None:
-        self._logs[COMBINED].write(pipe.partial)
+        self._combine(pipe.partial)
         pipe.partial = b""
 
     def _close(self, pipe: _Pipe) -> None:
-        if pipe.partial:
-            self._flush(pipe)
-            self._logs[COMBINED].write(b"\n")
+        self._flush(pipe)
+        if self._open:  # by that piece, or by one that was passed on while its writer took its time to end
+            self._combine(b"\n")
         os.close(pipe.fd)
         self._pipes.remove(pipe)
+
+    def _combine(self, data: bytes) -> None:
+        if data:
+            self._logs[COMBINED].write(data)
+            self._open = not data.endswith(b"\n")
