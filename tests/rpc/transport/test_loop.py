@@ -104,3 +104,19 @@ def test_a_forked_child_destroys_nothing_of_its_parents() -> None:
     assert os.waitstatus_to_exitcode(status) == 0
     gc.collect()
     assert destroyed == [os.getpid()]
+
+
+def test_a_message_to_a_caller_that_died_is_no_news_and_all_else_is(caplog: pytest.LogCaptureFixture) -> None:
+    class ExecuteBatchError(Exception):
+        """As gRPC calls it."""
+
+    def leave(error: Exception) -> None:
+        asyncio.get_running_loop().create_future().set_exception(error)
+
+    async def both() -> None:
+        leave(ExecuteBatchError())
+        leave(KeyError("x"))
+        gc.collect()
+
+    loop.call(both(), scaled(5.0))
+    assert [str(r.exc_info[1]) for r in caplog.records if r.exc_info] == ["'x'"]

@@ -31,6 +31,7 @@ def get_loop() -> asyncio.AbstractEventLoop:
     with _lock:
         if _loop is None:
             _loop = asyncio.new_event_loop()
+            _loop.set_exception_handler(_unhandled)
             _thread = threading.Thread(target=_run, args=(_loop,), name="torchft_x-rpc", daemon=True)
             _thread.start()
         return _loop
@@ -61,6 +62,13 @@ def call(coro: Coroutine[Any, Any, T], timeout: float, what: str = "the call") -
         future.cancel()
         raise DeadlineError(f"{what} was not done within {timeout:g} s.")
     return future.result()
+
+
+def _unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Told, but for a message to a caller that died meanwhile: gRPC leaves that future to nobody, and we hear of the death by
+    the stream's end."""
+    if type(context.get("exception")).__name__ != "ExecuteBatchError":
+        loop.default_exception_handler(context)
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
