@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Collection
 
 import pytest
 
@@ -16,12 +17,12 @@ from tests.sim.faults import KINDS, Fault, strike
 from tests.sim.world import World
 
 
-def spend(seconds: float, first_seed: int) -> swarm.Total:
-    """Run seed after seed; raises the first `Violation`."""
+def spend(seconds: float, first_seed: int, *, kinds: Collection[str] = (), most: int = 0) -> swarm.Total:
+    """Run seed after seed, and beyond `seconds` until all `kinds` have struck, in `most` runs; raises the first `Violation`."""
     total = swarm.Total()
     end = time.process_time() + seconds  # of the processor: what else the machine does is no matter
     seed = first_seed
-    while time.process_time() < end:
+    while time.process_time() < end or (total.runs < most and set(kinds) - set(total.faults)):
         total.add(swarm.run(seed))
         seed += 1
     print(f"\n{total}")
@@ -36,7 +37,7 @@ def test_some_seconds_of_swarm() -> None:
 
 @pytest.mark.slow
 def test_a_quarter_of_a_minute_of_swarm() -> None:
-    total = spend(15.0, first_seed=1_000_000)
+    total = spend(15.0, first_seed=1_000_000, kinds=KINDS, most=1000)
     assert set(total.faults) == set(KINDS)
 
 
