@@ -29,7 +29,7 @@ def doctor(*words: str, folder: Path = ROOT, **variables: str) -> subprocess.Com
         env=environment(PYTHONPATH=str(ROOT), **variables),
         capture_output=True,
         text=True,
-        timeout=scaled(60),
+        timeout=scaled(120),
         check=False,
     )
 
@@ -111,7 +111,7 @@ def test_a_reader_that_goes_away_is_no_traceback() -> None:
         env=environment(PYTHONPATH=str(ROOT)),
         capture_output=True,
         text=True,
-        timeout=scaled(60),
+        timeout=scaled(120),
         check=False,
     )
     assert done.stderr == ""

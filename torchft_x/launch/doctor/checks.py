@@ -9,7 +9,7 @@ CHECKS = (
     Check("python", software.check_python),
     Check("packages", software.check_packages),
     Check("import torch", software.check_torch, seconds=100.0),
-    Check("torchx", torchx.check_torchx, seconds=30.0),
+    Check("torchx", torchx.check_torchx, seconds=100.0),
     Check("ports", network.check_ports),
     Check("name", network.check_name),
     Check("reverse", network.check_reverse, seconds=8.0, late=network.slow_reverse("does not end within 8 s")),
