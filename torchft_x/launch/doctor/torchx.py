@@ -17,7 +17,7 @@ from torchft_x.launch.doctor.runner import Case, Finding, ok, problem, warning
 BUILT_IN_SCHEDULERS = ("local_cwd", "slurm", "kubernetes")
 BUILT_IN_COMPONENTS = ("dist", "utils")
 _READERS = {"cli": "every torchx command fails", "component": "every torchx run fails, whatever the component"}
-_SECONDS = 90.0  # it imports them all, beside whatever else this machine does
+_SECONDS = 90.0  # for a plugin that hangs at import; a busy machine has needed 30 without one
 # TorchX's own answer: it imports every plugin, so it is asked in another process.
 _ASK = """if True:
     import json
