@@ -174,9 +174,10 @@ def test_a_heal_that_breaks_off_leaves_the_copy(memory: CheckpointMemory, monkey
     with lighthouse() as address:
         with life(1, address) as (first,):
             train_until_held([first], 3)
+        far = first.manager.current_step() + 50  # where it stopped is the machine's affair
         monkeypatch.delenv("TORCHFT_X_MEMORY_SLOTS")
         other = Trainer(1, address)
-        other.run_to(60)
+        other.run_to(far)
         monkeypatch.setenv("TORCHFT_X_MEMORY_SLOTS", memory.setting(LIMIT))
         with life(1, address) as (second,):
 
@@ -202,7 +203,7 @@ def test_a_heal_that_breaks_off_leaves_the_copy(memory: CheckpointMemory, monkey
 
             run_threads(2, others)
             began = second.manager.current_step()
-            assert 3 < began < 60
+            assert 3 < began < far
             if began in first.history:
                 assert same(second.history[began], first.history[began])
 
