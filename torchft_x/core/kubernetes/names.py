@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from torchft_x.errors import ConfigError
 
@@ -28,6 +30,16 @@ _NODES = 1000  # of a group, at most
 def label(text: str) -> str:
     """As a DNS label: lower case, other characters as dashes; may be empty."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:MOST].strip("-")
+
+
+def label_of(found: Mapping[str, Any], name: str) -> str:
+    """A label of an object as the API server gives it; empty: it has none."""
+    return str(((found.get("metadata") or {}).get("labels") or {}).get(name, ""))
+
+
+def place_of(found: Mapping[str, Any]) -> tuple[str, str]:
+    """Role and replica of a Job or pod."""
+    return label_of(found, ROLE), label_of(found, REPLICA)
 
 
 def check(name: str, what: str) -> None:

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchft_x.core.kubernetes import names, scale, sets
-from torchft_x.core.kubernetes.parts import JOBSET, LIGHTHOUSE, TRAINER, Part, Wishes
+from torchft_x.core.kubernetes.parts import JOBSET, LIGHTHOUSE, TRAINER, WITHOUT_END, Part, Wishes
 from torchft_x.core.kubernetes.pod import PAGE_BESIDE, TOKEN_KEY, labels, template
 
 Json = dict[str, Any]
-
-_WITHOUT_END = 1_000_000  # of a Job: pods that may fail; who gives up says so by itself
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ def _object(kind: str, version: str, name: str, app: str, part: Part | None = No
 def _job(app: str, pod: PodFacts, wishes: Wishes, *, alone: bool) -> Json:
     part = pod.part
     spec: Json = {
-        "backoffLimit": _WITHOUT_END if part.kind else part.retries,
+        "backoffLimit": WITHOUT_END if part.kind else part.retries,
         "template": template(app, part, wishes, list(pod.env), pod.scratch),
     }
     if wishes.ttl is not None and (alone or part.kind == LIGHTHOUSE):  # the lighthouse's takes all others with it

@@ -14,6 +14,8 @@ LIGHTHOUSE = "lighthouse"
 TRAINER = "trainer"
 JOB, JOBSET = BACKENDS = ("job", "jobset")
 """What a group is: a Job for each of its pods, or one JobSet."""
+WITHOUT_END = 1_000_000
+"""Pods of a Job that may fail, and restarts of a JobSet: who gives up says so by itself."""
 _SECRET = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_KEY|ACCESS_KEY|SECRET_KEY|PRIVATE_KEY)$", re.IGNORECASE)
 
 

@@ -53,13 +53,13 @@ def change(
     it can't have so many groups.
     """
     jobs = sets.as_jobs(jobs, groups)
-    trainers = [job for job in jobs if _label(job, names.ROLE) == TRAINER]
+    trainers = [job for job in jobs if names.label_of(job, names.ROLE) == TRAINER]
     _check(app, jobs, trainers, wanted)
-    there: dict[int, list[Mapping[str, Any]]] = {}
-    for job in trainers:
-        there.setdefault(int(_label(job, names.GROUP)), []).append(job)
     if groups:
         return _of_sets(app, groups, wanted)
+    there: dict[int, list[Mapping[str, Any]]] = {}
+    for job in trainers:
+        there.setdefault(int(names.label_of(job, names.GROUP)), []).append(job)
     pattern = there[min(there)]
     new = [
         replica_job(app, pattern[0], number * len(pattern) + node, number, wanted)
@@ -72,7 +72,7 @@ def change(
 
 
 def _of_sets(app: str, groups: Sequence[Mapping[str, Any]], wanted: int) -> Change:
-    there = {int(_label(found, names.GROUP)): found for found in groups}
+    there = {int(names.label_of(found, names.GROUP)): found for found in groups}
     pattern = there[min(there)]
     new = tuple(_set(app, pattern, number, wanted) for number in range(wanted) if number not in there)
     going = tuple(str(there[number]["metadata"]["name"]) for number in sorted(there) if number >= wanted)
@@ -101,7 +101,7 @@ def replica_job(app: str, pattern: Mapping[str, Any], replica: int, group: int, 
     for made_there in ("selector", "manualSelector", "suspend"):
         spec.pop(made_there, None)
     _renumber(app, spec["template"], own, groups)
-    name = names.part(app, _label(pattern, names.ROLE), replica)
+    name = names.part(app, names.label_of(pattern, names.ROLE), replica)
     made = _metadata(name, {**metadata["labels"], **own}, metadata)
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": made, "spec": spec}
 
@@ -138,7 +138,7 @@ def _check(app: str, jobs: Sequence[Mapping[str, Any]], trainers: Sequence[Mappi
         raise ConfigError(f"there is no job {app}.")
     if not trainers:
         raise ConfigError("this job has no replica groups.")
-    lighthouse = next((job for job in jobs if _label(job, names.ROLE) == LIGHTHOUSE), None)
+    lighthouse = next((job for job in jobs if names.label_of(job, names.ROLE) == LIGHTHOUSE), None)
     if lighthouse is None:
         raise ConfigError("the lighthouse of this job is not its own, so nobody can tell it how many groups there are.")
     if _is_over(lighthouse):
@@ -171,7 +171,3 @@ def _of_groups(words: Sequence[str], groups: int) -> list[str]:
 
 def _value(words: Sequence[str], flag: str) -> str:
     return str(words[words.index(flag) + 1]) if flag in words[:-1] else ""
-
-
-def _label(found: Mapping[str, Any], name: str) -> str:
-    return str((found["metadata"].get("labels") or {}).get(name, ""))

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torchft_x.core.kubernetes import names
+from torchft_x.core.kubernetes.parts import WITHOUT_END
 
 Json = dict[str, Any]
 
 KIND, VERSION = "JobSet", "jobset.x-k8s.io/v1alpha2"
-_WITHOUT_END = 1_000_000  # restarts of a group; who gives up says so by itself
 _TTL = "ttlSecondsAfterFinished"
 _ENDS = {"Completed": "Complete", "Failed": "Failed"}  # of a JobSet: what a Job calls it
 
@@ -24,7 +24,7 @@ def of_group(app: str, group: str, jobs: Sequence[Json], queue: str) -> Json:
     labels = {n: v for n, v in jobs[0]["metadata"]["labels"].items() if n not in (names.REPLICA, names.QUEUE)}
     role = labels[names.ROLE]
     spec: Json = {
-        "failurePolicy": {"maxRestarts": _WITHOUT_END},
+        "failurePolicy": {"maxRestarts": WITHOUT_END},
         "successPolicy": {"operator": "All"},
         "network": {"enableDNSHostnames": False},  # the job's Service has all names
         "replicatedJobs": [_replicated(node, job) for node, job in enumerate(jobs)],
@@ -53,11 +53,10 @@ def as_jobs(jobs: Iterable[Mapping[str, Any]], sets: Iterable[Mapping[str, Any]]
     """The Jobs, with what only their JobSets know of them; and those that their JobSets have not made yet, in whose place
     their templates stand. What a JobSet made again counts as failed.
     """
-    there: dict[tuple[str, str], Json] = {(_label(j, names.ROLE), _label(j, names.REPLICA)): dict(j) for j in jobs}
+    there: dict[tuple[str, str], Json] = {names.place_of(j): dict(j) for j in jobs}
     for found in sets:
         for replicated in found["spec"]["replicatedJobs"]:
-            labels = replicated["template"]["metadata"]["labels"]
-            place = labels[names.ROLE], labels[names.REPLICA]
+            place = names.place_of(replicated["template"])
             there[place] = _known(there.get(place), found, replicated["template"])
     return list(there.values())
 
@@ -65,7 +64,7 @@ def as_jobs(jobs: Iterable[Mapping[str, Any]], sets: Iterable[Mapping[str, Any]]
 def _known(job: Json | None, found: Mapping[str, Any], template: Mapping[str, Any]) -> Json:
     planned = {"metadata": {"labels": template["metadata"]["labels"]}, "spec": template["spec"], "status": {}}
     known = planned if job is None else job
-    queue = _label(found, names.QUEUE)
+    queue = names.label_of(found, names.QUEUE)
     labels = {
         **known["metadata"]["labels"],
         **({names.QUEUE: queue} if queue else {}),
@@ -79,7 +78,3 @@ def _known(job: Json | None, found: Mapping[str, Any], template: Mapping[str, An
     ended = [c for c in status.get("conditions") or [] if c.get("type") in _ENDS and c.get("status") == "True"]
     known["status"]["conditions"] = [*(own.get("conditions") or []), *({**c, "type": _ENDS[c["type"]]} for c in ended)]
     return known
-
-
-def _label(found: Mapping[str, Any], name: str) -> str:
-    return str((found["metadata"].get("labels") or {}).get(name, ""))

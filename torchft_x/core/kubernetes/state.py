@@ -69,8 +69,8 @@ def is_running(pod: Json) -> bool:
 def job_state(app: str, jobs: Sequence[Json], pods: Sequence[Json]) -> JobState:
     """Of all its Jobs and pods."""
     parts = []
-    for job in sorted(jobs, key=lambda j: (_label(j, names.ROLE), int(_label(j, names.REPLICA) or 0))):
-        mine = [p for p in pods if _place(p) == _place(job)]
+    for job in sorted(jobs, key=lambda j: (names.label_of(j, names.ROLE), int(names.label_of(j, names.REPLICA) or 0))):
+        mine = [p for p in pods if names.place_of(p) == names.place_of(job)]
         parts.append(_part(job, mine))
     minimum = next((int(m) for j in jobs if (m := (_meta(j).get("annotations") or {}).get(names.MINIMUM))), 1)
     state, reason = _whole(parts, minimum)
@@ -107,9 +107,9 @@ def _part(job: Json, pods: Sequence[Json]) -> PartState:
         state, reason = (PENDING, _no_pod(job)) if pod is None else _of_pod(pod)
     before = max(len(pods), int((job.get("status") or {}).get("failed") or 0) + (pod is not None)) - 1
     return PartState(
-        role=_label(job, names.ROLE),
-        replica=int(_label(job, names.REPLICA) or 0),
-        group=_label(job, names.GROUP),
+        role=names.label_of(job, names.ROLE),
+        replica=int(names.label_of(job, names.REPLICA) or 0),
+        group=names.label_of(job, names.GROUP),
         state=state,
         restarts=max(before, 0) + sum(int(_container(p).get("restartCount", 0)) for p in pods),
         reason=reason,
@@ -134,10 +134,10 @@ def _ended(job: Json, pods: Sequence[Json]) -> tuple[str, str]:
 
 def _no_pod(job: Json) -> str:
     if (job.get("spec") or {}).get("suspend"):
-        queue = _label(job, names.QUEUE)
+        queue = names.label_of(job, names.QUEUE)
         return f"it waits in the queue {queue}" if queue else "its Job is suspended"
     if "name" not in _meta(job):
-        return f"the JobSet {_label(job, names.SET)} has made no Job yet (kubectl describe jobset says why)"
+        return f"the JobSet {names.label_of(job, names.SET)} has made no Job yet (kubectl describe jobset says why)"
     return "its pod is not there yet (a quota? kubectl describe job says it)"
 
 
@@ -171,15 +171,7 @@ def _last_words(pod: Json) -> str:
 
 def _container(pod: Json) -> Json:
     found: Sequence[Json] = (pod.get("status") or {}).get("containerStatuses") or [{}]
-    return next((c for c in found if c.get("name") == _label(pod, names.ROLE)), found[0])
-
-
-def _place(found: Json) -> tuple[str, str]:
-    return _label(found, names.ROLE), _label(found, names.REPLICA)
-
-
-def _label(found: Json, name: str) -> str:
-    return str((_meta(found).get("labels") or {}).get(name, ""))
+    return next((c for c in found if c.get("name") == names.label_of(pod, names.ROLE)), found[0])
 
 
 def _meta(found: Json) -> Json:
