@@ -21,8 +21,8 @@ TORCH = (
     "torch.utils.data",
 )
 """Imported by the warm parent of every group."""
-DEFERRED = "torchft_x.train.lazy_compiler"
-"""Before these: what only one in many scripts needs is loaded by its workers."""
+LAZY_COMPILER = "torchft_x.train.lazy_compiler"
+"""Before these, so that none of them loads the compiler: a script that compiles loads it in its workers (decision 80)."""
 OURS = tuple(f"torchft_x.{name}" for name in ("train", "train.manager", "train.ddp", "train.optim", "train.data"))
 OURS += ("torchft_x.observe", "torchft_x.rpc.group.server", "torchft_x.transfer", "torchft_x.comm", "fsspec")
 

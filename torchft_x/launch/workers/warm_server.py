@@ -46,13 +46,13 @@ def preload(script: str) -> list[str]:
     named = env.read(env.WARM_IMPORTS)
     theirs = _installed(script) if named is None else [n.strip() for n in named.split(",") if n.strip()]
     failed = []
-    with contextlib.suppress(Exception):  # the script may say it better, too
-        importlib.import_module(warm_rules.DEFERRED).defer_compiler_import()
-    for name in (*warm_rules.TORCH, *warm_rules.OURS, *theirs):
+    for name in (warm_rules.LAZY_COMPILER, *warm_rules.TORCH, *warm_rules.OURS, *theirs):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                importlib.import_module(name)
+                module = importlib.import_module(name)
+            if name == warm_rules.LAZY_COMPILER:
+                module.defer_compiler_import()
         except Exception as e:  # whatever it is, the script may say it better
             failed.append(f"{name} ({e})")
     return failed
