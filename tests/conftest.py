@@ -48,7 +48,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A test's own limit is a deadline as any other: the environment's factor stretches it."""
+    """What CI leaves out is marked. A test's own limit is a deadline as any other: the environment's factor stretches it."""
     for item in items:
         if replaced_by(item.nodeid) is not None:
             item.add_marker("nightly")

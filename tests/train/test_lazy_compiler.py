@@ -15,7 +15,7 @@ from tests.util import scaled
 ROOT = Path(__file__).parents[2]
 
 TRAINING = """
-import json, os, sys, tempfile
+import json, sys
 import torch, torch.distributed as dist
 from torch import nn
 torch.manual_seed(0)
