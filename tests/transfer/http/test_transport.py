@@ -15,7 +15,7 @@ import torch
 from tests.transfer.conformance import WAIT, Pair, TransportConformance
 from tests.transfer.format.test_layout import manifest
 from tests.transfer.states import same
-from tests.util import wait_for
+from tests.util import scaled, wait_for
 from torchft_x.errors import ConfigError, TokenError, TransferError
 from torchft_x.transfer import HTTPTransport
 from torchft_x.transfer.format.limits import ALIGNMENT, BLOCK_BYTES
@@ -266,6 +266,28 @@ def test_a_source_that_drips_ends_at_the_deadline(destination: HTTPTransport[Any
             destination.recv_checkpoint(0, metadata, 1, 0.5)
         done.set()
         listener.shutdown(socket.SHUT_RDWR)
+
+
+def test_what_the_source_said_is_told_although_it_then_falls_silent(destination: HTTPTransport[Any]) -> None:
+    """On a busy machine the last answer may come too late; the reason came with the one before."""
+    text = b"it is at step 5"
+    answer = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: %d\r\n\r\n" % len(text) + text
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(answer)
+                while connection.recv(4096):
+                    pass
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(TransferError, match="until the deadline: it is at step 5"):
+            destination.recv_checkpoint(0, f"http://127.0.0.1:{listener.getsockname()[1]}/checkpoint/", 6, scaled(0.5))
+        thread.join(WAIT)
+        assert not thread.is_alive()
 
 
 def test_an_unknown_host_is_noticed_before_the_deadline(destination: HTTPTransport[Any]) -> None:

@@ -113,6 +113,7 @@ class Manifest:
 def fetch_manifest(source: Source, step: int, committed_in: int) -> Manifest:
     """Ask until the source has the state. Raises `TokenError` or `TransferError`."""
     retry = Retry(source)
+    nothing = ""  # why the source had nothing for us, as it last said
     while True:
         connection = None
         watchdog = None
@@ -123,17 +124,19 @@ def fetch_manifest(source: Source, step: int, committed_in: int) -> Manifest:
             watchdog.daemon = True
             watchdog.start()
             while True:
-                hold = min(HOLD, max(0.8 * source.left(), 0.0))  # its reason shall arrive before our own deadline
+                hold = min(HOLD, max(0.5 * source.left(), 0.0))  # its reason shall arrive before our own deadline
                 response = source.get(connection, f"/checkpoint/{step}/{committed_in}", {"X-Wait": f"{hold:.3f}"})
                 retry.progress()
                 if response.status == http.client.OK:
                     manifest = _read_manifest(source, response, connection)
                     connection = None  # it goes on holding the snapshot
                     return manifest
-                reason = _reason(response)
+                nothing = _reason(response)
                 if source.left() <= LAST_MOMENT:
-                    raise source.error(f"it had nothing for us until the deadline: {reason}.")
+                    raise source.error(f"it had nothing for us until the deadline: {nothing}.")
         except BROKEN as e:
+            if nothing and source.left() <= LAST_MOMENT:
+                raise source.error(f"it had nothing for us until the deadline: {nothing}.") from None
             retry.broken(e)
         finally:
             if watchdog is not None:
