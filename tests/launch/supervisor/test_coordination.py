@@ -359,7 +359,8 @@ def test_a_signal_to_all_leaves_nothing(cluster, number: int) -> None:
 
 
 @pytest.mark.slow
-def test_workers_on_two_nodes_through_a_kill_of_a_worker_and_of_a_supervisor(cluster) -> None:
+def test_workers_on_two_nodes_through_a_kill_of_a_worker_and_of_a_supervisor(cluster, monkeypatch) -> None:
+    monkeypatch.setenv("TORCHFT_X_WARM", "1")
     run = cluster(MEETING, workers=4)
     for group in (0, 1):
         met = run.wait_until_met(0, group)
@@ -371,9 +372,13 @@ def test_workers_on_two_nodes_through_a_kill_of_a_worker_and_of_a_supervisor(clu
         ]
         assert all(m.threads == max(1, len(os.sched_getaffinity(0)) // 8) for m in met)
     assert re.search(r"^\[rank 3\] met 1 0 3 4 1 1 ", run.text("1.1"), re.MULTILINE)
+    warm = lambda: {e["node"] for e in read_events(run.folder) if (e["event"], e.get("group")) == ("warm", "1")}  # noqa: E731
+    run.wait_for(lambda: warm() == {0, 1}, 60.0, "the warm parents of both nodes")
     os.kill(run.met(0, 1)[3].pid, signal.SIGKILL)
     again = run.wait_until_met(1, 1)
     assert len(again) == 4
+    starts = [e for e in read_events(run.folder) if (e["event"], e.get("group")) == ("start", "1")]
+    assert [e["warm"] for e in starts] == [False, False, True, True], starts
     assert not any(process_tree.is_alive(m.pid) for m in run.met(0, 1))
     assert run.met(1, 0) == []
     assert all(process_tree.is_alive(m.pid) for m in run.met(0, 0))

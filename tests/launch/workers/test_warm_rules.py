@@ -8,16 +8,11 @@ from torchft_x.launch.workers.warm_rules import difference, imported_by, is_inst
 
 
 @pytest.mark.parametrize(
-    ("given", "nodes", "why"),
-    [
-        ({}, 1, None),
-        ({"TORCHFT_X_WARM": "1"}, 1, None),
-        ({"TORCHFT_X_WARM": "0"}, 1, "TORCHFT_X_WARM is 0"),
-        ({}, 2, "the group is on several nodes"),
-    ],
+    ("given", "why"),
+    [({}, None), ({"TORCHFT_X_WARM": "1"}, None), ({"TORCHFT_X_WARM": "0"}, "TORCHFT_X_WARM is 0")],
 )
-def test_groups_that_are_never_warm(given: dict[str, str], nodes: int, why: str | None) -> None:
-    assert why_never(given, nodes=nodes) == why
+def test_groups_that_are_never_warm(given: dict[str, str], why: str | None) -> None:
+    assert why_never(given) == why
 
 
 def test_what_belongs_to_one_life_may_differ_from_the_parents_and_nothing_else() -> None:

@@ -91,6 +91,8 @@ def test_how_a_run_stands(tmp_path: Path) -> None:
     assert "goes on: its newest event is 5 s old" in summary(run, run.ended + 5)
     assert "The end of the job was not written" in summary(run, run.ended + 500)
     assert "failed (exit code 1): group 1 gave up." in summary(replace(run, code=1, verdict="group 1 gave up."), 0.0)
+    stopped = summary(replace(run, code=143, verdict="it was cancelled."), 0.0)
+    assert "The job was stopped (exit code 143): it was cancelled." in stopped
     assert "could not be written to its end" in summary(replace(run, incomplete=("x.jsonl",)), 0.0)
 
 

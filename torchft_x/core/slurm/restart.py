@@ -43,7 +43,7 @@ WINDOW = 3600.0
 class Patience:
     """Seconds."""
 
-    silent: float = 5.0
+    silent: float = 3.0
     """Without a word from a supervisor whose node Slurm takes for alive. The others train on after 1.5 (docs/design.md)."""
     lighthouse: float = 10.0
     """The same for the lighthouse, whose own supervisor starts it again in place."""

@@ -20,6 +20,7 @@ GROUPS = "@torchft_x_groups@"
 """Stands for the number of groups that the job has."""
 _HEAD = "#!/bin/bash\n"
 _WATCHERS = 2  # of each role, beside its first parts
+_WATCHER_STARTS = 10  # seconds after its group
 _EXCLUDE = re.compile(r'^#SBATCH --exclude="?([^"\n]+)"?\n', re.MULTILINE)
 
 
@@ -134,6 +135,12 @@ def _watch(how: RoleScript) -> list[str]:
     if how.kind not in ("lighthouse", "trainer"):
         return []
     words = " ".join(map(shlex.quote, [how.python, "-m", "torchft_x", "slurm-watch", how.run_dir]))
+    if (
+        how.kind == "trainer"
+    ):  # a group that begins again has better things to do in its first seconds than to start this
+        words = (
+            f"{{ read -rt {_WATCHER_STARTS} <> <(:); exec {words}; }}"  # waits without a process that may stay behind
+        )
     return ["watch=", f'[ "$number" -ge {_WATCHERS} ] || {{ {words} & watch=$!; }}']
 
 

@@ -98,8 +98,9 @@ class Supervisor(BaseSupervisor):
 
     def __init__(self, config: SupervisorConfig, connect: Callable[[Found], Reports]) -> None:
         super().__init__(config, connect)
-        never = why_never(self._environ, nodes=config.nodes)
-        self._warm = WarmParent(never, config.warm_after, lambda **fields: self._events.emit("warm", **fields))
+        self._warm = WarmParent(
+            why_never(self._environ), config.warm_after, lambda **fields: self._events.emit("warm", **fields)
+        )
         self._collector: Collector | None = None  # made with the first life
         self._scene: Incident | None = None  # of the life that runs or ran last
         self._held: dict[int, Files] = {}  # of ranks that were killed because another died

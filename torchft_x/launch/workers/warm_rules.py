@@ -30,13 +30,9 @@ OURS += ("torchft_x.observe", "torchft_x.rpc.group.server", "torchft_x.transfer"
 _OF_A_LIFE = {env.ATTEMPT, env.LIFE, env.LIGHTHOUSE, env.TOKEN_FILE, env.PRIVATE}
 
 
-def why_never(given: Mapping[str, str], *, nodes: int) -> str | None:
+def why_never(given: Mapping[str, str]) -> str | None:
     """Why no life of this group is warm, as half a sentence; None: they may be."""
-    if env.read(env.WARM, "1", given) == "0":
-        return f"{env.WARM} is 0"
-    if nodes > 1:
-        return "the group is on several nodes"
-    return None
+    return f"{env.WARM} is 0" if env.read(env.WARM, "1", given) == "0" else None
 
 
 def difference(parent: Mapping[str, str], life: Mapping[str, str]) -> str | None:

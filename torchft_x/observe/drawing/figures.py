@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from torchft_x.observe.drawing.shapes import amount, seconds
 from torchft_x.observe.run.values import Loss, Run
 
 STALE = 60.0  # seconds without an event after which a run without an end does not seem to go on
+_STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)  # exit codes of what somebody has ended
 
 
 class Figure(NamedTuple):
@@ -88,6 +90,7 @@ def state(run: Run, now: float) -> str:
     """How the run stands at `now` (unix seconds), as a sentence."""
     if run.code is not None:
         how = "The job ended well" if run.code == 0 else f"The job failed (exit code {run.code})"
+        how = f"The job was stopped (exit code {run.code})" if run.code in _STOPPED else how
         return f"{how}: {run.verdict}" if run.verdict and run.code else f"{how}."
     age = max(0.0, now - run.ended)
     if age < STALE:
