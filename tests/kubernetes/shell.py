@@ -18,8 +18,10 @@ from tests.util import scaled
 from torchft_x.core.kubernetes import rights
 
 _TORCHX = "import sys; from torchft_x.launch.plugin.command import CmdFt; from torchx.cli.main import main; CmdFt(); main(sys.argv[1:])"
+USER = 65534  # of the pods
+TOLERATION = 1  # seconds that they stay on a node which is not ready
 _OVERLAY = """
-securityContext: {runAsNonRoot: true, runAsUser: 65534}
+securityContext: {runAsNonRoot: true, runAsUser: %d}
 volumes: [{name: tmp, emptyDir: {}}]
 containers:
 - name: lighthouse
@@ -40,7 +42,7 @@ class Shell:
     def __init__(self, space: Space, folder: Path) -> None:
         self.space = space
         self.overlay = folder / "overlay.yaml"
-        self.overlay.write_text(_OVERLAY)
+        self.overlay.write_text(_OVERLAY % USER)
         self.kubeconfig = self.here(space.cluster.kubeconfig)
 
     def here(self, kubeconfig: Path) -> Path:
@@ -96,7 +98,7 @@ class Shell:
                 log.kill()
 
     def run(self, *words: str, code: int = 0, wait: bool = False, cfg: str = "") -> str:
-        options = f"overlay={self.overlay},grace=15,toleration=1{cfg}"
+        options = f"overlay={self.overlay},grace=15,toleration={TOLERATION}{cfg}"
         flags = ["-s", "kubernetes_ft", "--workspace=", "-cfg", options, *(["--wait"] if wait else [])]
         component = ["./components.py:ddp", "--image", IMAGE, "--cpu", "1", "--memMB", "1000"]
         return self.say("run", *flags, *component, *words, code=code)

@@ -127,6 +127,8 @@ def test_evicted_and_tainted_the_others_drop_nothing_and_the_logs_tell_it(shell:
     wait_for(lambda: _trains(shell, handle, 2), 120, "two groups that train after that")
     run = json.loads(shell.own("report", handle, "--json"))
     assert run["steps"] > 0
+    assert [(fault["kind"], fault["group"]) for fault in run["faults"]] == [("kill", "0"), ("supervisor", "1")]
+    assert {loss["group"] for loss in run["losses"] if loss["by"] and loss["kind"] != "nothing"} == {"0", "1"}
     out = tmp_path / "report.html"
     shell.own("report", handle, "--out", str(out))
     assert "<html" in out.read_text()

@@ -9,7 +9,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from torchft_x.observe.run_dirs import RUNS, is_run, newest_run
 if TYPE_CHECKING:
     from torchft_x.launch.chaos.place import Place
     from torchft_x.launch.chaos.schedule import Planned
+    from torchft_x.launch.kubernetes.remote import Remote
 
 Event = dict[str, Any]
 
@@ -149,7 +150,7 @@ def chaos(argv: list[str]) -> int:
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
     args = parser.parse_args(argv)
     try:
-        place, run_dir, what = _place(args.run)
+        place, run_dir, what, keep = _place(args.run)
         planned: Iterable[Planned] = (
             schedule.listed(args.at, args.seed)
             if args.at is not None
@@ -172,7 +173,7 @@ def chaos(argv: list[str]) -> int:
     endless = args.at is None and args.count is None
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever is stopped goes on, then, too
     try:
-        with runner.Chaos(place, run_dir, lambda line: print(line, flush=True)) as made:
+        with runner.Chaos(place, run_dir, lambda line: print(line, flush=True), keep) as made:
             made.run(planned)
     except runner.Over as e:
         print(f"torchft_x chaos: {e}", file=sys.stderr)
@@ -186,17 +187,32 @@ def chaos(argv: list[str]) -> int:
     return 0
 
 
-def _place(word: str | None) -> tuple[Place, Path | None, str]:
-    """Where the run can be struck, its run directory if it has one here, and what it is called. Raises `ConfigError`."""
+def _place(word: str | None) -> tuple[Place, Path | None, str, Callable[[Event], None] | None]:
+    """Where the run can be struck, its run directory if it has one here, what it is called, and who else keeps its faults.
+    Raises `ConfigError`.
+    """
     if word is not None and is_handle(word):
         from torchft_x.launch.kubernetes.place import Pods
         from torchft_x.launch.kubernetes.remote import Remote
 
-        return Pods(Remote(word, env.read_token())), None, harmless(word)
+        remote = Remote(word, env.read_token())
+        return Pods(remote), None, harmless(word), _keeper(remote)
     from torchft_x.launch.chaos.local import LocalRun
 
     run_dir = _run_dir(None if word is None else Path(word))
-    return LocalRun(run_dir), run_dir, harmless(run_dir)
+    return LocalRun(run_dir), run_dir, harmless(run_dir), None
+
+
+def _keeper(remote: Remote) -> Callable[[Event], None]:
+    """A fault that can't be written to the job is told, and chaos goes on."""
+
+    def keep(fault: Event) -> None:
+        try:
+            remote.keep(fault)
+        except TorchftXError as e:
+            print(f"torchft_x chaos: no report will name fault {fault['number']}: {e}", file=sys.stderr, flush=True)
+
+    return keep
 
 
 def _check_kinds(planned: Iterable[Any]) -> None:

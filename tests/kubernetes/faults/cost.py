@@ -51,3 +51,24 @@ def cost(
     drops = {e.get("step") for e in within if e.get("event") == "drop" and str(e.get("group")) in survivors}
     undone = sum(int(e.get("steps", 0)) for e in within if e.get("event") == "new_lineage")
     return Cost(max(pauses, default=0.0), None if whole is None else whole - t, len(drops), undone)
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Markdown: of each kind of fault, the number, medians and worst. `rows`: the fields of `Cost`, and `fault`."""
+    lines = [
+        "| fault | n | pause of the survivors (s) | whole again (s) | steps dropped | undone |",
+        "|---|---|---|---|---|---|",
+    ]
+    for kind in dict.fromkeys(r["fault"] for r in rows):
+        mine = [r for r in rows if r["fault"] == kind]
+        whole = [r["whole"] for r in mine if r["whole"] is not None]
+        cells = [kind, str(len(mine)), _figures([r["pause"] for r in mine]), _figures(whole)]
+        cells += [str(sum(r["dropped"] for r in mine)), str(sum(r["undone"] for r in mine))]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _figures(values: list[float]) -> str:
+    if not values:
+        return "-"
+    return f"{values[0]:.2f}" if len(values) == 1 else f"{median(values):.2f}, worst {max(values):.2f}"

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import base64
+import json
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.core.kubernetes.test_scale import _jobs
-from tests.core.kubernetes.test_state import pod
+from tests.core.kubernetes.test_state import RUNS, pod
 from tests.launch.kubernetes.answering import Answer, Asked, answering
+from tests.observe.written import Job, Log
 from torchft_x import env
 from torchft_x.core.kubernetes import names
 from torchft_x.errors import ConfigError, RefusedError, UnreachableError
@@ -18,7 +21,10 @@ from torchft_x.launch.kubernetes import commands, jobs, scale
 from torchft_x.launch.kubernetes.cluster import Cluster, ClusterError
 from torchft_x.launch.kubernetes.place import Pods, check
 from torchft_x.launch.kubernetes.remote import Remote
+from torchft_x.launch.run_commands import chaos
 from torchft_x.launch.status.commands import order, status
+from torchft_x.observe.run import read_run
+from torchft_x.observe.run.collected import write_run
 
 Json = dict[str, Any]
 PAGE = "/api/v1/namespaces/team/services/a-1-lighthouse:page/proxy"
@@ -171,6 +177,74 @@ def test_who_can_be_struck_and_how(kubeconfig: Path) -> None:
     assert "gracePeriodSeconds" not in drained.path
     with pytest.raises(ConfigError, match="'hang' is none of them"):
         check(["kill", "hang"])
+
+
+def _keeping(job_list: list[Json], pods: list[Json], logs: dict[str, str]) -> Answer:
+    """A cluster that keeps the annotations of the job's first object."""
+
+    def answer(asked: Asked) -> tuple[int, Any]:
+        path = asked.path.partition("?")[0]
+        if path.endswith("/log"):
+            return 200, logs[path.split("/")[-2]]
+        if asked.method == "PATCH" and path.endswith("/jobs/a-1-lighthouse-0"):
+            job_list[0]["metadata"]["annotations"] |= asked.body["metadata"]["annotations"]
+        return 200, {"items": {"jobs": job_list, "pods": pods}.get(path.rpartition("/")[2], [])}
+
+    return answer
+
+
+def test_a_fault_outlives_the_pod_and_the_report_names_what_came_of_it(kubeconfig: Path, tmp_path: Path) -> None:
+    job = Job(tmp_path / "written")
+    job.a_kill()
+    job.end()
+    logs = {f"p-{k}": path.read_text() for k, path in enumerate((tmp_path / "written/events").iterdir())}
+    pods = [pod("trainer", k, made=k, **RUNS) for k in range(len(logs))]
+    elsewhere = Log(tmp_path, "chaos", 99, uptime=7000.0)
+    fault = elsewhere.line(9.98, "fault", kind="supervisor", group="1", victim="p-1", number=1)
+    with answering(_keeping(_jobs(2), pods, logs), kubeconfig):
+        remote = Remote("kubernetes_ft://team/a-1")
+        remote.keep(json.loads(fault))
+        write_run(remote.events(), tmp_path / "run")
+    run = read_run(tmp_path / "run")
+    assert run is not None
+    assert [(loss.group, loss.kind, loss.by and loss.by.kind) for loss in run.losses] == [("1", "died", "supervisor")]
+    assert run.unreadable == 0
+
+
+def test_without_events_of_pods_there_is_nothing_to_report(kubeconfig: Path) -> None:
+    job_list = _jobs(1)
+    job_list[0]["metadata"]["annotations"][f"{names.FAULT}1-1"] = '{"t":1.0,"mono":1.0,"event":"fault"}'
+    with answering(_keeping(job_list, [pod("trainer", 0, **RUNS)], {"p-0": "step 1\n"}), kubeconfig):
+        assert list(Remote("kubernetes_ft://team/a-1").events()) == []
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_chaos_writes_to_the_job_what_it_did(
+    allowed: bool, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    keeps = _keeping(_jobs(2), [pod("trainer", 1, made=1, **RUNS)], {})
+    said = 'jobs.batch "a" is forbidden: User "me" cannot patch resource "jobs" in API group "batch"'
+    with answering(
+        lambda asked: keeps(asked) if allowed or asked.method != "PATCH" else _refused(403, said), kubeconfig
+    ) as asked:
+        assert chaos(["kubernetes_ft://team/a-1", "--at", "0:supervisor:1"]) == 0
+    out, err = capsys.readouterr()
+    assert "1 fault done" in out
+    if not allowed:
+        assert "no report will name fault 1" in err
+        assert 'needs the rule `- {apiGroups: ["batch"], resources: ["jobs"], verbs: ["patch"]}`' in err
+        return
+    assert err == ""
+    ((name, text),) = (item for a in asked if a.method == "PATCH" for item in a.body["metadata"]["annotations"].items())
+    assert name.startswith(names.FAULT)
+    assert {
+        "role": "chaos",
+        "event": "fault",
+        "kind": "supervisor",
+        "group": "1",
+        "victim": "p-1",
+    }.items() <= json.loads(text).items()
 
 
 def test_all_that_a_pod_has_printed_with_the_container_before(kubeconfig: Path) -> None:

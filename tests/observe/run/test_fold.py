@@ -203,7 +203,7 @@ def test_cause_stands_beside_effect(tmp_path: Path) -> None:
     chaos = Log(tmp_path, "chaos", 99)
     chaos.tell(9.98, "fault", kind="kill", group="1", rank=0, victim=21, number=1)
     chaos.tell(12.5, "fault", kind="stop", group="2", rank=0, victim=22, number=2, duration=0.5)
-    chaos.tell(12.99, "fault", kind="lighthouse", victim=1, number=3)
+    chaos.tell(12.99, "fault", kind="lighthouse", victim="a-lighthouse-0-x", number=3)  # a pod's
     run = the(tmp_path)
     assert [(x.kind, x.by and x.by.number) for x in run.losses] == [("died", 1), ("nothing", 2), ("lighthouse", 3)]
     assert dict(run.losses[0].phases)["detected"] == pytest.approx(0.04)  # from what chaos knows

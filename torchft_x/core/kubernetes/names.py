@@ -21,6 +21,7 @@ GROUP = "torchft-x/group"
 MINIMUM = "torchft-x/min-replicas"  # annotation of the anchor
 GROUPS = "torchft-x/groups"  # annotation of the lighthouse's pod: so many there shall be
 BACKEND = "torchft-x/backend"  # annotation of the anchor of a job whose groups are JobSets
+FAULT = "torchft-x/fault-"  # so begin annotations of the anchor that hold what chaos did, an event each
 QUEUE = "kueue.x-k8s.io/queue-name"
 OURS = "torchft_x"  # value of MANAGED_BY
 SET = "jobset.sigs.k8s.io/jobset-name"  # label of the Jobs that the JobSet controller makes

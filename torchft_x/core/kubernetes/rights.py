@@ -25,6 +25,7 @@ MORE: tuple[dict[str, Any], ...] = (
     {"apiGroups": [""], "resources": ["configmaps", "pods"], "verbs": ["patch"]},
     {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]},
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["delete"]},
+    {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["patch"]},
 )
 """What `torchft_x` needs beside that: status, kill, drain, resume (and the token, for orders), scale, chaos."""
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from torchft_x.launch.chaos.place import Place, Target
 from torchft_x.launch.chaos.schedule import LASTING, Planned
 from torchft_x.observe.console import harmless
-from torchft_x.observe.events import EventLog
+from torchft_x.observe.events import EventLog, subscribe
 
 PATIENCE = 60.0  # seconds until somebody must be there who can be struck
 _LOOK = 0.1  # seconds between looks
@@ -22,9 +23,17 @@ class Over(Exception):
 class Chaos:
     """One run of faults. Use as a context manager: whoever is stopped goes on at the end, whatever the end is."""
 
-    def __init__(self, place: Place, run_dir: Path | None, say: Callable[[str], object] = print) -> None:
+    def __init__(
+        self,
+        place: Place,
+        run_dir: Path | None,
+        say: Callable[[str], object] = print,
+        keep: Callable[[dict[str, Any]], object] | None = None,
+    ) -> None:
+        """`keep`: is given each fault's event, for a run that has no directory here."""
         self._place = place
         self._events = EventLog(run_dir, "chaos")
+        self._end_keeping = subscribe(keep) if keep is not None else lambda: None
         self._say = say
         self._stopped: list[tuple[float, Target]] = []  # monotonic seconds of their end
         self.done = 0  # faults
@@ -36,6 +45,7 @@ class Chaos:
         for _, target in self._stopped:
             self._place.resume(target)
         self._events.close()
+        self._end_keeping()
 
     def run(self, plan: Iterable[Planned]) -> None:
         """To the end of the plan. Raises `Over`."""

@@ -65,14 +65,29 @@ def every(cluster: Cluster) -> list[JobState]:
     ]
 
 
+@dataclass(frozen=True)
+class Anchor:
+    """The object that owns all others of a job, and is there until the job is removed."""
+
+    kind: str
+    name: str
+    annotations: Json
+
+
+def anchor(cluster: Cluster, app: str) -> Anchor | None:
+    """None: there is no such job. Raises `ClusterError`."""
+    for kind in ("Job", "Service"):
+        for found in cluster.list(kind, of(app)):
+            annotations = found["metadata"].get("annotations") or {}
+            if names.MINIMUM in annotations:
+                return Anchor(kind, found["metadata"]["name"], annotations)
+    return None
+
+
 def cancel(cluster: Cluster, app: str) -> bool:
     """Whether there was something to end. One delete: the cluster removes all that the anchor owns. Raises `ClusterError`."""
-    selector = of(app)
-    for kind in ("Job", "Service"):
-        for found in cluster.list(kind, selector):
-            if names.MINIMUM in (found["metadata"].get("annotations") or {}):
-                return cluster.delete(kind, found["metadata"]["name"])
-    return False
+    found = anchor(cluster, app)
+    return found is not None and cluster.delete(found.kind, found.name)
 
 
 def lines(cluster: Cluster, app: str, part: PartState, follow: bool, since: float | None = None) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -53,12 +54,29 @@ class Remote:
         error = UnreachableError if status in (0, 502, 503, 504) else RefusedError
         raise error(str(found["error"]) if isinstance(found, dict) and "error" in found else _words(found))
 
+    def keep(self, fault: Json) -> None:
+        """Write an event of chaos where `events` finds it: pods and their logs may go, their owner stays."""
+        found = jobs.anchor(self.cluster, self.app)
+        if found is None:
+            raise ConfigError(f"There is no job {self.app} in the namespace {self.cluster.namespace}.")
+        name = f"{names.FAULT}{int(fault['t'] * 1000)}-{fault['number']}"
+        note = {name: json.dumps(fault, separators=(",", ":"))}
+        self.cluster.patch(found.kind, found.name, {"metadata": {"annotations": note}})
+
     def events(self) -> Iterator[tuple[str, Json]]:
-        """Those that are in the logs of its pods, also of the container before each; with the pod's name."""
+        """Those that are in the logs of its pods, also of the container before each, with the pod's name; where there are some,
+        also faults that were kept.
+        """
+        some = False
         for pod in self.cluster.list("Pod", jobs.of(self.app)):
             for line in jobs.written(self.cluster, pod):
                 for event in events_in([line]):
+                    some = True
                     yield str(pod["metadata"]["name"]), event
+        found = jobs.anchor(self.cluster, self.app) if some else None
+        kept = {} if found is None else found.annotations
+        for event in events_in(text for name, text in kept.items() if name.startswith(names.FAULT)):
+            yield "chaos", event
 
     def _secret(self) -> str:
         data = self.cluster.read("Secret", self.app).get("data") or {}

@@ -40,7 +40,7 @@ KEPT = {
     "checkpoint": ("step", "duration", "bytes"),
     "metrics": ("step", "loss"),
     "error": ("reason", "code"),
-    "fault": ("kind", "group", "rank", "victim", "duration", "number"),
+    "fault": ("kind", "group", "rank", "duration", "number"),
 }
 """Events of which a note is made, and what it keeps of them. Of the others there is only the count."""
 
@@ -226,4 +226,4 @@ def _short(event: Event, names: tuple[str, ...]) -> dict[str, Any]:
 
 _TEXTS = ("reason", "replica_id", "source", "kind", "group")
 _NUMBERS = ("duration", "bytes", "loss")
-_COUNTS = ("step", "quorum", "number", "steps", "attempt", "code", "rank", "victim")
+_COUNTS = ("step", "quorum", "number", "steps", "attempt", "code", "rank")
