@@ -23,7 +23,7 @@ HOW = (
 )
 EXAMPLES = ROOT / "docs/examples"
 COMPILED = ("--compile", "aot_eager")  # by each life in its first step. Inductor would take minutes of g++ on a CPU
-HF = (str(EXAMPLES / "train_transformers.py"), "--bf16", *COMPILED)
+HF = (str(EXAMPLES / "train_transformers.py"), "--bf16")
 LIGHTNING = (str(EXAMPLES / "train_lightning.py"), "--precision", "bf16-mixed", *COMPILED)
 TITAN = ("-m", "torchft_x.compat", str(ROOT / "tests/compat/titan.py"))
 
@@ -32,6 +32,7 @@ TITAN = ("-m", "torchft_x.compat", str(ROOT / "tests/compat/titan.py"))
     ("words", "steps", "told"),
     [
         pytest.param(HF, 250, "'loss'", id="transformers"),
+        pytest.param((*HF, *COMPILED), 250, "'loss'", id="transformers-compiled"),
         pytest.param(LIGHTNING, 250, "step 20:", id="lightning"),
         pytest.param((*TITAN, "none"), 300, "step 5:", id="torchtitan-fsdp"),
         pytest.param((*TITAN, "diloco"), 40, "step 5:", id="torchtitan-diloco"),
