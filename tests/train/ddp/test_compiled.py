@@ -16,7 +16,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from tests.train.fakes import FakeManager, gloo_groups
+from tests.train.jobs import Trainer, lighthouse
 from torchft_x.core.fingerprint import Fingerprint, difference
+from torchft_x.errors import ConfigError
 from torchft_x.train.ddp.hsdp import HybridShardedDataParallel
 from torchft_x.train.ddp.sharded_state import ShardedState
 from torchft_x.train.ddp.shards import local, local_grad
@@ -165,3 +167,17 @@ def test_beside_a_group_that_does_not_compile() -> None:
     net = Net()
     net.compile()
     assert difference(declared(net), plain) is None
+
+
+def test_a_whole_step_that_is_compiled_is_refused_with_a_sentence() -> None:
+    """Dynamo would go through the Manager's own code: no step would ever be committed."""
+    with lighthouse() as address:
+        trainer = Trainer(0, address)
+        try:
+            with pytest.raises(
+                ConfigError, match=r"given to torch.compile, .*; compile the model \(model.compile\(\)\)"
+            ):
+                torch.compile(trainer.step, backend="eager")()
+            assert trainer.step()
+        finally:
+            trainer.manager.shutdown()
