@@ -24,6 +24,7 @@ NIGHTLY: Mapping[str, str] = {
     "tests/compat/test_titan.py::test_torchtitan_trains_through_a_kill[diloco]": "[None], and test_trainers' of its classes",
     "tests/compat/test_titan.py::test_torchtitan_trains_through_a_kill[local_sgd]": "[None], and test_trainers' of its classes",
     "tests/compat/test_trainers.py::test_a_trainer_goes_on_through_a_kill[torchtitan-fsdp]": "test_titan.py[None]",
+    "tests/compat/test_trainers.py::test_a_trainer_goes_on_through_a_kill[transformers-compiled]": "[transformers], [lightning]",
     "tests/compat/test_trainers.py::test_a_trainer_goes_on_through_a_kill[torchtitan-local_sgd]": "[torchtitan-diloco]",
     "tests/e2e/test_addresses.py::test_they_train_together_and_a_killed_one_heals[IPv4 only, own name is the loopback]": "[dual, by interface]",
     "tests/e2e/test_all_gone.py": "tests/transfer/durable/test_s3.py, test_hsdp.py[(1, 4)]",

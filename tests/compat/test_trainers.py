@@ -22,14 +22,18 @@ HOW = (
     "lightning and torchtitan (.ci/run makes one)"
 )
 EXAMPLES = ROOT / "docs/examples"
+COMPILED = ("--compile", "aot_eager")  # by each life in its first step. Inductor would take minutes of g++ on a CPU
+HF = (str(EXAMPLES / "train_transformers.py"), "--bf16")
+LIGHTNING = (str(EXAMPLES / "train_lightning.py"), "--precision", "bf16-mixed", *COMPILED)
 TITAN = ("-m", "torchft_x.compat", str(ROOT / "tests/compat/titan.py"))
 
 
 @pytest.mark.parametrize(
     ("words", "steps", "told"),
     [
-        pytest.param((str(EXAMPLES / "train_transformers.py"),), 250, "'loss'", id="transformers"),
-        pytest.param((str(EXAMPLES / "train_lightning.py"),), 250, "step 20:", id="lightning"),
+        pytest.param(HF, 250, "'loss'", id="transformers"),
+        pytest.param((*HF, *COMPILED), 250, "'loss'", id="transformers-compiled"),
+        pytest.param(LIGHTNING, 250, "step 20:", id="lightning"),
         pytest.param((*TITAN, "none"), 300, "step 5:", id="torchtitan-fsdp"),
         pytest.param((*TITAN, "diloco"), 40, "step 5:", id="torchtitan-diloco"),
         pytest.param((*TITAN, "local_sgd"), 40, "step 5:", id="torchtitan-local_sgd"),

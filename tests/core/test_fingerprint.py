@@ -73,6 +73,24 @@ def test_the_first_difference_is_named_on_both_sides(mine: Trait, theirs: Trait,
     assert told(declared(mine), declared(theirs)) == clause
 
 
+@pytest.mark.parametrize(
+    ("mine", "theirs", "only"),
+    [
+        (("_orig_mod.w (2,)", "_orig_mod.b (2,)"), ("w (2,)", "b (2,)"), True),
+        (("0.w (2,)", "1.w (2,)"), ("0.w (2,)", "1._orig_mod.w (2,)"), True),
+        (("_orig_mod.w (2,)",), ("w (3,)",), False),
+        (("w (2,)", "_orig_mod.b (2,)"), ("w (3,)", "b (2,)"), False),
+        (("w (2,)",), ("w (2,)", "_orig_mod.b (2,)"), False),
+        (("_orig_mod.w (2,)", CUT), (CUT,), False),
+    ],
+)
+def test_a_model_that_is_only_compiled_is_known(mine: tuple[str, ...], theirs: tuple[str, ...], only: bool) -> None:
+    for a, b in ((mine, theirs), (theirs, mine)):
+        found = difference(declared(model(*a)), declared(model(*b)))
+        assert found is not None
+        assert found.is_compiling() == only
+
+
 def test_a_release_is_its_minor_series_and_any_other_version_itself() -> None:
     assert release("PyTorch", "2.13.1+cu130") == Trait("PyTorch", "2.13", "2.13.1+cu130")
     assert release("PyTorch", "2.14.0.dev20260101+cpu") == Trait(

@@ -22,6 +22,8 @@ MODEL = "model"
 BUCKETS = "bucket layout"
 DATA = "data set"
 QUANTIZATION = "quantisation"
+COMPILED = "_orig_mod"
+"""What torch.compile(module) puts into the names of what the module holds."""
 
 MAX_TRAITS = 256
 """Of a group: some twenty names, a few of them different in several ranks."""
@@ -109,16 +111,33 @@ class Difference:
         """``its model has ... where group 0's has ...``. `whose`: "group 0's"."""
         mine, theirs = self.mine, self.theirs
         what = f"its {mine.name}" if self.rank is None else f"the {mine.name} of its rank {self.rank}"
-        for i in range(max(len(mine.parts), len(theirs.parts))):
-            a, b = (t.parts[i] if i < len(t.parts) else "nothing more" for t in (mine, theirs))
-            if CUT in (a, b):
-                break
-            if a != b:
-                sizes = f" ({mine.words}; {whose} {theirs.words})" if mine.words != theirs.words else ""
-                return f"{what} has {a} where {whose} has {b}{sizes}"
+        if parts := self._parts():
+            sizes = f" ({mine.words}; {whose} {theirs.words})" if mine.words != theirs.words else ""
+            return f"{what} has {parts[0]} where {whose} has {parts[1]}{sizes}"
         if mine.words != theirs.words:
             return f"{what} is {mine.words} where {whose} is {theirs.words}"
         return f"{what} is {mine.words} (digest {mine.digest[:12]}) where {whose} has the digest {theirs.digest[:12]}"
+
+    def is_compiling(self) -> bool:
+        """Whether the first parts that differ do so by torch.compile only, to which one of the two has given the module."""
+        parts = self._parts()
+        return parts is not None and without_compiled(parts[0]) == without_compiled(parts[1])
+
+    def _parts(self) -> tuple[str, str] | None:
+        """The first that differ, mine and theirs; None if those that are known are alike."""
+        mine, theirs = self.mine.parts, self.theirs.parts
+        for i in range(max(len(mine), len(theirs))):
+            a, b = (parts[i] if i < len(parts) else "nothing more" for parts in (mine, theirs))
+            if CUT in (a, b):
+                return None
+            if a != b:
+                return a, b
+        return None
+
+
+def without_compiled(name: str) -> str:
+    """A parameter's name as it is without torch.compile. Words after the name stay."""
+    return ".".join(part for part in name.split(".") if part != COMPILED)
 
 
 def difference(mine: Fingerprint, theirs: Fingerprint) -> Difference | None:

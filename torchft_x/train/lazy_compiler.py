@@ -78,6 +78,12 @@ def defer_compiler_import() -> None:
         deferred.config = _load_config()
 
 
+def in_compiled_code() -> bool:
+    """Whether the caller is called, at any depth, by what was given to ``torch.compile``. Loads no compiler."""
+    callback = torch._C._dynamo.eval_frame.get_eval_frame_callback()
+    return callback is not None and callback is not False
+
+
 def _load_config() -> ModuleType:
     """Its settings, which import nothing of it, and are read when a DTensor is made. The compiler will find them there."""
     name = f"{_NAME}.config"

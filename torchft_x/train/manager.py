@@ -34,6 +34,7 @@ from torchft_x.train.context.futures import ExceptionWithTraceback, wrap_future
 from torchft_x.train.context.state_dicts import DEFAULT_KEY, StateDicts
 from torchft_x.train.heal.own_copy import copy_now
 from torchft_x.train.heal.state_exchange import read_state
+from torchft_x.train.lazy_compiler import in_compiled_code
 from torchft_x.train.setup.excepthook import end_with_a_sentence
 from torchft_x.train.setup.options import resolve
 from torchft_x.train.step.quorum_round import QuorumOptions
@@ -191,8 +192,13 @@ class Manager:
             timeout: instead of quorum_timeout.
 
         Raises `DeadlineError`, `RefusedError`, `FencedError`, `UnreachableError`; `LeafError` (first call) if the state
-        dict holds something that can't be sent.
+        dict holds something that can't be sent; `ConfigError` in a function that is compiled.
         """
+        if in_compiled_code():
+            raise ConfigError(
+                "a step begins (start_quorum, Optimizer.zero_grad) in a function that was given to torch.compile, which "
+                "would compile what talks to the other groups, too; compile the model (model.compile()), and call the step as it is."
+            )
         c = self._context
         if self.steps.standing is None and isinstance(c.transport, HTTPTransport):
             check_sendable(c.full_state())

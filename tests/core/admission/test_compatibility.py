@@ -46,6 +46,19 @@ class TestFirstQuorum:
         )
         assert issued(s.join("3:x", traits=A)) == [["2:x", "3:x"]]
 
+    def test_a_compiled_model_beside_one_that_is_not_is_told_how(self) -> None:
+        s = Scene(min_replicas=2)
+        compiled = Fingerprint((describe("model", "1 tensors", ["_orig_mod.w (1,)"]),))
+        for name in ("0:x", "1:x"):
+            s.hello(name)
+        s.join("0:x", traits=A)
+        [(_, sentence)] = refusals(s.join("1:x", traits=compiled))
+        assert sentence == (
+            "Group 1 (host 1-x) can't train with group 0 (host 0-x): its model has _orig_mod.w (1,) where group 0's has "
+            "w (1,); compile in every group or in none, or by model.compile(), which, unlike torch.compile(model), renames "
+            "nothing."
+        )
+
     def test_at_the_same_instant_it_is_the_lowest_group(self) -> None:
         s = Scene(min_replicas=3)
         for name in ("10:x", "9:x"):

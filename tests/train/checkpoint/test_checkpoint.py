@@ -85,7 +85,8 @@ class Run:
         self.model = nn.Linear(3, 2)
         self.adamw = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
         self.data = Counter()
-        parts = {"model": self.model, "optim": self.adamw, "data": self.data}
+        given = torch.compile(self.model) if kwargs.pop("compiled", False) else self.model
+        parts = {"model": given, "optim": self.adamw, "data": self.data}
         kwargs.setdefault("timeout", WAIT)
         self.checkpoint = Checkpoint(self.job, url, kwargs.pop("parts", parts), every=every, **kwargs)  # type: ignore[arg-type]
         self.all.append(self)
@@ -135,6 +136,26 @@ def test_a_run_is_saved_and_resumed(url: str) -> None:
     first.run_to(30)
     second.run_to(30)
     assert all(torch.equal(a, b) for a, b in zip(first.model.parameters(), second.model.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_model_goes_on_whether_it_was_and_is_compiled_or_not(url: str, compiled: bool) -> None:
+    """torch.compile(model) has other names for the same parameters."""
+    first = Run(url, compiled=compiled).run_to(10).idle()
+    first.checkpoint.close()
+    second = Run(url, compiled=not compiled)
+    assert second.checkpoint.resume()
+    first.run_to(13)
+    second.run_to(13)
+    assert all(torch.equal(a, b) for a, b in zip(first.model.parameters(), second.model.parameters(), strict=True))
+
+
+def test_what_another_model_lacks_is_named(url: str) -> None:
+    Run(url).run_to(10).idle().checkpoint.close()
+    run = Run(url)
+    run.checkpoint._parts["model"] = nn.Sequential(run.model)
+    with pytest.raises(ConfigError, match=r"step-\S+: Error.* state_dict for Sequential: Missing key.*0.weight"):
+        run.checkpoint.resume()
 
 
 def test_nothing_to_resume(url: str) -> None:

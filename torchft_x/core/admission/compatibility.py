@@ -26,6 +26,9 @@ _ADVICE = {
     WORLD_SIZE: "give every group the same number of workers",
     DATA: "give every group the same data",
 }
+_COMPILE_ALIKE = (
+    "compile in every group or in none, or by model.compile(), which, unlike torch.compile(model), renames nothing"
+)
 
 
 class CompatibilityCheck:
@@ -96,7 +99,7 @@ def _refusal(record: MemberRecord, other: MemberRecord, found: Difference) -> st
             f"{_named(record)} runs {mine} and can't train with {_named(other)}, which runs {theirs}; run "
             "all groups on one library"
         )
-    advice = _ADVICE.get(found.mine.name, _SAME_SCRIPT)
+    advice = _COMPILE_ALIKE if found.is_compiling() else _ADVICE.get(found.mine.name, _SAME_SCRIPT)
     clause = found.clause(f"{_called(other)}'s")
     return _sentence(f"{_named(record)} can't train with {_named(other)}: {clause}; {advice}")
 

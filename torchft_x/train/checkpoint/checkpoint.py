@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _TRIES = 5  # to read a checkpoint that others may remove meanwhile
+_LONGEST = 500  # characters of what a part says: torch names each key that a module lacks
 _LOOPBACK = ("//localhost", "//127.", "//[::1]")
 
 
@@ -145,7 +146,8 @@ class Checkpoint:
         try:
             yield
         except Exception as e:  # load_state_dict of a part raises what it likes
-            reason = (str(e).strip().splitlines() or [repr(e)])[0]
+            lines = [line.strip() for line in str(e).strip().splitlines()] or [repr(e)]
+            reason = " ".join(lines[:2])[:_LONGEST] if lines[0].endswith(":") else lines[0]
             known = isinstance(e, TransferError) and reason.startswith("checkpoint ")
             where = "" if known else f"checkpoint {self._store.shown}/{name}: "
             raise ConfigError(f"{where}{reason}") from e

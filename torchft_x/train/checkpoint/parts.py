@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from torchft_x.core.fingerprint import without_compiled
 from torchft_x.errors import ConfigError
 from torchft_x.train.ddp.shards import is_dtensor, like, local
 from torchft_x.transfer.format.flatten import new_dtensors
@@ -43,7 +44,8 @@ def places(parts: Mapping[str, Any], shapes: Mapping[str, Any]) -> dict[str, Any
 
 def _place(part: Any, shapes: Any) -> Any:
     if isinstance(part, nn.Module):
-        return part.state_dict()
+        own = part.state_dict()
+        return {name: own.get(mine) for name, mine in _own_names(own, shapes).items()}
     if isinstance(part, Optimizer):
         return _place_of_optimizer(part, shapes)
     return new_dtensors(part.state_dict())
@@ -68,4 +70,15 @@ def _place_of_optimizer(optimizer: Optimizer, shapes: Any) -> Any:
 
 def put_back(parts: Mapping[str, Any], state: Mapping[str, Any]) -> None:
     for name, part in parts.items():
-        part.load_state_dict(state[name])
+        saved = state[name]
+        if isinstance(part, nn.Module):
+            names = _own_names(part.state_dict(), saved)
+            if any(theirs != mine for theirs, mine in names.items()):
+                saved = {mine: saved[theirs] for theirs, mine in names.items()}
+        part.load_state_dict(saved)
+
+
+def _own_names(own: Mapping[str, Any], saved: Any) -> dict[Any, Any]:
+    """What each saved name of a module is called in the module that is there: one of the two may be compiled."""
+    mine = {without_compiled(name): name for name in own}
+    return {name: mine.get(without_compiled(str(name)), name) for name in saved} if isinstance(saved, Mapping) else {}
