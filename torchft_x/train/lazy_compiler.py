@@ -80,7 +80,7 @@ def defer_compiler_import() -> None:
 
 def in_compiled_code() -> bool:
     """Whether the caller is called, at any depth, by what was given to ``torch.compile``. Loads no compiler."""
-    callback = torch._C._dynamo.eval_frame.get_eval_frame_callback()
+    callback = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", lambda: None)()  # private: may go
     return callback is not None and callback is not False
 
 
