@@ -65,8 +65,8 @@ class Trial:
         self.space = Space(made)
         self.rows: list[Json] = []
         self._until = folder / "until"
-        arguments = [*MODEL, "--until", str(self._until), "--dump-params", str(folder / "dumps")]
-        self.job = TrainingJob("ft", secrets.token_hex(16), str(folder), 3, arguments, limits)
+        self.arguments = [*MODEL, "--until", str(self._until), "--dump-params", str(folder / "dumps")]
+        self.job = TrainingJob("ft", secrets.token_hex(16), str(folder), 3, self.arguments, limits)
         self._tail = EventTail(folder)
         self._events: list[Json] = []
 
