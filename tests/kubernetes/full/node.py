@@ -28,10 +28,12 @@ from tests.util import scaled, wait_for
 
 _ROOT = Path(__file__).resolve().parents[3]
 _FOREVER = "2147483647"
-# A kubelet sets the kernel's tunables: it shall set these files instead. The rest of what it makes lies in its folder.
+# A kubelet sets the kernel's tunables: it shall set these files instead. What is written below /var/lib, as containerd's
+# network library does it, is the node's own; all else that daemons make lies in the node's folder.
 _MOUNTS = """
 mount --bind "$1/log" /var/log
 mount -t tmpfs -o mode=755 tmpfs /run
+mount -t overlay -o "lowerdir=/var/lib,upperdir=$1/lib,workdir=$1/lib-work" overlay /var/lib
 tune() {
     echo "$2" >"$folder/$1"
     mount --bind "$folder/$1" "/proc/sys/$(echo "$1" | tr . /)"
@@ -109,7 +111,7 @@ class RealNode(small.LocalNode):
 
     def _write(self, life: Path) -> None:
         number = self._settings.number
-        for name in ("log", "tunables", "cni", "plugins"):
+        for name in ("log", "lib", "lib-work", "tunables", "cni", "plugins"):
             (life / name).mkdir(parents=True)
         default = json.loads(subprocess.run([self._ctr_path, "oci", "spec"], capture_output=True, check=True).stdout)
         kubelet = config.kubelet(number, life, self._cgroup, self._settings.heartbeat)
