@@ -106,12 +106,6 @@ class Cluster:
         besides IMAGE, with their environment.
         """
         number = len(self.nodes) + 1
-        environment = {
-            "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
-            "PYTHONPATH": str(_ROOT),
-            "HOME": "/tmp",
-            "PWD": str(_ROOT),
-        }
         folder = self.folder / name
         folder.mkdir()
         settings = Settings(
@@ -120,16 +114,19 @@ class Cluster:
             api=["127.0.0.1", _PORT, self.api.certificate, self._tokens["admin"]],
             runc=str(self._bin / "runc"),
             folder=str(folder),
-            images={IMAGE: environment, **{k: dict(v) for k, v in (images or {}).items()}},
+            images={IMAGE: image_environment(), **{k: dict(v) for k, v in (images or {}).items()}},
             paths=_image_paths(),
             certificate=[str(self.folder / "pki/apiserver.crt"), str(self.folder / "pki/apiserver.key")],
             resources=dict(resources or {}),
             labels=dict(labels or {}),
             heartbeat=min(1.0, self._node_grace / 6),
         )
-        node = self.nodes[name] = LocalNode(self, settings)
+        node = self.nodes[name] = self._new_node(settings)
         node.start()
         return node
+
+    def _new_node(self, settings: Settings) -> LocalNode:
+        return LocalNode(self, settings)
 
     # --- faults ----------------------------------------------------------------------------------------------------
 
@@ -360,6 +357,16 @@ def _sweeper(runc: str, folder: Path) -> subprocess.Popen[bytes]:
     )
 
 
+def image_environment() -> dict[str, str]:
+    """Of IMAGE."""
+    return {
+        "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
+        "PYTHONPATH": str(_ROOT),
+        "HOME": "/tmp",
+        "PWD": str(_ROOT),
+    }
+
+
 def _image_paths() -> list[str]:
     """This Python, its environment and this source; of a path within another only the other."""
     wanted = {sys.prefix, sys.base_prefix, str(_ROOT), sysconfig.get_path("purelib")}
@@ -368,11 +375,13 @@ def _image_paths() -> list[str]:
 
 
 @contextmanager
-def cluster(folder: Path, nodes: int = 1, node_grace: float = 5.0, **options: Any) -> Iterator[Cluster]:
+def cluster(
+    folder: Path, nodes: int = 1, node_grace: float = 5.0, kind: type[Cluster] = Cluster, **options: Any
+) -> Iterator[Cluster]:
     """A cluster in `folder`, which must not exist or be empty, with nodes node-a, node-b ... A node that is silent for
     `node_grace` seconds (scaled) is lost. `options` are those of `add_node`.
     """
-    made = Cluster(folder, scaled(node_grace))
+    made = kind(folder, scaled(node_grace))
     try:
         made.start()
         for i in range(nodes):
