@@ -89,8 +89,8 @@ def ratio(figure: Figure, run: Run, other: Run) -> str:
 def state(run: Run, now: float) -> str:
     """How the run stands at `now` (unix seconds), as a sentence."""
     if run.code is not None:
-        how = "The job ended well" if run.code == 0 else f"The job failed (exit code {run.code})"
-        how = f"The job was stopped (exit code {run.code})" if run.code in _STOPPED else how
+        bad = "was stopped" if run.code in _STOPPED else "failed"
+        how = "The job ended well" if run.code == 0 else f"The job {bad} (exit code {run.code})"
         return f"{how}: {run.verdict}" if run.verdict and run.code else f"{how}."
     age = max(0.0, now - run.ended)
     if age < STALE:

@@ -133,16 +133,20 @@ def fetch_manifest(source: Source, step: int, committed_in: int) -> Manifest:
                     return manifest
                 nothing = _reason(response)
                 if source.left() <= LAST_MOMENT:
-                    raise source.error(f"it had nothing for us until the deadline: {nothing}.")
+                    raise _had_nothing(source, nothing)
         except BROKEN as e:
             if nothing and source.left() <= LAST_MOMENT:
-                raise source.error(f"it had nothing for us until the deadline: {nothing}.") from None
+                raise _had_nothing(source, nothing) from None
             retry.broken(e)
         finally:
             if watchdog is not None:
                 watchdog.cancel()
             if connection is not None:
                 connection.close()
+
+
+def _had_nothing(source: Source, reason: str) -> TransferError:
+    return source.error(f"it had nothing for us until the deadline: {reason}.")
 
 
 def _read_manifest(
