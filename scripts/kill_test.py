@@ -38,6 +38,11 @@ TOGETHER = 120.0  # seconds all groups may need to train together again; a start
 STALL = 5.0  # seconds without a commit that are worth a look: the run's folder is kept
 ENDLESS = 1_000_000  # steps; the job is told when to stop, since nobody knows how long groups take to be back
 NOTICE = 3.0  # seconds of steps between the word to stop and the last one: every rank has read it by then
+SHARED = {
+    "ddp": 25,
+    "hsdp": 25,
+    "diloco": 5,
+}  # steps at least behind the last fault, so that a comparison says something
 # Little to write per step, and steps of some 40 ms: dumping and checking don't slow the job down.
 MODEL = ["--width", "64", "--batch-size", "16", "--pace", "0.04"]
 
@@ -126,12 +131,12 @@ class Job:
             time.sleep(0.1)
         return False
 
-    def stop_soon(self) -> None:
-        """Name the last step: one that no group reaches within NOTICE."""
+    def stop_soon(self, least: int = 0) -> None:
+        """Name the last step: one that no group reaches within NOTICE, and `least` steps away on a slow machine too."""
         steps = {int(e["step"]): float(e["t"]) for e in commits(self.events)}
         fresh = [step for step, t in steps.items() if t > time.time() - NOTICE]
         part = self.until.with_suffix(".part")
-        part.write_text(str(max(steps) + len(fresh) + 2))
+        part.write_text(str(max(steps) + max(len(fresh), least) + 2))
         part.rename(self.until)  # a reader sees the whole number or none
 
 
@@ -264,7 +269,7 @@ def main(argv: list[str] | None = None) -> int:
     ) as job:
         faults, complete = run(job, args)
         if complete:
-            job.stop_soon()
+            job.stop_soon(SHARED[args.component])
             job.watch(lambda _: False, TOGETHER)  # to the end
         ended = job.process.poll() is not None
     reference = compare(job.dumps, args.workers, script_args) if args.reference and complete and ended else None
