@@ -38,11 +38,8 @@ TOGETHER = 120.0  # seconds all groups may need to train together again; a start
 STALL = 5.0  # seconds without a commit that are worth a look: the run's folder is kept
 ENDLESS = 1_000_000  # steps; the job is told when to stop, since nobody knows how long groups take to be back
 NOTICE = 3.0  # seconds of steps between the word to stop and the last one: every rank has read it by then
-SHARED = {
-    "ddp": 25,
-    "hsdp": 25,
-    "diloco": 5,
-}  # steps at least behind the last fault, so that a comparison says something
+# Steps at least behind the last fault, so that a comparison says something.
+SHARED = {"ddp": 25, "hsdp": 25, "diloco": 5}
 # Little to write per step, and steps of some 40 ms: dumping and checking don't slow the job down.
 MODEL = ["--width", "64", "--batch-size", "16", "--pace", "0.04"]
 

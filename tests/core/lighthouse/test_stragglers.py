@@ -8,7 +8,16 @@ import pytest
 from tests.core.scene import Scene, issued, member, notes, overs
 from torchft_x.core.lighthouse.stragglers import FIRST, PATIENCE
 from torchft_x.core.messages.common import Note
-from torchft_x.core.messages.lighthouse import Join, LighthouseEffect, Paused, SendWaits
+from torchft_x.core.messages.job import SupervisorHere
+from torchft_x.core.messages.lighthouse import (
+    Join,
+    LifeBegun,
+    LighthouseEffect,
+    Paused,
+    SendWaits,
+    SupervisorHeard,
+    Tick,
+)
 from torchft_x.core.quorum.rule import Wait
 from torchft_x.core.training.step_clock import MOMENT
 from torchft_x.core.types import JoinReason, State
@@ -184,6 +193,51 @@ def test_a_newcomers_patience_is_not_that_of_members() -> None:
     s.asks("a:1", patience=10.0, state=s.committed())
     effects = s.wait(5.0, alive=(*ALL, "d:1"))
     assert "member_lost" not in notes(effects)
+
+
+class TwoNodes(Stage):
+    """c runs on two nodes; `heard` says which of their supervisors are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for node in (0, 1):
+            self.feed(SupervisorHere("c", f"host{node}", node, 2, stream=10 + node))
+            self.feed(LifeBegun("c", 0, "token-c:1", 10 + node))
+
+    def goes_on(self, seconds: float, heard: tuple[int, ...]) -> list[LighthouseEffect]:
+        effects: list[LighthouseEffect] = []
+        end = self.now + seconds
+        while self.now < end - 1e-9:
+            for node in heard:
+                self.feed(SupervisorHeard(10 + node))
+            effects += self.passes(self.tick)
+        return effects
+
+
+def test_a_member_that_lost_a_node_is_not_waited_for_once_a_reduction_with_it_has_failed() -> None:
+    s = TwoNodes()
+    assert notes(s.goes_on(2.0, heard=(0,))) == []  # its ranks there may run on while the supervisor is held up
+    s.asks("a:1", patience=0.5)
+    s.asks("b:1", patience=0.5)
+    effects = s.feed(Tick())
+    assert issued(effects) == [["a:1", "b:1"]]
+    (note,) = (e for e in effects if isinstance(e, Note) and e.event == "member_lost")
+    assert "its supervisor on host1 is silent for 1.5 s" in note.text
+    assert "member_lost" not in notes(s.goes_on(5.0, heard=(0,)))  # its pings do not bring it back
+    s.asks("c:1")  # nor was it late: it is let in at once
+    s.asks("a:1", state=s.committed())
+    assert issued(s.asks("b:1", state=s.committed())) == [list(ALL)]
+
+
+@pytest.mark.parametrize(("heard", "failed"), [((0, 1), True), ((0,), False)])
+def test_a_silent_node_alone_or_a_failed_reduction_alone_is_waited_for(heard: tuple[int, ...], failed: bool) -> None:
+    s = TwoNodes()
+    s.goes_on(2.0, heard)
+    state = None if failed else s.committed()
+    s.asks("a:1", patience=2.0, state=state)
+    s.asks("b:1", patience=2.0, state=state)
+    assert issued(s.goes_on(1.5, heard)) == []
+    assert issued(s.goes_on(1.0, heard)) == [["a:1", "b:1"]]
 
 
 def test_who_is_back_is_looked_after_as_everybody() -> None:

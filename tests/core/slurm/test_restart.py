@@ -18,6 +18,7 @@ from torchft_x.core.slurm.actions import (
     Lift,
     Over,
     Release,
+    Reschedule,
     Settle,
     Supervisor,
     TellLost,
@@ -102,6 +103,12 @@ class Watch:
         self, text: str | None, at: float, said: Heard | None = HEARD, nodes: dict[str, str] | None = None
     ) -> list[Action]:
         """`text`: the row of group 1; None: Slurm doesn't know it."""
+        return [a for a in self.all(text, at, said, nodes) if not isinstance(a, Reschedule)]
+
+    def all(
+        self, text: str | None, at: float, said: Heard | None = HEARD, nodes: dict[str, str] | None = None
+    ) -> list[Action]:
+        """Also that the scheduler is to make a round."""
         rows = [row(line) for line in (LIGHTHOUSE_RUNS, runs(0), text) if line is not None]
         return self.rules.look(self.manifest, rows, said, nodes or {}, at)
 
@@ -139,6 +146,33 @@ def test_where_no_other_node_is_free_the_bad_one_will_do_once_it_is_back() -> No
     assert watch(RESOURCES, 2) == []
     assert watch(RESOURCES, 2 + PATIENCE.lift) == [Lift(part(1))]
     assert watch(RESOURCES, 100) == []
+
+
+@pytest.mark.parametrize("reason", ["None", "Resources", "ReqNodeNotAvail, UnavailableNodes:n2", "Dependency"])
+def test_the_scheduler_is_asked_for_rounds_while_a_part_begins_to_wait_for_room(reason: str) -> None:
+    watch = Watch()
+    waits = RESOURCES.replace("|Resources|", f"|{reason}|")
+    looks = 200
+    asked = [t for t in range(looks) if Reschedule(part(1)) in watch.all(waits, float(t))]
+    assert asked == list(range(0, int(PATIENCE.scheduled), int(PATIENCE.reschedule)))
+    watch(runs(1, 1), looks)
+    again = RESOURCES.replace("|31|1|", "|31|2|").replace("|Resources|", f"|{reason}|")
+    assert watch.all(again, looks + 1.0) == [Reschedule(part(1))]  # it was requeued
+
+
+@pytest.mark.parametrize("text", [BEGIN_TIME.replace("|1|PENDING", "|0|PENDING"), ADMIN_HELD, HELD, runs(1)])
+def test_what_does_not_wait_for_room_asks_for_no_round(text: str) -> None:
+    watch = Watch()
+    watch(runs(1), 0)
+    found = [a for t in range(1, 100) for a in watch.all(text, float(t))]
+    assert not any(isinstance(a, Reschedule) for a in found)
+
+
+def test_one_round_is_for_all_parts() -> None:
+    rules = Restarts()
+    rows = [row(LIGHTHOUSE_RUNS), *(row(RESOURCES.replace("31_1", f"31_{n}")) for n in range(3))]
+    made = manifest(*map(part, range(3)))
+    assert rules.look(made, rows, HEARD, {}, 0.0) == [Reschedule(part(0))]
 
 
 @pytest.mark.parametrize("text", [KILLED, LAUNCH_FAILED, NODE_FAIL, TIMED_OUT])

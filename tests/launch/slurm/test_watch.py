@@ -16,6 +16,7 @@ from tests.e2e.jobs import ROOT
 from tests.slurm_cluster import SlurmCluster
 from tests.util import scaled, wait_for
 from torchft_x.core.slurm.manifest import Manifest, Part
+from torchft_x.core.slurm.queue import Row
 from torchft_x.core.slurm.state import told
 from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.controller import Controller
@@ -100,6 +101,30 @@ def test_a_killed_part_is_submitted_anew_and_a_cancelled_one_is_respected(watchi
     assert said.count("submitted anew") == 1  # by one of the two
     assert "trainer/1: its job" in said
     assert "exit code 137; submitted anew as job" in said
+
+
+@pytest.mark.slow
+def test_a_round_of_the_scheduler_is_asked_for_and_the_job_stays_as_it_is(
+    slurm: SlurmCluster,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in slurm.environ.items():
+        monkeypatch.setenv(name, value)
+    controller = Controller()
+    made = written(tmp_path / "run")
+    script = render(role(tmp_path / "run", "--begin=now+3600"))
+    text = submission(script, app=made.app, role="trainer", ticket="t", run_dir=made.run_dir, numbers=[0, 1])
+    job = f"{controller.submit(text)}_1"
+
+    def row() -> Row:
+        return next(row for row in controller.rows(app=made.app) if row.job == job)
+
+    before = row()
+    assert controller.reschedule(job, f"{made.app}-trainer")
+    assert row() == before
+    controller.cancel([job.partition("_")[0]])
+    wait_for(lambda: not controller.reschedule(job, f"{made.app}-trainer"), 10, "Slurm to say that it waits no longer")
 
 
 def _words(pid: int) -> list[str]:

@@ -492,7 +492,7 @@ class Lighthouse:
             effects.append(Note("starved", f"The lighthouse was not scheduled for {forgiven:.1f} s; nobody is blamed."))
         for record, reason in self._roll.gone(now, c.silence):
             effects += self._alarm.lose(record, reason, "silent")
-        effects += self._stragglers.look(now, lambda names: self._succession.goes_without(names, now))
+        effects += self._stragglers.look(now, c.silence.host, lambda names: self._succession.goes_without(names, now))
         effects += self._alarm.note_suspects(now)
         for record in self._roll.away(self._watched):
             if record.probed_at is None or now - record.probed_at >= _PROBE_AGAIN:

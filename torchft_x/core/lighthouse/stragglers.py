@@ -3,7 +3,9 @@
 Heartbeats say that a process lives, not that its training thread gets anywhere. So what counts here is that a member
 asks for the next quorum when the others have: whoever waits in a collective falls out of it and asks within
 milliseconds. To leave a member out is cheap for both: it is lost without proof, as a silent one is, the others go on
-with the gradients they have, and when it comes it copies their state. Whether its process is ended is another question,
+with the gradients they have, and when it comes it copies their state. A member over several nodes speaks on its first one:
+that another is gone shows in a reduction that others waited for in vain, and in that node's supervisor, which is silent; it
+is then not waited for any longer. Whether its process is ended is another question,
 which its supervisor answers later, by evidence (launch/process/hangs.py).
 """
 
@@ -18,7 +20,7 @@ from torchft_x.core.membership.members import MemberRecord, MemberTable
 from torchft_x.core.messages.common import Note
 from torchft_x.core.messages.lighthouse import LighthouseEffect, SendWaits
 from torchft_x.core.training.step_clock import MOMENT
-from torchft_x.core.types import group_of, listed
+from torchft_x.core.types import JoinReason, group_of, listed
 
 PATIENCE = 5.0
 """Seconds for which a member that does not say how long it waits (a peer's client) does."""
@@ -65,22 +67,29 @@ class Stragglers:
         reason = f"{record.replica_id} was late again and again; it is let in again in {left:.0f} s."
         return [SendWaits((record.session,), reason, False)]
 
-    def look(self, now: float, goes_without: Callable[[frozenset[str]], bool]) -> list[LighthouseEffect]:
+    def look(self, now: float, host: float, goes_without: Callable[[frozenset[str]], bool]) -> list[LighthouseEffect]:
         """At a tick: leave out who is late, and let in who was kept out for long enough.
 
-        `goes_without`: whether a quorum can be formed at once if these members are lost. Otherwise nothing is won by
-        leaving them out: the others would wait all the same.
+        `host`: seconds of silence that mean that a host is lost. `goes_without`: whether a quorum can be formed at once if
+        these members are lost. Otherwise nothing is won by leaving them out: the others would wait all the same.
         """
         if self._out:
             self._let_in(now)
-        late = self._late(now)
-        names = frozenset(r.replica_id for r, _ in late)
-        if not late or not goes_without(names):
+        cut = self._cut(now - host)
+        late = [(record, waited) for record, waited in self._late(now) if record.replica_id not in cut]
+        out = [*self._records(cut), *(record for record, _ in late)]
+        names = frozenset(record.replica_id for record in out)
+        if not names or not goes_without(names):
             return []
-        effects: list[LighthouseEffect] = []
-        for record, waited in late:
+        for record in out:
             record.late = True
-            self._out.add(record.replica_id)
+        self._out |= names
+        effects: list[LighthouseEffect] = []
+        for record in self._records(cut):
+            where = cut[record.replica_id]
+            reason = f"it was waited for in a reduction, and its supervisor on {where} is silent for {host:g} s"
+            effects += self._alarm.lose(record, reason, "silent")
+        for record, waited in late:
             kept_out = self._note(record, now)
             others = listed(sorted(self._tenure.asking))
             reason = f"its training thread does not come: {others} have waited for it, at last {waited:.1f} s at the boundary"
@@ -115,6 +124,17 @@ class Stragglers:
         found = self._records(waited_for)
         # an announced pause counts from its end on
         return [(r, now - first) for r in found if now >= max(since, r.pause_until + since - first)]
+
+    def _cut(self, since: float) -> dict[str, str]:
+        """Those for whom a member has waited in a reduction, while one of their nodes was not heard `since` then; and which."""
+        asked = self._records(self._tenure.asking)
+        if not any(r.join is not None and r.join.reason is JoinReason.FAILED for r in asked):
+            return {}
+        found = {
+            r.replica_id: self._roll.supervisors.silent_host(r.life.token, since)
+            for r in self._records(self._tenure.missing)
+        }
+        return {name: host for name, host in found.items() if host}
 
     def _note(self, record: MemberRecord, now: float) -> float:
         """It is left out now. Returns for how many seconds it is kept out; 0: it may be back at once."""

@@ -163,6 +163,12 @@ class SupervisorLiveness:
         group = self._watched.get(token, "") if token else ""
         return group if group in self._groups else ""
 
+    def silent_host(self, token: str, since: float) -> str:
+        """Of a supervisor of that life's other nodes that has a stream and was not heard since then; '': there is none."""
+        nodes = self._groups.get(self._watched.get(token, ""), {})
+        silent = (place for node, place in nodes.items() if node and max(place.heard.values()) < since)
+        return next((place.host for place in silent), "")
+
     def halt_of(self, token: str, since: float) -> StoppedProcess | None:
         """The longest stop of a process of that life, of those told by supervisors that were heard at `since` or later:
         one that is silent may be kept from saying that the process goes on.

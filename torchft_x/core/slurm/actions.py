@@ -59,6 +59,13 @@ class Lift:
 
 
 @dataclass(frozen=True)
+class Reschedule:
+    """It waits for room, and Slurm's scheduler is to look for some now."""
+
+    part: Part
+
+
+@dataclass(frozen=True)
 class Anew:
     """Submit it as a job of its own, off these nodes; then cancel what it was."""
 
@@ -92,7 +99,7 @@ class Over:
     """There is nothing more to watch."""
 
 
-Action = Kick | Release | Lift | Anew | Cancel | TellLost | Settle | Over
+Action = Kick | Release | Lift | Reschedule | Anew | Cancel | TellLost | Settle | Over
 
 
 def heard_from(status: Mapping[str, Any]) -> Heard:

@@ -6,6 +6,9 @@ is to be done, out.
   anew, within the restart budget. So is one whose node has fallen silent, before Slurm finds out: what it was before is
   cancelled after that, and stays so when the node comes back.
 * Whoever has cancelled a group by Slurm's means is respected: the lighthouse is told that it is lost.
+* Slurm's scheduler does not look when a node is freed of a job that can't end on another one, nor when a job that others
+  were to wait for has begun: its next round is up to 30 s away by default. A part that has just begun to wait for room asks
+  for one.
 * A job that was replaced and still is in the queue is cancelled, also if whoever replaced it did not live to do so.
 
 Everything may be asked for twice, and by two at once.
@@ -26,6 +29,7 @@ from torchft_x.core.slurm.actions import (
     Lift,
     Over,
     Release,
+    Reschedule,
     Settle,
     TellLost,
 )
@@ -61,6 +65,10 @@ class Patience:
     """That a part may wait for resources while a bad node is excluded for it."""
     lift_silent: float = 90.0
     """The same where it was excluded though Slurm takes it for good."""
+    reschedule: float = 2.0
+    """Between two rounds of Slurm's scheduler that are asked for: by itself it makes one in two or three seconds at most."""
+    scheduled: float = 30.0
+    """For which a part that waits for room asks for rounds: Slurm's own have come by then (bf_interval)."""
     longest_pause: float = 60.0
     """Between two submissions of one part."""
 
@@ -73,6 +81,7 @@ class Restarts:
         self._told: dict[str, str] | None = dict(self._lost)  # the same, as the lighthouse was told it
         self._patience = patience
         self._parts: dict[str, PartMemory] = {}  # by the part's name
+        self._rescheduled = float("-inf")  # when a round of Slurm's scheduler was asked for
 
     def remember(self, unix: float) -> dict[str, Any]:
         """For whoever watches next; JSON-able. `unix`: unix seconds less those of this clock, as of `recall`."""
@@ -118,6 +127,7 @@ class Restarts:
                     actions += self._vanished(part, memory, now)
                     continue
                 actions += self._part(part, found[part.name], memory, manifest, heard, nodes, now)
+        actions += self._reschedule(manifest, found, now)
         actions += _replaced(manifest, rows)
         if self._lost != self._told:
             self._told = dict(self._lost)
@@ -215,6 +225,24 @@ class Restarts:
             return []
         memory.excluded, memory.waits_since = (), None
         return [Lift(part)]
+
+    def _reschedule(self, manifest: Manifest, found: Mapping[str, Row | None], now: float) -> list[Action]:
+        """One part is enough: a round is for all."""
+        first = None
+        for part in manifest.parts:
+            row, memory = found[part.name], self._parts.get(part.name)
+            if memory is None or row is None or part.gone:
+                continue
+            if not _waits_for_room(row):
+                memory.queued_since = None
+                continue
+            memory.queued_since = now if memory.queued_since is None else memory.queued_since
+            if first is None and now - memory.queued_since < self._patience.scheduled:
+                first = Reschedule(part)
+        if first is None or now - self._rescheduled < self._patience.reschedule:
+            return []
+        self._rescheduled = now
+        return [first]
 
     def _running(
         self, part: Part, memory: PartMemory, manifest: Manifest, heard: Heard | None, now: float
@@ -335,6 +363,11 @@ def _is_well(part: Part, heard: Heard | None, patience: Patience) -> bool:
 def _waits_for_time(row: Row) -> bool:
     """Because it was requeued; not because its owner has asked for it."""
     return row.state == "PENDING" and row.reason == "BeginTime" and row.restarts > 0
+
+
+def _waits_for_room(row: Row) -> bool:
+    """Slurm's reasons are many, and of a dependency that is met it says for a while that it isn't."""
+    return row.state == "PENDING" and row.reason != "BeginTime" and "held" not in row.reason.lower()
 
 
 def _held(row: Row) -> bool:

@@ -89,6 +89,10 @@ class Controller:
     def release(self, job: str) -> bool:
         return self._on(job, "release", job)
 
+    def reschedule(self, job: str, name: str) -> bool:
+        """Have Slurm's main scheduler make a round, as it does for every update: this one gives the job the `name` it has."""
+        return self._on(job, "update", f"JobId={job}", f"JobName={name}")
+
     def cancel(self, ids: Iterable[str]) -> None:
         """All at once; unknown and ended ones are no mistake. Raises `SlurmError`."""
         wanted = sorted(set(ids))

@@ -59,6 +59,8 @@ class Errands:
             elif isinstance(action, a.Lift):
                 self._exclude(action.part, ())
                 self._speaker.say(f"{action.part.name}: no other node is free; job {action.part.job} may use any again")
+            elif isinstance(action, a.Reschedule):
+                self._controller.reschedule(action.part.job, f"{manifest.app}-{action.part.role}")
             elif isinstance(action, a.Cancel):
                 self._controller.cancel(action.jobs)
             elif isinstance(action, a.TellLost):
