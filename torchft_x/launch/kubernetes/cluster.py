@@ -14,6 +14,7 @@ from torchft_x.core.kubernetes import names, rights, sets
 from torchft_x.errors import ConfigError, TorchftXError
 
 Json = dict[str, Any]
+_Objects = list[Json]  # in the class below `list` is a method
 
 _TIMEOUT = (5.0, 30.0)  # seconds: to connect, and between two reads
 _FORBIDDEN = re.compile(r'cannot (\w+) resource "([^"]+)" in API group "([^"]*)"')
@@ -72,9 +73,35 @@ class Cluster:
     def create(self, body: Json) -> Json:
         return self._ask(body["kind"], "create_namespaced", "", body=body)
 
-    def list(self, kind: str, selector: str) -> list[Json]:
+    def list(self, kind: str, selector: str) -> _Objects:
         """Objects with these labels; the API server's newest."""
-        return list(self._ask(kind, "list_namespaced", "", label_selector=selector)["items"])
+        return self.list_at(kind, selector)[0]
+
+    def list_at(self, kind: str, selector: str) -> tuple[_Objects, str]:
+        """The same, and the version of the list."""
+        found = self._ask(kind, "list_namespaced", "", label_selector=selector)
+        return list(found["items"]), str(found.get("metadata", {}).get("resourceVersion", ""))
+
+    def wait_for_change(self, kind: str, selector: str, version: str, seconds: int) -> bool:
+        """Until one of these objects has changed, was made or was deleted after the list of that `version`: a watch, one
+        request. False: none has, after `seconds` or because the connection has ended."""
+        watch = {"label_selector": selector, "resource_version": version, "watch": True, "timeout_seconds": seconds}
+        limits = (_TIMEOUT[0], seconds + _TIMEOUT[1])
+        answer = self._call(
+            self._method(kind, "list_namespaced"),
+            self.namespace,
+            _preload_content=False,
+            _request_timeout=limits,
+            **watch,
+        )
+        try:
+            return bool(next(answer.stream(1024, decode_content=False), b""))
+        except Exception as e:
+            if not type(e).__module__.startswith("urllib3"):
+                raise
+            return False
+        finally:
+            answer.close()
 
     def delete(self, kind: str, name: str, *, at_once: bool = False) -> bool:
         """With all that it owns, in the background; whether it was there. `at_once`: without a pod's grace period."""
@@ -158,14 +185,17 @@ class Cluster:
             answer.close()
 
     def _ask(self, kind: str, verb: str, name: str, **options: Any) -> Json:
-        api, noun = _KINDS[kind]
-        method = getattr(getattr(self._client, api)(self._api), f"{verb}_{noun}")
+        method = self._method(kind, verb)
         words = [name, self.namespace] if name else [self.namespace]
         if kind == sets.KIND:
             words = [*_SETS[:2], self.namespace, _SETS[2], *words[:-1]]
         answer = self._call(method, *words, _preload_content=False, _request_timeout=_TIMEOUT, **options)
         found: Json = json.loads(answer.data)
         return found
+
+    def _method(self, kind: str, verb: str) -> Any:
+        api, noun = _KINDS[kind]
+        return getattr(getattr(self._client, api)(self._api), f"{verb}_{noun}")
 
     def _call(self, method: Any, *words: str, **options: Any) -> Any:
         exceptions = _package("kubernetes.client.exceptions")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,9 @@ from torchft_x.observe.events import BEGIN
 
 Json = dict[str, Any]
 
-_LOOK = 1.0  # seconds between looks at a pod that has no log yet, or no more
+_LOOK = 1.0  # seconds between looks at a part whose log has just ended, or that can't be watched
+_JUST = 5.0  # seconds in which the cluster says of a pod that has ended whether its part is over
+_WATCH = 30  # seconds that a change is waited for
 _BACK = 10.0  # seconds that are read again where a connection has ended
 _AWAY = 60.0  # seconds the API server may be away while a log is followed
 
@@ -96,25 +98,38 @@ def lines(cluster: Cluster, app: str, part: PartState, follow: bool, since: floa
     """
     marks: dict[tuple[str, int], _Mark] = {}
     begin = None if since is None else time.time() - since
-    lost = 0.0  # when the API server was first away
+    lost = ended = 0.0  # when the API server was first away, and when a pod's log was at its end last
     while True:
         try:
             over = not follow or _over(find(cluster, app), part)
-            pod = _pod(cluster, app, part)
+            pods, version = cluster.list_at("Pod", _selector(app, part.role, part.replica))
+            pod = state.newest(pods)
             if pod is not None and state.has_begun(pod):
                 mark = marks.setdefault(state.life(pod), _Mark(since=begin))
                 if not mark.done:
-                    ended = not state.is_running(pod)
+                    last = not state.is_running(pod)
                     yield from _log(cluster, pod, part, follow, mark)
-                    mark.done = ended
+                    mark.done, ended = last, time.monotonic()
             if over:
                 return
             lost = 0.0
+            if time.monotonic() - ended > _JUST and _has_changed(cluster, app, part, version):
+                continue
         except ClusterError as e:
             lost = lost or time.monotonic()
             if not follow or 400 < e.status < 500 or time.monotonic() - lost > _AWAY:
                 raise
         time.sleep(_LOOK)
+
+
+def _has_changed(cluster: Cluster, app: str, part: PartState, version: str) -> bool:
+    """Wait for a change of the part's pods. False: there was none, or whoever asks may not watch."""
+    try:
+        return cluster.wait_for_change("Pod", _selector(app, part.role, part.replica), version, _WATCH)
+    except ClusterError as e:
+        if e.status not in (403, 410):  # 410: the version is too old
+            raise
+        return False
 
 
 def written(cluster: Cluster, pod: Json) -> Iterator[str]:
@@ -140,7 +155,7 @@ class _Mark:
     done: bool = False
 
 
-def _log(cluster: Cluster, pod: Json, part: PartState, follow: bool, mark: _Mark) -> Iterator[str]:
+def _log(cluster: Cluster, pod: Mapping[str, Any], part: PartState, follow: bool, mark: _Mark) -> Iterator[str]:
     """The lines that were not read before; a connection may end at any of them."""
     options: dict[str, Any] = {"follow": follow, "timestamps": True}
     if mark.since is not None:
@@ -163,13 +178,12 @@ def _over(found: JobState | None, part: PartState) -> bool:
 
 def pods_of(cluster: Cluster, app: str, role: str, replica: int) -> list[Json]:
     """All that are left of a replica, the newest last. Raises `ClusterError`."""
-    selector = f"{names.INSTANCE}={app},{names.ROLE}={names.label(role)},{names.REPLICA}={replica}"
-    return sorted(cluster.list("Pod", selector), key=lambda pod: str(pod["metadata"].get("creationTimestamp")))
+    found = cluster.list("Pod", _selector(app, role, replica))
+    return sorted(found, key=lambda pod: str(pod["metadata"].get("creationTimestamp")))
 
 
-def _pod(cluster: Cluster, app: str, part: PartState) -> Json | None:
-    found = state.newest(pods_of(cluster, app, part.role, part.replica))
-    return None if found is None else dict(found)
+def _selector(app: str, role: str, replica: int) -> str:
+    return f"{names.INSTANCE}={app},{names.ROLE}={names.label(role)},{names.REPLICA}={replica}"
 
 
 def _split(chunks: Iterator[bytes]) -> Iterator[str]:
