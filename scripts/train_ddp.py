@@ -108,6 +108,11 @@ def parse_args(argv: list[str] | None = None, parser: argparse.ArgumentParser | 
         default="auto",
         help="between the groups: gloo, nccl or xccl; auto: the device's own, or gloo where ranks may share a device",
     )
+    p.add_argument(
+        "--compile",
+        choices=("inductor", "aot_eager"),
+        help="torch.compile's backend, of which aot_eager needs no C++ compiler; each life compiles anew",
+    )
     p.add_argument("--pace", type=float, default=0.0, help="seconds; no step is shorter (to watch a small model)")
     args = p.parse_args(argv)
     for name in (
@@ -356,7 +361,7 @@ def train(args: argparse.Namespace) -> bool:
     """Whether training has come to its end."""
     group, rank = env.read(env.REPLICA_GROUP_ID, "0"), env.read_int("RANK", 0)
     attempt = env.read_int(env.ATTEMPT, 0)  # how often this group was started before
-    defer_compiler_import()  # nothing is compiled here: half of a start
+    defer_compiler_import()  # half of a start, and most trainings compile nothing
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
     device = local_device(args.device)
@@ -365,6 +370,8 @@ def train(args: argparse.Namespace) -> bool:
     data = load_data(args)
     voice = Voice(args, group, rank)
     model = Transformer(args).to(device)  # made on the CPU: the same weights wherever it goes
+    if args.compile:
+        model.compile(backend=args.compile)  # in place: it trains with groups that don't compile
     adamw = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.1)
     healed = False  # was the state loaded since the last commit?
     drawn = 0  # batches this process has drawn; check_params.py counts those that were thrown away

@@ -125,7 +125,7 @@ def train(args: argparse.Namespace, ft: FaultTolerance) -> bool:
     group, rank, ranks = str(ft.replica_id), env.read_int("RANK", 0), env.read_int("WORLD_SIZE", 1)
     group = env.read(env.REPLICA_GROUP_ID, group)
     attempt = env.read_int(env.ATTEMPT, 0)  # how often this group was started before
-    defer_compiler_import()  # nothing is compiled here: half of a start
+    defer_compiler_import()  # half of a start, and most trainings compile nothing
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
 
@@ -141,6 +141,9 @@ def train(args: argparse.Namespace, ft: FaultTolerance) -> bool:
     data = made_up(args) if args.mock_data else load_data(args)
     voice = Voice(args, group, rank)
     model = Transformer(args).to(device)
+    if args.compile:
+        for block in model.blocks:
+            block.compile(backend=args.compile)  # before FSDP cuts it
     island = None
     if ranks > 1 or ft.rank0_synchronization_only:
         # The group's own process group, for FSDP. That between the groups is the Manager's. Ranks of an island wait in it

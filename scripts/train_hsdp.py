@@ -131,7 +131,7 @@ def train(args: argparse.Namespace) -> bool:
     """Whether training has come to its end."""
     group, rank = env.read(env.REPLICA_GROUP_ID, "0"), env.read_int("RANK", 0)
     attempt = env.read_int(env.ATTEMPT, 0)  # how often this group was started before
-    defer_compiler_import()  # nothing is compiled here: half of a start
+    defer_compiler_import()  # half of a start, and most trainings compile nothing
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
     device = local_device(args.device)
@@ -146,6 +146,9 @@ def train(args: argparse.Namespace) -> bool:
 
     voice = Voice(args, group, rank)
     model = Transformer(args).to(device)  # made on the CPU: the same weights wherever it goes
+    if args.compile:
+        for block in model.blocks:
+            block.compile(backend=args.compile)  # before FSDP cuts it
     shard_model(model, mesh)
     adamw = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.1)
     shards = ShardedState(model, adamw)

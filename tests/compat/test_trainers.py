@@ -75,7 +75,7 @@ def test_a_trainer_goes_on_through_a_kill(tmp_path: Path, words: tuple[str, ...]
                 assert process.poll() is None, log.read_text(errors="replace")[-3000:]
             return all(told in log.read_text(errors="replace") for log in (kept, lost))
 
-        wait_for(both_train, 60, "both to train")
+        wait_for(both_train, 120, "both to train")  # a first import of everything, on a disk that others use
         dies.send_signal(signal.SIGKILL)
         assert dies.wait() == -signal.SIGKILL, "it was done before it was killed"
         back, log = start(1, 1)

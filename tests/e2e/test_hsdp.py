@@ -65,6 +65,31 @@ def test_other_training_or_one_altered_shard_fails_the_check(
     assert "the parameters differ" in altered.stdout
 
 
+def test_compiled_blocks_through_a_kill(tmp_path: Path) -> None:
+    """FSDP2 and torch.compile: a group of two loses a rank, compiles anew, and everybody's losses are those of one process
+    that compiles nothing."""
+    args = ("--component", "hsdp", "--workers", "2", "--kills", "1", "--what", "other", "--reference", "--keep")
+    done = script(
+        "kill_test.py",
+        *args,
+        "--dir",
+        tmp_path / "run",
+        "--",
+        *SMALL,
+        "--pace",
+        "0.06",
+        "--compile",
+        "aot_eager",
+        **WARM,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads((tmp_path / "run/result.json").read_text())
+    assert (result["kills"], result["findings"]) == (1, [])
+    same = result["reference"]
+    assert same["steps"] > 25
+    assert max(same["loss_error"], same["value_error"]) < NOISE
+
+
 def hsdp(run_dir: Path, workers: int, groups: int, *script_args: str) -> list[str]:
     command = torchx_ddp(run_dir, *script_args, groups=groups, script="scripts/train_hsdp.py")
     command[command.index("./components.py:ddp")] = "./components.py:hsdp"
