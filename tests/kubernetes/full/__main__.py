@@ -60,7 +60,8 @@ def main() -> int:
             print(made.kubectl("get", "nodes", "-o", "wide"), flush=True)
             shell = Shell(Space(made), folder)
             shell.overlay.write_text(_OVERLAY)
-            trial = Trial(TrainingJob(shell, folder / "run", "--memMB", "1500"))
+            shell.memory = 1500  # a real kubelet counts it
+            trial = Trial(TrainingJob(shell, folder / "run"))
             try:
                 trial.job.begin()
                 print(f"both groups train after {time.monotonic() - began:.1f} s", flush=True)
