@@ -18,7 +18,7 @@ from tests.kubernetes.api import Api, ApiError
 from tests.kubernetes.container import Mount, Process, Runtime, now
 from tests.kubernetes.inputs import Inputs, NotReady, expand, write_hosts
 from tests.kubernetes.rules import Probe, quantity, runs_again
-from tests.kubernetes.status import Report, Slot
+from tests.kubernetes.status import Report, Slot, ready_word
 
 Json = dict[str, Any]
 _RETRY = 1.0  # seconds until something is tried again that needs the API server
@@ -145,6 +145,8 @@ class Pod(threading.Thread):
                 self._ended(*event)
             else:
                 meta = event["metadata"]
+                if self._told and ready_word(event["status"]) != ready_word(self._told):
+                    self._told = {}  # the cluster has taken the node for lost meanwhile: it is said again
                 if (meta.get("annotations") or {}) != self._notes:  # a real kubelet also does it each minute
                     self._notes = meta.get("annotations") or {}
                     self._refresh()

@@ -41,6 +41,11 @@ class Slot:
         return self.running is not None and all(p is None or p.passes for p in wanted)
 
 
+def ready_word(status: Json) -> str:
+    """True, False or Unknown, as a pod's status says whether it is ready; empty: it says nothing."""
+    return next((str(c["status"]) for c in status.get("conditions") or [] if c["type"] == "Ready"), "")
+
+
 class Report:
     """Makes the status of one pod, and remembers since when each condition has been so."""
 

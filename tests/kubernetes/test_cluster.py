@@ -12,6 +12,7 @@ import pytest
 from tests.kubernetes.api import ApiError
 from tests.kubernetes.cluster import IMAGE, Cluster
 from tests.kubernetes.space import Space
+from tests.kubernetes.status import ready_word
 from tests.util import wait_for
 
 Json = dict[str, Any]
@@ -215,6 +216,20 @@ def test_pods_run_on_while_the_api_server_is_away(space: Space) -> None:
     pod = wait_for(lambda: _ended(space.get("pods", "runs")), 30, "its end")
     assert pod["status"]["phase"] == "Succeeded"
     assert space.log("runs") == "done\n"
+
+
+def test_a_pod_that_the_cluster_has_called_not_ready_says_that_it_is(space: Space) -> None:
+    """As the node controller does it while a node is silent."""
+    space.make("pods", "runs", spec=_pod([*_SHELL, "sleep 600"]))
+    wait_for(lambda: _word(space, "runs") == "True", 20, "it to be ready")
+    condition = {"type": "Ready", "status": "False"}
+    at = f"{space.at('pods')}/runs/status"
+    space.cluster.api.patch(at, {"status": {"conditions": [condition]}})
+    wait_for(lambda: _word(space, "runs") == "True", 20, "it to be ready again")
+
+
+def _word(space: Space, name: str) -> str:
+    return ready_word(space.get("pods", name)["status"])
 
 
 def test_who_may_nothing_is_told_so(space: Space) -> None:

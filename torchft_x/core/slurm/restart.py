@@ -127,12 +127,11 @@ class Restarts:
                     actions += self._vanished(part, memory, now)
                     continue
                 actions += self._part(part, found[part.name], memory, manifest, heard, nodes, now)
-        actions += self._reschedule(manifest, found, now)
         actions += _replaced(manifest, rows)
         if self._lost != self._told:
             self._told = dict(self._lost)
             actions.append(TellLost(dict(self._lost)))
-        return actions
+        return actions + self._reschedule(manifest, found, now)
 
     def refused(self, part: Part, now: float) -> None:
         """It could not be submitted: later again. That is no restart."""

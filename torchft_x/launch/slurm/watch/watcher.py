@@ -101,6 +101,8 @@ class Watcher:
             if isinstance(action, a.Over):
                 return False
             self._errands.run(action, manifest)
+            if isinstance(action, a.Reschedule):
+                time.sleep(EACH)  # as above: it is the last one
         self._remember()
         return True
 
