@@ -140,6 +140,7 @@ class Trial:
 
         victim = wait_for(preempted, 30, "a preemption")
         self._watched("preempted by a higher priority for 5 s", victim, began)
+        self.space.delete("batch/v1/jobs", name, propagationPolicy="Background")  # with its pods, which have ended
 
     def _watched(self, kind: str, victim: str, began: float) -> None:
         wait_for(lambda: whole_at(self.job.events(), victim, 2, began), 90, f"all groups after: {kind}")
@@ -167,6 +168,8 @@ class Trial:
             self.cluster.start_api_server()
 
         self.fault(f"API server away for {AWAY:.0f} s", "", act, watch=AWAY + 10)
+        free = lambda: not any(node["spec"].get("taints") for node in self.cluster.api.get("/api/v1/nodes")["items"])  # noqa: E731
+        wait_for(free, 60, "all nodes to take pods again")  # they were called not ready meanwhile
 
     def scale(self) -> None:
         self._scaled("scaled from 2 to 3 groups", 3)
