@@ -19,7 +19,7 @@ class Space:
         self.cluster = cluster
         self.name = f"space-{next(_numbers)}"
         cluster.api.post("/api/v1/namespaces", {"metadata": {"name": self.name}})
-        wait_for(self._account, 10, "the service account")
+        wait_for(self._account, 60, "the service account")
 
     def list(self, kind: str) -> list[Json]:
         """Objects of the core or, as ``batch/v1/jobs``, of another group."""
