@@ -25,6 +25,7 @@ from tests.kubernetes import network
 from tests.kubernetes.api import Api, ApiError
 from tests.kubernetes.container import Runtime
 from tests.kubernetes.kubelet import Settings
+from tests.kubernetes.status import ready_word
 from tests.util import scaled, wait_for
 
 IMAGE = "local/machine"  # this machine's /usr, this Python and this source; the only image that every node has
@@ -341,7 +342,7 @@ class LocalNode:
             status = self._cluster.api.get(f"/api/v1/nodes/{self._settings.name}")["status"]
         except ApiError:
             return False
-        return any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions") or [])
+        return ready_word(status) == "True"
 
 
 def _sweeper(runc: str, folder: Path) -> subprocess.Popen[bytes]:

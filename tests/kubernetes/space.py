@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.status import ready_word
 from tests.util import wait_for
 
 Json = dict[str, Any]
@@ -43,8 +44,7 @@ class Space:
     def ready(self, **labels: str) -> Json | None:
         """That pod, once it is ready."""
         pod = self.pod(**labels)
-        conditions = (pod or {}).get("status", {}).get("conditions") or []
-        return pod if any(c["type"] == "Ready" and c["status"] == "True" for c in conditions) else None
+        return pod if pod is not None and ready_word(pod["status"]) == "True" else None
 
     def log(self, pod: str, **query: Any) -> str:
         return str(self.cluster.api.get(f"{self.at('pods')}/{pod}/log", **query))

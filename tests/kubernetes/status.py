@@ -42,7 +42,7 @@ class Slot:
 
 
 def ready_word(status: Json) -> str:
-    """True, False or Unknown, as a pod's status says whether it is ready; empty: it says nothing."""
+    """True, False or Unknown, as the status of a pod or a node says whether it is ready; empty: it says nothing."""
     return next((str(c["status"]) for c in status.get("conditions") or [] if c["type"] == "Ready"), "")
 
 

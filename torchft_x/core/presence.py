@@ -26,6 +26,11 @@ class Presence:
         return bool(self.heard)
 
     @property
+    def last_sign(self) -> float:
+        """When it was heard last, on any of its open streams, of which there must be one."""
+        return max(self.heard.values())
+
+    @property
     def stream(self) -> int | None:
         """The newest of its open streams. None: it is away."""
         return next(reversed(self.heard), None)

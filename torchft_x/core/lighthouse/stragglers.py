@@ -3,10 +3,11 @@
 Heartbeats say that a process lives, not that its training thread gets anywhere. So what counts here is that a member
 asks for the next quorum when the others have: whoever waits in a collective falls out of it and asks within
 milliseconds. To leave a member out is cheap for both: it is lost without proof, as a silent one is, the others go on
-with the gradients they have, and when it comes it copies their state. A member over several nodes speaks on its first one:
-that another is gone shows in a reduction that others waited for in vain, and in that node's supervisor, which is silent; it
-is then not waited for any longer. Whether its process is ended is another question,
+with the gradients they have, and when it comes it copies their state. Whether its process is ended is another question,
 which its supervisor answers later, by evidence (launch/process/hangs.py).
+
+A member over several nodes speaks on its first one. That another is gone shows in a reduction that others waited for in
+vain, and in that node's supervisor, which is silent: then the member is not waited for any longer (decision 83).
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class SupervisorLiveness:
     def status(self, now: float) -> list[dict[str, Any]]:
         """Of each supervisor that has a stream: group, node, host, and how many seconds ago it was heard. JSON-able."""
         return [
-            {"group": group, "node": node, "host": place.host, "heard": now - max(place.heard.values())}
+            {"group": group, "node": node, "host": place.host, "heard": now - place.last_sign}
             for group, nodes in self._groups.items()
             for node, place in nodes.items()
         ]
@@ -146,7 +146,7 @@ class SupervisorLiveness:
     def heard(self, token: str) -> float | None:
         """When the supervisor beside the group server of that life was last heard. None: there is none here."""
         beside = self._groups.get(self._watched.get(token, ""), {}).get(0) if token else None
-        return None if beside is None else max(beside.heard.values())
+        return None if beside is None else beside.last_sign
 
     def last_heard(self, token: str) -> float | None:
         """The same, also after its stream has ended. None: it never spoke to this lighthouse, or the group runs elsewhere."""
@@ -166,7 +166,7 @@ class SupervisorLiveness:
     def silent_host(self, token: str, since: float) -> str:
         """Of a supervisor of that life's other nodes that has a stream and was not heard since then; '': there is none."""
         nodes = self._groups.get(self._watched.get(token, ""), {})
-        silent = (place for node, place in nodes.items() if node and max(place.heard.values()) < since)
+        silent = (place for node, place in nodes.items() if node and place.last_sign < since)
         return next((place.host for place in silent), "")
 
     def halt_of(self, token: str, since: float) -> StoppedProcess | None:

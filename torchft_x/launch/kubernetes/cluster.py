@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 from torchft_x import env
@@ -87,21 +88,9 @@ class Cluster:
         request. False: none has, after `seconds` or because the connection has ended."""
         watch = {"label_selector": selector, "resource_version": version, "watch": True, "timeout_seconds": seconds}
         limits = (_TIMEOUT[0], seconds + _TIMEOUT[1])
-        answer = self._call(
-            self._method(kind, "list_namespaced"),
-            self.namespace,
-            _preload_content=False,
-            _request_timeout=limits,
-            **watch,
-        )
-        try:
-            return bool(next(answer.stream(1024, decode_content=False), b""))
-        except Exception as e:
-            if not type(e).__module__.startswith("urllib3"):
-                raise
-            return False
-        finally:
-            answer.close()
+        answer = self._open(kind, "list_namespaced", "", _request_timeout=limits, **watch)
+        with contextlib.closing(_chunks(answer, 1024)) as chunks:
+            return bool(next(chunks, b""))
 
     def delete(self, kind: str, name: str, *, at_once: bool = False) -> bool:
         """With all that it owns, in the background; whether it was there. `at_once`: without a pod's grace period."""
@@ -176,26 +165,20 @@ class Cluster:
             _request_timeout=_TIMEOUT,
             **options,
         )
-        try:
-            yield from answer.stream(16384, decode_content=False)
-        except Exception as e:
-            if not type(e).__module__.startswith("urllib3"):
-                raise
-        finally:
-            answer.close()
+        yield from _chunks(answer, 16384)
 
     def _ask(self, kind: str, verb: str, name: str, **options: Any) -> Json:
-        method = self._method(kind, verb)
+        found: Json = json.loads(self._open(kind, verb, name, _request_timeout=_TIMEOUT, **options).data)
+        return found
+
+    def _open(self, kind: str, verb: str, name: str, **options: Any) -> Any:
+        """The answer, of which nothing is read yet."""
+        api, noun = _KINDS[kind]
+        method = getattr(getattr(self._client, api)(self._api), f"{verb}_{noun}")
         words = [name, self.namespace] if name else [self.namespace]
         if kind == sets.KIND:
             words = [*_SETS[:2], self.namespace, _SETS[2], *words[:-1]]
-        answer = self._call(method, *words, _preload_content=False, _request_timeout=_TIMEOUT, **options)
-        found: Json = json.loads(answer.data)
-        return found
-
-    def _method(self, kind: str, verb: str) -> Any:
-        api, noun = _KINDS[kind]
-        return getattr(getattr(self._client, api)(self._api), f"{verb}_{noun}")
+        return self._call(method, *words, _preload_content=False, **options)
 
     def _call(self, method: Any, *words: str, **options: Any) -> Any:
         exceptions = _package("kubernetes.client.exceptions")
@@ -234,6 +217,17 @@ def refusal(status: int, message: str, namespace: str) -> str:
     if status == 409:
         return f"the cluster has it already: {message}."
     return f"the cluster refuses it ({status}): {message}."
+
+
+def _chunks(answer: Any, size: int) -> Generator[bytes, None, None]:
+    """What arrives, until the other side or the connection ends; the connection isn't used again."""
+    try:
+        yield from answer.stream(size, decode_content=False)
+    except Exception as e:
+        if not type(e).__module__.startswith("urllib3"):
+            raise
+    finally:
+        answer.close()
 
 
 def _message(body: Any) -> str:

@@ -96,13 +96,14 @@ def lines(cluster: Cluster, app: str, part: PartState, follow: bool, since: floa
     """Of the newest pod of a part, with their ends; with `follow` of all that come after it, until the part is over.
     `since`: seconds ago. Raises `ClusterError`.
     """
+    selector = _selector(app, part.role, part.replica)
     marks: dict[tuple[str, int], _Mark] = {}
     begin = None if since is None else time.time() - since
     lost = ended = 0.0  # when the API server was first away, and when a pod's log was at its end last
     while True:
         try:
             over = not follow or _over(find(cluster, app), part)
-            pods, version = cluster.list_at("Pod", _selector(app, part.role, part.replica))
+            pods, version = cluster.list_at("Pod", selector)
             pod = state.newest(pods)
             if pod is not None and state.has_begun(pod):
                 mark = marks.setdefault(state.life(pod), _Mark(since=begin))
@@ -113,7 +114,7 @@ def lines(cluster: Cluster, app: str, part: PartState, follow: bool, since: floa
             if over:
                 return
             lost = 0.0
-            if time.monotonic() - ended > _JUST and _has_changed(cluster, app, part, version):
+            if time.monotonic() - ended > _JUST and _has_changed(cluster, selector, version):
                 continue
         except ClusterError as e:
             lost = lost or time.monotonic()
@@ -122,10 +123,10 @@ def lines(cluster: Cluster, app: str, part: PartState, follow: bool, since: floa
         time.sleep(_LOOK)
 
 
-def _has_changed(cluster: Cluster, app: str, part: PartState, version: str) -> bool:
-    """Wait for a change of the part's pods. False: there was none, or whoever asks may not watch."""
+def _has_changed(cluster: Cluster, selector: str, version: str) -> bool:
+    """Wait for a change of these pods. False: there was none, or whoever asks may not watch."""
     try:
-        return cluster.wait_for_change("Pod", _selector(app, part.role, part.replica), version, _WATCH)
+        return cluster.wait_for_change("Pod", selector, version, _WATCH)
     except ClusterError as e:
         if e.status not in (403, 410):  # 410: the version is too old
             raise
