@@ -30,21 +30,6 @@ import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.fsdp import fully_shard  # noqa: E402
-from train_ddp import (  # noqa: E402  # beside this file
-    SHAPING,
-    Dumper,
-    Leaving,
-    Transformer,
-    Voice,
-    exit_code,
-    get_batch,
-    is_told_to_stop,
-    learning_rate,
-    load_data,
-    parse_args,
-    saves_to,
-    say_device,
-)
 
 from torchft_x import (  # noqa: E402  # fmt: skip
     DiLoCo,
@@ -65,6 +50,24 @@ from torchft_x.train.fault_tolerance import FaultTolerance  # noqa: E402
 from torchft_x.train.local.inner_loop import QUORUM_TIMEOUT  # noqa: E402
 from torchft_x.train.local.partition import cut_into_fragments  # noqa: E402
 from torchft_x.train.step.reductions import ring_bytes  # noqa: E402
+
+# Only torch and ours above, so that a first life can be forked (docs/write_a_script.md).
+# isort: split
+from train_ddp import (  # noqa: E402  # beside this file
+    SHAPING,
+    Dumper,
+    Leaving,
+    Transformer,
+    Voice,
+    exit_code,
+    get_batch,
+    is_told_to_stop,
+    learning_rate,
+    load_data,
+    parse_args,
+    saves_to,
+    say_device,
+)
 
 TRAINING = ("steps", "mock_data")  # keys of [training] that mean something here
 IN_GROUP_TIMEOUT = 120.0  # seconds a rank waits for the others of its group; the supervisor notices a death by itself

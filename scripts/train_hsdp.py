@@ -28,21 +28,6 @@ from torch import nn  # noqa: E402
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh  # noqa: E402
 from torch.distributed.fsdp import fully_shard  # noqa: E402
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module  # noqa: E402
-from train_ddp import (  # noqa: E402  # beside this file
-    SHAPING,
-    Dumper,
-    Leaving,
-    Transformer,
-    Voice,
-    exit_code,
-    get_batch,
-    is_told_to_stop,
-    learning_rate,
-    load_data,
-    parse_args,
-    saves_to,
-    say_device,
-)
 
 from torchft_x import (  # noqa: E402
     HybridShardedDataParallel,
@@ -58,6 +43,24 @@ from torchft_x import (  # noqa: E402
     process_group_for,
 )
 from torchft_x.train.device import in_group_backend  # noqa: E402
+
+# Only torch and ours above, so that a first life can be forked (docs/write_a_script.md).
+# isort: split
+from train_ddp import (  # noqa: E402  # beside this file
+    SHAPING,
+    Dumper,
+    Leaving,
+    Transformer,
+    Voice,
+    exit_code,
+    get_batch,
+    is_told_to_stop,
+    learning_rate,
+    load_data,
+    parse_args,
+    saves_to,
+    say_device,
+)
 
 IN_GROUP_TIMEOUT = 120.0  # seconds a rank waits for the others of its group; the supervisor notices a death by itself
 

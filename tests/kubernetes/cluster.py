@@ -178,7 +178,7 @@ class Cluster:
             "kube-controller-manager",
             f"--kubeconfig={inner} --leader-elect=false --port=0 --secure-port=10257 --cert-dir={d}/pki/kcm "
             f"--service-account-private-key-file={d}/pki/sa.key --root-ca-file={d}/pki/apiserver.crt "
-            f"--node-monitor-period={min(1.0, grace / 4):.1f}s --node-monitor-grace-period={grace:.0f}s",
+            f"--node-monitor-period={min(5.0, grace / 8):.1f}s --node-monitor-grace-period={grace:.0f}s",
         )
         scheduler = (
             f"--kubeconfig={inner} --leader-elect=false --port=0 --secure-port=10259 --cert-dir={d}/pki/scheduler"

@@ -16,7 +16,8 @@ from pathlib import Path
 from torchft_x.core.types import State
 from torchft_x.errors import TorchftXError
 from torchft_x.launch.process.restarts import RestartRules
-from torchft_x.launch.supervisor.group import Supervisor, SupervisorConfig
+from torchft_x.launch.supervisor.config import SupervisorConfig, start_warm_parent
+from torchft_x.launch.supervisor.group import Supervisor
 from torchft_x.launch.supervisor.locate import Found
 
 
@@ -102,7 +103,7 @@ def main() -> int:
         return Recorder(folder)
 
     try:
-        return Supervisor(config, connect).run()
+        return Supervisor(config, connect, start_warm_parent(config)).run()
     except TorchftXError as e:
         print(e, file=sys.stderr)
         return 2

@@ -13,7 +13,7 @@ from tests.util import scaled
 from torchft_x.__main__ import main
 from torchft_x._version import __version__
 from torchft_x.errors import ConfigError
-from torchft_x.launch.supervisor.group import SupervisorConfig
+from torchft_x.launch.supervisor.config import SupervisorConfig
 from torchft_x.launch.supervisor.lighthouse_role import complete, make_token
 
 ROOT = Path(__file__).parent.parent.parent
@@ -84,7 +84,7 @@ def test_which_group_and_node_it_is(
     words: list[str], place: tuple[str, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[SupervisorConfig] = []
-    monkeypatch.setattr("torchft_x.launch.cli.run_supervisor", lambda config: seen.append(config) or 0)
+    monkeypatch.setattr("torchft_x.launch.supervisor.group.supervise", lambda config, warm: seen.append(config) or 0)
     assert main(["supervise", *words, "--", "x.py"]) == 0
     (config,) = seen
     assert (config.group, config.node, config.nodes) == place

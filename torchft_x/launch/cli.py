@@ -16,12 +16,7 @@ from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.job.parse import parse_counts
 from torchft_x.launch.process.checkpoint_memory import MEMORY
 from torchft_x.launch.process.restarts import RestartRules
-from torchft_x.launch.supervisor.group import SupervisorConfig
-from torchft_x.launch.supervisor.group import supervise as run_supervisor
-from torchft_x.launch.supervisor.lighthouse import keep_lighthouse
-from torchft_x.launch.supervisor.lighthouse_role import complete
-from torchft_x.launch.supervisor.sidecar import SidecarConfig
-from torchft_x.launch.supervisor.sidecar import accompany as run_sidecar
+from torchft_x.launch.supervisor.config import SupervisorConfig, start_warm_parent
 
 # Seconds to wait for the lighthouse at the start.
 _FIND_GIVEN = 10.0  # it should be running already; a person may be starting it in another shell
@@ -93,7 +88,10 @@ def supervise(argv: list[str]) -> int:
         return 2
     if given and args.run_dir and group == "0" and node == 0:  # else the lighthouse role says it
         print(log_lines.line(f"Run directory: {args.run_dir}"), flush=True)
-    return run_supervisor(config)
+    warm = start_warm_parent(config)
+    from torchft_x.launch.supervisor.group import supervise as run_supervisor  # while that imports
+
+    return run_supervisor(config, warm)
 
 
 def _command(words: Sequence[str]) -> tuple[str, ...]:
@@ -149,6 +147,9 @@ def _workers(args: argparse.Namespace, group: str) -> int:
 
 def accompany(argv: list[str]) -> int:
     """``torchft_x accompany``: the exit code."""
+    from torchft_x.launch.supervisor.sidecar import SidecarConfig
+    from torchft_x.launch.supervisor.sidecar import accompany as run_sidecar
+
     parser = Parser(
         prog="torchft_x accompany", description="Run a program beside the groups, as long as the job lives."
     )
@@ -183,6 +184,9 @@ def _find_timeout(given: str | None, local: bool) -> float:
 
 def lighthouse(argv: list[str]) -> int:
     """``torchft_x lighthouse``: the exit code. With ``--run_dir`` its address and token are found there."""
+    from torchft_x.launch.supervisor.lighthouse import keep_lighthouse
+    from torchft_x.launch.supervisor.lighthouse_role import complete
+
     local = env.read_int(env.LAUNCHER_PID) is not None or env.is_local_job()
     if "--run_dir" in argv[:-1]:
         run_dir = Path(argv[argv.index("--run_dir") + 1]).absolute()

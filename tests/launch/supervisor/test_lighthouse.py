@@ -21,7 +21,7 @@ from torchft_x.core.restart.lease import LeaseEntry
 from torchft_x.core.types import State
 from torchft_x.launch.process import process_tree
 from torchft_x.launch.supervisor.lighthouse import RULES, LighthouseSupervisor, hold_port
-from torchft_x.launch.supervisor.stop_requests import StopRequests
+from torchft_x.launch.supervisor.requests import StopRequests
 from torchft_x.net import any_host, parse_address
 from torchft_x.observe.events import read_events
 from torchft_x.rpc.lighthouse.failover.lease_directory import LeaseDirectory, open_lease

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.launch.supervisor.test_group import SLEEPER, Driven, drive
 from tests.util import wait_for
 from torchft_x.launch.process import process_tree
-from torchft_x.launch.supervisor.orders import TakenOrders
+from torchft_x.launch.supervisor.requests import TakenOrders
 from torchft_x.observe.events import read_events
 
 __all__ = ["drive"]  # a fixture

@@ -26,7 +26,9 @@ BY_IMPORTS = {"GRPC_VERBOSITY", "TORCHINDUCTOR_CACHE_DIR"}
 WITNESS = """
 import json, os, random, signal, sys, uuid
 import torch
+import numpy, ctypes
 
+openblas = ctypes.CDLL(next(line.split()[-1] for line in open("/proc/self/maps") if "openblas" in line))
 fds = {}
 for fd in os.listdir("/proc/self/fd"):
     try:
@@ -46,7 +48,7 @@ found = {
     "loader": type(__loader__).__name__,
     "signals": [str(signal.getsignal(n)) for n in range(1, 32)],
     "streams": [str(sys.stdout.write_through), str(sys.stderr.write_through), sys.stdout.encoding],
-    "threads": torch.get_num_threads(),
+    "threads": [torch.get_num_threads(), openblas.scipy_openblas_get_num_threads64_()],
     "seed": torch.initial_seed(),
     "chance": random.random(),
     "pid": os.getpid(),
@@ -60,6 +62,9 @@ with open(name + ".part", "w") as f:
 os.rename(name + ".part", name + ".json")
 signal.pause()
 """
+
+# The same, which does before its imports what only a process of its own has time for.
+COLD = WITNESS.replace("import torch", "os.environ\nimport torch", 1)
 
 Starter = Callable[..., Driven]
 
@@ -106,29 +111,27 @@ def end(run: Driven) -> None:
     wait_for(lambda: not any(map(process_tree.is_alive, below)), 5, "the end of all processes")
 
 
-def test_a_warm_worker_finds_what_a_cold_one_finds_and_ends_with_the_supervisor(drive: Starter) -> None:  # noqa: F811
+OF_THE_LIFE = {"TORCHFT_X_ATTEMPT", "TORCHFT_X_LIFE", "TORCHFT_X_PRIVATE", "MASTER_PORT", "TORCHELASTIC_RUN_ID"}
+OF_THE_LIFE |= {"TORCHELASTIC_ERROR_FILE", env.MEMORY_SLOTS}
+
+
+def test_a_warm_worker_finds_what_a_cold_one_finds_and_ends_with_the_supervisor(
+    drive: Starter,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Variable by variable, and all else that a script can see of how it was started."""
-    run = warm(drive, WITNESS, workers=2)
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "2")
+    run, other = warm(drive, COLD, workers=2), warm(drive, WITNESS, workers=2)
     wait_until_warm(run)
-    cold = [found(run, 0, rank) for rank in (0, 1)]
     kill(run, 0)
-    first = [found(run, 1, rank) for rank in (0, 1)]
+    for at, attempt in ((run, 1), (other, 0)):
+        for rank in (0, 1):
+            compare(found(run, 0, rank), in_the_place_of(run, at, found(at, attempt, rank)), attempt)
     # a forked worker may be quicker than the supervisor's own word
-    wait_for(lambda: len(events(run, "start")) == 2, what="the event of the start")
+    wait_for(lambda: len(events(run, "start")) + len(events(other, "start")) == 3, what="the event of the start")
     assert [e.get("warm") for e in events(run, "start")] == [False, True]
-    of_the_life = {"TORCHFT_X_ATTEMPT", "TORCHFT_X_LIFE", "TORCHFT_X_PRIVATE", "MASTER_PORT", "TORCHELASTIC_RUN_ID"}
-    for rank in (0, 1):
-        before, after = cold[rank].pop("environ"), first[rank].pop("environ")
-        assert set(before) <= set(after)
-        assert set(after) - set(before) <= BY_IMPORTS
-        differ = {n for n in before if before[n] != after[n]}
-        assert differ == {*of_the_life, "TORCHELASTIC_ERROR_FILE"}
-        assert after["TORCHELASTIC_RUN_ID"] == before["TORCHELASTIC_RUN_ID"].replace("attempt-0", "attempt-1")
-        assert after["TORCHELASTIC_ERROR_FILE"].endswith(f"attempt_0/{rank}/error.json")
-        assert Path(after["TORCHELASTIC_ERROR_FILE"]).parent.is_dir()
-        for own in ("pid", "chance", "seed"):
-            assert cold[rank].pop(own) != first[rank].pop(own)
-        assert cold[rank] == first[rank]
+    assert events(run, "start")[0]["reason"].startswith("the script's line 3 may set what torch")
+    assert [e.get("warm") for e in events(other, "start")] == [True]
     # The parent, the workers, their store: all of it, by the kernel.
     below = process_tree.descendants(run.process.pid)
     assert len(below) == 4
@@ -136,8 +139,29 @@ def test_a_warm_worker_finds_what_a_cold_one_finds_and_ends_with_the_supervisor(
     wait_for(lambda: not any(map(process_tree.is_alive, below)), 10, "the end of all processes")
 
 
+def in_the_place_of(run: Driven, other: Driven, there: dict) -> dict:
+    """What was found there, as if it had been in the folder of that run, at its lighthouse, below its supervisor."""
+    text = json.dumps(there).replace(str(other.folder), str(run.folder))
+    lighthouses = [(driven.folder / "lighthouse").read_text().strip() for driven in (other, run)]
+    return json.loads(text.replace(*lighthouses))
+
+
+def compare(cold: dict, warm: dict, attempt: int) -> None:
+    cold = dict(cold)
+    before, after = cold.pop("environ"), warm.pop("environ")
+    assert set(before) <= set(after)
+    assert set(after) - set(before) <= BY_IMPORTS
+    assert {n for n in before if before[n] != after[n]} <= OF_THE_LIFE
+    assert after["TORCHELASTIC_RUN_ID"] == before["TORCHELASTIC_RUN_ID"].replace("attempt-0", f"attempt-{attempt}")
+    assert after["TORCHELASTIC_ERROR_FILE"].endswith(f"attempt_0/{after['RANK']}/error.json")
+    assert Path(after["TORCHELASTIC_ERROR_FILE"]).parent.is_dir()
+    for own in ("pid", "chance", "seed"):
+        assert cold.pop(own) != warm.pop(own)
+    assert cold == warm
+
+
 @pytest.mark.parametrize("workers", [1, 2])
-def test_all_lives_after_the_first_are_warm(drive: Starter, workers: int) -> None:  # noqa: F811
+def test_all_lives_are_warm(drive: Starter, workers: int) -> None:  # noqa: F811
     run = warm(drive, WITNESS, workers=workers)
     wait_until_warm(run)
     chances = set()
@@ -152,7 +176,7 @@ def test_all_lives_after_the_first_are_warm(drive: Starter, workers: int) -> Non
     # a forked worker may be quicker than the supervisor's own word
     wait_for(lambda: len(events(run, "start")) > KILLS, what="the event of the last start")
     starts = events(run, "start")
-    assert [e["warm"] for e in starts] == [False] + [True] * KILLS, [e.get("reason") for e in starts]
+    assert [e["warm"] for e in starts] == [True] * (KILLS + 1), [e.get("reason") for e in starts]
     assert [e["code"] for e in events(run, "exit")] == [-9] * KILLS
     assert {r["reason"] for r in run.reports("exited")} == {f"worker {r} killed by SIGKILL" for r in range(workers)}
     assert len(chances) == len(seeds) == (KILLS + 1) * workers  # each process draws its own
@@ -166,7 +190,9 @@ def test_all_lives_after_the_first_are_warm(drive: Starter, workers: int) -> Non
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_workers_meet_in_the_store_of_their_life(drive: Starter, workers: int) -> None:  # noqa: F811
     text = """
-import os, sys, torch, torch.distributed as dist
+import os, sys
+os.environ  # so that the first life is cold
+import torch, torch.distributed as dist
 dist.init_process_group("gloo")
 x = torch.ones(1)
 dist.all_reduce(x)
@@ -196,7 +222,7 @@ def _rank(pid: int) -> str | None:
 
 
 def test_what_a_script_raises_is_told_as_of_a_cold_one_and_the_same_twice_is_the_end(drive: Starter) -> None:  # noqa: F811
-    run = warm(drive, WITNESS)
+    run = warm(drive, COLD)
     wait_until_warm(run)
     found(run, 0)
     (run.folder / "script.py").write_text("import sys\n\ndef f():\n    raise ValueError('bad luck')\n\nf()\n")
@@ -257,7 +283,7 @@ def _ask(run: Driven) -> None:
 
 
 def test_the_loss_of_the_parent_costs_warmth_only(drive: Starter) -> None:  # noqa: F811
-    run = warm(drive, WITNESS)
+    run = warm(drive, COLD)
     wait_until_warm(run)
     found(run, 0)
     (parent,) = _forkers(run)
@@ -276,7 +302,7 @@ def test_the_loss_of_the_parent_costs_warmth_only(drive: Starter) -> None:  # no
 
 
 def test_a_parent_that_does_not_answer_is_ended_and_the_life_is_cold(drive: Starter) -> None:  # noqa: F811
-    run = warm(drive, WITNESS)
+    run = warm(drive, COLD)
     wait_until_warm(run)
     (parent,) = _forkers(run)
     os.kill(parent, signal.SIGSTOP)
@@ -290,6 +316,51 @@ def test_a_parent_that_does_not_answer_is_ended_and_the_life_is_cold(drive: Star
     found(run, 2)
     wait_for(lambda: len(events(run, "start")) == 3, what="the event of the next start")
     assert events(run, "start")[2]["warm"]
+    end(run)
+
+
+def test_a_first_life_whose_parent_is_lost_is_cold(drive: Starter) -> None:  # noqa: F811
+    run = warm(drive, WITNESS)
+    wait_for(lambda: _forkers(run), what="the warm parent")
+    for parent in _forkers(run):
+        os.kill(parent, signal.SIGKILL)
+    found(run, 0)
+    wait_for(lambda: events(run, "start"), what="the event of the start")
+    (start,) = events(run, "start")
+    log = run.folder / "logs" / "group-1.warm.log"
+    assert (start["warm"], start["reason"]) == (False, f"the warm parent ended during its imports, see {log}")
+    end(run)
+
+
+def test_who_is_stopped_while_a_first_life_waits_for_its_imports_ends_at_once(drive: Starter) -> None:  # noqa: F811
+    run = warm(drive, WITNESS)
+    wait_for(lambda: _forkers(run), what="the warm parent")
+    (parent,) = _forkers(run)
+    os.kill(parent, signal.SIGSTOP)
+    run.process.send_signal(signal.SIGTERM)
+    assert run.wait() == 128 + signal.SIGTERM
+    wait_for(lambda: not process_tree.is_alive(parent), 5, "its end")
+
+
+def test_what_only_restarts_need_is_imported_while_the_first_life_runs(
+    drive: Starter,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    marks = tmp_path / "marks"
+    (tmp_path / "slow_package.py").write_text(f"with open({str(marks)!r}, 'a') as f: print('imported', file=f)\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.setenv("TORCHFT_X_WARM_IMPORTS", "slow_package")
+    run = warm(drive, WITNESS, warm_after=1e9)
+    found(run, 0)
+    assert not marks.exists()
+    assert not events(run, "warm")
+    end(run)
+    run = warm(drive, WITNESS)
+    wait_until_warm(run)
+    kill(run, 0)
+    found(run, 1)
+    assert marks.read_text() == "imported\n"
     end(run)
 
 

@@ -31,7 +31,7 @@ from torchft_x.launch.keeper.telling import Telling
 from torchft_x.launch.keeper.upkeep import Again, Outcome, Replica, outcome
 from torchft_x.launch.process import process_tree
 from torchft_x.launch.supervisor.lighthouse import hold_port
-from torchft_x.launch.supervisor.stop_requests import StopRequests
+from torchft_x.launch.supervisor.requests import StopRequests
 from torchft_x.observe.events import EventLog
 
 _TICK = 1.0  # seconds; the longest sleep, after which supervisors are asked what they have to say

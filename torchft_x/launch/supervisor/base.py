@@ -3,7 +3,7 @@
 It runs where its processes run (in their container, or as a process of the local scheduler) and outlives their lives. It
 joins no quorum and is never on the data path: if it can't reach the lighthouse, the trainer trains on.
 
-Everything happens on the main thread, in a loop that sleeps until a pipe, a process or a request to stop (stop_requests.py) has
+Everything happens on the main thread, in a loop that sleeps until a pipe, a process or a request to stop (requests.py) has
 something to say.
 """
 
@@ -18,23 +18,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torchft_x
 from torchft_x import env, last_words, log_lines, net
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.postmortem.probe_worker import SCRATCH
 from torchft_x.launch.process import process_tree
-from torchft_x.launch.process.environment import package_root
 from torchft_x.launch.process.fence import watch_fence
-from torchft_x.launch.process.restarts import AttemptEnd, GiveUp, RestartRules, Restarts
+from torchft_x.launch.process.restarts import AttemptEnd, GiveUp, Restarts
+from torchft_x.launch.supervisor.config import BaseConfig
 from torchft_x.launch.supervisor.coordination import Begun, Lives
 from torchft_x.launch.supervisor.locate import Found, Locator
-from torchft_x.launch.supervisor.orders import TakenOrders
 from torchft_x.launch.supervisor.reports import Reports
-from torchft_x.launch.supervisor.stop_requests import Stop, StopRequests, grace_is_over
+from torchft_x.launch.supervisor.requests import Stop, StopRequests, TakenOrders, grace_is_over
 from torchft_x.launch.workers import lives_file
 from torchft_x.launch.workers.attempt import Attempt, AttemptSpec
 from torchft_x.launch.workers.warm_client import WarmParent
@@ -44,41 +42,6 @@ _TICK = 0.1  # seconds; the longest sleep of the loop, for kernels without pidfd
 _FLUSH = 2.0  # seconds the last reports may take
 _FLUSH_STOPPED = 0.5  # the same when we were told to stop: then the lighthouse mostly was, too
 _LOOK = 0.05  # seconds between looks for the lighthouse
-
-
-@dataclass(frozen=True, kw_only=True)
-class BaseConfig:
-    """What every supervisor must know."""
-
-    command: tuple[str, ...] = ()
-    """Script or program, and its arguments."""
-    run_dir: Path | None = None
-    """Shared by the job; None: no files are written, and the lighthouse's address must be given."""
-    lighthouse: str | None = None
-    """Address of a lighthouse outside the job; None: the one named in the run directory."""
-    rules: RestartRules = RestartRules()
-    """When to restart."""
-    grace: float = 5.0
-    """Seconds between SIGTERM and SIGKILL when the processes are told to stop."""
-    notice: float = 10.0
-    """Seconds after which whoever tells this supervisor to stop kills what is left: a process that says that it saves its last step
-    may take longer than `grace`."""
-    drain_grace: float = 300.0
-    """The same when the group is drained: it leaves at a step boundary, and may save a checkpoint."""
-    find_timeout: float = 300.0
-    """Seconds to wait for the lighthouse at the start."""
-    local: bool = False
-    """All processes of the job run on this host, started by a local launcher."""
-
-    @property
-    def whole(self) -> str:
-        """What is kept running, for people."""
-        raise NotImplementedError
-
-    @property
-    def name(self) -> str:
-        """This supervisor's part of it, for people."""
-        return self.whole
 
 
 class BaseSupervisor:
@@ -231,6 +194,7 @@ class BaseSupervisor:
         self._attempt = begun.attempt
         folder = self._scratch / str(self._attempt)
         folder.mkdir()
+        self._before_start()
         self._life = Attempt(self._spec(begun, folder), self._warm)
         self._tell_runs(f"{begun.attempt}:{begun.life}")
         self._tell_start(self._life, begun)
@@ -297,7 +261,7 @@ class BaseSupervisor:
                 end = life.kill()
                 return _drained(end) if drained is not None and told is None else end
             if self._warm is not None:
-                self._warm.tend(life.spec, life.uptime)
+                self._warm.tend(life.spec.env, life.uptime)
             self._stops.sleep(_TICK, life.fds())
 
     def _time_is_over(
@@ -356,6 +320,9 @@ class BaseSupervisor:
         raise NotImplementedError
 
     # --- for subclasses that look closer ------------------------------------------------------------------------------
+
+    def _before_start(self) -> None:
+        """A life has begun, and its workers are started next."""
 
     def _on_turn(self, life: Attempt, begun: Begun, halt: tuple[str, float] | None) -> None:
         """The loop has looked at the life; `halt` as of `Life.halt`."""
@@ -420,11 +387,3 @@ class BaseSupervisor:
 def _drained(end: AttemptEnd) -> AttemptEnd:
     """However its workers ended: they were asked to, and it is no failure."""
     return replace(end, ok=False, code=128 + signal.SIGTERM, reason="drained by request", own_doing=False, asked=True)
-
-
-def own_package_root() -> str | None:
-    """What a bare clone puts on PYTHONPATH."""
-    import site
-
-    # folders Python searches without being told
-    return package_root(torchft_x.__file__, (*site.getsitepackages(), site.getusersitepackages()))

@@ -5,90 +5,43 @@ A group over several nodes has one on each; coordination.py says how they begin 
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torchft_x import env, log_lines
 from torchft_x.core.types import State
-from torchft_x.errors import ConfigError, TorchftXError
+from torchft_x.errors import TorchftXError
 from torchft_x.launch.job.checks import check_script
 from torchft_x.launch.postmortem.collector import Collector, Files, Incident, scene_of
 from torchft_x.launch.postmortem.probe_worker import Silent, status
 from torchft_x.launch.process.checkpoint_memory import CheckpointMemory, limit_of_slot, memory_of_host
-from torchft_x.launch.process.environment import TrainerSettings, trainer_environment, with_package, without_effect
+from torchft_x.launch.process.environment import with_package, without_effect
 from torchft_x.launch.process.restarts import AttemptEnd
-from torchft_x.launch.supervisor.base import BaseConfig, BaseSupervisor, own_package_root
+from torchft_x.launch.supervisor.base import BaseSupervisor
+from torchft_x.launch.supervisor.config import (
+    LifeSettings,
+    SupervisorConfig,
+    groups_here,
+    life_environment,
+    own_package_root,
+)
 from torchft_x.launch.supervisor.coordination import Begun, Lives, MultiNode, Place, SingleNode
 from torchft_x.launch.supervisor.locate import Found
 from torchft_x.launch.supervisor.reports import NodeReports, Reports, connector
-from torchft_x.launch.supervisor.stop_requests import LAST_ACTS, Stop
+from torchft_x.launch.supervisor.requests import LAST_ACTS, Stop
 from torchft_x.launch.workers import lives_file
 from torchft_x.launch.workers.attempt import Attempt, AttemptSpec
 from torchft_x.launch.workers.save_copies import SaveCopies
 from torchft_x.launch.workers.warm_client import WarmParent
-from torchft_x.launch.workers.warm_rules import why_never
 
 _SAVE = 600.0  # seconds in which what is held in memory is saved, when the group is given up
 _LOOK = 0.1  # seconds between two looks whether it is
+_IMPORTS = 120.0  # seconds in which the warm parent must be ready for a first life, from a slow disk as well
 _WITH_SUPERVISOR = "killed, with its supervisor"  # how the life before ended
-
-
-@dataclass(frozen=True, kw_only=True)
-class SupervisorConfig(BaseConfig):
-    """Raises `ConfigError` naming the field."""
-
-    group: str
-    """REPLICA_GROUP_ID."""
-    groups: int
-    """NUM_REPLICA_GROUPS."""
-    workers: int = 1
-    """Processes of the group, on all its nodes."""
-    node: int = 0
-    """Which node of the group this is."""
-    nodes: int = 1
-    """Nodes of the group, each with a supervisor."""
-    number_timeout: float = 5.0
-    """Seconds to wait until the lighthouse has told the number of the first life."""
-    patience: float = 3600.0
-    """Seconds to wait for the group's other nodes before it is given up."""
-    hang_timeout: float | None = None
-    """Seconds without a step after which a life is ended and started again; None: by evidence, see launch/process/hangs.py."""
-    memory: float = 0.0
-    """Largest part of the host's memory that all groups on it may take for copies of their states, which outlive the workers; 0:
-    there are none."""
-    warm_after: float = 5.0
-    """Seconds of a life before the process is started from which the next ones are forked."""
-
-    def __post_init__(self) -> None:
-        if not self.command:
-            raise ConfigError("No script given: name it after --, as in `torchft_x supervise --group 0 -- train.py`.")
-        if self.workers < 1:
-            raise ConfigError(f"workers is {self.workers}, a group needs at least one.")
-        if self.hang_timeout is not None and not self.hang_timeout > 0:
-            raise ConfigError(f"hang_timeout is {self.hang_timeout:g}; it must be a positive number of seconds.")
-        if not 0 <= self.memory <= 1:
-            raise ConfigError(f"memory is {self.memory:g}; it is a part of the host's memory, from 0 to 1.")
-        if self.groups < 1:
-            raise ConfigError(f"groups is {self.groups}, a job needs at least one.")
-        if not 0 <= self.node < self.nodes:
-            raise ConfigError(f"node is {self.node} of {self.nodes} nodes; they are counted from 0.")
-        if self.workers % self.nodes:
-            raise ConfigError(
-                f"workers is {self.workers}, the group's total, and nodes is {self.nodes}: each node must get the same number."
-            )
-
-    @property
-    def whole(self) -> str:
-        return f"group {self.group}"
-
-    @property
-    def name(self) -> str:
-        return self.whole if self.nodes == 1 else f"node {self.node} of group {self.group}"
 
 
 class Supervisor(BaseSupervisor):
@@ -96,11 +49,10 @@ class Supervisor(BaseSupervisor):
 
     config: SupervisorConfig
 
-    def __init__(self, config: SupervisorConfig, connect: Callable[[Found], Reports]) -> None:
+    def __init__(self, config: SupervisorConfig, connect: Callable[[Found], Reports], warm: WarmParent) -> None:
         super().__init__(config, connect)
-        self._warm = WarmParent(
-            why_never(self._environ), config.warm_after, lambda **fields: self._events.emit("warm", **fields)
-        )
+        self._warm: WarmParent = warm
+        warm.tell = lambda **fields: self._events.emit("warm", **fields)
         self._collector: Collector | None = None  # made with the first life
         self._scene: Incident | None = None  # of the life that runs or ran last
         self._held: dict[int, Files] = {}  # of ranks that were killed because another died
@@ -263,7 +215,7 @@ class Supervisor(BaseSupervisor):
             give_up=lambda sentence: self._stops.request(1, sentence),
         )
 
-    def _memory_slots(self, groups_here: int) -> str:
+    def _memory_slots(self) -> str:
         """Where this node's workers find their copies; empty: nowhere."""
         config = self.config
         workers = config.workers // config.nodes
@@ -274,33 +226,24 @@ class Supervisor(BaseSupervisor):
                 self._events.emit("memory", reason=f"there is no memory for copies of the state: {e}")
         if self._memory is None:
             return "0" if config.memory else ""  # the group's workers on other nodes wait for the word of those here
-        return self._memory.setting(limit_of_slot(memory_of_host(), config.memory, workers * groups_here))
+        return self._memory.setting(limit_of_slot(memory_of_host(), config.memory, workers * groups_here(config)))
+
+    def _before_start(self) -> None:
+        """What it will fork has all to import otherwise, so that is no loss."""
+        until = time.monotonic() + _IMPORTS
+        while self._warm.is_importing and self._stops.first is None:
+            if time.monotonic() > until:
+                self._warm.give_up(f"the warm parent's imports took longer than {_IMPORTS:g} s")
+            self._stops.sleep(until - time.monotonic(), self._warm.fds())
 
     def _spec(self, begun: Begun, folder: Path) -> AttemptSpec:
         config = self.config
         assert self._found is not None
-        groups_here = config.groups * config.nodes if config.local else 1
-        settings = TrainerSettings(
-            group=config.group,
-            groups=config.groups,
-            workers=config.workers // config.nodes,
-            attempt=begun.attempt,
-            life=begun.life,
-            folder=str(folder),
-            lighthouse=self._found.url,
-            lighthouse_file=self._found.address_file,
-            run_dir=str(config.run_dir or ""),
-            token_file=self._found.token_file,
-            advertise_host=self._host,
-            cores=len(os.sched_getaffinity(0)),
-            groups_here=groups_here,
-            memory_slots=self._memory_slots(groups_here),
-            package_root=own_package_root(),
-        )
+        settings = LifeSettings(begun, self._found, folder, self._host, self._memory_slots())
         return AttemptSpec(
             command=config.command,
             workers=config.workers // config.nodes,
-            env=trainer_environment(self._environ, settings),
+            env=life_environment(config, self._environ, settings),
             folder=folder,
             run_dir=config.run_dir,
             name=f"group-{config.group.replace('/', '_')}-attempt-{begun.attempt}",
@@ -312,10 +255,10 @@ class Supervisor(BaseSupervisor):
         )
 
 
-def supervise(config: SupervisorConfig) -> int:
-    """Run the group's supervisor; the exit code. A user's mistake is one sentence and 2."""
+def supervise(config: SupervisorConfig, warm: WarmParent) -> int:
+    """Run the group's supervisor; the exit code. A user's mistake is one sentence and 2. `warm`: as of `start_warm_parent`."""
     try:
-        return Supervisor(config, connector(config.group, config.node, config.nodes)).run()
+        return Supervisor(config, connector(config.group, config.node, config.nodes), warm).run()
     except TorchftXError as e:
         log_lines.say(f"torchft_x: {config.name}: {e}", "error", role=Supervisor.role, group=config.group)
         return 2

@@ -29,8 +29,8 @@ from torchft_x.errors import TorchftXError
 from torchft_x.launch.process import process_tree
 from torchft_x.launch.process.group_store import SHIM
 from torchft_x.launch.process.restarts import OWN_FAULTS, AttemptEnd, GiveUp, RestartRules, Restarts
-from torchft_x.launch.supervisor.base import own_package_root
-from torchft_x.launch.supervisor.stop_requests import StopRequests
+from torchft_x.launch.supervisor.config import own_package_root
+from torchft_x.launch.supervisor.requests import StopRequests
 from torchft_x.launch.workers import lives_file
 from torchft_x.observe.events import EventLog
 

@@ -17,7 +17,8 @@ from torchft_x import log_lines
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.process.environment import JobSettings, sidecar_environment
 from torchft_x.launch.process.restarts import AttemptEnd
-from torchft_x.launch.supervisor.base import BaseConfig, BaseSupervisor, own_package_root
+from torchft_x.launch.supervisor.base import BaseSupervisor
+from torchft_x.launch.supervisor.config import BaseConfig, own_package_root
 from torchft_x.launch.supervisor.coordination import Begun, Lives, SingleNode
 from torchft_x.launch.supervisor.reports import Reports, connector
 from torchft_x.launch.workers.attempt import AttemptSpec

@@ -1,7 +1,8 @@
 """The supervisor's side of the warm parent (warm_server.py): start it, ask it for processes, do without it.
 
-It is started a few seconds into a life, so that it doesn't slow down the start itself, and is there for all that
-follow. Whatever is wrong with it costs warmth only: the next life is a cold one, and says why.
+It is started with the supervisor where the first life may be forked from it, and imports beside what that does until then.
+Else it is started a few seconds into the first life, and is there for all that follow. Whatever is wrong with it costs
+warmth only: the next life is a cold one, and says why.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from torchft_x.launch.process import process_tree
 from torchft_x.launch.workers import warm_rules
@@ -34,62 +35,102 @@ _LOSSES = 3  # parents lost after they were ready, before there is no other one
 
 
 class WarmParent:
-    """The warm parent of one supervisor, or the reason why there is none. Used by its main thread."""
+    """The warm parent of one supervisor, or the reason why there is none. Used by its main thread.
 
-    def __init__(self, never: str | None, after: float, tell: Callable[..., None]) -> None:
+    `command`: the script and its arguments. `log`: a file for its words, which need not exist; None: nowhere. `after`: seconds of a
+    life, before imports that this life has no use for may compete with it for the processors.
+    """
+
+    def __init__(self, never: str | None, command: tuple[str, ...], log: Path | None, after: float) -> None:
         self._never = never  # why no life is warm, ever
-        self._after = after  # seconds of a life before the imports may compete with it for the processors
-        self._tell = tell  # takes fields for the event log
+        self._command = command
+        self._log = log
+        self._after = after
+        self.tell: Callable[..., None] = lambda **fields: None  # takes fields for the event log, once there is one
         self._process: subprocess.Popen[bytes] | None = None  # while one runs
         self._socket: socket.socket | None = None  # to it
         self._received = b""  # of a message whose end has not come yet
         self._given: dict[str, str] = {}  # the environment it was started with
-        self._log = ""  # file with its words, for people
-        self._ready = False  # its imports are done
+        self._ready = False  # it can be asked
+        self._asked = False  # to import what the lives after the first find, too
         self._why = "the warm parent is not started in the first seconds of a life"  # while it isn't ready
         self._losses = 0
 
     # --- keeping it ------------------------------------------------------------------------------------------------------
 
-    def tend(self, spec: AttemptSpec, uptime: float) -> None:
-        """Called all the time while a life runs."""
+    def start_early(self, environ: dict[str, str]) -> None:
+        """Before the first life, if that may be forked. `environ`: the life's, as far as it is known."""
+        try:
+            script = Path(self._command[0]).read_text("utf-8")
+        except (OSError, ValueError):
+            script = ""  # the life will say it
+        why = self._never or warm_rules.why_first_is_cold(script)
+        if why is None:
+            self._start(environ)
+        else:
+            self._why = why
+
+    @property
+    def is_importing(self) -> bool:
+        """Whether a life should wait for it: a cold one would have all that before it."""
         self._look()
-        if self._process is None and self._never is None and uptime > self._after:
-            self._start(spec)
+        return self._process is not None and not self._ready
+
+    def fds(self) -> list[int]:
+        """Readable when it has said something."""
+        return [] if self._socket is None else [self._socket.fileno()]
+
+    def tend(self, environ: dict[str, str], uptime: float) -> None:
+        """Called all the time while a life runs in that environment."""
+        self._look()
+        if uptime <= self._after:
+            return
+        if self._process is None and self._never is None:
+            self._start(environ)
+        elif self._ready and not self._asked:
+            self._asked, self._ready = True, False
+            self._send({"rest": True})
 
     def keep(self) -> tuple[int, ...]:
         """Processes that outlive a life."""
         return () if self._process is None else (self._process.pid,)
 
+    def give_up(self, why: str) -> None:
+        """End it. Another one is started later."""
+        if self._process is not None:
+            process_tree.send([self._process.pid], signal.SIGKILL)
+            self._forget(why)
+
     def close(self) -> None:
         """End it."""
-        self._give_up("the supervisor ends")
+        self.give_up("the supervisor ends")
 
-    def _start(self, spec: AttemptSpec) -> None:
+    def _start(self, environ: dict[str, str]) -> None:
         ours, theirs = socket.socketpair()
         ours.settimeout(_REPLY)  # for a request that it does not take in
-        self._log = os.devnull if spec.run_dir is None else str(spec.run_dir / "logs" / f"{spec.file_name}.warm.log")
-        command = [
-            sys.executable,
-            "-u",
-            _PARENT,
-            str(theirs.fileno()),
-            str(os.getpid()),
-            *spec.command,
-        ]
-        environ = {**spec.env, "OPENBLAS_NUM_THREADS": "1"}  # else NumPy starts threads when it is imported
-        with open(self._log, "wb") as log, theirs:
+        command = [sys.executable, "-u", _PARENT, str(theirs.fileno()), str(os.getpid()), *self._command]
+        single = {**environ, "OPENBLAS_NUM_THREADS": "1"}  # else NumPy starts threads when it is imported
+        with self._open_log() as log, theirs:
             self._process = subprocess.Popen(
                 command,
-                env=environ,
+                env=single,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 pass_fds=(theirs.fileno(),),
             )
-        self._socket, self._given, self._received = ours, spec.env, b""
+        self._socket, self._given, self._received = ours, environ, b""
+        self._ready = self._asked = False
         self._why = "the warm parent is still importing"
+
+    def _open_log(self) -> BinaryIO:
+        """Where it can't be written, which the supervisor will say of the whole directory, there is none."""
+        if self._log is not None:
+            with contextlib.suppress(OSError):
+                self._log.parent.mkdir(parents=True, exist_ok=True)
+                return open(self._log, "ab")
+        return open(os.devnull, "ab")
 
     def _look(self) -> None:
         """Take in what it has said meanwhile."""
@@ -102,10 +143,11 @@ class WarmParent:
     def _hear(self, words: dict[str, Any]) -> None:
         if words.get("ready"):
             self._ready = True
-            self._tell(duration=words["duration"], resident=words["resident"], failed=words["failed"] or None)
+            if self._asked:
+                self.tell(duration=words["duration"], resident=words["resident"], failed=words["failed"] or None)
         elif "unfit" in words:
             self._never = f"{words['unfit']}"
-            self._tell(reason=self._never)
+            self.tell(reason=self._never)
             self._forget(self._never)
 
     def _read(self, seconds: float) -> dict[str, Any] | None:
@@ -129,12 +171,12 @@ class WarmParent:
 
     def _lost(self) -> None:
         if not self._ready:
-            self._never = f"the warm parent ended during its imports, see {self._log}"
+            self._never = f"the warm parent ended during its imports, see {self._log or 'logs in a run directory'}"
         self._losses += 1
         if self._losses >= _LOSSES:
             self._never = self._never or f"the warm parent was lost {self._losses} times"
         why = self._never or "the warm parent is gone"
-        self._tell(reason=why)
+        self.tell(reason=why)
         self._forget(why)
 
     def _forget(self, why: str) -> None:
@@ -157,10 +199,12 @@ class WarmParent:
     def fork(self, spec: AttemptSpec, meet: Rendezvous, store: GroupStore | None) -> list[int] | str:
         """Start that life's workers, and the store if it is given; the workers' pids, or why they must be started cold.
         Nothing else of the group may run."""
-        ready = self.is_ready
-        why = self._never or (None if ready else self._why) or warm_rules.difference(self._given, spec.env)
-        if why is not None:
-            return why
+        if not self.is_ready:
+            return self._never or self._why
+        changed = warm_rules.difference(self._given, spec.env)
+        if changed is not None:
+            self.give_up(changed)  # the next one is started with what is so now
+            return changed
         pids = self._ask({"env": spec.env, "meet": asdict(meet)}, store)
         if not pids:
             process_tree.kill_descendants()  # what it may have forked before it was lost
@@ -179,18 +223,16 @@ class WarmParent:
         fds = [] if store is None else [store.listener.fileno()]
         if store is not None:
             request["store"] = {"log": str(store.log), "host": store.called.host, "port": store.called.port}
-        text = json.dumps(request).encode() + b"\n"
-        with contextlib.suppress(OSError):  # it is gone: so says the reading
-            self._socket.sendall(text[socket.send_fds(self._socket, [text], fds) :])
+        self._send(request, fds)
         words = self._read(_REPLY)
         if words is not None:
             self._hear(words)
-        elif self._process is not None:
-            self._give_up(f"the warm parent did not answer within {_REPLY:g} s")
+        else:
+            self.give_up(f"the warm parent did not answer within {_REPLY:g} s")
         return [] if words is None else list(words.get("pids", ()))
 
-    def _give_up(self, why: str) -> None:
-        """End it. Another one is started later."""
-        if self._process is not None:
-            process_tree.send([self._process.pid], signal.SIGKILL)
-            self._forget(why)
+    def _send(self, request: dict[str, Any], fds: list[int] | None = None) -> None:
+        assert self._socket is not None
+        text = json.dumps(request).encode() + b"\n"
+        with contextlib.suppress(OSError):  # it is gone: so says the reading
+            self._socket.sendall(text[socket.send_fds(self._socket, [text], fds or []) :])

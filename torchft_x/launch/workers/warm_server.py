@@ -2,6 +2,9 @@
 
     python -u warm_server.py CONTROL SUPERVISOR SCRIPT [ARG...]
 
+It imports in two parts. The first is what a first life waits for: what the script takes from torch and torchft_x. The
+second is asked for when that life has begun: all that lives after a restart find there, the script's other packages too.
+
 CONTROL is the descriptor of a socket to the supervisor (warm_client.py): one line of JSON each way. SCRIPT's text is looked
 at for what it imports; it is run only in the workers. Its arguments are there for people who read ``ps``.
 
@@ -21,6 +24,7 @@ if not getattr(sys.flags, "safe_path", False):
 import contextlib
 import ctypes
 import gc
+import importlib
 import importlib.util
 import json
 import os
@@ -28,6 +32,7 @@ import socket
 import sysconfig
 import time
 import warnings
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from torchft_x import env
@@ -41,36 +46,53 @@ _MADV_COLLAPSE = 25
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel")  # open while a driver is in use
 
 
-def preload(script: str) -> list[str]:
-    """Import what workers will; the names that could not be, each with its reason."""
-    named = env.read(env.WARM_IMPORTS)
-    theirs = _installed(script) if named is None else [n.strip() for n in named.split(",") if n.strip()]
-    failed = []
-    for name in (warm_rules.LAZY_COMPILER, *warm_rules.TORCH, *warm_rules.OURS, *theirs):
+class Imports:
+    """What workers will import, ahead of them."""
+
+    def __init__(self, script: str) -> None:
+        with open(script, encoding="utf-8") as f:
+            self._of_script = warm_rules.imported_by(f.read())
+        self.failed: list[str] = []  # what could not be imported, each with its reason
+
+    def first(self) -> None:
+        """What the first life waits for."""
+        self._load(warm_rules.LAZY_COMPILER)
+        with contextlib.suppress(KeyError):  # it failed
+            sys.modules[warm_rules.LAZY_COMPILER].defer_compiler_import()
+        for module, names in self._of_script:
+            if warm_rules.is_known(module):
+                self._load(module, names)
+        for module in warm_rules.OURS:
+            self._load(module)
+
+    def rest(self) -> None:
+        """What the others find, too."""
+        named = env.read(env.WARM_IMPORTS)
+        theirs = self._installed() if named is None else [n.strip() for n in named.split(",") if n.strip()]
+        for module in (*warm_rules.TORCH, *theirs):
+            self._load(module)
+
+    def _load(self, module: str, names: tuple[str, ...] = ()) -> None:
+        """`names`: what an ``import ... from`` takes of it, which may be submodules, or load some."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                module = importlib.import_module(name)
-            if name == warm_rules.LAZY_COMPILER:
-                module.defer_compiler_import()
+                importlib.import_module(module)
+                __import__(module, fromlist=names)
         except Exception as e:  # whatever it is, the script may say it better
-            failed.append(f"{name} ({e})")
-    return failed
+            self.failed.append(f"{module} ({e})")
 
-
-def _installed(script: str) -> list[str]:
-    """Installed packages among what the script imports; files of the user's own may change from life to life."""
-    with open(script, encoding="utf-8") as f:
-        names = warm_rules.imported_by(f.read())
-    folders = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
-    found = []
-    for name in names:
-        spec = None
-        with contextlib.suppress(ImportError, ValueError):
-            spec = importlib.util.find_spec(name.partition(".")[0])
-        if spec is not None and warm_rules.is_installed(spec.origin, folders):
-            found.append(name)
-    return found
+    def _installed(self) -> list[str]:
+        """Installed packages among what the script imports; files of the user's own may change from life to life."""
+        folders = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+        found = []
+        for module, _ in self._of_script:
+            spec = None
+            with contextlib.suppress(ImportError, ValueError):
+                spec = importlib.util.find_spec(warm_rules.root(module))
+            if spec is not None and warm_rules.is_installed(spec.origin, folders):
+                found.append(module)
+        return found
 
 
 def unfit() -> str | None:
@@ -112,19 +134,26 @@ def collapse() -> None:
 class Parent:
     """Forks what the supervisor asks for, until that ends."""
 
-    def __init__(self, control: socket.socket, supervisor: int) -> None:
+    def __init__(self, control: socket.socket, supervisor: int, script: str) -> None:
         self._control = control  # to the supervisor
         self._supervisor = supervisor  # its pid
         self._given = env.everything()  # before the imports, which may set variables of their own
+        self._script = script
+        self._duration = 0.0  # seconds that imports have taken
 
     def serve(self) -> Worker:
         """Returns in a worker only."""
+        imports = Imports(self._script)
+        self._import(imports.first)
+        self._tell_ready()
         while True:
             request, listener = self._next_request()
-            reason = unfit()
-            if reason is not None:
-                tell(self._control, unfit=reason)
-                sys.exit(0)
+            if "rest" in request:
+                self._import(imports.rest)
+                self._tidy()
+                self._tell_ready(resident=resident(), duration=self._duration, failed=imports.failed)
+                continue
+            self._check()
             workers = request["meet"]["workers"] if "meet" in request else 0
             pids, index = fork_orphans(workers + ("store" in request))
             if index is not None:
@@ -137,6 +166,33 @@ class Parent:
             if index is not None:
                 return self._worker(request, index)
             tell(self._control, pids=pids)
+
+    def _import(self, load: Callable[[], None]) -> None:
+        """Afterwards the children's collector leaves our pages alone, so that they stay shared."""
+        began = time.monotonic()
+        gc.disable()  # imports make a million objects and hardly any garbage; to look for it takes a tenth of their time
+        load()
+        gc.freeze()
+        gc.enable()
+        self._duration += time.monotonic() - began
+
+    def _tidy(self) -> None:
+        """What would take time of the first life: of what imports have left, nothing is kept, and forks become cheap. The collector
+        also learns how much there is: else a child's looks through all of its own objects after each few."""
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+        collapse()
+
+    def _tell_ready(self, **words: object) -> None:
+        self._check()
+        tell(self._control, ready=True, **words)
+
+    def _check(self) -> None:
+        reason = unfit()
+        if reason is not None:
+            tell(self._control, unfit=reason)
+            sys.exit(0)
 
     def _next_request(self) -> tuple[dict[str, Any], int | None]:
         """With the listener of the store it asks for. The supervisor waits for the answer: there is never more than one."""
@@ -199,20 +255,9 @@ def tell(control: socket.socket, **words: object) -> None:
 
 def main() -> Worker:
     """Returns in a worker only."""
-    began = time.monotonic()
     control, supervisor = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     shim.die_with(supervisor)
-    parent = Parent(control, supervisor)
-    failed = preload(sys.argv[3])
-    gc.collect()
-    gc.freeze()  # so that the children's collector leaves these pages shared
-    collapse()
-    reason = unfit()
-    if reason is not None:
-        tell(control, unfit=reason)
-        sys.exit(0)
-    tell(control, ready=True, duration=time.monotonic() - began, resident=resident(), failed=failed)
-    return parent.serve()
+    return Parent(control, supervisor, sys.argv[3]).serve()
 
 
 if __name__ == "__main__":

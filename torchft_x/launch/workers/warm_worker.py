@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import importlib.machinery
 import os
 import signal
 import sys
 import types
+from collections.abc import Mapping
 
 from torchft_x import env
 from torchft_x.launch.process import shim
+
+_SET_THREADS = (
+    "scipy_openblas_set_num_threads64_",
+    "scipy_openblas_set_num_threads",
+    "openblas_set_num_threads64_",
+    "openblas_set_num_threads",
+)
+"""Of OpenBLAS: the first two in NumPy's own wheels, the others as distributions build it."""
 
 
 class Worker:
@@ -26,6 +36,7 @@ class Worker:
         shim.speak_into(self._rank, self._folder)
         env.become(self._environ)
         _reseed()
+        _give_numpy_its_threads(self._environ)
         _reset_signals()
         sys.argv = list(command)
         script = command[0]
@@ -55,6 +66,22 @@ def _reseed() -> None:
     numpy = sys.modules.get("numpy.random")
     if numpy is not None:
         numpy.seed()
+
+
+def _give_numpy_its_threads(environ: Mapping[str, str]) -> None:
+    """As many as its OpenBLAS takes when it is loaded in that environment. The parent's has one, since a process with several
+    must not be forked. Where the call has another name, by who built it, it keeps that one."""
+    words = [environ.get(f"{name}_NUM_THREADS", "") for name in ("OPENBLAS", "GOTO", "OMP")]
+    count = next((int(word) for word in words if word.isdecimal() and int(word)), len(os.sched_getaffinity(0)))
+    if count == 1:
+        return
+    with open("/proc/self/maps") as f:
+        paths = {line.split()[-1] for line in f if "openblas" in line}
+    for path in paths:
+        library = ctypes.CDLL(path)
+        call = next((getattr(library, name) for name in _SET_THREADS if hasattr(library, name)), None)
+        if call is not None:
+            call(ctypes.c_int(count))
 
 
 def run(main: types.ModuleType) -> None:

@@ -1,6 +1,7 @@
-"""Requests to stop a supervisor, and the main thread's sleep that they end.
+"""What a supervisor is asked for: to stop, and what a person wants of its group; and the main thread's sleep that this ends.
 
-They come from signals, from the lighthouse, from the launcher's death, and from the supervisor itself; the first counts.
+Requests to stop come from signals, from the lighthouse, from the launcher's death, and from the supervisor itself; the first
+counts. A person's orders come through the lighthouse (core/job/orders.py).
 """
 
 from __future__ import annotations
@@ -94,3 +95,25 @@ class StopRequests:
                 return True
             self.sleep(min(until - time.monotonic(), _IDLE))
         return self.first is None and condition()
+
+
+class TakenOrders:
+    """What a person has asked of the group. Set by the client's thread, each a whole value; read on the main thread, which `wake` wakes."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self.rests = False  # drained: no life is to run
+        self._kill = ("", "")  # the life that is to be killed, and why
+        self._wake = wake
+
+    def take(self, kind: str, life: str, sentence: str) -> None:
+        """From the client's thread. What this version does not know is left."""
+        if kind == "kill":
+            self._kill = (life, sentence)
+        elif kind in ("drain", "resume"):
+            self.rests = kind == "drain"
+        self._wake()
+
+    def why_kill(self, life: str) -> str:
+        """Why this life is to be killed; '': it isn't."""
+        asked, sentence = self._kill
+        return sentence if asked and asked == life else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchft_x.launch.supervisor.stop_requests import LAST_ACTS, grace_is_over
+from torchft_x.launch.supervisor.requests import LAST_ACTS, grace_is_over
 
 
 @pytest.mark.parametrize(

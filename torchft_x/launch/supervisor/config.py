@@ -1,0 +1,167 @@
+"""What a supervisor must know, and what it starts a group's workers with: their environment, and the warm parent that may be
+there before the first life. Without what supervisors import, which takes longer than all of this.
+"""
+
+from __future__ import annotations
+
+import os
+import site
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torchft_x
+from torchft_x import env
+from torchft_x.errors import ConfigError
+from torchft_x.launch.process.environment import TrainerSettings, package_root, trainer_environment
+from torchft_x.launch.process.restarts import RestartRules
+from torchft_x.launch.workers.warm_client import WarmParent
+from torchft_x.launch.workers.warm_rules import why_never
+
+if TYPE_CHECKING:
+    from torchft_x.launch.supervisor.coordination import Begun
+    from torchft_x.launch.supervisor.locate import Found
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaseConfig:
+    """What every supervisor must know."""
+
+    command: tuple[str, ...] = ()
+    """Script or program, and its arguments."""
+    run_dir: Path | None = None
+    """Shared by the job; None: no files are written, and the lighthouse's address must be given."""
+    lighthouse: str | None = None
+    """Address of a lighthouse outside the job; None: the one named in the run directory."""
+    rules: RestartRules = RestartRules()
+    """When to restart."""
+    grace: float = 5.0
+    """Seconds between SIGTERM and SIGKILL when the processes are told to stop."""
+    notice: float = 10.0
+    """Seconds after which whoever tells this supervisor to stop kills what is left: a process that says that it saves its last step
+    may take longer than `grace`."""
+    drain_grace: float = 300.0
+    """The same when the group is drained: it leaves at a step boundary, and may save a checkpoint."""
+    find_timeout: float = 300.0
+    """Seconds to wait for the lighthouse at the start."""
+    local: bool = False
+    """All processes of the job run on this host, started by a local launcher."""
+
+    @property
+    def whole(self) -> str:
+        """What is kept running, for people."""
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        """This supervisor's part of it, for people."""
+        return self.whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class SupervisorConfig(BaseConfig):
+    """Raises `ConfigError` naming the field."""
+
+    group: str
+    """REPLICA_GROUP_ID."""
+    groups: int
+    """NUM_REPLICA_GROUPS."""
+    workers: int = 1
+    """Processes of the group, on all its nodes."""
+    node: int = 0
+    """Which node of the group this is."""
+    nodes: int = 1
+    """Nodes of the group, each with a supervisor."""
+    number_timeout: float = 5.0
+    """Seconds to wait until the lighthouse has told the number of the first life."""
+    patience: float = 3600.0
+    """Seconds to wait for the group's other nodes before it is given up."""
+    hang_timeout: float | None = None
+    """Seconds without a step after which a life is ended and started again; None: by evidence, see launch/process/hangs.py."""
+    memory: float = 0.0
+    """Largest part of the host's memory that all groups on it may take for copies of their states, which outlive the workers; 0:
+    there are none."""
+    warm_after: float = 5.0
+    """Seconds of a life before the process from which the next ones are forked imports what only they need; or before it is
+    started, where the first life can't be forked from it."""
+
+    def __post_init__(self) -> None:
+        if not self.command:
+            raise ConfigError("No script given: name it after --, as in `torchft_x supervise --group 0 -- train.py`.")
+        if self.workers < 1:
+            raise ConfigError(f"workers is {self.workers}, a group needs at least one.")
+        if self.hang_timeout is not None and not self.hang_timeout > 0:
+            raise ConfigError(f"hang_timeout is {self.hang_timeout:g}; it must be a positive number of seconds.")
+        if not 0 <= self.memory <= 1:
+            raise ConfigError(f"memory is {self.memory:g}; it is a part of the host's memory, from 0 to 1.")
+        if self.groups < 1:
+            raise ConfigError(f"groups is {self.groups}, a job needs at least one.")
+        if not 0 <= self.node < self.nodes:
+            raise ConfigError(f"node is {self.node} of {self.nodes} nodes; they are counted from 0.")
+        if self.workers % self.nodes:
+            raise ConfigError(
+                f"workers is {self.workers}, the group's total, and nodes is {self.nodes}: each node must get the same number."
+            )
+
+    @property
+    def whole(self) -> str:
+        return f"group {self.group}"
+
+    @property
+    def name(self) -> str:
+        return self.whole if self.nodes == 1 else f"node {self.node} of group {self.group}"
+
+
+@dataclass(frozen=True)
+class LifeSettings:
+    """What of the environment is not the same in all lives."""
+
+    begun: Begun
+    found: Found
+    folder: Path
+    host: str
+    memory_slots: str
+
+
+def groups_here(config: SupervisorConfig) -> int:
+    """Groups, or nodes of groups, that share this host."""
+    return config.groups * config.nodes if config.local else 1
+
+
+def life_environment(config: SupervisorConfig, environ: Mapping[str, str], life: LifeSettings | None) -> dict[str, str]:
+    """None: as far as it is known before there is one."""
+    settings = TrainerSettings(
+        group=config.group,
+        groups=config.groups,
+        workers=config.workers // config.nodes,
+        attempt=life.begun.attempt if life is not None else 0,
+        life=life.begun.life if life is not None else "",
+        folder=str(life.folder) if life is not None else "",
+        lighthouse=life.found.url if life is not None else "",
+        lighthouse_file=life.found.address_file if life is not None else "",
+        run_dir=str(config.run_dir or ""),
+        token_file=life.found.token_file if life is not None else None,
+        advertise_host=life.host if life is not None else "",
+        cores=len(os.sched_getaffinity(0)),
+        groups_here=groups_here(config),
+        memory_slots=life.memory_slots if life is not None else "",
+        package_root=own_package_root(),
+    )
+    return trainer_environment(environ, settings)
+
+
+def start_warm_parent(config: SupervisorConfig) -> WarmParent:
+    """Of the supervisor that this process will be: imports that a first life waits for begin before the supervisor's own."""
+    environ = env.everything()
+    name = f"group-{config.group.replace('/', '_')}" + (f"-node-{config.node}" if config.nodes > 1 else "")
+    log = None if config.run_dir is None else config.run_dir / "logs" / f"{name}.warm.log"
+    warm = WarmParent(why_never(environ), config.command, log, config.warm_after)
+    warm.start_early(life_environment(config, environ, None))
+    return warm
+
+
+def own_package_root() -> str | None:
+    """What a bare clone puts on PYTHONPATH; None: Python finds the package anyway."""
+    # folders Python searches without being told
+    return package_root(torchft_x.__file__, (*site.getsitepackages(), site.getusersitepackages()))
