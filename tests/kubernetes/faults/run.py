@@ -79,14 +79,16 @@ class Trial:
             self.preempt(f"urgent-{n}")
             self.kill_lighthouse()
             self.scale()
+        for _ in range(rounds):  # last: Kubernetes' controllers ask an API server that was away for up to 30 s later
             self.api_away()
+            self.kill_pod("1", "pod killed as the API server is back")
         return self.job.finish()
 
     # --- what is done ----------------------------------------------------------------------------------------------
 
-    def kill_pod(self, group: str) -> None:
+    def kill_pod(self, group: str, kind: str = "pod killed") -> None:
         name = self.job.pod(group)["metadata"]["name"]
-        self.fault("pod killed", group, lambda: self.space.delete("pods", name, gracePeriodSeconds=0))
+        self.fault(kind, group, lambda: self.space.delete("pods", name, gracePeriodSeconds=0))
 
     def kill_container(self, group: str) -> None:
         pod = self.job.pod(group)

@@ -229,7 +229,7 @@ class Supervisor(BaseSupervisor):
         return self._memory.setting(limit_of_slot(memory_of_host(), config.memory, workers * groups_here(config)))
 
     def _before_start(self) -> None:
-        """What it will fork has all to import otherwise, so that is no loss."""
+        """Imports that have begun are waited for: a cold life would begin with all of them."""
         until = time.monotonic() + _IMPORTS
         while self._warm.is_importing and self._stops.first is None:
             if time.monotonic() > until:

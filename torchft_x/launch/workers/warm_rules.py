@@ -27,24 +27,11 @@ TORCH = (
     "torch.utils.data",
 )
 """For the lives after the first."""
-_KNOWN = (
-    "torch",
-    "torchft_x",
-    "fsspec",
-    "numpy",
-)  # packages that take nothing of a rank from the environment when imported
-_REACHES = {
-    "environ",
-    "putenv",
-    "unsetenv",
-    "exec",
-    "eval",
-    "__import__",
-    "import_module",
-    "run_path",
-    "run_module",
-    "CDLL",
-}
+_KNOWN = ("torch", "torchft_x", "fsspec", "numpy")
+"""Packages that take nothing of a rank from the environment when they are imported."""
+_LOADERS = ("exec", "eval", "__import__", "import_module", "run_path", "run_module", "CDLL")
+_REACHES = {"environ", "putenv", "unsetenv", *_LOADERS}
+"""Names by which a script may set what a library reads, or run what does."""
 
 # Different in each life, or not known yet when the parent is started, and read by nobody before the script runs.
 _OF_A_LIFE = {env.ATTEMPT, env.LIFE, env.LIGHTHOUSE, env.LIGHTHOUSE_FILE, env.TOKEN_FILE, env.ADVERTISE_HOST}

@@ -177,8 +177,8 @@ class Parent:
         self._duration += time.monotonic() - began
 
     def _tidy(self) -> None:
-        """What would take time of the first life: of what imports have left, nothing is kept, and forks become cheap. The collector
-        also learns how much there is: else a child's looks through all of its own objects after each few."""
+        """What a first life would wait for in vain: drop what imports have left, and make forks cheap. The collector also learns how
+        much there is; else it looks through all that is a child's own far more often."""
         gc.unfreeze()
         gc.collect()
         gc.freeze()
