@@ -86,11 +86,13 @@ def test_everything_is_killed_and_groups_come_and_go(tmp_path: Path) -> None:
 def test_a_supervisor_is_killed_and_the_job_does_what_was_asked(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     variables = {**WARM, env.STATE_HOME: str(tmp_path / "state")}
-    words = local_ft(run_dir, "--steps", "120")
+    words = local_ft(run_dir, "--steps", "400")
     words[words.index("--") : words.index("--")] = ["--log_format", "json"]
     with running(words, tmp_path / "log", run_dir, **variables) as job:
         job.wait_until_training(2, 120)
         kill(run_dir, "trainer", 1)
+        goes_on(job, "1", "again")
+        os.kill(job.worker("0"), signal.SIGKILL)  # which its supervisor says
         assert job.wait(120) == 0, job.output()
         gone(run_dir, 20)
     logs = [path for path in run_dir.rglob("*.log") if "keeper" not in path.parts]
@@ -99,7 +101,7 @@ def test_a_supervisor_is_killed_and_the_job_does_what_was_asked(tmp_path: Path) 
     found = record.read(run_dir)
     assert found.state == "SUCCEEDED"
     assert [r.state for role in found.roles for r in role.replicas] == ["SUCCEEDED"] * 3
-    assert found.restarts == 1
+    assert found.restarts == 2  # of the supervisor, and of the other group
 
 
 def test_who_died_with_its_supervisor_is_not_waited_for(tmp_path: Path) -> None:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from pathlib import Path
 
 
-def runs(pid: int, script: Path) -> bool:
-    """Whether the process is Python with this script (and not torchrun, whose arguments name the script, too)."""
+def is_worker(pid: int, script: Path) -> bool:
+    """Whether the process is a worker with this script: it speaks to its supervisor, as neither the warm parent does, whose command
+    line a forked one shows, nor the process with the group's store."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[2:3] == [os.fsencode(script)]
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        return (
+            os.fsencode(script) in words
+            and re.fullmatch(r"\d+\.out", Path(os.readlink(f"/proc/{pid}/fd/1")).name) is not None
+        )
     except OSError:
         return False
 

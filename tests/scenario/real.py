@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tests.scenario.networks import Networks
 from tests.scenario.play import Commit, Record
-from tests.scenario.processes import free_port, handles, runs
+from tests.scenario.processes import free_port, handles, is_worker
 from tests.scenario.values import EVERYBODY, LIGHTHOUSE, Action, Cut, Join, Kill, Leave, Lose, Pause, Scenario, Start
 from tests.util import scaled, wait_for
 from torchft_x import env
@@ -187,7 +187,7 @@ class Cluster:
 
     def _trainers(self, group: str) -> list[int]:
         """The group's workers, as far as they are there."""
-        return [pid for pid in process_tree.descendants(self._services[group].pid) if runs(pid, TRAINER)]
+        return [pid for pid in process_tree.descendants(self._services[group].pid) if is_worker(pid, TRAINER)]
 
     # --- deeds ---------------------------------------------------------------------------------------------------------
 
@@ -269,7 +269,7 @@ class Cluster:
 
     def _keep_stacks(self) -> None:
         """Every trainer writes its threads' stacks to RUN_DIR/stacks."""
-        pids = [pid for pid in job_processes(self.run_dir) if runs(pid, TRAINER)]
+        pids = [pid for pid in job_processes(self.run_dir) if is_worker(pid, TRAINER)]
         process_tree.send([pid for pid in pids if handles(pid, signal.SIGUSR1)], signal.SIGUSR1)
 
     def _tell(self, what: str) -> str:
