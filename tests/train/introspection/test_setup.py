@@ -26,8 +26,10 @@ COMMAND = [sys.executable, "-m", "tests.train.watched_worker"]
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as path:
-        yield Path(path)
+    with tempfile.TemporaryDirectory() as path:  # short, as a socket's path must be
+        found = Path(path, "life")  # beside nothing else: in /tmp are folders of supervisors that were killed
+        found.mkdir()
+        yield found
 
 
 @contextlib.contextmanager
