@@ -24,7 +24,6 @@ if not getattr(sys.flags, "safe_path", False):
 import contextlib
 import ctypes
 import gc
-import importlib
 import importlib.util
 import json
 import os
@@ -77,7 +76,6 @@ class Imports:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                importlib.import_module(module)
                 __import__(module, fromlist=names)
         except Exception as e:  # whatever it is, the script may say it better
             self.failed.append(f"{module} ({e})")
