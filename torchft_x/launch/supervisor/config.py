@@ -112,6 +112,11 @@ class SupervisorConfig(BaseConfig):
     def name(self) -> str:
         return self.whole if self.nodes == 1 else f"node {self.node} of group {self.group}"
 
+    @property
+    def file_name(self) -> str:
+        """What names of the group's files begin with."""
+        return f"group-{self.group.replace('/', '_')}"
+
 
 @dataclass(frozen=True)
 class LifeSettings:
@@ -154,7 +159,7 @@ def life_environment(config: SupervisorConfig, environ: Mapping[str, str], life:
 def start_warm_parent(config: SupervisorConfig) -> WarmParent:
     """Of the supervisor that this process will be: imports that a first life waits for begin before the supervisor's own."""
     environ = env.everything()
-    name = f"group-{config.group.replace('/', '_')}" + (f"-node-{config.node}" if config.nodes > 1 else "")
+    name = config.file_name if config.nodes == 1 else f"{config.file_name}-node-{config.node}"
     log = None if config.run_dir is None else config.run_dir / "logs" / f"{name}.warm.log"
     warm = WarmParent(why_never(environ), config.command, log, config.warm_after)
     warm.start_early(life_environment(config, environ, None))

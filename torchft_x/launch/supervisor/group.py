@@ -246,7 +246,7 @@ class Supervisor(BaseSupervisor):
             env=life_environment(config, self._environ, settings),
             folder=folder,
             run_dir=config.run_dir,
-            name=f"group-{config.group.replace('/', '_')}-attempt-{begun.attempt}",
+            name=f"{config.file_name}-attempt-{begun.attempt}",
             node=config.node,
             nodes=config.nodes,
             meeting=begun.meeting,
