@@ -265,7 +265,21 @@ def test_R10_participation(
     expected: tuple[int | None, int],
 ) -> None:
     p = plan(of_steps(*steps), f"r{own}", 0)
-    assert participation(p, contributes_after_heal=after_heal, mode=mode, min_replica_size=least) == expected
+    part = participation(p, contributes_after_heal=after_heal, mode=mode, min_replica_size=least)
+    assert (part.rank, part.size) == expected
+    assert part.rank is None or part.contributors[part.rank] == f"r{own}"
+
+
+def test_I9_the_contributors_are_those_that_count() -> None:
+    def ids(own: str, mode: WorldSizeMode, *, after_heal: bool = False, least: int = 1) -> tuple[str, ...]:
+        p = plan(of_steps(3, 5, 5), own, 0)
+        return participation(p, contributes_after_heal=after_heal, mode=mode, min_replica_size=least).contributors
+
+    for own in ("r0", "r1", "r2"):  # equal for all members
+        assert ids(own, WorldSizeMode.DYNAMIC) == ("r1", "r2")
+        assert ids(own, WorldSizeMode.DYNAMIC, after_heal=True) == ("r0", "r1", "r2")
+        assert ids(own, WorldSizeMode.FIXED_WITH_SPARES) == ("r1",)
+        assert ids(own, WorldSizeMode.FIXED_WITH_SPARES, after_heal=True, least=2) == ("r0", "r1")
 
 
 states = st.builds(State, st.integers(0, 3), st.integers(0, 2))

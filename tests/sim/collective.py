@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tests.sim.base import Process
 from torchft_x.core.heal import Plan
+from torchft_x.core.types import Part
 from torchft_x.errors import CollectiveError, TorchftXError, UnreachableError
 
 if TYPE_CHECKING:
     from tests.sim.world import World
 
-Contribution = tuple[str, int, int]
-"""(replica id, step, parameters it was computed from)."""
+Contribution = tuple[str, int, int, Part]
+"""(replica id, step, parameters it was computed from, part it was computed for)."""
 
 CONNECT = (0.0005, 0.003)  # seconds until one member is connected, once all have met
 REDUCE = (0.0002, 0.003)  # seconds until one member has the result, once all have entered

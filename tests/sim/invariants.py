@@ -137,7 +137,8 @@ class Checker(QuorumChecks):
             self._violated("I7", f"{who} commits with {len(result)} participants, fewer than {config.min_replica_size}")
         if len(result) != size and not config.peers:
             self._violated("I7", f"{who} divides {len(result)} gradients by {size}")
-        if len({c[1:] for c in ours}) > 1 or any(c[1] != vote.step for c in ours):
+        self._check_parts(who, vote, ours)
+        if len({c[1:3] for c in ours}) > 1 or any(c[1] != vote.step for c in ours):
             self._violated("I1", f"{who} commits step {vote.step + 1} from gradients of unequal states: {ours}")
         state = State(vote.step + 1, vote.quorum_id)
         if self._values.setdefault((rank.rank, state), rank.value) != rank.value:
@@ -149,6 +150,24 @@ class Checker(QuorumChecks):
             key = (self._lineages.get(settled_in, 0), state.step, rank.rank)
             if self._final.setdefault(key, rank.value) != rank.value:
                 self._violated("A1", f"{who} commits step {state.step} another way than it was committed before")
+
+    def _check_parts(self, who: str, vote: LocalVote, ours: list[Contribution]) -> None:
+        """I9: a gradient counts only in the part for which it was computed: none without a number, and no two for one number.
+
+        Two are computed for one number where members are lost while one of the others has not begun the step: that one
+        computes for its new number, and does not know the numbers that the others keep.
+        """
+        numbers: dict[int | None, Contribution] = {}
+        for c in ours:
+            name, _, _, part = c
+            other = numbers.setdefault(part.rank, c)
+            if part.rank is None:
+                self._violated("I9", f"{who} commits step {vote.step + 1} with {name}'s gradient, which is for nobody")
+            if other[0] != name and not (name in other[3].contributors and other[0] in part.contributors):
+                self._violated(
+                    "I9",
+                    f"{who} commits step {vote.step + 1} with gradients of {other[0]} and {name} for number {part.rank}",
+                )
 
     def on_thrown_away(self, rank: RankNode, vote: LocalVote, before: tuple[State, int]) -> None:
         """Decision 39: what a group throws away is final no more, should who committed it be cut off. All else holds."""

@@ -15,7 +15,7 @@ from tests.sim.supervisor_node import HOPELESS_LIVES
 from torchft_x.core import heal
 from torchft_x.core.heal import Plan
 from torchft_x.core.messages import lighthouse as m
-from torchft_x.core.types import Member, Quorum, State
+from torchft_x.core.types import Member, Part, Quorum, State
 from torchft_x.errors import CollectiveError, ConfigError, StepError, TorchftXError
 
 if TYPE_CHECKING:
@@ -173,8 +173,8 @@ class PeerNode:
         if self._phase != "computing" or self.mesh is None or self._plan is None or self._plan.quorum_id != quorum_id:
             return
         self._phase = "reducing"
-        at_top = self._plan.max_replica_rank is not None
-        gradient = (self.who, self._plan.top.step, self.value) if at_top else None
+        part = Part(self._plan.max_replica_rank, self._plan.carriers)
+        gradient = None if part.rank is None else (self.who, self._plan.top.step, self.value, part)
         self.world.after(self.world.config.timeout, self.process, self._stuck, "reducing", quorum_id)
         self.world.fabric.reduce(self, self.mesh, gradient)
 

@@ -29,7 +29,7 @@ from torchft_x.core.commit.step import Phase, Step, Terms
 from torchft_x.core.heal import Plan, WorldSizeMode
 from torchft_x.core.messages.group import PushRevoked
 from torchft_x.core.training.step_clock import StepTimeEstimate, WaitBudget
-from torchft_x.core.types import JoinReason, Prepared, Quorum, State
+from torchft_x.core.types import JoinReason, Part, Prepared, Quorum, State
 from torchft_x.errors import CollectiveError, ConfigError, DeadlineError, StepError, TorchftXError
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ class RankNode:
         self.wait = ""  # what the training thread waits for, a clause; '' while it computes
         # Of the step in hand:
         self.plan: Plan | None = None
+        self.part = Part(None, ())
         self.call = 0  # open call to the group server
         self.mesh: Mesh | None = None  # newest process group, perhaps broken
         self._waits = True  # the training thread waits for quorum and heal before its forward
@@ -244,13 +245,13 @@ class RankNode:
             self.end(1, str(e))
             return
         self.plan, self._quorum = plan, quorum
-        participant, size = heal.participation(
+        part = self.part = heal.participation(
             plan,
             contributes_after_heal=not config.async_quorum,
             mode=WorldSizeMode.FIXED_WITH_SPARES if config.spares else WorldSizeMode.DYNAMIC,
             min_replica_size=config.min_replica_size,
         )
-        ended = self.step.begin(plan.quorum_id, plan.top, participant, size, commit)
+        ended = self.step.begin(plan.quorum_id, plan.top, part.rank, part.size, commit)
         self.voting.on_begin(ended)
         self.world.checker.on_begin(self, quorum, plan)
         self._configure(plan)

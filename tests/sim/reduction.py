@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tests.sim.collective import Contribution, Mesh
 from torchft_x.core.commit.step import Phase
-from torchft_x.core.types import State
+from torchft_x.core.types import Computed, Part, State
 from torchft_x.errors import TorchftXError
 
 if TYPE_CHECKING:
@@ -22,17 +22,23 @@ class Reduction:
         self._rank = rank
         self._base = 0  # parameters the gradients were computed from
         self.kept: State | None = None  # where the local gradients in hand were computed; None: there are none
+        self.part: Part | None = None  # for which part; None: the script has not asked for its number yet
         self._computing = 0  # names the forward in hand; 0: none
         self._computed = False  # local gradients are there
 
     def forget(self) -> None:
         """A new step begins; a forward of an older one means nothing."""
         self.done = self._computed = False
-        self.result, self._computing, self.kept = None, 0, None
+        self.result, self._computing, self.kept, self.part = None, 0, None, None
 
     def keep(self) -> None:
         """The local gradients stay, for another quorum."""
         self.done, self.result = False, None
+
+    @property
+    def computed(self) -> Computed | None:
+        """Where and for which part the local gradients in hand were computed."""
+        return None if self.kept is None or self.part is None else Computed(self.kept, self.part)
 
     def again(self) -> None:
         """Reduce the local gradients once more (R15)."""
@@ -58,13 +64,14 @@ class Reduction:
         rank = self._rank
         if not (rank.ready and self._computed) or self.done or rank.wait == "reduce":
             return
+        self.part = self.part or rank.part
         if rank.step.error is not None or rank.mesh is None:
             self._end()
             return
         rank.wait = "reduce"
         rank.deadlines.arm("reduce", rank.waits())
         contributes = rank.step.rank is not None
-        gradient = (rank.who, rank.step.top.step, self._base) if contributes else None
+        gradient = (rank.who, rank.step.top.step, self._base, self.part) if contributes else None
         rank.world.fabric.reduce(rank, rank.mesh, gradient)
         rank.world.reach(rank.node, "reduce")
 

@@ -12,6 +12,7 @@ import pytest
 
 from tests.sim import swarm
 from tests.sim.base import Clock
+from tests.sim.collective import Contribution
 from tests.sim.config import WorldConfig
 from tests.sim.ending import Departures
 from tests.sim.group_node import GroupNode
@@ -21,7 +22,7 @@ from tests.sim.world import World
 from torchft_x.core import heal
 from torchft_x.core.commit.step import LocalVote
 from torchft_x.core.lighthouse.machine import LighthouseConfig
-from torchft_x.core.types import Member, Quorum, State
+from torchft_x.core.types import Member, Part, Quorum, State
 
 
 class Hand:
@@ -45,8 +46,9 @@ class Hand:
     def vote(self) -> LocalVote:
         return LocalVote(self.quorum.top.step, self.quorum.id, True, True, None)
 
-    def result(self) -> tuple[tuple[str, int, int], ...]:
-        return tuple((m.replica_id, self.quorum.top.step, 5) for m in self.quorum.members)
+    def result(self) -> tuple[Contribution, ...]:
+        names = tuple(m.replica_id for m in self.quorum.members)
+        return tuple((name, self.quorum.top.step, 5, Part(i, names)) for i, name in enumerate(names))
 
     def issue(self, **changes: Any) -> None:
         """The next quorum, of members as they are."""
@@ -150,6 +152,18 @@ def a_wrong_divisor(hand: Hand) -> None:
     hand.checker.on_committed(rank, hand.vote(), hand.result(), 3)
 
 
+def a_gradient_for_nobody(hand: Hand) -> None:
+    first, (name, step, value, part) = hand.result()
+    hand.checker.on_committed(hand.rank(), hand.vote(), (first, (name, step, value, replace(part, rank=None))), 2)
+
+
+def two_gradients_for_one_number(hand: Hand) -> None:
+    """The second did not count where the first was computed."""
+    (name, step, value, _), second = hand.result()
+    kept = (name, step, value, Part(1, ("g9:1", name)))
+    hand.checker.on_committed(hand.rank(), hand.vote(), (kept, second), 2)
+
+
 def a_wait_without_a_deadline(hand: Hand) -> None:
     rank = hand.rank()
     rank.wait = "quorum"
@@ -229,6 +243,8 @@ CASES: list[tuple[str, Callable[[Hand], None], dict[str, Any]]] = [
     ("I8", a_wait_without_a_deadline, {}),
     ("I8", a_deadline_without_a_reason, {}),
     ("I8", a_lighthouse_without_a_reason, {}),
+    ("I9", a_gradient_for_nobody, {}),
+    ("I9", two_gradients_for_one_number, {}),
     ("A1", redone_another_way, {"commit_vote": True}),
     ("R7", stopped_at_unequal_steps, {"runs_on": True}),
     ("R13", a_commit_that_is_counted_over, {"runs_on": True}),

@@ -59,6 +59,24 @@ def test_killed_in_the_reduction_nobody_drops_a_gradient() -> None:
     assert all_is_well(world)
 
 
+def a_spare_steps_in(group: str) -> World:
+    """g0 and g1 contribute and g2 is the spare; one of the two is killed in a reduction."""
+    world = full(min_replica_size=2, spares=True)
+    trap(world, "trap_crash", group, "reduce")
+    world.run_for(0.5)
+    return world
+
+
+@pytest.mark.parametrize(("group", "keeps"), [("g0", []), ("g1", ["g0:1"])])
+def test_killed_in_the_reduction_a_spare_computes_anew(group: str, keeps: list[str]) -> None:
+    """I9, and so does who has another number then: the one after g0."""
+    world = a_spare_steps_in(group)
+    redone = [line for line in world.trace.lines() if "reduces again" in line]
+    assert [name for name in ("g0:1", "g1:1", "g2:1") if any(name in line for line in redone)] == keeps
+    assert world.checker.figures["lost: another part"] == 2 - len(keeps)
+    assert all_is_well(world)
+
+
 def test_killed_in_the_vote_the_survivors_adopt() -> None:
     """All are prepared, so that somebody who is away may have committed: the others commit the same bits."""
     for seconds in (2.0, 2.1, 2.2, 2.3, 2.4, 2.5):  # until g2 comes last to the vote, and the others are prepared

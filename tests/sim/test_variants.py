@@ -9,9 +9,10 @@ import pytest
 
 from tests.core.quorum import test_open_quorums
 from tests.sim.hunt import hunt
+from tests.sim.test_protocol import a_spare_steps_in
 from tests.sim.test_world import dies_at_the_end, dies_while_it_sends
 from tests.sim.untimed.search import Search
-from tests.sim.variants import ONE_BEFORE, SLOW_TAKEOVER, VARIANTS, Variant
+from tests.sim.variants import ANY_NUMBER, ANY_PART, ONE_BEFORE, SLOW_TAKEOVER, VARIANTS, Patch, Variant
 from torchft_x.core.quorum import rule
 
 SLOW = {
@@ -57,6 +58,15 @@ def test_without_the_word_of_those_that_never_received_it_a_takeover_takes_a_lea
     """R8, of a lighthouse that can't read what was written down. In virtual time: the explorer knows no seconds."""
     with SLOW_TAKEOVER(), pytest.raises(AssertionError, match="seed"):
         list(map(partial(dies_while_it_sends, ledger=False), range(12)))
+
+
+@pytest.mark.parametrize(
+    ("variant", "group", "harm"), [(ANY_PART, "g1", "for nobody"), (ANY_NUMBER, "g0", "for number 1")]
+)
+def test_without_I9_gradients_of_another_part_are_counted(variant: Patch, group: str, harm: str) -> None:
+    a_spare_steps_in(group)
+    with variant(), pytest.raises(AssertionError, match=rf"I9 is violated.*{harm}"):
+        a_spare_steps_in(group)
 
 
 @pytest.mark.parametrize("seconds", [0.0, 8.0])

@@ -15,6 +15,7 @@ from unittest import mock
 from tests.sim.untimed.values import ENDS, Rules
 from torchft_x.core import types
 from torchft_x.core.admission.finished_job import FinishedJob
+from torchft_x.core.commit import step
 from torchft_x.core.commit.step import Step
 from torchft_x.core.commit.two_phase import GroupVote
 from torchft_x.core.group.machine import Group
@@ -28,7 +29,7 @@ from torchft_x.core.quorum import rule
 from torchft_x.core.quorum.open_quorums import OpenQuorums
 from torchft_x.core.restart import recover
 from torchft_x.core.restart.recover import Adopt, RestartRecovery, Start
-from torchft_x.core.types import JoinReason, Member, Quorum, State
+from torchft_x.core.types import JoinReason, Member, Part, Quorum, State
 
 Patch = Callable[[], AbstractContextManager[Any]]
 
@@ -66,7 +67,7 @@ def _patched(*patches: tuple[Any, str, Any]) -> Patch:
 # --- what is put in the place of a rule ------------------------------------------------------------------------------
 
 _begin_tenure, _close, _decide, _fence = QuorumState.__init__, MemberTable.close, GroupVote._decide, Lighthouse._fence
-_on_hello = Lighthouse._on_hello
+_on_hello, _misfit = Lighthouse._on_hello, step.misfit
 _on_ask, _on_grant, _send_join, _vote = Group._on_ask, Group._on_grant, Group._send_join, Step.vote
 
 
@@ -343,6 +344,17 @@ SLOW_TAKEOVER = _patched(
     (recover, "start", _only_who_received_it), (RestartRecovery, "surely_waits", lambda self: False)
 )
 """R8 as it was: members that never received the newest quorum don't vouch for it. Safe, and slow: only a clock shows it."""
+
+ANY_PART = _patched((step, "misfit", lambda computed, part, *, all_keep: ""))
+"""I9 left out: a step is redone with gradients of whatever part. Only a model with spares, or with heals in place, shows it."""
+
+
+def _any_number(computed: Part, part: Part, *, all_keep: bool) -> str:
+    return _misfit(computed, part, all_keep=all_keep) if computed.rank is None else ""
+
+
+ANY_NUMBER = _patched((step, "misfit", _any_number))
+"""I9 as it would be if only gradients that were computed for nobody were kept out: two are counted for one number."""
 
 ONE_BEFORE = _patched((OpenQuorums, "leave", lambda self, quorum: None))
 """A quorum that was sent is followed, and not those before it. The harm takes four faults in a row: `core/quorum/test_open_quorums` tells it."""

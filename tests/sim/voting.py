@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tests.sim.base import fold
 from tests.sim.collective import Contribution
 from torchft_x.core import cross_group_vote
-from torchft_x.core.commit.step import LocalVote, Outcome, Phase
+from torchft_x.core.commit.step import LocalVote, Outcome, Phase, misfit
 from torchft_x.core.cross_group_vote import CrossVote
 from torchft_x.core.training.memory_checkpoint import GroupWord
 from torchft_x.core.types import State
@@ -72,10 +72,15 @@ class Voting:
             self._optimizer_step(held, "commits late")
             count["late commits"] += 1
         elif settling:
-            kept = rank.reduction.kept
-            self.redoes = rank.plan is not None and not rank.plan.heal and rank.step.redo(kept)
+            kept, computed = rank.reduction.kept, rank.reduction.computed
+            self.redoes = (
+                rank.plan is not None and not rank.plan.heal and rank.step.redo(computed, rank.part, all_keep=True)
+            )
+            other_part = computed is not None and bool(misfit(computed.part, rank.part, all_keep=True))
+            if other_part:
+                count["lost: another part"] += 1
             count["redos" if self.redoes else "dropped"] += 1
-            if not self.redoes and kept is not None and kept == rank.step.top == rank.step.state:
+            if not self.redoes and kept is not None and kept == rank.step.top == rank.step.state and not other_part:
                 off = rank.world.config.max_redo == 0
                 count["lost: redo is off" if off else "lost: first step" if not kept.step else "lost: max_redo"] += 1
             rank.world.note(rank.process.name, "{} step {}", "reduces again" if self.redoes else "drops",

@@ -14,7 +14,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from torchft_x.core.types import Member, Quorum, State, listed
+from torchft_x.core.types import Member, Part, Quorum, State, listed
 from torchft_x.errors import ConfigError, StepError
 
 MIRRORS = 3
@@ -50,6 +50,7 @@ class Plan:
     commit_failures: int  # the most failed commits in a row of any member
     mirrors: tuple[Member, ...] = ()  # those of `sources` that send parts of the state beside sources[0]
     mirror_of: tuple[int, ...] = ()  # replica ranks that fetch parts from this member, as one of their mirrors
+    carriers: tuple[str, ...] = ()  # replica ids of the members at the top, in replica rank order
 
     @property
     def offers(self) -> bool:
@@ -121,6 +122,7 @@ def plan(
         commit_failures=max(m.commit_failures for m in members),
         mirrors=tuple(members[i] for i in mirrors_of.get(own, ())),
         mirror_of=tuple(r for r, choice in mirrors_of.items() if own in choice),
+        carriers=tuple(replica_ids[i] for i in at_top),
     )
 
 
@@ -171,22 +173,20 @@ def later(plan: Plan) -> Plan:
     return replace(plan, heal=False, sources=(), source_rank=None, mirrors=(), dst_ranks=(), mirror_of=())
 
 
-def participation(
-    plan: Plan, *, contributes_after_heal: bool, mode: WorldSizeMode, min_replica_size: int
-) -> tuple[int | None, int]:
-    """(own rank among those whose gradients count, or None; how many count): R10, by the peer's rule.
+def participation(plan: Plan, *, contributes_after_heal: bool, mode: WorldSizeMode, min_replica_size: int) -> Part:
+    """Return this member's part in the quorum: R10, by the peer's rule.
 
     `contributes_after_heal`: healers apply the state before their forward (synchronous quorum with healing allowed),
     so every member counts at once. Otherwise only members at the top do, and at step 0 that is everybody.
     """
-    rank, size = plan.max_replica_rank, plan.max_world_size
+    rank, contributors = plan.max_replica_rank, plan.carriers
     if contributes_after_heal:
-        rank, size = plan.replica_rank, plan.replica_world_size
+        rank, contributors = plan.replica_rank, plan.replica_ids
     if mode is WorldSizeMode.FIXED_WITH_SPARES:
-        size = min(size, min_replica_size)
+        contributors = contributors[:min_replica_size]
         if rank is not None and rank >= min_replica_size:
             rank = None
-    return rank, size
+    return Part(rank, contributors)
 
 
 def _sources_of(

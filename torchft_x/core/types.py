@@ -88,6 +88,27 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """A rank's part in a quorum: whose gradients count, and its own number among them."""
+
+    rank: int | None  # None: it contributes zeros
+    contributors: tuple[str, ...]  # replica ids of those whose gradients count, in the order of their numbers
+
+    @property
+    def size(self) -> int:
+        """Number of contributors."""
+        return len(self.contributors)
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """Where and for which part a rank's local gradients were computed."""
+
+    state: State
+    part: Part
+
+
+@dataclass(frozen=True, slots=True)
 class Quorum:
     """An ordered list of members with an id. The same value goes to every member."""
 

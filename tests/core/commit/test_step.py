@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from torchft_x.core.commit.step import LocalVote, Phase, Step, over_error
-from torchft_x.core.types import JoinReason, Prepared, State
+from torchft_x.core.commit.step import LocalVote, Phase, Step, misfit, over_error
+from torchft_x.core.types import Computed, JoinReason, Part, Prepared, State
 from torchft_x.errors import CollectiveError, StepError
 
 Q = 7
@@ -17,6 +17,12 @@ def running(step: Step | None = None, *, quorum: int = Q, top: State | None = No
     step.ask()
     step.begin(quorum, step.state if top is None else top, 0, size)
     return step
+
+
+def redo(step: Step, kept: State | None) -> bool:
+    """Of a rank that computed at `kept`, and whose part is the same as then."""
+    part = Part(step.rank, ("a", "b"))
+    return step.redo(None if kept is None else Computed(kept, part), part, all_keep=True)
 
 
 def test_a_good_step_moves_the_state() -> None:
@@ -340,7 +346,7 @@ def test_each_verb_has_its_phase() -> None:
     verbs = {
         "running": (
             lambda s: s.drop(LocalVote(0, Q, True, True, None), "x"),
-            lambda s: s.redo(State()),
+            lambda s: redo(s, State()),
             lambda s: s.healed(State(), 0),
             lambda s: s.heal_failed(BOOM, torn=True),
         ),
@@ -397,7 +403,7 @@ class TestUndecided:
         assert (outcome.committed, outcome.step, outcome.quorum_id, outcome.participants) == (True, 0, 7, 2)
         assert s.state == State(1, 7)
         assert s.batches_committed == 2
-        assert not s.redo(State())  # those gradients are used up
+        assert not redo(s, State())  # those gradients are used up
 
     def test_it_was_committed_nowhere_and_is_reduced_again(self) -> None:
         s = self.held(State(4, 3))
@@ -406,13 +412,13 @@ class TestUndecided:
         assert not outcome.committed
         assert "committed nowhere" in outcome.reason
         assert s.state == State(4, 3)
-        assert s.redo(State(4, 3))
+        assert redo(s, State(4, 3))
 
     def test_at_step_0_equal_states_need_not_be_equal_parameters(self) -> None:
         """With init_sync the next quorum may hand out another member's weights (tests/sim found it)."""
         s = self.held()
         s.begin(8, State(), 0, 1)
-        assert not s.redo(State())
+        assert not redo(s, State())
 
     def test_who_is_torn_reduces_nothing_again(self) -> None:
         """I1: it has to heal, whatever state it is said to be at."""
@@ -425,7 +431,7 @@ class TestUndecided:
         s.settle(False, "no answer", undecided=True)
         s.ask()
         s.begin(8, State(4, 3), 0, 2)
-        assert not s.redo(State(4, 3))
+        assert not redo(s, State(4, 3))
 
     def test_a_result_it_does_not_hold(self) -> None:
         s = Step(min_replica_size=1)
@@ -438,17 +444,17 @@ class TestUndecided:
     def test_gradients_of_another_state_are_not_reduced_again(self) -> None:
         s = self.held()
         s.begin(8, State(3, 2), None, 1)
-        assert not s.redo(State())
-        assert not s.redo(State(3, 2))  # it has to heal first
-        assert not s.redo(None)
+        assert not redo(s, State())
+        assert not redo(s, State(3, 2))  # it has to heal first
+        assert not redo(s, None)
 
     def test_redo_starts_anew_with_a_heal(self) -> None:
         s = Step(min_replica_size=1, max_redo=1)
         s.restore(State(4, 3), 0)
-        assert running(s, quorum=5).redo(State(4, 3))
-        assert not running(s, quorum=6).redo(State(4, 3))
+        assert redo(running(s, quorum=5), State(4, 3))
+        assert not redo(running(s, quorum=6), State(4, 3))
         running(s, quorum=7, top=State(5, 6)).healed(State(5, 6), 0)
-        assert running(s, quorum=8).redo(State(5, 6))
+        assert redo(running(s, quorum=8), State(5, 6))
 
     def test_redo_has_an_end_and_starts_anew_with_a_commit(self) -> None:
         s = Step(min_replica_size=1, max_redo=2)
@@ -457,7 +463,7 @@ class TestUndecided:
         for quorum_id in range(5, 9):
             s.ask()
             s.begin(quorum_id, State(4, 3), 0, 1)
-            done.append(s.redo(State(4, 3)))
+            done.append(redo(s, State(4, 3)))
             s.fail(RuntimeError("x"), quorum_id)
         assert done == [True, True, False, False]
         s.ask()
@@ -466,7 +472,7 @@ class TestUndecided:
         assert s.settle(True).committed
         s.ask()
         s.begin(10, State(5, 9), 0, 1)
-        assert s.redo(State(5, 9))
+        assert redo(s, State(5, 9))
 
     def test_an_undecided_step_may_be_dropped(self) -> None:
         s = Step(min_replica_size=1, max_retries=0)
@@ -489,12 +495,12 @@ class TestUndecided:
     def test_after_a_drop_the_next_step_may_be_reduced_again_as_often_as_any(self) -> None:
         s = Step(min_replica_size=1, max_redo=1)
         s.restore(State(4, 3), 0)
-        assert running(s, quorum=5).redo(State(4, 3))
+        assert redo(running(s, quorum=5), State(4, 3))
         vote = s.vote()
         s.settle(False, "who knows", undecided=True)
         running(s, quorum=6).drop(vote, "nobody has it")
-        assert s.redo(State(4, 3))
-        assert not s.redo(State(4, 3))
+        assert redo(s, State(4, 3))
+        assert not redo(s, State(4, 3))
 
     def test_what_was_no_good_is_dropped_for_its_own_reason(self) -> None:
         s = running()
@@ -549,3 +555,55 @@ def test_a_checkpoint_brings_its_counters() -> None:
     step = Step(min_replica_size=1)
     step.restore(State(5, 2), 9)
     assert (step.state, step.batches_committed) == (State(5, 2), 9)
+
+
+# --- I9: a gradient counts only in the part for which it was computed ---------------------------------------------------
+
+ABC = ("a:1", "b:1", "c:1")
+
+
+@pytest.mark.parametrize(
+    ("computed", "part", "all_keep", "counts"),
+    [
+        (Part(1, ABC), Part(1, ABC), True, True),
+        (Part(1, ABC), Part(1, ABC), False, True),  # its own number, whatever the others do
+        (Part(1, ABC), Part(None, ABC[:1]), False, True),  # zeros
+        (Part(None, ABC[:2]), Part(None, ABC[:2]), True, True),
+        (Part(None, ABC[:2]), Part(1, ABC[1:]), True, False),  # a spare, or a group that has healed, counts now
+        (Part(None, ABC[:2]), Part(0, ABC[2:]), True, False),
+        (Part(2, ABC), Part(1, ABC[1:]), True, True),  # a is lost: b and c keep the numbers 1 and 2
+        (Part(2, ABC), Part(1, ABC[1:]), False, False),  # b may compute anew, as number 0, or c as number 1
+        (Part(1, ABC[:2]), Part(0, ABC[1:]), True, False),  # the spare c computes as number 1
+        (Part(1, ABC), Part(0, ("b:1", "c:2")), True, False),  # another life of c has computed nothing yet
+        (Part(0, ABC[1:]), Part(1, ABC), True, False),  # a counts now, as number 0
+    ],
+)
+def test_I9_which_gradients_count(computed: Part, part: Part, all_keep: bool, counts: bool) -> None:
+    why = misfit(computed, part, all_keep=all_keep)
+    assert (why == "") is counts
+    assert counts or f"number {part.rank} now" in why
+    step = Step(min_replica_size=1)
+    step.restore(State(4, 3), 0)
+    step.ask()
+    step.begin(8, State(4, 3), part.rank, part.size)
+    assert step.redo(Computed(State(4, 3), computed), part, all_keep=all_keep) is counts
+
+
+def test_I9_the_part_stays_that_of_the_computation() -> None:
+    """A number, then none, then the number again: what was computed for it counts."""
+    step = Step(min_replica_size=1, max_redo=2)
+    step.restore(State(4, 3), 0)
+    kept = Computed(State(4, 3), Part(1, ABC[:2]))
+    for quorum_id, part in ((8, Part(None, ("0:1", "a:1"))), (9, Part(1, ABC[:2]))):
+        step.ask()
+        step.begin(quorum_id, State(4, 3), part.rank, part.size)
+        assert step.redo(kept, part, all_keep=True)
+
+
+def test_I9_what_may_not_count_does_not_use_up_a_redo() -> None:
+    step = Step(min_replica_size=1, max_redo=1)
+    step.restore(State(4, 3), 0)
+    step.ask()
+    step.begin(8, State(4, 3), 1, 2)
+    assert not step.redo(Computed(State(4, 3), Part(None, ABC[:2])), Part(1, ABC[1:]), all_keep=True)
+    assert step.may_redo

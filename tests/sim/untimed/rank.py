@@ -61,10 +61,10 @@ class Rank:
         except StepError as e:  # nobody holds a complete state
             self.step.unanswered()
             return [("died", str(e))]
-        place, size = heal.participation(
+        part = heal.participation(
             plan, contributes_after_heal=False, mode=WorldSizeMode.DYNAMIC, min_replica_size=self.rules.min_replica_size
         )
-        ended = self.step.begin(plan.quorum_id, plan.top, place, size, answer.commit)
+        ended = self.step.begin(plan.quorum_id, plan.top, part.rank, part.size, answer.commit)
         self.first = False
         if ended is not None and ended.committed:
             assert self.held is not None

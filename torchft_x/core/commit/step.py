@@ -24,7 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from torchft_x.core.types import JoinReason, Prepared, State
+from torchft_x.core.types import Computed, JoinReason, Part, Prepared, State
 from torchft_x.errors import CollectiveError, StepError
 
 
@@ -205,10 +205,18 @@ class Step:
         """Whether the gradients in hand may be reduced once more, should the next quorum want it."""
         return self._redone < self._max_redo
 
-    def redo(self, kept: State | None) -> bool:
-        """Whether the local gradients that were computed at the state `kept` are reduced again in this quorum (R15)."""
+    def redo(self, kept: Computed | None, part: Part, *, all_keep: bool) -> bool:
+        """Return whether the local gradients in hand are reduced again in this quorum (R15), and count that.
+
+        Args:
+            kept: where and for which part they were computed; None: there are none.
+            part: this rank's part in this quorum.
+            all_keep: see `misfit`.
+        """
         self._need(Phase.RUNNING)
-        if kept is None or kept != self.top or self.state != self.top or self.torn or not self.may_redo:
+        if kept is None or kept.state != self.top or self.state != self.top or self.torn or not self.may_redo:
+            return False
+        if misfit(kept.part, part, all_keep=all_keep):
             return False
         if self.top.step == 0:
             return False  # nothing is committed yet, so equal states need not be equal parameters (init_sync)
@@ -340,6 +348,24 @@ class Step:
     def _need(self, phase: Phase) -> None:
         if self.phase is not phase:
             raise StepError(f"this needs the phase {phase.value!r}, but {self._doing()}.")
+
+
+def misfit(computed: Part, part: Part, *, all_keep: bool) -> str:
+    """Return why gradients that were computed for the part `computed` must not count in `part`; empty if they may (I9).
+
+    Scripts choose their data by their number, so no two gradients of one reduction may be computed for the same number.
+    Contributors that did not count before compute for the number that they have now. Where there are none, because members
+    were only lost, the others keep different numbers, though not always those that they have now.
+
+    `all_keep`: each group of this quorum keeps its gradients. Otherwise one may compute anew, for its new number.
+    """
+    if part.rank is None or part.rank == computed.rank:
+        return ""  # zeros are always right
+    if computed.rank is None:
+        return f"its gradients were computed without a number, and this group is number {part.rank} now"
+    if all_keep and set(part.contributors) <= set(computed.contributors):
+        return ""
+    return f"its gradients were computed as number {computed.rank}, and this group is number {part.rank} now"
 
 
 def _pause(too_few: int) -> float:

@@ -18,7 +18,7 @@ from torchft_x.core import heal
 from torchft_x.core.commit.step import LocalVote, Outcome, Phase, Terms
 from torchft_x.core.heal import Plan
 from torchft_x.core.messages.group import Ask
-from torchft_x.core.types import JoinReason, Quorum, State, group_of
+from torchft_x.core.types import Computed, JoinReason, Part, Quorum, State, group_of
 from torchft_x.errors import DeadlineError, StepError
 from torchft_x.rpc.codec.ranks import QuorumReply
 from torchft_x.train.context.context import RankContext
@@ -55,9 +55,8 @@ class Standing:
 
     quorum: Quorum
     plan: Plan
-    rank: int | None  # see `Step.begin`
-    size: int
-    counts_after_heal: bool  # that these are worked out with
+    part: Part
+    counts_after_heal: bool  # that the part is worked out with
     votes_late: bool  # some member's script reduces after backward
     settled: bool  # nobody heals, here or from here, so the next step begins as this one
 
@@ -91,7 +90,7 @@ class QuorumRound:
         self.at_once = False  # all of it came with the question: there is nothing to wait for, now or later
         self.standing: Standing | None = None  # set before `ready`, unless error
         self.ended: Outcome | None = None  # how the step before ended, if that was left to this quorum
-        self.computed_at: State | None = None  # where gradients computed in it belong; None: they are good for nothing
+        self.computed: Computed | None = None  # what gradients that are computed in it are for; None: for nothing
         self.heals = False  # this rank copies state first
         self.again = False  # all ranks of the group keep the gradients of the step before
         self.votes_late = votes_late  # some member's script reduces after backward, so the vote comes after that
@@ -196,10 +195,10 @@ class QuorumRound:
         c, plan = self._context, held.plan
         assert reply.base is not None, "it goes on from somewhere"
         with c.failures.lock:
-            self.ended = c.step.begin(plan.quorum_id, reply.base, held.rank, held.size, reply.commit)
+            self.ended = c.step.begin(plan.quorum_id, reply.base, held.part.rank, held.part.size, reply.commit)
         if c.status is not None:
             c.status.publish()
-        self.standing, self.again, self.computed_at = held, reply.again, reply.base
+        self.standing, self.again, self.computed = held, reply.again, Computed(reply.base, held.part)
         self.votes_late = self.votes_late or held.votes_late
         self._plan = plan
         self._check_intact(plan)
@@ -252,6 +251,16 @@ class QuorumRound:
             self._healing = StateExchange(self._context, in_place=self._in_place)
             self._healing.offer(plan)
             self._healing.heal(plan)
+            if plan.heal and self._in_place:
+                self._computes_at(plan)
+
+    def _computes_at(self, plan: Plan) -> None:
+        """The heal has ended: gradients are worth something if this rank holds the state."""
+        step = self._context.step
+        with self._context.failures.lock:
+            whole = step.state == plan.top and not step.torn
+        if whole and self.standing is not None:
+            self.computed = Computed(plan.top, self.standing.part)
 
     def _request(self) -> QuorumReply | Wait:
         """Put the question, unless rank 0 says for all of the group how this step begins: after each commit."""
@@ -324,7 +333,7 @@ class QuorumRound:
                 reply.quorum, c.connection.replica_id, c.options.group_rank, init_sync=c.init_sync, base=reply.base
             )
             top = plan.top
-        rank, size = heal.participation(
+        part = heal.participation(
             plan,
             contributes_after_heal=self._counts_after_heal,
             mode=c.world_size_mode,
@@ -332,9 +341,9 @@ class QuorumRound:
         )
         late = any(m.votes_late for m in reply.quorum.members)
         settled = not (plan.heal or plan.sources or plan.offers)
-        self.standing = Standing(reply.quorum, plan, rank, size, self._counts_after_heal, late, settled)
+        self.standing = Standing(reply.quorum, plan, part, self._counts_after_heal, late, settled)
         self.heals, self.again, self.votes_late = plan.heal, reply.again, self.votes_late or late
-        self.ended = c.failures.begin(plan, top, rank, size, reply.commit)
+        self.ended = c.failures.begin(plan, top, part.rank, part.size, reply.commit)
         if c.status is not None:
             c.status.publish()
         c.waits.somebody_heals = len(reply.quorum.carriers) < len(reply.quorum.members) and self._others_heal(reply)
@@ -343,10 +352,10 @@ class QuorumRound:
                 c.failures.given_up.pop(group_of(member.replica_id), None)
         if reply.base is not None:
             self._check_intact(plan)
-        self.computed_at = top if self._in_place or not plan.heal else None
+        self.computed = None if plan.heal else Computed(top, part)
         self._plan = plan
         if self._previous is None or self._previous.quorum.id != reply.quorum.id:
-            self._compare(plan, size, reply.quorum)
+            self._compare(plan, part.size, reply.quorum)
         return plan
 
     def _others_heal(self, reply: QuorumReply) -> bool:

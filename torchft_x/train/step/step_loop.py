@@ -32,7 +32,7 @@ import torch
 import torch.distributed as dist
 
 from torchft_x.comm.quantized.format import Format
-from torchft_x.core.commit.step import LocalVote, Outcome, Phase, Terms
+from torchft_x.core.commit.step import LocalVote, Outcome, Phase, Terms, misfit
 from torchft_x.core.types import Quorum
 from torchft_x.errors import CollectiveError, StepError
 from torchft_x.rpc.codec.ranks import VoteReply
@@ -341,7 +341,7 @@ class StepLoop:
         with c.failures.lock:
             ready = c.step.may_redo and c.failures.ended is None
         alone = early or c.options.group_world_size == 1
-        return alone and ready and self.need_round().computed_at is not None and self.reductions.may_repeat(error)
+        return alone and ready and self.need_round().computed is not None and self.reductions.may_repeat(error)
 
     def _settle(self, round: QuorumRound, vote: LocalVote, reply: VoteReply, *, undecided: bool) -> Outcome:
         c = self._context
@@ -383,16 +383,30 @@ class StepLoop:
             self._in_hand = True  # the state is offered when the optimizer has stepped
             return True
         round.exchange_state()
-        with c.failures.lock:
-            again = round.again and not round.heals and c.step.redo(before.computed_at)
-        if not again:
+        if not self._redoes(before, round, early=early):
             self._drop(before, vote, ended.reason if ended is not None else "")
             return False
-        round.computed_at = before.computed_at
+        round.computed = before.computed
         c.events.emit("redo", step=vote.step, quorum=self.quorum.id if self.quorum else None)
         c.log.info("step %s: the same gradients are reduced again", vote.step)
         self.reductions.repeat()
         return None
+
+    def _redoes(self, before: QuorumRound, round: QuorumRound, *, early: bool) -> bool:
+        """Return whether the gradients of `before` are reduced again in `round`. All ranks of a group decide alike: they hold
+        the same quorums."""
+        c = self._context
+        if not round.again or round.heals or before.computed is None or round.standing is None:
+            return False
+        part, kept = round.standing.part, before.computed
+        # A late script may have changed its gradients, and torchft's clients keep none: they compute for their new number.
+        all_keep = early and all(m.library for m in round.standing.quorum.members)
+        with c.failures.lock:
+            again = c.step.redo(kept, part, all_keep=all_keep)
+        why = misfit(kept.part, part, all_keep=all_keep)
+        if why:
+            c.log.info("step %s is computed again: %s", kept.state.step, why)
+        return again
 
     def _drop(self, before: QuorumRound, vote: LocalVote, why: str) -> None:
         """The undecided step was committed nowhere, and is not reduced again. The quorum that came is the next step's."""
