@@ -27,8 +27,8 @@ class GaveUp(Exception):
 
 
 def wait_for(condition: Callable[[], T | None], seconds: float, what: str, poll: float = 0.01) -> T:
-    """The first truthy value of `condition()`. Raises `GaveUp` naming `what`. The environment's factor stretches it."""
-    seconds *= float(env.read(env.TEST_TIMEOUT_FACTOR, "1") or "1")
+    """The first truthy value of `condition()`. Raises `GaveUp` naming `what`. The scale of tests stretches it."""
+    seconds *= 3 * env.time_scale()
     deadline = time.monotonic() + seconds
     while True:
         value = condition()

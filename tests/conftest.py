@@ -1,5 +1,5 @@
-"""Shared hooks: deadlines are stretched, and with TORCHFT_X_NO_SKIP=1 (CI) a skipped test is a failure, unless it needs
-GPUs.
+"""Shared hooks: times are stretched on slow machines, and with TORCHFT_X_NO_SKIP=1 (CI) a skipped test is a failure, unless
+it needs GPUs.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import machine
 from tests.matrix.places import Workshop
 from tests.nightly import replaced_by
 from tests.util import scaled
@@ -34,6 +35,15 @@ settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCh
 settings.load_profile("busy")
 
 
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    """Set the scale of all times. No other hook is called before the conftest.py files below this one are imported."""
+    machine.set_scale(pluginmanager.get_plugin("pytestconfig"))
+
+
+def pytest_report_header() -> str:
+    return f"time scale: {env.time_scale():g} ({env.TIME_SCALE})"
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     needed = max((mark.args[0] for mark in item.iter_markers("gpu")), default=0)
     if needed:
@@ -48,7 +58,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What CI leaves out is marked. A test's own limit is a deadline as any other: the environment's factor stretches it."""
+    """What CI leaves out is marked. A test's own limit is a deadline as any other: the scale stretches it."""
     for item in items:
         if replaced_by(item.nodeid) is not None:
             item.add_marker("nightly")

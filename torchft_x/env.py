@@ -10,6 +10,7 @@ import os
 import secrets
 import stat
 from collections.abc import Mapping
+from math import nan
 
 from torchft_x.errors import ConfigError
 
@@ -95,7 +96,7 @@ TORCHX_JOB_ID = "TORCHX_JOB_ID"  # set by TorchX: <scheduler>://<session>/<app i
 PEER_PYTHON = "TORCHFT_X_PEER_PYTHON"  # tests only: the interpreter of an environment with torchft-nightly
 NIGHTLY_PYTHON = "TORCHFT_X_NIGHTLY_PYTHON"  # tests only: the interpreter of an environment with torchx-nightly
 TRAINERS_PYTHON = "TORCHFT_X_TRAINERS_PYTHON"  # tests only: of an environment with transformers and lightning
-TEST_TIMEOUT_FACTOR = "TORCHFT_X_TEST_TIMEOUT_FACTOR"  # stretches every deadline in the tests
+TIME_SCALE = "TORCHFT_X_TIME_SCALE"  # tests only: factor for the times of torchft_x.timing and the tests' deadlines
 LOG_LEVEL = "TORCHFT_X_LOG_LEVEL"
 LOG_FORMAT = "TORCHFT_X_LOG_FORMAT"  # of what our processes print: "text", or "json" for one object a line
 TORCHX_CONFIG = "TORCHXCONFIG"  # TorchX's: the only configuration file it reads, if set
@@ -203,6 +204,21 @@ def read_token_file(path: str, what: str) -> str:
     if not token:
         raise ConfigError(f"{what}: the file is empty; write the run's token into it.")
     return token
+
+
+def time_scale(environ: Mapping[str, str] | None = None) -> float:
+    """Return the factor for the times of `torchft_x.timing`; 1 unless tests set it. Raises `ConfigError`."""
+    value = read(TIME_SCALE, None, environ)
+    try:
+        scale = 1.0 if value is None else float(value)
+    except ValueError:
+        scale = nan
+    if not 0.1 <= scale <= 100:
+        raise ConfigError(
+            f"{TIME_SCALE} is {value!r}; it multiplies all times of torchft_x and is meant for tests only: unset it, or "
+            "give a number between 0.1 and 100."
+        )
+    return scale
 
 
 def wants_news(environ: Mapping[str, str] | None = None) -> bool:

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from torchft_x.core.quorum.rule import NEW_LINEAGE_WAIT, Candidate, QuorumInputs
+from torchft_x.core.quorum.rule import Candidate, QuorumInputs
 from torchft_x.core.types import JoinReason, State
+from torchft_x.timing import TIMING
 
 
 def simple_form(s: QuorumInputs) -> tuple[list[str], bool, bool] | None:
@@ -55,7 +56,7 @@ def simple_form(s: QuorumInputs) -> tuple[list[str], bool, bool] | None:
         new_lineage = new_lineage or not heir
     everybody = not s.silent_healthy and not s.absent_groups
     first = min([s.asked_since] + [asked[r].since for r in names])
-    if new_lineage and not everybody and s.now < first + min(s.join_timeout, NEW_LINEAGE_WAIT):
+    if new_lineage and not everybody and s.now < first + min(s.join_timeout, TIMING.new_lineage):
         return None
     if new_lineage and holds_newer(s, asked) and s.now < first + s.longest_wait:
         return None

@@ -172,9 +172,7 @@ class Link:
 
 
 def environment(**variables: str) -> dict[str, str]:
-    clean = {
-        k: v for k, v in os.environ.items() if not k.startswith(("TORCHFT", "TORCHX")) or k == env.TEST_TIMEOUT_FACTOR
-    }
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("TORCHFT", "TORCHX")) or k == env.TIME_SCALE}
     return {**clean, "PYTHONPATH": str(ROOT), env.TOKEN: TOKEN, env.ADVERTISE_HOST: "127.0.0.1", **variables}
 
 

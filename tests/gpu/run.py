@@ -5,7 +5,7 @@
     ./scripts/gpu_check --dry                 # what would run, and what is missing for it here
 
 The exit code is 0 if nothing failed, 1 if something did. A check that crashes, hangs or is out of memory doesn't end the
-others. All together end within nine minutes: what doesn't fit any more is skipped. (TORCHFT_X_TEST_TIMEOUT_FACTOR stretches
+others. All together end within nine minutes: what doesn't fit any more is skipped. (TORCHFT_X_TIME_SCALE stretches
 all limits, for a machine that does much else.)
 """
 

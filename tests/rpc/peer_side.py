@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from torchft._torchft import LighthouseClient, LighthouseServer, ManagerClient, ManagerServer
 
-SECOND = timedelta(seconds=float(os.environ.get("TORCHFT_X_TEST_TIMEOUT_FACTOR") or 1))  # as tests.util.scaled
+SECOND = timedelta(seconds=3 * float(os.environ.get("TORCHFT_X_TIME_SCALE") or 1))  # as tests.util.scaled
 kept = {}
 
 

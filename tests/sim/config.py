@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from torchft_x.core.lighthouse.machine import LighthouseConfig
 from torchft_x.core.membership.failure_detector import SilenceLimits
-from torchft_x.core.restart.lease import MARGIN, TTL
+from torchft_x.timing import TIMING
 
 Span = tuple[float, float]
 PROMISED = 1.5
@@ -112,7 +112,11 @@ class WorldConfig:
     def takes_over(self) -> float:
         """Seconds from the end of a lighthouse until another one serves and everybody has found it; twice, because one that takes
         over may be stopped."""
-        return 2 * (TTL + MARGIN + 2.0) + 2 * self.welcome_timeout + self.comes_back if self.standby else 0.0
+        return (
+            2 * (TIMING.failover_ttl + TIMING.failover_margin + 2.0) + 2 * self.welcome_timeout + self.comes_back
+            if self.standby
+            else 0.0
+        )
 
     @property
     def mode(self) -> str:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torchft_x.core.admission.finished_job import GRACE
 from torchft_x.core.types import Quorum, group_of
+from torchft_x.timing import TIMING
 
 if TYPE_CHECKING:
     from tests.sim.group_node import GroupNode
@@ -39,7 +39,7 @@ class Ending:
         """Seconds in which the job is over after the last fault (L1): all train to the end once more, and evaluate."""
         config = world.config
         steps = (self.last_step + 3) * (config.compute[1] * config.uneven + 20 * config.latency[1] + 0.1)
-        return 2 * world.patience + GRACE + steps + 2 * self.seconds
+        return 2 * world.patience + TIMING.finish_grace + steps + 2 * self.seconds
 
 
 class Departures:

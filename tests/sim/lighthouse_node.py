@@ -25,8 +25,9 @@ from torchft_x.core.messages import group as gm
 from torchft_x.core.messages import lighthouse as lm
 from torchft_x.core.messages.common import Tick
 from torchft_x.core.messages.job import SupervisorGone, SupervisorHere
-from torchft_x.core.restart.lease import RENEW_EVERY, LeaseRule
+from torchft_x.core.restart.lease import LeaseRule
 from torchft_x.core.types import Member, Quorum, State, group_of
+from torchft_x.timing import TIMING
 
 if TYPE_CHECKING:
     from tests.sim.peer_node import PeerNode
@@ -121,13 +122,13 @@ class LighthouseNode:
             world.note(self.name, "has the lease, epoch {}", wanted.epoch)
             legacy = shared.inherit(self.clock)
             self._serve(new=legacy is None, legacy=legacy, keeps=True)
-            world.after(RENEW_EVERY, self.process, self._renew)
+            world.after(TIMING.failover_renew, self.process, self._renew)
             return
         world.after(LOOK_EVERY, self.process, self._watch)
 
     def _renew(self) -> None:
         if self._confirm():
-            self.world.after(RENEW_EVERY, self.process, self._renew)
+            self.world.after(TIMING.failover_renew, self.process, self._renew)
 
     def _confirm(self) -> bool:
         """Whether nobody has taken the lease up to now; if somebody has, or it is over by its own clock, this life ends."""

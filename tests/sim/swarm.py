@@ -17,7 +17,7 @@ from tests.sim.kinds.traps import POINTS, VOTE_POINTS
 from tests.sim.supervisor_node import SupervisorNode
 from tests.sim.world import World
 from torchft_x.core.lighthouse.machine import LighthouseConfig
-from torchft_x.core.restart.lease import MARGIN, TTL
+from torchft_x.timing import TIMING
 
 FAULT_TIME = (6.0, 20.0)
 """Seconds in which faults happen."""
@@ -300,7 +300,12 @@ def _fault(rng: Rng, config: WorldConfig, at: float, kind: str) -> Fault:
         seconds = rng.choose((0.0, 1.0, 3.0, config.lighthouse.lease + 3.0))
         return Fault(at, kind, target, seconds, f"{rng.choose((1, 5, 20))} {rng.choose((0.0, 0.3, 0.7))}")
     if kind in OF_A_STANDBY:
-        return Fault(at, kind, "", rng.choose((0.3, TTL - 0.5, TTL + MARGIN + 1.0, 15.0)))
+        return Fault(
+            at,
+            kind,
+            "",
+            rng.choose((0.3, TIMING.failover_ttl - 0.5, TIMING.failover_ttl + TIMING.failover_margin + 1.0, 15.0)),
+        )
     if kind == "lighthouse_sending":
         return Fault(at, kind, seconds=rng.choose((0.3, 3.0)))
     return Fault(at, kind, target, seconds)

@@ -17,7 +17,7 @@ from tests.sim.test_protocol import full
 from tests.sim.test_world import all_is_well, members, step_of
 from tests.sim.variants import _patched
 from tests.sim.world import World
-from torchft_x.core.restart.lease import MARGIN, TTL
+from torchft_x.timing import TIMING
 
 
 def two(**config: Any) -> World:
@@ -32,7 +32,7 @@ def test_the_host_of_the_first_is_lost_and_training_goes_on_at_the_standby() -> 
     world = two()
     before = step_of(world, "g0")
     world.lighthouse.lose_host()
-    world.run_for(TTL + MARGIN + 6.0)
+    world.run_for(TIMING.failover_ttl + TIMING.failover_margin + 6.0)
     assert serving(world) == ["lh2"]
     assert step_of(world, "g0") > before + 50
     strike(world, Fault(world.now, "crash", "g1"))
@@ -49,7 +49,7 @@ def test_the_host_of_whichever_serves_is_lost_again_and_again() -> None:
     world = two()
     for _ in range(3):
         strike(world, Fault(world.now, "holder_lost", "", 1.0))
-        world.run_for(TTL + MARGIN + 4.0)
+        world.run_for(TIMING.failover_ttl + TIMING.failover_margin + 4.0)
         assert len(serving(world)) == 1
     assert members(world) == ["g0:1", "g1:1", "g2:1"]
     assert world.checker.lineage == 0
@@ -62,7 +62,7 @@ def test_all_groups_are_killed_at_once_around_a_take_over_and_begin_again() -> N
     world.lighthouse.lose_host()
     for group in ("g0", "g1"):
         strike(world, Fault(world.now, "crash", group))
-    world.run_for(TTL + MARGIN + 15.0)
+    world.run_for(TIMING.failover_ttl + TIMING.failover_margin + 15.0)
     assert members(world) == ["g0:2", "g1:2"]
     assert all_is_well(world)
 
@@ -80,12 +80,12 @@ def test_a_killed_holder_has_the_lease_again_at_once() -> None:
     assert members(world) == ["g0:1", "g1:1", "g2:1"]
 
 
-@pytest.mark.parametrize("seconds", [1.0, TTL + MARGIN + 4.0])
+@pytest.mark.parametrize("seconds", [1.0, TIMING.failover_ttl + TIMING.failover_margin + 4.0])
 def test_a_holder_that_was_stopped_issues_nothing_when_another_one_serves(seconds: float) -> None:
     world = two()
     strike(world, Fault(world.now, "pause", "lh", seconds))
     world.run_for(seconds - 0.5)
-    there = ["lh"] if seconds < TTL else ["lh", "lh2"]  # it can't know
+    there = ["lh"] if seconds < TIMING.failover_ttl else ["lh", "lh2"]  # it can't know
     assert serving(world) == there
     world.run_for(6.0)
     assert serving(world) == there[-1:]
@@ -95,9 +95,9 @@ def test_a_holder_that_was_stopped_issues_nothing_when_another_one_serves(second
 
 def test_a_quorum_that_a_stopped_holder_sends_late_is_known_to_the_next_one() -> None:
     world = two()
-    strike(world, Fault(world.now, "holder_stops_sending", "", TTL + MARGIN + 6.0))
+    strike(world, Fault(world.now, "holder_stops_sending", "", TIMING.failover_ttl + TIMING.failover_margin + 6.0))
     strike(world, Fault(world.now, "crash", "g2"))
-    world.run_for(TTL + MARGIN + 4.0)
+    world.run_for(TIMING.failover_ttl + TIMING.failover_margin + 4.0)
     assert "lh2" in serving(world)
     world.run_for(12.0)
     assert serving(world) == ["lh2"]
@@ -105,7 +105,7 @@ def test_a_quorum_that_a_stopped_holder_sends_late_is_known_to_the_next_one() ->
     assert all_is_well(world)
 
 
-@pytest.mark.parametrize("seconds", [2.0, TTL + MARGIN + 10.0])
+@pytest.mark.parametrize("seconds", [2.0, TIMING.failover_ttl + TIMING.failover_margin + 10.0])
 def test_while_the_directory_is_away_nobody_issues_and_groups_run_on(seconds: float) -> None:
     world = two()
     before, quorums = step_of(world, "g0"), world.checker.quorums
@@ -113,7 +113,7 @@ def test_while_the_directory_is_away_nobody_issues_and_groups_run_on(seconds: fl
     world.run_for(seconds - 0.1)
     assert world.checker.quorums <= quorums + 1
     assert step_of(world, "g0") > before + 5
-    world.run_for(TTL + MARGIN + 6.0)
+    world.run_for(TIMING.failover_ttl + TIMING.failover_margin + 6.0)
     assert len(serving(world)) == 1
     strike(world, Fault(world.now, "crash", "g1"))
     world.run_for(4.0)

@@ -16,6 +16,7 @@ from tests.sim.network import Stream
 from torchft_x.core.group import lighthouse_choice
 from torchft_x.core.group.lighthouse_choice import FailoverPolicy
 from torchft_x.core.messages.group import FencedArrived, RefusedArrived
+from torchft_x.timing import TIMING
 
 if TYPE_CHECKING:
     from tests.sim.lighthouse_node import LighthouseNode
@@ -73,7 +74,7 @@ class Uplink:
         self._pinged: deque[float] = deque()  # when the unanswered ones of this session were
         config = world.config
         self.wander = FailoverPolicy(len(world.lighthouses), comes_back=config.comes_back)
-        self._pause = lighthouse_choice.FIRST_PAUSE  # before the next connect
+        self._pause = TIMING.reconnect_first  # before the next connect
         self._away_since = world.now  # without a session
         self._closing = False
         self._tries = 0  # names the connect in hand; timers of older ones mean nothing

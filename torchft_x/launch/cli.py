@@ -17,17 +17,12 @@ from torchft_x.launch.job.parse import parse_counts
 from torchft_x.launch.process.checkpoint_memory import MEMORY
 from torchft_x.launch.process.restarts import RestartRules
 from torchft_x.launch.supervisor.config import SupervisorConfig, start_warm_parent
+from torchft_x.timing import TIMING
 
-# Seconds to wait for the lighthouse at the start.
-_FIND_GIVEN = 10.0  # it should be running already; a person may be starting it in another shell
-_FIND_LOCAL = 30.0  # a role of the same job on this host: up within one
-_FIND_REMOTE = 300.0  # its container may still be pulled
-# Seconds to wait for the group's other nodes, also for one that died.
-_PATIENCE_LOCAL = 60.0  # nobody starts a local job's supervisor again
-_PATIENCE_REMOTE = 3600.0  # a machine is replaced
-# Seconds from SIGTERM until whoever sent it kills what is left.
-_LOCAL_NOTICE = 10.0
-_KILL_WAIT = 30.0  # Slurm's own value of KillWait
+# Seconds that a job over several machines waits; a local one waits for less (`torchft_x.timing`).
+_FIND_REMOTE = 300.0  # for the lighthouse, whose container may still be pulled
+_PATIENCE_REMOTE = 3600.0  # for the group's other nodes; a machine is replaced
+_KILL_WAIT = 30.0  # between Slurm's SIGTERM and SIGKILL: the default of KillWait
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -77,7 +72,7 @@ def supervise(argv: list[str]) -> int:
             lighthouse=given,
             rules=RestartRules(max_restarts=args.max_restarts),
             find_timeout=_find_timeout(given, local),
-            patience=_PATIENCE_LOCAL if local else _PATIENCE_REMOTE,
+            patience=TIMING.nodes_wait if local else _PATIENCE_REMOTE,
             local=local,
             notice=_notice(local),
             memory=args.memory if args.memory is not None else env.read_share(env.MEMORY, MEMORY),
@@ -110,7 +105,7 @@ def _command(words: Sequence[str]) -> tuple[str, ...]:
 
 def _notice(local: bool) -> float:
     """What TorchX's local scheduler and Docker give; Slurm its KillWait. Pods say it in the variable."""
-    usual = _KILL_WAIT if env.read(env.SLURM_JOB_ID) and not local else _LOCAL_NOTICE
+    usual = _KILL_WAIT if env.read(env.SLURM_JOB_ID) and not local else TIMING.notice
     return env.read_seconds(env.NOTICE, usual) or usual
 
 
@@ -179,7 +174,7 @@ def accompany(argv: list[str]) -> int:
 
 
 def _find_timeout(given: str | None, local: bool) -> float:
-    return (_FIND_GIVEN if given else _FIND_LOCAL) if local else _FIND_REMOTE
+    return (TIMING.find_given if given else TIMING.find_local) if local else _FIND_REMOTE
 
 
 def lighthouse(argv: list[str]) -> int:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from tests.core.scene import Scene, issued, notes, of, overs
-from torchft_x.core.admission.finished_job import GRACE
 from torchft_x.core.journal import Departure, JournalEntry
 from torchft_x.core.messages.job import SupervisorGone, SupervisorHere
 from torchft_x.core.messages.lighthouse import (
@@ -26,6 +25,7 @@ from torchft_x.core.messages.lighthouse import (
     SupervisorHeard,
 )
 from torchft_x.core.types import JoinReason, Life, State
+from torchft_x.timing import TIMING
 
 LINGERS = "http://a:7777"
 
@@ -136,7 +136,7 @@ def test_that_a_supervised_group_refuses_connections_does_not_say_how_it_ends() 
 def test_when_it_has_ended_well_the_late_group_is_stopped() -> None:
     s = finishing()
     s.late()
-    s.pass_(GRACE)
+    s.pass_(TIMING.finish_grace)
     assert issued(s.exited("a:1", 0)) == []
     effects = s.pass_(2.0)
     assert [e.group for e in of(StopGroup, effects)][:1] == ["b"]
@@ -168,7 +168,7 @@ def test_who_gives_up_sooner_is_stopped_in_a_later_life() -> None:
     stopped: list[str] = []
     for life in range(2, 8):
         name = f"b:{life}"
-        stopped += [e.group for e in of(StopGroup, s.late(name) + s.pass_(GRACE / 4))]
+        stopped += [e.group for e in of(StopGroup, s.late(name) + s.pass_(TIMING.finish_grace / 4))]
         s.close(name)
         del s.sessions[name]
         s.exited(name, 1)
@@ -181,7 +181,7 @@ def test_who_was_stopped_has_not_finished_the_job(leaves: bool) -> None:
     new lineage."""
     s = Job()
     at = cut_off_while_a_finishes(s)
-    effects = s.join("b:1", at, JoinReason.REJOINED) + s.pass_(GRACE + 1.0)
+    effects = s.join("b:1", at, JoinReason.REJOINED) + s.pass_(TIMING.finish_grace + 1.0)
     assert issued(effects) == []
     assert {e.group for e in of(StopGroup, effects)} == {"b"}
     if leaves:  # as a script does that ends in good order when it is told to stop
@@ -234,7 +234,7 @@ def test_who_was_in_an_older_quorum_may_finish_the_job() -> None:
     assert issued(s.late() + s.pass_(30.0)) == []
     assert s.lighthouse.undecided.startswith("a:1 is gone, and its process still runs:")
     assert issued(s.exited("a:1", 0)) == []
-    effects = s.pass_(GRACE + 2.0)
+    effects = s.pass_(TIMING.finish_grace + 2.0)
     assert issued(effects) == []
     assert {e.group for e in of(StopGroup, effects)} == {"b"}
 
@@ -292,12 +292,12 @@ def test_who_asks_much_later_is_held_anew() -> None:
     s = finishing()
     s.exited("a:1", 0)
     s.late()
-    s.pass_(GRACE - 1.0)
+    s.pass_(TIMING.finish_grace - 1.0)
     s.close("b:2")
     del s.sessions["b:2"]
     s.exited("b:2", 1)
     s.pass_(100.0)
-    assert of(StopGroup, s.late("b:3") + s.pass_(GRACE - 1.0)) == []
+    assert of(StopGroup, s.late("b:3") + s.pass_(TIMING.finish_grace - 1.0)) == []
 
 
 def test_without_a_leave_that_arrived_an_end_with_0_is_one() -> None:
@@ -402,7 +402,7 @@ class TestWithoutSupervisors:
     def test_its_refusal_ends_the_job(self, address: str) -> None:
         s = finishing(supervised=False)
         s.late()
-        s.pass_(GRACE)
+        s.pass_(TIMING.finish_grace)
         s.feed(Probed("a:1", True, address))
         effects = s.pass_(2.0)
         assert issued(effects) == []
@@ -412,7 +412,7 @@ class TestWithoutSupervisors:
         s = finishing(supervised=False)
         s.feed(Probed("a:1", True, LINGERS))
         s.late()
-        assert refusals(s.pass_(GRACE - 1.0)) == []
+        assert refusals(s.pass_(TIMING.finish_grace - 1.0)) == []
         s.hello("a:2")
         assert issued(s.join("a:2")) == [["a:2", "b:2"]]
 
@@ -451,7 +451,7 @@ def test_the_next_lighthouse_knows_who_was_in_the_job() -> None:
     assert keep.legacy.job == ("a", "b")
     t = Job(now=5000.0, legacy=keep.legacy, keeps=True)
     assert issued(t.late()) == []
-    assert {e.group for e in of(StopGroup, t.pass_(GRACE + 2.0))} == {"b"}
+    assert {e.group for e in of(StopGroup, t.pass_(TIMING.finish_grace + 2.0))} == {"b"}
 
 
 def test_the_next_lighthouse_waits_for_the_word_of_supervisors() -> None:
@@ -470,7 +470,7 @@ def test_the_next_lighthouse_waits_for_the_word_of_supervisors() -> None:
         assert t.lighthouse.undecided.startswith("a:1 is gone, and its process still runs:")
         if told:
             assert issued(t.exited("a:1", 0)) == []
-            assert {e.group for e in of(StopGroup, t.pass_(GRACE + 2.0))} == {"b"}
+            assert {e.group for e in of(StopGroup, t.pass_(TIMING.finish_grace + 2.0))} == {"b"}
         else:
             assert issued(t.pass_(19.0)) == []
             assert issued(t.pass_(3.0)) == [["b:2"]]  # its host is lost: a lease and its margin after the take-over
@@ -481,12 +481,12 @@ def test_the_next_lighthouse_knows_who_was_stopped() -> None:
     for the end of the job, so b's next life could begin another one."""
     s = Job(keeps=True)
     at = cut_off_while_a_finishes(s)
-    effects = s.join("b:1", at, JoinReason.REJOINED) + s.pass_(GRACE + 1.0)
+    effects = s.join("b:1", at, JoinReason.REJOINED) + s.pass_(TIMING.finish_grace + 1.0)
     assert {e.group for e in of(StopGroup, effects)} == {"b"}
     t = Job(now=5000.0, legacy=of(Keep, effects)[-1].legacy, keeps=True)
     for replica_id in ("a:1", "b:1"):
         t.exited(replica_id, 0)
-    effects = t.late("b:2") + t.pass_(GRACE + 2.0)
+    effects = t.late("b:2") + t.pass_(TIMING.finish_grace + 2.0)
     assert issued(effects) == []
     assert {e.group for e in of(StopGroup, effects)} == {"b"}
 
@@ -511,7 +511,7 @@ def test_who_was_in_a_lineage_that_was_lost_was_in_the_job() -> None:
     s.finish("a:1")
     s.exited("a:1", 0)
     assert issued(s.late()) == []
-    assert {e.group for e in of(StopGroup, s.pass_(GRACE + 2.0))} == {"b"}
+    assert {e.group for e in of(StopGroup, s.pass_(TIMING.finish_grace + 2.0))} == {"b"}
 
 
 def test_a_lighthouse_that_adopts_a_quorum_knows_who_is_in_the_job() -> None:
@@ -542,7 +542,7 @@ def test_a_later_life_of_a_group_that_has_left_has_not_finished_the_job() -> Non
     s.exited("a:1", 0)
     assert issued(s.late()) == []
     assert issued(s.exited("b:1", 1)) == []
-    assert {e.group for e in of(StopGroup, s.pass_(GRACE + 2.0))} == {"b"}
+    assert {e.group for e in of(StopGroup, s.pass_(TIMING.finish_grace + 2.0))} == {"b"}
 
 
 def test_another_training_in_the_same_process() -> None:

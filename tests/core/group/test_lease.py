@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.core.scene import member, quorum
-from torchft_x.core.group.lease import _PROMISE_AGAIN, HeldQuorum
+from torchft_x.core.group.lease import HeldQuorum
 from torchft_x.core.messages.group import GrantArrived
 from torchft_x.core.types import State
+from torchft_x.timing import TIMING
 
 Q = 40
 
@@ -144,8 +145,8 @@ def test_a_promise_counts_from_the_hello_that_named_it() -> None:
     hold = held()
     hold.promise(5, 3.0, 1.0, 20.0)
     hold.greeted(20.0)
-    hold.greeted(20.0 + 0.9 * _PROMISE_AGAIN)
-    hold.promise(50, 3.0, 1.0, 20.0 + _PROMISE_AGAIN)
+    hold.greeted(20.0 + 0.9 * TIMING.promise_again)
+    hold.promise(50, 3.0, 1.0, 20.0 + TIMING.promise_again)
     assert hold.granted_through == 53
 
 

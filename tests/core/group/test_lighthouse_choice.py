@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from torchft_x.core.group.lighthouse_choice import FIRST_PAUSE, LAST_PAUSE, NEAR, NEAR_PAUSE, FailoverPolicy, pause
+from torchft_x.core.group.lighthouse_choice import FailoverPolicy, pause
+from torchft_x.timing import TIMING
 
 
 def test_what_can_not_be_reached_is_left_at_once() -> None:
@@ -49,13 +50,13 @@ def test_of_one_lighthouse_there_is_no_other() -> None:
 
 def test_pauses_double_and_are_short_in_the_first_seconds() -> None:
     taken, away, last = [], 0.0, None
-    while away < NEAR + 3.0:
+    while away < TIMING.reconnect_near_for + 3.0:
         last = pause(last, away)
         taken.append((away, last))
         away += last
     pauses = [seconds for _, seconds in taken]
-    assert pauses[0] == FIRST_PAUSE
-    assert pauses[1] == 2 * FIRST_PAUSE
-    assert all(seconds <= NEAR_PAUSE for at, seconds in taken if at < NEAR)
-    assert pauses[-1] == LAST_PAUSE
-    assert pause(None, 100.0) == FIRST_PAUSE  # a session stood until now
+    assert pauses[0] == TIMING.reconnect_first
+    assert pauses[1] == 2 * TIMING.reconnect_first
+    assert all(seconds <= TIMING.reconnect_near for at, seconds in taken if at < TIMING.reconnect_near_for)
+    assert pauses[-1] == TIMING.reconnect_last
+    assert pause(None, 100.0) == TIMING.reconnect_first  # a session stood until now

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from torchft_x.core.group.quorum_deadline import AWAY, QuorumDeadline
+from torchft_x.core.group.quorum_deadline import QuorumDeadline
 from torchft_x.core.lighthouse.wait_notices import WaitNotices
 from torchft_x.core.messages.lighthouse import SendWaits
 from torchft_x.core.quorum.rule import Wait
+from torchft_x.timing import TIMING
 
 
 def standing(now: float = 0.0) -> QuorumDeadline:
@@ -38,8 +39,8 @@ def test_it_is_not_waited_for_for_ever() -> None:
     e = standing()
     e.begin(1, 60.0, 0.0)
     e.session(False, 30.0)
-    assert e.expired(30.0 + AWAY - 0.1) == []
-    assert e.expired(30.0 + AWAY) == [1]
+    assert e.expired(30.0 + TIMING.lighthouse_away - 0.1) == []
+    assert e.expired(30.0 + TIMING.lighthouse_away) == [1]
 
 
 def test_nor_does_time_in_which_it_says_what_it_waits_for() -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import pytest
 
 from tests.core.scene import Scene, issued, member, notes, overs
-from torchft_x.core.lighthouse.stragglers import FIRST, PATIENCE
 from torchft_x.core.messages.common import Note
 from torchft_x.core.messages.job import SupervisorHere
 from torchft_x.core.messages.lighthouse import (
@@ -19,8 +18,8 @@ from torchft_x.core.messages.lighthouse import (
     Tick,
 )
 from torchft_x.core.quorum.rule import Wait
-from torchft_x.core.training.step_clock import MOMENT
 from torchft_x.core.types import JoinReason, State
+from torchft_x.timing import TIMING
 
 ALL = ("a:1", "b:1", "c:1")
 
@@ -76,7 +75,7 @@ def test_a_moment_is_waited_even_for_who_says_none() -> None:
     s = Stage()
     s.asks("a:1", patience=1e-6)
     s.asks("b:1", patience=1e-6)
-    assert issued(s.passes(MOMENT - 0.1)) == []
+    assert issued(s.passes(TIMING.ask_moment - 0.1)) == []
     assert issued(s.passes(0.2)) == [["a:1", "b:1"]]
 
 
@@ -160,7 +159,7 @@ def test_of_a_new_job_who_is_here_and_never_asks_is_waited_for_a_minute() -> Non
     for name in ("a:1", "b:1"):
         s.hello(name)
     s.join("a:1")
-    assert issued(s.wait(FIRST - 1.0, alive=("a:1", "b:1"))) == []
+    assert issued(s.wait(TIMING.first_ask - 1.0, alive=("a:1", "b:1"))) == []
     assert issued(s.wait(1.5, alive=("a:1", "b:1"))) == [["a:1"]]
 
 
@@ -170,7 +169,7 @@ def test_a_client_of_the_peer_that_beats_and_does_not_ask() -> None:
     s.unary("p:1", 1)
     assert issued(s.unary("q:1", 2)) == [["p:1", "q:1"]]
     s.unary("p:1", 3, step=1)
-    effects = s.wait(PATIENCE + 0.5, alive=("p:1", "q:1"))
+    effects = s.wait(TIMING.peer_patience + 0.5, alive=("p:1", "q:1"))
     assert issued(effects) == [["p:1"]]
     effects = s.wait(5.0, alive=("p:1", "q:1"))
     assert not any(isinstance(e, Note) and e.event == "member_lost" for e in effects)

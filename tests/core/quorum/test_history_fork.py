@@ -8,8 +8,8 @@ from tests.core.scene import Scene, issued, member, of, quorum
 from torchft_x.core.messages.common import Note
 from torchft_x.core.messages.lighthouse import Issue, LifeHalted, SendWaits
 from torchft_x.core.quorum.history_fork import sentence, steps_lost
-from torchft_x.core.quorum.rule import NEW_LINEAGE_WAIT, ONE_WAIT
 from torchft_x.core.types import JoinReason, Life, State
+from torchft_x.timing import TIMING
 
 OLD = quorum(member("a:1", State(5, 3)), member("b:1", State(5, 3)), member("c:1"), id=7, number=4)
 
@@ -91,7 +91,7 @@ def test_who_has_said_hello_and_has_not_asked_is_waited_for_too() -> None:
     assert issued(s.join("b:2", reason=JoinReason.NEW)) == [["a:2", "b:2"]]
 
 
-@pytest.mark.parametrize(("join_timeout", "waits"), [(60.0, NEW_LINEAGE_WAIT), (2.0, 2.0)])
+@pytest.mark.parametrize(("join_timeout", "waits"), [(60.0, TIMING.new_lineage), (2.0, 2.0)])
 def test_a_group_that_does_not_come_is_waited_for_no_longer_than_that(join_timeout: float, waits: float) -> None:
     s = Scene(join_timeout=join_timeout)
     s.announce("a", "b")
@@ -106,18 +106,18 @@ def test_a_group_that_does_not_come_is_waited_for_no_longer_than_that(join_timeo
     assert issued(s.wait(0.4, alive=("a:2",))) == [["a:2"]]
 
 
-@pytest.mark.parametrize("pause", [1.0, 2 * ONE_WAIT])
+@pytest.mark.parametrize("pause", [1.0, 2 * TIMING.one_wait])
 def test_who_gives_up_and_comes_again_goes_on_with_the_same_wait(pause: float) -> None:
     """Each ask began the wait anew, which is longer here than the groups ask for: b's supervisor was there, and no life of b
     ever asked, so no lineage began. After a long pause it is another wait."""
     s = all_dead()
     assert back(s, "a") == []
-    assert issued(s.wait(NEW_LINEAGE_WAIT - 10.0, alive=("a:2",))) == []
+    assert issued(s.wait(TIMING.new_lineage - 10.0, alive=("a:2",))) == []
     s.exited("a:2", 1)
     s.wait(pause)
     s.hello("a:3", life=Life(2, 0.0, "token-a:3"))
     assert issued(s.join("a:3", reason=JoinReason.NEW)) == []
-    begun = [["a:3"]] if pause < ONE_WAIT else []
+    begun = [["a:3"]] if pause < TIMING.one_wait else []
     assert issued(s.wait(10.0, alive=("a:3",))) == begun
 
 

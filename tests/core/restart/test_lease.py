@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from torchft_x.core.restart.lease import MARGIN, RENEW_EVERY, TTL, LeaseEntry, LeaseRule
+from torchft_x.core.restart.lease import LeaseEntry, LeaseRule
+from torchft_x.timing import TIMING
 
 OTHER = LeaseEntry(3, 41, "other")
 
@@ -45,14 +46,14 @@ def test_the_lease_of_our_former_life_is_taken_at_once() -> None:
 def test_a_lease_that_is_renewed_is_never_taken() -> None:
     rule = LeaseRule("mine")
     for i in range(100):
-        assert rule.look(replace(OTHER, count=i), i * (TTL + MARGIN)) is None
+        assert rule.look(replace(OTHER, count=i), i * (TIMING.failover_ttl + TIMING.failover_margin)) is None
 
 
 def test_a_lease_that_stands_still_is_taken_when_its_holder_has_stopped_by_its_own_clock() -> None:
     rule = LeaseRule("mine")
     assert rule.look(OTHER, 100.0) is None
-    assert rule.look(OTHER, 100.0 + TTL + MARGIN) is None
-    assert rule.look(OTHER, 100.01 + TTL + MARGIN) == LeaseEntry(4, 0, "mine")
+    assert rule.look(OTHER, 100.0 + TIMING.failover_ttl + TIMING.failover_margin) is None
+    assert rule.look(OTHER, 100.01 + TIMING.failover_ttl + TIMING.failover_margin) == LeaseEntry(4, 0, "mine")
 
 
 def test_who_lost_the_race_watches_the_winner_from_its_first_sight() -> None:
@@ -74,8 +75,8 @@ def test_it_is_held_from_the_begin_of_the_swap() -> None:
     rule = LeaseRule("mine")
     assert not rule.holds(0.0)
     rule.swapped(LeaseEntry(1, 0, "mine"), 10.0)  # and that has taken some time
-    assert rule.holds(9.99 + TTL)
-    assert not rule.holds(10.0 + TTL)
+    assert rule.holds(9.99 + TIMING.failover_ttl)
+    assert not rule.holds(10.0 + TIMING.failover_ttl)
     rule.failed()
     assert not rule.holds(10.0)
 
@@ -92,10 +93,12 @@ def test_a_renewal_counts_and_keeps_epoch_and_owner() -> None:
 
 
 def test_a_holder_renews_several_times_before_a_standby_may_come() -> None:
-    assert TTL >= 4 * RENEW_EVERY
+    assert TIMING.failover_ttl >= 4 * TIMING.failover_renew
 
 
-@pytest.mark.parametrize("stopped", [0.0, TTL - 0.01, TTL + MARGIN, 1000.0])
+@pytest.mark.parametrize(
+    "stopped", [0.0, TIMING.failover_ttl - 0.01, TIMING.failover_ttl + TIMING.failover_margin, 1000.0]
+)
 def test_a_holder_that_was_stopped_can_neither_serve_nor_swap_once_another_has_it(stopped: float) -> None:
     """Whatever its clock says: the swap decides. And by its clock it has stopped before another may begin."""
     cell, old, new = Cell(LeaseEntry(0)), LeaseRule("old"), LeaseRule("new")
@@ -104,11 +107,11 @@ def test_a_holder_that_was_stopped_can_neither_serve_nor_swap_once_another_has_i
     assert cell.swap(LeaseEntry(0), first)
     old.swapped(first, 0.0)
     assert new.look(cell.entry, 0.01) is None  # seen after it was put there
-    second = new.look(cell.entry, 0.02 + TTL + MARGIN)
+    second = new.look(cell.entry, 0.02 + TIMING.failover_ttl + TIMING.failover_margin)
     assert second is not None
     assert cell.swap(first, second)
     assert not cell.swap(first, old.renewal())
-    assert not old.holds(0.02 + TTL + MARGIN + stopped)
+    assert not old.holds(0.02 + TIMING.failover_ttl + TIMING.failover_margin + stopped)
 
 
 def test_a_stale_look_at_the_register_takes_nothing() -> None:

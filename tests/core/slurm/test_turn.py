@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from torchft_x.core.slurm.turn import STALE, Turn
+from torchft_x.core.slurm.turn import Turn
+from torchft_x.timing import TIMING
 
 
 def test_one_of_two_asks_and_the_other_goes_on_when_its_note_stands_still() -> None:
@@ -12,8 +13,8 @@ def test_one_of_two_asks_and_the_other_goes_on_when_its_note_stands_still() -> N
         assert not b.mine(note, float(t))
         note = a.note()
     assert not b.mine(note, 20.0)
-    assert not b.mine(note, 20.0 + STALE - 0.1)
-    assert b.mine(note, 20.0 + STALE)
+    assert not b.mine(note, 20.0 + TIMING.watch_stale - 0.1)
+    assert b.mine(note, 20.0 + TIMING.watch_stale)
     note = b.note()
     assert not a.mine(note, 24.0)  # it was stopped, and goes on
 
@@ -21,4 +22,4 @@ def test_one_of_two_asks_and_the_other_goes_on_when_its_note_stands_still() -> N
 def test_a_note_from_before_keeps_nobody_for_long() -> None:
     turn = Turn("a")
     assert not turn.mine("older 17", 5.0)
-    assert turn.mine("older 17", 5.0 + STALE)
+    assert turn.mine("older 17", 5.0 + TIMING.watch_stale)

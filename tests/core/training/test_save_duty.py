@@ -8,13 +8,13 @@ from torchft_x.core.training.save_duty import (
     MOST_RESTS,
     MOST_WAITED,
     SAY_AGAIN,
-    WATCH,
     Claim,
     Entry,
     SaveDuty,
     SaveFailures,
     rest,
 )
+from torchft_x.timing import TIMING
 
 
 def saved(duty: SaveDuty, places: dict[int, int | None], steps: range) -> list[int]:
@@ -67,10 +67,10 @@ def test_an_empty_place_and_ones_own_may_be_written_to() -> None:
 
 def test_another_jobs_is_watched_and_taken_when_it_is_dead() -> None:
     claim = Claim("us")
-    for now in (100.0, 105.0, 100.0 + WATCH - 0.1):
+    for now in (100.0, 105.0, 100.0 + TIMING.claim_watch - 0.1):
         assert claim.seen(OTHER, now) == ""
         assert not claim.ours
-    assert claim.seen(OTHER, 100.0 + WATCH) == ""
+    assert claim.seen(OTHER, 100.0 + TIMING.claim_watch) == ""
     assert claim.ours
 
 

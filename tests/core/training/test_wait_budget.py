@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from torchft_x.core.training.step_clock import LEAST, MOMENT, TIMES, WaitBudget
+from torchft_x.core.training.step_clock import TIMES, WaitBudget
 from torchft_x.errors import CollectiveError
+from torchft_x.timing import TIMING
 
 
 def budget(own: float, **more: float) -> WaitBudget:
@@ -15,7 +16,9 @@ def budget(own: float, **more: float) -> WaitBudget:
     return b
 
 
-@pytest.mark.parametrize(("own", "limit"), [(0.0, LEAST), (0.1, LEAST), (1.0, TIMES), (6.0, 6 * TIMES), (20.0, 60.0)])
+@pytest.mark.parametrize(
+    ("own", "limit"), [(0.0, TIMING.lateness), (0.1, TIMING.lateness), (1.0, TIMES), (6.0, 6 * TIMES), (20.0, 60.0)]
+)
 def test_the_longer_its_own_part_the_longer_it_waits(own: float, limit: float) -> None:
     assert budget(own).limit == limit
 
@@ -29,7 +32,7 @@ def test_a_limit_of_the_user_is_kept_to_and_never_exceeds_the_timeout() -> None:
 def test_only_the_timeout_counts_where_nobody_could_be_left_out() -> None:
     b = budget(0.1)
     assert b.wait(0.2, connected=False) == 60.0
-    assert b.wait(0.3) == LEAST
+    assert b.wait(0.3) == TIMING.lateness
     b.somebody_heals = True
     assert b.wait(0.4) == 60.0
 
@@ -45,7 +48,7 @@ def test_who_looks_on_hears_of_each_wait() -> None:
 def test_only_an_error_at_a_limit_of_its_own_is_explained() -> None:
     b = budget(0.1)
     late = CollectiveError("no answer", ("b:1",))
-    assert b.explain(late, LEAST - 0.1) is late
+    assert b.explain(late, TIMING.lateness - 0.1) is late
     assert "another group is late: this one has waited 2.5 s" in str(b.explain(late, 2.5))
     other = ValueError("no limit's")
     assert b.explain(other, 2.5) is other
@@ -65,27 +68,27 @@ def test_work_counts_from_the_end_of_the_last_step() -> None:
     b.work(20.0)
     b.next_step(20.0)
     b.wait(20.1)
-    assert b.limit == LEAST
+    assert b.limit == TIMING.lateness
 
 
 def test_who_asks_at_once_waits_for_others_at_the_boundary_as_long_as_in_a_reduction() -> None:
     b = WaitBudget(0.0, most=60.0)
-    assert b.patience(0.1) == LEAST
+    assert b.patience(0.1) == TIMING.lateness
     assert b.patience(10.0) == 10 * TIMES  # its own evaluation of 10 s: others may have one, too
 
 
 def test_who_has_waited_already_gives_the_others_a_moment() -> None:
     b = budget(0.1)
-    b.work(0.1 + LEAST)
-    assert b.patience(0.1 + LEAST) == MOMENT
+    b.work(0.1 + TIMING.lateness)
+    assert b.patience(0.1 + TIMING.lateness) == TIMING.ask_moment
 
 
 def test_a_short_wait_after_the_long_one_changes_nothing() -> None:
     b = budget(0.1)
-    b.work(0.1 + LEAST)
-    b.wait(0.2 + LEAST)
-    b.work(0.2 + LEAST)  # a reduction that had failed already
-    assert b.patience(0.2 + LEAST) == MOMENT
+    b.work(0.1 + TIMING.lateness)
+    b.wait(0.2 + TIMING.lateness)
+    b.work(0.2 + TIMING.lateness)  # a reduction that had failed already
+    assert b.patience(0.2 + TIMING.lateness) == TIMING.ask_moment
 
 
 def test_what_was_waited_before_the_timeout_is_taken_off() -> None:
@@ -97,13 +100,13 @@ def test_what_was_waited_before_the_timeout_is_taken_off() -> None:
 def test_each_step_begins_anew() -> None:
     b = budget(5.0)
     b.next_step(10.0)  # while it waits
-    assert b.patience(12.0) == max(LEAST, TIMES * 2.0)
+    assert b.patience(12.0) == max(TIMING.lateness, TIMES * 2.0)
     b.work(20.0)  # what it waited for in the step before
-    assert b.patience(20.0) == LEAST
+    assert b.patience(20.0) == TIMING.lateness
     b.wait(20.0)
     b.work(40.0)
     b.next_step(40.0)
-    assert b.patience(40.0) == LEAST
+    assert b.patience(40.0) == TIMING.lateness
 
 
 def test_a_wait_ends_once() -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from torchft_x.launch.process.hangs import BUSY, IDLE, IDLE_AT_FIRST, MOVES, QUIET, STARVED, Hangs, Usage
+from torchft_x.launch.process.hangs import BUSY, MOVES, STARVED, Hangs, Usage
+from torchft_x.timing import TIMING
 
 
 def status(seconds: float, **more: Any) -> dict[str, Any]:
@@ -52,7 +53,7 @@ class Watch:
 
 
 def test_who_stands_still_and_does_nothing_hangs() -> None:
-    assert Watch().after(60.0) == pytest.approx(QUIET + IDLE, abs=2.0)
+    assert Watch().after(60.0) == pytest.approx(TIMING.hang_quiet + TIMING.hang_idle, abs=2.0)
 
 
 def test_who_computes_does_not() -> None:
@@ -69,7 +70,7 @@ def test_many_threads_that_wake_up_on_a_busy_machine_do_not_compute() -> None:
 
 def test_who_looks_again_and_again_for_something_gets_more_time() -> None:
     """A compiler's file lock, which another group holds: its wait looks twenty times a second."""
-    assert Watch(turns=20).after(600.0) == pytest.approx(QUIET + IDLE_AT_FIRST, abs=3.0)
+    assert Watch(turns=20).after(600.0) == pytest.approx(TIMING.hang_quiet + TIMING.hang_idle_at_first, abs=3.0)
 
 
 def test_nor_who_reads_or_writes() -> None:
@@ -87,7 +88,7 @@ def test_what_it_did_before_counts_from_then_on() -> None:
     watch = Watch(cpu=2 * BUSY)
     assert watch.after(100.0) is None
     watch.cpu = 0.0
-    assert watch.after(IDLE - 2.0) is None
+    assert watch.after(TIMING.hang_idle - 2.0) is None
     assert watch.after(10.0) is not None
 
 
@@ -107,8 +108,8 @@ def test_a_rank_that_asks_while_another_one_does_not_come_excuses_nobody() -> No
 
 
 def test_before_its_first_commit_it_has_longer() -> None:
-    assert Watch(commits=0).after(IDLE_AT_FIRST - 5.0) is None
-    assert Watch(commits=0).after(IDLE_AT_FIRST + 10.0) is not None
+    assert Watch(commits=0).after(TIMING.hang_idle_at_first - 5.0) is None
+    assert Watch(commits=0).after(TIMING.hang_idle_at_first + 10.0) is not None
 
 
 def test_a_limit_of_the_user_is_kept_to_whatever_it_does() -> None:

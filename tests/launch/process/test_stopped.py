@@ -10,7 +10,8 @@ import pytest
 
 from tests.launch.supervisor.test_group import SLEEPER, Driven, drive
 from tests.util import wait_for
-from torchft_x.launch.process.stopped import REPORT_AFTER, StoppedProcesses
+from torchft_x.launch.process.stopped import StoppedProcesses
+from torchft_x.timing import TIMING
 
 __all__ = ["drive"]  # the fixture
 
@@ -35,7 +36,7 @@ def test_a_stop_is_told_once_and_its_end_too() -> None:
     halts = StoppedProcesses()
     ((rank, seconds),) = looks(halts, {1}, 0.0, 5.0)
     assert rank == 1
-    assert seconds == pytest.approx(REPORT_AFTER, abs=0.11)
+    assert seconds == pytest.approx(TIMING.stop_report, abs=0.11)
     assert looks(halts, set(), 5.1, 6.0) == [(None, 0.0)]
 
 
@@ -75,7 +76,7 @@ def test_a_worker_is_stopped_and_goes_on(drive: Callable[..., Driven]) -> None:
     wait_for(lambda: run.reports("halted"), what="the stop to be told")
     (told,) = run.reports("halted")
     assert (told["life"], told["who"]) == (started["life"], "worker 0")
-    assert REPORT_AFTER <= told["seconds"] < REPORT_AFTER + 0.6
+    assert TIMING.stop_report <= told["seconds"] < TIMING.stop_report + 0.6
     os.kill(worker, signal.SIGCONT)
     wait_for(lambda: len(run.reports("halted")) == 2, what="its end to be told")
     assert run.reports("halted")[1]["who"] == ""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from torchft_x.launch.supervisor.requests import LAST_ACTS, grace_is_over
+from torchft_x.launch.supervisor.requests import grace_is_over
+from torchft_x.timing import TIMING
 
 
 @pytest.mark.parametrize(
@@ -13,7 +14,7 @@ from torchft_x.launch.supervisor.requests import LAST_ACTS, grace_is_over
         (4.9, 10.0, False, False),
         (5.1, 10.0, False, True),
         (5.1, 10.0, True, False),
-        (10.1 - LAST_ACTS, 10.0, True, True),
+        (10.1 - TIMING.last_acts, 10.0, True, True),
         (27.9, 30.0, True, False),
         (28.1, 30.0, True, True),
         (5.1, 30.0, False, True),  # who doesn't save has no use for it

@@ -7,6 +7,7 @@ import json
 import logging
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,8 @@ from tests.util import scaled, wait_for
 from torchft_x import Checkpoint
 from torchft_x.core.training import save_duty
 from torchft_x.errors import ConfigError, DeadlineError, LeafError, UnsavedError
+from torchft_x.timing import TIMING
+from torchft_x.train.checkpoint import claiming
 from torchft_x.train.setup.connect import GroupConnection
 from torchft_x.transfer.durable import claim, names
 from torchft_x.transfer.durable.catalog import newest
@@ -259,7 +262,7 @@ def test_a_job_that_is_done_leaves_its_place_at_once(url: str) -> None:
 
 
 def test_two_jobs_on_one_url_are_one_too_many(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torchft_x.train.checkpoint.claiming.BEAT", 0.05)
+    monkeypatch.setattr(claiming, "TIMING", replace(TIMING, claim_beat=0.05))
     first = Run(url).run_to(1)
     first.claimed()
     second = Run(url, Job(lighthouse="http://b:1")).run_to(1)
@@ -272,8 +275,8 @@ def test_two_jobs_on_one_url_are_one_too_many(url: str, monkeypatch: pytest.Monk
 
 
 def test_a_dead_jobs_place_is_taken(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torchft_x.train.checkpoint.claiming.BEAT", 0.05)
-    monkeypatch.setattr(save_duty, "WATCH", 0.2)
+    monkeypatch.setattr(claiming, "TIMING", replace(TIMING, claim_beat=0.05))
+    monkeypatch.setattr(save_duty, "TIMING", replace(TIMING, claim_watch=0.2))
     Run(url).run_to(10).idle().checkpoint.close()
     second = Run(url, Job(lighthouse="http://b:1"))
     assert second.checkpoint.resume()
@@ -283,7 +286,7 @@ def test_a_dead_jobs_place_is_taken(url: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_two_groups_of_one_job_are_no_strangers(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torchft_x.train.checkpoint.claiming.BEAT", 0.01)
+    monkeypatch.setattr(claiming, "TIMING", replace(TIMING, claim_beat=0.01))
     groups = [Run(url, Job(group=g)).run_to(1) for g in "01"]
     for _ in range(50):
         for group in groups:
@@ -510,8 +513,8 @@ def test_a_rank_that_has_lost_it_takes_the_others_along(url: str) -> None:
 
 
 def test_a_sign_of_life_that_was_cut_off_is_nobodys_after_a_while(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torchft_x.train.checkpoint.claiming.BEAT", 0.05)
-    monkeypatch.setattr(save_duty, "WATCH", 0.2)
+    monkeypatch.setattr(claiming, "TIMING", replace(TIMING, claim_beat=0.05))
+    monkeypatch.setattr(save_duty, "TIMING", replace(TIMING, claim_watch=0.2))
     for text in ("", "{", "[]", json.dumps({"job": "../x", "beat": 1, "over": False}), json.dumps({"job": "a"})):
         Path(url).mkdir(exist_ok=True)
         Path(url, "job.json").write_text(text)

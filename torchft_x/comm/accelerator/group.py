@@ -33,11 +33,11 @@ from torchft_x.comm.store.create import StoreClient, client_of, split_store_addr
 from torchft_x.comm.work import FailedWork
 from torchft_x.durations import seconds
 from torchft_x.errors import CollectiveError, DeadlineError, TorchftXError
+from torchft_x.timing import TIMING
 
 _log = logging.getLogger(__name__)
 
 _MEET_PAUSE = 0.01  # seconds between two looks whether the others are there
-_GRACE = 0.5  # seconds beyond the timeout for the connecting thread to say who was missing
 _ABORT_LIMIT = 30.0  # seconds the next communicator waits for the abort of the last one
 
 
@@ -100,7 +100,7 @@ class AcceleratorGroup(ProcessGroup):
         limit = self._timeout
         action = (members, where[1], device, names, limit, old)
         threading.Thread(target=self._build, args=action, name=f"torchft_x {self._kind}", daemon=True).start()
-        if not members.built.wait(limit + _GRACE):
+        if not members.built.wait(limit + TIMING.late_accelerator):
             sentence = f"Configuring {members.place} failed: the members did not connect within {limit:g} s."
             self._finish(members, DeadlineError(sentence))
         if members.error is not None:

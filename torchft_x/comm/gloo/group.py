@@ -33,11 +33,8 @@ from torchft_x.comm.store.create import StoreClient, client_of
 from torchft_x.comm.work import FailedWork, GroupWork
 from torchft_x.durations import seconds
 from torchft_x.errors import CollectiveError, DeadlineError, TorchftXError
+from torchft_x.timing import TIMING
 
-# Seconds to connect at most, whatever the group's timeout: the members have just been told of each other and are
-# waiting; a connect takes milliseconds, and one that hangs is better tried again with the next quorum.
-_CONNECT_LIMIT = 10.0
-_GRACE = 0.25  # seconds beyond the timeout for gloo to give up by itself, and the store to say who was missing
 _ROUNDING = 0.01  # seconds by which the store's and gloo's own timeouts may end before our deadline
 _MAX_UNCLEANED = 16  # more pile up only when the store moves to another host, where they die with it
 _EXIT_GRACE = 10.0  # seconds the end of the process waits for our background threads: usually milliseconds, on a busy machine longer
@@ -90,10 +87,10 @@ class ProcessGroupGloo(ProcessGroup):
         generation = GlooMembership(
             store_addr=store_addr, replica_id=replica_id, rank=rank, size=world_size, config_id=quorum_id
         )
-        limit = min(self._timeout, _CONNECT_LIMIT)
+        limit = min(self._timeout, TIMING.connect)
         deadline = time.monotonic() + limit
         self._generations.start(generation, self._timeout)
-        generation.built.wait(limit + _GRACE)
+        generation.built.wait(limit + TIMING.late_gloo)
         if not generation.ready:
             late = time.monotonic() > deadline - _ROUNDING
             raise self._generations.not_connected(generation, limit, late)
@@ -260,7 +257,7 @@ class _Generations:
 
     def _connect(self, generation: GlooMembership, device: devices.Device, timeout: float) -> Any:
         """The store, if the members are connected and still wanted."""
-        limit = min(timeout, _CONNECT_LIMIT)
+        limit = min(timeout, TIMING.connect)
         deadline = time.monotonic() + limit
         try:
             store = self._client_for(generation).open(limit)

@@ -22,11 +22,11 @@ from torchft_x.comm.rank_info import RankInfo, refusal
 from torchft_x.comm.store.create import KeyedAddress, StoreClient, drop, split_store_address, under, value_within
 from torchft_x.errors import CollectiveError, TorchftXError
 from torchft_x.net import Address
+from torchft_x.timing import TIMING
 
 GLOO_THREADS = 2  # gloo's own default; 1 and 4 measured no better for an all-reduce of 100 MB
 
 _MEET_PAUSE = 0.02  # seconds between two looks whether all members have told their names
-_MEET_TIMEOUT = 2.0  # seconds until we do without names
 _MAX_NAME = 256  # characters of another member's name in our messages
 _MAX_NOTICE = 1 << 16  # bytes of what a member publishes about itself; 1,000 connections take 25,000
 _SOURCE_LINE = re.compile(r"^\[[^\]]*\]\s*")  # gloo begins its messages with the place in its source
@@ -103,7 +103,7 @@ class GlooMembership:
         notice = {"id": self.replica_id[:_MAX_NAME], "at": device.addresses()}
         place.set(_notice_key(self.rank), json.dumps(notice)[:_MAX_NOTICE])
         members: dict[str, tuple[int, str]] = {}
-        give_up = time.monotonic() + _MEET_TIMEOUT
+        give_up = time.monotonic() + TIMING.meet
         for rank in range(self.size):
             while (raw := value_within(place, _notice_key(rank), _MEET_PAUSE)) is None:
                 if self.error is not None or time.monotonic() > give_up:

@@ -19,8 +19,8 @@ from torchft_x.comm.store.server import StoreServer
 from torchft_x.comm.store.table import Full
 from torchft_x.errors import AddressError, UnreachableError
 from torchft_x.net import Address
+from torchft_x.timing import TIMING
 
-_MARGIN = 1.0  # seconds beyond a wait's own end until its answer must be there
 _CHUNK = 1 << 16
 
 
@@ -251,7 +251,7 @@ class MeetingStore(dist.Store):
 
     def _await(self, number: int, keys: Sequence[str], seconds: float) -> list[bytes] | None:
         millis = str(int(min(max(seconds, 0.001), 1e6) * 1000)).encode()
-        return self._connection.ask(number, [millis, *self._keys(keys)], seconds + _MARGIN)
+        return self._connection.ask(number, [millis, *self._keys(keys)], seconds + TIMING.late_store)
 
     def _in_time(self, keys: Sequence[str], found: list[bytes] | None) -> list[bytes]:
         if found is None:

@@ -23,9 +23,9 @@ from torchft_x.comm.subprocess import args_codec, shared_memory
 from torchft_x.comm.subprocess.fork_server import NURSERY
 from torchft_x.comm.work import FailedWork
 from torchft_x.errors import CollectiveError, TorchftXError
+from torchft_x.timing import TIMING
 
 _END_LIMIT = 10.0  # seconds to hear how a child ended; what it held is not used again otherwise
-_GRACE = 1.0  # seconds beyond the group's timeout for the child to tell by itself that a collective ran into it
 
 
 class ChildWork(Work):
@@ -146,7 +146,7 @@ class ChildHandle:
             # The others may have started it: from here on the members are out of step, so the group is done for.
             return FailedWork(self.end(CollectiveError(f"{op} on {self.place} failed: {e}")))
         work = ChildWork(args[0] if args else [], load.devices, self._late_for(op))
-        work.limit = self.timeout + _GRACE
+        work.limit = self.timeout + TIMING.late_child
         with self._issuing:
             number = next(self._numbers)
             with self._lock:

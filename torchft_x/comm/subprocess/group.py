@@ -28,8 +28,8 @@ from torchft_x.comm.subprocess.shared_memory import SharedSegments
 from torchft_x.comm.work import FailedWork
 from torchft_x.durations import seconds
 from torchft_x.errors import CollectiveError, ConfigError, DeadlineError, TorchftXError
+from torchft_x.timing import TIMING
 
-_GRACE = 1.0  # seconds beyond the timeout for the child to say by itself what is missing
 _START_LIMIT = 60.0  # seconds the first child of a process may take, whose helper imports torch first
 
 
@@ -98,7 +98,7 @@ class ProcessGroupBaby(ProcessGroup):
         limit = max(self._timeout, _START_LIMIT)
         if not cradle.started.wait(limit):
             cradle.end(DeadlineError(f"Configuring {cradle.place} failed: no child process was there in {limit:g} s."))
-        elif not cradle.configured.wait(limit := self._timeout + _GRACE):
+        elif not cradle.configured.wait(limit := self._timeout + TIMING.late_child):
             cradle.end(
                 DeadlineError(f"Configuring {cradle.place} failed: its child process did not answer in {limit:g} s.")
             )

@@ -22,12 +22,9 @@ from torchft_x.core.membership.members import MemberRecord, MemberTable
 from torchft_x.core.messages.lighthouse import LighthouseEffect, Probe, Refuse, SendPatience, StopGroup
 from torchft_x.core.quorum.rule import Candidate, Form, Wait
 from torchft_x.core.types import Member, State, group_of, listed
+from torchft_x.timing import TIMING
 
-GRACE = 10.0
-"""Seconds that a group which was in a finished job is held for one that finished it: that one would begin another job."""
-_FORGOTTEN = 60.0  # seconds after which a group that was held and asks again is held anew
 _LOOK = 1.0  # seconds between two looks at a process that has no supervisor
-_PATIENCE = 60.0  # seconds more, told again and again to those that wait for a process to end
 
 
 class FinishedJob:
@@ -51,7 +48,7 @@ class FinishedJob:
         self.job = job  # groups that were members since a job was finished last; another tuple when it has changed
         self._looked = now  # when processes were last looked at
         self._told: dict[int, float] = {}  # session -> when it was last told to be patient
-        self._held: dict[str, tuple[float, float]] = {}  # group -> since when, and when last, it was held for GRACE
+        self._held: dict[str, tuple[float, float]] = {}  # group -> since when, and when last, it was held
         self.departures = tuple(self._left.values())  # another tuple when, and only when, something has changed
 
     def __repr__(self) -> str:
@@ -163,9 +160,9 @@ class FinishedJob:
         records = {r.session: r for c in asking if (r := self._roll.get(c.member.replica_id)) and r.session is not None}
         if wait.ending:
             due = tuple(s for s, r in records.items() if self._is_due(s, r, now))
-            effects += [SendPatience(due, _PATIENCE, wait.reason)] if due else []
+            effects += [SendPatience(due, TIMING.finish_patience, wait.reason)] if due else []
         for session, record in records.items():
-            if wait.finished and record.join is not None and now - self._held_since(record, now) >= GRACE:
+            if wait.finished and record.join is not None and now - self._held_since(record, now) >= TIMING.finish_grace:
                 self.early |= {record.replica_id}  # its process may end with 0 now, as stopped ones do
                 group = self._roll.supervisors.group_of(record.life.token)
                 effects.append(StopGroup(group, wait.reason) if group else Refuse(wait.reason, session=session))
@@ -175,7 +172,7 @@ class FinishedJob:
         """When its group was first held so, in whichever life: one that gives up sooner would ask again for ever."""
         group = group_of(record.replica_id)
         since, last = self._held.get(group, (now, now))
-        if now - last > _FORGOTTEN:
+        if now - last > TIMING.finish_forgotten:
             since = now
         if record.join is not None:
             since = min(since, record.join.since)
@@ -184,7 +181,7 @@ class FinishedJob:
 
     def _is_due(self, session: int, record: MemberRecord, now: float) -> bool:
         """Only who has a supervisor is told: what it waits for is one's word, too, that a process runs."""
-        if not record.life.token or now - self._told.get(session, -_PATIENCE) < _PATIENCE / 2:
+        if not record.life.token or now - self._told.get(session, -TIMING.finish_patience) < TIMING.finish_patience / 2:
             return False
         self._told[session] = now
         return True

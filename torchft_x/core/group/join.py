@@ -10,6 +10,7 @@ from torchft_x.core.fingerprint import Fingerprint
 from torchft_x.core.messages.group import Ask, SendJoin
 from torchft_x.core.types import JoinReason, Life, Member, State
 from torchft_x.errors import ConfigError
+from torchft_x.timing import TIMING
 
 # If ranks give different reasons, the one that says most about the state of the group wins.
 _REASON_ORDER = (JoinReason.FAILED, JoinReason.REJOINED, JoinReason.NEW, JoinReason.HEALED, JoinReason.BOUNDARY)
@@ -38,7 +39,7 @@ class GroupConfig:
     """Inside a grant, steps begin without asking the lighthouse (R7, R16)."""
     commit_vote: bool = False
     """Groups vote with each other before a commit (R12-R14); equal in all groups of a job."""
-    promised: float = 1.5
+    promised: float = TIMING.promised
     """Seconds of steps that a group which runs past its grant without a session allows itself in its next hello (R16):
     longer than anybody's pause between two connects. Once in a quorum, and once a minute (`HeldQuorum.promise`)."""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from torchft_x.core.messages.group import GrantArrived
 from torchft_x.core.types import Quorum
+from torchft_x.timing import TIMING
 
 # Ask for more when this much of the last extension is left, so that the answer is there before it is needed.
 _STEPS_LEFT = 0.5
 _LEASE_LEFT = 0.75
 _MOST_PROMISED = 4096  # steps
-_PROMISE_AGAIN = 60.0  # seconds from one promise to the next in the same quorum
 
 
 class HeldQuorum:
@@ -80,7 +80,7 @@ class HeldQuorum:
         Once in a quorum, and in a long one once a minute: a newcomer may wait for the end of what is granted (R7), and a
         session that breaks again and again would put that off for ever. Hellos that nobody answers don't count.
         """
-        if self._promised_at is not None and now - self._promised_at < _PROMISE_AGAIN:
+        if self._promised_at is not None and now - self._promised_at < TIMING.promise_again:
             return
         steps = int(worth / seconds) if seconds > 0 else 1
         through = step + min(max(steps, 1), _MOST_PROMISED)

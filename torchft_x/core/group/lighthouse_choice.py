@@ -6,26 +6,22 @@ when its session ends: most come back. One that can't be reached, or does not se
 
 from __future__ import annotations
 
-COMES_BACK = 3.0
-"""Seconds a lighthouse is tried again whose session has ended."""
-FIRST_PAUSE, NEAR_PAUSE, LAST_PAUSE = 0.05, 0.2, 1.0
-"""Seconds between connects, less jitter: the first, and the longest in the first seconds and after them."""
-NEAR = 5.0
-"""How many seconds these first ones are."""
+from torchft_x.timing import TIMING
 
 
 def pause(last: float | None, away: float) -> float:
-    """Seconds until the next connect, after a pause of `last` seconds (None: a session has just ended) and `away`
-    seconds without a session."""
-    return FIRST_PAUSE if last is None else min(2 * last, NEAR_PAUSE if away < NEAR else LAST_PAUSE)
+    """Return the seconds until the next connect, before jitter, after a pause of `last` seconds (None: a session has just
+    ended) and `away` seconds without a session."""
+    longest = TIMING.reconnect_near if away < TIMING.reconnect_near_for else TIMING.reconnect_last
+    return TIMING.reconnect_first if last is None else min(2 * last, longest)
 
 
 class FailoverPolicy:
     """Part of a client. Times in monotonic seconds."""
 
-    def __init__(self, count: int, *, comes_back: float = COMES_BACK) -> None:
+    def __init__(self, count: int, *, comes_back: float = TIMING.comes_back) -> None:
         self._count = count  # of lighthouses
-        self._comes_back = comes_back  # see COMES_BACK
+        self._comes_back = comes_back  # seconds
         self.at = 0  # number of the lighthouse it speaks to or tries
         self._ended_at: float | None = None  # when the session ended that it tries to have again; None: there was none
 

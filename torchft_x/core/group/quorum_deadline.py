@@ -10,10 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-AWAY = 180.0
-"""Seconds without a lighthouse, for who has not said how long it waits: its role starts it again within seconds, and a
-scheduler its host within a minute or two."""
-_MOMENT = 1.0  # seconds the lighthouse has after it is back, to say what it waits for
+from torchft_x.timing import TIMING
 
 
 @dataclass(slots=True)
@@ -80,7 +77,11 @@ class QuorumDeadline:
     def expired(self, now: float) -> list[int]:
         """Calls whose usual time is over."""
         self._count(now)
-        return [call for call, wait in self._calls.items() if wait.spent >= wait.usual or wait.away >= AWAY]
+        return [
+            call
+            for call, wait in self._calls.items()
+            if wait.spent >= wait.usual or wait.away >= TIMING.lighthouse_away
+        ]
 
     def _count(self, now: float) -> None:
         since, self._looked = self._looked, now
@@ -90,7 +91,7 @@ class QuorumDeadline:
             return
         if self.reason or self._incomplete:
             return
-        counted = now - max(since, self._up_since + _MOMENT, self._paused_until)
+        counted = now - max(since, self._up_since + TIMING.lighthouse_back, self._paused_until)
         if counted > 0:
             for wait in self._calls.values():
                 wait.spent += counted

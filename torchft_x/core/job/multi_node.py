@@ -33,6 +33,7 @@ from torchft_x.core.messages.nodes import (
     SendStop,
 )
 from torchft_x.core.presence import Presence
+from torchft_x.timing import TIMING
 
 _REMEMBERED = 8  # lives that are over, per group: how they ended is said again to a node that missed it
 _NOTE_WAIT_AFTER = 5.0  # seconds a group isn't complete before the log says who is missing
@@ -85,7 +86,7 @@ class _Group:
 class GangCoordinator:
     """The machine. `make_token` gives a fresh life token; `gone_grace` is how many seconds a stream may be away."""
 
-    def __init__(self, make_token: Callable[[], str], gone_grace: float = 3.0) -> None:
+    def __init__(self, make_token: Callable[[], str], gone_grace: float = TIMING.gone_grace) -> None:
         self._make_token = make_token  # random, which a machine can't be
         self._gone_grace = gone_grace  # seconds
         self._groups: dict[str, _Group] = {}  # by group id

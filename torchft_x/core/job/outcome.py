@@ -49,6 +49,7 @@ from torchft_x.core.messages.job import (
 )
 from torchft_x.core.presence import Presence
 from torchft_x.errors import ConfigError
+from torchft_x.timing import TIMING
 
 DESERTED = 75
 """Of one of several lighthouses: another one shall serve. As an exit code EX_TEMPFAIL."""
@@ -64,15 +65,15 @@ class JobConfig:
     """Group ids (REPLICA_GROUP_ID)."""
     min_replicas: int = 1
     """Fewer groups than this can't finish the job."""
-    gone_grace: float = 3.0
+    gone_grace: float = TIMING.gone_grace
     """Seconds a supervisor's stream may be away before the group counts as lost."""
-    arrive_timeout: float = 300.0
+    arrive_timeout: float = TIMING.arrive
     """Seconds from the first event within which every supervisor must have come."""
     kept: bool = False
     """Supervisors that are killed are started again, by somebody who says when that ends; the two times above don't count then."""
     several: bool = False
     """The job has other lighthouses, too."""
-    deserted_after: float = 15.0
+    deserted_after: float = TIMING.deserted_after
     """Seconds without any supervisor, where some have been, after which one of several ends."""
 
     def __post_init__(self) -> None:

@@ -19,6 +19,7 @@ from torchft_x.core.messages.job import (
     StopSidecar,
 )
 from torchft_x.core.presence import Presence
+from torchft_x.timing import TIMING
 
 REMEMBERED = 256
 """Names kept after they went, for the status; a stand-alone lighthouse sees many."""
@@ -44,7 +45,7 @@ class _Sidecar(Presence):
 class Sidecars:
     """The machine. `end` and `stop` are for whoever knows when the job is over."""
 
-    def __init__(self, gone_grace: float = 3.0) -> None:
+    def __init__(self, gone_grace: float = TIMING.gone_grace) -> None:
         self._grace = gone_grace  # seconds a stream may be away before somebody is told
         self._known: dict[str, _Sidecar] = {}  # by name; those that have come once
         self._ended: str | None = None  # why the job is over, once it is

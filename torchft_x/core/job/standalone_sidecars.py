@@ -21,6 +21,7 @@ from torchft_x.core.messages.job import (
     SupervisorHere,
 )
 from torchft_x.core.presence import Presence
+from torchft_x.timing import TIMING
 
 DONE = "all groups of the job have finished"
 MISSING = "the groups of the job are gone"
@@ -29,7 +30,7 @@ MISSING = "the groups of the job are gone"
 class StandaloneSidecars:
     """The machine. The contract with the shell is that of `core.job.outcome`."""
 
-    def __init__(self, settle: float = 3.0, missing: float = 300.0) -> None:
+    def __init__(self, settle: float = TIMING.sidecar_settle, missing: float = TIMING.sidecar_missing) -> None:
         self._settle = settle  # seconds, see the module
         self._missing = missing  # seconds
         self.sidecars = Sidecars()

@@ -12,9 +12,7 @@ from torchft_x.core.membership.current_quorum import QuorumState
 from torchft_x.core.membership.members import LEFT, MemberRecord, MemberTable
 from torchft_x.core.messages.lighthouse import Keep, LighthouseEffect
 from torchft_x.core.types import Quorum
-
-# Seconds. So far ahead is written until when leases are sent: once in this time, instead of with each.
-_LEASED_AHEAD = 1.0
+from torchft_x.timing import TIMING
 
 
 class JournalWriter:
@@ -60,7 +58,7 @@ class JournalWriter:
             return []
         leased = self._kept[2] if self._kept is not None else tenure.leased
         if tenure.leased > leased:
-            leased = tenure.leased + _LEASED_AHEAD
+            leased = tenure.leased + TIMING.leased_ahead
         kept, left, early = (cur.id, granted, leased), self._endings.departures, self._endings.early
         known = open_ is self._open and early is self._early
         if kept == self._kept and known and left is self._left and not self._stale:

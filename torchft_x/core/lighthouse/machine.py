@@ -20,7 +20,7 @@ from torchft_x.core.lighthouse.loss import REFUSED, LossHandler
 from torchft_x.core.lighthouse.next_quorum import QuorumTransition
 from torchft_x.core.lighthouse.planned_pauses import PlannedPauses
 from torchft_x.core.lighthouse.status import View, decided, member_status, quorum_status, view
-from torchft_x.core.lighthouse.stragglers import PATIENCE, Stragglers
+from torchft_x.core.lighthouse.stragglers import Stragglers
 from torchft_x.core.membership.config import LighthouseConfig
 from torchft_x.core.membership.current_quorum import QuorumState
 from torchft_x.core.membership.failure_detector import StoppedProcess
@@ -53,13 +53,9 @@ from torchft_x.core.messages.lighthouse import (
 )
 from torchft_x.core.quorum.rule import Candidate
 from torchft_x.core.types import JoinReason, Member, Quorum, group_number, group_of
+from torchft_x.timing import TIMING
 
 __all__ = ["Lighthouse", "LighthouseConfig"]
-
-# A member of the present quorum that is away is asked again this often whether it still accepts connections: only a
-# refusal (or the end of its lease) lets a new lineage begin. Quicker repeats just after a stream broke, while a dying
-# process closes its sockets one by one, are the shell's work.
-_PROBE_AGAIN = 1.0
 
 
 class Lighthouse:
@@ -438,7 +434,7 @@ class Lighthouse:
         self._roll.call(record, call)
         since = record.join.since if record.join else now
         reason = JoinReason.FAILED if member.commit_failures > 0 else JoinReason.BOUNDARY
-        self._ask(record, Candidate(self._tenure.with_committed_in(member), reason, since, PATIENCE))
+        self._ask(record, Candidate(self._tenure.with_committed_in(member), reason, since, TIMING.peer_patience))
         self._likeness.declare(record, PEER)
         effects = self._after_ask(record)
         if self._succession.knows_all(now) and record.join is not None:
@@ -495,7 +491,7 @@ class Lighthouse:
         effects += self._stragglers.look(now, c.silence.host, lambda names: self._succession.goes_without(names, now))
         effects += self._alarm.note_suspects(now)
         for record in self._roll.away(self._watched):
-            if record.probed_at is None or now - record.probed_at >= _PROBE_AGAIN:
+            if record.probed_at is None or now - record.probed_at >= TIMING.probe_again:
                 effects += self._alarm.probe(record, now)
         self._roll.prune(self._watched)
         self._keeping.on_tick()

@@ -25,12 +25,10 @@ from torchft_x.core.quorum import history_fork
 from torchft_x.core.quorum.rule import Form, Wait, form, wait_for
 from torchft_x.core.restart.recover import Adopt, RestartRecovery
 from torchft_x.core.types import Member, Quorum, group_names, listed
+from torchft_x.timing import TIMING
 
 # A reason for waiting is worth a line in the log when somebody has waited this long.
 _NOTE_WAIT_AFTER = 1.0
-RETURN = 5.0
-"""Seconds from its start, and no longer than `join_timeout`, for which a lighthouse that has taken over waits for the supervisors of the
-quorum that it found written down, before a new lineage may begin."""
 
 
 class QuorumTransition:
@@ -113,7 +111,7 @@ class QuorumTransition:
 
     def _returning(self, now: float) -> Wait | None:
         """Supervisors come back to a lighthouse that has taken over, one after the other; what they hold is not known before."""
-        cur, until = self._tenure.current, self._started_at + min(self._config.join_timeout, RETURN)
+        cur, until = self._tenure.current, self._started_at + min(self._config.join_timeout, TIMING.takeover)
         if cur is None or not self._inherits or now >= until:
             return None
         here = group_names(self._tenure.asking) | self._roll.supervisors.announced

@@ -20,17 +20,8 @@ from torchft_x.core.membership.current_quorum import QuorumState
 from torchft_x.core.membership.members import MemberRecord, MemberTable
 from torchft_x.core.messages.common import Note
 from torchft_x.core.messages.lighthouse import LighthouseEffect, SendWaits
-from torchft_x.core.training.step_clock import MOMENT
 from torchft_x.core.types import JoinReason, group_of, listed
-
-PATIENCE = 5.0
-"""Seconds for which a member that does not say how long it waits (a peer's client) does."""
-FIRST = 60.0
-"""Seconds from the first request of a job after which those that are here and have not asked are not waited for: groups
-import, load and compile before they first ask."""
-_AGAIN_WITHIN = 60.0  # seconds; who is late twice within it is kept out for a while
-_FIRST_PENALTY = 10.0  # seconds, doubled each time
-_LONGEST_PENALTY = 300.0
+from torchft_x.timing import TIMING
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +109,9 @@ class Stragglers:
         if not joins:
             return []
         if tenure.current is None:
-            since, waited_for = min(j.since for j in joins) + FIRST, tenure.silent
+            since, waited_for = min(j.since for j in joins) + TIMING.first_ask, tenure.silent
         else:
-            since, waited_for = min(j.since + max(j.patience, MOMENT) for j in joins), tenure.missing
+            since, waited_for = min(j.since + max(j.patience, TIMING.ask_moment) for j in joins), tenure.missing
         first = min(j.since for j in joins)
         found = self._records(waited_for)
         # an announced pause counts from its end on
@@ -141,10 +132,10 @@ class Stragglers:
         """It is left out now. Returns for how many seconds it is kept out; 0: it may be back at once."""
         group = group_of(record.replica_id)
         late = self._groups.get(group)
-        if late is None or now - late.at > _AGAIN_WITHIN + max(0.0, late.until - late.at):
+        if late is None or now - late.at > TIMING.late_again + max(0.0, late.until - late.at):
             self._groups[group] = _Lateness(now)
             return 0.0
-        penalty = min(_FIRST_PENALTY * 2.0**late.again, _LONGEST_PENALTY)
+        penalty = min(TIMING.late_penalty * 2.0**late.again, TIMING.late_penalty_most)
         self._groups[group] = _Lateness(now, late.again + 1, now + penalty)
         return penalty
 

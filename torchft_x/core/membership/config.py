@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torchft_x.core.journal import JournalEntry
 from torchft_x.core.membership.failure_detector import SilenceLimits
 from torchft_x.errors import ConfigError
+from torchft_x.timing import TIMING
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,15 +24,15 @@ class LighthouseConfig:
     """Explicit: silence of any kind after which a member is lost, instead of `limits`."""
     limits: SilenceLimits = SilenceLimits()
     """How long which kind of silence may last."""
-    lease: float = 120.0
+    lease: float = TIMING.lease
     """How long a group may go on in a quorum without hearing from the lighthouse (R16)."""
-    lease_margin: float = 1.0
+    lease_margin: float = TIMING.lease_margin
     """Added where the lighthouse waits for a lease to end: clocks do not run alike."""
-    give_up_after: float = 300.0
+    give_up_after: float = TIMING.give_up_after
     """A new lineage throws away what only members hold that are away. One whose end nothing proves (stopped, frozen, cut off)
     may come back with it: it is waited for so long from the last lease it was sent, though it commits nothing after that
     lease."""
-    hello_grace: float = 1.0
+    hello_grace: float = TIMING.hello_grace
     """How long a fresh lighthouse waits for groups that are running already (R8), unless `new_job`."""
     new_job: bool = True
     """Nothing can have come before, so a fresh lighthouse without a report starts at once (R8)."""
@@ -39,7 +40,7 @@ class LighthouseConfig:
     """A lighthouse of this job has run before: without a report a fresh one waits for the old lease to end (R8)."""
     grant_seconds: float = 1.0
     """How much a grant is worth: a newcomer waits about that long (R7)."""
-    return_within: float = 10.0
+    return_within: float = TIMING.return_within
     """A group that was lost is mostly back so soon; meanwhile grants are small, so that it need not wait."""
     return_seconds: float = 0.1
     """How much such a grant is worth, in quorums of up to 200 members; in larger ones in proportion."""

@@ -9,8 +9,9 @@ from math import inf
 
 from torchft_x.core.membership.members import MemberRecord, MemberTable
 from torchft_x.core.quorum.open_quorums import OpenQuorums
-from torchft_x.core.quorum.rule import ONE_WAIT, Candidate, Form, QuorumInputs
+from torchft_x.core.quorum.rule import Candidate, Form, QuorumInputs
 from torchft_x.core.types import Member, Quorum, State, group_names, settlement
+from torchft_x.timing import TIMING
 
 
 class QuorumState:
@@ -98,7 +99,7 @@ class QuorumState:
         (self.silent.add if silent else self.silent.discard)(replica_id)
 
     def _note_ask(self, since: float) -> None:
-        self.asked_since = since if since - self._last_ask > ONE_WAIT else min(self.asked_since, since)
+        self.asked_since = since if since - self._last_ask > TIMING.one_wait else min(self.asked_since, since)
         self._last_ask = max(self._last_ask, since)
 
     def absent_groups(self, announced: AbstractSet[str]) -> AbstractSet[str]:

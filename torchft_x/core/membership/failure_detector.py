@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torchft_x.errors import ConfigError
+from torchft_x.timing import TIMING
 
 SIGNS_PER_LIMIT = 4
 """A supervisor is heard at least so often within the host's limit, so that one late word blames nobody."""
@@ -23,13 +24,13 @@ SIGNS_PER_LIMIT = 4
 class SilenceLimits:
     """Seconds until a member is lost. Raises `ConfigError` naming the field."""
 
-    alone: float = 5.0
+    alone: float = TIMING.silence_alone
     """Silence of a member nobody watches over."""
-    host: float = 1.5
+    host: float = TIMING.silence_host
     """Silence of a member and of its supervisor."""
-    stopped: float = 1.5
+    stopped: float = TIMING.silence_stopped
     """How long a process of it may be stopped."""
-    busy: float = 10.0
+    busy: float = TIMING.silence_busy
     """Silence of a member whose supervisor says that it runs."""
     busy_steps: float = 5.0
     """The same in its own longest steps; the longer of the two counts."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from torchft_x.core.types import JoinReason, Member, Quorum, State, listed
+from torchft_x.timing import TIMING
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +25,6 @@ class Wait:
     finished: bool = False  # R21: it is finished
     running: tuple[str, ...] = ()  # with `lease`: members that may still commit in a quorum which nobody here follows
 
-
-NEW_LINEAGE_WAIT = 30.0
-"""Seconds from the first ask, and no longer than `join_timeout`, for which a new lineage waits for groups that are here, or
-whose supervisors are, and have not asked: they were killed at the same time as the others, and are starting."""
-ONE_WAIT = 120.0
-"""Asks no further apart than these seconds are of one wait, which counts from the first of them. Whoever asks gives up after
-a `quorum_timeout` of its own and comes again, so a wait from the ask of who is here might never end."""
 
 _WENT_WRONG = (JoinReason.FAILED, JoinReason.REJOINED)  # the process groups are of no use any more
 
@@ -56,7 +50,7 @@ class QuorumInputs:
     open: tuple[Quorum, ...] = ()  # older ones that must be followed, too, see `core.quorum.open_quorums`
     candidates: tuple[Candidate, ...] = ()
     asked_since: float = (
-        inf  # when somebody first asked for the quorum after cur, who may have given up since (`ONE_WAIT`)
+        inf  # when somebody first asked for the quorum after cur, who may have given up since (`one_wait`)
     )
     lost: Collection[str] = frozenset()  # of cur's members: those nobody waits for
     over: Collection[str] = frozenset()  # of all these: those that provably commit nothing more in what they hold (R9b)
@@ -116,7 +110,7 @@ def form(s: QuorumInputs) -> Form | Wait:
                 running=tuple(running),
             )
     if left is not None:
-        wait = _not_all_here(s, chosen, min(s.join_timeout, NEW_LINEAGE_WAIT), "A new lineage can begin")
+        wait = _not_all_here(s, chosen, min(s.join_timeout, TIMING.new_lineage), "A new lineage can begin")
         wait = wait or _held_elsewhere(s, chosen)
         if wait:
             return wait

@@ -13,12 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-TTL = 5.0
-"""Seconds from the begin of a swap that succeeded for which its holder may serve."""
-RENEW_EVERY = 1.0
-"""Seconds between two swaps of a holder that has nothing to write."""
-MARGIN = 1.0
-"""Seconds a standby waits beyond `TTL`: clocks do not run alike."""
+from torchft_x.timing import TIMING
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +61,7 @@ class LeaseRule:
         if entry != self._seen:
             self._seen, self._since = entry, now
         known_dead = entry.owner in ("", self.owner)  # our former life: who started us has seen it end
-        if known_dead or now - self._since > TTL + MARGIN:
+        if known_dead or now - self._since > TIMING.failover_ttl + TIMING.failover_margin:
             return LeaseEntry(entry.epoch + 1, 0, self.owner)
         return None
 
@@ -77,7 +72,7 @@ class LeaseRule:
 
     def swapped(self, entry: LeaseEntry, began: float) -> None:
         """That was swapped in, by a call that began then."""
-        self.held, self._valid_until = entry, began + TTL
+        self.held, self._valid_until = entry, began + TIMING.failover_ttl
 
     def failed(self) -> None:
         """Another one was quicker: what it has put there is to be watched from its first sight."""

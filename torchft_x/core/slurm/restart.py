@@ -38,6 +38,7 @@ from torchft_x.core.slurm.manifest import SUBMITTING, Manifest, Part, rows_by_pa
 from torchft_x.core.slurm.memory import PartMemory, from_json
 from torchft_x.core.slurm.queue import Row
 from torchft_x.core.slurm.state import told
+from torchft_x.timing import TIMING
 
 WINDOW = 3600.0
 """Seconds in which a part may be submitted anew as often as `Manifest.retries` says."""
@@ -47,15 +48,15 @@ WINDOW = 3600.0
 class Patience:
     """Seconds."""
 
-    silent: float = 3.0
+    silent: float = TIMING.watch_silent
     """Without a word from a supervisor whose node Slurm takes for alive. The others train on after 1.5 (docs/design.md)."""
-    lighthouse: float = 10.0
+    lighthouse: float = TIMING.watch_lighthouse
     """The same for the lighthouse, whose own supervisor starts it again in place."""
-    near: float = 2.0
+    near: float = TIMING.watch_near
     """Who was heard within these is there."""
-    young: float = 15.0
+    young: float = TIMING.watch_young
     """A lighthouse that has served for less has not heard of everybody yet."""
-    settle: float = 3.0
+    settle: float = TIMING.watch_settle
     """After its end for what the lighthouse knows of it to arrive."""
     forgotten: float = 30.0
     """That a part is unknown to Slurm."""

@@ -6,8 +6,7 @@ moment, when a watcher goes on that was stopped: what they do may be done twice.
 
 from __future__ import annotations
 
-STALE = 3.5
-"""Seconds that a note may stand still."""
+from torchft_x.timing import TIMING
 
 
 class Turn:
@@ -26,7 +25,7 @@ class Turn:
             return True
         if self._since is None or note != self._seen:
             self._seen, self._since = note, now
-        return now - self._since >= STALE
+        return now - self._since >= TIMING.watch_stale
 
     def note(self) -> str:
         """The next of mine."""

@@ -10,10 +10,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-BEAT = 5.0
-"""Seconds between two signs of life of a job at its URL."""
-WATCH = 15.0
-"""Seconds without one, after which another job takes it for dead."""
+from torchft_x.timing import TIMING
+
 SAY_AGAIN = 60.0
 """Seconds between two lines about saves that fail."""
 MOST_WAITED = 0.04
@@ -79,7 +77,7 @@ class Claim:
             self._foreign, self._since = entry, now
         elif entry != self._foreign:
             return "another job that runs now writes there"
-        elif now - self._since >= WATCH:
+        elif now - self._since >= TIMING.claim_watch:
             self._foreign, self.ours = None, True
         return ""
 

@@ -16,17 +16,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from torchft_x.errors import CollectiveError
+from torchft_x.timing import TIMING
 
 _ENOUGH = 3  # steps before anything is said: one that was short by chance would be granted a hundred times
 _WEIGHT = 0.2  # of the newest step, once as many have been seen that it is less than an equal share
 _OUTLIER = 4.0  # a step counts as at most so many usual ones: a checkpoint's pause says nothing about the next
-LEAST = 2.0
-"""Seconds; nobody is late before. Two of gloo's retransmissions on a lossy link (0.2 s, doubled each time) fit in."""
 TIMES = 5.0
 """Of one's own part of the step. A group that takes three times as long as the others is waited for."""
-MOMENT = 0.5
-"""Seconds the others have to ask for the next quorum, after a wait that has run out: they hear of it within milliseconds
-where they wait, too, and who computes comes to its next collective."""
 
 
 class StepTimeEstimate:
@@ -92,7 +88,7 @@ class WaitBudget:
     @property
     def lateness(self) -> float:
         """Seconds another group may come later than this rank did in the step in hand. From any thread."""
-        return max(LEAST, TIMES * self._own) if self._fixed is None else self._fixed
+        return max(TIMING.lateness, TIMES * self._own) if self._fixed is None else self._fixed
 
     @property
     def waits_since(self) -> float | None:
@@ -102,8 +98,8 @@ class WaitBudget:
     def patience(self, now: float) -> float:
         """Seconds that this rank, which asks for a quorum now, waits for members that do not."""
         own = self._own + (now - self._works_since if self._works_since is not None else 0.0)
-        late = max(LEAST, TIMES * own) if self._fixed is None else self._fixed
-        return max(MOMENT, late - self._waited)
+        late = max(TIMING.lateness, TIMES * own) if self._fixed is None else self._fixed
+        return max(TIMING.ask_moment, late - self._waited)
 
     def next_step(self, now: float) -> None:
         """A step has ended, committed or dropped."""

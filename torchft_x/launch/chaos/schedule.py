@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from torchft_x.errors import ConfigError
 from torchft_x.launch.chaos.place import Target
+from torchft_x.timing import TIMING
 
 KINDS = {
     "kill": "worker",
@@ -22,7 +23,7 @@ KINDS = {
 """What each kind hits."""
 LASTING = ("stop", "hang")
 """Those that last for some seconds."""
-_STOP = (3.0, 6.0)  # seconds: a member that is stopped is left out after 1.5
+_STOP = (2 * TIMING.silence_stopped, 4 * TIMING.silence_stopped)  # seconds: a member that is stopped is left out
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,8 @@ from torchft_x.launch.keeper import record
 from torchft_x.launch.keeper.keeper import keep
 from torchft_x.launch.keeper.plan import folder
 from torchft_x.launch.keeper.record import JobRecord
+from torchft_x.timing import TIMING
 
-_END = 30.0  # seconds for a job to end in good order; it takes 17 at most
-_ANSWER = 20.0  # seconds for a keeper to answer, which may wait for the end of groups that were told to go
 _LOOK = 0.05  # seconds between looks
 
 
@@ -47,7 +46,7 @@ def _cancel(argv: list[str]) -> int:
         print(f"The job {found.app_id} has ended already: {found.state}. {found.reason}".rstrip())
         return 0
     send(found, signal.SIGTERM)
-    found = _wait(args.run_dir, found.app_id, lambda now: now.over, _END, "end")
+    found = _wait(args.run_dir, found.app_id, lambda now: now.over, TIMING.cancel_end, "end")
     print(f"The job {found.app_id} has ended: {found.state}.")
     return 0
 
@@ -70,7 +69,9 @@ def _scale(argv: list[str]) -> int:
         raise ConfigError(f"{path} can't be written ({e.strerror}).") from None
     send(found, signal.SIGUSR1)
     before = found.groups
-    found = _wait(args.run_dir, found.app_id, lambda now: now.over or now.answer[0] == ticket, _ANSWER, "answer")
+    found = _wait(
+        args.run_dir, found.app_id, lambda now: now.over or now.answer[0] == ticket, TIMING.keeper_answer, "answer"
+    )
     if found.answer[0] != ticket:
         raise ConfigError(f"the job {found.app_id} has ended: {found.state}.")
     if found.answer[1]:

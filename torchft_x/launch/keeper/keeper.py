@@ -33,13 +33,10 @@ from torchft_x.launch.process import process_tree
 from torchft_x.launch.supervisor.lighthouse import hold_port
 from torchft_x.launch.supervisor.requests import StopRequests
 from torchft_x.observe.events import EventLog
+from torchft_x.timing import TIMING
 
 _TICK = 1.0  # seconds; the longest sleep, after which supervisors are asked what they have to say
 _TICK_BLIND = 0.25  # the same for kernels without pidfd
-_LAST_WORDS = 10.0  # seconds that processes get to end by themselves when the job is over
-_GRACE = 11.0  # seconds between SIGTERM and SIGKILL: a supervisor gives a worker that saves its last step 8
-_GRACE_LIGHTHOUSE = 4.0
-_HURRY = 1.5  # the same once a second request has come
 
 
 class Keeper:
@@ -200,12 +197,15 @@ class Keeper:
         self._ending = True
         everybody = [*self._processes.values(), *self._left]
         if any(p.replica.role.kind == "lighthouse" and p.replica.over for p in everybody):
-            self._await(everybody, _LAST_WORDS)
+            self._await(everybody, TIMING.keeper_last_words)
         for process in everybody:
             if not process.replica.over:
                 process.replica.leaving = True
         last = [p for p in everybody if p.replica.role.kind == "lighthouse"]
-        for some, grace in (([p for p in everybody if p not in last], _GRACE), (last, _GRACE_LIGHTHOUSE)):
+        for some, grace in (
+            ([p for p in everybody if p not in last], TIMING.keeper_grace),
+            (last, TIMING.keeper_grace_lighthouse),
+        ):
             for process in some:
                 process.stop()
             self._await(some, grace)
@@ -216,7 +216,7 @@ class Keeper:
         hurried = False
         while any(p.pid is not None for p in some):
             if self._stops.hurry and not hurried:
-                hurried, deadline = True, min(deadline, time.monotonic() + _HURRY)
+                hurried, deadline = True, min(deadline, time.monotonic() + TIMING.keeper_hurry)
                 for process in some:
                     process.stop()
             left = deadline - time.monotonic()
@@ -270,7 +270,7 @@ class Keeper:
         for number in new:
             self._processes[role.name, number].start(time.monotonic(), wanted)
         for process in go:
-            process.stop(_GRACE)
+            process.stop(TIMING.keeper_grace)
             if process.pid is None:
                 self._left.remove(process)
                 process.streams.close()

@@ -39,10 +39,9 @@ from torchft_x.launch.plugin import describe
 from torchft_x.launch.plugin.logs import follow
 from torchft_x.launch.schedulers import excepthook
 from torchft_x.launch.schedulers.role import FtRole
+from torchft_x.timing import TIMING
 
 NAME = "local_ft"
-_BEGIN = 30.0  # seconds for a keeper to start the roles
-_END = 25.0  # seconds for a job to end in good order; it takes 17 at most
 _LOOK = 0.02  # seconds between looks
 
 
@@ -129,7 +128,7 @@ class LocalFtScheduler(LocalScheduler):  # type: ignore[misc]  # to the checker 
             _register_termination_signals()
         else:
             self._detached.add(made.app_id)
-        deadline = time.monotonic() + _BEGIN
+        deadline = time.monotonic() + TIMING.launcher_begin
         while True:
             found = _known(made.run_dir, made.app_id)
             if found is not None and found.state in ("RUNNING", "SUCCEEDED"):  # a short program is done by now
@@ -140,7 +139,7 @@ class LocalFtScheduler(LocalScheduler):  # type: ignore[misc]  # to the checker 
                 raise ConfigError(_last_line(log))
             if time.monotonic() > deadline:
                 keeper.kill()
-                raise ConfigError(f"its keeper did not start the roles within {_BEGIN:g} s; see {log}.")
+                raise ConfigError(f"its keeper did not start the roles within {TIMING.launcher_begin:g} s; see {log}.")
             time.sleep(_LOOK)
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
@@ -244,7 +243,7 @@ class LocalFtScheduler(LocalScheduler):  # type: ignore[misc]  # to the checker 
 
 def end_keeper(keeper: subprocess.Popen[bytes]) -> None:
     """Tell it to end, wait for it; as often as we are told to hurry, tell it so. Then kill it: all of its job dies with it."""
-    deadline = time.monotonic() + _END
+    deadline = time.monotonic() + TIMING.launcher_end
     again = 0
     keeper.terminate()
     while keeper.poll() is None and time.monotonic() < deadline:

@@ -32,12 +32,9 @@ from torchft_x.launch.process.hangs import Hangs, Usage
 from torchft_x.launch.workers.attempt import Attempt
 from torchft_x.observe import dumps
 from torchft_x.observe.stacks import Frame, parse, place
+from torchft_x.timing import TIMING
 
 _LOOK = 1.0  # seconds between looks
-_PATIENCE = 2.0  # seconds one worker has for each answer
-_LAST_WORDS = 0.3  # seconds all surviving ranks of a group that is about to be killed have, together
-_OTHERS = 4.0  # seconds the others have to add their part before the findings are said
-_LOST = 2.5  # seconds after which we make a lost group's folder if its own supervisor has not
 _LOG_LINES = 50
 _LOG_READ = 1 << 18  # bytes of a log's end that are searched for a worker's last lines
 _ERROR_LIMIT = 1 << 16
@@ -123,8 +120,8 @@ class Collector:
         if not alive:
             return {}
         pool = ThreadPoolExecutor(min(16, len(alive)), thread_name_prefix="last words")
-        futures = {pool.submit(_ask_all, target, _LAST_WORDS): target.rank for target in alive}
-        done, _ = wait(futures, timeout=_LAST_WORDS)
+        futures = {pool.submit(_ask_all, target, TIMING.dump_last_words): target.rank for target in alive}
+        done, _ = wait(futures, timeout=TIMING.dump_last_words)
         pool.shutdown(wait=False)
         return {futures[f]: f.result() for f in done}
 
@@ -245,7 +242,7 @@ class Collector:
                 continue
             if replica_id not in self._lost_done and float(lost.get("t") or 0.0) > self._began:
                 self._lost_done.add(replica_id)
-                self._lost[replica_id] = (time.monotonic() + _LOST, str(lost.get("reason")))
+                self._lost[replica_id] = (time.monotonic() + TIMING.dump_lost, str(lost.get("reason")))
 
     def _join_others(self, scene: Incident) -> None:
         for folder in all_folders(self._run_dir):
@@ -258,7 +255,7 @@ class Collector:
         self._put(folder, event)
         then()
         if new:
-            until = time.monotonic() + _OTHERS
+            until = time.monotonic() + TIMING.dump_others
             while time.monotonic() < until and not self._closing and not self._events:
                 if len(list(folder.glob("*.why.json"))) >= self._groups:
                     break
@@ -286,7 +283,7 @@ class Collector:
             files = event.held.get(target.rank, {})
             if "status.json" not in files:
                 dead = event.why == "died"
-                files = {**(self._left_by(target) if dead else _ask_all(target, _PATIENCE, recorder)), **files}
+                files = {**(self._left_by(target) if dead else _ask_all(target, TIMING.dump_answer, recorder)), **files}
             log = _log_end(scene, target.rank)
             if log:
                 files["log.txt"] = log
@@ -329,7 +326,7 @@ def _ask_all(target: Target, seconds: float, recorder: bool = True) -> Files:
     except Silent as e:
         files["silent"] = f"{e}; {probe_worker.why_silent(target.pid)}".encode()
         if "stack.txt" not in files:
-            python = probe_worker.stacks_by_signal(target, said) if said and seconds >= _PATIENCE else b""
+            python = probe_worker.stacks_by_signal(target, said) if said and seconds >= TIMING.dump_answer else b""
             files["stack.txt"] = python + probe_worker.kernel_view(target.pid).encode()
     return files
 
@@ -341,7 +338,7 @@ def _is_ours(frames: list[Frame]) -> bool:
 def _training_thread(target: Target, said: dict[str, Any]) -> list[Frame]:
     """Its stack, the innermost frame first; empty: it can't be had."""
     try:
-        text = probe_worker.ask(target, probe_worker.STACKS, _PATIENCE)
+        text = probe_worker.ask(target, probe_worker.STACKS, TIMING.dump_answer)
     except Silent:
         text = probe_worker.stacks_by_signal(target, said)
     return parse(text.decode("utf-8", "replace")).get(str(said.get("main_thread")), [])

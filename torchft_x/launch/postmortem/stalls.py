@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-USUAL = 10.0
-"""Seconds; no step is taken for stalled before."""
+from torchft_x.timing import TIMING
+
 _TIMES = 5.0  # the longest step of this life
-_APART = 60.0  # seconds; an inner step of a group that trains apart holds nobody up in a collective
 _OF_TIMEOUT = 0.75  # of a collective's timeout: after it the stacks and the collectives in flight are gone
 
 
@@ -17,11 +16,11 @@ def limit(status: Mapping[str, Any]) -> float:
     steps have been seen. Of a group that trains apart the inner steps count, and while it makes them no timeout runs. Before the first commit only the timeout counts: a first step compiles and loads."""
     longest = float(status.get("longest_step") or 0.0)
     if status.get("apart") and status.get("phase") == "idle":
-        return max(_APART, _TIMES * longest)
+        return max(TIMING.stall_apart, _TIMES * longest)
     latest = _OF_TIMEOUT * float(status.get("timeout") or 60.0)
     if not status.get("commits"):
         return latest
-    return max(2 * longest, min(max(USUAL, _TIMES * longest), latest))
+    return max(2 * longest, min(max(TIMING.stall_usual, _TIMES * longest), latest))
 
 
 def is_stalled(status: Mapping[str, Any]) -> bool:

@@ -19,13 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-QUIET = 3.0
-"""Seconds without a step after which a group is looked at closely."""
-IDLE = 15.0
-"""Seconds for which the evidence must last."""
-IDLE_AT_FIRST = 300.0
-"""The same in a life that has not committed a step, or whose training thread looks for something again and again: it may wait
-for a download, a file system, a licence, a lock that another program holds."""
+from torchft_x.timing import TIMING
+
 POLLS = 1.0
 """Times in a second that a training thread wakes up by itself; one that hangs never does, or each few seconds."""
 BUSY = 0.1
@@ -70,7 +65,7 @@ class Hangs:
 
         Who has been at the same place, doing nothing, for long enough has been asked for its stacks twice.
         """
-        quiet = min((float(s.get("step_seconds") or 0.0) for s in statuses), default=0.0) >= QUIET
+        quiet = min((float(s.get("step_seconds") or 0.0) for s in statuses), default=0.0) >= TIMING.hang_quiet
         if not quiet or _is_excused(statuses):
             self._last, self._since, self._stacks = None, None, ()
             return False
@@ -84,7 +79,7 @@ class Hangs:
             self._since, self._turns = now, usage.turns
         turns = max((n - self._turns.get(worker, n) for worker, n in usage.turns.items()), default=0)
         polls = turns > POLLS * (now - self._since)
-        idle = IDLE if all(s.get("commits") for s in statuses) and not polls else IDLE_AT_FIRST
+        idle = TIMING.hang_idle if all(s.get("commits") for s in statuses) and not polls else TIMING.hang_idle_at_first
         return not self._stacks or now - self._since >= idle
 
     def hangs(self, stacks: Sequence[str]) -> bool:

@@ -20,6 +20,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from torchft_x.errors import ConfigError
+from torchft_x.timing import TIMING
 
 OWN_FAULTS = (
     signal.SIGSEGV,
@@ -45,7 +46,7 @@ class RestartRules:
     """Restarts allowed within `window`."""
     window: float = 3600.0
     """Seconds."""
-    quick: float = 30.0
+    quick: float = TIMING.life_quick
     """A life shorter than this many seconds, without a committed step, brought nothing."""
     loop: int = 3
     """So many such lives in a row that ended by the program's own doing are a crash loop."""

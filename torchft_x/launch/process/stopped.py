@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-REPORT_AFTER = 1.0
-"""Seconds; a shorter stop is nobody's business."""
-_LONGEST_GAP = 0.5  # seconds between two looks that a stop is taken to have lasted through
+from torchft_x.timing import TIMING
+
 STOPPED = ("T", "t")
 """States of /proc/PID/stat: stopped by a signal, stopped by a tracer."""
 
@@ -24,7 +23,7 @@ class StoppedProcesses:
         """These ranks are stopped now, each with the turns it has had on a processor: one that has had another since
         the last look was going on in between. Returns what is to be reported, if it has changed: a rank and for how
         long it has been stopped, or (None, 0.0): none is any more."""
-        gap = 0.0 if self._looked is None else min(now - self._looked, _LONGEST_GAP)
+        gap = 0.0 if self._looked is None else min(now - self._looked, TIMING.stop_gap)
         self._looked = now
         still = {r for r, turns in stopped.items() if self._turns.get(r) == turns}
         self._stopped = {r: self._stopped[r] + gap if r in still else 0.0 for r in stopped}
@@ -32,7 +31,7 @@ class StoppedProcesses:
         worst = max(self._stopped, key=lambda r: self._stopped[r], default=None)
         if self._said in still:
             return None
-        if worst is not None and self._stopped[worst] >= REPORT_AFTER:
+        if worst is not None and self._stopped[worst] >= TIMING.stop_report:
             self._said = worst
             return worst, self._stopped[worst]
         if self._said is None:

@@ -37,10 +37,9 @@ from torchft_x.launch.workers import lives_file
 from torchft_x.launch.workers.attempt import Attempt, AttemptSpec
 from torchft_x.launch.workers.warm_client import WarmParent
 from torchft_x.observe.events import EventLog
+from torchft_x.timing import TIMING
 
 _TICK = 0.1  # seconds; the longest sleep of the loop, for kernels without pidfd
-_FLUSH = 2.0  # seconds the last reports may take
-_FLUSH_STOPPED = 0.5  # the same when we were told to stop: then the lighthouse mostly was, too
 _LOOK = 0.05  # seconds between looks for the lighthouse
 
 
@@ -112,7 +111,7 @@ class BaseSupervisor:
         """A lighthouse that does not take the last report must not change how the group ends."""
         if self._reports is not None:
             try:
-                self._reports.close(_FLUSH if self._stops.first is None else _FLUSH_STOPPED)
+                self._reports.close(TIMING.flush if self._stops.first is None else TIMING.flush_stopped)
             except TorchftXError as e:
                 self._say(f"{self.config.name}: the lighthouse did not take the last report: {e}")
 

@@ -18,6 +18,7 @@ from torchft_x.launch.process.environment import TrainerSettings, package_root, 
 from torchft_x.launch.process.restarts import RestartRules
 from torchft_x.launch.workers.warm_client import WarmParent
 from torchft_x.launch.workers.warm_rules import why_never
+from torchft_x.timing import TIMING
 
 if TYPE_CHECKING:
     from torchft_x.launch.supervisor.coordination import Begun
@@ -36,12 +37,12 @@ class BaseConfig:
     """Address of a lighthouse outside the job; None: the one named in the run directory."""
     rules: RestartRules = RestartRules()
     """When to restart."""
-    grace: float = 5.0
+    grace: float = TIMING.stop_grace
     """Seconds between SIGTERM and SIGKILL when the processes are told to stop."""
-    notice: float = 10.0
+    notice: float = TIMING.notice
     """Seconds after which whoever tells this supervisor to stop kills what is left: a process that says that it saves its last step
     may take longer than `grace`."""
-    drain_grace: float = 300.0
+    drain_grace: float = TIMING.drain_grace
     """The same when the group is drained: it leaves at a step boundary, and may save a checkpoint."""
     find_timeout: float = 300.0
     """Seconds to wait for the lighthouse at the start."""
@@ -73,7 +74,7 @@ class SupervisorConfig(BaseConfig):
     """Which node of the group this is."""
     nodes: int = 1
     """Nodes of the group, each with a supervisor."""
-    number_timeout: float = 5.0
+    number_timeout: float = TIMING.number_wait
     """Seconds to wait until the lighthouse has told the number of the first life."""
     patience: float = 3600.0
     """Seconds to wait for the group's other nodes before it is given up."""
@@ -82,7 +83,7 @@ class SupervisorConfig(BaseConfig):
     memory: float = 0.0
     """Largest part of the host's memory that all groups on it may take for copies of their states, which outlive the workers; 0:
     there are none."""
-    warm_after: float = 5.0
+    warm_after: float = TIMING.warm_after
     """Seconds of a life before the process from which the next ones are forked imports what only they need; or before it is
     started, where the first life can't be forked from it."""
 

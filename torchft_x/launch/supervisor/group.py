@@ -32,15 +32,15 @@ from torchft_x.launch.supervisor.config import (
 from torchft_x.launch.supervisor.coordination import Begun, Lives, MultiNode, Place, SingleNode
 from torchft_x.launch.supervisor.locate import Found
 from torchft_x.launch.supervisor.reports import NodeReports, Reports, connector
-from torchft_x.launch.supervisor.requests import LAST_ACTS, Stop
+from torchft_x.launch.supervisor.requests import Stop
 from torchft_x.launch.workers import lives_file
 from torchft_x.launch.workers.attempt import Attempt, AttemptSpec
 from torchft_x.launch.workers.save_copies import SaveCopies
 from torchft_x.launch.workers.warm_client import WarmParent
+from torchft_x.timing import TIMING
 
 _SAVE = 600.0  # seconds in which what is held in memory is saved, when the group is given up
 _LOOK = 0.1  # seconds between two looks whether it is
-_IMPORTS = 120.0  # seconds in which the warm parent must be ready for a first life, from a slow disk as well
 _WITH_SUPERVISOR = "killed, with its supervisor"  # how the life before ended
 
 
@@ -91,7 +91,7 @@ class Supervisor(BaseSupervisor):
         while not save.has_ended():
             first = self._stops.first
             if first is not None and first.from_outside:
-                until = min(until, time.monotonic() + self.config.notice - LAST_ACTS)
+                until = min(until, time.monotonic() + self.config.notice - TIMING.last_acts)
             if time.monotonic() > until or self._stops.hurry:
                 save.kill()
             self._stops.sleep(_LOOK, save.fds())
@@ -230,10 +230,10 @@ class Supervisor(BaseSupervisor):
 
     def _before_start(self) -> None:
         """Imports that have begun are waited for: a cold life would begin with all of them."""
-        until = time.monotonic() + _IMPORTS
+        until = time.monotonic() + TIMING.warm_imports
         while self._warm.is_importing and self._stops.first is None:
             if time.monotonic() > until:
-                self._warm.give_up(f"the warm parent's imports took longer than {_IMPORTS:g} s")
+                self._warm.give_up(f"the warm parent's imports took longer than {TIMING.warm_imports:g} s")
             self._stops.sleep(until - time.monotonic(), self._warm.fds())
 
     def _spec(self, begun: Begun, folder: Path) -> AttemptSpec:

@@ -33,15 +33,13 @@ from torchft_x.launch.supervisor.config import own_package_root
 from torchft_x.launch.supervisor.requests import StopRequests
 from torchft_x.launch.workers import lives_file
 from torchft_x.observe.events import EventLog
+from torchft_x.timing import TIMING
 
 RULES = RestartRules(max_restarts=100, loop=5, longest_pause=2.0, steps=False)
 """Trainers wait for minutes, so a lighthouse that dies now and then must be back within seconds."""
-_GRACE = 15.0  # seconds between a request to stop and SIGKILL; it delivers its last words in 6 at the most
 _TICK = 0.25  # seconds; the longest sleep, for kernels without pidfd
-_PORT_WAIT = 1.0  # seconds; the server of a keeper that was killed dies a moment after it
 _VERDICTS = (0, 1)  # exit codes that end the job
 _STANDS_BY = 75  # of a child that has lost the lease (rpc.lighthouse.main)
-_STAND_BY_PAUSE = 0.5  # seconds
 _USAGE = 2  # the same arguments would get the same answer; later it can only be the port, or a file
 _BIND = "--bind"
 _ANY_PORT = "[::]:29510"  # the server's default
@@ -109,7 +107,7 @@ class LighthouseSupervisor:
             self._first = False
             if code == _STANDS_BY:
                 self._attempt += 1
-                self._stops.wait(lambda: False, _STAND_BY_PAUSE)
+                self._stops.wait(lambda: False, TIMING.stand_by_pause)
                 if self._stops.first is not None:
                     return 0
                 continue
@@ -150,7 +148,7 @@ class LighthouseSupervisor:
                     child.returncode = ended  # Popen must not wait for a pid we have collected
                     return ended
                 if self._stops.first is not None and deadline is None:
-                    deadline = time.monotonic() + _GRACE
+                    deadline = time.monotonic() + TIMING.lighthouse_grace
                     process_tree.send([child.pid], signal.SIGTERM)
                 if deadline is not None and (self._stops.hurry or time.monotonic() > deadline):
                     process_tree.send([child.pid], signal.SIGKILL)
@@ -235,7 +233,7 @@ def hold_port(argv: list[str]) -> tuple[list[str], socket.socket | None]:
         return argv, None
     held = socket.socket(family, socket.SOCK_STREAM)
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    deadline = time.monotonic() + _PORT_WAIT
+    deadline = time.monotonic() + TIMING.port_wait
     while True:
         try:
             held.bind((host, bind.port))

@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from torchft_x.launch.process import process_tree
+from torchft_x.timing import TIMING
 
-LAST_ACTS = 2.0
-"""Seconds in which a supervisor kills what is left, sends its last report and ends."""
 _IDLE = 60.0  # seconds; the longest sleep while nothing runs
 
 
@@ -32,7 +31,7 @@ class Stop:
 def grace_is_over(waited: float, grace: float, notice: float, *, saves: bool) -> bool:
     """Whether processes that were told to end `waited` seconds ago must be ended now. `notice`: seconds after which whoever told us
     kills what is left, this process as well. A process that says that it saves its last step gets as much of them as there is."""
-    return waited > (max(grace, notice - LAST_ACTS) if saves else grace)
+    return waited > (max(grace, notice - TIMING.last_acts) if saves else grace)
 
 
 class StopRequests:

@@ -22,6 +22,7 @@ from torchft_x.launch.supervisor.config import BaseConfig, own_package_root
 from torchft_x.launch.supervisor.coordination import Begun, Lives, SingleNode
 from torchft_x.launch.supervisor.reports import Reports, connector
 from torchft_x.launch.workers.attempt import AttemptSpec
+from torchft_x.timing import TIMING
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +31,7 @@ class SidecarConfig(BaseConfig):
 
     sidecar: str
     """Its name in the job; two of one name are ended together."""
-    patience: float = 600.0
+    patience: float = TIMING.sidecar_patience
     """Seconds without a lighthouse after which the job counts as over."""
 
     def __post_init__(self) -> None:

@@ -25,6 +25,7 @@ from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options, limits
 from torchft_x.rpc.transport.grpc_errors import error_of
 from torchft_x.rpc.transport.token import check_token, metadata
+from torchft_x.timing import TIMING
 
 log = logging.getLogger(__name__)
 
@@ -193,7 +194,7 @@ class GroupClient:
         said = (*metadata(self._token), (grpc_options.TIMEOUT_KEY, f"{timeout:.3f}"))
         while True:
             try:
-                return bytes(method(message.SerializeToString(), timeout=timeout + pause_clock.LATE, metadata=said))
+                return bytes(method(message.SerializeToString(), timeout=timeout + TIMING.late_answer, metadata=said))
             except grpc.RpcError as e:
                 if pause_clock.KEY not in dict(e.trailing_metadata() or ()):  # else a group pauses, and is waited for
                     raise error_of(e, self._what) from None

@@ -11,7 +11,6 @@ from typing import Any
 
 KEY = "torchft-x-paused"
 """Trailing metadata of a Quorum call that ended at its deadline while somebody pauses: ask again."""
-LATE = 1.0
 _LOOK = 1.0  # seconds; a pause may end earlier than announced
 
 

@@ -30,13 +30,10 @@ from torchft_x.rpc.transport import file_limits, grpc_options, loop
 from torchft_x.rpc.transport.notifier import Notifier
 from torchft_x.rpc.transport.resolve import find_lighthouses, moved_to
 from torchft_x.rpc.transport.token import TokenCheck, check_token
+from torchft_x.timing import TIMING
 
 log = logging.getLogger(__name__)
 
-LEAVE_TIMEOUT = 1.0
-"""Seconds a shutdown waits until the lighthouse has read our leave."""
-GIVE_UP_TIMEOUT = 5.0
-"""Seconds the loop has to take a call back after its deadline; it only takes longer if the process is starved."""
 
 OnRevoked = Callable[[int, tuple[str, ...], str, bool], None]
 """Called with (quorum id, lost replica ids, reason, whether they have left in good order): release that quorum's
@@ -145,13 +142,13 @@ class GroupServer:
         lingers = "" if early or supervised else liveness_socket.begin(self.address())
 
         async def stop() -> None:
-            await self.shell.close(LEAVE_TIMEOUT, early=early, lingers=lingers)
+            await self.shell.close(TIMING.leave, early=early, lingers=lingers)
             await self._server.stop(None)
             for notifier, _, _ in self._notifiers:
                 notifier.close()
 
         try:
-            loop.call(stop(), LEAVE_TIMEOUT + 5.0, "shutting the group server down")
+            loop.call(stop(), TIMING.leave + 5.0, "shutting the group server down")
         except DeadlineError as e:
             log.warning("%s", e)
 
@@ -263,9 +260,9 @@ class GroupServer:
         self.shell.delay.wait(waiter, timeout, time.monotonic)
         if not waiter.done():
             loop.post(give_up)
-            concurrent.futures.wait([waiter], GIVE_UP_TIMEOUT)
+            concurrent.futures.wait([waiter], TIMING.late_loop)
         if not waiter.done():
-            raise DeadlineError(f"The group server's own loop did not react for {GIVE_UP_TIMEOUT:g} s.")
+            raise DeadlineError(f"The group server's own loop did not react for {TIMING.late_loop:g} s.")
         return waiter.result()  # also an answer that came at the last moment
 
     def _push(self, push: Push) -> None:

@@ -31,6 +31,7 @@ from torchft_x.rpc.lighthouse.server import LighthouseShell
 from torchft_x.rpc.lighthouse.services.groups_file import GroupsFile
 from torchft_x.rpc.transport import grpc_options, loop
 from torchft_x.rpc.transport.token import check_token
+from torchft_x.timing import TIMING
 
 log = logging.getLogger("torchft_x.lighthouse")  # not __name__: that is __main__ under `python -m`
 
@@ -38,8 +39,6 @@ STANDS_BY = DESERTED
 """Exit code: it has lost the lease, or given it back; its next life is a standby."""
 DEFECT = 70
 """Exit code: EX_SOFTWARE. Whoever keeps the lighthouse running starts it again."""
-FLUSH = 1.0
-"""Seconds the last words to the supervisors may take."""
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -242,7 +241,7 @@ def _serve(settings: Settings) -> int:
         code = verdicts[0] if verdicts else None
     finally:
         loop.call(shown.close(), 5.0, "stopping the page")
-        loop.call(shell.stop(flush=FLUSH), FLUSH + 5.0, "stopping the lighthouse")
+        loop.call(shell.stop(flush=TIMING.lighthouse_flush), TIMING.lighthouse_flush + 5.0, "stopping the lighthouse")
         events.close()
         if lease is not None:
             lease.end(None if code == DESERTED else code)

@@ -41,13 +41,12 @@ from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import file_limits, grpc_options, limits
 from torchft_x.rpc.transport.streams.stream import Stream, answering
 from torchft_x.rpc.transport.token import TokenCheck, check_token
+from torchft_x.timing import TIMING
 
 log = logging.getLogger(__name__)
 
 MAX_STREAMS = 4 * limits.MAX_MEMBERS
 """Open sessions and supervisors together; beyond it new ones are refused."""
-HELLO_TIMEOUT = 10.0
-"""Seconds until a new stream must have said hello."""
 
 _PONG = pb.Down(pong=pb.Ping()).SerializeToString()
 
@@ -331,7 +330,7 @@ class LighthouseShell:
             refuse(f"The lighthouse serves {MAX_STREAMS} streams already.")
         self._open_streams += 1
         impatience = asyncio.get_running_loop().call_later(
-            HELLO_TIMEOUT, lambda: None if greeted() else refuse(f"No hello came within {HELLO_TIMEOUT:g} s.")
+            TIMING.hello, lambda: None if greeted() else refuse(f"No hello came within {TIMING.hello:g} s.")
         )
         try:
             await stream.serve(lambda data: on_message(data) if self.serves() else None)

@@ -20,6 +20,7 @@ from torchft_x.rpc.transport.notifier import Notifier
 from torchft_x.rpc.transport.resolve import moved_to
 from torchft_x.rpc.transport.streams.session import Keepalive, ReconnectingStream, StreamCallbacks, rhythm
 from torchft_x.rpc.transport.token import check_token, metadata
+from torchft_x.timing import TIMING
 
 log = logging.getLogger(__name__)
 
@@ -178,7 +179,7 @@ class SupervisorClient:
         since = self._uplink.away_since
         return 0.0 if since is None else time.monotonic() - since
 
-    def close(self, flush: float = 2.0) -> None:
+    def close(self, flush: float = TIMING.flush) -> None:
         """End the stream; wait up to `flush` seconds until the lighthouse has taken every report."""
 
         loop.call(self.finish(flush), flush + 5.0, "closing the line to the lighthouse")

@@ -161,8 +161,8 @@ def check_version(theirs: int, who: str) -> None:
 
 
 TIMEOUT_KEY = "torchft-x-timeout"
-"""Metadata of our own clients' calls: seconds after which to answer that nothing came. gRPC's deadline is `LATE` later, so
-that the answer arrives on a busy machine, too: it says what is missing, and whether to ask again."""
+"""Metadata of our own clients' calls: seconds after which to answer that nothing came. gRPC's deadline is later
+(`TIMING.late_answer`), so that the answer arrives on a busy machine, too: it says what is missing, and whether to ask again."""
 
 
 def time_left(context: Any) -> float | None:

@@ -10,9 +10,10 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from torchft_x.core.training.save_duty import WATCH, SaveDuty, SaveFailures
+from torchft_x.core.training.save_duty import SaveDuty, SaveFailures
 from torchft_x.durations import Seconds, seconds
 from torchft_x.errors import ConfigError, TorchftXError, TransferError, UnsavedError
+from torchft_x.timing import TIMING
 from torchft_x.train.checkpoint import parts as of_parts
 from torchft_x.train.checkpoint.claiming import Claiming
 from torchft_x.train.checkpoint.in_memory import InMemory, name_of
@@ -262,7 +263,7 @@ class Checkpoint:
 
     def _may_write(self) -> None:
         if self._claiming is not None:
-            self._claiming.wait(2 * WATCH + self._timeout)
+            self._claiming.wait(2 * TIMING.claim_watch + self._timeout)
 
     def _told_saved(self, shard: Shard, took: float) -> None:
         self._failures.worked()

@@ -5,15 +5,16 @@ from __future__ import annotations
 import threading
 import time
 
-from torchft_x.core.training.save_duty import BEAT, Claim, Entry
+from torchft_x.core.training.save_duty import Claim, Entry
 from torchft_x.errors import TransferError
+from torchft_x.timing import TIMING
 from torchft_x.transfer.durable.claim import read_claim, write_claim
 from torchft_x.transfer.durable.sealed import TornError
 from torchft_x.transfer.durable.store import DeniedError, Store
 
 
 class Claiming:
-    """A thread that looks at the URL every `BEAT` seconds while this group is the one that saves."""
+    """A thread that looks at the URL every `TIMING.claim_beat` seconds while this group is the one that saves."""
 
     def __init__(self, store: Store, job: str) -> None:
         self._store = store
@@ -72,7 +73,7 @@ class Claiming:
             if self.refused:
                 return
             with self._changed:
-                self._changed.wait_for(lambda: self._closed, BEAT)
+                self._changed.wait_for(lambda: self._closed, TIMING.claim_beat)
 
     def _look(self) -> None:
         entry = self._read()

@@ -8,9 +8,8 @@ from torchft_x.comm.votes.all_min import AllMin
 from torchft_x.core import cross_group_vote
 from torchft_x.core.heal import Plan
 from torchft_x.core.types import group_number
+from torchft_x.timing import TIMING
 from torchft_x.train.setup.options import Options
-
-_CONNECT_LIMIT = 10.0  # seconds the vote's connections may take: the members have just met in the process group
 
 
 class PeerLinks:
@@ -26,7 +25,7 @@ class PeerLinks:
         o = self._options
         place = f"{plan.store_address}/torchft_x/{plan.config_id}/{o.group_rank}"
         group = group_number(replica_id)
-        limit = min(o.timeout, _CONNECT_LIMIT)
+        limit = min(o.timeout, TIMING.connect)
         if not votes:
             self.all_min.shutdown()
         else:  # said before the process group connects, so that everybody's place is known when it has

@@ -22,13 +22,13 @@ import sys
 import threading
 from collections.abc import Callable
 
+from torchft_x.timing import TIMING
 from torchft_x.train.introspection.hang import hang
 
 logger = logging.getLogger(__name__)
 
 STACKS, RECORDER, HANG = b"stacks", b"recorder", b"hang"
 _WORD = 32  # bytes of a question
-_PATIENCE = 2.0  # seconds for a question to come, and for an answer to be taken
 _END = 10.0  # seconds in which the answer in hand ends; one takes some ten milliseconds
 _LENGTH = struct.Struct("<Q")
 
@@ -48,7 +48,7 @@ class QueryServer:
         started = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(started,), name="torchft_x-answers", daemon=True)
         self._thread.start()
-        started.wait(_PATIENCE)
+        started.wait(TIMING.dump_answer)
 
     def close(self) -> None:
         """Nobody is answered any more. Returns when the thread has ended."""
@@ -77,7 +77,7 @@ class QueryServer:
         self._listener.close()
 
     def _serve(self, connection: socket.socket) -> None:
-        connection.settimeout(_PATIENCE)
+        connection.settimeout(TIMING.dump_answer)
         word = b""
         while not word.endswith(b"\n") and len(word) < _WORD:
             more = connection.recv(_WORD)

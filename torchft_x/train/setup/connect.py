@@ -33,6 +33,7 @@ from torchft_x.errors import DeadlineError, TorchftXError, UnreachableError
 from torchft_x.net import Address, any_host
 from torchft_x.rpc.group.client import GroupClient, LocalGroupClient
 from torchft_x.rpc.group.server import GroupServer
+from torchft_x.timing import TIMING
 from torchft_x.train.setup.options import Options
 
 logger = logging.getLogger(__name__)
@@ -40,7 +41,6 @@ logger = logging.getLogger(__name__)
 _POLL = 0.01  # seconds; a blocking get would hold up every user of the client and print C++ stack traces at its end
 _made: Counter[tuple[str, str, int]] = Counter()  # Managers made here, by (store, group, rank)
 _made_lock = threading.Lock()
-_LEAVE_WAIT = 5.0  # seconds rank 0 keeps the group server up for ranks that still read their last vote
 
 
 class LighthouseLink(Protocol):
@@ -142,7 +142,7 @@ class GroupConnection:
 
     def _wait_for_ranks(self, store: dist.Store) -> None:
         keys = [f"{self.keys}/left/{r}" for r in range(1, self.options.group_world_size)]
-        deadline = time.monotonic() + _LEAVE_WAIT
+        deadline = time.monotonic() + TIMING.leave_wait
         while not store.check(keys) and time.monotonic() < deadline:
             time.sleep(_POLL)
 

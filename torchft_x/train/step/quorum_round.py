@@ -21,11 +21,11 @@ from torchft_x.core.messages.group import Ask
 from torchft_x.core.types import Computed, JoinReason, Part, Quorum, State, group_of
 from torchft_x.errors import DeadlineError, StepError
 from torchft_x.rpc.codec.ranks import QuorumReply
+from torchft_x.timing import TIMING
 from torchft_x.train.context.context import RankContext
 from torchft_x.train.heal.state_exchange import StateExchange
 
 _SOON = 0.001  # seconds in which rank 0 usually says how the step begins; else a thread waits, beside the forward pass
-_PATIENCE = 5.0  # seconds over the quorum's and the heal's own deadlines until we stop waiting for their thread
 Wait = Callable[[float], QuorumReply]
 """Waits so many seconds for an answer that is on its way."""
 _SET = threading.Event()  # of a round in which nothing has to be waited for: most are, and an Event costs some
@@ -122,19 +122,19 @@ class QuorumRound:
         waits = self._context.waits
         waits.wait(time.monotonic())
         try:
-            return event.wait(self._limit + self._context.options.timeout + _PATIENCE)
+            return event.wait(self._limit + self._context.options.timeout + TIMING.late_round)
         finally:
             waits.work(time.monotonic())
 
     def wait_idle(self) -> None:
         """Its thread must have ended before the next quorum asks. Raises `StepError`."""
-        if not self.done.wait(self._limit + 2 * self._context.options.timeout + _PATIENCE):
+        if not self.done.wait(self._limit + 2 * self._context.options.timeout + TIMING.late_round):
             raise StepError("the last quorum's thread does not come back (its snapshot or fetch hangs); stopping.")
 
     def wait_done(self) -> None:
         """Wait for the fetch (its own deadline is the timeout), then load what came (asynchronous heal)."""
         c = self._context
-        if not self.done.wait(2 * c.options.timeout + _PATIENCE):
+        if not self.done.wait(2 * c.options.timeout + TIMING.late_round):
             late = DeadlineError(f"the state has not come within {2 * c.options.timeout:g} s.")
             c.failures.heal_failed(late, torn=self._in_place)
             return

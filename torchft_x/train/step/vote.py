@@ -21,6 +21,7 @@ from torchft_x.core.types import State
 from torchft_x.errors import CollectiveError, DeadlineError
 from torchft_x.rpc.codec.ranks import VoteReply
 from torchft_x.rpc.group.client import GroupClient
+from torchft_x.timing import TIMING
 from torchft_x.train.context.context import RankContext
 from torchft_x.train.step.quorum_round import QuorumRound
 
@@ -34,8 +35,6 @@ WHOLE_BYTES = 1 << 20
 _MASK = (1 << 64) - 1
 _PRIME = 0x9E3779B97F4A7C15  # spreads what is folded in over all 64 bits
 _WORDS = BLOCK_BYTES // 8
-
-_MARGIN = 1.0  # seconds over rank 0's own deadlines that another rank waits for it
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ class StepVote:
         mine = RankVote(vote.quorum_id, vote.step, vote.ok, broken, digest, size, copies=copies)
         try:
             if c.connection.spoke is not None:
-                return self._send_to_rank0(c.connection.spoke, mine, 2 * limit + _MARGIN, meanwhile)
+                return self._send_to_rank0(c.connection.spoke, mine, 2 * limit + TIMING.late_vote, meanwhile)
             if c.connection.hub is None:
                 reply = self._vote_for_group({0: mine}, vote, limit, meanwhile)
                 self._say_copies([mine], mine, reply)

@@ -7,8 +7,9 @@ import threading
 import pytest
 
 from tests.util import scaled, wait_for
-from torchft_x.core.restart.lease import MARGIN, RENEW_EVERY, TTL, LeaseEntry
+from torchft_x.core.restart.lease import LeaseEntry
 from torchft_x.rpc.lighthouse.failover.lease import Lease, LeaseLostError
+from torchft_x.timing import TIMING
 
 
 class Cell:
@@ -85,7 +86,7 @@ def test_the_first_one_holds_it_and_the_second_watches(bench: Bench) -> None:
 def test_a_holder_that_says_nothing_any_more_is_followed(bench: Bench) -> None:
     first, second = bench.held(), bench.lease("b")
     assert second.acquire(bench.wait) == LeaseEntry(2, 0, "b")
-    assert TTL + MARGIN < bench.now < TTL + MARGIN + 1.0
+    assert TIMING.failover_ttl + TIMING.failover_margin < bench.now < TIMING.failover_ttl + TIMING.failover_margin + 1.0
     with pytest.raises(LeaseLostError):
         first.confirm()
     assert len(bench.lost) == 1
@@ -142,9 +143,9 @@ def test_while_the_register_hangs_the_lease_ends_by_the_holders_clock(bench: Ben
     lease = bench.held()
     bench.cell.open.clear()
     lease.start()  # its thread hangs in the first renewal
-    bench.now = TTL - 0.01
+    bench.now = TIMING.failover_ttl - 0.01
     assert lease.holds()
-    bench.now = TTL
+    bench.now = TIMING.failover_ttl
     assert not lease.holds()
     assert len(bench.lost) == 1
     bench.cell.open.set()
@@ -153,7 +154,7 @@ def test_while_the_register_hangs_the_lease_ends_by_the_holders_clock(bench: Ben
 def test_the_thread_renews_until_it_is_given_back(bench: Bench) -> None:
     lease = bench.held()
     lease.start()
-    wait_for(lambda: bench.cell.swaps >= 3, 5 * RENEW_EVERY)
+    wait_for(lambda: bench.cell.swaps >= 3, 5 * TIMING.failover_renew)
     lease.end()
     assert bench.cell.entry.owner == ""
     assert not bench.lost
@@ -163,7 +164,7 @@ def test_the_thread_notices_that_another_one_has_it(bench: Bench) -> None:
     lease = bench.held()
     lease.start()
     bench.cell.entry = LeaseEntry(2, 0, "b")
-    wait_for(lambda: bench.lost, 5 * RENEW_EVERY)
+    wait_for(lambda: bench.lost, 5 * TIMING.failover_renew)
     assert not lease.holds()
     assert len(bench.lost) == 1
 

@@ -27,10 +27,8 @@ from torchft_x.launch.slurm.controller import Controller
 from torchft_x.launch.slurm.watch.errands import Errands, Speaker
 from torchft_x.net import Address, parse_address
 from torchft_x.rpc.status_query import lighthouse_status
+from torchft_x.timing import TIMING
 
-EACH = 1.0
-"""Seconds between two questions to Slurm, at the least."""
-_ANSWER = 1.5  # seconds for the lighthouse to answer
 _PATIENCE = 10.0  # seconds for a command of Slurm's
 
 
@@ -82,7 +80,7 @@ class Watcher:
                 self._speaker.trouble("manifest", str(e))
             except TorchftXError as e:
                 self._speaker.trouble("slurm", str(e))
-            time.sleep(max(0.05, EACH - (time.monotonic() - began)))
+            time.sleep(max(0.05, TIMING.watch_each - (time.monotonic() - began)))
 
     def _look(self) -> bool:
         """Ask, decide, act; False: the job is over."""
@@ -95,14 +93,14 @@ class Watcher:
         nodes: dict[str, str] = {}
         if self._rules.wants_nodes(manifest, rows):
             nodes = self._controller.node_states()
-            time.sleep(EACH)  # that was another question
+            time.sleep(TIMING.watch_each)  # that was another question
         heard = self._heard(manifest) if manifest.own_lighthouse else None
         for action in self._rules.look(manifest, rows, heard, nodes, time.monotonic()):
             if isinstance(action, a.Over):
                 return False
             self._errands.run(action, manifest)
             if isinstance(action, a.Reschedule):
-                time.sleep(EACH)  # as above: it is the last one
+                time.sleep(TIMING.watch_each)  # as above: it is the last one
         self._remember()
         return True
 
@@ -155,7 +153,7 @@ def ask(manifest: Manifest) -> a.Heard:
     for address in lighthouses(Path(manifest.run_dir)):
         try:
             token = env.read_token_file(manifest.token_file, manifest.token_file)
-            return a.heard_from(lighthouse_status(address, token, _ANSWER))
+            return a.heard_from(lighthouse_status(address, token, TIMING.watch_answer))
         except (TorchftXError, ValueError) as e:
             why = str(e)
     raise UnreachableError(why)

@@ -11,12 +11,11 @@ import threading
 import time
 from collections.abc import Callable
 
-from torchft_x.core.restart.lease import RENEW_EVERY, TTL, LeaseEntry, LeaseRule, Register
+from torchft_x.core.restart.lease import LeaseEntry, LeaseRule, Register
+from torchft_x.timing import TIMING
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY = 0.25
-"""Seconds between two looks of a standby at the register."""
 _AGAIN = 0.1  # seconds until a swap that failed for an unknown reason is tried again
 _SAY_AFTER = 3.0  # seconds without an answer of the register until a person is told
 
@@ -83,7 +82,7 @@ class Lease:
             elif self._clock() - silent_since > _SAY_AFTER:
                 on_silence(self._why)
                 silent_since = self._clock()
-            if wait(LOOK_EVERY):
+            if wait(TIMING.failover_look):
                 return None
 
     def _try(self) -> LeaseEntry | None:
@@ -173,10 +172,10 @@ class Lease:
                 time.sleep(_AGAIN)
 
     def _not_renewed(self) -> str:
-        return f"the lease in {self._register} could not be renewed for {TTL:g} s ({self._why})"
+        return f"the lease in {self._register} could not be renewed for {TIMING.failover_ttl:g} s ({self._why})"
 
     def _renew(self) -> None:
-        while not self._ended.wait(RENEW_EVERY):
+        while not self._ended.wait(TIMING.failover_renew):
             with self._lock:
                 why = "" if self._ended.is_set() else self._swap()
             if why:

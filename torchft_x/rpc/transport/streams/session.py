@@ -28,12 +28,10 @@ from torchft_x.rpc.transport import grpc_options, limits
 from torchft_x.rpc.transport.grpc_errors import error_from, error_of
 from torchft_x.rpc.transport.streams.outbox import Outbox
 from torchft_x.rpc.transport.token import Metadata
+from torchft_x.timing import TIMING
 
 log = logging.getLogger(__name__)
 
-WELCOME_TIMEOUT = 5.0
-"""Seconds from the first byte of a connect to the welcome."""
-_SEEK_TIMEOUT = 2.0  # seconds
 MISSED_PINGS = 5
 """So many pings in a row, at the least, without a word from the other side: the stream is broken, whatever TCP says."""
 LOOKS = 3
@@ -164,7 +162,7 @@ class ReconnectingStream:
     # --- the keeper ----------------------------------------------------------------------------------------------------
 
     async def _keep(self) -> None:
-        pause = lighthouse_choice.FIRST_PAUSE
+        pause = TIMING.reconnect_first
         while not self._closing:
             try:
                 await self._session()
@@ -197,7 +195,7 @@ class ReconnectingStream:
         if self._seek is None:
             return
         try:
-            found = tuple(await asyncio.wait_for(asyncio.to_thread(self._seek), _SEEK_TIMEOUT))
+            found = tuple(await asyncio.wait_for(asyncio.to_thread(self._seek), TIMING.seek))
         except asyncio.TimeoutError:
             return
         if found and found != self.addresses:
@@ -232,7 +230,7 @@ class ReconnectingStream:
             for data in self._callbacks.hello():
                 await call.write(data)
             try:
-                first = await asyncio.wait_for(call.read(), WELCOME_TIMEOUT)
+                first = await asyncio.wait_for(call.read(), TIMING.welcome)
             except asyncio.TimeoutError:
                 raise UnreachableError(f"The {what} took the connection but did not answer our hello.") from None
             if first is grpc.aio.EOF:

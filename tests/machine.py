@@ -1,0 +1,70 @@
+"""How fast this machine is. Tests of processes stretch their deadlines and the clocks of torchft_x by it.
+
+What is measured is the start of a Python process that imports torch, on the machine as it is, with what else runs on it. No
+module of `torchft_x` that reads its times may be imported before: `torchft_x.timing` reads the scale once.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from torchft_x import env
+
+ROOT = Path(__file__).parent.parent
+UNTIMED = ("tests/unit", "tests/torch", "tests/core", "tests/sim", "tests/scenario/test_simulated.py")
+"""Folders whose tests have a virtual clock or none: they always run at scale 1."""
+USUAL = 2.0
+"""Seconds that the import takes on a machine of scale 1, at most."""
+SLOWEST = 6.0
+"""Scale up to which times still mean something."""
+
+
+def set_scale(config: pytest.Config) -> None:
+    """Set TORCHFT_X_TIME_SCALE for this process and its children: 1 for untimed tests, else as given, else measured."""
+    assert "torchft_x.timing" not in sys.modules, "the scale must be set before torchft_x.timing is imported"
+    if not needs_measure(config):
+        os.environ[env.TIME_SCALE] = "1"
+    elif env.read(env.TIME_SCALE) is None:
+        os.environ[env.TIME_SCALE] = f"{scale_for(min(_import_seconds(), _import_seconds())):g}"
+
+
+def needs_measure(config: pytest.Config) -> bool:
+    """Return whether all tests of the session may be scaled: none of its paths is, or contains, an untimed one.
+
+    A session of both kinds runs at scale 1, so that on a slow machine its tests of processes may fail by chance.
+    """
+    asked = config.known_args_namespace
+    paths = [_absolute(arg.split("::")[0]) for arg in asked.file_or_dir or config.getini("testpaths")]
+    ignored = [_absolute(path) for path in asked.ignore or ()]
+    untimed = [ROOT / name for name in UNTIMED if not any((ROOT / name).is_relative_to(path) for path in ignored)]
+    return not any(path.is_relative_to(u) or u.is_relative_to(path) for path in paths for u in untimed if u.exists())
+
+
+def scale_for(seconds: float) -> float:
+    """Return the scale of a machine on which the import takes so long. Ends the session if that is too slow for any."""
+    scale = max(1.0, math.ceil(4 * seconds / USUAL) / 4)
+    if scale > SLOWEST:
+        pytest.exit(
+            f"This machine is too slow for tests of processes: it took {seconds:.1f} s to import torch, and more than "
+            f"{USUAL * SLOWEST:g} s leave no time that means anything. Run them when it has less to do, or give a scale: "
+            f"{env.TIME_SCALE}={scale:g}",
+            returncode=pytest.ExitCode.USAGE_ERROR,
+        )
+    return scale
+
+
+def _absolute(path: str) -> Path:
+    return Path(path).absolute()
+
+
+def _import_seconds() -> float:
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-c", "import torch"], check=True)
+    return time.monotonic() - began
