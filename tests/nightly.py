@@ -67,7 +67,6 @@ NIGHTLY: Mapping[str, str] = {
     "tests/e2e/test_slurm_ft.py::test_groups_of_different_sizes_are_arrays_of_their_own_and_train_together": "tests/launch/slurm, test_a_group_over_two_nodes",
     "tests/kubernetes/faults/test_job.py::test_a_killed_and_an_evicted_pod_come_back_alone": "tests/kubernetes/test_scheduler.py and test_elastic.py",
     "tests/kubernetes/test_elastic.py::test_evicted_and_tainted_the_others_drop_nothing_and_the_logs_tell_it": "test_scaled_up_and_down, and test_cluster.py",
-    "tests/kubernetes/test_jobset.py::test_a_job_of_sets_ends_well": "test_made_made_again_held_and_cancelled_whole",
     "tests/launch/workers/test_warm_client.py::test_all_lives_are_warm[1]": "[2]",
     "tests/launch/workers/test_warm_client.py::test_the_workers_meet_in_the_store_of_their_life[1]": "[2]",
     "tests/sim/test_explore.py::test_any_one_fault": "test_one_fault_of_a_kind",

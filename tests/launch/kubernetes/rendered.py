@@ -25,12 +25,11 @@ def rendered() -> dict[str, str]:
         "lighthouse": lighthouse_app(name="lighthouse", token_file="/run/token/token", min_replicas=1, **image),
     }
 
-    def text(app: AppDef, **cfg: str) -> str:
-        wishes = options.wishes(options.run_opts().resolve(cfg))
+    def text(app: AppDef) -> str:
+        wishes = options.wishes(options.run_opts().resolve({}))
         return as_yaml(request(app, "1a2b3c4d", wishes, "nvidia.com/gpu"))
 
-    found = {name: text(app) for name, app in apps.items()}
-    return {**found, "hsdp-jobset": text(apps["hsdp"], backend="jobset", queue="team")}
+    return {name: text(app) for name, app in apps.items()}
 
 
 def main() -> None:

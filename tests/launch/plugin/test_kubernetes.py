@@ -47,16 +47,6 @@ def test_a_dry_run_needs_no_cluster(line: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", BOTH)
-def test_groups_as_jobsets_are_shown_without_a_cluster(line: str, tmp_path: Path) -> None:
-    out = say(line, *_RUN, "-cfg", "backend=jobset,queue=team", "--dryrun", *_JOB, home=tmp_path)
-    objects = list(yaml.safe_load_all(out[out.index("apiVersion:") :]))
-    assert [o["kind"] for o in objects][-2:] == ["JobSet", "JobSet"]
-    assert objects[-1]["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
-    said = say(line, *_RUN, "-cfg", "backend=volcano", "--dryrun", *_JOB, home=tmp_path, code=2)
-    assert "-cfg backend=volcano: it must be job or jobset" in said
-
-
-@pytest.mark.parametrize("line", BOTH)
 def test_a_job_of_another_context_is_found_by_its_handle(line: str, tmp_path: Path) -> None:
     (tmp_path / ".kube").mkdir()
     config = tmp_path / ".kube/config"
