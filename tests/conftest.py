@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.golden import Golden
 from tests.matrix.places import Workshop
 from tests.nightly import replaced_by
 from tests.util import scaled
@@ -32,6 +33,15 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 # An example that takes long says something about what else the machine does.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rewrite", action="store_true", help="write the golden files; read the diff then")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    return Golden(bool(request.config.getoption("--rewrite")))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
