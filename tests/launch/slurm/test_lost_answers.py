@@ -91,13 +91,6 @@ def test_half_a_job_is_taken_back(cluster: Cluster, tmp_path: Path) -> None:
     assert store.read(tmp_path / "run").cancelled
 
 
-def test_what_slurm_would_not_take_is_never_begun(cluster: Cluster, tmp_path: Path) -> None:
-    cluster.command("sbatch", "cat > /dev/null; echo 'allocation failure: Invalid account' >&2; exit 1")
-    with pytest.raises(ConfigError, match=r"would not take the role lighthouse: .*Invalid account"):
-        launch(request(tmp_path), Controller())
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize(
     ("cfg", "said"),
     [
@@ -174,14 +167,6 @@ def test_a_submission_that_was_interrupted_is_found_and_cancelled(cluster: Clust
     assert cluster.cancelled == ["3_0", "4_0", "4_1"]
     with pytest.raises(ConfigError, match="has ended"):
         commands.scale(run_dir, 3, Controller())
-
-
-def test_no_slurm_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert "#SBATCH --array=0-1" in str(request(tmp_path))  # as --dryrun has it
-    with pytest.raises(SlurmError, match="Slurm's sinfo is not on this machine's PATH"):
-        launch(request(tmp_path), Controller())
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_lighthouse_that_was_told_to_end_has_given_no_outcome(cluster: Cluster, tmp_path: Path) -> None:
