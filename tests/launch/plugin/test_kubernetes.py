@@ -82,7 +82,8 @@ def test_without_a_cluster_there_is_a_sentence(line: str, tmp_path: Path) -> Non
 
 
 def test_an_option_it_does_not_have_and_a_cluster_that_is_away(tmp_path: Path) -> None:
-    assert "did you mean queue?" in say("this", *_RUN, "-cfg", "queu=x", "--dryrun", *_JOB, home=tmp_path, code=2)
+    said = say("this", *_RUN, "-cfg", "backend=jobset", "--dryrun", *_JOB, home=tmp_path, code=2)
+    assert "-cfg backend=...: the scheduler kubernetes_ft has no such option" in said
     (tmp_path / ".kube").mkdir()
     nowhere = {
         "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}],
