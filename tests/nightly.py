@@ -66,7 +66,7 @@ NIGHTLY: Mapping[str, str] = {
     "tests/e2e/test_slurm_faults.py::test_a_job_goes_through_its_time_limit_and_ends_by_itself": "tests/core/slurm, tests/launch/slurm",
     "tests/e2e/test_slurm_ft.py::test_groups_of_different_sizes_are_arrays_of_their_own_and_train_together": "tests/launch/slurm, test_a_group_over_two_nodes",
     "tests/kubernetes/faults/test_job.py::test_a_killed_and_an_evicted_pod_come_back_alone": "tests/kubernetes/test_scheduler.py and test_elastic.py",
-    "tests/kubernetes/test_elastic.py::test_evicted_and_tainted_the_others_drop_nothing_and_the_logs_tell_it": "test_scaled_up_and_down, and test_cluster.py",
+    "tests/kubernetes/test_elastic.py::test_evicted_and_tainted_the_others_drop_nothing_and_the_logs_tell_it": "test_scaled_up_and_down, test_cluster.py and tests/launch/kubernetes/test_remote.py",
     "tests/launch/workers/test_warm_client.py::test_all_lives_are_warm[1]": "[2]",
     "tests/launch/workers/test_warm_client.py::test_the_workers_meet_in_the_store_of_their_life[1]": "[2]",
     "tests/sim/test_explore.py::test_any_one_fault": "test_one_fault_of_a_kind",

@@ -56,7 +56,7 @@ class Shell:
 
     def become_guest(self) -> None:
         """Who may nothing."""
-        self.kubeconfig = self.here(self.space.cluster.kubeconfig_of("guest", ""))
+        self.kubeconfig = self.here(self.space.cluster.guest_kubeconfig())
 
     def allow_guest(self, rules: int = 99) -> None:
         """Bind what docs/kubernetes.md says is enough, or its first rules, to the guest."""
