@@ -80,7 +80,7 @@ def test_a_lighthouse_alone_keeps_its_component() -> None:
         ({"env": {"TORCHFT_X_TOKEN": "secret"}}, "--token_file"),
         ({"command": ["python", "--", "train.py", ":"]}, "argument ':'"),
         ({"groups": 1, "lighthouses": 2}, "--lighthouses is 2"),
-        ({"command": ["python", "--", "nowhere.py"], "cfg": {"job_dir": "/tmp"}}, "nowhere.py does not exist"),
+        ({"command": ["python", "--", "nowhere.py"], "cfg": {"job_dir": "/tmp"}}, "exist in job_dir /tmp"),
     ],
 )
 def test_mistakes_are_one_sentence(options: dict[str, Any], named: str) -> None:

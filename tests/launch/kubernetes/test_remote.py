@@ -62,10 +62,10 @@ def test_an_order_carries_the_token_of_the_secret_beside_the_api_server_s(kubeco
     def answer(asked: Asked) -> tuple[int, Any]:
         if asked.path.endswith("/secrets/a-1"):
             return 200, {"data": {"token": base64.b64encode(b"of-the-run").decode()}}
-        return 200, {"done": "Group 1 is killed by request."}
+        return 200, {"done": "Killed."}
 
     with answering(answer, kubeconfig) as asked:
-        assert Remote("kubernetes_ft://a-1").order("kill", "1") == "Group 1 is killed by request."
+        assert Remote("kubernetes_ft://a-1").order("kill", "1") == "Killed."
         assert Remote("kubernetes_ft://a-1", "given").order("drain", "1")
     kill, drain = asked[1], asked[2]
     assert (kill.method, kill.path, kill.body) == ("POST", f"{PAGE}/kill", {"group": "1"})
@@ -246,7 +246,7 @@ def test_chaos_writes_to_the_job_what_it_did(
     assert "1 fault done" in out
     if not allowed:
         assert "no report will name fault 1" in err
-        assert 'needs the rule `- {apiGroups: ["batch"], resources: ["jobs"], verbs: ["patch"]}`' in err
+        assert 'verbs: ["patch"]' in err
         return
     assert err == ""
     ((name, text),) = (item for a in asked if a.method == "PATCH" for item in a.body["metadata"]["annotations"].items())

@@ -91,25 +91,12 @@ def test_half_a_job_is_taken_back(cluster: Cluster, tmp_path: Path) -> None:
     assert store.read(tmp_path / "run").cancelled
 
 
-@pytest.mark.parametrize(
-    ("cfg", "said"),
-    [
-        ({"partition": "nope"}, "there is none; the cluster has main"),
-        ({"exclusive": True, "nodes": 1}, None),
-    ],
-)
-def test_partitions(cluster: Cluster, tmp_path: Path, cfg: dict[str, Any], said: str | None) -> None:
-    if said is None:
-        launch(request(tmp_path, **cfg), Controller())
-        return
-    with pytest.raises(ConfigError, match=said):
-        launch(request(tmp_path, **cfg), Controller())
-
-
 def test_more_than_there_is(cluster: Cluster, tmp_path: Path) -> None:
     cluster.command("sinfo", 'echo "main|main*|up|2|8|infinite"; echo "shut|shut|down|9|8|infinite"')
     with pytest.raises(ConfigError, match=r"needs 3 nodes at the same time \(one for the lighthouse\).* main has 2"):
         launch(request(tmp_path, exclusive=True), Controller())
+    with pytest.raises(ConfigError, match="there is none; the cluster has main, shut"):
+        launch(request(tmp_path, partition="nope"), Controller())
     with pytest.raises(ConfigError, match="closed"):
         launch(request(tmp_path, partition="shut"), Controller())
     cluster.command("scontrol", 'echo "MaxArraySize = 2"')
