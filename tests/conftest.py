@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import machine
+from tests.golden import Golden
 from tests.matrix.places import Workshop
 from tests.nightly import replaced_by
 from tests.util import scaled
@@ -38,10 +39,16 @@ settings.load_profile("busy")
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     """Set the scale of all times. No other hook is called before the conftest.py files below this one are imported."""
     machine.set_scale(pluginmanager.get_plugin("pytestconfig"))
+    parser.addoption("--rewrite", action="store_true", help="write the golden files; read the diff then")
 
 
 def pytest_report_header() -> str:
     return f"time scale: {env.time_scale():g} ({env.TIME_SCALE})"
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    return Golden(bool(request.config.getoption("--rewrite")))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -1,4 +1,4 @@
-"""The tables of docs/torchft.md that the code has: ``python -m tests.compat.page`` writes them."""
+"""The tables of docs/torchft.md that the code has: ``pytest --rewrite tests/compat/test_page.py`` writes them."""
 
 from __future__ import annotations
 
@@ -31,14 +31,3 @@ def put(text: str, name: str, words: str, command: str = "") -> str:
     assert found, f"no mark {begin}"
     assert found_end, f"no mark {end}"
     return f"{before}{begin}\n\n{words}\n\n{end}{after}"
-
-
-def main() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    for name, made in TABLES.items():
-        text = put(text, name, made())
-    PAGE.write_text(text, encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,7 @@
 """Stories: what happens to a lighthouse line by line, and exactly what it answers.
 
 ``golden/*.txt``: a line at the margin is done, the indented lines below it are what comes out, ``#`` is for the reader.
-After a wanted change run with ``UPDATE_GOLDEN=1`` and read the difference before committing it.
+After a wanted change run with ``--rewrite`` and read the difference before committing it.
 
 Lines: ``lighthouse KEY=VALUE...``, ``hello NAME [attempt= boot= quorum=none|latest lease_left=]``,
 ``join NAME [step=N|committed reason= model= suspects=]``, ``leave NAME [step=]``,
@@ -12,7 +12,6 @@ Quorum ids are shown as ``+N`` from the lighthouse's first.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.core.scene import UNIX, Scene
+from tests.golden import Golden
 from torchft_x.core.fingerprint import Fingerprint, describe
 from torchft_x.core.messages.common import Note
 from torchft_x.core.messages.lighthouse import (
@@ -173,13 +173,8 @@ def told(story: str) -> str:
 
 
 @pytest.mark.parametrize("path", STORIES, ids=lambda p: p.stem)
-def test_story(path: Path) -> None:
-    expected = path.read_text()
-    real = told(expected)
-    if os.environ.get("UPDATE_GOLDEN") == "1":
-        path.write_text(real)
-    else:
-        assert real == expected
+def test_story(path: Path, golden: Golden) -> None:
+    golden.check(path, told(path.read_text()))
 
 
 def test_there_are_stories() -> None:

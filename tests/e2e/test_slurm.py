@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.jobs import BIN, ROOT, SMALL, TOGETHER, Events, gone
-from tests.launch.slurm_script import script
+from tests.launch.slurm_script import NASTY, script
 from tests.slurm_cluster import SlurmCluster
 from tests.util import scaled, wait_for
 from torchft_x import env
@@ -180,17 +180,31 @@ def test_a_node_that_dies_ends_the_job_at_once_and_for_good(submit: Submit) -> N
 
 
 def test_values_and_resources_arrive(slurm: SlurmCluster, tmp_path: Path) -> None:
-    values = {"COMMA": "0,1,2", "TWO": "a,B=b", "SPACES": " a  b ", "NEWLINES": "one\ntwo\n", "EMPTY": ""}
-    values |= {"QUOTES": 'it\'s "quoted" `not run`', "DOLLAR": "$HOME ${HOME} $(id)", "PERCENT": "%j 100%"}
     write = "import json,os,sys; json.dump([dict(os.environ), sys.argv[2:]], open(sys.argv[1] + os.environ['ID'], 'w'))"
-    text = script([sys.executable, "-c", write, f"{tmp_path}/dump-", *values.values()], env=values, gpu=2)
+    words = [*NASTY.values(), "${app_id}"]
+    text = script([sys.executable, "-c", write, f"{tmp_path}/dump-", *words], env=NASTY, gpu=2)
     (tmp_path / "script.sh").write_text(text)
     done = slurm.try_run("sbatch", "--wait", "--parsable", "script.sh", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     for replica in ("0", "1"):
         environ, argv = json.loads((tmp_path / f"dump-{replica}").read_text())
-        assert {name: environ.get(name) for name in values} == values
-        assert argv == list(values.values())
+        assert {name: environ.get(name) for name in NASTY} == NASTY
+        assert argv == [*NASTY.values(), done.stdout.strip()]
         assert environ[environ[env.LIGHTHOUSE_HOST_IN]] == "127.0.0.1"
     assert environ["CUDA_VISIBLE_DEVICES"] == "0,1"
     assert environ["SLURM_CPUS_PER_TASK"] == "2"
+
+
+@pytest.mark.parametrize("codes", [{"lighthouse1": 3, "trainer1": 1}, {"lighthouse0": 1, "trainer0": 3}])
+def test_lighthouses_run_beside_trainers_and_the_highest_exit_code_counts(
+    slurm: SlurmCluster, tmp_path: Path, codes: dict[str, int]
+) -> None:
+    """Each writes to a file of its own."""
+    say = "import json,os,sys; me = os.environ['KIND'] + os.environ['ID']; print(me); sys.exit(json.loads(sys.argv[1]).get(me, 0))"
+    text = script([sys.executable, "-c", say, json.dumps(codes)], lighthouses=2)
+    (tmp_path / "script.sh").write_text(text)
+    done = slurm.try_run("sbatch", "--wait", "--parsable", "script.sh", cwd=tmp_path)
+    assert done.returncode == 3, done.stdout + done.stderr
+    for name in ("lighthouse-0", "lighthouse-1", "trainer-0", "trainer-1"):
+        written = (tmp_path / f"slurm-{done.stdout.strip()}-{name}.out").read_text()
+        assert written == name.replace("-", "") + "\n"

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 MERGE = "application/merge-patch+json"
-STRATEGIC = "application/strategic-merge-patch+json"
 
 
 class ApiError(Exception):

@@ -79,14 +79,10 @@ class Cluster:
     def program(self, name: str) -> Path:
         return self._bin / name
 
-    def token(self, user: str) -> str:
-        """Of `admin`, or of `guest`, who may nothing."""
-        return self._tokens[user]
-
-    def kubeconfig_of(self, user: str, token: str) -> Path:
-        """A kubeconfig of somebody else: of `guest`, who may nothing, or of a service account."""
-        path = self.folder / f"kubeconfig-{user}"
-        path.write_text(self._config(user, token or self._tokens[user], self.api.port))
+    def guest_kubeconfig(self) -> Path:
+        """The kubeconfig of `guest`, who may nothing."""
+        path = self.folder / "kubeconfig-guest"
+        path.write_text(self._config("guest", self._tokens["guest"], self.api.port))
         path.chmod(0o600)
         return path
 
@@ -101,11 +97,8 @@ class Cluster:
         name: str,
         resources: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
-        images: Mapping[str, Mapping[str, str]] | None = None,
     ) -> LocalNode:
-        """A new node, ready. `resources` such as ``nvidia.com/gpu`` are only counted. `images`: names that are there
-        besides IMAGE, with their environment.
-        """
+        """Add a node, which is ready on return. `resources` such as ``nvidia.com/gpu`` are only counted."""
         number = len(self.nodes) + 1
         folder = self.folder / name
         folder.mkdir()
@@ -115,7 +108,7 @@ class Cluster:
             api=["127.0.0.1", _PORT, self.api.certificate, self._tokens["admin"]],
             runc=str(self._bin / "runc"),
             folder=str(folder),
-            images={IMAGE: image_environment(), **{k: dict(v) for k, v in (images or {}).items()}},
+            images={IMAGE: image_environment()},
             paths=_image_paths(),
             certificate=[str(self.folder / "pki/apiserver.crt"), str(self.folder / "pki/apiserver.key")],
             resources=dict(resources or {}),

@@ -62,7 +62,6 @@ class Process:
     cwd: str
     uid: int = 0
     gid: int = 0
-    groups: Sequence[int] = ()
     read_only_root: bool = False
     no_new_privileges: bool = False
     memory: int | None = None  # limit in bytes
@@ -103,7 +102,7 @@ class Runtime:
             "hostname": hostname,
             "root": {"path": "rootfs", "readonly": process.read_only_root},
             "process": {
-                "user": {"uid": process.uid, "gid": process.gid, "additionalGids": list(process.groups)},
+                "user": {"uid": process.uid, "gid": process.gid},
                 "args": list(process.args),
                 "env": [f"{k}={v}" for k, v in process.env.items()],
                 "cwd": process.cwd,

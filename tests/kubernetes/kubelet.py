@@ -197,21 +197,15 @@ def serve_logs(kubelet: Kubelet, address: str, certificate: list[str]) -> None:
 
 def _lines(file: Path, options: dict[str, str], alive: Callable[[], bool]) -> Any:
     """The lines of a log, with or without their times, and what is added while `alive`."""
-    since = 0.0
-    if "sinceTime" in options:
-        since = _seconds(options["sinceTime"])
-    elif "sinceSeconds" in options:
-        since = time.time() - float(options["sinceSeconds"])
+    since = time.time() - float(options["sinceSeconds"]) if "sinceSeconds" in options else 0.0
     with open(file, "rb") as lines:
-        begun = lines.readlines() if "tailLines" in options else []
-        left = begun[-int(options["tailLines"]) :] if begun and int(options["tailLines"]) else []
         ended = False
         while True:
+            left = lines.readlines()
             for line in left:
                 stamp, _, text = line.partition(b" ")
                 if not since or _seconds(stamp.decode()) >= since:
                     yield line if options.get("timestamps") == "true" else text
-            left = lines.readlines()
             if left:
                 continue
             if ended:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import http.client
 import queue
 import signal
-import socket
-import ssl
 import subprocess
 import threading
 import time
@@ -50,8 +48,7 @@ class Pod(threading.Thread):
         self.folder = node.folder / "pods" / pod["metadata"]["uid"]
         self._inputs = Inputs(node.api, pod, address, node.address, self.folder)
         spec = pod["spec"]
-        init = [Slot(c, True) for c in spec.get("initContainers") or []]
-        self._slots = init + [Slot(c, False) for c in spec["containers"]]
+        self._slots = [Slot(c) for c in spec["containers"]]
         self._policy = spec.get("restartPolicy", "Always")
         self._told: Json = {}
         self._report = Report(pod["metadata"]["uid"], node.address, address)
@@ -122,7 +119,7 @@ class Pod(threading.Thread):
 
     def _next(self) -> float:
         """When something is due that no event will tell."""
-        times = [p.due for s in self._slots if s.running for p in s.probes.values()]
+        times = [s.probe.due for s in self._slots if s.running and s.probe]
         times += [s.start_at for s in self._slots if s.start_at and self._deadline is None]
         times += [s.killed_at for s in self._slots if s.running and s.killed_at is not None]
         return min([time.monotonic() + (10 if self._told == self._status() else _RETRY), *times])
@@ -169,26 +166,18 @@ class Pod(threading.Thread):
                 slot.running.signal(signal.SIGKILL)
                 slot.killed_at = None
             due = slot.running is None and slot.start_at is not None and slot.start_at <= current
-            if due and self._deadline is None and not self._gone and self._may_start(slot):
+            if due and self._deadline is None and not self._gone:
                 self._start(slot)
-            for kind, probe in slot.probes.items() if slot.running else ():
-                starting = slot.probes.get("startupProbe")
-                waits = kind != "startupProbe" and starting is not None and not starting.passes
-                if probe.due <= current and not waits:
-                    self._probe(slot, kind, probe)
-                elif waits:
-                    probe.due = current + 1
-
-    def _may_start(self, slot: Slot) -> bool:
-        before = [s for s in self._slots if s.init]
-        if slot.init:
-            before = before[: before.index(slot)]
-        return all(s.code == 0 for s in before)
+            if slot.running and slot.probe and slot.probe.due <= current:
+                slot.probe.answered(self._asked(slot.probe.spec), time.monotonic())
 
     def _start(self, slot: Slot) -> None:
         image = slot.spec["image"]
         if image not in self._node.images:
-            self._pull_failed(slot, image)
+            message = f'Container image "{image}" is not present'
+            slot.state = {"waiting": {"reason": "ErrImageNeverPull", "message": message}}
+            self._event("Warning", "ErrImageNeverPull", message)
+            slot.start_at = time.monotonic() + 10
             return
         try:
             env = self._inputs.environment(slot.spec, self._node.images[image])
@@ -215,9 +204,8 @@ class Pod(threading.Thread):
         if life > 1:
             slot.back_off.started(time.monotonic())
         slot.state = {"running": {"startedAt": now()}}
-        kinds = {"startupProbe": False, "readinessProbe": False, "livenessProbe": True}
-        begun = time.monotonic()
-        slot.probes = {k: Probe(slot.spec[k], begun, passes) for k, passes in kinds.items() if slot.spec.get(k)}
+        probe = slot.spec.get("readinessProbe")
+        slot.probe = Probe(probe, time.monotonic()) if probe else None
 
     def _process(self, spec: Json, env: dict[str, str]) -> Process:
         pod = self._pod["spec"].get("securityContext") or {}
@@ -230,30 +218,10 @@ class Pod(threading.Thread):
             cwd=spec.get("workingDir") or env.get("PWD", "/"),
             uid=own.get("runAsUser", 0),
             gid=own.get("runAsGroup", 0),
-            groups=[own["fsGroup"]] if "fsGroup" in own else [],
             read_only_root=own.get("readOnlyRootFilesystem", False),
             no_new_privileges=not own.get("allowPrivilegeEscalation", True),
             memory=quantity(memory) if memory else None,
         )
-
-    def _pull_failed(self, slot: Slot, image: str) -> None:
-        policy = slot.spec.get("imagePullPolicy", "IfNotPresent")
-        if policy == "Never":
-            slot.state = {
-                "waiting": {"reason": "ErrImageNeverPull", "message": f'Container image "{image}" is not present'}
-            }
-            self._event("Warning", "ErrImageNeverPull", slot.state["waiting"]["message"])
-            slot.start_at = time.monotonic() + 10
-            return
-        text = f'Failed to pull image "{image}": no such image, and this node reaches no registry'
-        tried = slot.state.get("waiting", {}).get("reason") in ("ErrImagePull", "ImagePullBackOff")
-        reason = "ImagePullBackOff" if tried else "ErrImagePull"
-        message = f'Back-off pulling image "{image}"' if tried else text
-        slot.state = {"waiting": {"reason": reason, "message": message}}
-        self._event("Normal" if tried else "Warning", "BackOff" if tried else "Failed", message)
-        current = time.monotonic()
-        slot.start_at = slot.back_off.start_at(current) if tried else current + _RETRY
-        slot.back_off.started(current)
 
     def _ended(self, slot: Slot, life: int, code: int) -> None:
         if life != slot.lives:
@@ -269,8 +237,7 @@ class Pod(threading.Thread):
             }
         }
         slot.running, slot.code, slot.state, slot.killed_at = None, code, terminated, None
-        policy = "OnFailure" if slot.init and self._policy == "Always" else self._policy
-        if self._deadline is None and not self._gone and runs_again(policy, code):
+        if self._deadline is None and not self._gone and runs_again(self._policy, code):
             current = time.monotonic()
             slot.start_at = slot.back_off.start_at(current)
             slot.last = terminated
@@ -304,42 +271,15 @@ class Pod(threading.Thread):
                 self._gone = isinstance(e, ApiError) and e.status in (404, 409)
                 time.sleep(0 if self._gone else _RETRY)
 
-    # --- probes ----------------------------------------------------------------------------------------------------
-
-    def _probe(self, slot: Slot, kind: str, probe: Probe) -> None:
-        good = self._asked(slot, probe.spec)
-        probe.answered(good, time.monotonic())
-        if kind != "readinessProbe" and probe.failing and not good and slot.killed_at is None:
-            self._event("Warning", "Unhealthy", f"{kind} of {slot.name} failed; the container is started again")
-            self._end(slot, float(self._pod["spec"].get("terminationGracePeriodSeconds", 30)))
-
-    def _asked(self, slot: Slot, spec: Json) -> bool:
-        seconds = float(spec.get("timeoutSeconds", 1))
-        if "exec" in spec:
-            return self._node.runtime.run_in(self._id(slot, slot.lives), spec["exec"]["command"], seconds) == 0
+    def _asked(self, probe: Json) -> bool:
+        """Return whether the pod answers its readiness probe, an HTTP request to a numbered port."""
+        where, seconds = probe["httpGet"], float(probe.get("timeoutSeconds", 1))
         try:
-            if "tcpSocket" in spec:
-                socket.create_connection((self._address, self._port(slot, spec["tcpSocket"])), seconds).close()
-                return True
-            http_get = spec["httpGet"]
-            port = self._port(slot, http_get)
-            connection: http.client.HTTPConnection
-            if http_get.get("scheme") == "HTTPS":
-                unchecked = ssl._create_unverified_context()
-                connection = http.client.HTTPSConnection(self._address, port, timeout=seconds, context=unchecked)
-            else:
-                connection = http.client.HTTPConnection(self._address, port, timeout=seconds)
-            headers = {h["name"]: h["value"] for h in http_get.get("httpHeaders") or []}
-            connection.request("GET", http_get.get("path", "/"), headers=headers)
+            connection = http.client.HTTPConnection(self._address, int(where["port"]), timeout=seconds)
+            connection.request("GET", where.get("path", "/"))
             return 200 <= connection.getresponse().status < 400
         except (OSError, http.client.HTTPException):
             return False
-
-    @staticmethod
-    def _port(slot: Slot, where: Json) -> int:
-        port = where["port"]
-        names = {p.get("name"): p["containerPort"] for p in slot.spec.get("ports") or []}
-        return int(names.get(port, port))
 
     # --- what is told ----------------------------------------------------------------------------------------------
 

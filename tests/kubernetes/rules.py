@@ -36,9 +36,9 @@ class CrashBackOff:
 class Probe:
     """When to probe, and what the answers so far amount to (`passes`)."""
 
-    def __init__(self, spec: Json, started: float, passes: bool) -> None:
+    def __init__(self, spec: Json, started: float) -> None:
         self.spec = spec
-        self.passes = passes  # until the thresholds say otherwise
+        self.passes = False  # until the thresholds say otherwise
         self.due = started + spec.get("initialDelaySeconds", 0)
         self._run = 0  # answers alike, the newest ones; successes above zero
 
@@ -49,11 +49,6 @@ class Probe:
             self.passes = True
         elif -self._run >= self.spec.get("failureThreshold", 3):
             self.passes = False
-
-    @property
-    def failing(self) -> bool:
-        """Whether the newest answers reach the threshold of failure."""
-        return -self._run >= int(self.spec.get("failureThreshold", 3))
 
 
 def runs_again(policy: str, code: int) -> bool:

@@ -56,12 +56,12 @@ class Shell:
 
     def become_guest(self) -> None:
         """Who may nothing."""
-        self.kubeconfig = self.here(self.space.cluster.kubeconfig_of("guest", ""))
+        self.kubeconfig = self.here(self.space.cluster.guest_kubeconfig())
 
-    def allow_guest(self, rules: int = 99, *, sets: bool = False) -> None:
-        """What docs/kubernetes.md says is enough, or the first rules of it; `sets`: also for JobSets."""
+    def allow_guest(self, rules: int = 99) -> None:
+        """Bind what docs/kubernetes.md says is enough, or its first rules, to the guest."""
         group = "rbac.authorization.k8s.io"
-        role = rights.role(sets=sets)
+        role = rights.role()
         self.space.cluster.api.post(self.space.at(f"{group}/v1/roles"), {**role, "rules": role["rules"][:rules]})
         guest = {"kind": "User", "name": "guest", "apiGroup": group}
         ref = {"kind": "Role", "name": "torchft-x", "apiGroup": group}

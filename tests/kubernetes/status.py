@@ -16,7 +16,6 @@ class Slot:
     """One container of the pod, over all its lives."""
 
     spec: Json
-    init: bool
     lives: int = 0
     running: Running | None = None
     code: int | None = None  # of the newest life, once it has ended
@@ -24,7 +23,7 @@ class Slot:
     last: Json = field(default_factory=dict)
     back_off: CrashBackOff = field(default_factory=CrashBackOff)
     start_at: float | None = 0.0  # None: not to be started
-    probes: dict[str, Probe] = field(default_factory=dict)
+    probe: Probe | None = None  # of its readiness, while it runs
     killed_at: float | None = None  # when the rest of it is killed
 
     def id(self, uid: str, life: int) -> str:
@@ -37,8 +36,7 @@ class Slot:
 
     @property
     def ready(self) -> bool:
-        wanted = (self.probes.get(kind) for kind in ("startupProbe", "readinessProbe"))
-        return self.running is not None and all(p is None or p.passes for p in wanted)
+        return self.running is not None and (self.probe is None or self.probe.passes)
 
 
 def ready_word(status: Json) -> str:
@@ -57,21 +55,16 @@ class Report:
 
     def status(self, slots: list[Slot], policy: str, deleted: bool) -> Json:
         """The pod's status."""
-        main = [s for s in slots if not s.init]
-        initialised = all(s.code == 0 for s in slots if s.init)
-        ready = all(s.ready for s in main)
-        init_failed = policy == "Never" and any(s.init and s.code for s in slots)
-        found = phase("Never" if deleted else policy, [s.code for s in main], all(s.lives for s in main))
-        conditions = {"PodScheduled": True, "Initialized": initialised, "ContainersReady": ready, "Ready": ready}
+        ready = all(s.ready for s in slots)
+        conditions = {"PodScheduled": True, "Initialized": True, "ContainersReady": ready, "Ready": ready}
         return {
-            "phase": "Failed" if init_failed else found,
+            "phase": phase("Never" if deleted else policy, [s.code for s in slots], all(s.lives for s in slots)),
             "startTime": self._began,
             "hostIP": self._node_address,
             "podIP": self._address,
             "podIPs": [{"ip": self._address}],
             "conditions": [self._condition(k, v) for k, v in conditions.items()],
-            "initContainerStatuses": [self._container_status(s) for s in slots if s.init],
-            "containerStatuses": [self._container_status(s) for s in main],
+            "containerStatuses": [self._container_status(s) for s in slots],
         }
 
     def _condition(self, kind: str, true: bool) -> Json:
@@ -87,7 +80,7 @@ class Report:
             "name": slot.name,
             "image": slot.spec["image"],
             "imageID": slot.spec["image"],
-            "ready": slot.ready or (slot.init and slot.code == 0),
+            "ready": slot.ready,
             "started": slot.running is not None,
             "restartCount": max(slot.lives - 1, 0),
             "state": slot.state,

@@ -15,7 +15,7 @@ def test_a_crash_is_restarted_at_once_then_after_10_20_40_and_at_most_300_second
 
 
 def test_a_probe_changes_its_mind_at_the_thresholds() -> None:
-    probe = Probe({"failureThreshold": 2, "successThreshold": 2, "periodSeconds": 1}, started=5.0, passes=False)
+    probe = Probe({"failureThreshold": 2, "successThreshold": 2, "periodSeconds": 1}, started=5.0)
     seen = []
     for now, good in enumerate([True, True, False, True, False, False, True]):
         probe.answered(good, float(now))

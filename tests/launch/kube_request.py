@@ -49,7 +49,6 @@ def make_app(
     gpu: int = 0,
     max_retries: int = 0,
     lighthouses: int = 1,
-    flags: tuple[str, ...] = (),
 ) -> specs.AppDef:
     own = "lighthouse" in kinds and "trainer" in kinds
     variables = {env.RUN_DIR: run_dir, **({env.LIGHTHOUSE_HOST_IN: "${rank0_env}"} if own else {}), **(variables or {})}
@@ -66,7 +65,7 @@ def make_app(
         args["lighthouse"] += ["--job_groups", ",".join(str(g) for g in range(groups))]
         args["lighthouse"] += ["--place", "${replica_id}"] if lighthouses > 1 else []
     elif "lighthouse" in kinds:
-        args["lighthouse"] += ["--bind", "[::]:29510", *flags]
+        args["lighthouse"] += ["--bind", "[::]:29510"]
     roles = [
         FtRole(
             name={"sidecar": "evaluator"}.get(kind, kind),

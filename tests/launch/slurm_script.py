@@ -14,6 +14,21 @@ from torchx.schedulers.slurm_scheduler import create_scheduler
 
 from torchft_x.launch.schedulers.role import FtRole, RoleFacts
 
+NASTY = {
+    "COMMA": "0,1,2",
+    "LOOKS_LIKE_TWO": "a,B=b",
+    "SPACES": " a  b ",
+    "NEWLINES": "one\ntwo\n",
+    "QUOTES": 'it\'s "quoted" `not run`',
+    "DOLLAR": "$HOME ${HOME} $(id)",
+    "PERCENT": "%j %t 100%",
+    "BACKSLASH": "a\\nb\\",
+    "COLON": "a:",
+    "EMPTY": "",
+    "UMLAUT": "ä→",
+}
+"""Values that a shell, sbatch or srun might take apart."""
+
 
 def script(
     command: list[str],
@@ -23,11 +38,10 @@ def script(
     gpu: int = 0,
     image: str = "",
     mounts: bool = False,
-    ours: bool = True,
     cfg: dict[str, Any] | None = None,
     lighthouses: int = 1,
 ) -> str:
-    """Of an app with a lighthouse and `groups` trainers, which all run `command`. Not `ours`: of plain TorchX roles."""
+    """Return that of an app with `lighthouses`, and `groups` trainers, which all run `command`."""
     roles = []
     for kind, replicas in (("lighthouse", lighthouses), ("trainer", groups)):
         fields: dict[str, Any] = {
@@ -44,7 +58,7 @@ def script(
         facts = RoleFacts(
             kind="lighthouse" if kind == "lighthouse" else "trainer", groups=groups, lighthouses=lighthouses
         )
-        roles.append(FtRole(**fields, ft=facts) if ours else specs.Role(**fields))
+        roles.append(FtRole(**fields, ft=facts))
     info = create_scheduler("session").submit_dryrun(specs.AppDef(name="app", roles=list(roles)), cfg or {})
     text: str = info.request.materialize()
     return text

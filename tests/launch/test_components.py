@@ -168,10 +168,6 @@ class TestCommandLine:
             ("-- --a 1 --a 2", r"error: Repeated Command Line Arguments: \['--a'\]"),
             # by us
             ("--replicas 0", "torchft_x: --replicas is 0; a job needs at least one replica group."),
-            ("--debug yes", "torchft_x: --debug 'yes' is neither True nor False; write one of these two words."),
-            ("--h aws_p3.2xlargo", "torchft_x: --h 'aws_p3.2xlargo' .* did you mean 'aws_p3.2xlarge'.*"),
-            ("--mounts type=bind,src=/none,dst=/b", "torchft_x: --mounts: /none does not exist on this machine.*"),
-            ("--mounts nonsense", "torchft_x: --mounts nonsense: unknown mount option nonsense.*"),
             # to TorchX all that follows a word without a flag is the script's
             (
                 "--replicas 2 train.py",

@@ -82,7 +82,7 @@ def test_a_token_of_the_submitters_reaches_all() -> None:
     ("component", "options", "said"),
     [
         ("ddp", (), "local_docker needs a container image with torchft_x in it: name one with --image."),
-        ("ddp", ("--image", "i", "--lighthouses", "2"), "needs a run directory that all containers share"),
+        ("ddp", ("--image", "i", "--lighthouses", "2"), "that all containers share"),
         ("lighthouse", ("--image", "i", "--run_dir", "/x"), "would make its token in its own container"),
     ],
 )

@@ -180,7 +180,7 @@ def test_addresses_that_can_not_be(given: str, said: str) -> None:
 def test_a_token_file_that_is_not_there(tmp_path: Path) -> None:
     found = look("127.0.0.1:9", TORCHFT_X_TOKEN_FILE=str(tmp_path / "none"))
     assert found.level == "problem"
-    assert "the token can't be read" in found.text
+    assert "token can't be read" in found.text
 
 
 def test_threads_are_not_left_behind() -> None:

@@ -1,20 +1,20 @@
-"""The rendered app, compared with golden files. TORCHFT_X_REGENERATE=1 writes them anew; read the diff then."""
+"""The rendered app, compared with golden files. ``pytest --rewrite`` writes them."""
 
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 from torchx import specs
 
+from tests.golden import Golden
 from torchft_x.launch.job.app import lighthouse_app, to_app
 from torchft_x.launch.job.job import DEBUG_ENV, ExtraRole, FtJob
 from torchft_x.launch.job.lighthouse_job import FtLighthouse
 from torchft_x.launch.job.parse import parse_mounts
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden/app"
 FIELDS = ("name", "image", "entrypoint", "args", "env", "num_replicas", "max_retries", "port_map", "metadata")
 
 JOBS = {
@@ -70,30 +70,11 @@ def rendered(app: specs.AppDef) -> str:
     return json.dumps({"name": app.name, "roles": roles}, indent=2) + "\n"
 
 
-def compare(name: str, app: specs.AppDef) -> None:
-    path = GOLDEN / f"{name}.json"
-    text = rendered(app)
-    if os.environ.get("TORCHFT_X_REGENERATE") == "1":
-        path.write_text(text)
-    assert text == path.read_text()
-
-
-@pytest.mark.parametrize("name", JOBS)
-def test_golden(name: str) -> None:
-    compare(name, to_app(JOBS[name]))
-
-
-def test_golden_lighthouse() -> None:
-    compare("lighthouse", lighthouse_app(FtLighthouse(min_replicas=2, port=0, run_dir="/r", token_file="/t")))
-
-
-def test_golden_lighthouse_of_several() -> None:
-    several = FtLighthouse(lease_dir="/shared/lh", token_file="/t")
-    compare("lighthouse_of_several", lighthouse_app(several))
-
-
-def test_every_golden_file_is_used() -> None:
-    assert {p.stem for p in GOLDEN.glob("*.json")} == {*JOBS, "lighthouse", "lighthouse_of_several"}
+def test_golden(golden: Golden) -> None:
+    apps = {name: to_app(job) for name, job in JOBS.items()}
+    apps["lighthouse"] = lighthouse_app(FtLighthouse(min_replicas=2, port=0, run_dir="/r", token_file="/t"))
+    apps["lighthouse_of_several"] = lighthouse_app(FtLighthouse(lease_dir="/shared/lh", token_file="/t"))
+    golden.check_all(GOLDEN, {f"{name}.json": rendered(app) for name, app in apps.items()})
 
 
 def test_no_token_in_the_app(monkeypatch: pytest.MonkeyPatch) -> None:

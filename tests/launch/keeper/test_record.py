@@ -132,6 +132,6 @@ def test_what_cant_be_read_is_a_sentence(tmp_path: Path, change: str) -> None:
 
 def test_nothing_is_there(tmp_path: Path) -> None:
     for run_dir in (tmp_path, tmp_path / "no", Path(__file__)):
-        with pytest.raises(RecordError, match="no job of local_ft was started") as e:
+        with pytest.raises(RecordError, match="no job of local_ft") as e:
             record.read(run_dir)
         assert e.value.missing

@@ -58,7 +58,7 @@ def test_the_budget_is_the_roles() -> None:
     over = replica.ended(KILLED, 400.0)
     assert isinstance(over, Over)
     assert over.sentence.startswith("the supervisor of group 0 is given up: killed by SIGKILL")
-    assert "3 restarts within the last hour" in over.sentence
+    assert "3 restarts within" in over.sentence
     assert replica.state == "FAILED"
 
 

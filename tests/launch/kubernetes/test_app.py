@@ -1,9 +1,7 @@
-"""The objects of our components: against Kubernetes' own schemas, and what in them keeps one group's death its own."""
+"""The objects of a job: compared with golden files, which fit Kubernetes' own schemas; and what no file can show."""
 
 from __future__ import annotations
 
-import itertools
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,7 @@ import pytest
 import yaml
 from torchx.specs import AppDef, Role, resource
 
-from tests.launch.kubernetes.rendered import FOLDER, rendered
+from tests.golden import Golden
 from torchft_x import env
 from torchft_x.core.kubernetes import rights
 from torchft_x.core.kubernetes.objects import owned
@@ -19,9 +17,12 @@ from torchft_x.core.kubernetes.parts import Wishes
 from torchft_x.errors import ConfigError
 from torchft_x.launch.job.build import diloco_app, ft_app, lighthouse_app
 from torchft_x.launch.kubernetes import options
-from torchft_x.launch.kubernetes.app import request, with_token
+from torchft_x.launch.kubernetes.app import Request, request, with_token
 from torchft_x.launch.kubernetes.cluster import refusal
+from torchft_x.launch.plugin.kubernetes import as_yaml
 
+EXAMPLES = Path(__file__).parents[3] / "docs/examples/kubernetes"
+GOLDEN = Path(__file__).parents[1] / "golden/kubernetes_ft"
 VERSIONS = ("1.25", "1.30", "1.37")
 GPU = "nvidia.com/gpu"
 EVERYTHING = Wishes(
@@ -34,6 +35,7 @@ EVERYTHING = Wishes(
     annotations={"note": "x"},
     spread="topology.kubernetes.io/zone",
     ttl=60,
+    events=True,
     overlay={"hostNetwork": False, "containers": [{"name": "trainer", "imagePullPolicy": "Always"}]},
 )
 
@@ -51,8 +53,40 @@ def hsdp(**parameters: Any) -> AppDef:
     return ft_app("train.py", ["--x", "$(HOME)"], **{"image": "registry/train:7", "replicas": 2, **parameters})
 
 
+def made(app: AppDef, wishes: Wishes = Wishes()) -> Request:  # noqa: B008  immutable
+    return request(app, "1a2b3c4d", wishes, GPU)
+
+
 def render(app: AppDef, wishes: Wishes = Wishes()) -> list[Json]:  # noqa: B008  immutable
-    return request(app, "1a2b3c4d", wishes, GPU).objects
+    return made(app, wishes).objects
+
+
+def examples() -> dict[str, Request]:
+    """By the component's name, with the scheduler's defaults: docs/kubernetes.md shows them."""
+    image = {"image": "registry/train:7"}
+    job = {**image, "replicas": 2, "run_dir": "/runs/1"}
+    apps = {
+        "ddp": ft_app("train.py", name="ddp", **job),
+        "hsdp": ft_app("train.py", name="hsdp", workers_per_replica=16, nodes_per_replica=2, gpu=8, cpu=64, **job),
+        "diloco": diloco_app("train.py", name="diloco", gpu=1, **job),
+        "lighthouse": lighthouse_app(name="lighthouse", token_file="/run/token/token", min_replicas=1, **image),
+    }
+    return {name: made(app, options.wishes(options.run_opts().resolve({}))) for name, app in apps.items()}
+
+
+def others() -> dict[str, Request]:
+    """What the examples lack."""
+    mounts = ["type=volume", "src=claim", "dst=/shared", "type=bind", "src=/data", "dst=/data", "readonly"]
+    many = {"nodes_per_replica": 2, "workers_per_replica": 2, "gpu": 1, "mounts": mounts, "run_dir": "/shared/run"}
+    main = Role(
+        name="Main", image="i:1", entrypoint="sh", args=["-c", "x"], max_retries=3, resource=resource(cpu=1, memMB=5)
+    )
+    return {
+        "everything": made(hsdp(**many, replicas=1, env={"SHARD": "${replica_id}", "NOTE": "$(HOME)"}), EVERYTHING),
+        # its groups are peers of other jobs' groups, so no policy of the network keeps them apart
+        "external_lighthouse": made(hsdp(lighthouse="http://10.0.0.1:29510", run_dir="/r", replicas=1)),
+        "role_of_somebody_else": made(AppDef(name="Some_App", roles=[main])),
+    }
 
 
 def pods(objects: list[Json], role: str) -> list[Json]:
@@ -60,118 +94,46 @@ def pods(objects: list[Json], role: str) -> list[Json]:
     return [j["spec"]["template"]["spec"] for j in jobs if j["metadata"]["labels"]["torchft-x/role"] == role]
 
 
-def variables(pod: Json) -> dict[str, Any]:
-    return {e["name"]: e.get("value", e.get("valueFrom")) for e in pod["containers"][0]["env"]}
-
-
 @pytest.mark.parametrize("version", VERSIONS)
-def test_all_components_fit_the_schema(version: str) -> None:
+def test_all_objects_fit_the_schemas(version: str) -> None:
     validate = pytest.importorskip("kubernetes_validate").validate
-    many = {"nodes_per_replica": 2, "workers_per_replica": 2, "gpu": 1}
-    mounts = ["type=volume", "src=claim", "dst=/shared", "type=bind", "src=/data", "dst=/data", "readonly"]
-    every = [
-        hsdp(),
-        hsdp(**many, mounts=mounts, run_dir="/shared/run"),
-        hsdp(lighthouse="http://10.0.0.1:29510"),
-        diloco_app("train.py", image="i:1", replicas=2),
-        lighthouse_app(image="i:1", token_file="/run/token", min_replicas=1),
-    ]
-    for app, wishes in itertools.product(every, (Wishes(), EVERYTHING)):
-        objects = render(app, wishes)
-        for body in [objects[0], *owned(objects, {"metadata": {"name": "x", "uid": "1"}})]:
+    for found in (*examples().values(), *others().values()):
+        for body in [found.objects[0], *owned(found.objects, {"metadata": {"name": "x", "uid": "1"}})]:
             validate(body, version, strict=True)
     validate(rights.role(), version, strict=True)
 
 
-def test_the_examples_are_what_is_printed() -> None:
-    """If the change is meant: ``python -m tests.launch.kubernetes.rendered``."""
-    assert {path.stem: path.read_text() for path in FOLDER.glob("*.yaml")} == rendered()
-
-
-def test_each_replica_is_a_job_of_its_own_that_does_not_end_by_failures() -> None:
-    objects = render(hsdp(nodes_per_replica=2, workers_per_replica=2, gpu=1))
-    jobs = [o for o in objects if o["kind"] == "Job"]
-    assert [j["metadata"]["labels"].get("torchft-x/group") for j in jobs] == [None, "0", "0", "1", "1"]
-    assert {j["spec"]["backoffLimit"] for j in jobs} == {1_000_000}
-    for pod in pods(objects, "trainer"):
-        assert pod["restartPolicy"] == "OnFailure"
-        assert [t["tolerationSeconds"] for t in pod["tolerations"]] == [5, 5]
-        assert pod["containers"][0]["resources"]["limits"] == {"cpu": "2", "memory": "4096M", GPU: "1"}
-        found = variables(pod)
-        assert found[env.ADVERTISE_HOST] == "$(POD_IP)"  # peers need no name of it
-        assert next(iter(found)) == "POD_IP"  # Kubernetes expands only what stands before
-        assert found[env.TOKEN] == {"secretKeyRef": {"name": "ft-1a2b3c4d", "key": "token"}}
-        assert pod["containers"][0]["command"][-1] == "$$(HOME)"  # the script's own
-    (lighthouse,) = pods(objects, "lighthouse")
-    port = lighthouse["containers"][0]["ports"][0]["containerPort"]
-    assert lighthouse["containers"][0]["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": port + 10}
-    assert variables(lighthouse)[env.ADVERTISE_HOST] == "ft-1a2b3c4d-lighthouse"
+def test_golden(golden: Golden) -> None:
+    golden.check_all(EXAMPLES, {f"{name}.yaml": as_yaml(found) for name, found in examples().items()})
+    compact = {"sort_keys": False, "default_flow_style": None, "width": 120}
+    golden.check_all(
+        GOLDEN, {f"{name}.yaml": yaml.safe_dump_all(found.objects, **compact) for name, found in others().items()}
+    )
 
 
 def test_all_groups_have_the_same_pod_but_for_its_number() -> None:
-    objects = render(hsdp(env={"SHARD": "${replica_id}", "NOTE": "$(HOME)"}))
+    """So that one more can be made of any of them."""
+    objects = render(hsdp(env={"SHARD": "${replica_id}"}))
     first, second = pods(objects, "trainer")
     assert {**second, "hostname": ""} == {**first, "hostname": ""}
-    assert first["containers"][0]["command"][4:6] == ["--group", "$(TORCHX_REPLICA)"]
-    found = variables(first)
-    assert list(found)[1] == "TORCHX_REPLICA"
-    assert found["SHARD"] == "$(TORCHX_REPLICA)"
-    assert found["NOTE"] == "$$(HOME)"
-    (groups,) = (o["data"]["groups.json"] for o in objects if o["kind"] == "ConfigMap")
-    assert json.loads(groups) == {"groups": ["0", "1"], "ended": []}
-    (lighthouse,) = pods(objects, "lighthouse")
-    assert lighthouse["containers"][0]["command"][-2:] == ["--groups_file", "/run/torchft_x/groups.json"]
+    variables = [variable["name"] for variable in first["containers"][0]["env"]]
+    assert variables[:2] == ["POD_IP", "TORCHX_REPLICA"]  # Kubernetes expands only what stands before
 
 
-def test_events_are_printed_where_that_is_asked_for() -> None:
-    for wanted, value in ((False, None), (True, "stdout")):
-        objects = render(hsdp(), Wishes(events=wanted))
-        for pod in pods(objects, "trainer") + pods(objects, "lighthouse"):
-            assert variables(pod).get(env.EVENTS) == value
-
-
-def test_one_anchor_owns_all_and_a_finished_job_takes_all_with_it() -> None:
-    objects = render(hsdp(), EVERYTHING)
-    assert objects[0]["metadata"]["name"] == "ft-1a2b3c4d-lighthouse-0"
-    assert [o["spec"].get("ttlSecondsAfterFinished") for o in objects if o["kind"] == "Job"] == [60, None, None]
-    for body in owned(objects, {"metadata": {"name": "ft-1a2b3c4d-lighthouse-0", "uid": "u"}}):
+def test_one_anchor_owns_all() -> None:
+    for body in owned(render(hsdp()), {"metadata": {"name": "ft-1a2b3c4d-lighthouse-0", "uid": "u"}}):
         assert body["metadata"]["ownerReferences"][0]["uid"] == "u"
-    assert render(hsdp(lighthouse="http://10.0.0.1:29510"))[0]["kind"] == "Service"
 
 
 def test_the_token_is_only_in_the_secret_and_new_for_each_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = request(hsdp(), "1", Wishes(), GPU)
-    first, second = (with_token(made) for _ in range(2))
+    asked = made(hsdp())
+    first, second = (with_token(asked) for _ in range(2))
     tokens = [next(o for o in objects if o["kind"] == "Secret")["stringData"]["token"] for objects in (first, second)]
     assert tokens[0] != tokens[1]
     assert str(first).count(tokens[0]) == 1
     monkeypatch.setenv(env.TOKEN, "a-token-of-the-shell-that-submits")
-    assert "a-token-of-the-shell" not in str(request(hsdp(), "1", Wishes(), GPU))
-    assert "a-token-of-the-shell" in str(with_token(made))
-
-
-def test_only_the_job_s_pods_reach_it_unless_its_lighthouse_is_another_s() -> None:
-    own, other = render(hsdp()), render(hsdp(lighthouse="http://10.0.0.1:29510"))
-    policy, of_page = (o for o in own if o["kind"] == "NetworkPolicy")
-    job = {"matchLabels": {"app.kubernetes.io/instance": "ft-1a2b3c4d"}}
-    assert policy["spec"]["podSelector"] == job
-    (lighthouse,) = pods(own, "lighthouse")
-    page = lighthouse["containers"][0]["readinessProbe"]["httpGet"]["port"]
-    assert policy["spec"]["ingress"] == [{"from": [{"podSelector": job}]}]
-    assert of_page["spec"]["podSelector"] == {"matchLabels": {**job["matchLabels"], "torchft-x/role": "lighthouse"}}
-    assert of_page["spec"]["ingress"] == [{"ports": [{"port": page}]}]
-    assert not [o for o in other if o["kind"] == "NetworkPolicy"]
-    assert not [o for o in render(hsdp(), Wishes(network_policy=False)) if o["kind"] == "NetworkPolicy"]
-
-
-def test_a_role_of_somebody_else_s_is_as_often_retried_as_it_says() -> None:
-    role = Role(
-        name="Main", image="i:1", entrypoint="sh", args=["-c", "x"], max_retries=3, resource=resource(cpu=1, memMB=5)
-    )
-    objects = render(AppDef(name="Some_App", roles=[role]))
-    assert [o["kind"] for o in objects] == ["Service", "Job"]
-    assert objects[1]["metadata"]["name"] == "some-app-1a2b3c4d-main-0"
-    assert objects[1]["spec"]["backoffLimit"] == 3
+    assert "a-token-of-the-shell" not in str(made(hsdp()))
+    assert "a-token-of-the-shell" in str(with_token(asked))
 
 
 @pytest.mark.parametrize(

@@ -47,16 +47,6 @@ def test_a_dry_run_needs_no_cluster(line: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", BOTH)
-def test_groups_as_jobsets_are_shown_without_a_cluster(line: str, tmp_path: Path) -> None:
-    out = say(line, *_RUN, "-cfg", "backend=jobset,queue=team", "--dryrun", *_JOB, home=tmp_path)
-    objects = list(yaml.safe_load_all(out[out.index("apiVersion:") :]))
-    assert [o["kind"] for o in objects][-2:] == ["JobSet", "JobSet"]
-    assert objects[-1]["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
-    said = say(line, *_RUN, "-cfg", "backend=volcano", "--dryrun", *_JOB, home=tmp_path, code=2)
-    assert "-cfg backend=volcano: it must be job or jobset" in said
-
-
-@pytest.mark.parametrize("line", BOTH)
 def test_a_job_of_another_context_is_found_by_its_handle(line: str, tmp_path: Path) -> None:
     (tmp_path / ".kube").mkdir()
     config = tmp_path / ".kube/config"
@@ -86,13 +76,12 @@ def test_without_a_cluster_there_is_a_sentence(line: str, tmp_path: Path) -> Non
     assert f"no cluster is configured here: {tmp_path}/.kube/config does not exist" in say(
         line, *_RUN, *_JOB, home=tmp_path, code=2
     )
-    assert "no cluster is configured here" in say(
-        line, "status", "kubernetes_ft://torchx/me:a-1", home=tmp_path, code=2
-    )
+    assert ".kube/config does not exist" in say(line, "status", "kubernetes_ft://torchx/me:a-1", home=tmp_path, code=2)
 
 
 def test_an_option_it_does_not_have_and_a_cluster_that_is_away(tmp_path: Path) -> None:
-    assert "did you mean queue?" in say("this", *_RUN, "-cfg", "queu=x", "--dryrun", *_JOB, home=tmp_path, code=2)
+    said = say("this", *_RUN, "-cfg", "backend=jobset", "--dryrun", *_JOB, home=tmp_path, code=2)
+    assert "-cfg backend=...: the scheduler kubernetes_ft has no such option" in said
     (tmp_path / ".kube").mkdir()
     nowhere = {
         "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}],

@@ -127,4 +127,4 @@ def test_where_there_is_no_slurm(line: str, tmp_path: Path) -> None:
         assert done.stderr.splitlines()[-1].startswith("torchft_x: ")
     assert not (tmp_path / "run").exists()
     status = torchx("status", "slurm_ft://torchx/some-job")
-    assert "squeue is not on this machine's PATH" in status.stdout
+    assert "squeue is not on" in status.stdout

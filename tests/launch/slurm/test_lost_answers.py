@@ -91,32 +91,12 @@ def test_half_a_job_is_taken_back(cluster: Cluster, tmp_path: Path) -> None:
     assert store.read(tmp_path / "run").cancelled
 
 
-def test_what_slurm_would_not_take_is_never_begun(cluster: Cluster, tmp_path: Path) -> None:
-    cluster.command("sbatch", "cat > /dev/null; echo 'allocation failure: Invalid account' >&2; exit 1")
-    with pytest.raises(ConfigError, match=r"would not take the role lighthouse: .*Invalid account"):
-        launch(request(tmp_path), Controller())
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("cfg", "said"),
-    [
-        ({"partition": "nope"}, "there is none; the cluster has main"),
-        ({"exclusive": True, "nodes": 1}, None),
-    ],
-)
-def test_partitions(cluster: Cluster, tmp_path: Path, cfg: dict[str, Any], said: str | None) -> None:
-    if said is None:
-        launch(request(tmp_path, **cfg), Controller())
-        return
-    with pytest.raises(ConfigError, match=said):
-        launch(request(tmp_path, **cfg), Controller())
-
-
 def test_more_than_there_is(cluster: Cluster, tmp_path: Path) -> None:
     cluster.command("sinfo", 'echo "main|main*|up|2|8|infinite"; echo "shut|shut|down|9|8|infinite"')
     with pytest.raises(ConfigError, match=r"needs 3 nodes at the same time \(one for the lighthouse\).* main has 2"):
         launch(request(tmp_path, exclusive=True), Controller())
+    with pytest.raises(ConfigError, match="there is none; the cluster has main, shut"):
+        launch(request(tmp_path, partition="nope"), Controller())
     with pytest.raises(ConfigError, match="closed"):
         launch(request(tmp_path, partition="shut"), Controller())
     cluster.command("scontrol", 'echo "MaxArraySize = 2"')
@@ -174,14 +154,6 @@ def test_a_submission_that_was_interrupted_is_found_and_cancelled(cluster: Clust
     assert cluster.cancelled == ["3_0", "4_0", "4_1"]
     with pytest.raises(ConfigError, match="has ended"):
         commands.scale(run_dir, 3, Controller())
-
-
-def test_no_slurm_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert "#SBATCH --array=0-1" in str(request(tmp_path))  # as --dryrun has it
-    with pytest.raises(SlurmError, match="Slurm's sinfo is not on this machine's PATH"):
-        launch(request(tmp_path), Controller())
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_lighthouse_that_was_told_to_end_has_given_no_outcome(cluster: Cluster, tmp_path: Path) -> None:

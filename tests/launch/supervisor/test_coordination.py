@@ -291,7 +291,7 @@ def test_the_budget_is_the_groups_and_giving_up_is_told_once(cluster) -> None:
     codes = run.codes()
     assert codes == {"lighthouse": 1, "0.0": 1, "0.1": 1}
     assert max(a for n in (0, 1) for a, _, _ in run.ups(0, n)) == 1
-    assert run.text("0.0").count("1 restarts within the last hour") == 1
+    assert run.text("0.0").count("1 restarts within") == 1
     assert "node 1 of group 0 stops: node 0 stopped: " in run.text("0.1")
     assert "gave up" in run.text("lighthouse")
 
@@ -332,7 +332,7 @@ def test_a_killed_supervisor_that_nobody_starts_again(cluster) -> None:
     run.end.touch()
     codes = run.codes()
     assert (codes["lighthouse"], codes["0.0"], codes["0.1"], codes["1.0"]) == (1, 0, 0, 1)
-    assert "group 1 is lost: its supervisor of node 1 on" in run.text("lighthouse").lower()
+    assert "its supervisor of node 1" in run.text("lighthouse").lower()
 
 
 @pytest.mark.slow

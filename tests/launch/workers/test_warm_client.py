@@ -242,7 +242,7 @@ ValueError: bad luck
     words = re.sub(r" +[\^~]+\n", "", run.err.read_text())  # 3.11 and later point at the place
     assert words.count(trace) == 2, words
     (done,) = run.reports("done")
-    assert done["sentence"] == "worker 0 exited with code 1 twice before it made a Manager: ValueError: bad luck"
+    assert done["sentence"].endswith("twice before it made a Manager: ValueError: bad luck")
 
 
 def test_exit_codes(drive: Starter) -> None:  # noqa: F811

@@ -1,7 +1,6 @@
 """The wire, byte for byte, and every refusal: `golden.json` has what was sent, and what was made of what arrives.
 
-``python -m tests.rpc.codec.test_golden`` writes the file anew. Do it when the wire is meant to change, and read the
-difference: a byte that changes in what was there is a new wire, a "taken" in the place of a "refused" is a hole.
+``pytest --rewrite`` writes the file. Do it when the wire is meant to change, and read the difference: a byte that changes in what was there is a new wire, a "taken" in the place of a "refused" is a hole.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
+from tests.golden import Golden
 from torchft_x.core.cross_group_vote import CrossVote
 from torchft_x.core.fingerprint import Fingerprint, Trait
 from torchft_x.core.heal import Plan
@@ -275,18 +275,13 @@ def outcomes(name: str) -> dict[str, str]:
     return found
 
 
-def golden() -> dict[str, dict[str, Any]]:
+def recorded() -> dict[str, dict[str, Any]]:
     return json.loads(GOLDEN.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("name", SENT)
-def test_the_same_bytes_are_sent(name: str) -> None:
-    assert SENT[name]().hex() == golden()["sent"].get(name)
-
-
-@pytest.mark.parametrize("name", READ)
-def test_the_same_is_made_of_what_arrives(name: str) -> None:
-    assert outcomes(name) == golden()["read"].get(name)
+def test_the_same_bytes_are_sent_and_the_same_is_made_of_what_arrives(golden: Golden) -> None:
+    found = {"sent": {n: f().hex() for n, f in SENT.items()}, "read": {n: outcomes(n) for n in READ}}
+    golden.check(GOLDEN, json.dumps(found, indent=1, sort_keys=True) + "\n")
 
 
 @pytest.mark.parametrize(
@@ -306,20 +301,11 @@ def test_the_same_is_made_of_what_arrives(name: str) -> None:
 )
 def test_bytes_of_long_ago_are_read(name: str, value: object) -> None:
     kind, read = READ[name.partition(",")[0]]
-    assert read(kind.FromString(bytes.fromhex(golden()["sent"][name]))) == value
+    assert read(kind.FromString(bytes.fromhex(recorded()["sent"][name]))) == value
 
 
 def test_every_field_of_ours_is_tried() -> None:
     """A field that is added to a message of the wire has its limit pinned here."""
     for name, (kind, _) in READ.items():
-        tried = {case.partition(" ")[0] for case in golden()["read"][name]} - {""}
+        tried = {case.partition(" ")[0] for case in recorded()["read"][name]} - {""}
         assert tried == {f.name for f in kind.DESCRIPTOR.fields}, name
-
-
-def write() -> None:
-    found = {"sent": {n: f().hex() for n, f in SENT.items()}, "read": {n: outcomes(n) for n in READ}}
-    GOLDEN.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    write()

@@ -20,12 +20,9 @@ REPLICA = "torchft-x/replica"
 GROUP = "torchft-x/group"
 MINIMUM = "torchft-x/min-replicas"  # annotation of the anchor
 GROUPS = "torchft-x/groups"  # annotation of the lighthouse's pod: so many there shall be
-BACKEND = "torchft-x/backend"  # annotation of the anchor of a job whose groups are JobSets
 FAULT = "torchft-x/fault-"  # so begin annotations of the anchor that hold what chaos did, an event each
 QUEUE = "kueue.x-k8s.io/queue-name"
 OURS = "torchft_x"  # value of MANAGED_BY
-SET = "jobset.sigs.k8s.io/jobset-name"  # label of the Jobs that the JobSet controller makes
-_NODES = 1000  # of a group, at most
 
 
 def label(text: str) -> str:
@@ -49,14 +46,12 @@ def check(name: str, what: str) -> None:
         raise ConfigError(f"{what}: Kubernetes' names are lower case letters, digits, dashes and dots, 253 at most.")
 
 
-def app_id(name: str, unique: str, roles: dict[str, int], *, sets: bool = False) -> str:
+def app_id(name: str, unique: str, roles: dict[str, int]) -> str:
     """Of a job whose parts can be named, too. The name is shortened where it must be, what makes it unique is not.
 
-    `roles`: replicas by name. `sets`: groups are JobSets, whose Jobs have longer names. Raises `ConfigError` where a role
-    leaves no room.
+    `roles`: replicas by name. Raises `ConfigError` where a role leaves no room.
     """
     longest = max((len(part("", role, max(n, 9999))) for role, n in roles.items()), default=0)
-    longest += len(f"-{node(_NODES - 1)}-0") if sets else 0
     room = MOST - longest - _UNIQUE
     for role in roles:
         if not label(role):
@@ -74,11 +69,6 @@ def app_id(name: str, unique: str, roles: dict[str, int], *, sets: bool = False)
 def part(app: str, role: str, replica: int) -> str:
     """Of the Job of one replica of a role, and its pod's host name."""
     return f"{app}-{label(role)}-{replica}"
-
-
-def node(number: int) -> str:
-    """Of a group's node in the group's JobSet; the node's Job is JOBSET-NODE-0."""
-    return f"n{number}"
 
 
 def service(app: str) -> str:

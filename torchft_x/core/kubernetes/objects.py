@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torchft_x.core.kubernetes import names, scale, sets
-from torchft_x.core.kubernetes.parts import JOBSET, LIGHTHOUSE, TRAINER, WITHOUT_END, Part, Wishes
+from torchft_x.core.kubernetes import names, scale
+from torchft_x.core.kubernetes.parts import LIGHTHOUSE, WITHOUT_END, Part, Wishes
 from torchft_x.core.kubernetes.pod import PAGE_BESIDE, TOKEN_KEY, labels, template
 
 Json = dict[str, Any]
@@ -41,12 +41,8 @@ def render(app: str, pods: Sequence[PodFacts], wishes: Wishes, token: str | None
         objects.insert(1, _object("ConfigMap", "v1", app, app, data={scale.FILE: scale.text(groups)}))
     if token is not None:
         objects.insert(1, _secret(app, token))
-    notes = {names.MINIMUM: str(minimum)}
-    if wishes.backend == JOBSET:
-        jobs = _grouped(app, jobs, wishes.queue)
-        notes[names.BACKEND] = JOBSET
     objects += jobs
-    objects[0]["metadata"]["annotations"] = notes
+    objects[0]["metadata"]["annotations"] = {names.MINIMUM: str(minimum)}
     return objects
 
 
@@ -74,19 +70,6 @@ def _job(app: str, pod: PodFacts, wishes: Wishes, *, alone: bool) -> Json:
     if wishes.queue:
         made["metadata"]["labels"][names.QUEUE] = wishes.queue
     return made
-
-
-def _grouped(app: str, jobs: Sequence[Json], queue: str) -> list[Json]:
-    """The trainers' Jobs as the JobSets of their groups, the others as they are."""
-    trainers: dict[str, list[Json]] = {}
-    others = []
-    for job in jobs:
-        labels = job["metadata"]["labels"]
-        if labels[names.ROLE] == TRAINER and names.GROUP in labels:
-            trainers.setdefault(labels[names.GROUP], []).append(job)
-        else:
-            others.append(job)
-    return [*others, *(sets.of_group(app, group, members, queue) for group, members in trainers.items())]
 
 
 def _secret(app: str, token: str) -> Json:

@@ -12,10 +12,8 @@ from torchft_x.errors import ConfigError
 
 LIGHTHOUSE = "lighthouse"
 TRAINER = "trainer"
-JOB, JOBSET = BACKENDS = ("job", "jobset")
-"""What a group is: a Job for each of its pods, or one JobSet."""
 WITHOUT_END = 1_000_000
-"""Pods of a Job that may fail, and restarts of a JobSet: who gives up says so by itself."""
+"""Pods of a Job that may fail: a part that gives up says so by itself."""
 _SECRET = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_KEY|ACCESS_KEY|SECRET_KEY|PRIVATE_KEY)$", re.IGNORECASE)
 
 
@@ -52,7 +50,6 @@ class Wishes:
     service_account: str = ""
     priority_class: str = ""
     queue: str = ""  # Kueue's local queue
-    backend: str = JOB  # what a group is: `BACKENDS`
     pull_secrets: tuple[str, ...] = ()
     env_secrets: tuple[str, ...] = ()  # whose keys become variables
     node_selector: Mapping[str, str] = field(default_factory=dict)
@@ -71,8 +68,6 @@ class Wishes:
             if value is not None and value < least:
                 other = ", or -1" if name == "ttl" else ""
                 raise ConfigError(f"-cfg {name}={value}: it must be a number of seconds, {least} or more{other}.")
-        if self.backend not in BACKENDS:
-            raise ConfigError(f"-cfg backend={self.backend}: it must be {' or '.join(BACKENDS)}.")
         named = [("service_account", self.service_account), ("priority_class", self.priority_class)]
         named += [("queue", self.queue), *(("pull_secrets", n) for n in self.pull_secrets)]
         named += [("env_secrets", n) for n in self.env_secrets]

@@ -15,11 +15,6 @@ RULES: tuple[dict[str, Any], ...] = (
     {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]},
 )
 
-SETS: tuple[dict[str, Any], ...] = (
-    {"apiGroups": ["jobset.x-k8s.io"], "resources": ["jobsets"], "verbs": ["create", "list", "delete"]},
-)
-"""With ``-cfg backend=jobset``."""
-
 MORE: tuple[dict[str, Any], ...] = (
     {"apiGroups": [""], "resources": ["services/proxy"], "verbs": ["get", "create"]},
     {"apiGroups": [""], "resources": ["configmaps", "pods"], "verbs": ["patch"]},
@@ -30,13 +25,13 @@ MORE: tuple[dict[str, Any], ...] = (
 """What `torchft_x` needs beside that: status, kill, drain, resume (and the token, for orders), scale, chaos."""
 
 
-def role(name: str = "torchft-x", *, sets: bool = False) -> dict[str, Any]:
-    """`sets`: also for jobs whose groups are JobSets."""
+def role(name: str = "torchft-x") -> dict[str, Any]:
+    """Return a Role with all rules."""
     return {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "Role",
         "metadata": {"name": name},
-        "rules": [dict(rule) for rule in (*RULES, *MORE, *(SETS if sets else ()))],
+        "rules": [dict(rule) for rule in (*RULES, *MORE)],
     }
 
 

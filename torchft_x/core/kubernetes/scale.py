@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchft_x.core.job.kept_groups import render
-from torchft_x.core.kubernetes import names, sets
+from torchft_x.core.kubernetes import names
 from torchft_x.core.kubernetes.parts import LIGHTHOUSE, TRAINER
 from torchft_x.core.kubernetes.pod import REPLICA
 from torchft_x.core.messages.job import GroupsChanged
@@ -30,15 +30,12 @@ _OVER = ("Complete", "Failed")
 
 @dataclass(frozen=True)
 class Change:
-    """`groups`: that the job shall have. `new`: Jobs to be made; `going`: names of Jobs to be deleted. `before`: groups.
-    `kind`: JobSet where groups are such.
-    """
+    """`groups`: that the job shall have. `new`: Jobs to be made; `going`: names of Jobs to be deleted. `before`: groups."""
 
     groups: tuple[str, ...]
     new: tuple[Json, ...]
     going: tuple[str, ...]
     before: int
-    kind: str = "Job"
 
 
 def text(groups: Iterable[str]) -> str:
@@ -46,17 +43,12 @@ def text(groups: Iterable[str]) -> str:
     return render(GroupsChanged(tuple(groups)))
 
 
-def change(
-    app: str, jobs: Sequence[Mapping[str, Any]], wanted: int, groups: Sequence[Mapping[str, Any]] = ()
-) -> Change:
-    """`jobs`, and `groups` where these are JobSets: all of the job, as the API server gives them. Raises `ConfigError` where
-    it can't have so many groups.
+def change(app: str, jobs: Sequence[Mapping[str, Any]], wanted: int) -> Change:
+    """Return what must change. `jobs`: all of the job, as the API server gives them. Raises `ConfigError` where it can't
+    have so many groups.
     """
-    jobs = sets.as_jobs(jobs, groups)
     trainers = [job for job in jobs if names.label_of(job, names.ROLE) == TRAINER]
     _check(app, jobs, trainers, wanted)
-    if groups:
-        return _of_sets(app, groups, wanted)
     there: dict[int, list[Mapping[str, Any]]] = {}
     for job in trainers:
         there.setdefault(int(names.label_of(job, names.GROUP)), []).append(job)
@@ -71,57 +63,26 @@ def change(
     return Change(tuple(str(n) for n in range(wanted)), tuple(new), tuple(going), len(there))
 
 
-def _of_sets(app: str, groups: Sequence[Mapping[str, Any]], wanted: int) -> Change:
-    there = {int(names.label_of(found, names.GROUP)): found for found in groups}
-    pattern = there[min(there)]
-    new = tuple(_set(app, pattern, number, wanted) for number in range(wanted) if number not in there)
-    going = tuple(str(there[number]["metadata"]["name"]) for number in sorted(there) if number >= wanted)
-    return Change(tuple(str(n) for n in range(wanted)), new, going, len(there), sets.KIND)
-
-
-def _set(app: str, pattern: Mapping[str, Any], group: int, groups: int) -> Json:
-    """The JobSet of another group, with the pattern's owner."""
-    spec = copy.deepcopy(dict(pattern["spec"]))
-    spec.pop("suspend", None)
-    nodes = spec["replicatedJobs"]
-    for node, replicated in enumerate(nodes):
-        labels = replicated["template"]["metadata"]["labels"]
-        labels |= {names.REPLICA: str(group * len(nodes) + node), names.GROUP: str(group)}
-        _renumber(app, replicated["template"]["spec"]["template"], labels, groups)
-    metadata = pattern["metadata"]
-    made = _metadata(names.part(app, TRAINER, group), {**metadata["labels"], names.GROUP: str(group)}, metadata)
-    return {"apiVersion": sets.VERSION, "kind": sets.KIND, "metadata": made, "spec": spec}
-
-
 def replica_job(app: str, pattern: Mapping[str, Any], replica: int, group: int, groups: int) -> Json:
-    """The Job of another replica of the pattern's role, as it is to be made; with the pattern's owner."""
-    metadata = pattern["metadata"]
-    own = {names.REPLICA: str(replica), names.GROUP: str(group)}
-    spec = copy.deepcopy(dict(pattern["spec"]))
+    """Return the Job of another replica of the pattern's role, ready to be created, with the pattern's owner."""
+    metadata, spec = pattern["metadata"], copy.deepcopy(dict(pattern["spec"]))
     for made_there in ("selector", "manualSelector", "suspend"):
         spec.pop(made_there, None)
-    _renumber(app, spec["template"], own, groups)
-    name = names.part(app, names.label_of(pattern, names.ROLE), replica)
-    made = _metadata(name, {**metadata["labels"], **own}, metadata)
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": made, "spec": spec}
-
-
-def _renumber(app: str, template: Json, own: Mapping[str, str], groups: int) -> None:
-    """A pod's template becomes that of the replica which `own`, its labels, says."""
-    labels = {n: v for n, v in template["metadata"]["labels"].items() if n not in _MADE_THERE}
-    labels |= {n: own[n] for n in (names.REPLICA, names.GROUP)}
-    template["metadata"] = {**template["metadata"], "labels": labels}
-    template["metadata"].pop("creationTimestamp", None)
-    role = labels[names.ROLE]
-    template["spec"]["hostname"] = names.part(app, role, int(own[names.REPLICA]))
-    for container in template["spec"]["containers"]:
+    own = {names.REPLICA: str(replica), names.GROUP: str(group)}
+    role = names.label_of(pattern, names.ROLE)
+    name = names.part(app, role, replica)
+    pod = spec["template"]
+    labels = {n: v for n, v in pod["metadata"]["labels"].items() if n not in _MADE_THERE}
+    pod["metadata"] = {**pod["metadata"], "labels": {**labels, **own}}
+    pod["metadata"].pop("creationTimestamp", None)
+    pod["spec"]["hostname"] = name
+    for container in pod["spec"]["containers"]:
         if container["name"] == role:
             container["command"] = _of_groups(container["command"], groups)
-
-
-def _metadata(name: str, labels: Json, pattern: Mapping[str, Any]) -> Json:
-    owners = pattern.get("ownerReferences")
-    return {"name": name, "labels": labels, **({"ownerReferences": list(owners)} if owners else {})}
+    owners = metadata.get("ownerReferences")
+    made = {"name": name, "labels": {**metadata["labels"], **own}}
+    made |= {"ownerReferences": list(owners)} if owners else {}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": made, "spec": spec}
 
 
 _MADE_THERE = (

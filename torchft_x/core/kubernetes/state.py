@@ -136,8 +136,6 @@ def _no_pod(job: Json) -> str:
     if (job.get("spec") or {}).get("suspend"):
         queue = names.label_of(job, names.QUEUE)
         return f"it waits in the queue {queue}" if queue else "its Job is suspended"
-    if "name" not in _meta(job):
-        return f"the JobSet {names.label_of(job, names.SET)} has made no Job yet (kubectl describe jobset says why)"
     return "its pod is not there yet (a quota? kubectl describe job says it)"
 
 

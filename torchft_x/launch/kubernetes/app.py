@@ -11,7 +11,7 @@ from torchx.specs import AppDef, BindMount, DeviceMount, Role, VolumeMount, macr
 from torchft_x import env
 from torchft_x.core.kubernetes import names, pod, scale
 from torchft_x.core.kubernetes.objects import PodFacts, render
-from torchft_x.core.kubernetes.parts import JOBSET, LIGHTHOUSE, TRAINER, Mount, Part, Wishes, check_part
+from torchft_x.core.kubernetes.parts import LIGHTHOUSE, TRAINER, Mount, Part, Wishes, check_part
 from torchft_x.errors import ConfigError
 from torchft_x.launch.schedulers.containers import LOCAL_RUN_DIR, find_token, set_run_dir
 from torchft_x.launch.schedulers.role import FtRole
@@ -39,7 +39,7 @@ def request(app: AppDef, unique: str, wishes: Wishes, gpu: str) -> Request:
     Raises `ConfigError` where no pod could start, or none could find the others.
     """
     roles = {role.name: role.num_replicas for role in app.roles}
-    name = names.app_id(app.name, unique, roles, sets=wishes.backend == JOBSET)
+    name = names.app_id(app.name, unique, roles)
     ours = [role for role in app.roles if isinstance(role, FtRole)]
     has_token = any(_needs_token(role) for role in ours)
     pods = [

@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 from torchft_x import env
-from torchft_x.core.kubernetes import names, rights, sets
+from torchft_x.core.kubernetes import names, rights
 from torchft_x.errors import ConfigError, TorchftXError
 
 Json = dict[str, Any]
@@ -27,9 +27,7 @@ _KINDS = {
     "NetworkPolicy": ("NetworkingV1Api", "network_policy"),
     "Pod": ("CoreV1Api", "pod"),
     "ConfigMap": ("CoreV1Api", "config_map"),
-    sets.KIND: ("CustomObjectsApi", "custom_object"),
 }
-_SETS = [*sets.VERSION.split("/"), "jobsets"]  # group, version, and what its objects are called in a path
 
 
 class ClusterError(TorchftXError):
@@ -110,20 +108,6 @@ class Cluster:
         """A merge."""
         self._ask(kind, "patch_namespaced", name, body=body)
 
-    def check_sets(self) -> None:
-        """Raises `ConfigError` where the cluster knows no JobSets."""
-        try:
-            status, _ = self._through(f"/apis/{sets.VERSION}", {"Accept": "application/json"}, None)
-        except ClusterError as e:
-            if e.status != 404:
-                raise
-            status = 404
-        if status != 200:
-            raise ConfigError(
-                f"-cfg backend=jobset: the cluster knows no JobSets ({sets.VERSION}); install JobSet there "
-                "(jobset.sigs.k8s.io), or use backend=job, which needs nothing."
-            )
-
     def page(
         self, service: str, path: str, *, body: Json | None = None, token: str | None = None
     ) -> tuple[int, Json | str]:
@@ -176,8 +160,6 @@ class Cluster:
         api, noun = _KINDS[kind]
         method = getattr(getattr(self._client, api)(self._api), f"{verb}_{noun}")
         words = [name, self.namespace] if name else [self.namespace]
-        if kind == sets.KIND:
-            words = [*_SETS[:2], self.namespace, _SETS[2], *words[:-1]]
         return self._call(method, *words, _preload_content=False, **options)
 
     def _call(self, method: Any, *words: str, **options: Any) -> Any:

@@ -8,9 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torchft_x.core.kubernetes import names, sets, state
+from torchft_x.core.kubernetes import names, state
 from torchft_x.core.kubernetes.objects import owned
-from torchft_x.core.kubernetes.parts import LIGHTHOUSE
 from torchft_x.core.kubernetes.state import FAILED, SUCCEEDED, JobState, PartState
 from torchft_x.launch.kubernetes.cluster import Cluster, ClusterError
 from torchft_x.observe.events import BEGIN
@@ -25,11 +24,7 @@ _AWAY = 60.0  # seconds the API server may be away while a log is followed
 
 
 def submit(cluster: Cluster, objects: Sequence[Json]) -> None:
-    """All of them, or none: what was made is removed again if one is refused. Raises `ClusterError`, `ConfigError` where the
-    cluster knows no JobSets and the job has some.
-    """
-    if any(body["kind"] == sets.KIND for body in objects):
-        cluster.check_sets()
+    """All of them, or none: what was made is removed again if one is refused. Raises `ClusterError`."""
     anchor = cluster.create(objects[0])
     try:
         for body in owned(objects, anchor):
@@ -44,23 +39,13 @@ def find(cluster: Cluster, app: str) -> JobState | None:
     """None: there is no such job. Raises `ClusterError`."""
     selector = of(app)
     jobs = cluster.list("Job", selector)
-    jobs = sets.as_jobs(jobs, sets_of(cluster, selector, jobs))
     return state.job_state(app, jobs, cluster.list("Pod", selector)) if jobs else None
-
-
-def sets_of(cluster: Cluster, selector: str, jobs: Sequence[Json]) -> list[Json]:
-    """The JobSets of jobs, to be read beside their Jobs; a cluster that has none is not asked. Raises `ClusterError`."""
-    marked = any(sets.is_marked(job) for job in jobs)
-    if not marked and not any(job["metadata"]["labels"].get(names.ROLE) == LIGHTHOUSE for job in jobs):
-        marked = any(sets.is_marked(service) for service in cluster.list("Service", selector))  # the anchor
-    return cluster.list(sets.KIND, selector) if marked else []
 
 
 def every(cluster: Cluster) -> list[JobState]:
     """All jobs of the namespace, by name. Raises `ClusterError`."""
     selector = f"{names.MANAGED_BY}={names.OURS}"
-    jobs = cluster.list("Job", selector)
-    jobs, pods = sets.as_jobs(jobs, sets_of(cluster, selector, jobs)), cluster.list("Pod", selector)
+    jobs, pods = cluster.list("Job", selector), cluster.list("Pod", selector)
     apps = sorted({_app(job) for job in jobs} - {""})
     return [
         state.job_state(app, [j for j in jobs if _app(j) == app], [p for p in pods if _app(p) == app]) for app in apps

@@ -8,7 +8,7 @@ from typing import Any, Dict, List  # noqa: UP035  TorchX compares an option's t
 
 from torchx.specs import runopts
 
-from torchft_x.core.kubernetes.parts import JOB, Wishes
+from torchft_x.core.kubernetes.parts import Wishes
 from torchft_x.errors import ConfigError
 
 
@@ -26,8 +26,7 @@ _OPTIONS: list[tuple[str, Any, Any, str]] = [
     ("context", str, None, "of the kubeconfig; else the current one"),
     ("service_account", str, None, "of the pods; else default, whose token they don't get"),
     ("priority_class", str, None, "of the pods"),
-    ("queue", str, None, "Kueue's local queue, as a label of every Job, or of each group's JobSet"),
-    ("backend", str, "job", "a group is a Job for each of its pods, or one jobset, which Kueue admits as a whole"),
+    ("queue", str, None, "Kueue's local queue, as a label of every Job"),
     ("pull_secrets", _STRINGS, None, "Secrets with which images are pulled"),
     ("env_secrets", _STRINGS, None, "Secrets whose keys become variables of every container"),
     ("node_selector", _PAIRS, None, "labels that a node must have: name:value,name:value"),
@@ -51,7 +50,6 @@ def wishes(cfg: Mapping[str, Any]) -> Wishes:
         service_account=cfg.get("service_account") or "",
         priority_class=cfg.get("priority_class") or "",
         queue=cfg.get("queue") or "",
-        backend=cfg.get("backend") or JOB,
         pull_secrets=tuple(cfg.get("pull_secrets") or ()),
         env_secrets=tuple(cfg.get("env_secrets") or ()),
         node_selector=dict(cfg.get("node_selector") or {}),

@@ -22,7 +22,7 @@ def resize(cluster: Cluster, app: str, wanted: int) -> scale.Change:
     Raises `ConfigError`, `ClusterError`.
     """
     found = cluster.list("Job", jobs.of(app))
-    change = scale.change(app, found, wanted, jobs.sets_of(cluster, jobs.of(app), found))
+    change = scale.change(app, found, wanted)
     try:
         cluster.patch("ConfigMap", app, {"data": {scale.FILE: scale.text(change.groups)}})
     except ClusterError as e:
@@ -36,7 +36,7 @@ def resize(cluster: Cluster, app: str, wanted: int) -> scale.Change:
     for body in change.new:
         cluster.create(body)
     for name in change.going:
-        cluster.delete(change.kind, name)
+        cluster.delete("Job", name)
     return change
 
 

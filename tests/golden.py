@@ -1,0 +1,38 @@
+"""Golden files: what a test compares its result with, and ``pytest --rewrite`` writes instead. Read the diff then."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+
+@dataclass(frozen=True)
+class Golden:
+    """The comparison that a test asks for; `rewrite`: write the files."""
+
+    rewrite: bool
+
+    def check(self, path: Path, text: str) -> None:
+        """Fail with the difference unless the file has this text."""
+        if self.rewrite:
+            path.write_text(text, encoding="utf-8")
+            return
+        expected = path.read_text(encoding="utf-8") if path.exists() else ""
+        if text != expected:
+            lines = (one.splitlines(keepends=True) for one in (expected, text))
+            difference = "".join(difflib.unified_diff(*lines, path.name, "now"))
+            pytest.fail(f"{path} differs; if that is meant: pytest --rewrite\n{difference}", pytrace=False)
+
+    def check_all(self, folder: Path, texts: Mapping[str, str]) -> None:
+        """Do so for all files of the folder, by name; one that is not named is one too many."""
+        extra = {path for path in folder.iterdir() if path.name not in texts}
+        if self.rewrite:
+            for path in extra:
+                path.unlink()
+        assert self.rewrite or not extra
+        for name, text in texts.items():
+            self.check(folder / name, text)
