@@ -1,7 +1,7 @@
 """What must hold, checked in the event in which it could break, at a cost that does not grow with the run.
 
-I1 to I8, A1 and L2 are checked by the hooks below, which the nodes call; L1 is checked by `tests.sim.swarm` when the
-faults have stopped. I9 (samples) needs the sampler of a later part.
+I1 to I9, A1 and L2 are checked by the hooks below, which the nodes call; L1 is checked by `tests.sim.swarm` when the
+faults have stopped. Samples are not checked: there is no sampler in the model.
 
 The checker knows the truth: every process's memory, not what was said about it. It never asks the lighthouse.
 """
@@ -101,7 +101,7 @@ class Checker(QuorumChecks):
         if not is_sentence(reason):
             self._violated("I8", f"{rank.process.name} waits for {what}, and all it is told is {reason!r}")
 
-    # --- ranks: I1, I2, I5, I6, I7, A1 ---------------------------------------------------------------------------
+    # --- ranks: I1, I2, I5, I6, I7, I9, A1 ---------------------------------------------------------------------------
 
     def on_begin(self, rank: RankNode, quorum: Quorum, plan: Plan) -> None:
         """I5: whom it may heal from is a carrier: whole, and at the newest state of the quorum."""

@@ -50,6 +50,8 @@ class Reducer:
         buckets: from `plan_buckets` on what this rank holds of the same parameters.
     """
 
+    numbered = True
+
     def __init__(self, steps: GradientSteps, params: Sequence[torch.nn.Parameter], buckets: Sequence[Bucket]) -> None:
         self.synchronise = True  # False inside no_sync: gradients only accumulate
         self._steps = steps

@@ -43,6 +43,8 @@ class Exchange:
         feedback: of the part, if it is quantised with error feedback. Whoever applies the exchange commits it.
     """
 
+    numbered = False  # the census weighs what each group sends, whatever its number
+
     def __init__(
         self, manager: Manager, part: Part, weight: float, count: Callable[[], Census | None], *,
         cap: int | None, quantize: bool | str, changes: bool, feedback: ErrorFeedback | None = None,

@@ -28,6 +28,9 @@ TRANSPORT = (CollectiveError, DeadlineError, UnreachableError)
 class Kept(Protocol):
     """Who holds the local gradients of a pass."""
 
+    numbered: bool
+    """Whether they are of data that the script may have chosen by this group's number in the quorum (I9)."""
+
     def intact(self) -> bool:
         """Whether they can be reduced again: they are kept, and nobody has touched their result."""
 
@@ -252,6 +255,11 @@ class Reductions:
         good = not self._unwanted and (error is None or isinstance(error, TRANSPORT))
         whole = bool(self._kept) and self._kept_works == len(self.works)
         return self._keeps and good and whole and all(k.intact() for k in self._kept)
+
+    @property
+    def numbered(self) -> bool:
+        """Whether what is kept is of data that the script may have chosen by its number (I9)."""
+        return any(k.numbered for k in self._kept)
 
     def repeat(self) -> None:
         """Reduce what is kept again, in the quorum in hand."""

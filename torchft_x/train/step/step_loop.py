@@ -11,7 +11,8 @@ A step that fails is not lost while its local gradients are kept: the next quoru
 says which of these it is (protocol, section 5):
 
 * another group may have committed it: then we commit the very same bits (*adopt*);
-* nobody has: the local gradients are reduced again among those that are left (*redo*);
+* nobody has: the local gradients are reduced again among those that are left (*redo*), if they were computed for the
+  part that this rank has then (`core.commit.step.misfit`);
 * we are behind, or have nothing to reduce: the step is dropped here, and the quorum that came is that of the next step.
 
 Where `DistributedDataParallel` ends a synchronised backward, stages 4 and 5 happen before ``backward()`` returns, so that
@@ -26,6 +27,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -399,7 +401,9 @@ class StepLoop:
         if not round.again or round.heals or before.computed is None or round.standing is None:
             return False
         part, kept = round.standing.part, before.computed
-        # A late script may have changed its gradients, and torchft's clients keep none: they compute for their new number.
+        if not self.reductions.numbered:
+            kept = replace(kept, part=part)
+        # A late script may have changed its gradients, and torchft's clients keep none: then they compute for a new number.
         all_keep = early and all(m.library for m in round.standing.quorum.members)
         with c.failures.lock:
             again = c.step.redo(kept, part, all_keep=all_keep)
