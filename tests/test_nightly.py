@@ -26,4 +26,4 @@ def test_a_test_with_parameters_is_left_out_whole_or_by_one() -> None:
     assert replaced_by(f"{whole}[any]") == NIGHTLY[whole]
     assert replaced_by(one) == NIGHTLY[one]
     assert replaced_by(one.replace("]", "-other]")) is None
-    assert replaced_by("tests/test_rooms.py::test_x") is None
+    assert replaced_by("tests/test_imports.py::test_x") is None
