@@ -748,7 +748,7 @@ class TestGroup:
         assert s.group.lease_until == 120.0
 
     def test_a_grant_that_comes_after_the_lease_is_answered_by_another_join(self) -> None:
-        """L1: the lighthouse takes the join for answered. Found by tests.sim.explore."""
+        """L1: the lighthouse takes the join for answered."""
         s = Stage()
         s.commit(0)
         (join,) = of(SendJoin, s.ask(step=1))
