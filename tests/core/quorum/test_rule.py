@@ -250,7 +250,8 @@ def test_the_order_of_candidates_does_not_matter(s: QuorumInputs) -> None:
 
 
 def test_a_carrier_that_has_not_adopted_yet_follows_nothing() -> None:
-    """R9, R14. q adopts what a and b hold; a has received it, committed and is away, b has not, and c denies."""
+    """A1 (R9, R14): q adopts what a and b hold. a has received it, committed and is away, b has not, and c denies: if
+    b could follow q by its name alone, b and c would reduce a committed step again."""
     at, held = State(4, 3), Prepared(quorum=10, step=5, digest=77)
     q = quorum(member("a", at, prepared=held), member("b", at, prepared=held), id=11)
     assert q.top == State(5, 10)
