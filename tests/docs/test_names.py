@@ -13,7 +13,8 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 NAMING = [DOCS / "contributing.md", DOCS / "design.md", DOCS / "glossary.md"]
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
-PACKAGES = re.findall(r'^    "([\w.]+):', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), flags=re.MULTILINE)
+_TABLE = (ROOT / "pyproject.toml").read_text(encoding="utf-8").partition("\ntable = [")[2].partition("\n]")[0]
+PACKAGES = re.findall(r'^    "([\w.]+):', _TABLE, flags=re.MULTILINE)
 """Rows of the import table, bottom up."""
 _PATH = re.compile(r"[\w.-]+(/[\w.-]*)+|[\w-]+\.(py|md|toml)")
 _CLASS = re.compile(r"_?[A-Z]\w*[a-z]\w*(\.\w+(\(\))?)?")
