@@ -69,12 +69,7 @@ NIGHTLY: Mapping[str, str] = {
     "tests/kubernetes/test_elastic.py::test_evicted_and_tainted_the_others_drop_nothing_and_the_logs_tell_it": "test_scaled_up_and_down, test_cluster.py and tests/launch/kubernetes/test_remote.py",
     "tests/launch/workers/test_warm_client.py::test_all_lives_are_warm[1]": "[2]",
     "tests/launch/workers/test_warm_client.py::test_the_workers_meet_in_the_store_of_their_life[1]": "[2]",
-    "tests/sim/test_explore.py::test_any_one_fault": "test_one_fault_of_a_kind",
-    "tests/sim/test_explore.py::test_a_longer_slice": "test_a_slice_of_a_larger_world",
     "tests/sim/test_lies.py::test_many_lies_and_faults[0.0]": "[1.0]",
-    "tests/sim/test_scale.py::test_as_many_groups_as_a_job_may_have": "test_an_event_costs_the_same",
-    "tests/sim/test_variants.py::test_with_the_rule_there_is_nothing_to_be_found[R21]": "the six other rules, test_without_R21",
-    "tests/sim/test_variants.py::test_a_variant_is_found[R8 lease]": "tests/sim/test_regressions.py",
 }
 
 

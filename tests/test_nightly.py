@@ -21,9 +21,9 @@ def test_what_is_left_out_is_there(name: str) -> None:
 
 
 def test_a_test_with_parameters_is_left_out_whole_or_by_one() -> None:
-    whole = "tests/sim/test_explore.py::test_any_one_fault"
+    whole = "tests/benchmarks/test_runs.py::test_the_peer_is_measured_too"
     one = next(name for name in NIGHTLY if name.endswith("]"))
     assert replaced_by(f"{whole}[any]") == NIGHTLY[whole]
     assert replaced_by(one) == NIGHTLY[one]
     assert replaced_by(one.replace("]", "-other]")) is None
-    assert replaced_by("tests/test_rooms.py::test_x") is None
+    assert replaced_by("tests/test_imports.py::test_x") is None

@@ -9,6 +9,7 @@ import pytest
 
 from tests.core.scene import BOOT, UNIX, Scene, member, of, quorum
 from torchft_x.core.journal import Absent, JournalEntry
+from torchft_x.core.lighthouse.next_quorum import RETURN
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.lighthouse import (
     Fence,
@@ -436,3 +437,17 @@ def test_a_life_that_is_heard_of_later_is_written_with_the_next_quorum() -> None
     (keep,) = of(Keep, scene.join("a:1", at(scene, "a:1")))
     assert keep.legacy.quorum.config_id == before.lighthouse.current.config_id
     assert [k.life.token for k in keep.legacy.kin] == ["token-a:1"]
+
+
+def test_M3_a_new_lineage_waits_for_the_supervisors_that_come_back_to_a_new_lighthouse() -> None:
+    """Group 1 died, then group 0 with the lighthouse. What group 1's supervisor holds is not known before it has reported."""
+    before = trained("0:1", "1:1", steps=3)
+    before.exited("1:1")
+    scene = follow(before, kept(before), join_timeout=60.0)
+    scene.feed(LifeEnded("token-0:1", -9))
+    scene.hello("0:2", life=Life(1, 0.0, "token-0:2"))
+    assert not of(Issue, scene.join("0:2", reason=JoinReason.NEW))
+    assert "nothing was heard yet of the supervisors of 1:1" in scene.lighthouse.undecided
+    assert not of(Issue, scene.wait(RETURN - 0.2, alive=("0:2",)))
+    (issue,) = of(Issue, scene.wait(0.4, alive=("0:2",)))
+    assert [m.replica_id for m in issue.quorum.members] == ["0:2"]

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_rooms import WALLS
-
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 NAMING = [DOCS / "contributing.md", DOCS / "design.md", DOCS / "glossary.md"]
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+_TABLE = (ROOT / "pyproject.toml").read_text(encoding="utf-8").partition("\ntable = [")[2].partition("\n]")[0]
+PACKAGES = re.findall(r'^    "([\w.]+):', _TABLE, flags=re.MULTILINE)
+"""Rows of the import table, bottom up."""
 _PATH = re.compile(r"[\w.-]+(/[\w.-]*)+|[\w-]+\.(py|md|toml)")
 _CLASS = re.compile(r"_?[A-Z]\w*[a-z]\w*(\.\w+(\(\))?)?")
 _FUNCTION = re.compile(r"\w+\(\)")
@@ -88,11 +89,11 @@ def test_a_name_behind_a_path_is_defined_there() -> None:
 
 def test_the_maps_have_every_package() -> None:
     named = set(code_in((DOCS / "contributing.md").read_text(encoding="utf-8")))
-    assert not set(WALLS) - named
+    assert not set(PACKAGES) - named
     core = (ROOT / "torchft_x" / "core" / "__init__.py").read_text(encoding="utf-8")
     assert [
-        package for package in re.findall(r"^    (\w+) +\S", core, flags=re.MULTILINE) if f"core.{package}" in WALLS
-    ] == [package.removeprefix("core.") for package in WALLS if package.startswith("core.")]
+        package for package in re.findall(r"^    (\w+) +\S", core, flags=re.MULTILINE) if f"core.{package}" in PACKAGES
+    ] == [package.removeprefix("core.") for package in PACKAGES if package.startswith("core.")]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -135,7 +136,7 @@ INTO_ANOTHERS = {"launch.plugin.namespace"}
 """Installed into a namespace of TorchX's, which must not have an __init__.py."""
 
 
-@pytest.mark.parametrize("package", sorted(set(WALLS) - INTO_ANOTHERS))
+@pytest.mark.parametrize("package", sorted(set(PACKAGES) - INTO_ANOTHERS))
 def test_a_package_names_its_own_files(package: str) -> None:
     """The lists in the docstrings of packages: "* `file`: what it decides or does"."""
     folder = ROOT / "torchft_x" / package.replace(".", "/")

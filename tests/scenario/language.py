@@ -7,8 +7,8 @@
     300 ms later pause g2 for 2 s; kill g0
     expect all groups at step 40
 
-`parse` makes frozen values of it; every mistake is a sentence that names the line. docs/scenarios.md says what each
-word means in both worlds.
+`parse` makes frozen values of it; every mistake is a sentence that names the line. `tests.scenario.values`
+says what each word means.
 """
 
 from __future__ import annotations

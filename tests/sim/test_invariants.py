@@ -315,7 +315,8 @@ def test_who_leads_from_an_ended_lineage_begins_another() -> None:
 
 
 def test_who_finishes_a_job_before_the_present_one_has_not_finished_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seed 7354307748878. g2 is stopped while g1, which finished the job, comes back and begins another one with g0."""
+    """R21, seed 7354307748878 (a fault of the checker): g2 is stopped while g1, which finished the job, comes back and
+    begins another one with g0. g2's end belongs to the job before."""
     world = SimpleNamespace(now=0.0)
     departures = Departures(world)
     monkeypatch.setattr(departures, "_knowable", lambda node: True)

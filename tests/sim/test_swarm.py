@@ -44,17 +44,24 @@ def test_a_quarter_of_a_minute_of_swarm() -> None:
 @pytest.mark.parametrize(
     ("seed", "standby"),
     [
+        # A1, the checker: who was cut off led by step, and the steps of a lineage begun meanwhile were undone.
         (7353563700708, 0.0),
+        # L2: one short step was taken for the speed of all, so a hundred steps were granted, and a newcomer waited.
         (7353569982592, 0.0),
+        # L2, the checker: the refused call of a dead life of a torchft client counted as one of its present life.
         (100003, 0.0),
+        # L1: an end that no supervisor reported any more was waited for without end.
         (7353582223626, 1.0),
+        # I4, the checker: a quorum whose receiver had died was taken for never in effect.
         (7353642926756, 0.3),
+        # L1, the checker: a stopped lighthouse issued a quorum when it went on, which nobody could receive.
         (7353761926564, 0.3),
+        # I4, the checker: a quorum that a newcomer never received was in effect for those who had left the one before.
         (7353768145562, 0.3),
     ],
 )
 def test_what_the_soak_has_found(seed: int, standby: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stories: docs/simulator_found.md. `standby`: the share of runs with two lighthouses in that soak."""
+    """Replay seeds that once violated an invariant. `standby`: the share of runs with two lighthouses in that soak."""
     monkeypatch.setattr(swarm, "STANDBY", standby)
     monkeypatch.setattr(swarm, "LATER_SHARE", 0.0)
     monkeypatch.setattr(swarm, "LATEST_SHARE", 0.0)

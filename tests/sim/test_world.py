@@ -622,6 +622,8 @@ def test_who_is_killed_near_the_end_does_not_begin_anew(runs_on: bool) -> None:
 
 
 def test_the_next_lighthouse_knows_that_the_job_is_finished() -> None:
+    """R21, seeds 41 and 84: the next lighthouse took a group that had failed after the end for one that was never in
+    the job, and let it train the finished job again."""
     world = dies_at_the_end(0.5)
     world.run_while(lambda: node(world, "g0").ended is False, 5.0)
     world.run_for(1.0)

@@ -1,23 +1,29 @@
-"""Known wrong variants: each leaves one rule of the protocol out (section 8), as a context manager that patches core.
+"""Known wrong variants of core: each leaves one rule of the protocol out, as a context manager that patches core.
 
-``with VARIANTS["R9a any"].applied(): ...`` works for whatever drives core's machines: the explorer here, the simulated
-cluster, a single test. No product code knows of them. ``python -m tests.sim.variants`` hunts each one down.
+``with VARIANTS["R9a any"].applied(): ...`` works for whatever drives core's machines: the simulated cluster or a test.
+No product code knows of them. ``python -m tests.sim.variants`` runs each one against the test that must catch it.
 """
 
 from __future__ import annotations
 
+import argparse
+import importlib
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 from unittest import mock
 
-from tests.sim.untimed.values import ENDS, Rules
+from tests.sim import swarm
+from tests.sim.invariants import Violation
+from tests.sim.transfer import Fetch, Transfers
 from torchft_x.core import types
 from torchft_x.core.admission.finished_job import FinishedJob
 from torchft_x.core.commit import step
 from torchft_x.core.commit.step import Step
-from torchft_x.core.commit.two_phase import GroupVote
+from torchft_x.core.commit.two_phase import GroupVote, TwoPhaseCommit
 from torchft_x.core.group.machine import Group
 from torchft_x.core.in_doubt import Settlement, settle
 from torchft_x.core.lighthouse.machine import Lighthouse
@@ -34,21 +40,65 @@ from torchft_x.core.types import JoinReason, Member, Part, Quorum, State
 Patch = Callable[[], AbstractContextManager[Any]]
 
 
+class NotCaughtError(AssertionError):
+    """Failure of the net: a wrong variant of core passed what was to catch it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """A rule that is left out, and the smallest world in which the explorer sees the harm."""
+    """A rule that is left out, the harm that follows, and the test that notices it."""
 
     name: str
     left_out: str
     harm: str
-    finds: frozenset[str]  # invariants, any of them
+    caught_by: str | int
+    """A test of tests/core, as "module:function" or "module:Class.method"; or a number of runs of the swarm."""
     patch: Patch
-    rules: Rules
-    walks: bool = False  # by random schedules: the shortest is too deep to be met breadth first
-    note: str = ""  # how it is modelled, if not by a patch of core
 
     def applied(self) -> AbstractContextManager[Any]:
+        """Patch core, and put back what was there."""
         return self.patch()
+
+    def catch(self) -> str:
+        """Run what must catch this variant. Return how it was caught; raise `NotCaughtError` if it was not."""
+        if isinstance(self.caught_by, int):
+            found = self.hunt(runs=self.caught_by)
+            if found:
+                return found
+            raise NotCaughtError(f"{self.name} ({self.left_out}): {self.caught_by} runs of the swarm do not notice it.")
+        run = _test(self.caught_by)
+        run()  # it passes where nothing is left out
+        with self.applied():
+            try:
+                run()
+            except (AssertionError, ValueError):  # a ValueError: there is no such effect to unpack
+                return self.caught_by
+        raise NotCaughtError(f"{self.name} ({self.left_out}): {self.caught_by} does not notice it.")
+
+    def hunt(self, *, seconds: float = inf, runs: int = 1 << 30) -> str:
+        """Let the swarm loose on this variant, for so long on the processor or so many runs. Return what it found, or ""."""
+        began = time.process_time()
+        with self.applied():
+            for seed in range(runs):
+                spent = time.process_time() - began
+                if spent > seconds:
+                    break
+                try:
+                    swarm.run(seed)
+                except Violation as e:
+                    return f"{e.invariant} with seed {seed} after {spent:.1f} s: {e.what}"
+        return ""
+
+
+def _test(name: str) -> Callable[[], None]:
+    """Return a test function, or a method of a new instance of its class."""
+    module, _, path = name.partition(":")
+    found: Any = importlib.import_module(f"tests.core.{module}")
+    *classes, function = path.split(".")
+    for part in classes:
+        found = getattr(found, part)()
+    test: Callable[[], None] = getattr(found, function)
+    return test
 
 
 def _patched(*patches: tuple[Any, str, Any]) -> Patch:
@@ -66,6 +116,7 @@ def _patched(*patches: tuple[Any, str, Any]) -> Patch:
 
 # --- what is put in the place of a rule ------------------------------------------------------------------------------
 
+_begin_two_phase, _served = TwoPhaseCommit.__init__, Transfers._served
 _begin_tenure, _close, _decide, _fence = QuorumState.__init__, MemberTable.close, GroupVote._decide, Lighthouse._fence
 _on_hello, _misfit = Lighthouse._on_hello, step.misfit
 _on_ask, _on_grant, _send_join, _vote = Group._on_ask, Group._on_grant, Group._send_join, Step.vote
@@ -202,148 +253,161 @@ def _unfrozen(self: Group) -> str:
     return self._end
 
 
-_TWO = Rules(groups=2, steps=1, faults=1)
-_VOTE = replace(_TWO, vote=True)
+def _no_vote_between_groups(self: TwoPhaseCommit, *args: Any, **options: Any) -> None:
+    _begin_two_phase(self, *args, **{**options, "between_groups": False})
+
+
+def _serve_live(self: Transfers, fetch: Fetch) -> None:
+    assert fetch.server is not None
+    fetch.value = fetch.server.value
+    _served(self, fetch)
+
 
 _ALL = [
     Variant(
         name="R1", left_out="ids restart with the lighthouse",
         harm="rendezvous keys of a dead process group match; (step, committed_in) names two states",
-        finds=frozenset({"I3"}), rules=replace(_TWO, groups=1, kinds=("lighthouse",)),
+        caught_by="test_wrong_variants:test_R1_ids_do_not_restart_with_the_lighthouse",
         patch=_patched((QuorumState, "__init__", _ids_from_one), (QuorumState, "raise_ids", lambda self, heard: None)),
     ),
     Variant(
         name="R3", left_out="a join outlives its session",
         harm="a quorum says of a member where it stood before",
-        finds=frozenset({"I1"}), rules=replace(_TWO, steps=2, kinds=("cut",)),
+        caught_by="lighthouse.test_machine:TestSessions.test_R3_the_newest_session_replaces_the_older_and_its_join",
         patch=_patched((MemberTable, "close", _keep_the_join)),
     ),
     Variant(
         name="R4", left_out="a member that has joined goes on",
         harm="a quorum says of a member where it stood before",
-        finds=frozenset({"I1"}), rules=replace(_TWO, steps=2, faults=0),
+        caught_by="test_wrong_variants:test_R4_a_member_that_has_joined_commits_nothing",
         patch=_patched((Group, "_on_ask", _go_on_while_asking), (Group, "_frozen", property(_unfrozen))),
     ),
     Variant(
         name="step alone", left_out="states are compared by the step alone (no vote)",
         harm="two carriers with different weights average their gradients",
-        finds=frozenset({"I1"}), rules=replace(_TWO, kinds=("error", "suspect", "cut")),
+        caught_by="test_wrong_variants:test_the_step_alone_does_not_name_a_state",
         patch=_patched((Quorum, "settled", property(_by_step_alone)), (Step, "vote", _vote_by_step_alone)),
     ),
     Variant(
         name="vote off", left_out="no vote between groups",
         harm="a step is committed twice, differently; the first is rolled back",
-        finds=frozenset({"A1"}), rules=replace(_TWO, final=True, kinds=("crash", "error", "suspect", "cut")),
-        patch=nullcontext, note="GroupConfig.commit_vote=False, as the product ships today; A1 is asked for all the same",
+        caught_by="commit.test_two_phase:test_a_commit_takes_both_rounds",
+        patch=_patched((TwoPhaseCommit, "__init__", _no_vote_between_groups)),
     ),
     Variant(
         name="R14 adopt", left_out="a prepared result is forgotten",
         harm="a final step is redone although a survivor held the right bits",
-        finds=frozenset({"A1"}), rules=replace(_VOTE, kinds=("error", "suspect", "cut")),
+        caught_by="test_in_doubt:test_cut_off_after_the_vote_the_result_is_adopted",
         patch=_patched((types, "settle", _never_adopt)),
     ),
     Variant(
         name="R9a any", left_out="any live joiner may follow a quorum",
         harm="split brain: two histories",
-        finds=frozenset({"I4"}), rules=replace(_TWO, kinds=("cut", "suspect")),
+        caught_by="test_wrong_variants:test_R9a_not_any_live_joiner_may_follow",
         patch=_patched((rule, "_heirs", _any_heir)),
     ),
     Variant(
         name="R9a member", left_out="any member of a quorum may follow it, carrier or not",
         harm="all progress is lost while a carrier lives",
-        finds=frozenset({"I4"}), rules=replace(_TWO, kinds=("cut", "suspect")),
+        caught_by="test_wrong_variants:test_R9a_a_member_that_was_no_carrier_may_not_follow",
         patch=_patched((rule, "_heirs", _any_member)),
     ),
     Variant(
         name="R9a healed", left_out="who has healed to a quorum's top may follow it before it has committed in it",
         harm="a final step, committed with the healer's zeros, is redone without it",
-        finds=frozenset({"A1"}), rules=replace(_VOTE, kinds=("twin",)),
+        caught_by="quorum.test_rule:TestSuccession.test_R9a_healing_to_the_top_is_not_enough",
         patch=_patched((rule, "_heirs", _healed_heirs)),
     ),
     Variant(
         name="R9a adopted", left_out="a carrier that has yet to commit a held result follows the quorum in which it was to",
         harm="a final step is redone: another member has committed that result, and this one meets somebody who denies it",
-        finds=frozenset({"A1", "I4"}), rules=replace(_VOTE, groups=3, faults=4, kinds=("error", "suspect", "cut")), walks=True,
+        caught_by="quorum.test_rule:test_a_carrier_that_has_not_adopted_yet_follows_nothing",
         patch=_patched((rule, "_heirs", _heirs_by_name)),
     ),
     Variant(
         name="R8", left_out="a fresh lighthouse serves the first caller",
         harm="split brain: two histories",
-        finds=frozenset({"I4"}), rules=replace(_TWO, kinds=("lighthouse",)),
+        caught_by="test_wrong_variants:test_R8_a_fresh_lighthouse_does_not_serve_the_first_caller",
         patch=_patched((recover, "start", _first_come), (RestartRecovery, "surely_waits", lambda self: False)),
     ),
     Variant(
         name="R8 lease", left_out="members whose lease has ended vouch for the newest quorum, too",
         harm="split brain: the lighthouse before may have let others go on without them",
-        finds=frozenset({"I4"}), rules=replace(_TWO, faults=3, kinds=("cut", "lease", "lighthouse")), walks=True,
+        caught_by="restart.test_recover:test_R8a_an_ended_lease_vouches_for_nothing",
         patch=_patched((recover, "_vouches", _ended_leases_vouch)),
     ),
     Variant(
         name="R2/R9b", left_out="superseded counts as dead",
         harm="split brain: the older life goes on in its lease",
-        finds=frozenset({"I4"}), rules=replace(_TWO, groups=1, kinds=("twin",)),
+        caught_by="test_wrong_variants:test_R2_superseded_is_not_dead",
         patch=_patched((Lighthouse, "_fence", _superseded_is_dead)),
     ),
     Variant(
         name="R13", left_out="the lease is checked when a step begins, not when it is committed",
         harm="two histories for one step",
-        finds=frozenset({"I4"}), rules=replace(_TWO, faults=2, kinds=("cut", "lease")),
+        caught_by="test_wrong_variants:test_R13_the_lease_is_checked_at_the_commit",
         patch=_patched((GroupVote, "_decide", _no_lease_at_the_end)),
     ),
     Variant(
         name="R7", left_out="grants grow though a change is pending",
         harm="a newcomer is passed over without end",
-        finds=frozenset({"L2"}), rules=replace(_TWO, steps=2, faults=0),
+        caught_by="lighthouse.test_grants:TestLighthouse.test_R5_a_newcomer_stops_the_growth_and_all_meet_at_one_step",
         patch=_patched((QuorumState, "pending", property(_nothing_pending))),
     ),
     Variant(
         name="R21", left_out="who comes late may begin anew as soon as all others have left",
         harm="a job that is being finished, or is finished, is trained again",
-        finds=frozenset({"R21"}), rules=replace(_TWO, steps=2, kinds=ENDS),
+        caught_by="admission.test_finished_job:test_when_it_has_ended_well_the_late_group_is_stopped",
         patch=_patched((FinishedJob, "objection", _begins_anew)),
     ),
     Variant(
         name="R17", left_out="a source serves its live state",
         harm="a step is applied twice in the healer",
-        finds=frozenset({"I5", "I1"}), rules=replace(_TWO, steps=3, kinds=("error",), serve_live=True),
-        patch=nullcontext, note="in the harness (Rules.serve_live): core names the state, it does not hold it",
+        caught_by=60,
+        patch=_patched((Transfers, "_served", _serve_live)),
     ),
     Variant(
         name="expired", left_out="a member with a session and no lease waits for a grant instead of joining",
         harm="stuck: the lighthouse waits for its join",
-        finds=frozenset({"L1"}), rules=replace(_TWO, kinds=("lease",)),
+        caught_by="lighthouse.test_grants:TestGroup.test_a_grant_that_comes_after_the_lease_is_answered_by_another_join",
         patch=_patched((Group, "_send_join", _wait_for_a_grant)),
     ),
     Variant(
         name="late grant", left_out="a grant that comes after the lease answers the join for good",
         harm="stuck: the group waits for an answer that the lighthouse has given",
-        finds=frozenset({"L1"}), rules=replace(_TWO, kinds=("lease",)),
+        caught_by="lighthouse.test_grants:TestGroup.test_R3_a_grant_that_answers_an_earlier_request_does_not_answer_the_join",
         patch=_patched((Group, "_on_grant", _grant_is_final)),
     ),
     Variant(
         name="second join", left_out="a group that asks again for another reason sends a second join on the session",
         harm="the second is taken as fresh after the first was answered: a quorum says where a member stood before",
-        finds=frozenset({"I1"}), rules=replace(_TWO, steps=2, faults=2, grants=False, kinds=("suspect", "call")),
+        caught_by="group.test_machine:TestAsking.test_R3_one_join_at_a_time",
         patch=_patched((Group, "_on_ask", _a_second_join)),
     ),
     Variant(
         name="late hello", left_out="a stream that was replaced stays open",
         harm="stuck: a late hello of a broken stream takes the place of the living one, on which nobody listens then",
-        finds=frozenset({"L1"}), rules=replace(_TWO, kinds=("cut",)),
+        caught_by="lighthouse.test_machine:TestSessions.test_R3_the_replaced_stream_is_closed",
         patch=_patched((Lighthouse, "_on_hello", _both_streams)),
     ),
     Variant(
         name="broken call", left_out="a rank whose call broke is not told what the others committed by the quorum",
         harm="ranks of one group diverge, and its gradients spoil those of all groups",
-        finds=frozenset({"I1"}), rules=replace(_VOTE, ranks=2, faults=2, kinds=("error", "call")), walks=True,
+        caught_by="commit.test_two_phase:test_a_rank_that_asks_again_hears_of_the_late_commit_too",
         patch=_patched((Group, "_on_ask", _owed_without_commit)),
+    ),
+    Variant(
+        name="R9 chain", left_out="a quorum that was sent is followed, and not those before it",
+        harm="split brain: whoever alone received it goes on, and so do those that never heard of it",
+        caught_by="quorum.test_open_quorums:test_R9_of_two_groups",
+        patch=_patched((OpenQuorums, "leave", lambda self, quorum: None)),
     ),
 ]  # fmt: skip
 VARIANTS = {variant.name: variant for variant in _ALL}
 SLOW_TAKEOVER = _patched(
     (recover, "start", _only_who_received_it), (RestartRecovery, "surely_waits", lambda self: False)
 )
-"""R8 as it was: members that never received the newest quorum don't vouch for it. Safe, and slow: only a clock shows it."""
+"""R8 without the word of members that never received the newest quorum: safe and slow, so only a clock shows it."""
 
 ANY_PART = _patched((step, "misfit", lambda computed, part, *, all_keep: ""))
 """I9 left out: a step is redone with gradients of whatever part. Only a model with spares, or with heals in place, shows it."""
@@ -356,5 +420,20 @@ def _any_number(computed: Part, part: Part, *, all_keep: bool) -> str:
 ANY_NUMBER = _patched((step, "misfit", _any_number))
 """I9 as it would be if only gradients that were computed for nobody were kept out: two are counted for one number."""
 
-ONE_BEFORE = _patched((OpenQuorums, "leave", lambda self, quorum: None))
-"""A quorum that was sent is followed, and not those before it. The harm takes four faults in a row: `core/quorum/test_open_quorums` tells it."""
+
+def main() -> None:
+    """Run each variant, or those named, against what must catch it, or against the swarm."""
+    parser = argparse.ArgumentParser(prog="python -m tests.sim.variants", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="variants (default: all)")
+    parser.add_argument(
+        "--swarm", type=float, default=0.0, metavar="SECONDS", help="of the processor, for each variant"
+    )
+    options = parser.parse_args()
+    for name in options.names or VARIANTS:
+        variant = VARIANTS[name]
+        how = variant.hunt(seconds=options.swarm) or "-" if options.swarm else variant.catch()
+        print(f"{name:12} {variant.left_out}\n{'':12} {how[:130]}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

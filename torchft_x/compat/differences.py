@@ -190,7 +190,7 @@ GONE = (
         "TORCHFT_TIMEOUT_SEC and TORCHFT_CONNECT_TIMEOUT_SEC reach a part of the code only",
         "tests/compat/test_adapters.py::test_torchfts_variables_beat_the_arguments",
     ),
-    Gone("the lighthouse loads torch", "tests/test_rooms.py::test_start_up_without_torch"),
+    Gone("the lighthouse loads torch", "tests/test_imports.py::test_start_up_without_torch"),
     Gone("`hsdp` starts too many processes, all on one port", "tests/launch/test_components.py::test_a_components_app"),
 )
 

@@ -3,7 +3,7 @@
 Pure functions and small machines: values in, values out. No clock, socket, thread, tensor or log lives here, and
 nothing but the standard library is imported, so every schedule of events can be replayed in a test.
 
-The packages, bottom up; each imports only from those above it (`WALLS` in tests/test_rooms.py)::
+The packages, bottom up; each imports only from those above it (the table in pyproject.toml, [tool.importlinter])::
 
     (files here)  what all sides share: types, heal (who copies from whom), in_doubt (what became of an undecided step),
                   cross_group_vote, fingerprint (what must be alike in all groups), journal, presence (is a supervisor

@@ -167,7 +167,7 @@ class TestRunningQuorum:
         assert issued(effects) == [["0:x"]]
 
     def test_after_a_restart_a_newcomer_that_fits_is_not_refused_for_one_that_does_not(self) -> None:
-        """Found by tests/sim/scale: who trains has not declared again yet, so the newcomers don't count either."""
+        """Who trains has not declared again yet, so the newcomers do not count either."""
         before = pair()
         s = Scene(now=1.0, restarted=True)
         s.quorums = before.quorums

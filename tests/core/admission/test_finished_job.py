@@ -261,6 +261,8 @@ def test_who_is_told_of_no_more_is_asked_no_more() -> None:
 
 
 def test_the_next_lighthouse_knows_who_may_yet_finish_the_job() -> None:
+    """R21, seed 7358448554294: a group that finishes was in an older quorum than the newest; the next lighthouse must
+    know of it, too."""
     kept: list[JournalEntry] = []
     gone_in_an_older_quorum(kept, keeps=True)
     assert [entry.replica_id for entry in kept[-1].kin] == ["b:1", "a:1"]
@@ -492,6 +494,7 @@ def test_the_next_lighthouse_knows_who_was_stopped() -> None:
 
 
 def test_the_next_lighthouse_knows_who_was_preempted() -> None:
+    """A preempted group leaves early and ends with 0; the next lighthouse took that for an end of the job."""
     s = Job(keeps=True)
     s.start("a:1")
     (keep,) = of(Keep, s.finish("a:1", early=True))

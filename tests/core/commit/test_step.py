@@ -415,13 +415,15 @@ class TestUndecided:
         assert redo(s, State(4, 3))
 
     def test_at_step_0_equal_states_need_not_be_equal_parameters(self) -> None:
-        """With init_sync the next quorum may hand out another member's weights (tests/sim found it)."""
+        """I1: with init_sync the next quorum may hand out another member's weights under the same state, step 0;
+        gradients of the former weights were reduced again."""
         s = self.held()
         s.begin(8, State(), 0, 1)
         assert not redo(s, State())
 
     def test_who_is_torn_reduces_nothing_again(self) -> None:
-        """I1: it has to heal, whatever state it is said to be at."""
+        """I1: a rank whose heal broke off has to heal, whatever state it is said to be at; its old gradients were
+        reduced again."""
         s = Step(min_replica_size=1, max_redo=2)
         s.restore(State(4, 3), 0)
         s.ask()

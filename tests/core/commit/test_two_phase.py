@@ -109,7 +109,8 @@ def test_one_rank_that_says_no_prepares_nothing() -> None:
 
 
 def test_a_carrier_that_is_against_it_says_so_in_the_vote() -> None:
-    """Its reductions are good (too few contributed, or the user objects), so the others wait for it there."""
+    """L1: its reductions are good, but too few contributed, or the user objects. It asked for the next quorum while
+    the others waited for it in the vote until their time-out."""
     s = Stage(2)
     s.vote(0)
     (answer,) = s.vote(1, ok=False)

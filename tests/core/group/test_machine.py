@@ -281,6 +281,8 @@ class TestSessions:
         assert s.arrive()[0] == AnswerQuorum((1,), s.quorum(), 123.0)
 
     def test_the_lease_counts_from_the_newest_ping_that_was_answered_while_it_waited(self) -> None:
+        """A group that waited for longer than a lease dropped its first step: the lease counted from the sending of
+        its join."""
         s = Stage()
         s.feed(PongArrived(-1.0))  # nothing is asked yet
         s.now = 3.0

@@ -124,7 +124,8 @@ class TestLighthouse:
         assert s.granted(s.boundary("a:1", 3)) == [13]
 
     def test_who_has_healed_to_the_first_weights_takes_the_grant(self) -> None:
-        """With init_sync all but one heal in the first quorum, and the lighthouse can't tell: all are at step 0."""
+        """With init_sync all but one heal in the first quorum, at step 0 like the others. One ran on in the grant
+        while the healed one waited at the lighthouse: a time-out in every fresh job."""
         s = Lights()
         s.start("a:1", "b:1")
         assert s.granted(s.boundary("a:1", 1)) == [11]
@@ -134,7 +135,8 @@ class TestLighthouse:
         assert s.granted(s.feed(healed)) == [11]
 
     def test_who_drops_a_step_inside_a_grant_releases_the_others(self) -> None:
-        """A veto of its own: nothing is broken, so it says no more than that it is at a boundary."""
+        """A veto breaks nothing, so this member only says that it is at a boundary. The others ran on inside the grant
+        and waited for it in the next step until a time-out."""
         s = Lights()
         first = s.start("a:1", "b:1")
         s.boundary("a:1", 1)
@@ -429,7 +431,8 @@ class TestGroup:
         assert of(AnswerQuorum, s.grant(11, join.number))
 
     def test_R3_a_grant_that_answers_an_earlier_request_does_not_answer_the_join(self) -> None:
-        """I1: at the lighthouse the join stands, and may be answered by a quorum after this group has gone on."""
+        """I1: a grant that was asked for earlier arrived after the join and was taken for its answer. At the
+        lighthouse the join stood, and was answered by a quorum after this group had gone on."""
         s = Stage().granted(3)
         s.commit(1)
         (progress,) = of(SendProgress, s.ask(step=2))
@@ -748,7 +751,7 @@ class TestGroup:
         assert s.group.lease_until == 120.0
 
     def test_a_grant_that_comes_after_the_lease_is_answered_by_another_join(self) -> None:
-        """L1: the lighthouse takes the join for answered. Found by tests.sim.explore."""
+        """L1: the lighthouse takes the join for answered."""
         s = Stage()
         s.commit(0)
         (join,) = of(SendJoin, s.ask(step=1))

@@ -251,3 +251,27 @@ def test_who_is_back_is_looked_after_as_everybody() -> None:
     s.passes(0.5)
     s.asks("c:1", patience=60.0)
     assert notes(s.wait(30.0, alive=("a:1", "b:1"))).count("member_lost") == 1
+
+
+def test_a_penalty_is_remembered_for_a_minute_after_its_end() -> None:
+    """A group that is late again after its penalty has had no minute on time yet: it is kept out for twice as long."""
+    s = Stage()
+
+    def late() -> list[LighthouseEffect]:
+        state = s.committed()
+        s.asks("a:1", state=state)
+        s.asks("b:1", state=state)
+        return s.passes(2.2)
+
+    def back() -> None:
+        s.asks("c:1")
+        state = s.committed()
+        s.asks("a:1", state=state)
+        assert issued(s.asks("b:1", state=state)) == [list(ALL)]
+
+    late()
+    back()
+    assert "let in again in 10 s" in next(e.text for e in late() if isinstance(e, Note) and e.event == "kept_out")
+    s.passes(62.0)  # a minute after it was left out, and not after its penalty
+    back()
+    assert "let in again in 20 s" in next(e.text for e in late() if isinstance(e, Note) and e.event == "kept_out")

@@ -156,6 +156,9 @@ class TestSupervisors:
         assert g.heard("t0") is None
 
     def test_only_the_newest_life_of_a_group(self) -> None:
+        """R21, seed 880000586: the first supervisor of a group that was moved twice reported its old life last, which
+        was taken for the newest, so that nobody waited for the life that was finishing the job. The highest number
+        is the newest."""
         g = SupervisorLiveness()
         g.arrive(SupervisorHere("0", "host", 0, stream=1), 5.0)
         g.begin("0", 0, "t0")
@@ -352,7 +355,9 @@ class TestLighthouse:
         assert [m.replica_id for m in s.quorums["0:a"].members] == ["0:a", "1:a"]
 
     def test_a_supervisor_that_is_cut_off_can_not_say_that_it_goes_on(self) -> None:
-        """L2: the member speaks, and waits."""
+        """L2: a supervisor reports that a process is stopped, and is then cut off. The process goes on, speaks and
+        waits; it was passed over for as long as the supervisor's stream looked open. A stop counts only while that
+        supervisor is heard."""
         s = Watched()
         q = s.quorums["1:a"].id
         s.join("1:a", State(5, q))

@@ -250,7 +250,8 @@ def test_the_order_of_candidates_does_not_matter(s: QuorumInputs) -> None:
 
 
 def test_a_carrier_that_has_not_adopted_yet_follows_nothing() -> None:
-    """R9, R14. q adopts what a and b hold; a has received it, committed and is away, b has not, and c denies."""
+    """A1 (R9, R14): q adopts what a and b hold. a has received it, committed and is away, b has not, and c denies: if
+    b could follow q by its name alone, b and c would reduce a committed step again."""
     at, held = State(4, 3), Prepared(quorum=10, step=5, digest=77)
     q = quorum(member("a", at, prepared=held), member("b", at, prepared=held), id=11)
     assert q.top == State(5, 10)
@@ -266,3 +267,11 @@ def test_a_carrier_that_has_not_adopted_yet_follows_nothing() -> None:
     decision = form(situation([*back, *asks("a", state=at, prepared=held, carried=(10,)), *denies], q))
     assert isinstance(decision, Form)
     assert not decision.new_lineage
+
+
+def test_M3_a_torn_member_does_not_hold_the_state_that_it_names() -> None:
+    """Its state is incomplete, so a copy that a supervisor holds is waited for, though it is older."""
+    held = {"b": State(7, 3)}
+    torn, whole = asks("a", state=State(9, 3), torn=True), asks("c", state=State(4, 3))
+    assert "waiting for group b (step 7" in waits(situation([*torn, *whole], held=held, longest_wait=60.0))
+    assert formed(situation(asks("a", state=State(9, 3)), held=held, longest_wait=60.0)) == ["a"]

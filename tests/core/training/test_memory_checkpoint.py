@@ -100,7 +100,8 @@ def test_a_copy_counts_when_all_ranks_hold_it() -> None:
 
 
 def test_a_copy_counts_in_the_very_vote_that_tells_of_it() -> None:
-    """The first one was complete, and the next step's heal broke off: nothing was gone back to."""
+    """M1, seed 9101296: the group's first copy was complete and the next step's heal broke off. Rank 0 asked for a
+    copy before it had taken the vote in, so the group went on torn with a copy in memory."""
     ranks = group(2)
     agree(ranks, [IDLE, IDLE], State(3, 7))
     words = [

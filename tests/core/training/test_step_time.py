@@ -38,6 +38,8 @@ def test_a_pause_counts_as_four_steps() -> None:
 
 
 def test_a_first_step_that_is_short_by_chance() -> None:
+    """L2: grants are a second's worth of steps. After one short step 48 steps were granted, which took five seconds,
+    and a newcomer waited for all of them."""
     assert after([0.01, 0.1, 0.1]) == pytest.approx((0.01 + 0.04 + 0.1) / 3, rel=0.1)
 
 

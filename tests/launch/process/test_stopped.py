@@ -48,6 +48,8 @@ def test_each_stop_counts_from_its_own_begin() -> None:
 
 
 def test_a_worker_that_went_on_between_two_looks_is_stopped_anew() -> None:
+    """The supervisor looks ten times a second. A process that goes on for 50 ms between two stops was taken for one
+    that is stopped all the time."""
     halts = StoppedProcesses()
     assert looks(halts, {0}, 0.0, 0.7, turns=5) == []
     assert looks(halts, {0}, 0.8, 1.5, turns=9) == []

@@ -64,7 +64,7 @@ class _Node(Presence):
     __slots__ = ("incarnation", "number", "ready", "replaced")
 
     def __init__(self, number: int) -> None:
-        Presence.__init__(self)  # not `super()`: tests/mutation exchanges code objects, which may not have a cell
+        super().__init__()
         self.number = number  # from 0
         self.incarnation = ""  # of the newest supervisor
         self.replaced: set[str] = set()  # incarnations that a newer one has replaced

@@ -31,7 +31,7 @@ class _Sidecar(Presence):
     __slots__ = ("name", "told_lost")
 
     def __init__(self, name: str) -> None:
-        Presence.__init__(self)  # not `super()`: tests/mutation exchanges code objects, which may not have a cell
+        super().__init__()
         self.name = name
         self.told_lost = False  # whether its silent end was noted
 
