@@ -25,6 +25,7 @@ Each line holds, at any scale; `tests/test_timing.py` evaluates them:
     leased_ahead                  <  lease                         the journal is written less often than leases are sent
     hello_grace                   <  lease                         waiting for hellos is shorter than waiting for a lease
     failover_look                 <  failover_renew                a standby sees each renewal
+    failover_look                 <  failover_silence              more than one look must fail before a person is told
     3 * failover_renew            <  failover_ttl                  two lost renewals end no lease
     failover_ttl + failover_margin < lease                         groups train on during a failover
     failover_ttl + failover_margin < deserted_after                supervisors find the new holder before an old one ends
@@ -118,6 +119,7 @@ class Timing:
     failover_renew: float = 1.0  # between two renewals
     failover_margin: float = 1.0  # that a standby waits beyond `failover_ttl`
     failover_look: float = 0.25  # between two looks of a standby
+    failover_silence: float = 3.0  # without an answer of the register, until a person is told
 
     # --- quorums (core.quorum, core.lighthouse, core.admission) ------------------------------------------------------
 
