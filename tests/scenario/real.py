@@ -21,7 +21,7 @@ from tests.scenario.networks import Networks
 from tests.scenario.play import Commit, Record
 from tests.scenario.processes import free_port, handles, is_worker
 from tests.scenario.values import EVERYBODY, LIGHTHOUSE, Action, Cut, Join, Kill, Leave, Lose, Pause, Scenario, Start
-from tests.util import scaled, wait_for
+from tests.util import clock, scaled, wait_for
 from torchft_x import env
 from torchft_x.launch.process import process_tree
 from torchft_x.observe.events import EventTail
@@ -116,7 +116,7 @@ class Cluster:
             self._start_supervisor(action.group)
 
     def _after(self, seconds: float, call: Callable[[], None]) -> None:
-        self._later.append((time.monotonic() + seconds * env.time_scale(), call))
+        self._later.append((time.monotonic() + clock(seconds), call))
 
     # --- services ------------------------------------------------------------------------------------------------------
 
@@ -138,7 +138,7 @@ class Cluster:
         bind = f"{self._address(LIGHTHOUSE)}:{self._port}"
         command = ["lighthouse", "--bind", bind, "--min_replicas", str(self._scenario.min_replicas)]
         if self._scenario.heartbeat_timeout is not None:
-            command += ["--heartbeat_timeout_ms", str(int(1000 * self._scenario.heartbeat_timeout * env.time_scale()))]
+            command += ["--heartbeat_timeout_ms", str(int(1000 * clock(self._scenario.heartbeat_timeout)))]
         self._start(LIGHTHOUSE, [*command, "--run_dir", str(self.run_dir)])
 
     def _start_supervisor(self, group: str) -> None:
@@ -174,7 +174,7 @@ class Cluster:
             env.LIGHTHOUSE: f"http://{self._address(LIGHTHOUSE)}:{self._port}",
             env.TOKEN: self._token,
             env.ADVERTISE_HOST: self._address(host),
-            env.TIMEOUT: str(self._scenario.timeout * env.time_scale()),
+            env.TIMEOUT: str(clock(self._scenario.timeout)),
             env.LAUNCHER_PID: str(os.getpid()),  # they end with us, however we end
         }
 
