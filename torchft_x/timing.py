@@ -217,6 +217,7 @@ class Timing:
 
     connect: float = 10.0  # for members of a new quorum to connect; after it the next quorum is a better try
     meet: float = 2.0  # for members to publish their names before they connect
+    early_answer: float = 0.1  # before the deadline of a call that names no other, at most a twentieth of the call
     late_answer: float = 1.0  # beyond a call's own deadline, until gRPC's
     late_loop: float = 5.0  # for the group server's loop to take a call back
     late_store: float = 1.0  # beyond a wait in the store, for its answer
