@@ -19,7 +19,12 @@ T = TypeVar("T")
 
 def scaled(seconds: float) -> float:
     """Return a deadline stretched for this machine: three times as far as the clocks of torchft_x, as it costs nothing."""
-    return 3 * seconds * env.time_scale()
+    return 3 * clock(seconds)
+
+
+def clock(seconds: float) -> float:
+    """Return a time that a test gives to torchft_x (a heartbeat timeout, a lease), stretched as its own times are."""
+    return seconds * env.time_scale()
 
 
 def wait_for(condition: Callable[[], T], seconds: float = 10.0, what: str = "the condition") -> T:

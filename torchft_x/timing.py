@@ -25,6 +25,7 @@ Each line holds, at any scale; `tests/test_timing.py` evaluates them:
     leased_ahead                  <  lease                         the journal is written less often than leases are sent
     hello_grace                   <  lease                         waiting for hellos is shorter than waiting for a lease
     failover_look                 <  failover_renew                a standby sees each renewal
+    failover_look                 <  failover_silence              more than one look must fail before a person is told
     3 * failover_renew            <  failover_ttl                  two lost renewals end no lease
     failover_ttl + failover_margin < lease                         groups train on during a failover
     failover_ttl + failover_margin < deserted_after                supervisors find the new holder before an old one ends
@@ -118,6 +119,7 @@ class Timing:
     failover_renew: float = 1.0  # between two renewals
     failover_margin: float = 1.0  # that a standby waits beyond `failover_ttl`
     failover_look: float = 0.25  # between two looks of a standby
+    failover_silence: float = 3.0  # without an answer of the register, until a person is told
 
     # --- quorums (core.quorum, core.lighthouse, core.admission) ------------------------------------------------------
 
@@ -215,6 +217,7 @@ class Timing:
 
     connect: float = 10.0  # for members of a new quorum to connect; after it the next quorum is a better try
     meet: float = 2.0  # for members to publish their names before they connect
+    early_answer: float = 0.1  # before the deadline of a call that names no other, at most a twentieth of the call
     late_answer: float = 1.0  # beyond a call's own deadline, until gRPC's
     late_loop: float = 5.0  # for the group server's loop to take a call back
     late_store: float = 1.0  # beyond a wait in the store, for its answer

@@ -22,6 +22,7 @@ from pathlib import Path
 from tests.e2e.jobs import SMALL, Job, running, torchx_ddp
 from tests.util import wait_for
 from torchft_x.observe.report import training_together
+from torchft_x.timing import TIMING
 
 BURN = "while True: pass"
 ENDLESS = ("--steps", "1000000", "--pace", "0.04", *SMALL)
@@ -65,7 +66,7 @@ def together_since(job: Job, groups: int, since: float) -> bool:
     return training_together([e for e in job.events() if e["t"] > since], groups)
 
 
-def hang(job: Job, group: str, groups: int = 3, seconds: float = 3.0) -> float:
+def hang(job: Job, group: str, groups: int = 3, seconds: float = 2 * TIMING.silence_stopped) -> float:
     """Stop the group's worker for a while; how long the others had no commit after it. All are together afterwards."""
     pid = job.worker(group)
     stopped = time.time()

@@ -13,6 +13,7 @@ import pytest
 from tests.e2e.jobs import BIN, ROOT, SMALL, gone, running, torchx_ddp
 from torchft_x import env
 from torchft_x.observe.report import commits, workers
+from torchft_x.timing import TIMING
 from torchft_x.transfer.durable.catalog import newest
 from torchft_x.transfer.durable.store import Store
 
@@ -151,7 +152,7 @@ class Slow(LocalFileSystem):
 
     def open(self, path, mode="rb", **kwargs):
         if mode == "wb" and path.endswith(".data"):
-            time.sleep(8.0)
+            time.sleep({seconds})
         return super().open(path, mode, **kwargs)
 
 fsspec.register_implementation("slow", Slow)
@@ -159,11 +160,11 @@ sys.exit(train_ddp.exit_code(lambda: train_ddp.train(train_ddp.parse_args())))
 """
 
 
-@pytest.mark.parametrize("notice", [60, 3])
-def test_a_slow_save_has_the_time_that_the_sender_gives(notice: int, tmp_path: Path) -> None:
-    """SIGTERM to a supervisor; the save takes 8 s, and whoever doesn't save has 5."""
+@pytest.mark.parametrize("notice", [12 * TIMING.stop_grace, 0.6 * TIMING.stop_grace], ids=["long", "short"])
+def test_a_slow_save_has_the_time_that_the_sender_gives(notice: float, tmp_path: Path) -> None:
+    """SIGTERM to a supervisor; the save takes longer than the grace of whoever doesn't save."""
     run_dir, address, script, url = tmp_path / "run", tmp_path / "address", tmp_path / "slow.py", tmp_path / "saved"
-    script.write_text(SLOW.format(scripts=str(ROOT / "scripts")))
+    script.write_text(SLOW.format(scripts=str(ROOT / "scripts"), seconds=1.6 * TIMING.stop_grace))
     python = str(BIN / "python")
     lighthouse = [python, "-m", "torchft_x", "lighthouse", "--min_replicas", "1", "--bind", "[::]:0"]
     supervise = [
@@ -188,13 +189,16 @@ def test_a_slow_save_has_the_time_that_the_sender_gives(notice: int, tmp_path: P
         with running(supervise, tmp_path / "log", run_dir, **where) as job:
             job.wait_until_training(1)
             os.kill(job.process.pid, signal.SIGTERM)
-            job.wait(40)
+            job.wait(8 * TIMING.stop_grace)
             reached, said = max(e["step"] for e in commits(job.events())) + 1, job.output()
     found = newest(Store(str(url)))
-    if notice == 60:
+    if notice > TIMING.stop_grace:
         assert found is not None
         assert reached - 1 <= found.step <= reached
         assert "pause" not in said
     else:
         assert found is None
-        assert "worker 0 is still in a pause that it has announced (it saves its last step?) after 5 s" in said
+        assert (
+            f"worker 0 is still in a pause that it has announced (it saves its last step?) after {TIMING.stop_grace:g} s"
+            in said
+        )

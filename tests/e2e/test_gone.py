@@ -14,6 +14,7 @@ import pytest
 from tests.e2e.hangs import burners, commits_of_others, hang, lost, three_groups, together_since
 from tests.e2e.jobs import Job
 from tests.util import wait_for
+from torchft_x.timing import TIMING
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -33,8 +34,8 @@ def trouble(job: Job, since: float) -> list[dict]:
     return [e for e in job.events() if e["t"] > since and e["event"] in ("exit", "drop")]
 
 
-SHORT = 1.2
-"""Seconds of a stop that nobody minds; from 1.5 on it counts as lost."""
+SHORT = 0.8 * TIMING.silence_stopped
+"""Seconds of a stop that nobody minds."""
 
 
 def stop_shortly(job: Job) -> float:
@@ -42,7 +43,7 @@ def stop_shortly(job: Job) -> float:
     worker = job.worker("1")
     stopped = time.time()
     os.kill(worker, signal.SIGSTOP)
-    time.sleep(0.7)
+    time.sleep(0.45 * TIMING.silence_stopped)
     os.kill(worker, signal.SIGCONT)
     since = time.time()
     wait_for(lambda: together_since(job, 3, since), 60, "all go on together")

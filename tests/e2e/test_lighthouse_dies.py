@@ -15,6 +15,7 @@ from tests.e2e.jobs import SMALL, Job, gone, running, torchx_ddp
 from tests.util import wait_for
 from torchft_x.launch.process import process_tree
 from torchft_x.observe.processes import lighthouse_process
+from torchft_x.timing import TIMING
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -69,7 +70,7 @@ def test_a_lighthouse_that_falls_silent_costs_a_moment(tmp_path: Path) -> None:
             stopped = time.time()
             os.kill(lighthouse, signal.SIGSTOP)
             try:
-                time.sleep(8.0)  # longer than any client waits for a word of it
+                time.sleep(1.6 * TIMING.silence_alone)  # longer than any client waits for a word of it
             finally:
                 os.kill(lighthouse, signal.SIGCONT)
             goal = furthest(job) + 30
@@ -78,7 +79,7 @@ def test_a_lighthouse_that_falls_silent_costs_a_moment(tmp_path: Path) -> None:
             for group in "012":
                 times = [float(e["t"]) for e in events if e["event"] == "commit" and e.get("group") == group]
                 pause = max(b - a for a, b in pairwise(times))
-                assert pause < 2.5, f"group {group} stood still for {pause:.1f} s"
+                assert pause < 0.5 * TIMING.silence_alone, f"group {group} stood still for {pause:.1f} s"
             assert not [e for e in events if e["event"] in ("drop", "member_lost")]
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.rpc.test_peer import HOW
 from tests.train.jobs import Group
-from tests.util import scaled, wait_for
+from tests.util import clock, scaled, wait_for
 from torchft_x import env
 from torchft_x.comm.store.create import host_store
 from torchft_x.rpc.coordination import LighthouseServer
@@ -53,7 +53,14 @@ def test_the_peers_manager_trains_through_a_kill_under_our_lighthouse(tmp_path: 
         pytest.skip(HOW)
     address_file = tmp_path / "lighthouse"
     command = [sys.executable, "-m", "torchft_x", "lighthouse", "--min_replicas", "1", "--bind", "127.0.0.1:0"]
-    command += ["--join_timeout_ms", "1000", "--heartbeat_timeout_ms", "1000", "--address_file", str(address_file)]
+    command += [
+        "--join_timeout_ms",
+        "1000",
+        "--heartbeat_timeout_ms",
+        str(int(clock(1000))),
+        "--address_file",
+        str(address_file),
+    ]
     started = [subprocess.Popen(command, stderr=(tmp_path / "lighthouse.log").open("wb"))]
     try:
         wait_for(address_file.exists, 20, "the lighthouse's address")
@@ -94,7 +101,7 @@ def test_a_mix_is_refused_at_the_join_and_who_was_there_trains_on(tmp_path: Path
     if python is None:
         pytest.skip(HOW)
     (tmp_path / "stop").write_text("1000000")
-    server = LighthouseServer("127.0.0.1:0", 1, 1000, heartbeat_timeout_ms=5000)
+    server = LighthouseServer("127.0.0.1:0", 1, 1000, heartbeat_timeout_ms=int(clock(5000)))
     address = server.address()
     started: list[Any] = []
 

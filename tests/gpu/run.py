@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.util import scaled
+from tests.util import clock
 
 ROOT = Path(__file__).parents[2]
 BUDGET = 525.0  # seconds of all checks together
@@ -99,16 +99,16 @@ def can_run(check: Check, kind: str) -> bool:
 
 def run_all(checks: Sequence[Check], kind: str, budget: float) -> list[Result]:
     """One after the other; a line for each as it ends."""
-    deadline = time.monotonic() + scaled(budget)
+    deadline = time.monotonic() + clock(budget)
     results = []
     for check in checks:
         left = deadline - time.monotonic()
         if not can_run(check, kind):
             result = Result(check.name, "skipped", missing(check, kind), 0.0, {}, missing(check, kind))
-        elif left < scaled(15):
+        elif left < clock(15):
             result = Result(check.name, "skipped", f"no time was left of {budget:g} s", 0.0, {}, "everything")
         else:
-            result = run_one(check, kind, min(scaled(check.seconds), left))
+            result = run_one(check, kind, min(clock(check.seconds), left))
         results.append(result)
         first = (result.reason.strip().splitlines() or [""])[0][:160]
         print(f"{result.status:<8} {result.name:<24} {result.seconds:6.1f} s  {first}", flush=True)

@@ -16,7 +16,7 @@ import torch
 
 from tests.gpu.kit import Kit
 from tests.gpu.run import CHECKS, ROOT, Check, Result, can_run, main, missing, report, run_all
-from tests.util import scaled
+from tests.util import clock
 
 IN_THIS_PROCESS = ("groups", "state")
 BY_OTHERS = ("hsdp_script",)  # diloco_script is the same function, and tests/e2e runs that script
@@ -49,7 +49,7 @@ def test_one_that_fails_crashes_or_hangs_does_not_end_the_rest(capsys: pytest.Ca
     assert found["fails"].figures == {"until then": 3}
     assert found["skips"].reason == "it wants a moon"
     assert found["crashes"].reason.startswith("its process was ended by SIGSEGV")
-    assert found["hangs"].reason.startswith(f"it had not ended after {scaled(15):.0f} s")
+    assert found["hangs"].reason.startswith(f"it had not ended after {clock(15):.0f} s")
     assert "in hangs" in found["hangs"].reason, "the stacks at the end"
     left = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     assert f"# {os.getpid()} hangs" not in left

@@ -27,6 +27,7 @@ from tests.kubernetes.container import Runtime
 from tests.kubernetes.kubelet import Settings
 from tests.kubernetes.status import ready_word
 from tests.util import scaled, wait_for
+from torchft_x import env
 
 IMAGE = "local/machine"  # this machine's /usr, this Python and this source; the only image that every node has
 _ROOT = Path(__file__).resolve().parents[2]
@@ -358,6 +359,7 @@ def image_environment() -> dict[str, str]:
         "PYTHONPATH": str(_ROOT),
         "HOME": "/tmp",
         "PWD": str(_ROOT),
+        env.TIME_SCALE: f"{env.time_scale():g}",
     }
 
 

@@ -31,9 +31,9 @@ def interpreter(line: str) -> str:
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """Of a user's shell: nothing of ours (but what spares imports), and not the clone on the path."""
-    mine = ("PYTHONPATH", "TORCHFT_LIGHTHOUSE")
-    clean = {k: v for k, v in os.environ.items() if k not in mine and (k == env.WARM or not k.startswith("TORCHFT_X_"))}
+    """Of a user's shell: nothing of ours (but what spares imports, and the scale), and not the clone on the path."""
+    mine, ours = ("PYTHONPATH", "TORCHFT_LIGHTHOUSE"), (env.WARM, env.TIME_SCALE)
+    clean = {k: v for k, v in os.environ.items() if k not in mine and (k in ours or not k.startswith("TORCHFT_X_"))}
     return clean | variables
 
 

@@ -11,13 +11,14 @@ from datetime import timedelta
 
 from torchft._torchft import LighthouseClient, LighthouseServer, ManagerClient, ManagerServer
 
-SECOND = timedelta(seconds=3 * float(os.environ.get("TORCHFT_X_TIME_SCALE") or 1))  # as tests.util.scaled
+SCALE = float(os.environ.get("TORCHFT_X_TIME_SCALE") or 1)
+SECOND = timedelta(seconds=3 * SCALE)  # as tests.util.scaled
 kept = {}
 
 
 def lighthouse_server(min_replicas):
     kept["lighthouse"] = LighthouseServer(
-        bind="127.0.0.1:0", min_replicas=min_replicas, join_timeout_ms=100, heartbeat_timeout_ms=1000
+        bind="127.0.0.1:0", min_replicas=min_replicas, join_timeout_ms=100, heartbeat_timeout_ms=int(1000 * SCALE)
     )
     return kept["lighthouse"].address()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from tests.util import scaled
+from tests.util import clock, scaled
 from torchft_x.core.types import JoinReason, Life, State
 from torchft_x.net import parse_address
 from torchft_x.rpc.codec.ranks import QuorumReply
@@ -24,7 +24,7 @@ LOCAL = "127.0.0.1:0"
 @contextlib.contextmanager
 def lighthouse(min_replicas: int = 1, bind: str = LOCAL, **kwargs: Any) -> Iterator[LighthouseServer]:
     # Groups that are here but have not asked are waited for: else whose thread is late is not in the quorum.
-    server = LighthouseServer(bind, min_replicas, **{"join_timeout_ms": int(scaled(5000)), **kwargs})
+    server = LighthouseServer(bind, min_replicas, **{"join_timeout_ms": int(clock(5000)), **kwargs})
     try:
         yield server
     finally:

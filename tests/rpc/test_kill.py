@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.rpc.support import Asking, Watched, asking, group, is_marked, known, lighthouse, members
-from tests.util import scaled, wait_for
+from tests.util import clock, scaled, wait_for
 from torchft_x.core.types import JoinReason, State
 
 ROOT = Path(__file__).parents[2]
@@ -80,7 +80,7 @@ def test_the_survivor_trains_on_with_the_next_life() -> None:
 
 @pytest.mark.slow
 def test_a_stopped_member_is_over_after_the_heartbeat_timeout_and_may_return() -> None:
-    with lighthouse(1, heartbeat_timeout_ms=1000) as lh, group("a:1", lh.address()) as a:
+    with lighthouse(1, heartbeat_timeout_ms=int(clock(1000))) as lh, group("a:1", lh.address()) as a:
         watched = Watched()
         a.watch(watched.on_revoked, watched.on_end)
         with member("b:1", lh.address()) as b:

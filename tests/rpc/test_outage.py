@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tests.rpc.support import Asking, client, group, lighthouse
-from tests.util import scaled, wait_for
+from tests.util import clock, scaled, wait_for
 from torchft_x.core.lighthouse.machine import LighthouseConfig
 from torchft_x.core.types import State
 from torchft_x.errors import DeadlineError
@@ -75,11 +75,14 @@ def test_who_is_told_what_is_waited_for_waits_to_its_last_deadline(remote: bool)
 
 def test_a_group_that_waits_for_somebodys_lease_does_not_give_up() -> None:
     """A new lineage would need the lease's end (R9b): it may take long, and the group is told so."""
-    with lighthouse(heartbeat_timeout_ms=500) as server, group("0:a", server.address(), boot_id="elsewhere") as a:
+    with (
+        lighthouse(heartbeat_timeout_ms=int(clock(500))) as server,
+        group("0:a", server.address(), boot_id="elsewhere") as a,
+    ):
         first = Asking(a).result().quorum
         Asking(a, state=State(1, first.id)).result()  # it commits, and is the only carrier
         with group("1:b", server.address()) as b:
-            ask = Asking(b, timeout=3.0, patience=0.5)
+            ask = Asking(b, timeout=clock(3.0), patience=clock(0.5))
             lost(a)
             shell = b.shell
             wait_for(lambda: shell._endurance.for_lease, 8.0, "the lighthouse to say what it waits for")
@@ -89,8 +92,8 @@ def test_a_group_that_waits_for_somebodys_lease_does_not_give_up() -> None:
 
 def test_who_waits_for_longer_than_a_lease_gets_a_whole_one() -> None:
     """Counted from the join it would be over when the quorum comes, and the first step be dropped."""
-    lease = scaled(1.0)
-    config = LighthouseConfig(min_replicas=2, join_timeout=scaled(5.0), heartbeat_timeout=lease / 2, lease=lease)
+    lease = clock(1.0)
+    config = LighthouseConfig(min_replicas=2, join_timeout=clock(5.0), heartbeat_timeout=lease / 2, lease=lease)
     server = LighthouseShell(config)
     port = loop.call(server.start(Address("127.0.0.1", 0)), scaled(10.0), "starting the lighthouse")
     address = f"http://127.0.0.1:{port}"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.rpc.support import LOCAL, Asking, Watched, group, is_marked, lighthouse
-from tests.util import scaled, wait_for
+from tests.util import clock, scaled, wait_for
 from torchft_x import env
 from torchft_x.core.types import State
 from torchft_x.rpc.coordination import LighthouseClient, ManagerClient, ManagerServer
@@ -96,7 +96,7 @@ def test_their_managers_on_our_lighthouse(peer: Peer) -> None:
 
 
 def test_their_manager_and_ours_share_a_quorum_and_theirs_may_die(peer: Peer) -> None:
-    with lighthouse(1, heartbeat_timeout_ms=1000) as lh, group("o0:x", lh.address()) as ours:
+    with lighthouse(1, heartbeat_timeout_ms=int(clock(1000))) as lh, group("o0:x", lh.address()) as ours:
         watched = Watched()
         ours.watch(watched.on_revoked, watched.on_end)
         address = peer("manager_server", "p0:x", lh.address())

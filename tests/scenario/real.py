@@ -21,7 +21,7 @@ from tests.scenario.networks import Networks
 from tests.scenario.play import Commit, Record
 from tests.scenario.processes import free_port, handles, is_worker
 from tests.scenario.values import EVERYBODY, LIGHTHOUSE, Action, Cut, Join, Kill, Leave, Lose, Pause, Scenario, Start
-from tests.util import scaled, wait_for
+from tests.util import clock, scaled, wait_for
 from torchft_x import env
 from torchft_x.launch.process import process_tree
 from torchft_x.observe.events import EventTail
@@ -116,7 +116,7 @@ class Cluster:
             self._start_supervisor(action.group)
 
     def _after(self, seconds: float, call: Callable[[], None]) -> None:
-        self._later.append((time.monotonic() + seconds, call))
+        self._later.append((time.monotonic() + clock(seconds), call))
 
     # --- services ------------------------------------------------------------------------------------------------------
 
@@ -138,7 +138,7 @@ class Cluster:
         bind = f"{self._address(LIGHTHOUSE)}:{self._port}"
         command = ["lighthouse", "--bind", bind, "--min_replicas", str(self._scenario.min_replicas)]
         if self._scenario.heartbeat_timeout is not None:
-            command += ["--heartbeat_timeout_ms", str(int(1000 * self._scenario.heartbeat_timeout))]
+            command += ["--heartbeat_timeout_ms", str(int(1000 * clock(self._scenario.heartbeat_timeout)))]
         self._start(LIGHTHOUSE, [*command, "--run_dir", str(self.run_dir)])
 
     def _start_supervisor(self, group: str) -> None:
@@ -163,7 +163,7 @@ class Cluster:
         self._all.append(service)
 
     def _environ(self, host: str) -> dict[str, str]:
-        own = {k: v for k, v in env.everything().items() if not k.startswith(_FOREIGN)}
+        own = {k: v for k, v in env.everything().items() if not k.startswith(_FOREIGN) or k == env.TIME_SCALE}
         kills = any(isinstance(d.action, Kill) and d.action.target.kind == "trainer" for d in self._scenario.story)
         return own | {
             env.WARM: "1" if kills else "0",  # else nobody is started again below its supervisor: spare the imports
@@ -174,7 +174,7 @@ class Cluster:
             env.LIGHTHOUSE: f"http://{self._address(LIGHTHOUSE)}:{self._port}",
             env.TOKEN: self._token,
             env.ADVERTISE_HOST: self._address(host),
-            env.TIMEOUT: str(self._scenario.timeout),
+            env.TIMEOUT: str(clock(self._scenario.timeout)),
             env.LAUNCHER_PID: str(os.getpid()),  # they end with us, however we end
         }
 

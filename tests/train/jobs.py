@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from tests.train.forked import Program
-from tests.util import scaled, wait_for
+from tests.util import clock, scaled, wait_for
 from torchft_x.comm.gloo.group import ProcessGroupGloo
 from torchft_x.rpc.coordination import LighthouseServer
 from torchft_x.train.ddp.wrapper import DistributedDataParallel
@@ -29,9 +29,9 @@ rng = threading.Lock()  # threads share torch's generator
 
 
 @contextlib.contextmanager
-def lighthouse(min_replicas: int = 1, heartbeat_timeout_ms: int = 5000) -> Iterator[str]:
+def lighthouse(min_replicas: int = 1, heartbeat_timeout_ms: int = int(clock(5000))) -> Iterator[str]:
     """Groups that are here but have not asked are waited for: else whose thread is late is not in the quorum."""
-    server = LighthouseServer(f"{HOST}:0", min_replicas, int(scaled(5000)), heartbeat_timeout_ms=heartbeat_timeout_ms)
+    server = LighthouseServer(f"{HOST}:0", min_replicas, int(clock(5000)), heartbeat_timeout_ms=heartbeat_timeout_ms)
     try:
         yield server.address()
     finally:

@@ -27,7 +27,7 @@ from tests.kubernetes.faults.many import many, told
 from tests.kubernetes.shell import TOLERATION, Shell
 from tests.kubernetes.space import Space
 from tests.launch.lines import ROOT
-from tests.util import scaled, wait_for
+from tests.util import clock, wait_for
 from torchft_x.observe.report import commits
 
 NODE_GRACE = 4.0  # seconds of silence until the controller manager calls a node not ready; 40 to 50 by default
@@ -237,7 +237,7 @@ def main() -> int:
                 raise
             found = many(Shell(Space(made), folder), MANY)
     print(f"\n{table(trial.rows)}\n\n{told(found)}")
-    settings = {"node_grace": scaled(NODE_GRACE), "toleration": TOLERATION, "nodes": 3, "groups": 2}
+    settings = {"node_grace": clock(NODE_GRACE), "toleration": TOLERATION, "nodes": 3, "groups": 2}
     result = {"settings": settings, "rows": trial.rows, "many": found, "findings": findings}
     args.out.write_text(json.dumps(result, indent=1) + "\n")
     return 1 if findings or any(r["undone"] for r in trial.rows) else 0

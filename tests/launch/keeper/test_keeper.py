@@ -23,6 +23,7 @@ from torchft_x.launch.keeper.plan import REPLICA, Plan, Process, RolePlan
 from torchft_x.launch.keeper.record import JobRecord, ReplicaRecord
 from torchft_x.launch.process import process_tree
 from torchft_x.observe.events import read_events
+from torchft_x.timing import TIMING
 
 STAYS = "import time; print('here', flush=True); time.sleep(600)"
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + STAYS
@@ -208,7 +209,7 @@ def test_a_second_request_is_not_waited_for(keep) -> None:
     began = time.monotonic()
     job.process.terminate()
     job.end()
-    assert time.monotonic() - began < 7  # the grace is 8 s
+    assert time.monotonic() - began < 0.6 * TIMING.keeper_grace
     gone(pid)
 
 

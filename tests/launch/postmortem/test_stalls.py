@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from torchft_x.launch.postmortem.stalls import is_stalled
+from torchft_x.timing import TIMING
 
 
 def status(**fields: Any) -> dict[str, Any]:
+    """Return a worker's status. Its times are counted in tenths of the shortest stall: seconds at scale 1."""
     usual = {"phase": "running", "commits": 9, "longest_step": 0.1, "timeout": 60.0, "step_seconds": 11.0}
-    return usual | fields
+    return {k: v * TIMING.stall_usual / 10 if isinstance(v, float) else v for k, v in (usual | fields).items()}
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 
 from torchft_x.errors import ConfigError
 from torchft_x.launch.process.restarts import AttemptEnd, GiveUp, Restart, RestartRules, Restarts
+from torchft_x.timing import TIMING
 
 
 def failed(uptime: float = 1.0, *, own: bool = True, progress: bool = False, words: tuple[str, ...] = ()) -> AttemptEnd:
@@ -66,7 +67,7 @@ def test_the_same_exception_at_the_start_is_tried_twice() -> None:
         "worker 0 exited with code 1 twice before it made a Manager: FileNotFoundError: b"
     )
     restarts = Restarts(RestartRules())
-    late = replace(absent, uptime=40.0)
+    late = replace(absent, uptime=1.3 * TIMING.life_quick)
     assert [isinstance(restarts.ended(late, t), Restart) for t in (0.0, 50.0, 100.0)] == [True] * 3
 
 

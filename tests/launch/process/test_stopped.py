@@ -19,9 +19,9 @@ __all__ = ["drive"]  # the fixture
 def looks(
     halts: StoppedProcesses, stopped: set[int], since: float, until: float, turns: int = 0
 ) -> list[tuple[int | None, float]]:
-    """Ten looks a second; the news."""
+    """Ten looks in the time after which a stop is reported, in which `since` and `until` are counted; the news."""
     count = round((until - since) * 10)
-    told = [halts.look(dict.fromkeys(stopped, turns), since + i / 10) for i in range(count + 1)]
+    told = [halts.look(dict.fromkeys(stopped, turns), TIMING.stop_report * (since + i / 10)) for i in range(count + 1)]
     return [x for x in told if x is not None]
 
 
@@ -36,7 +36,7 @@ def test_a_stop_is_told_once_and_its_end_too() -> None:
     halts = StoppedProcesses()
     ((rank, seconds),) = looks(halts, {1}, 0.0, 5.0)
     assert rank == 1
-    assert seconds == pytest.approx(TIMING.stop_report, abs=0.11)
+    assert seconds == pytest.approx(TIMING.stop_report, rel=0.11)
     assert looks(halts, set(), 5.1, 6.0) == [(None, 0.0)]
 
 
@@ -66,7 +66,7 @@ def test_another_one_is_told_when_the_first_goes_on() -> None:
 def test_a_supervisor_that_was_stopped_with_its_workers_blames_none() -> None:
     halts = StoppedProcesses()
     assert looks(halts, {0}, 0.0, 0.1) == []
-    assert looks(halts, {0}, 60.0, 60.2) == []  # the gap counts half a second
+    assert looks(halts, {0}, 60.0, 60.2) == []  # the gap counts as a short one
     assert looks(halts, set(), 60.3, 61.0) == []
 
 
@@ -78,7 +78,7 @@ def test_a_worker_is_stopped_and_goes_on(drive: Callable[..., Driven]) -> None:
     wait_for(lambda: run.reports("halted"), what="the stop to be told")
     (told,) = run.reports("halted")
     assert (told["life"], told["who"]) == (started["life"], "worker 0")
-    assert TIMING.stop_report <= told["seconds"] < TIMING.stop_report + 0.6
+    assert TIMING.stop_report <= told["seconds"] < 1.6 * TIMING.stop_report
     os.kill(worker, signal.SIGCONT)
     wait_for(lambda: len(run.reports("halted")) == 2, what="its end to be told")
     assert run.reports("halted")[1]["who"] == ""

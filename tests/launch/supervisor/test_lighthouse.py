@@ -37,7 +37,7 @@ class Kept:
         self.file = folder / "address"
         self.err = folder / "stderr"
         command = [sys.executable, "-m", "torchft_x", "lighthouse", "--min_replicas", "1", "--bind", "127.0.0.1:0"]
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(("TORCHFT", "TORCHX"))}
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("TORCHFT", "TORCHX")) or k == env.TIME_SCALE}
         with self.err.open("w") as err:
             self.process = subprocess.Popen(
                 [*command, "--address_file", str(self.file), *flags],

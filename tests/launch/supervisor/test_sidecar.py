@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.util import scaled, wait_for
+from torchft_x.env import TIME_SCALE
 from torchft_x.errors import ConfigError
 from torchft_x.launch.process import process_tree
 from torchft_x.launch.process.restarts import RestartRules
@@ -80,7 +81,7 @@ class Job:
         return path.read_text().strip() if path.exists() else ""
 
     def _start(self, name: str, words: list[str], *, launched: bool = False, **env: str) -> subprocess.Popen[bytes]:
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("TORCHFT", "TORCHX"))}
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("TORCHFT", "TORCHX")) or k == TIME_SCALE}
         before = [sys.executable, "-c", LAUNCHER] if launched else []
         with open(self._folder / f"{name}.out", "wb") as out, open(self._folder / f"{name}.err", "wb") as err:
             process = subprocess.Popen(

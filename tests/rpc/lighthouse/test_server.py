@@ -26,6 +26,7 @@ from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options
 from torchft_x.rpc.transport.token import metadata
+from torchft_x.timing import TIMING
 
 
 class RawSession:
@@ -79,7 +80,7 @@ def session(server: LighthouseServer) -> Iterator[RawSession]:
 def test_hello_welcome_join_quorum_pong(server: LighthouseServer, session: RawSession) -> None:
     session.send(hello())
     welcome = session.receive().welcome
-    assert (welcome.heartbeat_timeout_s, welcome.ping_s) == (5.0, 0.75)
+    assert (welcome.heartbeat_timeout_s, welcome.ping_s) == (TIMING.silence_alone, TIMING.silence_host / 2)
     session.send(join())
     quorum = session.receive().quorum
     assert [x.replica_id for x in quorum.members] == ["a:1"]

@@ -16,6 +16,7 @@ import grpc.aio
 from torchft_x._version import __version__
 from torchft_x.errors import AddressError, RefusedError
 from torchft_x.net import Address, advertise_host, any_host
+from torchft_x.timing import TIMING
 
 WIRE = 2
 """Version of our own messages. A session of another version is refused with a sentence. 2: grants over many steps and
@@ -175,4 +176,4 @@ def time_left(context: Any) -> float | None:
             except ValueError:
                 continue
             return told if left is None or 0 <= told < left else left
-    return None if left is None else left - min(0.1, left * 0.05)
+    return None if left is None else left - min(TIMING.early_answer, left * 0.05)

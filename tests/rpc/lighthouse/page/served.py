@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from tests.util import scaled
+from tests.util import clock, scaled
 from torchft_x.core.job.outcome import JobConfig, JobOutcome
 from torchft_x.core.lighthouse.machine import LighthouseConfig
 from torchft_x.net import Address, parse_address
@@ -60,7 +60,7 @@ def served(
     *, token: str | None = TOKEN, bind: str | None = "127.0.0.1:0", groups: tuple[str, ...] = ()
 ) -> Iterator[Served]:
     roster = JobOutcome(JobConfig(groups=groups)) if groups else None
-    shell = LighthouseShell(LighthouseConfig(join_timeout=scaled(5.0)), token=token, roster=roster)
+    shell = LighthouseShell(LighthouseConfig(join_timeout=clock(5.0)), token=token, roster=roster)
     port = loop.call(shell.start(Address("127.0.0.1", 0)), scaled(10), "starting")
     address = f"http://127.0.0.1:{port}"
     page = loop.call(start.start(shell, bind, port, address), scaled(10), "starting the page")

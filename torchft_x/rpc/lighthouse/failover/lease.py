@@ -17,7 +17,6 @@ from torchft_x.timing import TIMING
 log = logging.getLogger(__name__)
 
 _AGAIN = 0.1  # seconds until a swap that failed for an unknown reason is tried again
-_SAY_AFTER = 3.0  # seconds without an answer of the register until a person is told
 
 
 class LeaseLostError(Exception):
@@ -79,7 +78,7 @@ class Lease:
                     return entry
                 silent_since = self._clock()
                 on_watch(entry)
-            elif self._clock() - silent_since > _SAY_AFTER:
+            elif self._clock() - silent_since > TIMING.failover_silence:
                 on_silence(self._why)
                 silent_since = self._clock()
             if wait(TIMING.failover_look):
