@@ -24,6 +24,7 @@ LEAVES = {
     "arguments",
     "last_words",
     "log_lines",
+    "descriptors",
     "_version",
 }  # may be imported by every room
 WALLS = {  # bottom up: a package imports only from those above it in this table, and of them only from these
