@@ -193,9 +193,10 @@ def lighthouse(argv: list[str]) -> int:
     if "--run_dir" in argv[:-1]:
         run_dir = Path(argv[argv.index("--run_dir") + 1]).absolute()
         print(log_lines.line(f"Run directory: {run_dir}", role="lighthouse"), flush=True)
-        claim = RunClaim(run_dir, env.everything())
+        claim = RunClaim(run_dir, env.everything()) if "--job_groups" in argv else None  # else it is no part of a job
         try:
-            claim.take(_pause)
+            if claim is not None:
+                claim.take(_pause)
             argv = complete(argv, run_dir, local=local)
         except TorchftXError as e:
             log_lines.say(f"torchft_x lighthouse: {e}", "error", role="lighthouse")

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from torchft_x import env
+from torchft_x import env, log_lines
 from torchft_x.errors import ConfigError
 
 BEAT = 2.0
@@ -102,10 +102,7 @@ class RunClaim:
                     found = read(self.path)
                     if judge(found, self._entry.job, self._entry.place, _runs) is Verdict.HELD:
                         continue
-                    if found is None:
-                        if not self._create():
-                            continue
-                    elif found.job != self._entry.job or found.over:
+                    if found is None or found.over or found.job != self._entry.job:
                         self._renew()
                 return
         except OSError as e:
@@ -146,17 +143,6 @@ class RunClaim:
     def _renew(self) -> None:
         os.replace(self._write(), self.path)
 
-    def _create(self) -> bool:
-        """Whether there was none: of two jobs that begin at once, one gets it."""
-        partial = self._write()
-        try:
-            os.link(partial, self.path)
-        except FileExistsError:
-            return False
-        finally:
-            os.unlink(partial)
-        return True
-
     def _write(self) -> Path:
         self._entry = replace(self._entry, beat=secrets.token_hex(8))
         partial = self.path.with_name(f".{self.path.name}-{self._entry.beat}")
@@ -173,24 +159,29 @@ def await_free(path: Path, job: str, wait: Callable[[float], bool]) -> bool:
     """Return whether `job` may have the run directory, once that is decided; False: told to stop. Raises `ConfigError` if another
     job has it."""
     first: Entry | None = None  # the one that is watched
-    began = time.monotonic()
+    looks = 0  # a file system that hangs for a while delays them, and those who renew the claim
     while True:
         found = read(path)
         if first is None or found is None or found.job != first.job:
-            first = found
+            first, looks = found, 0
         verdict = judge(found, job, _here(), _runs)
         if verdict is Verdict.FREE:
             return True
         assert found is not None
         assert first is not None
-        waited = time.monotonic() - began
-        if verdict is Verdict.HELD and (not _ends(found.job) or waited > ENDING):
+        if verdict is Verdict.HELD and (not _ends(found.job) or looks * _LOOK > ENDING):
             raise ConfigError(sentence(path.parent, found))
         if verdict is Verdict.WATCH:
             if found.beat != first.beat:
                 raise ConfigError(sentence(path.parent, found))
-            if waited > WATCH:
+            if looks * _LOOK > WATCH:
                 return True
+            if looks == 0:
+                log_lines.say(
+                    f"torchft_x: the job {found.job} has begun in the run directory {path.parent} on host {found.place.host}, and "
+                    f"its end is not written there: looking for {WATCH:g} s whether it still runs"
+                )
+        looks += 1
         if wait(_LOOK):
             return False
 
@@ -201,8 +192,8 @@ def sentence(run_dir: Path, found: Entry, does: str = "runs in") -> str:
     where = f"process {pids[0]} on this host" if pids else f"on host {found.place.host}"
     end = "Ctrl-C where it was started" if found.job.startswith("local_cwd") else f"`torchx cancel {found.job}`"
     return (
-        f"Another job, {found.job}, {does} the run directory {run_dir} ({where}): name another --run_dir, wait until that job "
-        f"is over, or end it ({end})."
+        f"Another job {does} the run directory {run_dir}: {found.job} ({where}). Name another --run_dir, wait until that job is "
+        f"over, or end it ({end})."
     )
 
 
