@@ -188,7 +188,7 @@ def test_jobs_that_nobody_knows(shells: Shells, tmp_path: Path) -> None:
     shells.until_here(0, 1)
     handle = f"local_ft://torchx/{shells.job().app_id}"
     assert "has no trainer/7; it has lighthouse/0, trainer/0, trainer/1" in shells.say("log", f"{handle}/trainer/7")
-    assert "another job runs in the run directory" in shells.say(*shells.words(), code=2)
+    assert "Another job runs in the run directory" in shells.say(*shells.words(), code=2)
     shells.finish()
     wait_for(lambda: shells.job().state == "SUCCEEDED", 60, "its end")
     assert "State: SUCCEEDED" in shells.say("status", handle)

@@ -16,11 +16,11 @@ from tests.transfer.http.test_transport import Proxy, RawReader, big
 from tests.transfer.states import same
 from tests.util import wait_for
 from torchft_x.core.types import State
+from torchft_x.descriptors import shut
 from torchft_x.errors import TransferError
 from torchft_x.launch.process.checkpoint_memory import CheckpointMemory
 from torchft_x.transfer import HTTPTransport
 from torchft_x.transfer.http import memory_copy
-from torchft_x.transfer.http.wire import shut
 from torchft_x.transfer.memory_slots import MemorySlot
 from torchft_x.transfer.shared_memory import Buffer, SharedFile, allocate_buffer
 

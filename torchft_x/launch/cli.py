@@ -7,10 +7,11 @@ import importlib.util
 import json
 import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from torchft_x import env, log_lines
+from torchft_x import env, last_words, log_lines
 from torchft_x.arguments import Parser
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.job.parse import parse_counts
@@ -179,19 +180,29 @@ def _find_timeout(given: str | None, local: bool) -> float:
 
 def lighthouse(argv: list[str]) -> int:
     """``torchft_x lighthouse``: the exit code. With ``--run_dir`` its address and token are found there."""
+    from torchft_x.launch.job.run_claim import RunClaim
     from torchft_x.launch.supervisor.lighthouse import keep_lighthouse
     from torchft_x.launch.supervisor.lighthouse_role import complete
 
-    local = env.read_int(env.LAUNCHER_PID) is not None or env.is_local_job()
+    local, claim = env.read_int(env.LAUNCHER_PID) is not None or env.is_local_job(), None
     if "--run_dir" in argv[:-1]:
         run_dir = Path(argv[argv.index("--run_dir") + 1]).absolute()
         print(log_lines.line(f"Run directory: {run_dir}", role="lighthouse"), flush=True)
+        claim = RunClaim(run_dir, env.everything()) if "--job_groups" in argv else None  # else it is no part of a job
         try:
+            if claim is not None:
+                claim.take(_pause)
             argv = complete(argv, run_dir, local=local)
         except TorchftXError as e:
-            print(f"torchft_x lighthouse: {e}", file=sys.stderr)
-            return 2
-    return keep_lighthouse(argv)
+            log_lines.say(f"torchft_x lighthouse: {e}", "error", role="lighthouse")
+            last_words.tell(2, str(e))
+            return env.read_int(env.GIVE_UP_CODE) or 2
+    return keep_lighthouse(argv, claim)
+
+
+def _pause(seconds: float) -> bool:
+    time.sleep(seconds)
+    return False
 
 
 def dumps(argv: list[str]) -> int:

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 from torchft_x import env, net
 from torchft_x.comm.store.create import split_store_address
+from torchft_x.descriptors import not_inherited, shut
 from torchft_x.errors import AddressError, ConfigError, DeadlineError, RefusedError, TokenError, UnreachableError
 
 log = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ class Endpoint(socketserver.ThreadingMixIn, socketserver.TCPServer):
         except (OSError, OverflowError) as e:
             reason = getattr(e, "strerror", None) or e
             raise UnreachableError(f"the parameter server can't listen on port {port}: {reason}.") from None
+        not_inherited(self.socket)
         self.port: int = self.socket.getsockname()[1]
 
     def server_bind(self) -> None:
@@ -62,6 +64,7 @@ class Endpoint(socketserver.ThreadingMixIn, socketserver.TCPServer):
         super().server_bind()
 
     def process_request(self, request: Any, client_address: Any) -> None:
+        not_inherited(request)
         if not self._free.acquire(blocking=False):
             log.warning("a client at %s is turned away: %d connections are open", client_address[0], MAX_CONNECTIONS)
             self.shutdown_request(request)
@@ -91,7 +94,7 @@ class _Handler(BaseHTTPRequestHandler):
     def setup(self) -> None:
         super().setup()
         # `timeout` is per call; who sends a byte now and then must not keep a connection for ever
-        self._limit = threading.Timer(REQUEST_TIMEOUT, _shut, [self.connection])
+        self._limit = threading.Timer(REQUEST_TIMEOUT, shut, [self.connection])
         self._limit.daemon = True
         self._limit.start()
 
@@ -172,10 +175,3 @@ def ask(url: str, token: str | None, timeout: float) -> str:
 def _words(body: bytes) -> str:
     text = body[:300].decode("utf-8", "replace")
     return "".join(c if c.isprintable() else "?" for c in text)
-
-
-def _shut(connection: socket.socket) -> None:
-    try:
-        connection.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass  # it is gone

@@ -46,6 +46,9 @@ _SPARE = 0.05  # part of what is needed that is taken on top, as a manifest grow
 _NAME = re.compile(r"(\d{1,10})/(\d{1,10})/([0-9a-f]{32})")
 
 
+_used: set[str | None] = set()  # names of the slots that this process has open
+
+
 class TooLarge(TransferError):
     """A state that has no room in a slot. The sentence says how large both are."""
 
@@ -75,14 +78,17 @@ class MemorySlot:
         """The slot that a supervisor calls `name` (PID/FD/TAG); None if there is none on this host that this process may use, or
         another process uses it. Never opens anything else."""
         match = _NAME.fullmatch(name)
-        if match is None:
+        if match is None or name in _used:
             return None
         fd = open_memfd(match[1], match[2], held_file_name(match[3]), os.O_RDWR)
         if fd is None:
             return None
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until this process has ended
-            return MemorySlot(fd, limit, name)
+            # Until this process has ended. A lock of this kind is not inherited: a loader's worker may outlive us.
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            slot = MemorySlot(fd, limit, name)
+            _used.add(name)
+            return slot
         except (OSError, ValueError) as e:
             log.debug("no memory %s: %s", name, e)
         os.close(fd)
@@ -92,6 +98,7 @@ class MemorySlot:
         """Let go of it. What it holds stays."""
         self._memory = None
         os.close(self._fd)
+        _used.discard(self._name)
 
     # --- what it holds -------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch.distributed as dist
 
 from torchft_x.comm.store import sockets
+from torchft_x.descriptors import port_not_inherited
 from torchft_x.env import ADVERTISE_HOST
 from torchft_x.errors import AddressError
 
@@ -99,7 +100,10 @@ def _create(host: str) -> Device:
         loops = [(epoll, sockets.listener_inode(epoll)) for epoll in sockets.epolls() - before]
         loops = [(epoll, inode) for epoll, inode in loops if inode is not None]
         if len(loops) == 1:
-            return Device(handle, host, *loops[0])
+            device = Device(handle, host, *loops[0])
+            for address in device.addresses():
+                port_not_inherited(int(address.rpartition(":")[2]))
+            return device
         if not loops and not before and attempt == 0 and not sockets.epolls():
             break  # this system lists no event loops at all
     return Device(handle, host, None, None)

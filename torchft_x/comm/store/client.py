@@ -14,9 +14,10 @@ from typing import Any
 
 import torch.distributed as dist
 
-from torchft_x.comm.store import sockets, wire
+from torchft_x.comm.store import wire
 from torchft_x.comm.store.server import StoreServer
 from torchft_x.comm.store.table import Full
+from torchft_x.descriptors import close, not_inherited, shut
 from torchft_x.errors import AddressError, UnreachableError
 from torchft_x.net import Address
 from torchft_x.timing import TIMING
@@ -44,7 +45,7 @@ class Connection:
         try:
             self._prove(key, deadline)
         except OSError as e:
-            self._sock.close()
+            close(self._sock)
             raise UnreachableError(f"The store at {self.where} did not answer: {e or type(e).__name__}.") from None
 
     @property
@@ -56,7 +57,7 @@ class Connection:
 
     def shut(self) -> None:
         """End the connection for good; whoever waits in a call raises."""
-        sockets.shut(self._sock)
+        shut(self._sock)
 
     def tell(self, number: int, fields: Sequence[bytes]) -> None:
         """What has no answer."""
@@ -264,7 +265,7 @@ def _connect(address: Address, deadline: float, seen: Callable[[socket.socket], 
     where = address.target
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
-        sock = socket.socket(family, kind, protocol)
+        sock = not_inherited(socket.socket(family, kind, protocol))
         try:
             seen(sock)
             sock.settimeout(max(deadline - time.monotonic(), 0.001))

@@ -30,6 +30,7 @@ import torch.distributed as dist
 from torchft_x.comm.store import sockets
 from torchft_x.comm.store.client import Connection, Inside, MeetingStore
 from torchft_x.comm.store.server import StoreServer
+from torchft_x.descriptors import not_inherited, port_not_inherited, shut
 from torchft_x.durations import seconds
 from torchft_x.errors import AddressError, UnreachableError
 from torchft_x.net import Address, parse_address
@@ -156,6 +157,7 @@ def host_store(host: str, timeout: float | timedelta = 60.0, port: int = 0) -> t
         listener.close()
         raise UnreachableError(f"A store can't be served at {host}:{port}: {str(e).splitlines()[0]}") from None
     listener.detach()  # the store closes it
+    port_not_inherited(port)
     return store, Address(host, port)
 
 
@@ -168,7 +170,7 @@ def listen(host: str, port: int, backlog: int = 2048) -> tuple[socket.socket, st
     family, kind, protocol, _, where = found[0]
     shown = str(where[0])
     loopback = ipaddress.ip_address(shown.split("%")[0]).is_loopback
-    listener = socket.socket(family, kind, protocol)
+    listener = not_inherited(socket.socket(family, kind, protocol))
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((shown if loopback else "", port))
@@ -325,7 +327,7 @@ class KeyedClient(StoreClient):
         self._is_shut = True
         sock = self._socket
         if sock is not None:
-            sockets.shut(sock)
+            shut(sock)
         if self._connection is not None:
             self._connection.shut()
 

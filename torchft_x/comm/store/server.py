@@ -22,6 +22,7 @@ from collections.abc import Callable
 
 from torchft_x.comm.store import wire
 from torchft_x.comm.store.table import Full, Table
+from torchft_x.descriptors import close, not_inherited
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +78,7 @@ class StoreServer:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._most = _MOST if limit == resource.RLIM_INFINITY else min(_MOST, limit - limit // 4)
         self._ready = selectors.DefaultSelector()
-        self._wake, self._woken = socket.socketpair()
+        self._wake, self._woken = map(not_inherited, socket.socketpair())
         listener.setblocking(False)
         self._woken.setblocking(False)
         self._ready.register(listener, selectors.EVENT_READ)
@@ -135,9 +136,11 @@ class StoreServer:
         if not self._closed:
             self._closed = True
             self.nudge()
-            self._wake.close()
+            with contextlib.suppress(OSError):
+                self._wake.send(b"!")
             if threading.current_thread() is not self._thread:
                 self._thread.join(5.0)
+            self._wake.close()
 
     # --- the thread ---------------------------------------------------------------------------------------------------
 
@@ -156,7 +159,7 @@ class StoreServer:
                 self._expire()
         finally:
             for sock in [self._listener, self._woken, *self._callers]:
-                sock.close()
+                close(sock)
             self._ready.close()
 
     def _hear_of_ours(self) -> None:
@@ -183,7 +186,7 @@ class StoreServer:
 
     def _admit(self) -> None:
         try:
-            sock, _ = self._listener.accept()
+            sock = not_inherited(self._listener.accept()[0])
         except (BlockingIOError, ConnectionError):  # gone again
             return
         except OSError as e:  # no descriptor is free
@@ -195,7 +198,7 @@ class StoreServer:
             self._make_room()
         if len(self._callers) >= self._most:
             log.warning("a caller of the store is turned away: %d are connected", len(self._callers))
-            sock.close()
+            close(sock)
             return
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -211,7 +214,7 @@ class StoreServer:
             self._strangers.pop(caller.sock, None)
             self._waiting.discard(caller)
             self._ready.unregister(caller.sock)
-            caller.sock.close()
+            close(caller.sock)
 
     def _attend(self, caller: _Caller, events: int) -> None:
         try:

@@ -150,11 +150,3 @@ def _remote_port(sock: socket.socket) -> int | None:
 
 def _text(name: object) -> str:
     return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
-
-
-def shut(sock: socket.socket) -> None:
-    """End a connection, also one that is being made; from any thread."""
-    try:
-        sock.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass  # never connected, or closed

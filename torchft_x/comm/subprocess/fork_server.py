@@ -106,6 +106,7 @@ class ForkServer:
 
     def _forget(self) -> None:
         if self._control is not None:
+            self._control.shut()  # the helper reads the end even where a forked process holds our end
             self._control.close()
         if self._process is not None:
             try:

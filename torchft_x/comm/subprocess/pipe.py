@@ -13,6 +13,8 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+from torchft_x.descriptors import not_inherited, shut
+
 _HEADER = struct.Struct("!I")  # bytes of the JSON that follows
 _MAX_FDS = 4  # of one message
 
@@ -27,7 +29,7 @@ class Pipe:
     @staticmethod
     def pair() -> tuple[Pipe, Pipe]:
         near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        return Pipe(near), Pipe(far)
+        return Pipe(not_inherited(near)), Pipe(not_inherited(far))
 
     def fileno(self) -> int:
         return self._sock.fileno()
@@ -75,10 +77,7 @@ class Pipe:
 
     def shut(self) -> None:
         """Nobody sends or receives any more, on either end; also ends a call in progress. From any thread."""
-        try:
-            self._sock.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
+        shut(self._sock)
 
     def half_close(self) -> None:
         """Send nothing more: the other end reads the end. What it still has to say can be received."""

@@ -8,6 +8,8 @@ import socket
 import struct
 from collections.abc import Callable
 
+from torchft_x.descriptors import not_inherited
+
 _HELLO = struct.Struct("!8s16sI")  # what a connection begins with: the name below, the listener's secret, own rank
 _NAME = b"tfx vote"
 SECRET_BYTES = 16
@@ -62,7 +64,7 @@ class Acceptor:
 
     def _admit(self) -> None:
         try:
-            sock, _ = self._listener.accept()
+            sock = not_inherited(self._listener.accept()[0])
         except (BlockingIOError, ConnectionError):
             return
         if len(self._strangers) == _MAX_STRANGERS:  # a member says who it is at once

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 import torch.distributed as dist
 
 from torchft_x.comm.store.create import drop, listen, value_within
-from torchft_x.comm.store.sockets import shut
 from torchft_x.comm.votes.handshake import SECRET_BYTES, Acceptor, introduction
+from torchft_x.descriptors import close, not_inherited, shut
 from torchft_x.errors import CollectiveError, DeadlineError, TorchftXError, UnreachableError
 
 _MAX_NOTICE = 512  # bytes of what a member says in the store about itself
@@ -70,7 +70,7 @@ class AllMinMesh:
         """After `end`: give the sockets back, once their user has noticed."""
         with self._using, self._lock:
             for sock in self._open:
-                sock.close()
+                close(sock)
             self._open, self._there, self._back = [], {}, {}
 
     def _keep(self, sock: socket.socket) -> socket.socket:
@@ -83,7 +83,7 @@ class AllMinMesh:
     def _drop(self, sock: socket.socket) -> None:
         with self._lock:
             self._open.remove(sock)
-        sock.close()
+        close(sock)
 
     # --- connecting ---------------------------------------------------------------------------------------------------
 
@@ -168,7 +168,7 @@ class AllMinMesh:
 
     def _dial(self, where: tuple[str, int], rank: int) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(*where, type=socket.SOCK_STREAM)[0]
-        sock = self._keep(socket.socket(family, kind, protocol))
+        sock = self._keep(not_inherited(socket.socket(family, kind, protocol)))
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setblocking(False)
         sock.connect_ex(address)

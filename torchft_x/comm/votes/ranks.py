@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 from torchft_x.comm.store.create import listen
 from torchft_x.comm.votes.handshake import SECRET_BYTES, Acceptor, introduction
+from torchft_x.descriptors import close, not_inherited, shut
 from torchft_x.errors import CollectiveError, DeadlineError, RefusedError, UnreachableError
 
 _AWAKE = 0.00003  # seconds of looking before a sleep; see `comm.votes.mesh`
@@ -126,13 +127,13 @@ class Hub:
         with self._lock:
             self._why = self._why or why
             for sock in self._open:
-                _shut(sock)
+                shut(sock)
 
     def close(self) -> None:
         self.end("the group was shut down")
         with self._using, self._lock:
             for sock in self._open:
-                sock.close()
+                close(sock)
             self._open, self._links, self._listener = [], {}, None
 
     # --- inside -------------------------------------------------------------------------------------------------------
@@ -209,12 +210,12 @@ class Hub:
         with self._lock:
             self._open.append(sock)
             if self._why:
-                _shut(sock)
+                shut(sock)
 
     def _drop(self, sock: socket.socket) -> None:
         with self._lock:
             self._open.remove(sock)
-        sock.close()
+        close(sock)
 
 
 class Spoke:
@@ -239,7 +240,7 @@ class Spoke:
         except (ValueError, TypeError, KeyError, struct.error) as e:
             raise RefusedError(f"what group rank 0 says about its place is not understood: {e}.") from None
         try:
-            self._sock = socket.create_connection(where, timeout)
+            self._sock = not_inherited(socket.create_connection(where, timeout))
             self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._sock.sendall(hello)
             self._sock.setblocking(False)
@@ -290,11 +291,11 @@ class Spoke:
     def end(self, why: str) -> None:
         """Release who waits here. From any thread."""
         self._why = self._why or why
-        _shut(self._sock)
+        shut(self._sock)
 
     def close(self) -> None:
         self.end("the group was shut down")
-        self._sock.close()
+        close(self._sock)
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
@@ -345,8 +346,3 @@ class Spoke:
         if self._why:
             return CollectiveError(f"the vote inside the group was released: {self._why}.")
         return CollectiveError(f"the connection to group rank 0 broke: {cause}.")
-
-
-def _shut(sock: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # never connected, or closed
-        sock.shutdown(socket.SHUT_RDWR)

@@ -20,12 +20,14 @@ import secrets
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from torchx import specs
 
 from torchft_x import env as environment
 from torchft_x.errors import ConfigError, TorchftXError
+from torchft_x.launch.job import run_claim
 from torchft_x.launch.job.app import lighthouse_app as render_lighthouse
 from torchft_x.launch.job.app import to_app
 from torchft_x.launch.job.checks import check_arguments, check_mounts, check_run_dir, check_script, check_token_file
@@ -201,6 +203,7 @@ def check_here(job: FtJob) -> None:
     if not job.module:
         check_script(job.script)
     check_run_dir(job.run_dir)
+    run_claim.check(Path(job.run_dir))
     for role in job.extra_roles:
         words = role.words(job.python)
         if not role.image and words[0] == job.python and len(words) > 1 and words[1].endswith(".py"):

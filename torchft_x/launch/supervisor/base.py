@@ -24,6 +24,7 @@ from typing import Any
 
 from torchft_x import env, last_words, log_lines, net
 from torchft_x.errors import ConfigError, TorchftXError
+from torchft_x.launch.job.run_claim import RunClaim
 from torchft_x.launch.postmortem.probe_worker import SCRATCH
 from torchft_x.launch.process import process_tree
 from torchft_x.launch.process.fence import watch_fence
@@ -87,6 +88,10 @@ class BaseSupervisor:
         """Keep it running until it is done; the exit code. Main thread only."""
         process_tree.become_subreaper()
         self._watch_for_stops()
+        try:
+            self._take_claim()
+        except ConfigError as e:
+            return self._finish(Stop(2, str(e)))
         self._events = self._event_log()
         self._scratch = Path(tempfile.mkdtemp(prefix=SCRATCH))
         try:
@@ -106,6 +111,13 @@ class BaseSupervisor:
             self._on_close()
             self._events.close()
             shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _take_claim(self) -> None:
+        """Raises `ConfigError` if the run directory is another job's."""
+        if self.config.run_dir is not None:
+            claim = RunClaim(self.config.run_dir, self._environ)
+            claim.take(lambda seconds: not self._stops.wait(lambda: False, seconds) and self._stops.first is not None)
+            claim.keep(lambda sentence: self._stops.request(2, sentence))
 
     def _close_reports(self) -> None:
         """A lighthouse that does not take the last report must not change how the group ends."""

@@ -26,6 +26,7 @@ from pathlib import Path
 
 from torchft_x import env, last_words, log_lines, net
 from torchft_x.errors import TorchftXError
+from torchft_x.launch.job.run_claim import RunClaim
 from torchft_x.launch.process import process_tree
 from torchft_x.launch.process.group_store import SHIM
 from torchft_x.launch.process.restarts import OWN_FAULTS, AttemptEnd, GiveUp, RestartRules, Restarts
@@ -48,8 +49,11 @@ _ANY_PORT = "[::]:29510"  # the server's default
 class LighthouseSupervisor:
     """Main thread only. `argv`: the server's flags."""
 
-    def __init__(self, argv: list[str], environ: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, argv: list[str], environ: Mapping[str, str] | None = None, claim: RunClaim | None = None
+    ) -> None:
         self._argv = argv
+        self._claim = claim  # of the run directory, taken
         self._environ = env.everything() if environ is None else dict(environ)
         self._attempt = env.read_int(env.ATTEMPT, 0, self._environ) or 0  # of the next child
         self._stops = StopRequests()
@@ -64,12 +68,14 @@ class LighthouseSupervisor:
         process_tree.become_subreaper()
         self._stops.watch_signals()
         self._watch_launcher()
+        if self._claim is not None:
+            self._claim.keep(lambda sentence: self._stops.request(2, sentence))
         scratch = Path(tempfile.mkdtemp(prefix="torchft_x-lighthouse-"))
         held = None
         try:
             argv = _with_state(self._argv, scratch, self._environ)
             argv, held = hold_port(argv)
-            return self._told(self._keep(argv))
+            return self._told(self._end_claim(self._keep(argv)))
         finally:
             process_tree.kill_descendants()
             if held is not None:
@@ -78,12 +84,23 @@ class LighthouseSupervisor:
                 self._events.close()
             shutil.rmtree(scratch, ignore_errors=True)
 
+    def _end_claim(self, code: int) -> int:
+        """The exit code. A lighthouse that was told to stop may be started again: its job isn't over."""
+        if self._claim is None:
+            return code
+        self._claim.end(over=self._stops.first is None and code in _VERDICTS)
+        if not self._claim.lost:
+            return code
+        self._say(self._claim.lost)
+        last_words.tell(2, self._claim.lost, self._environ)
+        return 2
+
     def _told(self, code: int) -> int:
         """The exit code for whoever starts us again unless we say that the job is over."""
         over = env.read_int(env.GIVE_UP_CODE, None, self._environ)
         if over is None:
             return code
-        if self._stops.first is not None:
+        if self._stops.first is not None and self._stops.first.from_outside:
             return code or 128 + signal.SIGTERM  # its job isn't over
         if code != 0 and not last_words.told(self._environ):
             last_words.tell(code, f"the lighthouse ended with code {code}; its log says why.", self._environ)
@@ -185,10 +202,10 @@ class LighthouseSupervisor:
         log_lines.say(f"torchft_x: {text}", role="lighthouse")
 
 
-def keep_lighthouse(argv: list[str]) -> int:
-    """Keep a lighthouse with these flags running; the exit code."""
+def keep_lighthouse(argv: list[str], claim: RunClaim | None = None) -> int:
+    """Keep a lighthouse with these flags running; the exit code. `claim`: of the run directory, taken."""
     try:
-        return LighthouseSupervisor(argv).run()
+        return LighthouseSupervisor(argv, claim=claim).run()
     except TorchftXError as e:
         log_lines.say(f"torchft_x lighthouse: {e}", "error", role="lighthouse")
         return 2

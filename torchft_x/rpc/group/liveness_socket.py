@@ -11,6 +11,7 @@ import logging
 import socket
 import threading
 
+from torchft_x.descriptors import close, not_inherited
 from torchft_x.errors import AddressError
 from torchft_x.net import Address, any_host, parse_address
 
@@ -26,8 +27,10 @@ def begin(beside: str) -> str:
     try:
         host, any_address = parse_address(beside).host, any_host()
         family = socket.AF_INET6 if ":" in any_address else socket.AF_INET
-        listening = socket.create_server(
-            (any_address, 0), family=family, backlog=_BACKLOG, dualstack_ipv6=family == socket.AF_INET6
+        listening = not_inherited(
+            socket.create_server(
+                (any_address, 0), family=family, backlog=_BACKLOG, dualstack_ipv6=family == socket.AF_INET6
+            )
         )
     except (AddressError, OSError, ValueError) as e:
         log.debug("no socket stands for this process: %s", e)
@@ -42,4 +45,4 @@ def end() -> None:
     with _lock:
         sockets, _sockets[:] = list(_sockets), []
     for listening in sockets:
-        listening.close()
+        close(listening)

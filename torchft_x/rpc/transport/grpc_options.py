@@ -14,6 +14,7 @@ import grpc
 import grpc.aio
 
 from torchft_x._version import __version__
+from torchft_x.descriptors import port_not_inherited
 from torchft_x.errors import AddressError, RefusedError
 from torchft_x.net import Address, advertise_host, any_host
 from torchft_x.timing import TIMING
@@ -117,7 +118,9 @@ def listen(server: grpc.aio.Server, bind: Address, what: str) -> int:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((bind.host, bind.port))
-        return int(server.add_insecure_port(bind.target))
+        port = int(server.add_insecure_port(bind.target))
+        port_not_inherited(port)
+        return port
     except OSError as e:
         reason = e.strerror or str(e)
     except RuntimeError:  # lost a race for the port
@@ -134,11 +137,13 @@ def advertised(bind: Address, port: int, host: str | None = None) -> Address:
 
 def aio_channel(address: Address) -> grpc.aio.Channel:
     """Only on the thread of `loop`."""
+    port_not_inherited(address.port)
     return grpc.aio.insecure_channel(address.target, options=CHANNEL_OPTIONS)
 
 
 def channel(address: Address) -> grpc.Channel:
     """For blocking calls from any thread."""
+    port_not_inherited(address.port)
     return grpc.insecure_channel(address.target, options=CHANNEL_OPTIONS)
 
 

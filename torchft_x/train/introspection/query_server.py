@@ -22,6 +22,7 @@ import sys
 import threading
 from collections.abc import Callable
 
+from torchft_x.descriptors import close, not_inherited, shut
 from torchft_x.timing import TIMING
 from torchft_x.train.introspection.hang import hang
 
@@ -55,8 +56,7 @@ class QueryServer:
         self._closing = True
         with contextlib.suppress(OSError):
             os.unlink(self._path)
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes it
+        shut(self._listener)  # wakes it
         self._thread.join(_END)
 
     def _run(self, started: threading.Event) -> None:
@@ -69,11 +69,13 @@ class QueryServer:
                 connection, _ = self._listener.accept()
             except OSError:
                 break
-            with connection:
-                try:
-                    self._serve(connection)
-                except Exception as e:  # who asked is gone; the next one may come
-                    logger.debug("a question was not answered: %s", e)
+            not_inherited(connection)
+            try:
+                self._serve(connection)
+            except Exception as e:  # who asked is gone; the next one may come
+                logger.debug("a question was not answered: %s", e)
+            finally:
+                close(connection)
         self._listener.close()
 
     def _serve(self, connection: socket.socket) -> None:
@@ -122,7 +124,7 @@ def _answer_signal(fd: int) -> bool:
 
 def _listen(folder: str, name: str) -> socket.socket:
     """A short path, whatever the folder's length: the kernel has 107 bytes for it."""
-    listener = socket.socket(socket.AF_UNIX)
+    listener = not_inherited(socket.socket(socket.AF_UNIX))
     at = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with contextlib.suppress(FileNotFoundError):

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from torchft_x import net
+from torchft_x.descriptors import not_inherited, shut
 from torchft_x.errors import AddressError, TokenError, TransferError
 from torchft_x.transfer.format.limits import MAX_MANIFEST_BYTES, MAX_REASON_BYTES
-from torchft_x.transfer.http.wire import HOLD, shut
+from torchft_x.transfer.http.wire import HOLD
 
 REFUSED_TRIES = 3  # refused connects in a row after which the source counts as gone
 LAST_MOMENT = 0.02  # seconds before the deadline in which asking again is useless
@@ -68,6 +69,7 @@ class Source:
             raise self.error("timed out, as its deadline is over.")
         connection = http.client.HTTPConnection(self.address.host, self.address.port, timeout=min(left, self.patience))
         connection.connect()
+        not_inherited(connection.sock)
         try:
             connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.opened(connection.sock)
@@ -142,6 +144,8 @@ def fetch_manifest(source: Source, step: int, committed_in: int) -> Manifest:
             if watchdog is not None:
                 watchdog.cancel()
             if connection is not None:
+                if connection.sock is not None:
+                    shut(connection.sock)
                 connection.close()
 
 

@@ -9,8 +9,8 @@ import threading
 from dataclasses import replace
 
 from torchft_x.core.types import State
+from torchft_x.descriptors import shut
 from torchft_x.transfer.http.client import Manifest, Source, fetch_manifest
-from torchft_x.transfer.http.wire import shut
 
 
 class Feed:
@@ -69,7 +69,9 @@ class Feed:
     def discard(self, connection: http.client.HTTPConnection) -> None:
         """It is of no use any more."""
         with self._lock:
-            self._sockets.discard(connection.sock)
+            if connection.sock in self._sockets:
+                self._sockets.remove(connection.sock)
+                shut(connection.sock)
             if connection in self._idle:
                 self._idle.remove(connection)
         connection.close()

@@ -18,9 +18,10 @@ from typing import Any
 
 from torchft_x import net
 from torchft_x.core.types import State
+from torchft_x.descriptors import close, not_inherited, shut
 from torchft_x.errors import ConfigError
 from torchft_x.transfer.format.limits import ALIGNMENT, MAX_CONNECTIONS, MAX_HEAD_BYTES, MAX_REASON_BYTES
-from torchft_x.transfer.http.wire import DIGEST_BYTES, HOLD, shut
+from torchft_x.transfer.http.wire import DIGEST_BYTES, HOLD
 from torchft_x.transfer.snapshot import Refusal, Snapshot, SnapshotStore
 
 log = logging.getLogger(__name__)
@@ -49,8 +50,7 @@ class CheckpointServer:
     def close(self, wait: float) -> None:
         """Let readers in progress finish for up to `wait` seconds, then close every connection and free the port."""
         self.store.close(wait)
-        shut(self._listener)  # wakes accept()
-        self._listener.close()
+        close(self._listener)  # wakes accept()
         with self._lock:
             connections = list(self._connections)
         for connection in connections:
@@ -63,9 +63,10 @@ class CheckpointServer:
                 connection, address = self._listener.accept()
             except OSError:
                 return
+            not_inherited(connection)
             if not self._admit(connection):
                 log.warning("a reader from %s is turned away: %d connections are open", address[0], MAX_CONNECTIONS)
-                connection.close()
+                close(connection)
                 continue
             threading.Thread(
                 target=self._serve, args=(connection, address), name="checkpoint-reader", daemon=True
@@ -100,13 +101,12 @@ class CheckpointServer:
         finally:
             with self._lock:
                 self._connections.pop(connection, None)
-            shut(connection)
-            connection.close()
+            close(connection)
 
 
 def _listen() -> socket.socket:
     host = net.any_host()
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    listener = not_inherited(socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM))
     try:
         if ":" in host:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)

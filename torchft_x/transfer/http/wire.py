@@ -16,17 +16,7 @@
 
 from __future__ import annotations
 
-import socket
-
 # As long as a line of the cache: behind a digest of 4 bytes no block would lie in the socket as it does in memory, and both
 # copies, into the socket and out of it, would take half as long again (decision 41).
 DIGEST_BYTES = 64
 HOLD = 5.0  # seconds a request is held at most before it is told to ask again; a vanished reader costs no more
-
-
-def shut(connection: socket.socket) -> None:
-    """Wake whoever reads, writes or accepts there, in any thread."""
-    try:
-        connection.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass

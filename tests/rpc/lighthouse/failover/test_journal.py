@@ -17,6 +17,7 @@ import pytest
 from tests.core.scene import member, quorum
 from torchft_x.core.journal import Absent, Departure, JournalEntry, MemberEntry
 from torchft_x.core.types import Life, Quorum, State
+from torchft_x.errors import ConfigError
 from torchft_x.rpc.codec import messages
 from torchft_x.rpc.lighthouse.failover.journal import Found, Journal, fingerprint, open_ledger
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
@@ -218,11 +219,10 @@ def test_another_version_of_the_wire_is_ignored(tmp_path: Path, monkeypatch: pyt
     assert read(tmp_path) == Found()
 
 
-def test_one_lighthouse_at_a_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_lighthouse_at_a_time(tmp_path: Path) -> None:
     first = opened(tmp_path)
-    with caplog.at_level(logging.WARNING):
-        assert open_ledger(str(tmp_path / "state"), boot_id="boot", run=RUN) is None
-    assert "another lighthouse uses it" in caplog.text
+    with pytest.raises(ConfigError, match=r"Another lighthouse runs and uses .*state: .*--run_dir"):
+        open_ledger(str(tmp_path / "state"), boot_id="boot", run=RUN)
     first.close()
     opened(tmp_path).close()
 

@@ -25,13 +25,14 @@ import math
 import os
 import stat
 import struct
+import time
 import zlib
 from dataclasses import dataclass
 from typing import Protocol
 
 from torchft_x.core.journal import Absent, Departure, JournalEntry, MemberEntry
 from torchft_x.core.types import Quorum
-from torchft_x.errors import RefusedError
+from torchft_x.errors import ConfigError, RefusedError
 from torchft_x.rpc.codec import messages
 from torchft_x.rpc.codec.generic import parse
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
@@ -44,6 +45,9 @@ MAX_LEDGER = 2 * grpc_options.MAX_MESSAGE
 MAX_DONE = limits.MAX_MEMBERS * 16
 """Supervisors that are done: of each group, on each of its nodes."""
 
+_LOCK_WAIT = 2.0  # seconds; the server of a supervisor that was killed dies a moment after it
+_LOCK_AGAIN = 0.05  # seconds
+_IN_USE = "another lighthouse uses it"
 _MAGIC = b"TFXLEDG2"
 # At offset 8, written alone when nothing else is new: the grant, no lease was sent later, the newest step told.
 _GRANTED = struct.Struct("<qdq")
@@ -301,7 +305,8 @@ def fingerprint(token: str | None, job: str | None) -> bytes:
 
 
 def open_ledger(path: str, *, boot_id: str, run: bytes) -> Journal | None:
-    """The file, made if it is absent. None, with a sentence in the log, if it can't be used."""
+    """Open the file, made if it is absent. None, with a sentence in the log, if it can't be used. Raises `ConfigError` if another
+    lighthouse uses it."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
         why = _why_not(fd)
@@ -310,6 +315,10 @@ def open_ledger(path: str, *, boot_id: str, run: bytes) -> Journal | None:
         os.close(fd)
     except OSError as e:
         why = e.strerror or str(e)
+    if why == _IN_USE:
+        raise ConfigError(
+            f"Another lighthouse runs and uses {path}: stop it, or give this job another --run_dir (or --state_file)."
+        )
     log.warning(
         "%s can't be used (%s). Without it a lighthouse that is started again has to wait for all groups, or for the end "
         "of their leases. Name another file with --state_file.",
@@ -325,10 +334,14 @@ def _why_not(fd: int) -> str:
         return "it is no regular file"
     if status.st_uid != os.geteuid():
         return "it belongs to another user"
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return "another lighthouse uses it"
-    except OSError as e:
-        return f"it can't be locked: {e.strerror}"
-    return ""
+    until = time.monotonic() + _LOCK_WAIT
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return ""
+        except BlockingIOError:
+            if time.monotonic() > until:
+                return _IN_USE
+            time.sleep(_LOCK_AGAIN)
+        except OSError as e:
+            return f"it can't be locked: {e.strerror}"

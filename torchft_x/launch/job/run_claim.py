@@ -1,0 +1,269 @@
+"""Which job a run directory belongs to, so that a second one is refused before it touches anything of the first.
+
+The file ``claim`` in the run directory names a job. All roles of that job renew it, so it outlives each of them; the lighthouse
+marks it when the job is over. Who finds another job's claim judges: on the host where it was written, by whether a role of that
+job runs; from elsewhere, by whether the claim is renewed while it is watched. Clocks of two hosts are never compared, and no
+lock is needed that a network file system may not have.
+
+A job is told by TORCHX_JOB_ID. It stays when a role is started again, on another host as well. Without it nothing is claimed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import fcntl
+import json
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from torchft_x import env, log_lines
+from torchft_x.errors import ConfigError
+
+BEAT = 2.0
+"""Seconds between two looks of a role, which renews the claim if nobody else has since its last one."""
+WATCH = 4 * BEAT
+"""Seconds without a renewal after which a claim that was written on another host is nobody's."""
+ENDING = 12.0
+"""Seconds for the roles of a local job to end after their launcher."""
+_LOOK = 0.25
+_LIMIT = 4096  # bytes of the file that are read
+_ROLES = {b"lighthouse", b"supervise", b"accompany"}  # subcommands of torchft_x
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where process ids mean the same: a boot of a host, and a pid namespace."""
+
+    host: str
+    boot: str
+    pids: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """What the file says."""
+
+    job: str
+    place: Place
+    local: bool
+    """All roles of the job run on that host."""
+    beat: str
+    """Another one at each renewal."""
+    over: bool = False
+
+
+class Verdict(enum.Enum):
+    FREE = enum.auto()
+    HELD = enum.auto()
+    WATCH = enum.auto()
+    """Not decided; held if it is renewed while it is watched."""
+
+
+def judge(found: Entry | None, job: str, here: Place, runs: Callable[[str], bool]) -> Verdict:
+    """Decide whether `job` may have the run directory now. `runs`: whether a role of a job runs on this host."""
+    if found is None or found.over or found.job == job:
+        return Verdict.FREE
+    if found.place == here:
+        if runs(found.job):
+            return Verdict.HELD
+        return Verdict.FREE if found.local else Verdict.WATCH
+    rebooted = found.place.host == here.host and found.place.boot != here.boot
+    return Verdict.FREE if found.local and rebooted else Verdict.WATCH
+
+
+class RunClaim:
+    """The claim of one role. `take` it before anything is written to the run directory."""
+
+    def __init__(self, run_dir: Path, environ: Mapping[str, str]) -> None:
+        local = env.is_local_job(environ) or env.read(env.LAUNCHER_PID, None, environ) is not None
+        self.path = run_dir / "claim"
+        self._entry = Entry(job=env.read(env.TORCHX_JOB_ID, "", environ) or "", place=_here(), local=local, beat="")
+        self._ended = threading.Event()
+        self.lost = ""  # why this role must end; set once
+
+    def take(self, wait: Callable[[float], bool]) -> None:
+        """Make the run directory this job's. `wait(seconds)` returns whether this role was told to stop; then nothing is taken.
+
+        Raises `ConfigError` if another job has it, or if it can't be written.
+        """
+        if not self._entry.job:
+            return
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            while await_free(self.path, self._entry.job, wait):
+                with _exclusive(self.path):
+                    found = read(self.path)
+                    if judge(found, self._entry.job, self._entry.place, _runs) is Verdict.HELD:
+                        continue
+                    if found is None or found.over or found.job != self._entry.job:
+                        self._renew()
+                return
+        except OSError as e:
+            raise ConfigError(
+                f"The run directory {self.path.parent} can't be written ({e.strerror}); see --run_dir."
+            ) from None
+
+    def keep(self, on_lost: Callable[[str], object]) -> None:
+        """Renew it from now on, on a thread of its own; the file system may hang meanwhile. `on_lost` is called once, with a
+        sentence, if another job has taken it."""
+        if self._entry.job:
+            threading.Thread(target=self._keep, args=(on_lost,), name="run-claim", daemon=True).start()
+
+    def end(self, *, over: bool) -> None:
+        """Renew it no more. `over`: the job is, and another may have the run directory at once."""
+        self._ended.set()
+        if over and self._entry.job and not self.lost:
+            self._entry = replace(self._entry, over=True)
+            with contextlib.suppress(OSError):
+                self._renew()
+
+    def _keep(self, on_lost: Callable[[str], object]) -> None:
+        seen = None
+        while not self._ended.wait(BEAT):
+            found = read(self.path)
+            if found is not None and found.job != self._entry.job:
+                self.lost = sentence(self.path.parent, found, "has taken over")
+                on_lost(self.lost)
+                return
+            if found is not None and found.over:
+                return
+            if found is None or found.beat == seen:
+                with contextlib.suppress(OSError):
+                    self._renew()
+                    found = self._entry
+            seen = None if found is None else found.beat
+
+    def _renew(self) -> None:
+        os.replace(self._write(), self.path)
+
+    def _write(self) -> Path:
+        self._entry = replace(self._entry, beat=secrets.token_hex(8))
+        partial = self.path.with_name(f".{self.path.name}-{self._entry.beat}")
+        partial.write_text(json.dumps(asdict(self._entry)) + "\n", encoding="utf-8")
+        return partial
+
+
+def check(run_dir: Path) -> None:
+    """Raise `ConfigError` if a job has this run directory, for a job that is about to be submitted."""
+    await_free(run_dir / "claim", "", _pause)
+
+
+def await_free(path: Path, job: str, wait: Callable[[float], bool]) -> bool:
+    """Return whether `job` may have the run directory, once that is decided; False: told to stop. Raises `ConfigError` if another
+    job has it."""
+    first: Entry | None = None  # the one that is watched
+    looks = 0  # a file system that hangs for a while delays them, and those who renew the claim
+    while True:
+        found = read(path)
+        if first is None or found is None or found.job != first.job:
+            first, looks = found, 0
+        verdict = judge(found, job, _here(), _runs)
+        if verdict is Verdict.FREE:
+            return True
+        assert found is not None
+        assert first is not None
+        if verdict is Verdict.HELD and (not _ends(found.job) or looks * _LOOK > ENDING):
+            raise ConfigError(sentence(path.parent, found))
+        if verdict is Verdict.WATCH:
+            if found.beat != first.beat:
+                raise ConfigError(sentence(path.parent, found))
+            if looks * _LOOK > WATCH:
+                return True
+            if looks == 0:
+                log_lines.say(
+                    f"torchft_x: the job {found.job} has begun in the run directory {path.parent} on host {found.place.host}, and "
+                    f"its end is not written there: looking for {WATCH:g} s whether it still runs"
+                )
+        looks += 1
+        if wait(_LOOK):
+            return False
+
+
+def sentence(run_dir: Path, found: Entry, does: str = "runs in") -> str:
+    """What a person is told."""
+    pids = sorted(_roles_of(found.job)) if found.place == _here() else []
+    where = f"process {pids[0]} on this host" if pids else f"on host {found.place.host}"
+    end = "Ctrl-C where it was started" if found.job.startswith("local_cwd") else f"`torchx cancel {found.job}`"
+    return (
+        f"Another job {does} the run directory {run_dir}: {found.job} ({where}). Name another --run_dir, wait until that job is "
+        f"over, or end it ({end})."
+    )
+
+
+def read(path: Path) -> Entry | None:
+    """The claim; None: there is none, or nothing that can be understood."""
+    try:
+        with path.open(encoding="utf-8") as f:
+            said = json.loads(f.read(_LIMIT))
+        place = Place(*(str(said["place"][name]) for name in ("host", "boot", "pids")))
+        return Entry(
+            job=str(said["job"]),
+            place=place,
+            local=said["local"] is True,
+            beat=str(said["beat"]),
+            over=said["over"] is True,
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+@contextlib.contextmanager
+def _exclusive(path: Path) -> Iterator[None]:
+    """One of several jobs that find the run directory free at once, where the file system has locks. Elsewhere the one that
+    wrote last has it, and the other ends when it looks again."""
+    fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _here() -> Place:
+    def text(read: Callable[[], str]) -> str:
+        try:
+            return read().strip()
+        except OSError:
+            return ""
+
+    boot = text(lambda: Path("/proc/sys/kernel/random/boot_id").read_text("ascii"))
+    return Place(socket.gethostname(), boot, text(lambda: os.readlink("/proc/self/ns/pid")))
+
+
+def _runs(job: str) -> bool:
+    return any(True for _ in _roles_of(job))
+
+
+def _ends(job: str) -> bool:
+    """Whether the roles of a local job are about to end, because its launcher is gone."""
+    launchers = {env.read_int(env.LAUNCHER_PID, None, environ) for environ in _roles_of(job).values()}
+    return bool(launchers) and all(pid is not None and not Path(f"/proc/{pid}").exists() for pid in launchers)
+
+
+def _roles_of(job: str) -> dict[int, dict[str, str]]:
+    """Processes of this host that are roles of the job, except this one: pid and environment."""
+    mark, found = f"{env.TORCHX_JOB_ID}={job}".encode(), {}
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid():
+            try:
+                environ = Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
+                words = Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0") if mark in environ else []
+            except OSError:  # gone in the meantime, or another user's
+                continue
+            if _ROLES.intersection(words) and any(b"torchft_x" in word for word in words):
+                pairs = (os.fsdecode(word).partition("=") for word in environ)
+                found[int(name)] = {key: value for key, _, value in pairs}
+    return found
+
+
+def _pause(seconds: float) -> bool:
+    time.sleep(seconds)
+    return False
