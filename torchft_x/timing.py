@@ -63,6 +63,8 @@ Each line holds, at any scale; `tests/test_timing.py` evaluates them:
     watch_each + watch_answer     <  watch_stale                   one slow answer changes no turn
     watch_silent                  <  watch_lighthouse              its supervisor restarts a lighthouse in place
     2 * claim_beat                <  claim_watch                   one late sign of life loses no claim
+    3 * run_beat                  <  run_watch                     two late renewals lose no run directory
+    notice                        <  run_ending                    a job that is about to end is waited for
     meet                          <  connect                       members without names still connect
 
 User options are not part of this: `timeout`, `quorum_timeout`, `connect_timeout` and what else has a flag or a variable keep
@@ -212,6 +214,12 @@ class Timing:
 
     claim_beat: float = 5.0  # between two signs of life of a job at its URL
     claim_watch: float = 15.0  # without one, until another job takes the URL
+
+    # --- claims of a run directory (launch.job.run_claim) ------------------------------------------------------------
+
+    run_beat: float = 2.0  # between two looks of a role, which renews its job's claim if nobody else has
+    run_watch: float = 8.0  # without a renewal, until another job may take a claim that was written on another host
+    run_ending: float = 12.0  # for the roles of a local job to end after their launcher
 
     # --- connects among members, and margins beyond a deadline that somebody else should meet first -------------------
 

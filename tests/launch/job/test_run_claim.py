@@ -16,6 +16,7 @@ from torchft_x import env
 from torchft_x.errors import ConfigError
 from torchft_x.launch.job import run_claim
 from torchft_x.launch.job.run_claim import Entry, Place, RunClaim, Verdict, judge, read
+from torchft_x.timing import TIMING
 
 HERE = Place("node1", "boot1", "pid:[1]")
 ELSEWHERE = Place("node2", "boot2", "pid:[1]")
@@ -104,7 +105,7 @@ def test_one_that_nobody_renews_is_taken_after_a_while(tmp_path: Path, capsys: p
         return False
 
     claim(tmp_path, "slurm://torchx/8").take(wait)
-    assert sum(waited) >= run_claim.WATCH > 3 * run_claim.BEAT
+    assert sum(waited) >= TIMING.run_watch
     assert read(tmp_path / "claim").job == "slurm://torchx/8"  # type: ignore[union-attr]
     assert capsys.readouterr().err.count("its end is not written there") == 1
 
@@ -129,7 +130,7 @@ def test_without_a_job_nothing_is_claimed(tmp_path: Path) -> None:
 
 
 def test_a_role_ends_when_another_job_has_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_claim, "BEAT", 0.01)
+    monkeypatch.setattr(run_claim, "TIMING", dataclasses.replace(TIMING, run_beat=0.01))
     mine, told = claim(tmp_path, "slurm://torchx/7"), []
     mine.take(stay)
     beat = read(tmp_path / "claim").beat  # type: ignore[union-attr]

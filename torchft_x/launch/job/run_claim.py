@@ -25,14 +25,9 @@ from pathlib import Path
 
 from torchft_x import env, log_lines
 from torchft_x.errors import ConfigError
+from torchft_x.timing import TIMING
 
-BEAT = 2.0
-"""Seconds between two looks of a role, which renews the claim if nobody else has since its last one."""
-WATCH = 4 * BEAT
-"""Seconds without a renewal after which a claim that was written on another host is nobody's."""
-ENDING = 12.0
-"""Seconds for the roles of a local job to end after their launcher."""
-_LOOK = 0.25
+_LOOK = 0.25  # seconds
 _LIMIT = 4096  # bytes of the file that are read
 _ROLES = {b"lighthouse", b"supervise", b"accompany"}  # subcommands of torchft_x
 
@@ -126,7 +121,7 @@ class RunClaim:
 
     def _keep(self, on_lost: Callable[[str], object]) -> None:
         seen = None
-        while not self._ended.wait(BEAT):
+        while not self._ended.wait(TIMING.run_beat):
             found = read(self.path)
             if found is not None and found.job != self._entry.job:
                 self.lost = sentence(self.path.parent, found, "has taken over")
@@ -169,17 +164,17 @@ def await_free(path: Path, job: str, wait: Callable[[float], bool]) -> bool:
             return True
         assert found is not None
         assert first is not None
-        if verdict is Verdict.HELD and (not _ends(found.job) or looks * _LOOK > ENDING):
+        if verdict is Verdict.HELD and (not _ends(found.job) or looks * _LOOK > TIMING.run_ending):
             raise ConfigError(sentence(path.parent, found))
         if verdict is Verdict.WATCH:
             if found.beat != first.beat:
                 raise ConfigError(sentence(path.parent, found))
-            if looks * _LOOK > WATCH:
+            if looks * _LOOK > TIMING.run_watch:
                 return True
             if looks == 0:
                 log_lines.say(
                     f"torchft_x: the job {found.job} has begun in the run directory {path.parent} on host {found.place.host}, and "
-                    f"its end is not written there: looking for {WATCH:g} s whether it still runs"
+                    f"its end is not written there: looking for {TIMING.run_watch:g} s whether it still runs"
                 )
         looks += 1
         if wait(_LOOK):
