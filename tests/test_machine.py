@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from tests import machine
-from tests.machine import ROOT, UNTIMED
+from tests.machine import UNTIMED
 from torchft_x import env
 
 
 def session(*paths: str, ignore: tuple[str, ...] = ()) -> pytest.Config:
-    asked = SimpleNamespace(file_or_dir=[str(ROOT / p) for p in paths], ignore=[str(ROOT / p) for p in ignore])
-    return cast(Any, SimpleNamespace(known_args_namespace=asked, getini=lambda name: [str(ROOT / "tests")]))
+    asked = SimpleNamespace(
+        file_or_dir=[str(machine.ROOT / p) for p in paths], ignore=[str(machine.ROOT / p) for p in ignore]
+    )
+    return cast(Any, SimpleNamespace(known_args_namespace=asked, getini=lambda name: [str(machine.ROOT / "tests")]))
 
 
 @pytest.mark.parametrize(
@@ -29,15 +32,18 @@ def test_a_machine_may_be_too_slow() -> None:
         machine.scale_for(12.1)
 
 
-def test_only_a_session_without_untimed_tests_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "UNTIMED", ("tests/structure", "tests/test_net.py"))
+def test_only_a_session_without_untimed_tests_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "tests/core").mkdir(parents=True)
+    (tmp_path / "tests/test_net.py").touch()
+    monkeypatch.setattr(machine, "ROOT", tmp_path)
+    monkeypatch.setattr(machine, "UNTIMED", ("tests/core", "tests/test_net.py", "tests/gone"))
     assert machine.needs_measure(session("tests/rpc", "tests/rpc/test_gone.py::test_x"))
-    assert not machine.needs_measure(session("tests/structure"))
-    assert not machine.needs_measure(session("tests/structure/test_source.py::test_x"))
+    assert not machine.needs_measure(session("tests/core"))
+    assert not machine.needs_measure(session("tests/core/test_x.py::test_x"))
     assert not machine.needs_measure(session("tests/rpc", "tests/test_net.py"))
     assert not machine.needs_measure(session())
-    assert not machine.needs_measure(session("tests", ignore=("tests/structure",)))
-    assert machine.needs_measure(session(ignore=("tests/structure", "tests/test_net.py")))
+    assert not machine.needs_measure(session("tests", ignore=("tests/core",)))
+    assert machine.needs_measure(session(ignore=("tests/core", "tests/test_net.py")))
 
 
 def test_a_scale_that_is_given_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
