@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.train.fakes import run_threads
-from tests.train.jobs import HOST, Group, Trainer, lighthouse, same
+from tests.train.jobs import HOST, Group, Trainer, check_equal, finish, lighthouse, running, same, wait_steps
 from tests.util import scaled, wait_for
 from torchft_x.comm.store.create import host_store
 
@@ -129,67 +129,42 @@ def test_all_ranks_of_a_group_make_it() -> None:
 class Job:
     """Groups at the defaults, of which the last is killed; `held` makes it, or the first, stand still from then on."""
 
-    def __init__(self, groups: int, address: str, folder: Path) -> None:
-        self.folder = folder
-        self.groups = [Group(i, address, folder, "tests.train.newcomer_worker") for i in range(groups)]
+    def __init__(self, groups: list[Group]) -> None:
+        self.groups = groups
         self.dropped = 0  # steps of the others, before the last group was killed
-        self.newcomer = self.groups[-1]
-        self.others = self.groups[:-1]
+        *self.others, self.newcomer = groups
 
     def comes_back(self, held: str, at: Group) -> Callable[[], None]:
         """Kill the last group and start it again. Returns when it stands where it is held; what is returned frees it."""
-        wait_for(lambda: all(g.last_step() > 10 for g in self.groups), 60, "all groups to train together")
+        wait_steps(self.groups, 10, "all groups to train together")
         self.dropped = self._drops()
         self.newcomer.kill()
-        there = self.others[0].last_step()
-        wait_for(lambda: self.others[0].last_step() > there + 5, 60, "the others to go on")
-        file = at.path.with_name(f"{at.path.name}.{held}")
-        file.touch()
+        self.go_on(5)
+        at.file(held).touch()
         self.newcomer.start()
         wait_for(lambda: at.lines(held), 60, "it to stand still")
-        return file.unlink
+        return at.file(held).unlink
 
     def go_on(self, steps: int) -> None:
         """The others commit so many steps more."""
-        there = max(g.last_step() for g in self.others)
-        wait_for(lambda: all(g.last_step() > there + steps for g in self.others), 60, "the others to go on")
-
-    def is_back(self) -> None:
-        there = max(g.last_step() for g in self.groups)
-        wait_for(lambda: self.newcomer.last_step() > there + 5, 60, "the newcomer to train with the others")
+        wait_steps(self.others, steps, "the others to go on")
 
     def end(self) -> None:
-        """All make the same last step; no step of the others was dropped, and no parameter differs."""
-        last = max(g.last_step() for g in self.groups) + 10
-        (self.folder / "new").write_text(str(last))
-        (self.folder / "new").rename(self.folder / "stop")
-        wait_for(lambda: all(g.process.poll() is not None for g in self.groups), 60, "the end of the run")
-        assert [g.process.returncode for g in self.groups] == [0] * len(self.groups)
-        by_step: dict[int, set[str]] = {}
-        for g in self.groups:
-            for step, digests in g.digests().items():
-                by_step.setdefault(step, set()).update(digests)
-        assert sorted(by_step) == list(range(1, last + 1))
+        """The last group trains with the others, which have dropped no step, and no parameter differs."""
+        there = max(g.last_step() for g in self.groups)
+        wait_for(lambda: self.newcomer.last_step() > there + 5, 60, "the newcomer to train with the others")
+        last = finish(self.groups, 10)
         assert self._drops() == self.dropped
-        assert [s for s, digests in by_step.items() if len(digests) > 1] == []
+        check_equal(self.groups, last)
 
     def _drops(self) -> int:
         return sum(len(g.lines("drop")) for g in self.others)
 
-    def kill(self) -> None:
-        for g in self.groups:
-            if g.process.poll() is None:
-                g.kill()
-
 
 @pytest.fixture
-def job(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    with lighthouse() as address:
-        found = Job(request.param, address, tmp_path)
-        try:
-            yield found
-        finally:
-            found.kill()
+def job(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Job]:
+    with lighthouse() as address, running(request.param, address, tmp_path, "tests.train.newcomer_worker") as groups:
+        yield Job(groups)
 
 
 @pytest.mark.slow
@@ -200,7 +175,6 @@ def test_nobody_waits_for_the_first_step_of_a_newcomer(job: Job) -> None:
     release = job.comes_back("first", job.newcomer)
     job.go_on(100)  # far more than a quorum with it would let them
     release()
-    job.is_back()
     job.end()
 
 
@@ -213,5 +187,4 @@ def test_a_heal_that_stands_still_is_not_waited_for(job: Job, held: str) -> None
     release = job.comes_back(held, job.newcomer if held == "fetch" else job.groups[0])
     job.go_on(50)
     release()
-    job.is_back()
     job.end()

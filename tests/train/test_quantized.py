@@ -117,14 +117,8 @@ def test_what_is_impossible_is_said_at_once_and_costs_no_step() -> None:
     with lighthouse(1) as addr:
         m = Trainer(0, addr).manager
         m.start_quorum()
-        for tensor, fmt, op, what in [
-            (torch.ones(1), "fp8", ReduceOp.SUM, "fp8 needs a CUDA device"),
-            (torch.ones(1), "int7", ReduceOp.SUM, "should_quantize='int7'"),
-            (torch.ones(1).int(), True, ReduceOp.SUM, "only floating point"),
-            (torch.ones(1), True, ReduceOp.MAX, "only SUM and AVG"),
-        ]:
-            with pytest.raises(ConfigError, match=what):
-                m.allreduce(tensor, fmt, op)
+        with pytest.raises(ConfigError, match="only SUM and AVG"):
+            m.allreduce(torch.ones(1), True, ReduceOp.MAX)
         assert m.allreduce(torch.ones(1), "int8").wait()
         with pytest.raises(ConfigError, match="declared quantisation int8, and int4 is asked for"):
             m.allreduce(torch.ones(1), "int4")

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.train.fakes import run_threads
-from tests.train.jobs import HOST, Trainer, batch, lighthouse, loss_of, reference, same
+from tests.train.jobs import HOST, Trainer, batch, lighthouse, loss_of, near, reference, same
 from tests.util import wait_for
 from torchft_x.comm.store.create import host_store
 from torchft_x.errors import CollectiveError, StepError
@@ -62,10 +62,7 @@ def clipped_step(t: Trainer) -> bool:
     t.optimizer.zero_grad()
     loss_of(t.model, t.group, t.manager.current_step()).backward()
     torch.nn.utils.clip_grad_norm_(t.net.parameters(), 0.01)
-    t.optimizer.step()
-    if t.optimizer.committed:
-        t.history[t.manager.current_step()] = {k: v.clone() for k, v in t.net.state_dict().items()}
-    return bool(t.optimizer.committed)
+    return t.finish_step()
 
 
 class Pair:
@@ -101,8 +98,7 @@ class Pair:
             assert same(self.a.history[step], self.b.history[step]), step
         want = reference(2, max(self.a.history))
         for step, state in self.a.history.items():
-            for name, value in want[step - 1].items():
-                torch.testing.assert_close(state[name], value, atol=1e-6, rtol=1e-4)
+            near(state, want[step - 1])
 
 
 @contextlib.contextmanager
@@ -153,10 +149,7 @@ def in_microbatches(t: Trainer) -> bool:
             (t.model(part).square().mean() / 2).backward()
     t.model.reduce_gradients()
     torch.nn.utils.clip_grad_norm_(t.net.parameters(), 1e6)
-    t.optimizer.step()
-    if t.optimizer.committed:
-        t.history[t.manager.current_step()] = {k: v.clone() for k, v in t.net.state_dict().items()}
-    return bool(t.optimizer.committed)
+    return t.finish_step()
 
 
 def test_gradients_of_microbatches_are_averaged_in_one_go_and_reduced_again(pair: Pair) -> None:
@@ -273,7 +266,7 @@ class Against:
         committed = t.manager.should_commit()
         if committed:
             t.optim.step()
-            t.history[t.manager.current_step()] = {k: v.clone() for k, v in t.net.state_dict().items()}
+            t.remember()
         return committed
 
 
