@@ -11,20 +11,23 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
+from tests.train.fakes import run_threads
 from tests.train.forked import Program
 from tests.util import scaled, wait_for
 from torchft_x.comm.gloo.group import ProcessGroupGloo
+from torchft_x.comm.store.create import host_store
 from torchft_x.rpc.coordination import LighthouseServer
 from torchft_x.train.ddp.wrapper import DistributedDataParallel
 from torchft_x.train.manager import Manager
 from torchft_x.train.optim import OptimizerWrapper
 from torchft_x.transfer.format.memory import memory_of
 
+T = TypeVar("T")
 HOST = "127.0.0.1"
 ROOT = Path(__file__).parents[2]
 rng = threading.Lock()  # threads share torch's generator
@@ -57,7 +60,7 @@ def loss_of(net: nn.Module, group: int, step: int) -> torch.Tensor:
 def manager_of(
     group: int, lighthouse_addr: str, pg: Any, load: Any = None, save: Any = None, *, kind: type[Manager] = Manager, **kwargs: Any
 ) -> Manager:  # fmt: skip
-    """All of it on loopback, with the patience of tests."""
+    """Make a Manager on loopback with the patience of tests."""
     patience = dict.fromkeys(("timeout", "quorum_timeout", "connect_timeout"), scaled(20.0))
     place = {"rank": 0, "world_size": 1, "store_addr": HOST, "store_port": 0, "hostname": HOST, "min_replica_size": 1}
     return kind(
@@ -117,6 +120,43 @@ class Trainer:
         return self
 
 
+def start(groups: int, address: str, **kwargs: Any) -> list[Trainer]:
+    return run_threads(groups, lambda g: Trainer(g, address, **kwargs))
+
+
+def leave(*trainers: Any) -> None:
+    run_threads(len(trainers), lambda i: trainers[i].manager.shutdown())
+
+
+@contextlib.contextmanager
+def ranks_of_one(ranks: int, address: str, end: Callable[..., None] = leave, **kwargs: Any) -> Iterator[list[Trainer]]:
+    """Start one group with its ranks as threads, and call `end` with all of them."""
+    store, where = host_store(HOST, scaled(10))
+    place = {"world_size": ranks, "store_port": where.port}
+    trainers = run_threads(ranks, lambda rank: Trainer(0, address, rank=rank, **place, **kwargs))
+    try:
+        yield trainers
+    finally:
+        end(*trainers)
+        del store
+
+
+def two_by_two(
+    address: str, body: Callable[[int, Trainer], T], options: Callable[[int], dict[str, Any]] = lambda i: {}
+) -> list[T]:
+    """Run two groups of two ranks: `body(i, trainer)` of rank i % 2 of group i // 2, whose settings are `options(i)`."""
+    stores = [host_store(HOST)[0] for _ in range(2)]
+
+    def run(i: int) -> T:
+        store = stores[i // 2].port
+        trainer = Trainer(i // 2, address, rank=i % 2, world_size=2, store_port=store, **options(i))
+        result = body(i, trainer)
+        trainer.manager.shutdown()
+        return result
+
+    return run_threads(4, run)
+
+
 def reference(groups: int, steps: int, seed: int = 0) -> list[dict[str, torch.Tensor]]:
     """Parameters after each step of one process that sees every group's batch."""
     net = model(seed)
@@ -153,7 +193,7 @@ class Gate:
 
 
 def digest(values: Iterable[torch.Tensor]) -> str:
-    """Of all bits of non-empty tensors."""
+    """Return the SHA-256 of all bits of non-empty tensors."""
     h = hashlib.sha256()
     for value in values:
         h.update(memory_of(value.detach().contiguous().view(-1).view(torch.uint8)))
@@ -161,7 +201,7 @@ def digest(values: Iterable[torch.Tensor]) -> str:
 
 
 class Told:
-    """What a group's process tells its test: lines of what, step, digest and time; and whether it goes on.
+    """Side of a group's process in the talk with its test: writes lines of what, step, digest and time, and reads files.
 
     `arguments` are the process's: GROUP LIGHTHOUSE OUT_FILE STOP_FILE, and more of its own.
     """
@@ -179,7 +219,7 @@ class Told:
         self._out.write(f"{what} {step} {value} {time.monotonic()}\n")
 
     def step(self, trainer: Trainer, committed: bool, values: Iterable[torch.Tensor] | None = None) -> None:
-        """Tell of a step of `trainer`. `values`: what must be equal in all groups; None: its whole state dict."""
+        """Write a line about a step of `trainer`. `values`: what must be equal in all groups; None: its whole state dict."""
         values = trainer.net.state_dict().values() if values is None else values
         self.say(
             "commit" if committed else "drop", trainer.manager.current_step(), digest(values) if committed else "-"
@@ -190,7 +230,7 @@ class Told:
         return not self._stop.exists() or step < int(self._stop.read_text())
 
     def file(self, name: str) -> Path:
-        """The file by which the test makes this process do something."""
+        """Return the file by which the test makes this process do something."""
         return self.path.with_name(f"{self.path.name}.{name}")
 
 
@@ -216,7 +256,7 @@ class Group:
         return now
 
     def file(self, name: str) -> Path:
-        """The file by which this process is made to do something."""
+        """Return the file by which this process is made to do something."""
         return self.path.with_name(f"{self.path.name}.{name}")
 
     def lines(self, kind: str = "commit") -> list[tuple[int, str, float]]:
@@ -228,13 +268,13 @@ class Group:
         return max((step for step, _, _ in self.lines()), default=0)
 
     def digests(self) -> dict[int, set[str]]:
-        """By step, over all lives."""
+        """Return the digests by step, over all lives."""
         return digests_of([self])
 
 
 @contextlib.contextmanager
 def running(count: int, *args: Any) -> Iterator[list[Group]]:
-    """Groups 0, 1, ...; `args` as of a `Group`. None is left behind."""
+    """Start groups 0, 1, ... (`args` as of a `Group`), and leave none of them behind."""
     groups = [Group(i, *args) for i in range(count)]
     try:
         yield groups
@@ -245,13 +285,13 @@ def running(count: int, *args: Any) -> Iterator[list[Group]]:
 
 
 def wait_steps(groups: Sequence[Group], more: int, what: str = "the groups to train") -> None:
-    """All come `more` steps further than any of them has."""
+    """Wait until all are `more` steps further than any of them is."""
     goal = max(g.last_step() for g in groups) + more
     wait_for(lambda: all(g.last_step() >= goal for g in groups), 60, what)
 
 
 def finish(groups: Sequence[Group], more: int) -> int:
-    """All train `more` steps further and end well. Returns the last step."""
+    """Let all train `more` steps further and end well. Return the last step."""
     last = max(g.last_step() for g in groups) + more
     folder = groups[0].path.parent
     (folder / "new").write_text(str(last))
@@ -266,7 +306,7 @@ def wait_end(groups: Sequence[Group]) -> None:
 
 
 def digests_of(groups: Sequence[Group]) -> dict[int, set[str]]:
-    """By step, over all lives of all of them."""
+    """Return the digests by step, over all lives of all of them."""
     found: dict[int, set[str]] = {}
     for g in groups:
         for step, digest, _ in g.lines():
@@ -275,7 +315,7 @@ def digests_of(groups: Sequence[Group]) -> dict[int, set[str]]:
 
 
 def check_equal(groups: Sequence[Group], last: int) -> None:
-    """No step up to the last one is missing, and after each all had the same."""
+    """Check that no step up to the last one is missing, and that after each all had the same digest."""
     found = digests_of(groups)
     assert sorted(found) == list(range(1, last + 1))
     assert [step for step, digests in found.items() if len(digests) > 1] == []

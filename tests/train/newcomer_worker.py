@@ -1,10 +1,10 @@
-"""One group as a process of its own whose first steps, or whose heals, can be told to stand still. All as by default, but that
+"""One group as a process of its own whose heals can be told to stand still. All as by default, but that
 waits for others may take ten minutes: whoever waits for what stands still has waited in vain.
 
     python -m tests.train.newcomer_worker GROUP LIGHTHOUSE OUT_FILE STOP_FILE
 
-While ``OUT_FILE.first`` exists the first forward of a life waits, as one that compiles does; while ``OUT_FILE.fetch`` does, so
-does what this group copies from others, and while ``OUT_FILE.serve`` does, what others copy from it.
+While ``OUT_FILE.fetch`` exists, what this group copies from others waits, and while ``OUT_FILE.serve`` does, what others
+copy from it.
 """
 
 from __future__ import annotations
@@ -56,11 +56,8 @@ def main(told: Told) -> None:
         told.group, told.lighthouse, net=network(told.group), pg_timeout=600.0, timeout=600.0, quorum_timeout=None,
         straggler_timeout=None, rehearse=True, checkpoint_transport=Transport(host="127.0.0.1", shared_memory=False),
     )  # fmt: skip
-    begun: list[bool] = []
     while told.goes_on(trainer.manager.current_step()):
-        committed = trainer.step(lambda: None if begun else stand("first"))
-        begun.append(True)
-        told.step(trainer, committed, trainer.net.parameters())  # running statistics differ between groups
+        told.step(trainer, trainer.step(), trainer.net.parameters())  # running statistics differ between groups
         time.sleep(0.05)
     trainer.manager.shutdown()
 

@@ -41,7 +41,7 @@ class Place:
     kwargs: dict[str, Any] = field(default_factory=dict)  # for the body
 
     def manager(self, load: Any = None, save: Any = None, **kwargs: Any) -> Manager:
-        """This rank's, whose groups are of gloo unless `pg` is given."""
+        """Make this rank's Manager, on gloo unless `pg` is given."""
         where = {"rank": self.rank, "world_size": self.ranks, "store_port": self.port}
         pg = kwargs.pop("pg", None) or ProcessGroupGloo(scaled(20.0), host=HOST)
         return manager_of(self.group, self.lighthouse, pg, load, save, **{**where, **kwargs})

@@ -138,6 +138,13 @@ def assert_near(found: Tensors, want: Tensors, where: object) -> None:
         assert torch.allclose(value, want[name], atol=2e-5, rtol=1e-4), f"{where}: {name} is off by {worst}"
 
 
+def assert_same(found: Sequence[Sequence[dict[int, Tensors]]]) -> None:
+    """Check that rank r of every group has the same bits after each step."""
+    for other, (rank, history) in product(found[1:], enumerate(found[0])):
+        for step, shards in history.items():
+            assert all(torch.equal(value, other[rank][step][name]) for name, value in shards.items()), (step, rank)
+
+
 def reference(
     groups: int | Sequence[Sequence[int]], ranks: int, steps: int = 0, *, seed: int = 0, micro: int = 1,
     frozen: bool = False, inner: int = 7, clip: float = 0.0, extra: Callable[[int, int, int], bool] = lambda group, rank, step: False,

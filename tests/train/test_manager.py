@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 from unittest.mock import create_autospec
 
@@ -15,7 +16,20 @@ from torch.distributed import ReduceOp
 from torch.futures import Future
 
 from tests.train.fakes import run_threads
-from tests.train.jobs import HOST, Gate, Trainer, lighthouse, loss_of, model, near, reference, same
+from tests.train.jobs import (
+    HOST,
+    Gate,
+    Trainer,
+    leave,
+    lighthouse,
+    loss_of,
+    model,
+    near,
+    reference,
+    same,
+    start,
+    two_by_two,
+)
 from tests.util import scaled, wait_for
 from torchft_x.comm.store.create import host_store
 from torchft_x.core.heal import WorldSizeMode
@@ -27,13 +41,11 @@ from torchft_x.errors import (
     LeafError,
     RefusedError,
     StepError,
-    TokenError,
     TransferError,
     UnreachableError,
 )
 from torchft_x.net import parse_address
 from torchft_x.observe.events import read_events
-from torchft_x.rpc.group.client import GroupClient
 from torchft_x.rpc.status_query import lighthouse_status
 from torchft_x.train.ddp.wrapper import DistributedDataParallel
 from torchft_x.train.manager import Manager
@@ -43,16 +55,8 @@ from torchft_x.transfer.http.transport import HTTPTransport
 BOTH = pytest.mark.parametrize("use_async_quorum", [True, False], ids=["async", "sync"])
 
 
-def start(n: int, addr: str, **kwargs: Any) -> list[Trainer]:
-    return run_threads(n, lambda g: Trainer(g, addr, **kwargs))
-
-
 def run_to(trainers: list[Trainer], step: int) -> None:
     run_threads(len(trainers), lambda g: trainers[g].run_to(step))
-
-
-def leave(*trainers: Trainer) -> None:
-    run_threads(len(trainers), lambda g: trainers[g].manager.shutdown())
 
 
 class Running:
@@ -85,6 +89,15 @@ class Running:
         assert not self.thread.is_alive()
         if self.error is not None:
             raise self.error
+
+
+@pytest.fixture
+def alone() -> Iterator[Trainer]:
+    """A group that has no others."""
+    with lighthouse(1) as addr:
+        trainer = Trainer(0, addr)
+        yield trainer
+        leave(trainer)
 
 
 # --- training ---------------------------------------------------------------------------------------------------------
@@ -174,13 +187,10 @@ def test_too_few_groups_do_not_commit() -> None:
 
 def test_two_ranks_a_group_decide_alike() -> None:
     """The group with the bad sample computes the step again; the other one waits with its gradients."""
-    stores = [host_store(HOST)[0] for _ in range(2)]
     with lighthouse(2) as addr:
         said: dict[int, bool | None] = {}
 
-        def body(i: int) -> list[Trainer]:
-            group, rank = divmod(i, 2)
-            t = Trainer(group, addr, rank=rank, world_size=2, store_port=stores[group].port)
+        def body(i: int, t: Trainer) -> Trainer:
             t.run_to(1)
             if i == 3:
                 t.optimizer.zero_grad()
@@ -189,11 +199,9 @@ def test_two_ranks_a_group_decide_alike() -> None:
                 said[i] = t.optimizer.committed
             else:
                 said[i] = t.step()
-            t.run_to(3)
-            t.manager.shutdown()
-            return [t]
+            return t.run_to(3)
 
-        trainers = [t for ts in run_threads(4, body) for t in ts]
+        trainers = two_by_two(addr, body)
     assert said == {0: True, 1: True, 2: False, 3: False}
     for t in trainers:
         assert sorted(t.history) == [1, 2, 3]
@@ -470,13 +478,10 @@ def test_a_newer_life_of_the_group_ends_the_older() -> None:
         leave(old, new)
 
 
-def test_a_leaf_that_cannot_be_sent_is_named_at_the_start() -> None:
-    with lighthouse(1) as addr:
-        a = Trainer(0, addr)
-        a.manager.register_state_dict_fn("extra", lambda s: None, lambda: {"when": {"now": object()}})
-        with pytest.raises(LeafError, match=r"extra.*when.*now"):
-            a.manager.start_quorum()
-        leave(a)
+def test_a_leaf_that_cannot_be_sent_is_named_at_the_start(alone: Trainer) -> None:
+    alone.manager.register_state_dict_fn("extra", lambda s: None, lambda: {"when": {"now": object()}})
+    with pytest.raises(LeafError, match=r"extra.*when.*now"):
+        alone.manager.start_quorum()
 
 
 def test_different_state_dict_keys_are_told() -> None:
@@ -543,17 +548,6 @@ def test_a_wrong_lighthouse_address_fails_in_seconds(address: str, error: type[E
     assert time.monotonic() - began < scaled(8)
 
 
-def test_a_wrong_token_is_refused_at_once() -> None:
-    with lighthouse(1) as addr:
-        # The Python lighthouse is open; a group server with a token is not.
-        a = Trainer(0, addr, token="right").run_to(1)
-        client = GroupClient(a.manager._context.connection.client.address, token="wrong")
-        with pytest.raises(TokenError):
-            client.should_commit(0, 0, 0, True, 1.0)
-        client.close()
-        leave(a)
-
-
 # --- the calls --------------------------------------------------------------------------------------------------------
 
 
@@ -585,86 +579,73 @@ def test_reductions_by_operation_and_by_who_takes_part() -> None:
         leave(*trainers)
 
 
-def test_after_an_error_the_rest_of_the_step_returns_at_once() -> None:
-    with lighthouse(1) as addr:
-        a = Trainer(0, addr)
-        m = a.manager
-        m.start_quorum()
-        m.report_error(ValueError("first"))
-        m.report_error(ValueError("second"))
-        error = m.errored()
-        assert error is not None
-        assert str(error.original_exception) == "first"
-        work = m.allreduce(torch.ones(2))
-        assert work.wait() is False
-        assert work.get_future().wait().tolist() == [1.0, 1.0]
-        assert not m.should_commit()
-        m.start_quorum()
-        assert m.errored() is None
-        assert m.should_commit()
-        leave(a)
+def test_after_an_error_the_rest_of_the_step_returns_at_once(alone: Trainer) -> None:
+    m = alone.manager
+    m.start_quorum()
+    m.report_error(ValueError("first"))
+    m.report_error(ValueError("second"))
+    error = m.errored()
+    assert error is not None
+    assert str(error.original_exception) == "first"
+    work = m.allreduce(torch.ones(2))
+    assert work.wait() is False
+    assert work.get_future().wait().tolist() == [1.0, 1.0]
+    assert not m.should_commit()
+    m.start_quorum()
+    assert m.errored() is None
+    assert m.should_commit()
 
 
-def test_wrap_future_swallows_errors_and_waits_no_longer_than_told() -> None:
-    with lighthouse(1) as addr:
-        m = Trainer(0, addr).manager
-        m.start_quorum()
-        good: Future[int] = Future()
-        wrapped = m.wrap_future(good, 0)
-        good.set_result(3)
-        assert wrapped.wait() == 3
-        assert m.errored() is None
-        assert m.wrap_future(Future(), 7, timeout=0.05).wait() == 7
-        assert "took more than 0.05 s" in str(m.errored())
-        assert not m.should_commit()
-        m.shutdown()
+def test_wrap_future_swallows_errors_and_waits_no_longer_than_told(alone: Trainer) -> None:
+    m = alone.manager
+    m.start_quorum()
+    good: Future[int] = Future()
+    wrapped = m.wrap_future(good, 0)
+    good.set_result(3)
+    assert wrapped.wait() == 3
+    assert m.errored() is None
+    assert m.wrap_future(Future(), 7, timeout=0.05).wait() == 7
+    assert "took more than 0.05 s" in str(m.errored())
+    assert not m.should_commit()
 
 
-def test_a_future_of_an_earlier_quorum_says_nothing_of_the_step_in_hand() -> None:
-    with lighthouse(1) as addr:
-        m = Trainer(0, addr).manager
-        m.start_quorum()
-        late: Future[int] = Future()
-        wrapped = m.wrap_future(late, 0)
-        m.report_error(RuntimeError("this step is dropped"))
-        assert not m.should_commit()
-        m.start_quorum()
-        m.wait_quorum()
-        late.set_exception(RuntimeError("that of the step before"))
-        assert wrapped.wait() == 0
-        assert m.errored() is None
-        assert not m.steps.reductions._unwanted  # so that it can be reduced again when a group is lost
-        assert m.should_commit()
-        m.shutdown()
+def test_a_future_of_an_earlier_quorum_says_nothing_of_the_step_in_hand(alone: Trainer) -> None:
+    m = alone.manager
+    m.start_quorum()
+    late: Future[int] = Future()
+    wrapped = m.wrap_future(late, 0)
+    m.report_error(RuntimeError("this step is dropped"))
+    assert not m.should_commit()
+    m.start_quorum()
+    m.wait_quorum()
+    late.set_exception(RuntimeError("that of the step before"))
+    assert wrapped.wait() == 0
+    assert m.errored() is None
+    assert not m.steps.reductions._unwanted  # so that it can be reduced again when a group is lost
+    assert m.should_commit()
 
 
-def test_calls_out_of_order_get_a_sentence() -> None:
-    with lighthouse(1) as addr:
-        a = Trainer(0, addr)
-        with pytest.raises(StepError, match=r"call manager\.start_quorum"):
-            a.manager.should_commit()
-        with pytest.raises(StepError, match=r"call manager\.start_quorum"):
-            loss_of(a.model, 0, 0).backward()
-        a.step()
-        with pytest.raises(StepError, match="start_quorum"):
-            a.manager.should_commit()
-        with pytest.raises(ConfigError, match="closure"):
-            a.optimizer.step(lambda: 0.0)
-        leave(a)
+def test_calls_out_of_order_get_a_sentence(alone: Trainer) -> None:
+    with pytest.raises(StepError, match=r"call manager\.start_quorum"):
+        alone.manager.should_commit()
+    with pytest.raises(StepError, match=r"call manager\.start_quorum"):
+        loss_of(alone.model, 0, 0).backward()
+    alone.step()
+    with pytest.raises(StepError, match="start_quorum"):
+        alone.manager.should_commit()
+    with pytest.raises(ConfigError, match="closure"):
+        alone.optimizer.step(lambda: 0.0)
 
 
-def test_state_dict_takes_the_peers_two_keys() -> None:
-    with lighthouse(1) as addr:
-        a = Trainer(0, addr)
-        assert a.manager.state_dict() == {"step": 0, "batches_committed": 0, "committed_in": 0}
-        a.manager.load_state_dict({"step": 7, "batches_committed": 14})
-        assert a.manager.current_step() == 7
-        assert a.step()
-        assert a.manager._step == 8
-        assert a.manager.batches_committed() == 15
-        with pytest.raises(TransferError, match="batches_committed"):
-            a.manager.load_state_dict({"step": 1})
-        leave(a)
+def test_state_dict_takes_the_peers_two_keys(alone: Trainer) -> None:
+    assert alone.manager.state_dict() == {"step": 0, "batches_committed": 0, "committed_in": 0}
+    alone.manager.load_state_dict({"step": 7, "batches_committed": 14})
+    assert alone.manager.current_step() == 7
+    assert alone.step()
+    assert alone.manager._step == 8
+    assert alone.manager.batches_committed() == 15
+    with pytest.raises(TransferError, match="batches_committed"):
+        alone.manager.load_state_dict({"step": 1})
 
 
 def test_shutdown_frees_everything_and_may_be_repeated() -> None:

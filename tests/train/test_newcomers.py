@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.train.fakes import run_threads
-from tests.train.jobs import HOST, Group, Trainer, check_equal, finish, lighthouse, running, same, wait_steps
+from tests.train.jobs import HOST, Group, Trainer, check_equal, finish, leave, lighthouse, running, same, wait_steps
 from tests.util import scaled, wait_for
 from torchft_x.comm.store.create import host_store
 
@@ -28,10 +28,6 @@ def together(trainers: list[Trainer]) -> int:
 
     run_threads(len(trainers), lambda i: run(trainers[i]))
     return goals[0]
-
-
-def leave(trainers: list[Trainer]) -> None:
-    run_threads(len(trainers), lambda i: trainers[i].manager.shutdown())
 
 
 @pytest.mark.parametrize("use_async_quorum", [True, False], ids=["async", "sync"])
@@ -53,7 +49,7 @@ def test_others_train_on_while_a_newcomer_makes_its_first_step(use_async_quorum:
         last = together([a, b])
         assert a.manager.num_participants() == 2
         assert same(a.history[last], b.history[last])
-        leave([a, b])
+        leave(a, b)
 
 
 def test_a_first_step_in_reductions_of_ones_own_is_local_and_dropped_even_where_it_fails() -> None:
@@ -72,7 +68,7 @@ def test_a_first_step_in_reductions_of_ones_own_is_local_and_dropped_even_where_
         assert wrapped.wait() == 5
         last = together([a, b])
         assert same(a.history[last], b.history[last])
-        leave([a, b])
+        leave(a, b)
 
 
 def test_a_first_step_that_is_given_up_is_over_with_the_next_one() -> None:
@@ -82,14 +78,14 @@ def test_a_first_step_that_is_given_up_is_over_with_the_next_one() -> None:
         b.manager.start_quorum()  # and nothing more, as a script that skips a batch
         last = together([a, b])
         assert same(a.history[last], b.history[last])
-        leave([a, b])
+        leave(a, b)
 
 
 def test_who_begins_the_job_makes_no_step_for_itself() -> None:
     with lighthouse(2) as address:
         trainers = run_threads(2, lambda g: Trainer(g, address, rehearse=True))
         assert run_threads(2, lambda g: trainers[g].step()) == [True, True]
-        leave(trainers)
+        leave(*trainers)
 
 
 def test_where_the_others_wait_for_it_a_newcomer_asks_at_once() -> None:
@@ -104,7 +100,7 @@ def test_where_the_others_wait_for_it_a_newcomer_asks_at_once() -> None:
         again.run_to(4)
         stepping.join(scaled(20))
         assert same(a.history[4], again.history[4])
-        leave([a, again])
+        leave(a, again)
 
 
 def test_all_ranks_of_a_group_make_it() -> None:
@@ -120,7 +116,7 @@ def test_all_ranks_of_a_group_make_it() -> None:
         assert run_threads(2, lambda rank: b[rank].step()) == [False, False]
         last = together([*a, *b])
         assert all(same(a[0].history[last], t.history[last]) for t in [a[1], *b])
-        leave([*a, *b])
+        leave(*a, *b)
 
 
 # --- real processes ---------------------------------------------------------------------------------------------------
@@ -165,17 +161,6 @@ class Job:
 def job(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Job]:
     with lighthouse() as address, running(request.param, address, tmp_path, "tests.train.newcomer_worker") as groups:
         yield Job(groups)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(200)
-@pytest.mark.parametrize("job", [2, 3], indirect=True)
-def test_nobody_waits_for_the_first_step_of_a_newcomer(job: Job) -> None:
-    """It may take as long as it likes (it compiles), or hang."""
-    release = job.comes_back("first", job.newcomer)
-    job.go_on(100)  # far more than a quorum with it would let them
-    release()
-    job.end()
 
 
 @pytest.mark.slow

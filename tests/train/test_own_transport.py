@@ -19,8 +19,8 @@ import torch
 from tests.comm.accelerator.test_from_factory import Own
 from tests.train import jobs
 from tests.train.fakes import run_threads
-from tests.train.jobs import Trainer, lighthouse, same
-from tests.train.test_newcomers import leave, together
+from tests.train.jobs import Trainer, leave, lighthouse, same
+from tests.train.test_newcomers import together
 from torchft_x.observe.events import read_events
 from torchft_x.transfer.http.transport import HTTPTransport
 from torchft_x.transfer.torchft_transports import AdaptedTransport, adapted
@@ -89,7 +89,7 @@ def test_a_transport_with_the_peers_interface_heals(
         a, b = trainer(0).run_to(3), trainer(1)
         last = together([a, b])
         assert same(a.history[last], b.history[last])
-        leave([a, b])
+        leave(a, b)
     heals = [e for e in read_events(tmp_path) if e["event"] == "heal_end"]
     assert [e["group"] for e in heals] == ["group_1"]
     assert all(Shelf.shelves[n].shut == [True] for n in "01")
@@ -135,7 +135,7 @@ def test_a_heal_copies_what_scripts_keep_beside_tensors(asynchronous: bool) -> N
         a.random.random()
         b = Keeper(1, address, use_async_quorum=asynchronous)
         together([a, b])
-        leave([a, b])
+        leave(a, b)
     assert b.sampler.order.tolist() == [3, 1, 2, 0]
     assert b.sampler.stage is Stage.LATE
     assert (b.counts["cat"], b.counts["dog"]) == (5, 0)

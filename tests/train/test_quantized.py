@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import pytest
 import torch
 from torch.distributed import ReduceOp
 
 from tests.train.fakes import run_threads
-from tests.train.jobs import Trainer, lighthouse
+from tests.train.jobs import Trainer, leave, lighthouse, start
 from torchft_x.comm.quantized.format import decode, encode, format_of
 from torchft_x.core.heal import WorldSizeMode
 from torchft_x.errors import ConfigError, RefusedError
 from torchft_x.train.context.fingerprint import FingerprintBuilder
-
-
-def start(n: int, addr: str, **kwargs: Any) -> list[Trainer]:
-    return run_threads(n, lambda g: Trainer(g, addr, **kwargs))
-
-
-def leave(*trainers: Trainer) -> None:
-    run_threads(len(trainers), lambda g: trainers[g].manager.shutdown())
 
 
 def given(group: int) -> torch.Tensor:

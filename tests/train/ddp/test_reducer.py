@@ -74,7 +74,7 @@ def backward(model: nn.Module, rank: int, k: int = 0, **kwargs: Any) -> None:
 
 
 def alone() -> Any:
-    """A group with no others."""
+    """Return the manager of a group with no others."""
     return FakeManager(gloo_groups(1)[0], 1)
 
 
@@ -85,7 +85,7 @@ def averaged(
     net: nn.Module, groups: int, passes: Callable[[nn.Module, int], None], kind: Any = DistributedDataParallel,
     participants: int | None = None, fake: Fake = lambda rank: {},
 ) -> list[nn.Module]:  # fmt: skip
-    """The groups' nets after their passes. `fake`: how each group's manager behaves."""
+    """Return the groups' nets after their passes. `fake`: how each group's manager behaves."""
     pgs = gloo_groups(groups)
 
     def body(rank: int) -> nn.Module:

@@ -163,7 +163,6 @@ def stress(folder: Path, how: str, times: int) -> dict[int, int]:
     ("how", "times"),
     [
         ("exits", 30),
-        pytest.param("exits", 150, marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
         pytest.param("exits-with-torch", 12, marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
     ],
 )
