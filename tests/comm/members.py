@@ -5,10 +5,10 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from tests.train.fakes import run_threads
 from tests.util import scaled
 from torchft_x.comm.base import ProcessGroup
 
@@ -17,36 +17,16 @@ T = TypeVar("T")
 
 def together(actions: Sequence[Callable[[], T]]) -> list[T]:
     """Run all at the same time; their results in order, or the first exception."""
-    results: dict[int, T] = {}
-    errors: list[BaseException] = []
-
-    def run(index: int) -> None:
-        try:
-            results[index] = actions[index]()
-        except BaseException as e:
-            errors.append(e)
-
-    threads = [threading.Thread(target=run, args=(index,), daemon=True) for index in range(len(actions))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(scaled(30))
-    if errors:
-        raise errors[0]
-    assert len(results) == len(actions), "a member did not finish"
-    return [results[index] for index in range(len(actions))]
+    return run_threads(len(actions), lambda index: actions[index](), 30)
 
 
 def configure(groups: Sequence[ProcessGroup], address: str, quorum_id: int | None = None) -> None:
-    def action(rank: int) -> Callable[[], None]:
-        return lambda: groups[rank].configure(address, f"replica{rank}", rank, len(groups), quorum_id)
-
-    together([action(rank) for rank in range(len(groups))])
+    each(groups, lambda rank, group: group.configure(address, f"replica{rank}", rank, len(groups), quorum_id))
 
 
 def each(groups: Sequence[ProcessGroup], action: Callable[[int, ProcessGroup], T]) -> list[T]:
     """action(rank, group) of all members at the same time."""
-    return together([lambda rank=rank: action(rank, groups[rank]) for rank in range(len(groups))])
+    return run_threads(len(groups), lambda rank: action(rank, groups[rank]), 30)
 
 
 class Nursery:

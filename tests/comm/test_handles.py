@@ -20,16 +20,10 @@ def test_a_handle_is_the_peers_text() -> None:
 @pytest.mark.parametrize(
     "handle",
     [
-        "",
-        "[]",
-        "x" * 5000,
-        '{"id": 1, "store": "h:1"}',
-        '{"id": "a"}',
-        '{"id": "a", "store": "nowhere"}',
-        '{"id": "a", "store": "h:1/other"}',
-        '{"id": "a", "store": "h:1", "global_rank": "0"}',
+        "", "[]", "x" * 5000, '{"id": 1, "store": "h:1"}', '{"id": "a"}', '{"id": "a", "store": "nowhere"}',
+        '{"id": "a", "store": "h:1/other"}', '{"id": "a", "store": "h:1", "global_rank": "0"}',
     ],
-)
+)  # fmt: skip
 def test_what_is_no_handle(handle: str) -> None:
     group = ProcessGroupDummy()
     with pytest.raises(ConfigError, match="is not a handle"):

@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from tests.train.fakes import run_threads
 from tests.util import scaled
 from torchft_x.comm import ProcessGroupGloo, create_store_client
 from torchft_x.comm.store import table, wire
@@ -154,11 +155,7 @@ def test_groups_meet_in_it(served: tuple[StoreServer, KeyedAddress]) -> None:
         sums[rank] = float(x)
 
     for config in (1, 2, 3):
-        threads = [threading.Thread(target=run, args=(rank, config)) for rank in range(3)]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join(scaled(30))
+        run_threads(3, lambda rank, config=config: run(rank, config))  # type: ignore[misc]
         assert sums == {0: 3.0, 1: 3.0, 2: 3.0}
         sums.clear()
     server.delete_below("c/")

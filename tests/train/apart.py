@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from tests.train.jobs import HOST, model
+from tests.train.jobs import HOST, manager_of, model
 from tests.util import scaled
 from torchft_x.comm.gloo.group import ProcessGroupGloo
+from torchft_x.train.ddp.shards import local
 from torchft_x.train.local.diloco import DiLoCo
 from torchft_x.train.local.local_sgd import LocalSGD
 from torchft_x.train.manager import Manager
@@ -29,8 +30,10 @@ def loss_of(net: nn.Module, group: int, inner: int) -> torch.Tensor:
 
 def parts_of(net: nn.Module, fragments: int) -> list[nn.Module]:
     """The net has two layers with parameters: one fragment is all of it, two are one each."""
+    if fragments == 1:
+        return [net]
     assert isinstance(net, nn.Sequential)
-    return [net] if fragments == 1 else [net[0], net[2]]
+    return [net[0], net[2]]
 
 
 class Apart:
@@ -45,20 +48,8 @@ class Apart:
         self.net = net or model(group if seed is None else seed)
         self.inner = torch.optim.AdamW(self.net.parameters(), lr=0.02)
         self.pg = ProcessGroupGloo(scaled(20.0), host=HOST)
-        options: dict[str, Any] = {
-            "min_replica_size": 1, "use_async_quorum": False, "timeout": scaled(20.0), "quorum_timeout": scaled(20.0),
-            "connect_timeout": scaled(10.0), "rank": 0, "world_size": 1, "store_port": 0,
-        }  # fmt: skip
-        self.manager = Manager(
-            pg=self.pg,
-            load_state_dict=lambda state: self.inner.load_state_dict(state["inner"]),
-            state_dict=lambda: {"inner": self.inner.state_dict()},
-            lighthouse_addr=lighthouse,
-            replica_id=f"group_{group}",
-            hostname=HOST,
-            store_addr=HOST,
-            **{**options, **(manager or {})},
-        )
+        options = {"use_async_quorum": False, **(manager or {})}
+        self.manager = manager_of(group, lighthouse, self.pg, self.load, self.save, kind=Manager, **options)
         kwargs.setdefault("quorum_timeout", scaled(20.0))
         self.loop: LocalSGD | DiLoCo
         if algorithm == "local_sgd":
@@ -71,10 +62,20 @@ class Apart:
         self.steps = 0  # inner ones of this life
         self.history: dict[int, Weights] = {}  # by exchange: what the groups have in common after it
 
+    def save(self) -> dict[str, Any]:
+        return {"inner": self.inner.state_dict()}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.inner.load_state_dict(state["inner"])
+
+    def loss(self) -> torch.Tensor:
+        """The n-th step of a life draws the group's n-th batch."""
+        return loss_of(self.net, self.group, self.steps)
+
     def step(self, hook: Callable[[], None] | None = None) -> None:
-        """One inner step; the n-th of a life draws the group's n-th batch."""
+        """One inner step."""
         self.inner.zero_grad()
-        loss_of(self.net, self.group, self.steps).backward()
+        self.loss().backward()
         if hook is not None:
             hook()
         before = self.loop.exchanges
@@ -92,7 +93,7 @@ class Apart:
         return [t.clone() for fragment in self.loop.global_parameters for t in fragment.values()]
 
     def weights(self) -> Weights:
-        return [p.detach().clone() for p in self.net.parameters()]
+        return [local(p).clone() for p in self.net.parameters()]
 
     def run(self, steps: int) -> Apart:
         """So many inner steps."""
@@ -114,7 +115,7 @@ class Apart:
 def reference(
     groups: int, steps: int, *, sync_every: int, fragments: int = 1, delay: int = 0, alpha: float = 0.0,
     algorithm: str = "diloco", weights: Sequence[float] | None = None,
-    make: Callable[[int], nn.Module] = model,
+    make: Callable[[int], nn.Module] = model, loss: Callable[[nn.Module, int, int], torch.Tensor] = loss_of,
 ) -> tuple[list[Weights], list[Weights]]:  # fmt: skip
     """What `groups` come to in `steps` inner steps: (common weights after each exchange, each group's own at the end).
 
@@ -135,7 +136,7 @@ def reference(
     for t in range(1, steps + 1):
         for g in range(groups):
             inner[g].zero_grad()
-            loss_of(nets[g], g, t - 1).backward()
+            loss(nets[g], g, t - 1).backward()
             inner[g].step()
         piece = pieces[len(history) % fragments]
         if t % period == (period - delay) % period:

@@ -10,36 +10,28 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
 
 import torch
 
-from tests.train.jobs import Trainer, model
-from tests.train.worker import digest
+from tests.train.jobs import Told, Trainer, model
 
 
-def main(group: int, lighthouse: str, path: Path, stop: Path, place: str) -> None:
-    hold = path.with_name(path.name + ".hold")
-
+def main(told: Told, place: str) -> None:
     def stand(here: str) -> None:
-        while here == place and hold.exists():
+        while here == place and told.file("hold").exists():
             time.sleep(0.02)
 
-    net = model(group)
+    net = model(told.group)
     next(iter(net.parameters())).register_hook(lambda grad: stand("backward"))  # of the first layer: the last gradient
-    trainer = Trainer(group, lighthouse, net=net, timeout=None, quorum_timeout=None, straggler_timeout=None)
+    trainer = Trainer(told.group, told.lighthouse, net=net, timeout=None, quorum_timeout=None, straggler_timeout=None)
     torch.set_num_threads(1)
-    with open(path, "a", buffering=1) as out:
-        while not stop.exists() or trainer.manager.current_step() < int(stop.read_text()):
-            stand("before")
-            committed = trainer.step(lambda: stand("forward"))
-            what = "commit" if committed else "drop"
-            step = trainer.manager.current_step()
-            out.write(f"{what} {step} {digest(trainer) if committed else '-'} {time.monotonic()}\n")
-            stand("after")
-            time.sleep(0.05)
+    while told.goes_on(trainer.manager.current_step()):
+        stand("before")
+        told.step(trainer, trainer.step(lambda: stand("forward")))
+        stand("after")
+        time.sleep(0.05)
     trainer.manager.shutdown()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4]), sys.argv[5])
+    main(Told(sys.argv[1:]), sys.argv[5])

@@ -7,20 +7,17 @@ While ``OUT_FILE.die`` exists it dies by SIGKILL in the middle of what others co
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import signal
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from tests.train.jobs import Trainer, model
-from torchft_x.transfer.format.memory import memory_of
+from tests.train.jobs import Told, Trainer, model
 from torchft_x.transfer.http import server, transport
 
 HELD = 4 << 20  # elements of what is copied and not trained: 16 blocks
@@ -33,55 +30,43 @@ def network(seed: int) -> nn.Module:
     return net
 
 
-def digest(net: nn.Module) -> str:
-    h = hashlib.sha256()
-    for value in net.state_dict().values():
-        h.update(memory_of(value.contiguous().view(-1).view(torch.uint8)))  # bytes() of a storage takes minutes
-    return h.hexdigest()
-
-
-def main(group: int, lighthouse: str, path: Path, stop: Path) -> None:
+def main(told: Told) -> None:
     torch.set_num_threads(1)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     transport.STRIPED_BYTES = 0
-    host = f"127.0.0.{group + 1}"
-    die, sent = path.with_name(f"{path.name}.die"), [0]
-    with open(path, "a", buffering=1) as out:
+    host = f"127.0.0.{told.group + 1}"
+    sent = [0]
 
-        def say(what: str, step: int = 0, value: str = "-") -> None:
-            out.write(f"{what} {step} {value} {time.monotonic()}\n")
+    class Transport(transport.HTTPTransport[Any]):
+        def recv_checkpoint(self, *args: Any, **kwargs: Any) -> Any:
+            try:
+                state = super().recv_checkpoint(*args, **kwargs)
+            except BaseException:
+                told.say("failed")
+                raise
+            told.say("copied", len(kwargs.get("mirrors", ())))
+            return state
 
-        class Transport(transport.HTTPTransport[Any]):
-            def recv_checkpoint(self, *args: Any, **kwargs: Any) -> Any:
-                try:
-                    state = super().recv_checkpoint(*args, **kwargs)
-                except BaseException:
-                    say("failed")
-                    raise
-                say("copied", len(kwargs.get("mirrors", ())))
-                return state
+    send = server._Handler._send
 
-        send = server._Handler._send
+    def send_or_die(self: server._Handler, parts: list[memoryview]) -> None:
+        if told.file("die").exists():
+            sent[0] += sum(map(len, parts))
+        if sent[0] > DIES_AFTER:
+            os.kill(os.getpid(), signal.SIGKILL)
+        send(self, parts)
 
-        def send_or_die(self: server._Handler, parts: list[memoryview]) -> None:
-            if die.exists():
-                sent[0] += sum(map(len, parts))
-            if sent[0] > DIES_AFTER:
-                os.kill(os.getpid(), signal.SIGKILL)
-            send(self, parts)
-
-        server._Handler._send = send_or_die  # type: ignore[method-assign]
-        trainer = Trainer(
-            group, lighthouse, net=network(group), pg_timeout=60.0, timeout=60.0, quorum_timeout=None, straggler_timeout=None,
-            rehearse=True, hostname=host, checkpoint_transport=Transport(host=host, shared_memory=False),
-        )  # fmt: skip
-        while not stop.exists() or trainer.manager.current_step() < int(stop.read_text()):
-            committed = trainer.step()
-            step = trainer.manager.current_step()
-            say("commit" if committed else "drop", step, digest(trainer.net) if committed else "-")
-            time.sleep(0.02)
+    server._Handler._send = send_or_die  # type: ignore[method-assign]
+    trainer = Trainer(
+        told.group, told.lighthouse, net=network(told.group), pg_timeout=60.0, timeout=60.0, quorum_timeout=None,
+        straggler_timeout=None, rehearse=True, hostname=host,
+        checkpoint_transport=Transport(host=host, shared_memory=False),
+    )  # fmt: skip
+    while told.goes_on(trainer.manager.current_step()):
+        told.step(trainer, trainer.step())
+        time.sleep(0.02)
     trainer.manager.shutdown()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4]))
+    main(Told(sys.argv[1:]))

@@ -22,8 +22,10 @@ import torch
 import torch.distributed as dist
 
 from tests.train.forked import forkserver
-from tests.train.jobs import HOST
+from tests.train.jobs import HOST, manager_of
 from tests.util import scaled, wait_for
+from torchft_x.comm.gloo.group import ProcessGroupGloo
+from torchft_x.train.manager import Manager
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,12 @@ class Place:
     port: int  # of the group's store
     steps: Any = None  # shared counter of rank 0's committed steps
     kwargs: dict[str, Any] = field(default_factory=dict)  # for the body
+
+    def manager(self, load: Any = None, save: Any = None, **kwargs: Any) -> Manager:
+        """Make this rank's Manager, on gloo unless `pg` is given."""
+        where = {"rank": self.rank, "world_size": self.ranks, "store_port": self.port}
+        pg = kwargs.pop("pg", None) or ProcessGroupGloo(scaled(20.0), host=HOST)
+        return manager_of(self.group, self.lighthouse, pg, load, save, **{**where, **kwargs})
 
 
 Body = Callable[[Place], Any]

@@ -11,14 +11,10 @@ import torch._dynamo  # the first optimizer of a process imports it: once, here,
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from tests.train.jobs import HOST
 from tests.train.ranks import Place
-from tests.util import scaled
-from torchft_x.comm.gloo.group import ProcessGroupGloo
 from torchft_x.train.ddp.hsdp import HybridShardedDataParallel
 from torchft_x.train.ddp.sharded_state import ShardedState
 from torchft_x.train.ddp.shards import is_dtensor, local
-from torchft_x.train.manager import Manager
 from torchft_x.train.optim import OptimizerWrapper
 
 WIDTH = 6
@@ -74,38 +70,16 @@ class Trainer:
     """One rank: model, optimizer and Manager as a script would make them."""
 
     def __init__(
-        self,
-        place: Place,
-        *,
-        net: Net | None = None,
-        seed: int = 0,
-        cut: Callable[[Net], Any] = shard,
-        bucket_cap_mb: float | None = None,
-        clip: float = 0.0,
-        **kwargs: Any,
-    ) -> None:
+        self, place: Place, *, net: Net | None = None, seed: int = 0, cut: Callable[[Net], Any] = shard,
+        bucket_cap_mb: float | None = None, clip: float = 0.0, **kwargs: Any,
+    ) -> None:  # fmt: skip
         self.place = place
         self.clip = clip
         self.net = net or model(seed)
         cut(self.net)
         self.adamw = torch.optim.AdamW(self.net.parameters(), lr=0.05)
         self.state = ShardedState(self.net, self.adamw)
-        options: dict[str, Any] = {
-            "min_replica_size": 1, "timeout": scaled(20), "quorum_timeout": scaled(20), "connect_timeout": scaled(20)
-        }  # fmt: skip
-        self.manager = Manager(
-            pg=ProcessGroupGloo(20.0, host=HOST),
-            load_state_dict=self.state.load_state_dict,
-            state_dict=self.state.state_dict,
-            rank=place.rank,
-            world_size=place.ranks,
-            store_addr=HOST,
-            store_port=place.port,
-            lighthouse_addr=place.lighthouse,
-            replica_id=f"group_{place.group}",
-            hostname=HOST,
-            **{**options, **kwargs},
-        )
+        self.manager = place.manager(self.state.load_state_dict, self.state.state_dict, **kwargs)
         self.model = HybridShardedDataParallel(self.manager, self.net, bucket_cap_mb=bucket_cap_mb)
         self.optimizer = OptimizerWrapper(self.manager, self.adamw)
         self.history: dict[int, Tensors] = {}  # this rank's shards after each committed step
@@ -162,6 +136,13 @@ def assert_near(found: Tensors, want: Tensors, where: object) -> None:
     for name, value in found.items():
         worst = (value - want[name]).abs().max().item()
         assert torch.allclose(value, want[name], atol=2e-5, rtol=1e-4), f"{where}: {name} is off by {worst}"
+
+
+def assert_same(found: Sequence[Sequence[dict[int, Tensors]]]) -> None:
+    """Check that rank r of every group has the same bits after each step."""
+    for other, (rank, history) in product(found[1:], enumerate(found[0])):
+        for step, shards in history.items():
+            assert all(torch.equal(value, other[rank][step][name]) for name, value in shards.items()), (step, rank)
 
 
 def reference(

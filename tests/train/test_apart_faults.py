@@ -11,8 +11,8 @@ import torch
 
 from tests.train.apart import LR, MOMENTUM, Apart, Weights, equal, near, reference
 from tests.train.fakes import run_threads
-from tests.train.jobs import lighthouse
-from tests.train.test_apart import leave, start
+from tests.train.jobs import leave, lighthouse
+from tests.train.test_apart import check, start
 from tests.util import scaled
 from torchft_x.errors import StepError
 
@@ -104,13 +104,7 @@ def test_a_reduction_that_breaks_is_done_again_with_the_same_pseudo_gradients(de
 
         run_threads(2, run)
         leave(*groups)
-    want, own = reference(2, 12, sync_every=4, delay=delay)
-    for g in groups:
-        assert sorted(g.history) == [1, 2, 3]
-        for k, found in g.history.items():
-            assert equal(found, groups[0].history[k])
-            near(found, want[k - 1])
-        near(g.weights(), own[g.group])
+    check(groups, 12, sync_every=4, delay=delay)
 
 
 @pytest.mark.parametrize("algorithm", ["diloco", "local_sgd"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.train.jobs import Group, killed_and_back, lighthouse
+from tests.train.jobs import digests_of, killed_and_back, lighthouse, running
 from tests.util import scaled
 
 STREAMING = (
@@ -33,11 +33,10 @@ STREAMING = (
 )
 def test_kill_and_return(tmp_path: Path, count: int, settings: tuple[str, ...]) -> None:
     silence = scaled(5.0)  # taken for death; nobody may wait for it
-    with lighthouse(1, int(silence * 1000)) as address:
-        groups = [Group(i, address, tmp_path, "tests.train.apart_worker", *settings) for i in range(count)]
-        waits, last, found = killed_and_back(
-            groups, tmp_path, random.Random(count), kills=2, together=8, within=0.1, more=20
-        )
+    worker = ("tests.train.apart_worker", *settings)
+    with lighthouse(1, int(silence * 1000)) as address, running(count, address, tmp_path, *worker) as groups:
+        waits, last = killed_and_back(groups, random.Random(count), kills=2, together=8, within=0.1, more=20)
+    found = digests_of(groups)
     assert sorted(found)[-1] == last
     # A group that begins in the exchange that makes it n writes n only; so no number is missing over all of them.
     assert set(range(1, last + 1)) <= set(found)

@@ -111,15 +111,10 @@ def test_a_mistake_is_a_sentence(text: str, flags: tuple[str, ...], sentence: st
 def test_a_file_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nowhere.toml can't be read"):
         read_toml(str(tmp_path / "nowhere.toml"))
-    (tmp_path / "bad.toml").write_text("[fault_tolerance\n")
-    with pytest.raises(ConfigError, match=r"bad.toml can't be read"):
-        read_toml(str(tmp_path / "bad.toml"))
-
-
-def test_a_file_that_is_nested_too_deep(tmp_path: Path) -> None:
-    (tmp_path / "deep.toml").write_text("a = " + "[" * 50_000 + "]" * 50_000)
-    with pytest.raises(ConfigError, match=r"deep.toml can't be read"):
-        read_toml(str(tmp_path / "deep.toml"))
+    for text in ("[fault_tolerance\n", "a = " + "[" * 50_000 + "]" * 50_000):
+        (tmp_path / "bad.toml").write_text(text)
+        with pytest.raises(ConfigError, match=r"bad.toml can't be read"):
+            read_toml(str(tmp_path / "bad.toml"))
 
 
 def test_a_number_of_groups_that_is_none(tmp_path: Path) -> None:

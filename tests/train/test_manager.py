@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 from unittest.mock import create_autospec
 
@@ -15,7 +16,20 @@ from torch.distributed import ReduceOp
 from torch.futures import Future
 
 from tests.train.fakes import run_threads
-from tests.train.jobs import HOST, Gate, Trainer, lighthouse, loss_of, model, reference, same
+from tests.train.jobs import (
+    HOST,
+    Gate,
+    Trainer,
+    leave,
+    lighthouse,
+    loss_of,
+    model,
+    near,
+    reference,
+    same,
+    start,
+    two_by_two,
+)
 from tests.util import scaled, wait_for
 from torchft_x.comm.store.create import host_store
 from torchft_x.core.heal import WorldSizeMode
@@ -27,13 +41,11 @@ from torchft_x.errors import (
     LeafError,
     RefusedError,
     StepError,
-    TokenError,
     TransferError,
     UnreachableError,
 )
 from torchft_x.net import parse_address
 from torchft_x.observe.events import read_events
-from torchft_x.rpc.group.client import GroupClient
 from torchft_x.rpc.status_query import lighthouse_status
 from torchft_x.train.ddp.wrapper import DistributedDataParallel
 from torchft_x.train.manager import Manager
@@ -43,16 +55,8 @@ from torchft_x.transfer.http.transport import HTTPTransport
 BOTH = pytest.mark.parametrize("use_async_quorum", [True, False], ids=["async", "sync"])
 
 
-def start(n: int, addr: str, **kwargs: Any) -> list[Trainer]:
-    return run_threads(n, lambda g: Trainer(g, addr, **kwargs))
-
-
 def run_to(trainers: list[Trainer], step: int) -> None:
     run_threads(len(trainers), lambda g: trainers[g].run_to(step))
-
-
-def leave(*trainers: Trainer) -> None:
-    run_threads(len(trainers), lambda g: trainers[g].manager.shutdown())
 
 
 class Running:
@@ -72,12 +76,28 @@ class Running:
         except BaseException as e:
             self.error = e
 
+    def leave(self, *others: Trainer) -> None:
+        """The others leave where they are; this one makes a step more and leaves too."""
+        end = max(t.manager.current_step() for t in others)
+        leave(*others)
+        self.stop_at(end + 1)
+        leave(self.trainer)
+
     def stop_at(self, step: int) -> None:
         self.until = step
         self.thread.join(scaled(30))
         assert not self.thread.is_alive()
         if self.error is not None:
             raise self.error
+
+
+@pytest.fixture
+def alone() -> Iterator[Trainer]:
+    """A group that has no others."""
+    with lighthouse(1) as addr:
+        trainer = Trainer(0, addr)
+        yield trainer
+        leave(trainer)
 
 
 # --- training ---------------------------------------------------------------------------------------------------------
@@ -95,8 +115,7 @@ def test_groups_train_like_one_process(groups: int, use_async_quorum: bool) -> N
     for step in range(1, 5):
         for t in trainers:
             assert same(t.history[step], trainers[0].history[step])
-        for name, value in want[step - 1].items():
-            torch.testing.assert_close(trainers[0].history[step][name], value, atol=1e-6, rtol=1e-4)
+        near(trainers[0].history[step], want[step - 1])
     assert trainers[0].manager.batches_committed() == 4 * groups
 
 
@@ -112,10 +131,8 @@ def test_a_newcomer_heals_bit_equal_and_the_survivor_loses_nothing(use_async_quo
         for _ in range(4):
             assert c.step()
         end = c.manager.current_step()
-        leave(c)
-        running.stop_at(end + 1)
-        leave(a)
-    assert sorted(a.history) == list(range(1, end + 2)) or sorted(a.history)[: end + 1] == list(range(1, end + 2))
+        running.leave(c)
+    assert sorted(a.history)[: end + 1] == list(range(1, end + 2))
     for step in c.history:
         assert same(a.history[step], c.history[step])
     assert len(c.history) == 4
@@ -135,9 +152,7 @@ def test_who_counts_in_the_step_of_its_heal(use_async_quorum: bool) -> None:
         assert b.manager.should_commit()
         assert b.step()
         assert b.manager.num_participants() == 2
-        leave(b)
-        running.stop_at(b.manager.current_step() + 1)
-        leave(a)
+        running.leave(b)
 
 
 def test_without_init_sync_every_group_keeps_its_weights() -> None:
@@ -158,8 +173,7 @@ def test_spares_send_zeros_and_stay_equal() -> None:
     want = reference(2, 3)
     for t in trainers:
         assert same(t.history[3], trainers[0].history[3])
-        for name, value in want[2].items():
-            torch.testing.assert_close(t.history[3][name], value, atol=1e-6, rtol=1e-4)
+        near(t.history[3], want[2])
 
 
 def test_too_few_groups_do_not_commit() -> None:
@@ -171,24 +185,12 @@ def test_too_few_groups_do_not_commit() -> None:
         leave(a)
 
 
-def test_the_jobs_minimum_holds_for_a_script_that_asks_for_less(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCHFT_X_MIN_REPLICAS", "2")
-    with lighthouse(1) as addr:
-        a = Trainer(0, addr, min_replica_size=1)
-        assert not a.step()
-        assert not a.history
-        leave(a)
-
-
 def test_two_ranks_a_group_decide_alike() -> None:
     """The group with the bad sample computes the step again; the other one waits with its gradients."""
-    stores = [host_store(HOST)[0] for _ in range(2)]
     with lighthouse(2) as addr:
         said: dict[int, bool | None] = {}
 
-        def body(i: int) -> list[Trainer]:
-            group, rank = divmod(i, 2)
-            t = Trainer(group, addr, rank=rank, world_size=2, store_port=stores[group].port)
+        def body(i: int, t: Trainer) -> Trainer:
             t.run_to(1)
             if i == 3:
                 t.optimizer.zero_grad()
@@ -197,11 +199,9 @@ def test_two_ranks_a_group_decide_alike() -> None:
                 said[i] = t.optimizer.committed
             else:
                 said[i] = t.step()
-            t.run_to(3)
-            t.manager.shutdown()
-            return [t]
+            return t.run_to(3)
 
-        trainers = [t for ts in run_threads(4, body) for t in ts]
+        trainers = two_by_two(addr, body)
     assert said == {0: True, 1: True, 2: False, 3: False}
     for t in trainers:
         assert sorted(t.history) == [1, 2, 3]
@@ -260,8 +260,7 @@ def test_with_kept_gradients_only_who_reports_an_error_computes_again(use_async_
 
         assert run_threads(2, body) == [[True], [False, True]]
         assert same(a.history[3], b.history[3])
-        for name, value in reference(2, 3)[2].items():
-            torch.testing.assert_close(a.history[3][name], value, atol=1e-6, rtol=1e-4)
+        near(a.history[3], reference(2, 3)[2])
         run_to([a, b], 4)
         assert same(a.history[4], b.history[4])
         leave(a, b)
@@ -321,10 +320,7 @@ def test_a_failed_heal_is_tried_again_and_costs_the_others_nothing() -> None:
             pass
         assert b.step()
         assert not b.manager._context.step.torn
-        end = b.manager.current_step()
-        leave(b)
-        running.stop_at(end + 1)
-        leave(a)
+        running.leave(b)
     assert all(same(a.history[s], b.history[s]) for s in b.history)
     assert sorted(a.history) == list(range(1, max(a.history) + 1))
 
@@ -348,10 +344,7 @@ def test_memory_for_the_first_heal_is_there_before_it() -> None:
         for _ in range(3):
             assert other.step()
         assert asked == [{"step", "exp_avg", "exp_avg_sq"}]
-        end = other.manager.current_step()
-        leave(other)
-        running.stop_at(end + 1)
-        leave(alone)
+        running.leave(other)
 
 
 def hidden() -> HTTPTransport:
@@ -408,9 +401,7 @@ def test_allow_heal_false_neither_heals_nor_commits_what_is_behind() -> None:
         assert not b.manager.should_commit()
         assert b.manager.current_step() == 0
         assert b.step()
-        leave(b)
-        running.stop_at(b.manager.current_step() + 1)
-        leave(a)
+        running.leave(b)
 
 
 def test_shrink_only_keeps_newcomers_out() -> None:
@@ -428,11 +419,8 @@ def test_shrink_only_keeps_newcomers_out() -> None:
         running = Running(a)
         waiting.join(scaled(10))
         assert not waiting.is_alive()
-        end = b.manager.current_step()
-        assert end > 3
-        leave(b)
-        running.stop_at(end + 1)
-        leave(a)
+        assert b.manager.current_step() > 3
+        running.leave(b)
 
 
 def test_a_group_that_differs_is_refused_and_the_others_train_on() -> None:
@@ -443,11 +431,7 @@ def test_a_group_that_differs_is_refused_and_the_others_train_on() -> None:
         wider = Trainer(1, addr, net=nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 3)))
         with pytest.raises(RefusedError) as e:
             wider.step()
-        assert str(e.value) == (
-            "Group_1 (host 127.0.0.1) can't train with group_0 (host 127.0.0.1): its model has 0.weight (9, 6) "
-            "float32 where group_0's has 0.weight (8, 6) float32 (4 tensors, 93 values; group_0's 4 tensors, "
-            "83 values); start every group with the same script and settings."
-        )
+        assert "its model has 0.weight (9, 6) float32 where group_0's has 0.weight (8, 6)" in str(e.value)
         elsewhere = Trainer(2, addr)
         elsewhere.manager.declare("data set", "b.txt")
         with pytest.raises(RefusedError, match=r"its data set is b\.txt where group_0's is a\.txt; give every"):
@@ -494,13 +478,10 @@ def test_a_newer_life_of_the_group_ends_the_older() -> None:
         leave(old, new)
 
 
-def test_a_leaf_that_cannot_be_sent_is_named_at_the_start() -> None:
-    with lighthouse(1) as addr:
-        a = Trainer(0, addr)
-        a.manager.register_state_dict_fn("extra", lambda s: None, lambda: {"when": {"now": object()}})
-        with pytest.raises(LeafError, match=r"extra.*when.*now"):
-            a.manager.start_quorum()
-        leave(a)
+def test_a_leaf_that_cannot_be_sent_is_named_at_the_start(alone: Trainer) -> None:
+    alone.manager.register_state_dict_fn("extra", lambda s: None, lambda: {"when": {"now": object()}})
+    with pytest.raises(LeafError, match=r"extra.*when.*now"):
+        alone.manager.start_quorum()
 
 
 def test_different_state_dict_keys_are_told() -> None:
@@ -530,18 +511,15 @@ def test_a_planned_pause_is_announced_and_ends() -> None:
             (member,) = lighthouse_status(parse_address(addr))["members"]
             return float(member["pause"])
 
-        with a.manager.planned_pause("evaluation", seconds=600):
-            assert 500 < pause() <= 600
+        def fail() -> None:
+            with a.manager.planned_pause("evaluation", seconds=600):
+                assert 500 < pause() <= 600
+                raise KeyError
+
+        with pytest.raises(KeyError):
+            fail()
         assert pause() == 0
-        leave(a)
-
-
-def test_a_planned_pause_ends_with_an_error_too() -> None:
-    with lighthouse(1) as addr:
-        a = Trainer(0, addr)
-        with pytest.raises(KeyError), a.manager.planned_pause("evaluation", seconds=600):
-            raise KeyError
-        with pytest.raises(ConfigError, match="seconds of planned_pause"), a.manager.planned_pause("x", seconds=0):
+        with pytest.raises(ConfigError, match="planned_pause"), a.manager.planned_pause("x", seconds=0):
             pass
         leave(a)
 
@@ -570,17 +548,6 @@ def test_a_wrong_lighthouse_address_fails_in_seconds(address: str, error: type[E
     assert time.monotonic() - began < scaled(8)
 
 
-def test_a_wrong_token_is_refused_at_once() -> None:
-    with lighthouse(1) as addr:
-        # The Python lighthouse is open; a group server with a token is not.
-        a = Trainer(0, addr, token="right").run_to(1)
-        client = GroupClient(a.manager._context.connection.client.address, token="wrong")
-        with pytest.raises(TokenError):
-            client.should_commit(0, 0, 0, True, 1.0)
-        client.close()
-        leave(a)
-
-
 # --- the calls --------------------------------------------------------------------------------------------------------
 
 
@@ -603,8 +570,6 @@ def test_reductions_by_operation_and_by_who_takes_part() -> None:
             assert whole.item() == 5
             with pytest.raises(ValueError, match="AVG needs floating point"):
                 m.allreduce(whole)
-            with pytest.raises(ConfigError, match="should_quantize"):
-                m.allreduce(torch.ones(1), should_quantize="int7")
             assert m.should_commit()
             return out
 
@@ -614,86 +579,73 @@ def test_reductions_by_operation_and_by_who_takes_part() -> None:
         leave(*trainers)
 
 
-def test_after_an_error_the_rest_of_the_step_returns_at_once() -> None:
-    with lighthouse(1) as addr:
-        a = Trainer(0, addr)
-        m = a.manager
-        m.start_quorum()
-        m.report_error(ValueError("first"))
-        m.report_error(ValueError("second"))
-        error = m.errored()
-        assert error is not None
-        assert str(error.original_exception) == "first"
-        work = m.allreduce(torch.ones(2))
-        assert work.wait() is False
-        assert work.get_future().wait().tolist() == [1.0, 1.0]
-        assert not m.should_commit()
-        m.start_quorum()
-        assert m.errored() is None
-        assert m.should_commit()
-        leave(a)
+def test_after_an_error_the_rest_of_the_step_returns_at_once(alone: Trainer) -> None:
+    m = alone.manager
+    m.start_quorum()
+    m.report_error(ValueError("first"))
+    m.report_error(ValueError("second"))
+    error = m.errored()
+    assert error is not None
+    assert str(error.original_exception) == "first"
+    work = m.allreduce(torch.ones(2))
+    assert work.wait() is False
+    assert work.get_future().wait().tolist() == [1.0, 1.0]
+    assert not m.should_commit()
+    m.start_quorum()
+    assert m.errored() is None
+    assert m.should_commit()
 
 
-def test_wrap_future_swallows_errors_and_waits_no_longer_than_told() -> None:
-    with lighthouse(1) as addr:
-        m = Trainer(0, addr).manager
-        m.start_quorum()
-        good: Future[int] = Future()
-        wrapped = m.wrap_future(good, 0)
-        good.set_result(3)
-        assert wrapped.wait() == 3
-        assert m.errored() is None
-        assert m.wrap_future(Future(), 7, timeout=0.05).wait() == 7
-        assert "took more than 0.05 s" in str(m.errored())
-        assert not m.should_commit()
-        m.shutdown()
+def test_wrap_future_swallows_errors_and_waits_no_longer_than_told(alone: Trainer) -> None:
+    m = alone.manager
+    m.start_quorum()
+    good: Future[int] = Future()
+    wrapped = m.wrap_future(good, 0)
+    good.set_result(3)
+    assert wrapped.wait() == 3
+    assert m.errored() is None
+    assert m.wrap_future(Future(), 7, timeout=0.05).wait() == 7
+    assert "took more than 0.05 s" in str(m.errored())
+    assert not m.should_commit()
 
 
-def test_a_future_of_an_earlier_quorum_says_nothing_of_the_step_in_hand() -> None:
-    with lighthouse(1) as addr:
-        m = Trainer(0, addr).manager
-        m.start_quorum()
-        late: Future[int] = Future()
-        wrapped = m.wrap_future(late, 0)
-        m.report_error(RuntimeError("this step is dropped"))
-        assert not m.should_commit()
-        m.start_quorum()
-        m.wait_quorum()
-        late.set_exception(RuntimeError("that of the step before"))
-        assert wrapped.wait() == 0
-        assert m.errored() is None
-        assert not m.steps.reductions._unwanted  # so that it can be reduced again when a group is lost
-        assert m.should_commit()
-        m.shutdown()
+def test_a_future_of_an_earlier_quorum_says_nothing_of_the_step_in_hand(alone: Trainer) -> None:
+    m = alone.manager
+    m.start_quorum()
+    late: Future[int] = Future()
+    wrapped = m.wrap_future(late, 0)
+    m.report_error(RuntimeError("this step is dropped"))
+    assert not m.should_commit()
+    m.start_quorum()
+    m.wait_quorum()
+    late.set_exception(RuntimeError("that of the step before"))
+    assert wrapped.wait() == 0
+    assert m.errored() is None
+    assert not m.steps.reductions._unwanted  # so that it can be reduced again when a group is lost
+    assert m.should_commit()
 
 
-def test_calls_out_of_order_get_a_sentence() -> None:
-    with lighthouse(1) as addr:
-        a = Trainer(0, addr)
-        with pytest.raises(StepError, match=r"call manager\.start_quorum"):
-            a.manager.should_commit()
-        with pytest.raises(StepError, match=r"call manager\.start_quorum"):
-            loss_of(a.model, 0, 0).backward()
-        a.step()
-        with pytest.raises(StepError, match="start_quorum"):
-            a.manager.should_commit()
-        with pytest.raises(ConfigError, match="closure"):
-            a.optimizer.step(lambda: 0.0)
-        leave(a)
+def test_calls_out_of_order_get_a_sentence(alone: Trainer) -> None:
+    with pytest.raises(StepError, match=r"call manager\.start_quorum"):
+        alone.manager.should_commit()
+    with pytest.raises(StepError, match=r"call manager\.start_quorum"):
+        loss_of(alone.model, 0, 0).backward()
+    alone.step()
+    with pytest.raises(StepError, match="start_quorum"):
+        alone.manager.should_commit()
+    with pytest.raises(ConfigError, match="closure"):
+        alone.optimizer.step(lambda: 0.0)
 
 
-def test_state_dict_takes_the_peers_two_keys() -> None:
-    with lighthouse(1) as addr:
-        a = Trainer(0, addr)
-        assert a.manager.state_dict() == {"step": 0, "batches_committed": 0, "committed_in": 0}
-        a.manager.load_state_dict({"step": 7, "batches_committed": 14})
-        assert a.manager.current_step() == 7
-        assert a.step()
-        assert a.manager._step == 8
-        assert a.manager.batches_committed() == 15
-        with pytest.raises(TransferError, match="batches_committed"):
-            a.manager.load_state_dict({"step": 1})
-        leave(a)
+def test_state_dict_takes_the_peers_two_keys(alone: Trainer) -> None:
+    assert alone.manager.state_dict() == {"step": 0, "batches_committed": 0, "committed_in": 0}
+    alone.manager.load_state_dict({"step": 7, "batches_committed": 14})
+    assert alone.manager.current_step() == 7
+    assert alone.step()
+    assert alone.manager._step == 8
+    assert alone.manager.batches_committed() == 15
+    with pytest.raises(TransferError, match="batches_committed"):
+        alone.manager.load_state_dict({"step": 1})
 
 
 def test_shutdown_frees_everything_and_may_be_repeated() -> None:
@@ -706,16 +658,6 @@ def test_shutdown_frees_everything_and_may_be_repeated() -> None:
         b = Trainer(0, addr, port=port)
         assert b.manager._context.connection.client.address == address
         leave(b)
-
-
-def test_leaving_costs_the_others_no_step() -> None:
-    with lighthouse(1) as addr:
-        a, b = start(2, addr)
-        run_to([a, b], 3)
-        leave(b)
-        for _ in range(3):
-            assert a.step()
-        leave(a)
 
 
 def test_what_happened_is_in_the_event_log(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import torch
 
 from tests.train.apart import Apart
 from tests.train.fakes import run_threads
-from tests.train.jobs import HOST, Trainer, lighthouse, same
+from tests.train.jobs import HOST, Trainer, lighthouse, ranks_of_one, same
 from tests.util import scaled, wait_for
 from torchft_x import Checkpoint
 from torchft_x.comm.store.create import host_store
@@ -59,20 +59,14 @@ def common(trainer: Trainer) -> State | None:
     return memory_of(trainer)._copies.common
 
 
-@contextlib.contextmanager
-def life(ranks: int, address: str, **kwargs: Any) -> Iterator[list[Trainer]]:
-    """One life of the group. It ends as it stands: nothing is waited for."""
-    store, where = host_store(HOST, scaled(10))
+def stop(*trainers: Trainer) -> None:
+    """As they stand: nothing is waited for."""
+    run_threads(len(trainers), lambda rank: trainers[rank].manager.shutdown(wait=False, finished=False))
 
-    def make(rank: int) -> Trainer:
-        return Trainer(0, address, rank=rank, world_size=ranks, store_port=where.port, **kwargs)
 
-    trainers = run_threads(ranks, make)
-    try:
-        yield trainers
-    finally:
-        run_threads(ranks, lambda rank: trainers[rank].manager.shutdown(wait=False, finished=False))
-        del store
+def life(ranks: int, address: str, **kwargs: Any) -> contextlib.AbstractContextManager[list[Trainer]]:
+    """One life of the group."""
+    return ranks_of_one(ranks, address, stop, **kwargs)
 
 
 def train_until_held(trainers: list[Trainer], steps: int = 1) -> None:

@@ -9,9 +9,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.train.jobs import HOST, lighthouse
+from tests.train.jobs import lighthouse
 from tests.train.ranks import Groups, Place
-from tests.train.sharded import assert_near, batch, full, loss_of, model, reference, shard
+from tests.train.sharded import assert_near, assert_same, batch, full, loss_of, model, reference, shard
 from tests.util import scaled
 from torchft_x import ft_init_device_mesh
 from torchft_x.comm.gloo.group import ProcessGroupGloo
@@ -19,7 +19,6 @@ from torchft_x.comm.wrappers.process_groups import ManagedProcessGroup
 from torchft_x.errors import ConfigError
 from torchft_x.train.ddp.sharded_state import ShardedState
 from torchft_x.train.ddp.shards import local
-from torchft_x.train.manager import Manager
 from torchft_x.train.optim import OptimizerWrapper
 
 RANKS = 2
@@ -33,29 +32,8 @@ def groups() -> Iterator[Groups]:
 
 
 def hybrid(place: Place) -> Any:
-    manager = Manager(
-        pg=ProcessGroupGloo(20.0, host=HOST),
-        load_state_dict=lambda given: state.load_state_dict(given),
-        state_dict=lambda: state.state_dict(),
-        min_replica_size=2,
-        timeout=scaled(20),
-        quorum_timeout=scaled(20),
-        connect_timeout=scaled(20),
-        rank=place.rank,
-        world_size=place.ranks,
-        store_addr=HOST,
-        store_port=place.port,
-        lighthouse_addr=place.lighthouse,
-        replica_id=f"group_{place.group}",
-        hostname=HOST,
-    )
-    mesh = ft_init_device_mesh(
-        device_type="cpu",
-        mesh_shape=(2, place.ranks),
-        mesh_dim_names=("dp_replicate", "dp_shard"),
-        replicate_dim=0,
-        manager=manager,
-    )
+    manager = place.manager(lambda given: state.load_state_dict(given), lambda: state.state_dict(), min_replica_size=2)
+    mesh = init((2, place.ranks), ("dp_replicate", "dp_shard"), 0, manager)
     net = shard(model(0), mesh["dp_replicate", "dp_shard"])
     adamw = torch.optim.AdamW(net.parameters(), lr=0.05)
     state = ShardedState(net, adamw)
@@ -79,10 +57,8 @@ def hybrid(place: Place) -> Any:
 def test_groups_on_a_managed_mesh_train_like_one_process(groups: Groups) -> None:
     found = groups.run(2, hybrid)
     want = reference(2, RANKS, STEPS, extra=lambda group, rank, step: True)
+    assert_same(found)
     for step, expected in enumerate(want, start=1):
-        for rank in range(RANKS):
-            for name, value in found[0][rank][step].items():
-                assert torch.equal(value, found[1][rank][step][name]), (step, rank, name)
         assert_near(full([found[0][rank][step] for rank in range(RANKS)], model(0)), expected, step)
 
 
@@ -107,10 +83,10 @@ def torch_world() -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def init(shape: tuple[int, ...], names: tuple[str, ...], replicate_dim: int) -> Any:
+def init(shape: tuple[int, ...], names: tuple[str, ...], replicate_dim: int, manager: Any = None) -> Any:
     return ft_init_device_mesh(
-        device_type="cpu", mesh_shape=shape, mesh_dim_names=names, replicate_dim=replicate_dim, manager=Alone()
-    )
+        device_type="cpu", mesh_shape=shape, mesh_dim_names=names, replicate_dim=replicate_dim, manager=manager or Alone()
+    )  # fmt: skip
 
 
 def test_dimensions(torch_world: None) -> None:

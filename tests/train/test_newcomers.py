@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.train.fakes import run_threads
-from tests.train.jobs import HOST, Group, Trainer, lighthouse, same
+from tests.train.jobs import HOST, Group, Trainer, check_equal, finish, leave, lighthouse, running, same, wait_steps
 from tests.util import scaled, wait_for
 from torchft_x.comm.store.create import host_store
 
@@ -28,10 +28,6 @@ def together(trainers: list[Trainer]) -> int:
 
     run_threads(len(trainers), lambda i: run(trainers[i]))
     return goals[0]
-
-
-def leave(trainers: list[Trainer]) -> None:
-    run_threads(len(trainers), lambda i: trainers[i].manager.shutdown())
 
 
 @pytest.mark.parametrize("use_async_quorum", [True, False], ids=["async", "sync"])
@@ -53,7 +49,7 @@ def test_others_train_on_while_a_newcomer_makes_its_first_step(use_async_quorum:
         last = together([a, b])
         assert a.manager.num_participants() == 2
         assert same(a.history[last], b.history[last])
-        leave([a, b])
+        leave(a, b)
 
 
 def test_a_first_step_in_reductions_of_ones_own_is_local_and_dropped_even_where_it_fails() -> None:
@@ -72,7 +68,7 @@ def test_a_first_step_in_reductions_of_ones_own_is_local_and_dropped_even_where_
         assert wrapped.wait() == 5
         last = together([a, b])
         assert same(a.history[last], b.history[last])
-        leave([a, b])
+        leave(a, b)
 
 
 def test_a_first_step_that_is_given_up_is_over_with_the_next_one() -> None:
@@ -82,14 +78,14 @@ def test_a_first_step_that_is_given_up_is_over_with_the_next_one() -> None:
         b.manager.start_quorum()  # and nothing more, as a script that skips a batch
         last = together([a, b])
         assert same(a.history[last], b.history[last])
-        leave([a, b])
+        leave(a, b)
 
 
 def test_who_begins_the_job_makes_no_step_for_itself() -> None:
     with lighthouse(2) as address:
         trainers = run_threads(2, lambda g: Trainer(g, address, rehearse=True))
         assert run_threads(2, lambda g: trainers[g].step()) == [True, True]
-        leave(trainers)
+        leave(*trainers)
 
 
 def test_where_the_others_wait_for_it_a_newcomer_asks_at_once() -> None:
@@ -104,7 +100,7 @@ def test_where_the_others_wait_for_it_a_newcomer_asks_at_once() -> None:
         again.run_to(4)
         stepping.join(scaled(20))
         assert same(a.history[4], again.history[4])
-        leave([a, again])
+        leave(a, again)
 
 
 def test_all_ranks_of_a_group_make_it() -> None:
@@ -120,7 +116,7 @@ def test_all_ranks_of_a_group_make_it() -> None:
         assert run_threads(2, lambda rank: b[rank].step()) == [False, False]
         last = together([*a, *b])
         assert all(same(a[0].history[last], t.history[last]) for t in [a[1], *b])
-        leave([*a, *b])
+        leave(*a, *b)
 
 
 # --- real processes ---------------------------------------------------------------------------------------------------
@@ -129,79 +125,42 @@ def test_all_ranks_of_a_group_make_it() -> None:
 class Job:
     """Groups at the defaults, of which the last is killed; `held` makes it, or the first, stand still from then on."""
 
-    def __init__(self, groups: int, address: str, folder: Path) -> None:
-        self.folder = folder
-        self.groups = [Group(i, address, folder, "tests.train.newcomer_worker") for i in range(groups)]
+    def __init__(self, groups: list[Group]) -> None:
+        self.groups = groups
         self.dropped = 0  # steps of the others, before the last group was killed
-        self.newcomer = self.groups[-1]
-        self.others = self.groups[:-1]
+        *self.others, self.newcomer = groups
 
     def comes_back(self, held: str, at: Group) -> Callable[[], None]:
         """Kill the last group and start it again. Returns when it stands where it is held; what is returned frees it."""
-        wait_for(lambda: all(g.last_step() > 10 for g in self.groups), 60, "all groups to train together")
+        wait_steps(self.groups, 10, "all groups to train together")
         self.dropped = self._drops()
         self.newcomer.kill()
-        there = self.others[0].last_step()
-        wait_for(lambda: self.others[0].last_step() > there + 5, 60, "the others to go on")
-        file = at.path.with_name(f"{at.path.name}.{held}")
-        file.touch()
+        self.go_on(5)
+        at.file(held).touch()
         self.newcomer.start()
         wait_for(lambda: at.lines(held), 60, "it to stand still")
-        return file.unlink
+        return at.file(held).unlink
 
     def go_on(self, steps: int) -> None:
         """The others commit so many steps more."""
-        there = max(g.last_step() for g in self.others)
-        wait_for(lambda: all(g.last_step() > there + steps for g in self.others), 60, "the others to go on")
-
-    def is_back(self) -> None:
-        there = max(g.last_step() for g in self.groups)
-        wait_for(lambda: self.newcomer.last_step() > there + 5, 60, "the newcomer to train with the others")
+        wait_steps(self.others, steps, "the others to go on")
 
     def end(self) -> None:
-        """All make the same last step; no step of the others was dropped, and no parameter differs."""
-        last = max(g.last_step() for g in self.groups) + 10
-        (self.folder / "new").write_text(str(last))
-        (self.folder / "new").rename(self.folder / "stop")
-        wait_for(lambda: all(g.process.poll() is not None for g in self.groups), 60, "the end of the run")
-        assert [g.process.returncode for g in self.groups] == [0] * len(self.groups)
-        by_step: dict[int, set[str]] = {}
-        for g in self.groups:
-            for step, digests in g.digests().items():
-                by_step.setdefault(step, set()).update(digests)
-        assert sorted(by_step) == list(range(1, last + 1))
+        """The last group trains with the others, which have dropped no step, and no parameter differs."""
+        there = max(g.last_step() for g in self.groups)
+        wait_for(lambda: self.newcomer.last_step() > there + 5, 60, "the newcomer to train with the others")
+        last = finish(self.groups, 10)
         assert self._drops() == self.dropped
-        assert [s for s, digests in by_step.items() if len(digests) > 1] == []
+        check_equal(self.groups, last)
 
     def _drops(self) -> int:
         return sum(len(g.lines("drop")) for g in self.others)
 
-    def kill(self) -> None:
-        for g in self.groups:
-            if g.process.poll() is None:
-                g.kill()
-
 
 @pytest.fixture
-def job(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    with lighthouse() as address:
-        found = Job(request.param, address, tmp_path)
-        try:
-            yield found
-        finally:
-            found.kill()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(200)
-@pytest.mark.parametrize("job", [2, 3], indirect=True)
-def test_nobody_waits_for_the_first_step_of_a_newcomer(job: Job) -> None:
-    """It may take as long as it likes (it compiles), or hang."""
-    release = job.comes_back("first", job.newcomer)
-    job.go_on(100)  # far more than a quorum with it would let them
-    release()
-    job.is_back()
-    job.end()
+def job(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Job]:
+    with lighthouse() as address, running(request.param, address, tmp_path, "tests.train.newcomer_worker") as groups:
+        yield Job(groups)
 
 
 @pytest.mark.slow
@@ -213,5 +172,4 @@ def test_a_heal_that_stands_still_is_not_waited_for(job: Job, held: str) -> None
     release = job.comes_back(held, job.newcomer if held == "fetch" else job.groups[0])
     job.go_on(50)
     release()
-    job.is_back()
     job.end()

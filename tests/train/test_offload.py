@@ -165,10 +165,7 @@ def test_groups_that_offload_train_like_one_process_on_the_host() -> None:
     # At step 0 all take the weights of one group: of which one is the lighthouse's choice.
     either = [reference(2, 1, 4, seed=seed) for seed in (0, 1)]
     mine = found[0][0]
-    first = min(
-        either,
-        key=lambda want: sum((mine[1][n] - v).abs().sum().item() for n, v in want[0].items()),
-    )
+    first = min(either, key=lambda want: sum((mine[1][n] - v).abs().sum().item() for n, v in want[0].items()))
     for step, want in enumerate(first, start=1):
         assert all(torch.equal(v, found[1][0][step][n]) for n, v in mine[step].items())
         assert_near({n: v for n, v in mine[step].items() if n in want}, want, step)

@@ -19,7 +19,8 @@ import torch
 from tests.comm.accelerator.test_from_factory import Own
 from tests.train import jobs
 from tests.train.fakes import run_threads
-from tests.train.jobs import Trainer, lighthouse, same
+from tests.train.jobs import Trainer, leave, lighthouse, same
+from tests.train.test_newcomers import together
 from torchft_x.observe.events import read_events
 from torchft_x.transfer.http.transport import HTTPTransport
 from torchft_x.transfer.torchft_transports import AdaptedTransport, adapted
@@ -85,21 +86,10 @@ def test_a_transport_with_the_peers_interface_heals(
         return Trainer(g, address, checkpoint_transport=transport, use_async_quorum=asynchronous)
 
     with lighthouse(1) as address:
-        a = trainer(0).run_to(3)
-        b = trainer(1)
-
-        def on(g: int) -> None:
-            t = (a, b)[g]
-            while t.manager.current_step() < until[0]:
-                if t.step() and t is b and until[0] > 1000:
-                    until[0] = b.manager.current_step() + 5
-
-        until = [1_000_000]
-        run_threads(2, on)
-        shared = sorted(set(a.history) & set(b.history))
-        assert len(shared) >= 5
-        assert all(same(a.history[s], b.history[s]) for s in shared)
-        run_threads(2, lambda g: (a, b)[g].manager.shutdown())
+        a, b = trainer(0).run_to(3), trainer(1)
+        last = together([a, b])
+        assert same(a.history[last], b.history[last])
+        leave(a, b)
     heals = [e for e in read_events(tmp_path) if e["event"] == "heal_end"]
     assert [e["group"] for e in heals] == ["group_1"]
     assert all(Shelf.shelves[n].shut == [True] for n in "01")
@@ -144,16 +134,8 @@ def test_a_heal_copies_what_scripts_keep_beside_tensors(asynchronous: bool) -> N
         a.counts["cat"] += 5
         a.random.random()
         b = Keeper(1, address, use_async_quorum=asynchronous)
-        until = [1_000_000]
-
-        def on(g: int) -> None:
-            t = (a, b)[g]
-            while t.manager.current_step() < until[0]:
-                if t.step() and t is b and until[0] > 1000:
-                    until[0] = b.manager.current_step() + 3
-
-        run_threads(2, on)
-        run_threads(2, lambda g: (a, b)[g].manager.shutdown())
+        together([a, b])
+        leave(a, b)
     assert b.sampler.order.tolist() == [3, 1, 2, 0]
     assert b.sampler.stage is Stage.LATE
     assert (b.counts["cat"], b.counts["dog"]) == (5, 0)

@@ -178,7 +178,7 @@ def test_a_session_that_fails_is_over_for_its_client_and_nobody_else() -> None:
 def test_a_stranger_can_not_take_a_clients_session() -> None:
     """He reaches the store's port, and knows the session's name."""
     with serving(token="secret") as server:
-        status = json.loads(_get(server, "secret"))
+        status = json.loads(ask(server, token="secret")[1])
         address, prefix = split_store_address(status["store_addr"])
         stranger = ProcessGroupGloo(2.0, host=HOST)
         with pytest.raises(TorchftXError):
@@ -187,13 +187,6 @@ def test_a_stranger_can_not_take_a_clients_session() -> None:
         client.configure(status["store_addr"], "client", 1, 2)  # who has it from the server
         assert add(client, 1.0) == 1.0
         client.shutdown()
-
-
-def _get(server: ParameterServer, token: str) -> str:
-    where = net.parse_address(server.address().removesuffix("/new_session"))
-    connection = http.client.HTTPConnection(where.host, where.port, timeout=scaled(10))
-    connection.request("GET", "/new_session", headers={"Authorization": f"Bearer {token}"})
-    return connection.getresponse().read().decode()
 
 
 def test_there_are_only_so_many() -> None:
@@ -224,17 +217,17 @@ def test_shutdown_ends_the_sessions_and_frees_the_port() -> None:
         assert server.num_sessions() == 0
 
 
-def ask(server: ParameterServer, path: str) -> tuple[int, str]:
+def ask(server: ParameterServer, path: str = "/new_session", token: str = "") -> tuple[int, str]:
     where = net.parse_address(server.address().removesuffix("/new_session"))
     connection = http.client.HTTPConnection(where.host, where.port, timeout=scaled(10))
-    connection.request("GET", path)
+    connection.request("GET", path, headers={"Authorization": f"Bearer {token}"})
     response = connection.getresponse()
     return response.status, response.read().decode()
 
 
 def test_the_wire_is_the_peers() -> None:
     with serving() as server:
-        status, text = ask(server, "/new_session")
+        status, text = ask(server)
         answer = json.loads(text)
         assert status == 200
         assert answer["store_addr"].endswith(f"/session/{answer['session_id']}")
@@ -255,16 +248,10 @@ def test_garbage_and_silence_do_not_keep_others_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "error", "what"),
-    [
-        ("ftp://127.0.0.1:1/new_session", AddressError, "not of the form"),
-        ("http://127.0.0.1:1", AddressError, "not of the form"),
-        ("http://127.0.0.1/new_session", AddressError, "no valid port"),
-        ("http://nobody.invalid:1/new_session", AddressError, "can't be resolved"),
-    ],
-)
-def test_addresses_that_cannot_be_right(url: str, error: type[Exception], what: str) -> None:
-    with pytest.raises(error, match=what):
+    "url", ["ftp://127.0.0.1:1/new_session", "http://127.0.0.1:1", "http://127.0.0.1/new_session", "http://nobody.invalid:1/new_session"]
+)  # fmt: skip
+def test_addresses_that_cannot_be_right(url: str) -> None:
+    with pytest.raises(AddressError):
         Adder.new_session(url)
 
 

@@ -17,7 +17,6 @@ from tests.util import scaled
 from torchft_x.comm import ProcessGroupBabyGloo, ProcessGroupGloo
 from torchft_x.comm.base import ProcessGroup
 from torchft_x.train.ddp.wrapper import DistributedDataParallel
-from torchft_x.train.manager import Manager
 from torchft_x.train.optim import OptimizerWrapper
 from torchft_x.transfer import PGTransport
 
@@ -41,23 +40,9 @@ def train(place: Place) -> Any:
     def load(state: dict[str, Any]) -> None:
         net.load_state_dict(state["net"])
 
-    manager = Manager(
-        pg=pg,
-        load_state_dict=load,
-        state_dict=lambda: {"net": net.state_dict()},
-        min_replica_size=2,
-        timeout=scaled(20),
-        quorum_timeout=scaled(20),
-        connect_timeout=scaled(20),
-        rank=0,
-        world_size=1,
-        store_addr=HOST,
-        store_port=place.port,
-        lighthouse_addr=place.lighthouse,
-        replica_id=f"group_{place.group}",
-        hostname=HOST,
-        checkpoint_transport=PGTransport(pg, scaled(20), "cpu") if place.kwargs["transport"] else None,
-    )
+    transport = PGTransport(pg, scaled(20), "cpu") if place.kwargs["transport"] else None
+    save = lambda: {"net": net.state_dict()}  # noqa: E731
+    manager = place.manager(load, save, pg=pg, min_replica_size=2, checkpoint_transport=transport)
     model = DistributedDataParallel(manager, net)
     optimizer = OptimizerWrapper(manager, sgd)
     x = torch.randn(8, 4, generator=torch.Generator().manual_seed(place.group))

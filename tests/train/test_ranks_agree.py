@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.train.fakes import run_threads
-from tests.train.jobs import HOST, Trainer, lighthouse
+from tests.train.jobs import Trainer, lighthouse, ranks_of_one
 from tests.util import scaled
-from torchft_x.comm.store.create import host_store
 from torchft_x.errors import CollectiveError, DeadlineError
 from torchft_x.rpc.group.client import GroupClient
 
@@ -20,17 +19,9 @@ from torchft_x.rpc.group.client import GroupClient
 @contextlib.contextmanager
 def group_of(ranks: int, address: str, **kwargs: object) -> Iterator[list[Trainer]]:
     """One group, its ranks as threads; each has committed a step."""
-    store, where = host_store(HOST, scaled(10))
-
-    def make(rank: int) -> Trainer:
-        return Trainer(0, address, seed=0, rank=rank, world_size=ranks, store_port=where.port, **kwargs).run_to(1)
-
-    trainers = run_threads(ranks, make)
-    try:
+    with ranks_of_one(ranks, address, seed=0, **kwargs) as trainers:
+        run_threads(ranks, lambda rank: trainers[rank].run_to(1))
         yield trainers
-    finally:
-        run_threads(ranks, lambda rank: trainers[rank].manager.shutdown())
-        del store
 
 
 def empty_step(trainer: Trainer) -> bool:

@@ -112,7 +112,6 @@ if __name__ == "__main__":
         shown = watch(folder, number)
         {
             "sleep": telltale_sleep,
-            "wait": telltale_wait,
             "count": lambda: count(shown),
             "leave": lambda: None,
             "fork": lambda: fork(shown),

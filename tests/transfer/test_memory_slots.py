@@ -49,6 +49,13 @@ def fill(slot: MemorySlot, value: float, size: int = 300_000) -> None:
     slot.seal()
 
 
+@pytest.fixture
+def filled(fd: int) -> MemorySlot:
+    slot = slot_of(fd)
+    fill(slot, 3.0)
+    return slot
+
+
 def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
     return a.keys() == b.keys() and all(
         torch.equal(x, b[k]) if isinstance(x, torch.Tensor) else x == b[k] for k, x in a.items()
@@ -74,41 +81,26 @@ def test_what_was_sealed_the_next_life_reads(fd: int) -> None:
     assert got["w"].data_ptr() == got["tied"].data_ptr()
 
 
-def test_it_is_read_into_the_tensors_that_are_there(fd: int) -> None:
-    slot = slot_of(fd)
-    fill(slot, 3.0)
+def test_it_is_read_into_the_tensors_that_are_there(filled: MemorySlot) -> None:
     into = state_dict(0.0)
-    got = slot.read(into)
+    got = filled.read(into)
     assert got["w"] is into["w"]
     assert same(into | {"step": 3}, state_dict(3.0))
 
 
-def test_without_a_seal_it_holds_nothing(fd: int) -> None:
-    slot = slot_of(fd)
-    fill(slot, 3.0)
-    assert slot.write(State(4, 7), state_dict(4.0))
-    assert slot.state is None
-    slot.seal()
-    assert slot.state == State(4, 7)
-    slot.erase()
-    assert slot.state is None
+def test_without_a_seal_it_holds_nothing(filled: MemorySlot) -> None:
+    assert filled.write(State(4, 7), state_dict(4.0))
+    assert filled.state is None
+    filled.seal()
+    assert filled.state == State(4, 7)
+    filled.erase()
+    assert filled.state is None
 
 
-def test_the_copy_is_frozen(fd: int) -> None:
-    slot, state = slot_of(fd), state_dict(3.0)
-    slot.grow(slot.room_for(state))
-    assert slot.write(State(3, 7), state)
-    state["w"].zero_()
-    slot.seal()
-    assert same(slot.read(), state_dict(3.0))
-
-
-def test_a_state_that_can_not_be_copied_leaves_what_is_there(fd: int) -> None:
-    slot = slot_of(fd)
-    fill(slot, 3.0)
+def test_a_state_that_can_not_be_copied_leaves_what_is_there(filled: MemorySlot) -> None:
     with pytest.raises(LeafError, match="lock"):
-        slot.write(State(4, 7), {"lock": object()})
-    assert slot.state == State(3, 7)
+        filled.write(State(4, 7), {"lock": object()})
+    assert filled.state == State(3, 7)
 
 
 def test_growing_keeps_what_is_there_and_stops_at_the_limit(fd: int) -> None:
@@ -130,50 +122,44 @@ def flip(fd: int, at: int) -> None:
     os.pwrite(fd, bytes([byte[0] ^ 1]), at)
 
 
-def test_any_bit_that_has_changed_is_noticed(fd: int) -> None:
-    slot = slot_of(fd)
-    fill(slot, 3.0)
+def test_any_bit_that_has_changed_is_noticed(fd: int, filled: MemorySlot) -> None:
     *_, manifest, digests, _data = struct.unpack("<QqqQQQ", os.pread(fd, 48, 16))
     start = -(-(4096 + manifest + digests) // mmap.PAGESIZE) * mmap.PAGESIZE
     head = [0, 11, 12, 15, 16, 30, 50, 4096, 4096 + manifest - 1, 4096 + manifest, 4096 + manifest + digests - 1]
     for at in head:
         flip(fd, at)
-        assert slot.state is None, at
+        assert filled.state is None, at
         flip(fd, at)
     for at in (start, start + 1_000_001, start + 1_200_000):
         flip(fd, at)
-        assert slot.state == State(3, 7)
+        assert filled.state == State(3, 7)
         into = state_dict(0.0)
         with pytest.raises(TransferError, match="has changed since it was copied"):
-            slot.read(into)
+            filled.read(into)
         assert same(into, state_dict(0.0))  # nothing is written before all is checked
         flip(fd, at)
-    assert same(slot.read(), state_dict(3.0))
+    assert same(filled.read(), state_dict(3.0))
 
 
 @pytest.mark.parametrize("field", range(3, 6))
 @pytest.mark.parametrize("value", [0, 1, 1 << 20, 1 << 40, (1 << 64) - 1])
-def test_sizes_that_lie_are_no_state(fd: int, field: int, value: int) -> None:
-    slot = slot_of(fd)
-    fill(slot, 3.0)
+def test_sizes_that_lie_are_no_state(fd: int, filled: MemorySlot, field: int, value: int) -> None:
     os.pwrite(fd, struct.pack("<Q", value), 16 + 8 * field)
-    assert slot.state is None
+    assert filled.state is None
     with pytest.raises(TransferError):
-        slot.read()
+        filled.read()
 
 
-def test_a_seal_around_lies_is_caught_too(fd: int) -> None:
+def test_a_seal_around_lies_is_caught_too(fd: int, filled: MemorySlot) -> None:
     """By somebody who knows how it is made: what is read is checked like what comes from a network."""
-    slot = slot_of(fd)
-    fill(slot, 3.0)
     *_, manifest, digests, _data = struct.unpack("<QqqQQQ", os.pread(fd, 48, 16))
     text = os.pread(fd, manifest, 4096)
     os.pwrite(fd, text.replace(b"300000]", b"900000]"), 4096)
     body = os.pread(fd, 4096 + manifest + digests - 16, 16)
     os.pwrite(fd, struct.pack("<I", zlib.crc32(body)), 12)
-    assert slot.state == State(3, 7)
+    assert filled.state == State(3, 7)
     with pytest.raises(TransferError, match="manifest"):
-        slot.read()
+        filled.read()
 
 
 def test_it_is_opened_by_its_name_only() -> None:

@@ -12,14 +12,13 @@ import pytest
 import torch
 
 from tests.transfer.conformance import WAIT
-from tests.transfer.http.test_transport import Proxy, RawReader, big
+from tests.transfer.http.test_transport import HTTP, Proxy, RawReader, big, make
 from tests.transfer.states import same
 from tests.util import wait_for
 from torchft_x.core.types import State
 from torchft_x.descriptors import shut
 from torchft_x.errors import TransferError
 from torchft_x.launch.process.checkpoint_memory import CheckpointMemory
-from torchft_x.transfer import HTTPTransport
 from torchft_x.transfer.http import memory_copy
 from torchft_x.transfer.memory_slots import MemorySlot
 from torchft_x.transfer.shared_memory import Buffer, SharedFile, allocate_buffer
@@ -29,19 +28,15 @@ STATE_BYTES = big(0)["a"].nbytes
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no memory files")
 
 
-def make(*, shared_memory: bool = True) -> HTTPTransport[Any]:
-    return HTTPTransport(WAIT, host="127.0.0.1", token="secret", shared_memory=shared_memory)
-
-
 @pytest.fixture
-def source() -> Iterator[HTTPTransport[Any]]:
+def source() -> Iterator[HTTP]:
     transport = make()
     yield transport
     transport.shutdown(wait=False)
 
 
 @pytest.fixture
-def destination() -> Iterator[HTTPTransport[Any]]:
+def destination() -> Iterator[HTTP]:
     transport = make()
     yield transport
     transport.shutdown(wait=False)
@@ -50,7 +45,7 @@ def destination() -> Iterator[HTTPTransport[Any]]:
 class Counter(Proxy):
     """A relay that counts what a source sends, and cuts the first connection behind its first `limit` bytes."""
 
-    def __init__(self, source: HTTPTransport[Any], limit: int = 1 << 40) -> None:
+    def __init__(self, source: HTTP, limit: int = 1 << 40) -> None:
         self.sent = 0
         self.limit = limit
         super().__init__(source.metadata(), self._count)
@@ -61,9 +56,7 @@ class Counter(Proxy):
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-def test_what_is_in_memory_is_not_sent(
-    source: HTTPTransport[Any], destination: HTTPTransport[Any], in_place: bool
-) -> None:
+def test_what_is_in_memory_is_not_sent(source: HTTP, destination: HTTP, in_place: bool) -> None:
     relay = Counter(source)
     source.send_checkpoint([1], 1, big(3), WAIT)
     into = big(0) if in_place else None
@@ -85,9 +78,7 @@ def test_either_side_can_do_without(offers: bool, takes: bool) -> None:
     relay.close()
 
 
-def test_a_system_without_memory_files_sends(
-    source: HTTPTransport[Any], destination: HTTPTransport[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_system_without_memory_files_sends(source: HTTP, destination: HTTP, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> int:
         raise OSError("not in this sandbox")
 
@@ -96,13 +87,13 @@ def test_a_system_without_memory_files_sends(
     assert same(destination.recv_checkpoint(0, source.metadata(), 1, WAIT), big(3))
 
 
-def test_who_has_no_token_learns_no_name(source: HTTPTransport[Any]) -> None:
+def test_who_has_no_token_learns_no_name(source: HTTP) -> None:
     source.send_checkpoint([1], 1, big(3), WAIT)
     assert RawReader(source, 1, token="wrong").manifest.headers["X-Memory"] is None
     assert RawReader(source, 1).manifest.headers["X-Memory"].startswith(f"{os.getpid()}/")
 
 
-def test_what_nobody_confirms_is_fetched_again(source: HTTPTransport[Any], destination: HTTPTransport[Any]) -> None:
+def test_what_nobody_confirms_is_fetched_again(source: HTTP, destination: HTTP) -> None:
     """The connection that held the snapshot breaks before it has said that it still does."""
     source.send_checkpoint([1], 1, big(3), WAIT)
     manifest = RawReader(source, 1).manifest
@@ -114,9 +105,7 @@ def test_what_nobody_confirms_is_fetched_again(source: HTTPTransport[Any], desti
     relay.close()
 
 
-def test_memory_that_was_used_again_is_never_taken_for_the_state(
-    source: HTTPTransport[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_that_was_used_again_is_never_taken_for_the_state(source: HTTP, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reader is cut off in the middle, and the source freezes the next states into the memory that it reads."""
     relay = Counter(source)
     source.send_checkpoint([1], 1, big(1), WAIT)
@@ -136,7 +125,7 @@ def test_memory_that_was_used_again_is_never_taken_for_the_state(
         read(self, target, start)
 
     monkeypatch.setattr(SharedFile, "read", slow_read)
-    destination: HTTPTransport[Any] = HTTPTransport(WAIT, 1, host="127.0.0.1", token="secret")
+    destination = make(1)
     into = big(0)
     with pytest.raises(TransferError, match="this snapshot is gone") as caught:
         destination.recv_checkpoint(0, relay.metadata, 1, WAIT, into=into)
@@ -146,7 +135,7 @@ def test_memory_that_was_used_again_is_never_taken_for_the_state(
     relay.close()
 
 
-def test_the_source_sees_whether_a_copy_moves(source: HTTPTransport[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_source_sees_whether_a_copy_moves(source: HTTP, monkeypatch: pytest.MonkeyPatch) -> None:
     """For each block there is a sign, for one that takes long no second one."""
     read, signs = SharedFile.read, []
 
@@ -162,7 +151,7 @@ def test_the_source_sees_whether_a_copy_moves(source: HTTPTransport[Any], monkey
     monkeypatch.setattr(memory_copy, "CONFIRM_EVERY", 0.005)
     monkeypatch.setattr(SharedFile, "read", slow_read)
     source.send_checkpoint([1], 1, big(3), WAIT)
-    destination: HTTPTransport[Any] = HTTPTransport(WAIT, 1, host="127.0.0.1", token="secret")
+    destination = make(1)
     assert same(destination.recv_checkpoint(0, source.metadata(), 1, WAIT), big(3))
     assert len(signs) > 10
     wait_for(lambda: source.progress()[1], what="the reader to be done")
@@ -215,7 +204,7 @@ def test_another_user_can_not_open_it() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_memory_and_descriptors_go(destination: HTTPTransport[Any]) -> None:
+def test_memory_and_descriptors_go(destination: HTTP) -> None:
     def descriptors() -> int:
         return len(os.listdir("/proc/self/fd"))
 
@@ -265,7 +254,7 @@ class Holder:
 
 
 @pytest.fixture
-def holder(source: HTTPTransport[Any]) -> Iterator[Holder]:
+def holder(source: HTTP) -> Iterator[Holder]:
     holder = Holder()
     source.borrow_from(holder)
     yield holder
@@ -274,7 +263,7 @@ def holder(source: HTTPTransport[Any]) -> Iterator[Holder]:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_state_is_offered_in_memory_that_is_lent(source: HTTPTransport[Any], holder: Holder, shared: bool) -> None:
+def test_a_state_is_offered_in_memory_that_is_lent(source: HTTP, holder: Holder, shared: bool) -> None:
     destination = make(shared_memory=shared)
     relay = Counter(source)
     source.prepare(big(3))
@@ -291,7 +280,7 @@ def test_a_state_is_offered_in_memory_that_is_lent(source: HTTPTransport[Any], h
 
 
 def test_lent_memory_is_back_when_nobody_reads_it_any_more(
-    source: HTTPTransport[Any], holder: Holder, monkeypatch: pytest.MonkeyPatch
+    source: HTTP, holder: Holder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torchft_x.transfer.snapshot.CUT_GRACE", 0.0)
     source.send_checkpoint([1], 1, big(1), WAIT)
@@ -315,7 +304,7 @@ def test_lent_memory_is_back_when_nobody_reads_it_any_more(
 
 
 def test_who_comes_late_for_a_promised_state_gets_it_from_lent_memory(
-    source: HTTPTransport[Any], destination: HTTPTransport[Any], holder: Holder
+    source: HTTP, destination: HTTP, holder: Holder
 ) -> None:
     source.send_checkpoint([1], 1, big(1), WAIT)
     source.disallow_checkpoint()

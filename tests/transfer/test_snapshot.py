@@ -14,6 +14,11 @@ from torchft_x.transfer import snapshot as module
 from torchft_x.transfer.snapshot import Refusal, Snapshot, SnapshotStore
 
 
+@pytest.fixture
+def store() -> SnapshotStore:
+    return SnapshotStore()
+
+
 def freeze(store: SnapshotStore, step: int, owed: int = 0, size: int = 1000) -> Snapshot:
     return store.freeze(State(step), {"w": torch.full((size,), float(step))}, owed)
 
@@ -34,16 +39,7 @@ def first_value(snapshot: Snapshot) -> float:
     return float(snapshot.buffer[:4].view(torch.float32)[0])
 
 
-def test_the_copy_is_frozen() -> None:
-    store = SnapshotStore()
-    state = {"w": torch.ones(10)}
-    frozen = store.freeze(State(1), state, 0)
-    state["w"].zero_()
-    assert first_value(frozen) == 1
-
-
-def test_one_buffer_serves_for_ever_without_readers() -> None:
-    store = SnapshotStore()
+def test_one_buffer_serves_for_ever_without_readers(store: SnapshotStore) -> None:
     address = freeze(store, 1).buffer.data_ptr()
     for step in range(2, 6):
         store.release(held(store, step - 1), cut=False)
@@ -58,8 +54,7 @@ def faults(store: SnapshotStore, step: int, state: dict[str, torch.Tensor]) -> i
 
 
 @pytest.mark.parametrize("break_off", [False, True])
-def test_later_snapshots_take_no_pages(break_off: bool) -> None:
-    store = SnapshotStore()
+def test_later_snapshots_take_no_pages(store: SnapshotStore, break_off: bool) -> None:
     state = {f"w{i}": torch.full((1 << 18,), float(i)) for i in range(96)}
     pages = (96 << 20) // mmap.PAGESIZE
     buffers = set()
@@ -74,8 +69,7 @@ def test_later_snapshots_take_no_pages(break_off: bool) -> None:
     assert max(taken[len(buffers) :]) < pages // 50  # in huge pages the first take as few
 
 
-def test_a_prepared_buffer_is_used() -> None:
-    store = SnapshotStore()
+def test_a_prepared_buffer_is_used(store: SnapshotStore) -> None:
     freeze(store, 1, size=10)  # at step 0 there is no optimizer state yet
     store.prepare({"w": torch.ones(1000)})
     wait_for(lambda: bool(store._spare), what="the memory")
@@ -84,8 +78,7 @@ def test_a_prepared_buffer_is_used() -> None:
         assert freeze(store, step).buffer.data_ptr() == address
 
 
-def test_memory_is_prepared_once() -> None:
-    store = SnapshotStore()
+def test_memory_is_prepared_once(store: SnapshotStore) -> None:
     freeze(store, 1)
     store._make(4000, pinned=False)
     assert not store._spare  # what the snapshot has will do
@@ -100,8 +93,7 @@ def test_no_memory_is_no_error_yet(caplog: pytest.LogCaptureFixture) -> None:
     assert f"no memory for a copy of the state ({1 << 60} bytes)" in caplog.text
 
 
-def test_a_buffer_in_use_is_not_overwritten() -> None:
-    store = SnapshotStore()
+def test_a_buffer_in_use_is_not_overwritten(store: SnapshotStore) -> None:
     freeze(store, 1)
     first = held(store, 1)
     freeze(store, 2)
@@ -114,8 +106,7 @@ def test_a_buffer_in_use_is_not_overwritten() -> None:
     assert [first_value(s) for s in (second, third)] == [2, 3]
 
 
-def test_readers_without_end_do_not_take_memory_without_end() -> None:
-    store = SnapshotStore()
+def test_readers_without_end_do_not_take_memory_without_end(store: SnapshotStore) -> None:
     snapshots = []
     for step in range(1, 10):
         freeze(store, step)
@@ -124,23 +115,20 @@ def test_readers_without_end_do_not_take_memory_without_end() -> None:
     assert not snapshots[-1].revoked
 
 
-def test_a_larger_state_gets_a_larger_buffer() -> None:
-    store = SnapshotStore()
+def test_a_larger_state_gets_a_larger_buffer(store: SnapshotStore) -> None:
     freeze(store, 1)
     assert first_value(freeze(store, 2, size=100_000)) == 2
     assert first_value(freeze(store, 3, size=10)) == 3
 
 
-def test_a_state_that_cannot_be_sent_leaves_the_old_snapshot() -> None:
-    store = SnapshotStore()
+def test_a_state_that_cannot_be_sent_leaves_the_old_snapshot(store: SnapshotStore) -> None:
     freeze(store, 1)
     with pytest.raises(LeafError):
         store.freeze(State(2), {"w": object()}, 0)
     held(store, 1)
 
 
-def test_a_request_waits_for_its_state() -> None:
-    store = SnapshotStore()
+def test_a_request_waits_for_its_state(store: SnapshotStore) -> None:
     freeze(store, 1)
     got: list[Snapshot | Refusal] = []
     reader = threading.Thread(target=lambda: got.append(store.ask(State(2), scaled(10))))
@@ -151,8 +139,7 @@ def test_a_request_waits_for_its_state() -> None:
     assert got[0].state == State(2)
 
 
-def test_refusals_say_why() -> None:
-    store = SnapshotStore()
+def test_refusals_say_why(store: SnapshotStore) -> None:
     assert refused(store, 1) == Refusal("it has no state to offer yet", False)
     freeze(store, 5)
     assert refused(store, 6).final is False
@@ -161,8 +148,7 @@ def test_refusals_say_why() -> None:
     assert store.ask(State(5, 9), 0) == Refusal("it offers step 5 (quorum 0), not step 5 (quorum 9)", False)
 
 
-def test_disallow_keeps_new_readers_out_until_the_next_allow() -> None:
-    store = SnapshotStore()
+def test_disallow_keeps_new_readers_out_until_the_next_allow(store: SnapshotStore) -> None:
     freeze(store, 1)
     store.disallow()
     assert "may not be read" in refused(store, 1).reason
@@ -172,8 +158,7 @@ def test_disallow_keeps_new_readers_out_until_the_next_allow() -> None:
         store.allow(2)
 
 
-def test_a_promised_destination_may_still_begin_after_disallow_but_only_once() -> None:
-    store = SnapshotStore()
+def test_a_promised_destination_may_still_begin_after_disallow_but_only_once(store: SnapshotStore) -> None:
     freeze(store, 1, owed=1)
     store.disallow()
     reading = held(store, 1)
@@ -183,8 +168,9 @@ def test_a_promised_destination_may_still_begin_after_disallow_but_only_once() -
     refused(store, 1)
 
 
-def test_a_reader_that_was_cut_off_can_resume_after_the_next_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = SnapshotStore()
+def test_a_reader_that_was_cut_off_can_resume_after_the_next_snapshot(
+    store: SnapshotStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     freeze(store, 1)
     reading = held(store, 1)
     store.release(reading, cut=True)
@@ -199,8 +185,7 @@ def test_a_reader_that_was_cut_off_can_resume_after_the_next_snapshot(monkeypatc
     assert store.resume(reading.id) is None
 
 
-def test_close_waits_for_readers_and_refuses_new_ones() -> None:
-    store = SnapshotStore()
+def test_close_waits_for_readers_and_refuses_new_ones(store: SnapshotStore) -> None:
     freeze(store, 1)
     reading = held(store, 1)
     closer = threading.Thread(target=store.close, args=(scaled(10),))
@@ -224,8 +209,7 @@ def refused_for_ever(store: SnapshotStore) -> bool:
     return False
 
 
-def test_digests_are_of_the_frozen_bytes() -> None:
-    store = SnapshotStore()
+def test_digests_are_of_the_frozen_bytes(store: SnapshotStore) -> None:
     frozen = freeze(store, 1, size=1 << 20)
     assert len(frozen.blocks) == 4
     assert frozen.digest(2) == frozen.digest(0) == module.digest(torch.ones(1 << 18).view(torch.uint8))

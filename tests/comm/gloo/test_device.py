@@ -2,10 +2,7 @@ from __future__ import annotations
 
 import os
 
-import pytest
-
 from torchft_x.comm.gloo import device as devices
-from torchft_x.errors import AddressError
 
 
 def test_leased_devices_differ_and_are_used_again() -> None:
@@ -19,11 +16,6 @@ def test_leased_devices_differ_and_are_used_again() -> None:
     assert devices.lease("127.0.0.1") is second
     devices.give_back(first)
     devices.give_back(second)
-
-
-def test_foreign_host_is_refused_with_a_sentence() -> None:
-    with pytest.raises(AddressError, match=r"can't listen on '203\.0\.113\.7'"):
-        devices.lease("203.0.113.7")
 
 
 def test_forked_child_touches_nothing() -> None:

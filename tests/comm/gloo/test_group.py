@@ -5,11 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +18,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.comm.conformance import LONG, SOON, Meeting, Together, ramp
+from tests.comm.conformance import LONG, Meeting, Together, ramp, wait_error
 from tests.comm.members import configure, each, together
 from tests.util import scaled, wait_for
 from torchft_x.comm.base import ProcessGroup
@@ -28,7 +26,7 @@ from torchft_x.comm.gloo import device as devices
 from torchft_x.comm.gloo import group as gloo
 from torchft_x.comm.gloo.group import ProcessGroupGloo
 from torchft_x.comm.work import _USUAL
-from torchft_x.errors import AddressError, CollectiveError, ConfigError, DeadlineError, UnreachableError
+from torchft_x.errors import AddressError, CollectiveError, ConfigError
 
 
 class TestGloo(Together):
@@ -42,15 +40,6 @@ def trio() -> Iterator[list[ProcessGroupGloo]]:
     yield groups
     for group in groups:
         group.shutdown()
-
-
-def wait_error(work: dist.Work, within: float = SOON) -> CollectiveError:
-    """The error that wait() raises, which must be soon."""
-    start = time.monotonic()
-    with pytest.raises(CollectiveError) as raised:
-        work.wait()
-    assert time.monotonic() - start < scaled(within)
-    return raised.value
 
 
 # -- abort --
@@ -98,41 +87,6 @@ def test_before_configure_nothing_is_started() -> None:
 
 
 # -- configure --
-
-
-def test_configure_names_the_missing_ranks_at_its_timeout(meeting: Meeting, store: dist.TCPStore) -> None:
-    group = ProcessGroupGloo(1.0, host="127.0.0.1")
-    start = time.monotonic()
-    with pytest.raises(DeadlineError) as raised:
-        group.configure(meeting(), "a", 1, 3, 9)
-    assert time.monotonic() - start < scaled(SOON)
-    assert f"ranks 0, 2 did not come to the store at 127.0.0.1:{store.port}" in str(raised.value)
-    assert str(group.errored()) == str(raised.value)
-    assert "not started" in str(wait_error(group.barrier()))
-    group.shutdown()
-
-
-def test_configure_without_a_store_fails_at_once() -> None:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    group = ProcessGroupGloo(LONG, host="127.0.0.1")
-    start = time.monotonic()
-    with pytest.raises(UnreachableError, match=f"127.0.0.1:{port}"):
-        group.configure(f"127.0.0.1:{port}/x", "a", 0, 2)
-    assert time.monotonic() - start < scaled(SOON)
-    group.shutdown()
-
-
-def test_abort_ends_a_running_configure(trio: list[ProcessGroupGloo], meeting: Meeting) -> None:
-    threading.Timer(0.1, trio[0].abort, [1]).start()
-    start = time.monotonic()
-    with pytest.raises(CollectiveError, match="aborted"):
-        trio[0].configure(meeting(), "a", 0, 2, 1)
-    assert time.monotonic() - start < scaled(SOON)
-    wait_for(lambda: not gloo_threads(), what="the end of the connecting thread")
-    configure(trio, meeting(), 2)
-    each(trio, lambda rank, group: group.barrier().wait())
 
 
 def test_late_abort_does_not_end_a_running_configure(trio: list[ProcessGroupGloo], meeting: Meeting) -> None:

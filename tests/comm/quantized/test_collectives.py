@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -31,6 +31,7 @@ from torchft_x.comm.wrappers.process_groups import FakeProcessGroupWrapper, Proc
 from torchft_x.errors import CollectiveError, ConfigError
 
 Meeting = Callable[[], str]
+T = TypeVar("T")
 
 
 class Counting(ProcessGroupWrapper):
@@ -54,6 +55,11 @@ def members(size: int, meeting: Meeting) -> Iterator[list[Counting]]:
     finally:
         for group in groups:
             group.shutdown()
+
+
+def on_all(size: int, meeting: Meeting, run: Callable[[int, Counting], T]) -> list[T]:
+    with members(size, meeting) as groups:
+        return each(groups, run)
 
 
 @pytest.fixture
@@ -89,9 +95,8 @@ def test_the_sum_is_that_of_the_phases_done_by_hand(size: int, fmt: str, meeting
         assert allreduce_quantized([t], ReduceOp.SUM, group, quantize=fmt).wait()
         return t.view(-1)
 
-    with members(size, meeting) as groups:
-        for got in each(groups, run):
-            assert torch.equal(got, expected(inputs, fmt, 1 << 10, 1.0))
+    for got in on_all(size, meeting, run):
+        assert torch.equal(got, expected(inputs, fmt, 1 << 10, 1.0))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
@@ -150,8 +155,7 @@ def test_any_shape_stride_and_dtype(size: int, meeting: Meeting, small_chunks: N
         assert future.wait() == tensors
         return tensors
 
-    with members(size, meeting) as groups:
-        results = each(groups, run)
+    results = on_all(size, meeting, run)
     inputs = [given(rank) for rank in range(size)]
     for i, first in enumerate(results[0]):
         for tensors in results:
@@ -164,33 +168,26 @@ def test_any_shape_stride_and_dtype(size: int, meeting: Meeting, small_chunks: N
 
 
 def test_complex_values(meeting: Meeting) -> None:
-    with members(2, meeting) as groups:
+    def run(rank: int, group: Counting) -> torch.Tensor:
+        t = torch.tensor([1 + 2j, 3 - 1j, 0.5j]) * (rank + 1)
+        allreduce_quantized([t], ReduceOp.SUM, group).wait()
+        return t
 
-        def run(rank: int, group: Counting) -> torch.Tensor:
-            t = torch.tensor([1 + 2j, 3 - 1j, 0.5j]) * (rank + 1)
-            allreduce_quantized([t], ReduceOp.SUM, group).wait()
-            return t
-
-        for t in each(groups, run):
-            assert torch.allclose(t, torch.tensor([3 + 6j, 9 - 3j, 1.5j]), atol=0.1)
+    for t in on_all(2, meeting, run):
+        assert torch.allclose(t, torch.tensor([3 + 6j, 9 - 3j, 1.5j]), atol=0.1)
 
 
 def test_a_nan_of_one_member_is_a_nan_of_all(meeting: Meeting) -> None:
-    with members(3, meeting) as groups:
+    def run(rank: int, group: Counting) -> torch.Tensor:
+        t = torch.ones(1000)
+        t[{1: 700, 2: 5}.get(rank, 0)] = {1: float("nan"), 2: float("inf")}.get(rank, 1.0)
+        allreduce_quantized([t], ReduceOp.SUM, group).wait()
+        return t
 
-        def run(rank: int, group: Counting) -> torch.Tensor:
-            t = torch.ones(1000)
-            if rank == 1:
-                t[700] = float("nan")
-            if rank == 2:
-                t[5] = float("inf")
-            allreduce_quantized([t], ReduceOp.SUM, group).wait()
-            return t
-
-        for t in each(groups, run):
-            assert t[700].isnan()
-            assert t[5].isnan()
-            assert {i // 128 for i in t.isnan().nonzero().flatten().tolist()} == {0, 5}
+    for t in on_all(3, meeting, run):
+        assert t[700].isnan()
+        assert t[5].isnan()
+        assert {i // 128 for i in t.isnan().nonzero().flatten().tolist()} == {0, 5}
 
 
 # --- the wire -----------------------------------------------------------------------------------------------------------
@@ -224,8 +221,7 @@ def test_a_few_values_are_not_inflated(meeting: Meeting) -> None:
         allreduce_quantized([torch.randn(3)], ReduceOp.SUM, group).wait()
         return group.sent
 
-    with members(5, meeting) as groups:
-        sent = each(groups, run)
+    sent = on_all(5, meeting, run)
     assert sum(sent) == 2 * 4 * INT8.nbytes(3)  # to the one that reduces them, and back
 
 
@@ -235,8 +231,7 @@ def test_nothing_is_sent_for_nothing(meeting: Meeting) -> None:
         allreduce_quantized([], ReduceOp.SUM, group).wait()
         return group.sent
 
-    with members(2, meeting) as groups:
-        assert each(groups, run) == [0, 0]
+    assert on_all(2, meeting, run) == [0, 0]
 
 
 # --- reduce-scatter -------------------------------------------------------------------------------------------------------
@@ -267,8 +262,7 @@ def test_reduce_scatter(size: int, op: str, meeting: Meeting, small_chunks: None
         assert reduce_scatter_quantized(out, inputs(rank), getattr(ReduceOp, op), group).wait()
         return out
 
-    with members(size, meeting) as groups:
-        outputs = each(groups, run)
+    outputs = on_all(size, meeting, run)
     for i, padded in enumerate(get_padded_sizes(inputs(0), size)):
         whole = torch.zeros(padded)
         for rank in range(size):
@@ -344,8 +338,7 @@ def test_the_limit_of_a_phase_needs_not_grow_with_the_tensor(meeting: Meeting, s
         work.wait(each=timedelta(seconds=limit))
         return time.monotonic() - began
 
-    with members(2, meeting) as groups:
-        assert min(each(groups, run)) > 2 * limit
+    assert min(on_all(2, meeting, run)) > 2 * limit
     with members(2, meeting) as groups:
         work = reduce_quantized([torch.ones(100)], INT8, groups[0])
         assert isinstance(work, QuantizedWork)

@@ -48,6 +48,12 @@ def vote(tallies: list[AllMin], rows: list[list[int]], timeout: float = LIMIT) -
     return together([lambda t=t, row=row: t.least(row, timeout) for t, row in zip(tallies, rows, strict=True)])
 
 
+def failure(tally: AllMin) -> str:
+    with pytest.raises(CollectiveError) as e:
+        tally.least([0] * WIDTH, LIMIT)
+    return str(e.value)
+
+
 @pytest.fixture
 def crowd() -> Iterator[Crowd]:
     made: list[AllMin] = []
@@ -137,13 +143,7 @@ def test_an_abort_releases_who_waits(crowd: Crowd, meeting: Meeting) -> None:
     tallies = crowd(2)
     connect(tallies, meeting(), 7)
     said: list[str] = []
-
-    def body() -> None:
-        with pytest.raises(CollectiveError) as e:
-            tallies[0].least([0] * WIDTH, LIMIT)
-        said.append(str(e.value))
-
-    thread = threading.Thread(target=body)
+    thread = threading.Thread(target=lambda: said.append(failure(tallies[0])))
     thread.start()
     tallies[0].abort(6)  # another set of members: nothing happens
     thread.join(0.1)
@@ -159,13 +159,7 @@ def test_who_is_aborted_before_it_spoke_leaves_nobody_waiting(crowd: Crowd, meet
     tallies = crowd(7)
     connect(tallies, meeting(), 7)
     tallies[3].abort(7)
-
-    def body(rank: int) -> str:
-        with pytest.raises(CollectiveError) as e:
-            tallies[rank].least([0] * WIDTH, LIMIT)
-        return str(e.value)
-
-    said = together([lambda rank=rank: body(rank) for rank in range(7)])
+    said = together([lambda tally=tally: failure(tally) for tally in tallies])  # type: ignore[misc]
     assert said[3] == "the vote of rank 3 of 7 was released: the group was aborted."
     assert said[4].startswith("the vote of rank 4 of 7 broke at rank 3 (g3:x): ")
     connect(tallies, meeting(), 8)  # a new set of members mends it
@@ -242,14 +236,7 @@ def test_members_out_of_step_are_found_out(crowd: Crowd, meeting: Meeting) -> No
     tallies = crowd(2)
     connect(tallies, meeting())
     tallies[0]._circle._turn = 1  # type: ignore[union-attr]
-    said = []
-
-    def body(rank: int) -> None:
-        with pytest.raises(CollectiveError) as e:
-            tallies[rank].least([0] * WIDTH, LIMIT)
-        said.append(str(e.value))
-
-    together([lambda: body(0), lambda: body(1)])
+    said = together([lambda tally=tally: failure(tally) for tally in tallies])  # type: ignore[misc]
     assert any("it is in its turn" in sentence for sentence in said)
 
 

@@ -53,19 +53,3 @@ def test_a_job_is_saved_by_one_group_and_resumed_by_another_number(tmp_path: Pat
         assert all(same(t.history[8], second[0].history[8]) for t in second)
         run_threads(3, lambda g: second[g].checkpoint.close())
         run_threads(3, lambda g: second[g].manager.shutdown())
-
-
-def test_when_the_first_group_is_gone_the_next_one_saves(tmp_path: Path) -> None:
-    url = str(tmp_path)
-    with lighthouse() as addr:
-        both = start(2, addr, url)
-        run_threads(2, lambda g: both[g].go_to(6))
-        both[0].checkpoint.close()
-        both[0].manager.shutdown(finished=False)
-        both[1].go_to(8)
-        both[1].checkpoint.finish()
-        top = newest(Store(url))
-        assert top is not None
-        assert top.step == 8
-        assert "group_1" in top.writer
-        both[1].manager.shutdown()

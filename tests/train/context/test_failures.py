@@ -53,14 +53,19 @@ def begin(guard: StepFailures, p: Plan) -> None:
     guard.begin(p, p.top, 0, 2)
 
 
+def end(guard: StepFailures, committed: bool) -> None:
+    guard.step.vote()
+    guard.step.settle(committed)
+    if committed:
+        guard.step.restore(State(), 0)
+
+
 def test_the_group_is_made_again_only_when_its_configuration_changes(guard: StepFailures) -> None:
     made: list[int] = []
     for quorum_id, config_id in ((7, 5), (8, 5), (9, 9)):
         begin(guard, plan(quorum_id, config_id))
         guard.configure(plan(quorum_id, config_id), lambda c=config_id: made.append(c))  # type: ignore[misc]
-        guard.step.vote()
-        guard.step.settle(True)
-        guard.step.restore(State(), 0)
+        end(guard, True)
     assert made == [5, 9]
 
 
@@ -70,8 +75,7 @@ def test_the_first_error_releases_the_collectives_of_its_configuration(guard: St
     guard.fail(CollectiveError("broken"))
     guard.fail(CollectiveError("again"))
     assert pg.aborts == [5]
-    guard.step.vote()
-    guard.step.settle(False)
+    end(guard, False)
     terms = guard.step.ask()
     assert terms.reason is JoinReason.FAILED
     assert terms.suspects == ("b:1",)  # unnamed: all others
@@ -83,8 +87,7 @@ def test_an_abort_that_comes_late_leaves_the_next_group_alone(pg: FakeGroup) -> 
 
     class SlowLog(logging.LoggerAdapter[logging.Logger]):
         def info(self, *args: object, **kwargs: object) -> None:  # stands for a thread that is held up here
-            guard.step.vote()
-            guard.step.settle(False)
+            end(guard, False)
             begin(guard, plan(9, 9))
             guard.configure(plan(9, 9), lambda: made.append(9))
 
@@ -95,9 +98,7 @@ def test_an_abort_that_comes_late_leaves_the_next_group_alone(pg: FakeGroup) -> 
     guard.configure(plan(7, 5), lambda: made.append(5))
     guard.fail(CollectiveError("broken"))
     assert pg.aborts == [5]
-    guard.step.vote()
-    guard.step.settle(True)
-    guard.step.restore(State(), 0)
+    end(guard, True)
     begin(guard, plan(10, 9))
     guard.configure(plan(10, 9), lambda: made.append(10))
     assert made == [5, 9]
@@ -166,6 +167,5 @@ def test_a_heal_that_the_others_gave_up_is_no_reason_to_end(others_wait: bool, p
         if not others_wait:
             guard.on_over(quorum_id, ("a:1",), "it did not come")
         guard.heal_failed(TransferError("nothing has come."), torn=False)
-        guard.step.vote()
-        guard.step.settle(False)
+        end(guard, False)
     assert isinstance(guard.ended, TransferError) is others_wait

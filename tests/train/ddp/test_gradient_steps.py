@@ -7,11 +7,8 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
-from torchft_x.comm.work import DoneWork
 from torchft_x.train.ddp.gradient_steps import steps_of
-from torchft_x.train.ddp.wrapper import DistributedDataParallel
 from torchft_x.train.manager import Manager
 
 
@@ -52,15 +49,3 @@ def test_so_is_one_that_was_put_in_its_place() -> None:
     made.report_error = mock.Mock()
     steps_of(made).object(error := ValueError("why"))
     made.report_error.assert_called_once_with(error)
-
-
-def test_a_stand_in_for_a_manager_reduces_by_its_allreduce() -> None:
-    stand_in = mock.create_autospec(Manager)
-    stand_in.allreduce.side_effect = lambda tensor, *args, **kwargs: DoneWork(tensor.mul_(3.0))
-    net = nn.Linear(2, 1, bias=False)
-    model = DistributedDataParallel(stand_in, net)
-    model(torch.ones(1, 2)).sum().backward()
-    assert stand_in.allreduce.call_count == 1
-    assert net.weight.grad is not None
-    assert net.weight.grad.tolist() == [[3.0, 3.0]]
-    stand_in.report_error.assert_not_called()

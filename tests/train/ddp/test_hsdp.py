@@ -13,7 +13,19 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from tests.train.jobs import lighthouse
 from tests.train.ranks import Groups, Place
-from tests.train.sharded import Net, Tensors, Trainer, assert_near, batch, full, loss_of, model, reference, shard
+from tests.train.sharded import (
+    Net,
+    Tensors,
+    Trainer,
+    assert_near,
+    assert_same,
+    batch,
+    full,
+    loss_of,
+    model,
+    reference,
+    shard,
+)
 from torchft_x.errors import StepError
 
 RANKS = 2
@@ -28,11 +40,8 @@ def groups() -> Iterator[Groups]:
 def check(found: list[list[dict[int, Tensors]]], want: list[Tensors], frozen: bool = False) -> None:
     """Rank r of every group has the same bits, and together they are what the reference has."""
     net = model(0, frozen)
+    assert_same(found)
     for step, expected in enumerate(want, start=1):
-        for rank in range(RANKS):
-            for name, value in found[0][rank][step].items():
-                for other in found[1:]:
-                    assert torch.equal(value, other[rank][step][name]), (step, rank, name)
         assert_near(full([found[0][rank][step] for rank in range(RANKS)], net), expected, step)
 
 
@@ -126,10 +135,7 @@ def test_mixed_precision_computes_in_bfloat16_and_averages_between_groups_in_the
     groups: Groups,
 ) -> None:
     found = groups.run(2, mixed_precision)
-    for rank in range(RANKS):
-        for step in (1, 2, 3):
-            for name, value in found[0][rank][step].items():
-                assert torch.equal(value, found[1][rank][step][name])
+    assert_same(found)
     whole = full([found[0][rank][3] for rank in range(RANKS)], model(0))
     want = reference(2, RANKS, 3)[-1]
     for name in want:
@@ -180,11 +186,10 @@ def only_the_blocks(place: Place) -> Any:
 def test_a_root_that_is_not_sharded(groups: Groups) -> None:
     """Here the head's gradient comes before FSDP has begun with its backward, and the first block's after all others."""
     found = groups.run(2, only_the_blocks)
+    assert_same(found)
     for step, expected in enumerate(reference(2, 1, 3), start=1):
         for rank in range(RANKS):
             mine = found[0][rank][step]
-            for name, value in mine.items():
-                assert torch.equal(value, found[1][rank][step][name])
             assert_near({n: v for n, v in mine.items() if n in expected and not n.startswith("blocks")}, expected, step)
         shards = [{n: v for n, v in found[0][r][step].items() if n.startswith("blocks")} for r in range(RANKS)]
         assert_near(full(shards, model(0)), expected, step)
@@ -217,10 +222,9 @@ def with_tensor_parallel(place: Place) -> Any:
 
 
 def check_wholes(found: list[list[Any]], want: list[Tensors]) -> None:
-    for rank, (history, wholes) in enumerate(found[0]):
+    assert_same([[history for history, _ in group] for group in found])
+    for _, wholes in found[0]:
         for step, expected in enumerate(want, start=1):
-            for name, value in history[step].items():
-                assert torch.equal(value, found[1][rank][0][step][name]), (step, rank, name)
             assert_near(wholes[step - 1], expected, step)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import warnings
 from collections.abc import Callable
@@ -72,6 +73,31 @@ def backward(model: nn.Module, rank: int, k: int = 0, **kwargs: Any) -> None:
     model(batch(rank, k), **kwargs).square().sum().backward()
 
 
+def alone() -> Any:
+    """Return the manager of a group with no others."""
+    return FakeManager(gloo_groups(1)[0], 1)
+
+
+Fake = Callable[[int], dict[str, Any]]
+
+
+def averaged(
+    net: nn.Module, groups: int, passes: Callable[[nn.Module, int], None], kind: Any = DistributedDataParallel,
+    participants: int | None = None, fake: Fake = lambda rank: {},
+) -> list[nn.Module]:  # fmt: skip
+    """Return the groups' nets after their passes. `fake`: how each group's manager behaves."""
+    pgs = gloo_groups(groups)
+
+    def body(rank: int) -> nn.Module:
+        manager = FakeManager(pgs[rank], participants or groups, **fake(rank))
+        model = kind(manager, copy.deepcopy(net))
+        passes(model, rank)
+        assert not manager.errors
+        return model.module
+
+    return run_threads(groups, body)
+
+
 @pytest.mark.parametrize("groups", [2, 3])
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("kind", [DistributedDataParallel, PureDistributedDataParallel])
@@ -82,16 +108,7 @@ def test_average_with_unused_parameters(net: Net, groups: int, late: bool, kind:
     want = reference(net, groups, passes)
     assert want["never.weight"] is None
     assert want["sometimes.weight"] is not None
-    pgs = gloo_groups(groups)
-
-    def body(rank: int) -> nn.Module:
-        manager = FakeManager(pgs[rank], groups, late=late, votes=rank > 0)
-        model = kind(manager, copy.deepcopy(net))
-        backward(model, rank, extra=rank == 0)
-        assert not manager.errors
-        return model.module
-
-    nets = run_threads(groups, body)
+    nets = averaged(net, groups, passes, kind, fake=lambda rank: {"late": late, "votes": rank > 0})
     for n in nets:
         check(n, want)
     for p, q in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
@@ -106,16 +123,7 @@ def test_gradients_that_keep_their_graph_are_averaged_without_it(net: Net, kind:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's, of a reference cycle between a parameter and such a gradient
         want = reference(net, 2, passes)
-        pgs = gloo_groups(2)
-
-        def body(rank: int) -> nn.Module:
-            manager = FakeManager(pgs[rank], 2)
-            model = kind(manager, copy.deepcopy(net))
-            passes(model, rank)
-            assert not manager.errors
-            return model.module
-
-        for n in run_threads(2, body):
+        for n in averaged(net, 2, passes, kind):
             check(n, {name: None if g is None else g.detach() for name, g in want.items()})
             assert not any(p.grad is not None and p.grad.requires_grad for p in n.parameters())
 
@@ -147,23 +155,18 @@ def test_steps_with_both_ways_of_zero_grad(net: Net, set_to_none: bool) -> None:
 
 def test_no_sync_accumulates_also_what_the_last_pass_does_not_use(net: Net) -> None:
     def passes(model: nn.Module, rank: int) -> None:
-        backward(model, rank, 0, extra=True)
+        with model.no_sync() if isinstance(model, DistributedDataParallel) else contextlib.nullcontext():
+            backward(model, rank, 0, extra=True)
         backward(model, rank, 1)
 
     want = reference(net, 2, passes)
-    pgs = gloo_groups(2)
-
-    def body(rank: int) -> nn.Module:
-        manager = FakeManager(pgs[rank], 2)
-        model = DistributedDataParallel(manager, copy.deepcopy(net))
-        with model.no_sync():
-            backward(model, rank, 0, extra=True)
-        assert manager.sizes == []
-        backward(model, rank, 1)
-        return model.module
-
-    for n in run_threads(2, body):
+    for n in averaged(net, 2, passes):
         check(n, want)
+    manager = alone()
+    model = DistributedDataParallel(manager, net)
+    with model.no_sync():
+        backward(model, 0)
+    assert manager.sizes == []
 
 
 def test_two_synchronised_backwards_add_up(net: Net) -> None:
@@ -172,30 +175,15 @@ def test_two_synchronised_backwards_add_up(net: Net) -> None:
             backward(model, rank, k, extra=k == 2)
 
     want = reference(net, 2, passes)
-    pgs = gloo_groups(2)
-
-    def body(rank: int) -> nn.Module:
-        model = DistributedDataParallel(FakeManager(pgs[rank], 2), copy.deepcopy(net))
-        passes(model, rank)
-        return model.module
-
-    for n in run_threads(2, body):
+    for n in averaged(net, 2, passes):
         check(n, want)
 
 
 @pytest.mark.parametrize("late", [False, True])
 def test_who_heals_sends_zeros_and_gets_the_average(net: Net, late: bool) -> None:
-    want = reference(net, 2, lambda m, rank: backward(m, rank))
-    pgs = gloo_groups(3)
-
-    def body(rank: int) -> nn.Module:
-        manager = FakeManager(pgs[rank], 2, contributes=rank != 2, late=late)
-        model = DistributedDataParallel(manager, copy.deepcopy(net))
-        backward(model, rank)
-        return model.module
-
-    for n in run_threads(3, body):
-        check(n, want)
+    fake: Fake = lambda rank: {"contributes": rank != 2, "late": late}  # noqa: E731
+    for n in averaged(net, 3, backward, participants=2, fake=fake):
+        check(n, reference(net, 2, backward))
 
 
 @pytest.mark.parametrize("fail_at", [[0], [1], [0, 1]])
@@ -203,8 +191,7 @@ def test_who_heals_sends_zeros_and_gets_the_average(net: Net, late: bool) -> Non
 def test_a_failed_reduction_leaves_the_local_gradients(net: Net, fail_at: list[int], set_to_none: bool) -> None:
     local = copy.deepcopy(net)
     backward(local, 0, 1)
-    [pg] = gloo_groups(1)
-    manager = FakeManager(pg, 1)
+    manager = alone()
     model = DistributedDataParallel(manager, net, bucket_cap_mb=0.01)
     backward(model, 0)
     model.zero_grad(set_to_none=set_to_none)
@@ -217,20 +204,18 @@ def test_a_failed_reduction_leaves_the_local_gradients(net: Net, fail_at: list[i
 
 
 def test_errors_of_the_manager_do_not_come_out_of_backward(net: Net) -> None:
-    [pg] = gloo_groups(1)
-    manager = FakeManager(pg, 1)
+    manager = alone()
 
     def broken(*args: Any, **kwargs: Any) -> Any:
         raise RuntimeError("no quorum")
 
     manager.allreduce = broken  # type: ignore[method-assign]
-    backward(DistributedDataParallel(manager, net), 0)  # type: ignore[arg-type]
+    backward(DistributedDataParallel(manager, net), 0)
     assert "no quorum" in str(manager.errors[0])
 
 
 def test_a_backward_that_raises_does_not_disturb_the_next(net: Net) -> None:
-    [pg] = gloo_groups(1)
-    model = DistributedDataParallel(FakeManager(pg, 1), net)  # type: ignore[arg-type]
+    model = DistributedDataParallel(alone(), net)
     x = batch(0, 0).requires_grad_()
 
     def explode(_: Any) -> None:
@@ -261,9 +246,8 @@ def test_checkpointing(reentrant: bool) -> None:
     x = batch(0, 0).requires_grad_()
     plain = Wrapped()
     plain(x).square().sum().backward()
-    [pg] = gloo_groups(1)
-    manager = FakeManager(pg, 1)
-    model = DistributedDataParallel(manager, Wrapped())  # type: ignore[arg-type]
+    manager = alone()
+    model = DistributedDataParallel(manager, Wrapped())
     for _ in range(2):
         model.zero_grad()
         model(x).square().sum().backward()
@@ -274,9 +258,8 @@ def test_checkpointing(reentrant: bool) -> None:
 
 def test_layouts_differ_when_models_do(net: Net) -> None:
     def digest(module: nn.Module, **kwargs: Any) -> str:
-        [pg] = gloo_groups(1)
-        manager = FakeManager(pg, 1)
-        DistributedDataParallel(manager, module, **kwargs)  # type: ignore[arg-type]
+        manager = alone()
+        DistributedDataParallel(manager, module, **kwargs)
         return manager.declared["bucket layout"].digest
 
     same = digest(copy.deepcopy(net))
@@ -289,8 +272,7 @@ def test_layouts_differ_when_models_do(net: Net) -> None:
 
 
 def test_bad_arguments_get_a_sentence(net: Net) -> None:
-    [pg] = gloo_groups(1)
-    manager: Any = FakeManager(pg, 1)
+    manager = alone()
     with pytest.warns(UserWarning, match="ignores find_unused_parameters"):
         model = DistributedDataParallel(manager, net, find_unused_parameters=True)
     with pytest.raises(TypeError, match="bucket_cap"):
@@ -302,8 +284,7 @@ def test_bad_arguments_get_a_sentence(net: Net) -> None:
 
 
 def test_sparse_gradients_drop_the_step() -> None:
-    [pg] = gloo_groups(1)
-    manager: Any = FakeManager(pg, 1)
+    manager = alone()
     model = DistributedDataParallel(manager, nn.Embedding(4, 3, sparse=True))
     model(torch.tensor([1])).sum().backward()
     assert "sparse" in str(manager.errors[0])
@@ -311,8 +292,7 @@ def test_sparse_gradients_drop_the_step() -> None:
 
 def test_mixed_dtypes_reduce_in_buckets_of_their_own() -> None:
     net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4).to(torch.bfloat16))
-    [pg] = gloo_groups(1)
-    manager: Any = FakeManager(pg, 1)
+    manager = alone()
     model = DistributedDataParallel(manager, net)
     net[1](net[0](torch.ones(1, 4)).bfloat16()).sum().backward()
     assert len(manager.sizes) == 2

@@ -65,17 +65,11 @@ class Torch(http.client.HTTPConnection):
 def test_it_answers_while_it_trains_and_its_exit_code_is_its_own(end: str, code: int, server: str) -> None:
     lighthouse = LighthouseServer("127.0.0.1:0", 1)
     with tempfile.TemporaryDirectory() as folder:
+        own = {"TORCHFT_X_PRIVATE": folder, "TORCHFT_X_ATTEMPT": "3"}
         process = subprocess.Popen(
             [sys.executable, "-c", SCRIPT, lighthouse.address(), end],
-            env={
-                **os.environ,
-                "TORCHFT_X_PRIVATE": folder,
-                "TORCHFT_X_ATTEMPT": "3",
-                "TORCHFT_X_WORKER_SERVER": server,
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+            env={**os.environ, **own, "TORCHFT_X_WORKER_SERVER": server}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
         target, torchs = Target(0, process.pid, Path(folder)), Path(folder, "0.torch.sock")
         heard, recorded, by_torch, deadline = [], 0, {}, time.monotonic() + scaled(60)
         try:

@@ -11,8 +11,8 @@ import torch
 
 from tests.train.apart import Weights, equal
 from tests.train.fakes import run_threads
-from tests.train.jobs import lighthouse
-from tests.train.test_apart import leave, start
+from tests.train.jobs import leave, lighthouse
+from tests.train.test_apart import start
 from tests.train.test_apart_faults import Watched
 from torchft_x.errors import TransferError
 from torchft_x.train.local.diloco import DiLoCo

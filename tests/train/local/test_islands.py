@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from tests.train.apart import LR, MOMENTUM
-from tests.train.jobs import HOST, lighthouse
+from tests.train.apart import LR, MOMENTUM, reference
+from tests.train.jobs import lighthouse
 from tests.train.ranks import Groups, Place
 from tests.train.sharded import Tensors, assert_near, batch, loss_of, model, shard
 from tests.util import scaled
-from torchft_x.comm.gloo.group import ProcessGroupGloo
 from torchft_x.errors import ConfigError, StepError
 from torchft_x.train.ddp.shards import is_dtensor
 from torchft_x.train.local.diloco import DiLoCo
@@ -29,19 +28,14 @@ class Islander:
     def __init__(self, place: Place, **kwargs: Any) -> None:
         self.place = place
         self.net = shard(model(place.group))
-        self.inner = torch.optim.AdamW(self.net.parameters(), lr=0.05)
+        self.inner = torch.optim.AdamW(self.net.parameters(), lr=0.02)
         self.island = Island(self.net)
         self.manager: Manager | None = None
         self.loop: DiLoCo | Follower
         if not self.island.leads:
             self.loop = self.island.follow(self.inner)
         else:
-            self.manager = Manager(
-                pg=ProcessGroupGloo(20.0, host=HOST), load_state_dict=None, state_dict=None, min_replica_size=1,
-                use_async_quorum=False, timeout=scaled(20), quorum_timeout=scaled(20), connect_timeout=scaled(20),
-                rank=0, world_size=1, store_addr=HOST, store_port=place.port, lighthouse_addr=place.lighthouse,
-                replica_id=f"group_{place.group}", hostname=HOST,
-            )  # fmt: skip
+            self.manager = place.manager(use_async_quorum=False, rank=0, world_size=1)
             whole = self.island.whole
             assert whole is not None
             outer = torch.optim.SGD(whole.parameters(), lr=LR, momentum=MOMENTUM, nesterov=True)
@@ -140,46 +134,22 @@ def misused(place: Place) -> str:
     return ""
 
 
-def reference(ranks: list[int], steps: int, delay: int) -> list[Tensors]:
-    """One process; each island's average counts by its ranks."""
-    nets = [model(0) for _ in ranks]
-    adams = [torch.optim.AdamW(n.parameters(), lr=0.05) for n in nets]
-    common = {n: p.detach().clone() for n, p in nets[0].named_parameters()}
-    momentum = {n: torch.zeros_like(t) for n, t in common.items()}
-    delta: Tensors = {}
-    out = []
-    for t in range(1, steps + 1):
-        for g, net in enumerate(nets):
-            adams[g].zero_grad()
-            for r in range(ranks[g]):
-                (loss_of(net, batch(g, r, t - 1)) / ranks[g]).backward()
-            adams[g].step()
-        if t % SYNC == (SYNC - delay) % SYNC:
-            for name, value in common.items():
-                mean = sum(dict(n.named_parameters())[name].detach() * w for n, w in zip(nets, ranks, strict=True))
-                delta[name] = value - mean / sum(ranks)
-        if t % SYNC:
-            continue
-        for name, value in common.items():
-            momentum[name] = MOMENTUM * momentum[name] + delta[name]
-            common[name] = value - LR * (delta[name] + MOMENTUM * momentum[name])
-            for net in nets:
-                dict(net.named_parameters())[name].data.copy_(common[name])
-        out.append({n: t.clone() for n, t in common.items()})
-    return out
-
-
 @pytest.mark.parametrize("delay", [0, 1])
 def test_unequal_islands_train_like_one_process(delay: int) -> None:
     with lighthouse(2) as address, Groups(address) as groups:
         one = groups.start(0, some_steps, 1, fragment_sync_delay=delay)
         three = groups.start(1, some_steps, 3, fragment_sync_delay=delay)
         found = [*one.results(), *three.results()]
-    want = reference([1, 3], 10, delay)
+    ranks = (1, 3)
+    want, _ = reference(
+        2, 10, sync_every=SYNC, delay=delay, weights=ranks, make=model,
+        loss=lambda net, g, t: sum(loss_of(net, batch(g, r, t)) for r in range(ranks[g])) / ranks[g],  # type: ignore[return-value]
+    )  # fmt: skip
+    names = [name for name, _ in model(0).named_parameters()]
     for history in found:
         assert sorted(history) == [1, 2, 3]
         for k, weights in history.items():
-            assert_near(weights, want[k - 1], k)
+            assert_near(weights, dict(zip(names, want[k - 1], strict=True)), k)
             for name, value in weights.items():
                 assert torch.equal(value, found[0][k][name])
 

@@ -13,9 +13,8 @@ import pytest
 import torch
 
 from tests.train.fakes import run_threads
-from tests.train.jobs import HOST, Trainer, batch, lighthouse, loss_of, reference, same
+from tests.train.jobs import Trainer, batch, lighthouse, loss_of, near, reference, same, two_by_two
 from tests.util import wait_for
-from torchft_x.comm.store.create import host_store
 from torchft_x.errors import CollectiveError, StepError
 from torchft_x.observe.events import read_events
 
@@ -62,10 +61,7 @@ def clipped_step(t: Trainer) -> bool:
     t.optimizer.zero_grad()
     loss_of(t.model, t.group, t.manager.current_step()).backward()
     torch.nn.utils.clip_grad_norm_(t.net.parameters(), 0.01)
-    t.optimizer.step()
-    if t.optimizer.committed:
-        t.history[t.manager.current_step()] = {k: v.clone() for k, v in t.net.state_dict().items()}
-    return bool(t.optimizer.committed)
+    return t.finish_step()
 
 
 class Pair:
@@ -101,8 +97,7 @@ class Pair:
             assert same(self.a.history[step], self.b.history[step]), step
         want = reference(2, max(self.a.history))
         for step, state in self.a.history.items():
-            for name, value in want[step - 1].items():
-                torch.testing.assert_close(state[name], value, atol=1e-6, rtol=1e-4)
+            near(state, want[step - 1])
 
 
 @contextlib.contextmanager
@@ -153,10 +148,7 @@ def in_microbatches(t: Trainer) -> bool:
             (t.model(part).square().mean() / 2).backward()
     t.model.reduce_gradients()
     torch.nn.utils.clip_grad_norm_(t.net.parameters(), 1e6)
-    t.optimizer.step()
-    if t.optimizer.committed:
-        t.history[t.manager.current_step()] = {k: v.clone() for k, v in t.net.state_dict().items()}
-    return bool(t.optimizer.committed)
+    return t.finish_step()
 
 
 def test_gradients_of_microbatches_are_averaged_in_one_go_and_reduced_again(pair: Pair) -> None:
@@ -273,7 +265,7 @@ class Against:
         committed = t.manager.should_commit()
         if committed:
             t.optim.step()
-            t.history[t.manager.current_step()] = {k: v.clone() for k, v in t.net.state_dict().items()}
+            t.remember()
         return committed
 
 
@@ -319,20 +311,16 @@ def test_a_group_of_ranks_that_throws_a_step_away_copies_it(
 ) -> None:
     """I2: what one rank has thrown away and the other has committed is no state, until it is copied."""
     monkeypatch.setenv("TORCHFT_X_RUN_DIR", str(tmp_path))
-    stores = [host_store(HOST)[0] for _ in range(2)]
     with lighthouse(2) as address:
 
-        def body(i: int) -> Trainer:
-            group, rank = divmod(i, 2)
-            t = Trainer(group, address, rank=rank, world_size=2, store_port=stores[group].port)
+        def body(i: int, t: Trainer) -> Trainer:
             t.run_to(2)
             step = Against({1} if i in against else set(), "report").step
             while t.manager.current_step() < 6:
                 step(t)
-            t.manager.shutdown()
             return t
 
-        trainers = run_threads(4, body)
+        trainers = two_by_two(address, body)
     events = [e for e in read_events(tmp_path) if e["event"] == "heal_end" and e["step"] >= 2]
     assert sorted((str(e["group"]), e["rank"]) for e in events) == [("group_1", 0), ("group_1", 1)]
     for rank in (0, 1):
@@ -408,12 +396,9 @@ def test_a_script_that_reduces_after_backward_votes_at_the_end(pair: Pair) -> No
 def test_all_ranks_of_a_group_reduce_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only one rank of four sees the failure, and clipping follows."""
     monkeypatch.setenv("TORCHFT_X_RUN_DIR", str(tmp_path))
-    stores = [host_store(HOST)[0] for _ in range(2)]
     with lighthouse(2) as address:
 
-        def body(i: int) -> Trainer:
-            group, rank = divmod(i, 2)
-            t = Trainer(group, address, rank=rank, world_size=2, store_port=stores[group].port)
+        def body(i: int, t: Trainer) -> Trainer:
             t.run_to(2)
             if i == 2:
                 lose(t)
@@ -421,14 +406,12 @@ def test_all_ranks_of_a_group_reduce_again(tmp_path: Path, monkeypatch: pytest.M
             while t.manager.current_step() < 5:
                 said.append(clipped_step(t))
             assert said == [True] * 3, i
-            t.manager.shutdown()
             return t
 
-        trainers = run_threads(4, body)
+        trainers = two_by_two(address, body)
     events = [e for e in read_events(tmp_path) if e["event"] in ("redo", "drop", "adopt")]
-    assert sorted((e["event"], str(e["group"]), e["rank"]) for e in events) == [
-        ("redo", group, rank) for group in ("group_0", "group_1") for rank in (0, 1)
-    ]
+    found = sorted((e["event"], str(e["group"]), e["rank"]) for e in events)
+    assert found == [("redo", group, rank) for group in ("group_0", "group_1") for rank in (0, 1)]
     for rank in (0, 1):
         for step in (3, 4, 5):
             assert same(trainers[rank].history[step], trainers[2 + rank].history[step])
@@ -437,23 +420,18 @@ def test_all_ranks_of_a_group_reduce_again(tmp_path: Path, monkeypatch: pytest.M
 def test_a_rank_without_gradients_makes_its_group_drop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """I2: its other rank could reduce again, and must not. The other group waits with its gradients."""
     monkeypatch.setenv("TORCHFT_X_RUN_DIR", str(tmp_path))
-    stores = [host_store(HOST)[0] for _ in range(2)]
     with lighthouse(2) as address:
 
-        def body(i: int) -> tuple[Trainer, list[bool]]:
-            group, rank = divmod(i, 2)
-            keep = i != 2
-            t = Trainer(group, address, rank=rank, world_size=2, store_port=stores[group].port, keep_gradients=keep)
+        def body(i: int, t: Trainer) -> tuple[Trainer, list[bool]]:
             t.run_to(2)
             if i == 1:
                 lose(t)
             said = []
             while t.manager.current_step() < 4:
                 said.append(t.step())
-            t.manager.shutdown()
             return t, said
 
-        done = run_threads(4, body)
+        done = two_by_two(address, body, lambda i: {"keep_gradients": i != 2})
     assert [said for _, said in done] == [[True] * 2] * 2 + [[False, True, True]] * 2
     for rank in (0, 1):
         assert same(done[rank][0].history[4], done[2 + rank][0].history[4])

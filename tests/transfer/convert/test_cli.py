@@ -165,13 +165,6 @@ def test_mistakes(
     assert sentence in capsys.readouterr().err
 
 
-def test_no_command(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        run()
-    assert caught.value.code == 2
-    assert "torchft_x checkpoint: the following arguments are required" in capsys.readouterr().err
-
-
 def test_another_state_has_no_parts(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(Store(url), {"w": torch.ones(3)}, 7)
     assert run("export", url, tmp_path / "x") == 1

@@ -71,37 +71,21 @@ def test_a_newer_format_is_not_taken_for_a_torn_file() -> None:
     assert not isinstance(caught.value, TornError)
 
 
-LIES: list[tuple[str, Any]] = [
-    ("rank", 1),
-    ("rank", -1),
-    ("rank", True),
-    ("rank", None),
-    ("ranks", 0),
-    ("ranks", 1 << 40),
-    ("step", -1),
-    ("step", "3"),
-    ("step", 1.0),
-    ("committed_in", 1 << 63),
-    ("nbytes", 10),
-    ("nbytes", 1 << 62),
-    ("digests", []),
-    ("digests", [-1]),
-    ("digests", [1 << 32]),
-    ("digests", {"0": 1}),
-    ("pieces", []),
-    ("pieces", [[0, [0, 0]], [0, [0]]]),
-    ("pieces", [[0, [0, 0]], [1, [-1]]]),
-    ("pieces", [[0, [0, 0]], [1, [1 << 60]]]),
-    ("pieces", [[0, [0, 0]], [1, [0] * 65]]),
-    ("pieces", [[0, [0, 0]], [1]]),
-    ("pieces", [[0, [0, 0]], [1, "0"]]),
-    ("structure", None),
-    ("structure", "x" * 1000),
-    ("save", 3),
-]
+SECOND: list[Any] = [[0, [0]], [1, [-1]], [1, [1 << 60]], [1, [0] * 65], [1], [1, "0"]]  # piece
+LIES: dict[str, list[Any]] = {
+    "rank": [1, -1, True, None],
+    "ranks": [0, 1 << 40],
+    "step": [-1, "3", 1.0],
+    "committed_in": [1 << 63],
+    "nbytes": [10, 1 << 62],
+    "digests": [[], [-1], [1 << 32], {"0": 1}],
+    "pieces": [[], *([[0, [0, 0]], piece] for piece in SECOND)],
+    "structure": [None, "x" * 1000],
+    "save": [3],
+}
 
 
-@pytest.mark.parametrize(("name", "value"), LIES, ids=str)
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name in LIES for value in LIES[name]], ids=str)
 def test_an_index_that_lies_is_refused(name: str, value: Any) -> None:
     with pytest.raises(TransferError, match=r"^it has "):
         sealed.open_index(resealed(INDEX, lambda head: head.update({name: value})))

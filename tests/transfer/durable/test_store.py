@@ -74,11 +74,6 @@ def test_no_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         store.write("a", [b"x"])
 
 
-def test_a_folder_in_which_not_even_root_may_write() -> None:
-    with pytest.raises(TransferError, match="no permission to write it"):
-        Store("/sys/kernel").write("a", [b"x"])
-
-
 class Talkative(fsspec.spec.AbstractFileSystem):  # type: ignore[misc]
     """A file system whose errors tell its secrets."""
 

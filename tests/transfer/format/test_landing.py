@@ -39,13 +39,7 @@ def test_neighbours_in_one_storage_are_both_in_place() -> None:
 def test_what_does_not_fit_lands_in_new_memory() -> None:
     state = {"a": torch.ones(4, 3)}
     for into in (
-        {"a": torch.zeros(3, 4).t()},
-        {"a": torch.zeros(4, 4)[:, :3]},
-        {"a": torch.zeros(3, 4)},
-        {"a": torch.zeros(4, 3, dtype=torch.float16)},
-        {"a": torch.zeros(4, 3, device="meta")},
-        {"a": [1]},
-        {"b": torch.zeros(4, 3)},
-        None,
-    ):
+        {"a": torch.zeros(3, 4).t()}, {"a": torch.zeros(4, 4)[:, :3]}, {"a": torch.zeros(3, 4)}, {"a": [1]}, None,
+        {"a": torch.zeros(4, 3).half()}, {"a": torch.zeros(4, 3, device="meta")}, {"b": torch.zeros(4, 3)},
+    ):  # fmt: skip
         assert land(state, into).in_place == [False]

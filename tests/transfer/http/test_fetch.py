@@ -13,11 +13,10 @@ import pytest
 import torch
 
 from tests.transfer.conformance import WAIT
-from tests.transfer.http.test_transport import Proxy
+from tests.transfer.http.test_transport import HTTP, Proxy, make
 from tests.transfer.states import same
 from tests.util import wait_for
 from torchft_x.errors import TransferError
-from torchft_x.transfer import HTTPTransport
 from torchft_x.transfer.format.limits import BLOCK_BYTES
 from torchft_x.transfer.http import fetch, transport
 from torchft_x.transfer.http.client import Source
@@ -35,16 +34,16 @@ class Carriers:
     """Some sources of one state, each behind a relay under the test's control."""
 
     def __init__(self) -> None:
-        self.made: list[HTTPTransport[Any]] = []
+        self.made: list[HTTP] = []
         self.relays: list[Proxy] = []
         self.sent: list[int] = []  # bytes that have come out of each relay
         self.over = threading.Event()  # the test is: whoever stands still goes on
 
     def add(
         self, offered: Any, change: Callable[[int, int, bytes], bytes | None] = lambda number, offset, chunk: chunk
-    ) -> HTTPTransport[Any]:
+    ) -> HTTP:
         index = len(self.made)
-        source: HTTPTransport[Any] = HTTPTransport(WAIT, host="127.0.0.1", token="secret")
+        source = make()
         source.send_checkpoint([1], 1, offered, WAIT)
 
         def count(number: int, offset: int, chunk: bytes) -> bytes | None:
@@ -79,15 +78,21 @@ def carriers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Carriers]:
 
 
 @pytest.fixture
-def healer() -> Iterator[HTTPTransport[Any]]:
-    made: HTTPTransport[Any] = HTTPTransport(WAIT, host="127.0.0.1", token="secret", shared_memory=False)
+def healer() -> Iterator[HTTP]:
+    made = make(shared_memory=False)
     yield made
     made.shutdown(wait=False)
 
 
-def receive(healer: HTTPTransport[Any], carriers: Carriers, into: Any = None, timeout: float = WAIT) -> Any:
+def receive(healer: HTTP, carriers: Carriers, into: Any = None, timeout: float = WAIT) -> Any:
     first, mirrors = carriers.places()
     return healer.recv_checkpoint(0, first, 1, timeout, into=into, mirrors=mirrors)
+
+
+def heal(healer: HTTP, carriers: Carriers) -> None:
+    into = state(0)
+    receive(healer, carriers, into)
+    assert same(into, state())
 
 
 def sends_until(carriers: Carriers, wanted: Callable[[], bool], after: int = 2 * BLOCK_BYTES) -> Any:
@@ -101,7 +106,7 @@ def sends_until(carriers: Carriers, wanted: Callable[[], bool], after: int = 2 *
     return change
 
 
-def test_sources_share_the_work(carriers: Carriers, healer: HTTPTransport[Any]) -> None:
+def test_sources_share_the_work(carriers: Carriers, healer: HTTP) -> None:
     """The first one goes on only when the other has sent some blocks, so that must have been given them."""
     carriers.add(state(), sends_until(carriers, lambda: carriers.sent[1] > 3 * BLOCK_BYTES))
     carriers.add(state())
@@ -112,9 +117,7 @@ def test_sources_share_the_work(carriers: Carriers, healer: HTTPTransport[Any]) 
     assert min(carriers.sent) > 2 * BLOCK_BYTES
 
 
-def test_a_source_that_dies_in_the_middle_is_replaced(
-    carriers: Carriers, healer: HTTPTransport[Any], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_source_that_dies_in_the_middle_is_replaced(carriers: Carriers, healer: HTTP) -> None:
     died = threading.Event()  # the listener goes with it: nobody is there for those who connect again
 
     def die(number: int, offset: int, chunk: bytes) -> bytes | None:
@@ -126,16 +129,13 @@ def test_a_source_that_dies_in_the_middle_is_replaced(
 
     carriers.add(state(), die)
     carriers.add(state())
-    into = state(0)
-    with caplog.at_level(logging.INFO):
-        receive(healer, carriers, into)
+    heal(healer, carriers)
     assert died.is_set()
-    assert same(into, state())
 
 
 @pytest.mark.parametrize("which", [0, 1])
 def test_nobody_waits_for_one_that_stands_still(
-    carriers: Carriers, healer: HTTPTransport[Any], which: int, caplog: pytest.LogCaptureFixture
+    carriers: Carriers, healer: HTTP, which: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     for index in range(2):
         if index == which:
@@ -156,7 +156,7 @@ def test_nobody_waits_for_one_that_stands_still(
     ids=["bytes", "layout"],
 )
 def test_one_with_another_state_is_not_mixed_in(
-    carriers: Carriers, healer: HTTPTransport[Any], other: Any, why: str, caplog: pytest.LogCaptureFixture
+    carriers: Carriers, healer: HTTP, other: Any, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     dropped = threading.Event()
     drop = fetch.Fetch._drop
@@ -169,13 +169,11 @@ def test_one_with_another_state_is_not_mixed_in(
         patch.setattr(fetch.Fetch, "_drop", dropping)
         carriers.add(state(), sends_until(carriers, dropped.is_set))
         carriers.add(other)
-        into = state(0)
-        receive(healer, carriers, into)
-    assert same(into, state())
+        heal(healer, carriers)
     assert re.search(why, caplog.text)
 
 
-def test_the_first_source_is_the_one_that_is_right(carriers: Carriers, healer: HTTPTransport[Any]) -> None:
+def test_the_first_source_is_the_one_that_is_right(carriers: Carriers, healer: HTTP) -> None:
     """Also when it takes its time to say which digests it has."""
     said = threading.Event()
     digests = Feed.digests
@@ -195,9 +193,7 @@ def test_the_first_source_is_the_one_that_is_right(carriers: Carriers, healer: H
         assert same(receive(healer, carriers), state())
 
 
-def test_where_the_first_one_does_not_say_its_digests_what_it_has_sent_counts(
-    carriers: Carriers, healer: HTTPTransport[Any]
-) -> None:
+def test_where_the_first_one_does_not_say_its_digests_what_it_has_sent_counts(carriers: Carriers, healer: HTTP) -> None:
     digests = Feed.digests
     compared = threading.Event()
 
@@ -213,13 +209,11 @@ def test_where_the_first_one_does_not_say_its_digests_what_it_has_sent_counts(
         patch.setattr(Feed, "digests", none_of_the_first)
         carriers.add(state(), sends_until(carriers, compared.is_set, 3 * BLOCK_BYTES))
         carriers.add(state(2))
-        into = state(0)
-        receive(healer, carriers, into)
-    assert same(into, state())
+        heal(healer, carriers)
     assert carriers.sent[1] < BLOCK_BYTES  # not one block
 
 
-def test_a_damaged_block_is_fetched_from_another_one(carriers: Carriers, healer: HTTPTransport[Any]) -> None:
+def test_a_damaged_block_is_fetched_from_another_one(carriers: Carriers, healer: HTTP) -> None:
     damaged = threading.Event()
 
     def damage(number: int, offset: int, chunk: bytes) -> bytes:
@@ -230,13 +224,11 @@ def test_a_damaged_block_is_fetched_from_another_one(carriers: Carriers, healer:
 
     carriers.add(state(), sends_until(carriers, damaged.is_set))
     carriers.add(state(), damage)
-    into = state(0)
-    receive(healer, carriers, into)
-    assert same(into, state())
+    heal(healer, carriers)
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_a_source_that_changes_its_mind_is_replaced(carriers: Carriers, healer: HTTPTransport[Any], which: int) -> None:
+def test_a_source_that_changes_its_mind_is_replaced(carriers: Carriers, healer: HTTP, which: int) -> None:
     """It takes the snapshot back in the middle, for newer ones."""
     changed = threading.Event()
 
@@ -250,12 +242,10 @@ def test_a_source_that_changes_its_mind_is_replaced(carriers: Carriers, healer: 
 
     for index in range(2):
         carriers.add(state(), change if index == which else sends_until(carriers, changed.is_set))
-    into = state(0)
-    receive(healer, carriers, into)
-    assert same(into, state())
+    heal(healer, carriers)
 
 
-def test_the_error_of_the_first_one_ends_it_when_none_is_left(carriers: Carriers, healer: HTTPTransport[Any]) -> None:
+def test_the_error_of_the_first_one_ends_it_when_none_is_left(carriers: Carriers, healer: HTTP) -> None:
     def damage(number: int, offset: int, chunk: bytes) -> bytes:
         return bytes([chunk[0] ^ 1]) + chunk[1:] if offset >= BLOCK_BYTES else chunk
 
@@ -266,7 +256,7 @@ def test_the_error_of_the_first_one_ends_it_when_none_is_left(carriers: Carriers
     assert caught.value.torn
 
 
-def test_who_offers_nothing_is_not_waited_for(carriers: Carriers, healer: HTTPTransport[Any]) -> None:
+def test_who_offers_nothing_is_not_waited_for(carriers: Carriers, healer: HTTP) -> None:
     """Neither when all is there, nor, for long, when nobody else is left."""
     carriers.add(state())
     with socket.create_server(("127.0.0.1", 0)) as silent:  # it accepts nothing and says nothing
@@ -293,16 +283,14 @@ def test_further_sources_are_asked_only_where_it_pays(carriers: Carriers, monkey
     first, _ = carriers.places()
     for least, digest, shared in ((1 << 40, True, False), (0, False, False), (0, True, True)):
         monkeypatch.setattr(transport, "STRIPED_BYTES", least)
-        healer: HTTPTransport[Any] = HTTPTransport(
-            WAIT, host="127.0.0.1", token="secret", digest=digest, shared_memory=shared
-        )
+        healer = make(digest=digest, shared_memory=shared)
         assert same(healer.recv_checkpoint(0, first, 1, WAIT, mirrors=[locate]), state())
         healer.shutdown()
     assert asked == []
 
 
-def test_one_that_refuses_the_token_is_left_out(carriers: Carriers, healer: HTTPTransport[Any]) -> None:
-    other: HTTPTransport[Any] = HTTPTransport(WAIT, host="127.0.0.1", token="other")
+def test_one_that_refuses_the_token_is_left_out(carriers: Carriers, healer: HTTP) -> None:
+    other = make(token="other")
     try:
         carriers.add(state())
         first, _ = carriers.places()
@@ -311,7 +299,7 @@ def test_one_that_refuses_the_token_is_left_out(carriers: Carriers, healer: HTTP
         other.shutdown()
 
 
-def test_nothing_stays_behind(carriers: Carriers, healer: HTTPTransport[Any]) -> None:
+def test_nothing_stays_behind(carriers: Carriers, healer: HTTP) -> None:
     for _ in range(3):
         carriers.add(state())
     before = set(threading.enumerate())
@@ -324,7 +312,7 @@ def test_nothing_stays_behind(carriers: Carriers, healer: HTTPTransport[Any]) ->
     wait_for(lambda: not names(), 30, "the threads of both sides to end")
 
 
-def test_a_connect_that_hangs_holds_nobody_up(carriers: Carriers, healer: HTTPTransport[Any]) -> None:
+def test_a_connect_that_hangs_holds_nobody_up(carriers: Carriers, healer: HTTP) -> None:
     """Of a source whose host is lost: its streams wait for a connect when all has come from another one."""
     lost, hangs = threading.Event(), threading.Event()
     connect = Source.connect
