@@ -9,7 +9,6 @@ import pytest
 
 from tests.core.scene import BOOT, UNIX, Scene, member, of, quorum
 from torchft_x.core.journal import Absent, JournalEntry
-from torchft_x.core.lighthouse.next_quorum import RETURN
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.lighthouse import (
     Fence,
@@ -25,6 +24,7 @@ from torchft_x.core.messages.lighthouse import (
     RevokeQuorum,
 )
 from torchft_x.core.types import JoinReason, Life, State
+from torchft_x.timing import TIMING
 
 
 def kept(scene: Scene) -> JournalEntry:
@@ -448,6 +448,6 @@ def test_M3_a_new_lineage_waits_for_the_supervisors_that_come_back_to_a_new_ligh
     scene.hello("0:2", life=Life(1, 0.0, "token-0:2"))
     assert not of(Issue, scene.join("0:2", reason=JoinReason.NEW))
     assert "nothing was heard yet of the supervisors of 1:1" in scene.lighthouse.undecided
-    assert not of(Issue, scene.wait(RETURN - 0.2, alive=("0:2",)))
+    assert not of(Issue, scene.wait(TIMING.takeover - 0.2, alive=("0:2",)))
     (issue,) = of(Issue, scene.wait(0.4, alive=("0:2",)))
     assert [m.replica_id for m in issue.quorum.members] == ["0:2"]
