@@ -146,8 +146,7 @@ def test_the_lighthouse_class_and_client() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kwargs", "names"),
-    [({"min_replicas": 0}, "min_replicas"), ({"min_replicas": 1, "quorum_tick_ms": 0}, "tick")],
+    ("kwargs", "names"), [({"min_replicas": 0}, "min_replicas"), ({"min_replicas": 1, "quorum_tick_ms": 0}, "tick")]
 )
 def test_bad_arguments_are_named(kwargs: dict[str, int], names: str) -> None:
     with pytest.raises(ConfigError, match=names):

@@ -173,21 +173,6 @@ def test_an_unreachable_lighthouse_is_named() -> None:
         pass
 
 
-@pytest.mark.parametrize("address", ["", "localhost", "http://localhost:", "ftp://x:1", "http://:1", "http://a b:1"])
-def test_a_malformed_lighthouse_address_names_the_variable(address: str) -> None:
-    with pytest.raises(AddressError, match="TORCHFT_LIGHTHOUSE"), group("a:1", address):
-        pass
-
-
-def test_an_unknown_name_fails_in_seconds_and_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torchft_x.rpc.transport.resolve.RESOLVE_TIMEOUT", 0.1)
-    with (
-        pytest.raises(AddressError, match=r"no\.such\.host\.invalid.*can't be resolved"),
-        group("a:1", "http://no.such.host.invalid:1"),
-    ):
-        pass
-
-
 def test_a_wrong_token_fails_at_once() -> None:
     with lighthouse(token="secret") as lh:
         begun = time.monotonic()
@@ -243,17 +228,6 @@ def test_a_newer_life_fences_the_older() -> None:
 
 def declares(*parts: str) -> Fingerprint:
     return Fingerprint((describe("model", f"{len(parts)} tensors", parts),))
-
-
-def test_another_model_is_refused_with_a_sentence() -> None:
-    with lighthouse(2) as lh, group("0:a", lh.address()) as a, group("1:b", lh.address()) as b:
-        first = Asking(a, traits=declares("w (2, 3)"))
-        wait_for(lambda: asking(lh), what="the first to wait")
-        with pytest.raises(RefusedError, match=r"Group 1 .* has w \(2, 4\) where group 0's has w \(2, 3\)"):
-            b.quorum(group_rank=0, state=State(), traits=declares("w (2, 4)"), timeout=scaled(10.0))
-        with group("2:c", lh.address()) as c:
-            assert members(Asking(c, traits=declares("w (2, 3)")).result()) == ["0:a", "2:c"]
-            first.result()
 
 
 def test_ranks_over_the_network_declare_too() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import queue
 import socket
@@ -238,14 +237,6 @@ def test_the_token_guards_every_call() -> None:
         assert guarded.status()["members"] == []
         LighthouseClient(guarded.address(), scaled(5.0), token="secret").heartbeat("a")
         assert known(guarded) == ["a"]
-
-
-def test_status_is_json(server: LighthouseServer, session: RawSession) -> None:
-    session.send(hello())
-    session.receive()
-    with channel(server.address()) as c:
-        reply = pb.StatusReply.FromString(c.unary_unary(f"/{grpc_options.STATUS}/Status")(b"", timeout=scaled(5.0)))
-    assert json.loads(reply.json)["members"][0]["replica_id"] == "a:1"
 
 
 def test_a_port_in_use_is_one_sentence_and_a_stopped_server_frees_it_at_once() -> None:

@@ -297,13 +297,11 @@ def test_it_survives_a_killed_process_at_any_point(tmp_path: Path) -> None:
         writer = subprocess.Popen(
             [sys.executable, "-c", code, str(folder)], cwd=ROOT, stdout=subprocess.PIPE, text=True
         )
-        assert writer.stdout is not None
         said = [int(writer.stdout.readline()) for _ in range(4 + 3 * round)]
         writer.send_signal(signal.SIGKILL)
         said += [int(x) for x in writer.stdout.read().split()]
         writer.wait()
         found = read(folder).legacy
-        assert found is not None
         assert said[-1] <= found.quorum.id < said[-1] + 51
         assert found.granted_through == found.quorum.id
         assert len(found.quorum.members) == 1 + found.quorum.id % 20

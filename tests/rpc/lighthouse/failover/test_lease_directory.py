@@ -104,7 +104,6 @@ def test_an_entry_that_somebody_has_deleted_is_made_again_and_watched_before_it_
     assert not register.mend(0), "nothing shows that this is the directory in which somebody has served"
     assert register.mend(3)
     made = register.read()
-    assert made is not None
     assert (made.epoch, made.verdict) == (3, None)
     assert LeaseRule("a").look(made, 0.0) is None
     assert not register.mend(3)
@@ -113,7 +112,6 @@ def test_an_entry_that_somebody_has_deleted_is_made_again_and_watched_before_it_
 @pytest.mark.parametrize("make", [False, True])
 def test_where_there_are_journals_no_lease_begins_anew(tmp_path: Path, make: bool) -> None:
     made = open_lease(tmp_path / "lease", make=make, epoch=3).read()
-    assert made is not None
     assert (made.epoch, bool(made.owner)) == (3, True)
 
 
