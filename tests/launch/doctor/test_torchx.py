@@ -1,4 +1,4 @@
-"""TorchX's plugins and configuration files. The pitfalls are those of TorchX itself: its own command is asked, too."""
+"""TorchX's plugins and configuration files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.lines import torchx
 from torchft_x.launch.doctor.runner import Case, Finding
 from torchft_x.launch.doctor.torchx import (
     ask,
@@ -86,25 +85,6 @@ def test_a_percent_is_named_with_its_place(section: str, said: str, tmp_path: Pa
     (found,) = configs(tmp_path, project=f"[{section}]\nformat = %H\nfine = 1\n")
     assert found.level == "problem"
     assert f"the value of format in [{section}] holds a '%', so {said}" in found.text
-
-
-@pytest.mark.parametrize(
-    ("section", "command", "value", "works"),
-    [
-        ("cli:run", "builtins", "%H", False),
-        ("component:x", "run -s local_cwd --dryrun utils.echo", "100%", False),
-        ("slurm", "run -s slurm --dryrun utils.echo", "%H", False),
-        ("slurm", "run -s local_cwd --dryrun utils.echo", "%H", True),
-        ("component:x", "run -s local_cwd --dryrun utils.echo", "%%H", True),
-    ],
-)
-def test_torchx_itself_stumbles_over_a_percent(
-    section: str, command: str, value: str, works: bool, tmp_path: Path
-) -> None:
-    (tmp_path / ".torchxconfig").write_text(f"[{section}]\nformat = {value}\n")
-    done = torchx(*command.split(), folder=tmp_path, HOME=str(tmp_path))
-    assert ("InterpolationSyntaxError" in done.stderr) != works
-    assert (done.returncode == 0) == works
 
 
 def test_the_home_file_wins(tmp_path: Path) -> None:

@@ -136,24 +136,6 @@ def test_a_killed_worker_comes_back_and_a_killed_supervisor_takes_it_along(launc
     assert job.left() == []
 
 
-def test_too_few_groups_left_ends_the_job(launch) -> None:
-    job = launch(SLEEPER, "--min_replicas", "2")
-    job.workers(2)
-    os.kill(job.supervisor("0"), signal.SIGKILL)
-    assert job.wait() == 1
-    assert "group 0 is lost" in job.text()
-    assert job.left() == []
-
-
-def test_a_typo_ends_the_job_with_the_scripts_own_words(launch) -> None:
-    job = launch("import os\nprint(undefined_name)", "--replicas", "1")
-    assert job.wait() == 1
-    text = job.text()
-    assert "before it made a Manager" in text
-    assert "NameError: name 'undefined_name' is not defined" in text
-    assert job.left() == []
-
-
 @pytest.mark.parametrize("how", ["once", "twice", "kill -9"])
 def test_stopping_the_command_leaves_nothing(launch, how: str) -> None:
     job = launch("import signal; signal.signal(15, signal.SIG_IGN)\n" + SLEEPER)  # the worst kind of worker
@@ -192,13 +174,6 @@ def outside(tmp_path: Path) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait()
-
-
-def test_a_lighthouse_outside_the_job(launch, outside: str) -> None:
-    script = "import os; print('at', os.environ['TORCHFT_LIGHTHOUSE'])"
-    job = launch(script, "--lighthouse", outside, TORCHFT_X_TOKEN="right")
-    assert job.wait() == 0, job.text()
-    assert job.text().count(f"at {outside}") == 2
 
 
 def test_a_wrong_token_is_one_sentence(launch, outside: str) -> None:

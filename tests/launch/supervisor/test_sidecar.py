@@ -49,7 +49,6 @@ class Job:
 
     def finish(self, code: int = 0) -> None:
         """The group is done, and so is the job."""
-        assert self.group is not None
         self.group.done(code, "it gave up" if code else "")
 
     def accompany(
