@@ -146,14 +146,6 @@ def test_groups_are_ordered_as_numbers() -> None:
     assert by_number({"10", "9", "train_2", "east"}) == ["train_2", "9", "10", "east"]
 
 
-def test_repr_names_what_a_bug_report_needs() -> None:
-    story = Story("0")
-    tell(story, quorum(0, "0", "1"), commit(1, 1))
-    text = repr(story)
-    assert "step=1" in text
-    assert "members=['0', '1']" in text
-
-
 def test_who_has_left_in_good_order_has_spoken_of_the_last_commit() -> None:
     """Both groups told of the last exchange, and said "done", when one was slow enough to hear that the other had left."""
     story = Story("1")

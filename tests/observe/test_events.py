@@ -48,18 +48,6 @@ def test_listeners_hear_events_without_a_run_directory_until_they_unsubscribe() 
     assert [(e["event"], e["step"], e["group"]) for e in heard] == [("commit", 1, "0")]
 
 
-def test_two_listeners_are_independent() -> None:
-    one: list[dict] = []
-    two: list[dict] = []
-    stop_one, stop_two = subscribe(one.append), subscribe(two.append)
-    log = EventLog(None, "trainer")
-    log.emit("leave")
-    stop_one()
-    log.emit("leave")
-    stop_two()
-    assert (len(one), len(two)) == (1, 2)
-
-
 def test_the_tail_gives_each_event_once_and_waits_for_whole_lines(tmp_path: Path) -> None:
     log = EventLog(tmp_path, "trainer", group="0")
     tail = EventTail(tmp_path)

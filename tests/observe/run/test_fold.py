@@ -61,12 +61,10 @@ def test_the_run_as_a_whole(tmp_path: Path) -> None:
     assert (run.code, run.steps, run.redone, run.dropped, run.unreadable) == (0, 121, 1, 0, 0)
     assert [(g.name, len(g.lives), g.commits) for g in run.groups] == [("0", 1, 121), ("1", 2, 101), ("2", 1, 121)]
     assert [(q.number, q.contributors) for q in run.quorums] == [(1, 3), (2, 2), (3, 2)]
-    assert run.goodput is not None
     assert run.goodput.batches == 3 * 101 + 2 * 20
     assert run.goodput.missing == 20
     assert run.goodput.usual == pytest.approx(0.1)
     assert run.goodput.could == pytest.approx((14.2 - 2.1 + 0.1) / 0.1 * 3)
-    assert run.step_times is not None
     assert sum(run.step_times.bars) == 121 + 121 + 101
     assert [(p.step, p.loss) for p in run.curve] == [(100, 2.5)]
     assert run.stood == pytest.approx(0.1, abs=1e-4)
@@ -191,7 +189,6 @@ def test_all_gone_at_once_and_a_new_lineage(tmp_path: Path) -> None:
     assert run.losses[0].back == pytest.approx(BOOT + 8.4)
     assert [x.stood for x in run.losses] == pytest.approx([1.5] * 2)  # 6.8 (of steps 47) to 8.4, less a step
     assert run.stood == pytest.approx(run.losses[0].stood)  # and not the sum: they stood together
-    assert run.goodput is not None
     assert run.goodput.batches == 2 * 61  # what was undone counts once
 
 
