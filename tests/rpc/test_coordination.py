@@ -57,12 +57,8 @@ def quorums(clients: list[ManagerClient], **kwargs: Any) -> list[QuorumResult]:
 
 def test_quorum_result_is_mutable_with_the_peers_defaults() -> None:
     result = QuorumResult()
-    assert (result.quorum_id, result.replica_world_size, result.recover_src_replica_rank, result.heal) == (
-        0,
-        1,
-        None,
-        False,
-    )
+    assert (result.quorum_id, result.replica_world_size, result.heal) == (0, 1, False)
+    assert result.recover_src_replica_rank is None
     result.max_step = 7
     assert result.max_step == 7
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rpc.support import Asking, group, life
+from tests.rpc.support import Asking, group
 from tests.util import scaled, wait_for
 from torchft_x import env
 from torchft_x.net import parse_address
@@ -163,18 +163,6 @@ def supervisors(address: str, *groups: str) -> list[SupervisorClient]:
     return [SupervisorClient(address, g, "host", "boot") for g in groups]
 
 
-def test_the_job_ends_with_0_when_all_groups_are_done(tmp_path: Path) -> None:
-    with running(tmp_path, "--job_groups", "0,1") as lh:
-        for s in supervisors(lh.address, "0", "1"):
-            s.started(0, "life-" + s.group)
-            s.exited(0, "life-" + s.group, 0, "exited with code 0")
-            s.done(0, "finished")
-            s.close(scaled(10))
-        code, text = lh.end()
-    assert code == 0
-    assert "All 2 groups finished." in text
-
-
 def test_a_group_that_gives_up_stops_the_job(tmp_path: Path) -> None:
     with running(tmp_path, "--job_groups", "0,1", "--job_min_replicas", "2") as lh:
         zero, one = supervisors(lh.address, "0", "1")
@@ -207,33 +195,3 @@ def test_what_a_scheduler_that_replaces_processes_changes(monkeypatch: pytest.Mo
     assert (replaced.roster.kept, replaced.roster.gone_grace, replaced.roster.arrive_timeout) == (False, 600, 600)
     assert not replaced.lighthouse.new_job  # it may be the second of its kind
     assert not replaced.lighthouse.restarted
-
-
-@pytest.mark.slow
-def test_a_lost_supervisor_is_named_and_the_code_is_1(tmp_path: Path) -> None:
-    with running(tmp_path, "--job_groups", "0,1") as lh:
-        zero, one = supervisors(lh.address, "0", "1")
-        zero.started(0, "x")
-        one.started(0, "y")
-        one.close(scaled(10))
-        zero.done(0, "finished")
-        zero.close(scaled(10))
-        code, text = lh.end()
-    assert code == 1
-    assert "group 1 is lost" in text
-
-
-def test_a_supervisors_word_is_a_proof_of_death(tmp_path: Path) -> None:
-    with running(tmp_path, "--job_groups", "0,1") as lh:
-        (one,) = supervisors(lh.address, "1")
-        one.started(0, "token-of-b")
-        with group("0:a", lh.address) as a, group("1:b", lh.address, life=life(0, "token-of-b")) as b:
-            overs: list[tuple[str, ...]] = []
-            a.watch(lambda q, lost, why, left: overs.append(lost), lambda *_: None)
-            asks = [Asking(a), Asking(b)]
-            for ask in asks:
-                ask.result()
-            one.exited(0, "token-of-b", -9, "killed by SIGKILL")  # while its sockets still stand
-            wait_for(lambda: overs, what="the death to be pushed")
-            assert overs == [("1:b",)]
-        one.close()

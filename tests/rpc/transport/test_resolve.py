@@ -23,9 +23,8 @@ def nobody() -> Iterator[str]:
 
 
 def test_one_address_is_taken_as_it_is(nobody: str) -> None:
-    assert [a.target for a in find_lighthouses(f"http://{nobody}")] == [
-        nobody
-    ]  # whether it answers is the session's matter
+    """Whether it answers is the session's matter."""
+    assert [a.target for a in find_lighthouses(f"http://{nobody}")] == [nobody]
 
 
 def test_several_in_their_order(nobody: str) -> None:
