@@ -159,31 +159,6 @@ def test_two_jobs_side_by_side(launch, tmp_path: Path) -> None:
     assert [job.wait() for job in jobs] == [0, 0]
 
 
-@pytest.fixture
-def outside(tmp_path: Path) -> Iterator[str]:
-    """The address of a lighthouse outside the job, whose token is "right"."""
-    file = tmp_path / "address"
-    command = ["lighthouse", "--min_replicas", "1", "--bind", "127.0.0.1:0", "--address_file", str(file)]
-    command += ["--advertise_host", "127.0.0.1"]
-    environ = {**os.environ, "TORCHFT_X_TOKEN": "right"}
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    process = subprocess.Popen([sys.executable, "-m", "torchft_x", *command], cwd=ROOT, env=environ, **quiet)
-    try:
-        yield wait_for(lambda: file.exists() and file.read_text().strip(), what="the lighthouse")
-        assert process.poll() is None
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def test_a_wrong_token_is_one_sentence(launch, outside: str) -> None:
-    job = launch(SLEEPER, "--lighthouse", outside, TORCHFT_X_TOKEN="wrong")
-    assert job.wait() == 1
-    assert "token" in job.text()
-    assert "Traceback" not in job.text()
-    assert job.left() == []
-
-
 def test_nobody_at_the_address_of_the_lighthouse(launch) -> None:
     with socket.socket() as taken:  # bound, so that nobody else gets the port; it does not listen
         taken.bind(("127.0.0.1", 0))

@@ -175,24 +175,6 @@ def test_a_program_that_is_not_there_is_one_sentence(job: Job) -> None:
     assert "sidecar eval stops: The program no-such-program is not there" in job.said()
 
 
-def test_a_program_that_does_not_listen_is_killed_with_its_children(job: Job) -> None:
-    script = """if True:
-        import os, signal, subprocess, sys, time
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
-        print("child", child.pid, "up", os.getpid(), flush=True)
-        time.sleep(1000)
-    """
-    sidecar = job.accompany(sys.executable, "-c", script)
-    program = job.program()
-    child = int(job.said().split("child ")[1].split()[0])
-    sidecar.send_signal(signal.SIGTERM)
-    wait_for(lambda: "stops: stopped by SIGTERM" in job.said(), 20.0, "the first signal to be taken")
-    sidecar.send_signal(signal.SIGTERM)  # the second ends the grace
-    wait_for(gone(program, child), 20.0, "the end of both")
-    assert ends(sidecar) == 143
-
-
 def test_when_the_launcher_is_gone_nothing_is_left(job: Job) -> None:
     launcher = job.accompany(sys.executable, "-c", SLEEPER, launched=True)
     program = job.program()
