@@ -59,10 +59,8 @@ def test_all_ranks_of_a_group_get_the_same_quorum_and_vote() -> None:
             asks = [Asking(who, rank) for rank, who in enumerate((a, one, two))]
             quorum = asks[0].result().quorum
             assert [x.result().quorum for x in asks] == [quorum] * 3
-            votes = [
-                pool.submit(who.should_commit, rank, 0, quorum.id, rank != no, 10.0)
-                for rank, who in enumerate((a, one, two))
-            ]
+            everybody = enumerate((a, one, two))
+            votes = [pool.submit(x.should_commit, rank, 0, quorum.id, rank != no, 10.0) for rank, x in everybody]
             assert [v.result()[0] for v in votes] == [expected] * 3
             if no is not None:
                 assert all("rank 1" in v.result()[1] for v in votes)
@@ -143,10 +141,8 @@ def test_shutdown_frees_the_port_at_once() -> None:
     with lighthouse() as lh:
         with group("a:1", lh.address()) as a:
             bind = a.address().removeprefix("http://")
-            with (
-                pytest.raises(AddressError, match=r"group server can't listen .*in use"),
-                group("b:1", lh.address(), bind=bind),
-            ):
+            in_use = pytest.raises(AddressError, match=r"group server can't listen .*in use")
+            with in_use, group("b:1", lh.address(), bind=bind):
                 pass
         for nonce in range(3):
             with group(f"a:2{nonce}", lh.address(), bind=bind) as again:
@@ -166,10 +162,8 @@ def test_a_closed_server_answers_open_calls() -> None:
 
 
 def test_an_unreachable_lighthouse_is_named() -> None:
-    with (
-        pytest.raises(UnreachableError, match=rf"{NOWHERE}.*refused.*TORCHFT_LIGHTHOUSE"),
-        group("a:1", NOWHERE, connect_timeout=0.3),
-    ):
+    named = pytest.raises(UnreachableError, match=rf"{NOWHERE}.*refused.*TORCHFT_LIGHTHOUSE")
+    with named, group("a:1", NOWHERE, connect_timeout=0.3):
         pass
 
 
