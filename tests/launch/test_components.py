@@ -154,10 +154,7 @@ class TestCommandLine:
         [
             ("--replicas 0", "torchft_x: --replicas is 0; a job needs at least one replica group."),
             # to TorchX all that follows a word without a flag is the script's
-            (
-                "--replicas 2 train.py",
-                r"torchft_x: 'train\.py' would be an argument .* write --script train\.py, then .*",
-            ),
+            ("--replicas 2 train.py", r"torchft_x: 'train\.py' would be an argument .* write --script train\.py, .*"),
         ],
     )
     def test_a_mistake_is_the_last_line(self, words: str, said: str, line: str) -> None:
@@ -205,13 +202,9 @@ class TestCommandLine:
     def _lighthouse(self, line: str, output: Path, *words: str) -> subprocess.Popen[bytes]:
         command = [str(Path(interpreter(line)).with_name("torchx")), "run", "-s", "local_cwd"]
         with open(output, "wb") as out:
+            quiet = {"stdout": out, "stderr": out, "start_new_session": True}
             return subprocess.Popen(
-                [*command, "./components.py:lighthouse", *words],
-                cwd=ROOT,
-                env=environment(),
-                stdout=out,
-                stderr=out,
-                start_new_session=True,
+                [*command, "./components.py:lighthouse", *words], cwd=ROOT, env=environment(), **quiet
             )
 
 

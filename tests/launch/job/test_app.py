@@ -10,7 +10,7 @@ import pytest
 from torchx import specs
 
 from torchft_x.launch.job.app import lighthouse_app, to_app
-from torchft_x.launch.job.job import DEBUG_ENV, ExtraRole, FtJob
+from torchft_x.launch.job.job import ExtraRole, FtJob
 from torchft_x.launch.job.lighthouse_job import FtLighthouse
 from torchft_x.launch.job.parse import parse_mounts
 
@@ -78,22 +78,19 @@ def compare(name: str, app: specs.AppDef) -> None:
     assert text == path.read_text()
 
 
-@pytest.mark.parametrize("name", JOBS)
+LIGHTHOUSES = {
+    "lighthouse": FtLighthouse(min_replicas=2, port=0, run_dir="/r", token_file="/t"),
+    "lighthouse_of_several": FtLighthouse(lease_dir="/shared/lh", token_file="/t"),
+}
+
+
+@pytest.mark.parametrize("name", [*JOBS, *LIGHTHOUSES])
 def test_golden(name: str) -> None:
-    compare(name, to_app(JOBS[name]))
-
-
-def test_golden_lighthouse() -> None:
-    compare("lighthouse", lighthouse_app(FtLighthouse(min_replicas=2, port=0, run_dir="/r", token_file="/t")))
-
-
-def test_golden_lighthouse_of_several() -> None:
-    several = FtLighthouse(lease_dir="/shared/lh", token_file="/t")
-    compare("lighthouse_of_several", lighthouse_app(several))
+    compare(name, to_app(JOBS[name]) if name in JOBS else lighthouse_app(LIGHTHOUSES[name]))
 
 
 def test_every_golden_file_is_used() -> None:
-    assert {p.stem for p in GOLDEN.glob("*.json")} == {*JOBS, "lighthouse", "lighthouse_of_several"}
+    assert {p.stem for p in GOLDEN.glob("*.json")} == {*JOBS, *LIGHTHOUSES}
 
 
 def test_no_token_in_the_app(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,17 +103,6 @@ def test_the_port_is_the_runs_own() -> None:
     assert len(ports) > 40
     assert all(29510 <= p < 31510 for p in ports)
     assert FtJob(script="t.py", run_dir="/runs/1").lighthouse_port in ports  # of the run directory alone
-
-
-def test_debug_gives_way_to_the_users_variables() -> None:
-    _, trainer = to_app(JOBS["everything"]).roles
-    assert trainer.env["NCCL_DEBUG"] == "WARN"
-    assert trainer.env["TORCHFT_X_LOG_LEVEL"] == "debug"
-    assert {k: trainer.env[k] for k in DEBUG_ENV if k != "NCCL_DEBUG"} == {
-        k: v for k, v in DEBUG_ENV.items() if k != "NCCL_DEBUG"
-    }
-    _, plain = to_app(JOBS["default"]).roles
-    assert not DEBUG_ENV.keys() & plain.env.keys()
 
 
 def test_a_hook_is_called_once_and_last(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,24 +21,13 @@ def job(run_dir: Path, **changes: Any) -> JobRecord:
     replica = ReplicaRecord(
         id=0, state="RUNNING", command=("a", "b"), process=Pid(pid=1, ticks=2), starts=1, restarts=2, last_exit="x"
     )
-    fields: dict[str, Any] = {
-        "app_id": "app",
-        "session": "torchx",
-        "state": "RUNNING",
-        "reason": "",
-        "run_dir": str(run_dir),
-        "log_dir": str(run_dir / "replicas"),
-        "host": socket.gethostname(),
-        "boot": record.boot_id(),
-        "keeper": record.this_process(os.getpid()),
-        "launcher": None,
-        "created": 1.5,
-        "updated": 2.0,
-        "groups": 2,
-        "roles": (RoleRecord(name="trainer", kind="trainer", replicas=(replica,)),),
-        "answer": ("ticket", "no"),
-    }
-    return JobRecord(**{**fields, **changes})
+    usual = JobRecord(
+        app_id="app", session="torchx", state="RUNNING", reason="", run_dir=str(run_dir), log_dir=str(run_dir / "replicas"),
+        host=socket.gethostname(), boot=record.boot_id(), keeper=record.this_process(os.getpid()), launcher=None,
+        created=1.5, updated=2.0, groups=2, answer=("ticket", "no"),
+        roles=(RoleRecord(name="trainer", kind="trainer", replicas=(replica,)),),
+    )  # fmt: skip
+    return dataclasses.replace(usual, **changes)
 
 
 def test_there_and_back(tmp_path: Path) -> None:
