@@ -10,13 +10,8 @@ from torchft_x.observe.console import Story, by_number
 
 
 def quorum(mono: float, *groups: str, step: int = 0, healing: tuple[str, ...] = ()) -> dict[str, Any]:
-    return {
-        "event": "quorum",
-        "mono": mono,
-        "step": step,
-        "members": [f"{g}:x" for g in groups],
-        "healing": [f"{g}:x" for g in healing],
-    }
+    members, copying = ([f"{g}:x" for g in named] for named in (groups, healing))
+    return {"event": "quorum", "mono": mono, "step": step, "members": members, "healing": copying}
 
 
 def commit(mono: float, step: int, quorum: int = 1) -> dict[str, Any]:
