@@ -43,8 +43,6 @@ def test_what_is_given_wins() -> None:
     assert launched_from("192.0.2.1", TORCHFT_X_ADVERTISE_HOST="ib0.node7") == "ib0.node7"
 
 
-# --- interfaces and routes: on machines (network namespaces) of our own ---------------------------------------------------
-
 NAMES = "import sys; from torchft_x import net; print(net.advertise_host())"
 
 

@@ -117,9 +117,7 @@ def test_without_gpu_nothing_is_hidden_or_looked_for(machine) -> None:
 
 def test_a_request_of_another_shape_is_checked_all_the_same(machine) -> None:
     trainer(2).pre_proc("local", object())
-    with pytest.raises(
-        SystemExit, match=r"torchft_x: --gpu 3 for 2 replicas .* needs 6, but there are 4 \(as nvidia-smi"
-    ):
+    with pytest.raises(SystemExit, match=r"torchft_x: --gpu 3 for 2 replicas .* needs 6, but there are 4"):
         trainer(3).pre_proc("local", object())
 
 

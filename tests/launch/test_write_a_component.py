@@ -38,9 +38,8 @@ class TestOnEachLine:
         words = ["run", "-s", "slurm", "--dryrun", "./my_component.py:my_job", "--mail"]
         done = torchx(*words, "me@example.org", folder=folder, line=line, PYTHONPATH=str(ROOT))
         assert done.returncode == 0, done.stderr
-        assert (
-            done.stdout.count("--mail-user=me@example.org") == 3
-        )  # 2 trainers (the lighthouse is beside the first), evaluator
+        # 2 trainers (the lighthouse is beside the first), evaluator
+        assert done.stdout.count("--mail-user=me@example.org") == 3
 
     @pytest.mark.slow
     def test_it_runs(self, line: str, folder: Path) -> None:

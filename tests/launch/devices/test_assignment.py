@@ -63,9 +63,7 @@ def test_what_the_shell_may_use(machine: Machine, environ: dict, variable: str, 
 
 
 def test_gpus_that_cant_be_counted_must_be_named() -> None:
-    with pytest.raises(
-        ConfigError, match=r"can't be told \(WSL's /dev/dxg\); name those to use in CUDA_VISIBLE_DEVICES"
-    ):
+    with pytest.raises(ConfigError, match=r"can't be told \(WSL's /dev/dxg\); name those to use in CUDA_VISIBLE"):
         usable(Machine("NVIDIA", None, "WSL's /dev/dxg"), {})
 
 

@@ -41,9 +41,6 @@ def test_ports_work_here() -> None:
     assert "IPv4" in found.text
 
 
-# --- names -------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "given", "level", "said"),
     [
@@ -75,9 +72,6 @@ def test_a_slow_reverse_look_up_says_what_it_costs_and_what_to_do() -> None:
     assert "/etc/hosts" in found.text
     assert "RES_OPTIONS='timeout:1 attempts:1'" in found.text
     assert reverse_finding(["127.0.0.1"], lambda _: None).level == "ok"
-
-
-# --- the lighthouse ----------------------------------------------------------------------------------------------------
 
 
 def test_none_is_expected() -> None:

@@ -140,9 +140,8 @@ def test_a_killed_worker_comes_back_and_a_killed_supervisor_takes_it_along(launc
 def test_stopping_the_command_leaves_nothing(launch, how: str) -> None:
     job = launch("import signal; signal.signal(15, signal.SIG_IGN)\n" + SLEEPER)  # the worst kind of worker
     job.workers(2)
-    assert (
-        len(job.left()) >= 6
-    )  # lighthouse and its keeper, and per group supervisor and worker (and a warm one, if it took long)
+    # lighthouse and its keeper, and per group supervisor and worker (and a warm one, if it took long)
+    assert len(job.left()) >= 6
     job.cli.send_signal(signal.SIGKILL if how == "kill -9" else signal.SIGINT)
     if how == "twice":
         wait_for(lambda: job.logs().count("stops: stopped by SIGTERM") == 2, what="the first Ctrl-C")

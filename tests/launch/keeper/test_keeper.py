@@ -251,9 +251,6 @@ def test_two_jobs_in_one_run_directory(keep, tmp_path: Path) -> None:
     assert record.read(tmp_path / "run").app_id == "third"
 
 
-# --- another number of groups -------------------------------------------------------------------------------------------
-
-
 def groups(job: Kept) -> list[str]:
     return list(json.loads((job.run_dir / "keeper" / "groups.json").read_text())["groups"])
 

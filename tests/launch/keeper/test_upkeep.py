@@ -105,9 +105,6 @@ def test_names() -> None:
     assert running("lighthouse", 1).name == "lighthouse 1"
 
 
-# --- the job ------------------------------------------------------------------------------------------------------------
-
-
 def ended(kind: str, code: int, number: int = 0) -> Replica:
     replica = running(kind, number)
     replica.ended(code, 1.0)

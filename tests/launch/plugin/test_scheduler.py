@@ -28,9 +28,8 @@ def scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Local
     monkeypatch.chdir(tmp_path)
     handlers = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
     made = create_scheduler("here", torchx_unknown="1")
-    assert [
-        signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)
-    ] == handlers  # only whoever starts a job needs others
+    now = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
+    assert now == handlers  # only whoever starts a job needs others
     yield made
     made.close()
     for number, handler in zip((signal.SIGINT, signal.SIGTERM), handlers, strict=True):
@@ -125,9 +124,6 @@ def test_nobody_knows_it(scheduler: LocalFtScheduler, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "runs")
     assert scheduler.describe(app_id) is None
     assert scheduler.list() == []
-
-
-# --- the plan -------------------------------------------------------------------------------------------------------------
 
 
 def test_the_components_run_directory_is_the_jobs(tmp_path: Path) -> None:

@@ -41,9 +41,6 @@ def test_the_port_the_others_expect_unless_it_is_taken(
     assert capsys.readouterr().err == ""
 
 
-# --- several of one job ------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def several(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(env.LIGHTHOUSES, "2")

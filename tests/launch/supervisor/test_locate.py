@@ -39,9 +39,6 @@ def with_token(run_dir: Path, token: str = "secret") -> None:
     (run_dir / "token").write_text(f"{token}\n")
 
 
-# --- by the file -----------------------------------------------------------------------------------------------------
-
-
 def test_by_the_file_with_the_token_beside_it(tmp_path: Path, port: int, dead: int) -> None:
     locator = Locator(tmp_path, None, {})
     assert locator.look() is None
@@ -69,9 +66,6 @@ def test_of_several_all_must_be_named_and_one_must_answer(tmp_path: Path, port: 
     (folder / "0").write_text(f"http://127.0.0.1:{dead}\n")
     found = locator.look()
     assert (found.url, found.token) == (f"http://127.0.0.1:{dead},http://127.0.0.1:{port}", "secret")
-
-
-# --- given -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_given_address_and_the_tokens_of_the_environment(tmp_path: Path, port: int) -> None:
@@ -112,9 +106,6 @@ def test_a_wrong_address_fails_at_once_and_names_the_variable(address: str) -> N
 def test_nothing_to_go_by(environ: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match="--run_dir"):
         Locator(None, None, environ)
-
-
-# --- by the scheduler's host -----------------------------------------------------------------------------------------
 
 
 def test_by_the_host_the_scheduler_names(port: int) -> None:

@@ -158,9 +158,6 @@ def test_a_closed_server_answers_open_calls() -> None:
             ask.result()
 
 
-# --- the lighthouse is wrong, away, back --------------------------------------------------------------------------------
-
-
 def test_an_unreachable_lighthouse_is_named() -> None:
     named = pytest.raises(UnreachableError, match=rf"{NOWHERE}.*refused.*TORCHFT_LIGHTHOUSE")
     with named, group("a:1", NOWHERE, connect_timeout=0.3):
@@ -264,9 +261,6 @@ def test_a_model_of_ten_thousand_tensors_joins() -> None:
         first = Asking(a, traits=declares(*parts))
         assert members(Asking(c, traits=declares(*parts)).result()) == ["0:a", "1:b"]
         first.result()
-
-
-# --- strangers ----------------------------------------------------------------------------------------------------------
 
 
 def test_the_groups_port_checks_the_token_and_its_input() -> None:

@@ -156,9 +156,6 @@ def test_the_advertised_host_wins(tmp_path: Path) -> None:
         assert parse_address(lh.address).host == "node7"
 
 
-# --- as a role of a job -------------------------------------------------------------------------------------------------
-
-
 def supervisors(address: str, *groups: str) -> list[SupervisorClient]:
     return [SupervisorClient(address, g, "host", "boot") for g in groups]
 

@@ -54,9 +54,6 @@ def opened(folder: Path, epoch: int, *, boot: str = "boot") -> tuple[Journal, bo
     return journal, first, fence
 
 
-# --- the journals of the epochs --------------------------------------------------------------------------------------
-
-
 def test_a_holder_begins_with_what_the_one_before_it_has_written_on_another_host(tmp_path: Path) -> None:
     journal, first, fence = opened(tmp_path, 1)
     assert first
@@ -137,9 +134,6 @@ def test_a_write_that_fails_ends_the_holder(tmp_path: Path, monkeypatch: pytest.
 def test_a_directory_that_is_not_there_is_a_mistake(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"journal\.1 can't be made"):
         opened(tmp_path / "nowhere", 1)
-
-
-# --- serving ---------------------------------------------------------------------------------------------------------
 
 
 class House:
