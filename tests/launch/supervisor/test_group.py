@@ -121,12 +121,6 @@ def test_what_a_life_leaves_in_its_slots_the_next_one_finds(drive) -> None:
     assert run.out.read_text().splitlines() == ["True b''", "True b'left'"]
 
 
-def test_a_share_of_memory_that_is_none_is_refused(drive) -> None:
-    run = drive("", memory=1.5)
-    assert run.wait() != 0
-    assert "memory is 1.5; it is a part of the host's memory, from 0 to 1." in run.err.read_text()
-
-
 def test_its_lives_go_on_from_the_number_that_the_lighthouse_tells(drive, monkeypatch) -> None:
     monkeypatch.setenv("TELL_NUMBER", "4")
     run = drive("import os, sys; sys.exit(int(os.environ['TORCHFT_X_ATTEMPT']) < 6)", rules={"max_restarts": 2})
