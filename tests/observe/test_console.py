@@ -31,6 +31,7 @@ def test_a_quiet_run_says_nothing() -> None:
     story = Story("0")
     assert tell(story, quorum(0, "0", "1"), commit(1, 1), commit(2, 2)) == []
     assert (story.step, story.deaths, story.dropped, story.lost) == (2, 0, 0, 0.0)
+    assert "members=['0', '1']" in repr(story)
 
 
 def test_who_has_said_goodbye_did_not_die() -> None:

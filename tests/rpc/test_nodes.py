@@ -104,6 +104,17 @@ def test_one_that_gives_up_stops_the_other() -> None:
         close(zero, one)
 
 
+def test_a_node_that_was_told_another_number_of_nodes_is_refused() -> None:
+    with lighthouse() as server:
+        zero = Supervisor(server.address(), 0)
+        wait_for(lambda: server.status()["assembly"], what="node 0")
+        wrong = Supervisor(server.address(), 1, 3)
+        code, sentence = wrong.next("stops")
+        assert code == REFUSED_CODE
+        assert "the others 2" in sentence
+        close(zero, wrong)
+
+
 def test_a_report_of_the_other_kind_of_group_is_refused() -> None:
     with lighthouse() as server:
         zero = Supervisor(server.address(), 0)

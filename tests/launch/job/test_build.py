@@ -179,6 +179,12 @@ def test_diloco_is_refused_in_a_sentence_too() -> None:
 
 
 class TestLighthouse:
+    def test_it_is_one_role(self) -> None:
+        (role,) = lighthouse_app(port=0).roles
+        assert role.args[3:5] == ["--bind", "[::]:0"]
+        assert "--job_groups" not in role.args  # nothing ends it but who started it
+        assert "--run_dir" not in role.args
+
     def test_its_files(self, folder: Path) -> None:
         (folder / "token").touch(0o600)
         (folder / "token").write_text("secret")
