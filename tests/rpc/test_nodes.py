@@ -6,6 +6,7 @@ import concurrent.futures
 from typing import Any
 
 import grpc
+import pytest
 
 from tests.rpc.support import group as group_server
 from tests.rpc.support import is_marked, lighthouse
@@ -104,14 +105,15 @@ def test_one_that_gives_up_stops_the_other() -> None:
         close(zero, one)
 
 
-def test_a_node_that_was_told_another_number_of_nodes_is_refused() -> None:
+@pytest.mark.parametrize(("node", "nodes", "said"), [(1, 3, "the others 2"), (2, 2, "node is 2")])
+def test_a_node_with_a_wrong_place_is_refused(node: int, nodes: int, said: str) -> None:
     with lighthouse() as server:
         zero = Supervisor(server.address(), 0)
         wait_for(lambda: server.status()["assembly"], what="node 0")
-        wrong = Supervisor(server.address(), 1, 3)
+        wrong = Supervisor(server.address(), node, nodes)
         code, sentence = wrong.next("stops")
         assert code == REFUSED_CODE
-        assert "the others 2" in sentence
+        assert said in sentence
         close(zero, wrong)
 
 
