@@ -50,6 +50,7 @@ def refused(sentence: str):
         ({"extra_roles": (ExtraRole("e", "a 'b"),)}, "can't be split"),
         ({"extra_roles": (ExtraRole("e", ["sleep", 3]),)}, "'e': the command"),  # type: ignore[list-item]
         ({"extra_roles": (ExtraRole("e", "x", replicas=0),)}, "'e': replicas is 0"),
+        ({"extra_roles": (ExtraRole("e", "x", max_restarts=-1),)}, "'e': max_restarts"),
         ({"extra_roles": (ExtraRole("e", "x", memMB=0),)}, "'e': memMB is 0"),
         ({"extra_roles": (ExtraRole("e", "x", h="nonsense"),)}, "'e': h 'nonsense' .* give cpu, gpu and memMB"),
         ({"extra_roles": (ExtraRole("e", "x", env={"A": None}),)}, "'e', env: A"),  # type: ignore[dict-item]

@@ -86,7 +86,7 @@ def test_an_earlier_job_of_the_same_run_directory(tmp_path: Path) -> None:
         lambda whole: b"[" * 100_000,
         lambda whole: b"[1]",
         lambda whole: whole.replace(b'"format": 1', b'"format": 99'),
-        lambda whole: whole.replace(b"RUNNING", b"ASLEEP"),
+        lambda whole: whole.replace(b"RUNNING", b"ASLEEP", 1),
         lambda whole: whole.replace(b'"groups": 2', b'"groups": true'),
         lambda whole: whole.replace(b'"ticks"', b'"tocks"'),
         lambda whole: os.mkfifo,
