@@ -43,8 +43,6 @@ def test_what_is_given_wins() -> None:
     assert launched_from("192.0.2.1", TORCHFT_X_ADVERTISE_HOST="ib0.node7") == "ib0.node7"
 
 
-# --- interfaces and routes: on machines (network namespaces) of our own ---------------------------------------------------
-
 NAMES = "import sys; from torchft_x import net; print(net.advertise_host())"
 
 
@@ -99,6 +97,12 @@ def test_without_any_hint(pair: Pair) -> None:
 def test_a_malformed_lighthouse_is_complained_about_elsewhere() -> None:
     for text in ("nonsense", "http://", "http://a:b:c", ","):
         assert advertise_host(environ={env.LIGHTHOUSE: text}) == PLAIN
+
+
+@pytest.mark.parametrize("address", ["ftp://x:1", "http://:1", "http://a b:1"])
+def test_an_address_that_is_none_is_quoted(address: str) -> None:
+    with pytest.raises(AddressError, match=f"lighthouse '{address}'"):
+        parse_address(address, what="lighthouse")
 
 
 @pytest.mark.parametrize("port", ["9" * 5000, "65536", "\u00b2", "-1", ""])

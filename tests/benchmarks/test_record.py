@@ -33,7 +33,6 @@ def test_a_restarted_group_has_two_lives(tmp_path: Path) -> None:
     (tmp_path / "a.rec").write_text("S 1.0 7 0 \n")
     (tmp_path / "b.rec").write_text("S 9.0 8 0 \n")
     newest = Records(tmp_path).newest("0")
-    assert newest is not None
     assert newest.pid == 8
 
 

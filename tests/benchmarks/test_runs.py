@@ -8,7 +8,6 @@ import pytest
 
 from benchmarks import cli, results
 from benchmarks.libraries import Library, find_peer
-from benchmarks.processes import GaveUp, wait_for
 from tests.rpc.test_peer import HOW
 
 JOBS = sorted(set(cli.BENCHMARKS) - {"lighthouse", "fanout"})
@@ -64,8 +63,3 @@ def test_benchmarks_are_added_to_a_file(tmp_path: Path) -> None:
     run(out, "lighthouse", "--only", "ours")
     keys = {row["key"] for row in run(out, "fanout", "--only", "ours", "--groups", "2", "--add")}
     assert {"lighthouse.ready", "fanout.2"} <= keys
-
-
-def test_waiting_ends_with_what_was_waited_for() -> None:
-    with pytest.raises(GaveUp, match="pigs fly: not within"):
-        wait_for(lambda: False, 0.01, "pigs fly")

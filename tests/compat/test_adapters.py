@@ -70,9 +70,6 @@ def test_small_functions() -> None:
     assert copy.data_ptr() != tensor.data_ptr()
 
 
-# --- groups that train apart ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("algorithm", ["diloco", "local_sgd"])
 def test_groups_agree_on_their_first_weights_when_the_model_is_used_first(
     monkeypatch: pytest.MonkeyPatch, algorithm: str
@@ -128,9 +125,6 @@ def test_a_model_that_is_never_called_begins_with_the_first_inner_step(monkeypat
         group.manager.shutdown()
 
 
-# --- transports -------------------------------------------------------------------------------------------------------
-
-
 def test_over_http_a_timeout_of_zero_does_not_wait() -> None:
     transport: HTTPTransport[Any] = HTTPTransport(timedelta(seconds=scaled(10)), 0, host=HOST)
     try:
@@ -165,9 +159,6 @@ def test_through_a_process_group_a_timeout_of_zero_is_the_groups_own() -> None:
     for group in groups:
         group.shutdown()
     del store
-
-
-# --- deadlines --------------------------------------------------------------------------------------------------------
 
 
 def test_a_future_with_a_deadline() -> None:

@@ -17,7 +17,7 @@ from tests.util import scaled
 from torchft_x import env
 from torchft_x.compat import modules
 from torchft_x.compat.__main__ import PATH, command
-from torchft_x.compat.names import LACKING, ROOT, TREE
+from torchft_x.compat.names import LACKING, TREE
 
 
 @pytest.mark.parametrize("module", sorted(TREE))
@@ -130,7 +130,3 @@ def test_the_lighthouses_command(tmp_path: Path) -> None:
     help_ = run(["-m", "torchft_x.compat", "torchft_lighthouse", "--help"], tmp_path)
     for flag in ("--min_replicas", "--bind", "--join_timeout_ms", "--quorum_tick_ms", "--heartbeat_timeout_ms"):
         assert flag in help_
-
-
-def test_the_package_itself() -> None:
-    assert set(TREE[ROOT]) <= set(dir(importlib.import_module("torchft_x.compat")))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.compat.excluded import ALL, EXCLUDED, TIMED
 from tests.compat.peer_suite import Suite, counts
 from tests.rpc.test_peer import HOW
 from torchft_x import env
@@ -35,17 +34,3 @@ def test_a_file_of_theirs(suite: Suite, file: str, passed: int) -> None:
     results = suite.run(file, peer=False, timed=False)
     assert [r for r in results if r.outcome == "failed"] == []
     assert counts(results)["passed"] == passed
-
-
-def test_what_is_left_out_is_there(suite: Suite) -> None:
-    assert not [name for file, names in TIMED.items() for name in names if name in EXCLUDED.get(file, {})]
-    for file, names in {
-        **EXCLUDED,
-        **{f: {**EXCLUDED.get(f, {}), **dict.fromkeys(n, "")} for f, n in TIMED.items()},
-    }.items():
-        text = (suite.site / "torchft" / file).read_text()
-        assert ALL not in names or len(names) == 1
-        for name in filter(None, names):
-            kind, test = name.split("::")
-            assert f"class {kind}(" in text
-            assert any(f"def {test[:end]}(" in text for end in range(len(test), 5, -1)), name  # without its parameters

@@ -55,7 +55,6 @@ def connect_alone(group: AcceleratorGroup, quorum_id: int, device: torch.device)
     group.configure("", "gpu_check", 0, 1, quorum_id)
     need(old is None or old.gone.wait(30), "the abort of the communicator before has not ended after 30 s")
     members = group._present
-    assert members is not None
     store = dist.HashStore()
     names = {"group_name": f"torchft_{quorum_id}_rank_0", "global_ranks": [0]}
     backend = group._backend(store, members.place, device, names)

@@ -119,17 +119,8 @@ def run_one(check: Check, kind: str, seconds: float) -> Result:
     """In a process of its own, with all that it starts."""
     with tempfile.TemporaryDirectory(prefix="gpu_check-") as folder:
         out, log = Path(folder, "result.json"), Path(folder, "log")
-        words = [
-            sys.executable,
-            "-m",
-            "tests.gpu.run",
-            "--check",
-            f"{check.module}:{check.name}",
-            "--device",
-            kind,
-            "--out",
-            str(out),
-        ]
+        words = [sys.executable, "-m", "tests.gpu.run", "--check", f"{check.module}:{check.name}"]
+        words += ["--device", kind, "--out", str(out)]
         began = time.monotonic()
         with log.open("wb") as file:
             process = subprocess.Popen(

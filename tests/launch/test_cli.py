@@ -9,14 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.util import scaled
 from torchft_x.__main__ import main
 from torchft_x._version import __version__
 from torchft_x.errors import ConfigError
 from torchft_x.launch.supervisor.config import SupervisorConfig
 from torchft_x.launch.supervisor.lighthouse_role import complete, make_token
-
-ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture(autouse=True)
@@ -37,20 +34,26 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
         (["supervise", "--group", "0", "--groups", "0", "--", "x"], 2, "groups is 0"),
         (["supervise", "--group", "0", "--groups", "1", "--workers", "0", "--", "x"], 2, "workers is 0"),
         (["supervise", "--group", "0", "--groups", "3", "--workers", "1,2", "--", "x"], 2, "--workers names 2 groups"),
-        (
-            ["supervise", "--group", "0", "--groups", "1", "--workers", "two", "--", "x"],
-            2,
-            "--workers 'two' is no number",
-        ),
+        (["supervise", "--group", "0", "--groups", "1", "--workers", "two", "--", "x"], 2, "'two' is no number"),
         (["supervise", "--group", "0", "--groups", "1", "--max_restarts", "-1", "--", "x"], 2, "max_restarts is -1"),
         (["supervise", "--group", "0", "--groups", "1", "--", "x"], 2, "TORCHFT_LIGHTHOUSE"),
         (["supervise", "--group", "0", "--nodes", "2", "--groups", "1", "--", "x"], 2, "give --replica K"),
         (["supervise", "--replica", "4", "--nodes", "2", "--groups", "2", "--", "x"], 2, "are replicas 0 to 3"),
         (["supervise", "--replica", "0", "--nodes", "0", "--groups", "2", "--", "x"], 2, "--nodes is 0"),
         (
-            ["supervise", "--replica", "3", "--nodes", "2", "--groups", "2", "--workers", "3", "--", "x"],
+            ["supervise", *["--replica", "3", "--nodes", "2", "--groups", "2", "--workers", "3", "--", "x"]],
             2,
             "workers is 3",
+        ),
+        (
+            ["supervise", *["--group", "0", "--groups", "1", "--run_dir", "/proc/nothing", "--", "x"]],
+            2,
+            "/proc/nothing can't be written",
+        ),
+        (
+            ["supervise", *["--group", "0", "--groups", "1", "--memory", "1.5", "--run_dir", "/r", "--", "x"]],
+            2,
+            "memory is 1.5",
         ),
         (["accompany", "--name", "e"], 2, "No program given"),
         (["accompany", "--name", "", "--", "x"], 2, "--name is empty"),
@@ -88,16 +91,6 @@ def test_which_group_and_node_it_is(
     assert main(["supervise", *words, "--", "x.py"]) == 0
     (config,) = seen
     assert (config.group, config.node, config.nodes) == place
-
-
-def test_an_unwritable_run_directory_is_one_sentence() -> None:
-    words = ["supervise", "--group", "0", "--groups", "1", "--run_dir", "/proc/nothing", "--", "x.py"]
-    done = subprocess.run(
-        [sys.executable, "-m", "torchft_x", *words], cwd=ROOT, capture_output=True, text=True, timeout=scaled(60)
-    )
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
-    assert "/proc/nothing can't be written" in line
 
 
 def test_a_lighthouse_of_a_job_in_an_unwritable_directory(capsys: pytest.CaptureFixture[str]) -> None:

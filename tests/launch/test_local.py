@@ -5,7 +5,6 @@ says what it sees.
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -118,9 +117,7 @@ def test_without_gpu_nothing_is_hidden_or_looked_for(machine) -> None:
 
 def test_a_request_of_another_shape_is_checked_all_the_same(machine) -> None:
     trainer(2).pre_proc("local", object())
-    with pytest.raises(
-        SystemExit, match=r"torchft_x: --gpu 3 for 2 replicas .* needs 6, but there are 4 \(as nvidia-smi"
-    ):
+    with pytest.raises(SystemExit, match=r"torchft_x: --gpu 3 for 2 replicas .* needs 6, but there are 4"):
         trainer(3).pre_proc("local", object())
 
 
@@ -130,12 +127,6 @@ def test_gpus_need_a_machine_that_has_one(machine) -> None:
         trainer(1).pre_proc("local", object())
 
 
-SCRIPT = """\
-import json, os
-seen = {k: v for k, v in os.environ.items() if k.endswith(("_VISIBLE_DEVICES", "_GROUP_ID"))}
-with open(os.path.join(os.path.dirname(__file__), "group" + os.environ["REPLICA_GROUP_ID"]), "w") as f:
-    json.dump(seen, f)
-"""
 SMI = "#!/bin/sh\n" + "".join(f"echo 'GPU {k}: NVIDIA H200 (UUID: GPU-{k}aaaaaaa-1111)'\n" for k in range(4))
 
 
@@ -143,7 +134,7 @@ SMI = "#!/bin/sh\n" + "".join(f"echo 'GPU {k}: NVIDIA H200 (UUID: GPU-{k}aaaaaaa
 def machine_of_four(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """As nvidia-smi tells; a folder with a script."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    (tmp_path / "script.py").write_text(SCRIPT)
+    (tmp_path / "script.py").touch()
     (tmp_path / "nvidia-smi").write_text(SMI)
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
@@ -161,20 +152,6 @@ def words_for(folder: Path, *words: str, options: str = "") -> list[str]:
 
 
 @pytest.fixture
-def run(machine_of_four: Path) -> Run:
-    """Runs a job; what CUDA_VISIBLE_DEVICES was in each group (None: not there)."""
-
-    def start(line: str, *words: str, options: str = "", **environ: str) -> list[str | None]:
-        done = torchx("run", *words_for(machine_of_four, *words, options=options), line=line, **environ)
-        assert done.returncode == 0, done.stdout + done.stderr
-        seen = [json.loads((machine_of_four / f"group{k}").read_text()) for k in range(2)]
-        assert [s["REPLICA_GROUP_ID"] for s in seen] == ["0", "1"]
-        return [s.get("CUDA_VISIBLE_DEVICES") for s in seen]
-
-    return start
-
-
-@pytest.fixture
 def asked(machine_of_four: Path) -> Run:
     """CUDA_VISIBLE_DEVICES of each group in the request for such a job, where it is set; or the last line of a refusal."""
 
@@ -186,15 +163,6 @@ def asked(machine_of_four: Path) -> Run:
         return re.findall(r"'CUDA_VISIBLE_DEVICES': '([^']*)'", request)
 
     return ask
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("line", BOTH)
-def test_real_jobs(run: Run, line: str) -> None:
-    # TorchX shares out 0 and 1 here, which aren't ours
-    auto = run(line, "--gpu", "1", options=AUTO, CUDA_VISIBLE_DEVICES="GPU-2a,GPU-3a")
-    assert auto == ["GPU-2a", "GPU-3a"]
-    assert run(line, CUDA_VISIBLE_DEVICES="3,1") == ["3,1", "3,1"]
 
 
 @pytest.mark.parametrize("line", BOTH)
@@ -209,11 +177,3 @@ def test_the_users_own_value_reaches_each_group(asked: Run, line: str) -> None:
     assert asked(line, *mine, CUDA_VISIBLE_DEVICES="0,1") == ["2,3", "2,3"]
     assert asked(line, "--env", "CUDA_VISIBLE_DEVICES=-1,A=1", CUDA_VISIBLE_DEVICES="3,1") == ["-1", "-1"]
     assert asked(line, "--env", "CUDA_VISIBLE_DEVICES=''", CUDA_VISIBLE_DEVICES="3,1") == ["", ""]
-
-
-@pytest.mark.parametrize("line", BOTH)
-def test_too_few_for_a_job(asked: Run, line: str) -> None:
-    sentence = asked(line, "--gpu", "2", CUDA_VISIBLE_DEVICES="3,1")
-    assert str(sentence).startswith("torchft_x: --gpu 2 for 2 replicas of the role trainer needs 4")
-    assert str(sentence).endswith("choose another scheduler with -s.")
-    assert "leaves the job no GPU" in str(asked(line, "--gpu", "1", CUDA_VISIBLE_DEVICES=""))

@@ -20,11 +20,7 @@ def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         job = Job(tmp_path / "runs" / name)
         job.a_kill()
         job.end()
-        for path in [
-            *(tmp_path / "runs" / name / "events").iterdir(),
-            tmp_path / "runs" / name / "events",
-            tmp_path / "runs" / name,
-        ]:
+        for path in (*(job.run_dir / "events").iterdir(), job.run_dir / "events", job.run_dir):
             os.utime(path, (1e9 + k, 1e9 + k))
     return tmp_path / "runs" / "new"
 

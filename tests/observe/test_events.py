@@ -19,18 +19,9 @@ def test_a_line_carries_the_common_fields_and_leaves_out_none(tmp_path: Path) ->
     log.emit("commit", step=3, reason=None)
     log.close()
     (event,) = read_events(tmp_path)
-    assert {k: event[k] for k in ("role", "group", "rank", "replica_id", "event", "step")} == {
-        "role": "trainer",
-        "group": "1",
-        "rank": 0,
-        "replica_id": "1:abc",
-        "event": "commit",
-        "step": 3,
-    }
-    assert event["t"] > 1e9
-    assert "mono" in event
-    assert "attempt" not in event
-    assert "reason" not in event
+    assert event.pop("t") > 1e9
+    common = {"role": "trainer", "group": "1", "rank": 0, "replica_id": "1:abc", "pid": os.getpid()}
+    assert event == {**common, "mono": event["mono"], "event": "commit", "step": 3}
 
 
 def test_an_unknown_event_is_refused(tmp_path: Path) -> None:
@@ -46,18 +37,6 @@ def test_listeners_hear_events_without_a_run_directory_until_they_unsubscribe() 
     stop()
     log.emit("commit", step=2)
     assert [(e["event"], e["step"], e["group"]) for e in heard] == [("commit", 1, "0")]
-
-
-def test_two_listeners_are_independent() -> None:
-    one: list[dict] = []
-    two: list[dict] = []
-    stop_one, stop_two = subscribe(one.append), subscribe(two.append)
-    log = EventLog(None, "trainer")
-    log.emit("leave")
-    stop_one()
-    log.emit("leave")
-    stop_two()
-    assert (len(one), len(two)) == (1, 2)
 
 
 def test_the_tail_gives_each_event_once_and_waits_for_whole_lines(tmp_path: Path) -> None:

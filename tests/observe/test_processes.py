@@ -52,7 +52,6 @@ def started(code: str, *, parent_dies: bool, **variables: str) -> tuple[subproce
         text=True,
         env=clean | variables,
     )
-    assert launcher.stdout is not None
     pid = int(launcher.stdout.readline())
     if parent_dies:
         launcher.kill()

@@ -24,13 +24,11 @@ def test_steps_are_counted_and_only_the_first_of_a_quorum_is_a_moment() -> None:
         telling.hear(commit(1.0 + k))
     assert telling.urgent
     facts = telling.take(4.0)
-    assert facts is not None
     assert (facts.commits, facts.drops, facts.steps.number, facts.reductions.number) == (3, 0, 3, 3)
     assert [(m.what, m.quorum, m.participants, m.ago, m.took) for m in facts.moments] == [(COMMITTED, 1, 2, 3.0, 0.0)]
     telling.hear(commit(5.0))
     assert not telling.urgent  # it can wait for the next message
     again = telling.take(6.0)
-    assert again is not None
     assert (again.commits, again.moments) == (1, ())
     assert telling.take(7.0) is None
 
@@ -41,7 +39,6 @@ def test_a_loss_and_a_heal() -> None:
     telling.hear(event("joined", 1.0))
     telling.hear(event("heal_begin", 2.0, source="0:x"))
     facts = telling.take(4.0)
-    assert facts is not None
     assert [m.what for m in facts.moments] == [RESTARTED]
     assert facts.copy == Copy("0:x", 3, 10, 2.0)
     assert telling.urgent  # as long as it goes on
@@ -49,7 +46,6 @@ def test_a_loss_and_a_heal() -> None:
     telling.hear(event("drop", 5.5))
     telling.hear(event("abort", 6.0, quorum=9))
     facts = telling.take(6.5)
-    assert facts is not None
     assert [(m.what, m.ago) for m in facts.moments] == [(HEALED, 1.5), (RELEASED, 0.5)]
     assert (facts.copy, facts.heals.number, facts.heals.sum, facts.drops) == (None, 1, 3.0, 1)
 
@@ -79,7 +75,6 @@ def test_what_is_told_at_once_is_bounded() -> None:
     for k in range(100):
         telling.hear(commit(float(k), quorum=k))
     facts = telling.take(100.0)
-    assert facts is not None
     assert (facts.commits, len(facts.moments), facts.moments[-1].quorum) == (100, MOST_MOMENTS, 99)
 
 
@@ -89,5 +84,4 @@ def test_a_log_without_a_folder_still_tells() -> None:
     log.emit("commit", step=1, quorum=1, participants=1, duration=0.1)
     log.emit("configure", quorum=1)
     facts = log.telling.take(1e9)
-    assert facts is not None
     assert facts.commits == 1

@@ -75,13 +75,8 @@ class Asking(threading.Thread):
     def __init__(self, target: GroupServer | GroupClient | LocalGroupClient, rank: int = 0, **kwargs: Any) -> None:
         super().__init__(daemon=True)
         self._target = target
-        self._kwargs = {
-            "group_rank": rank,
-            "state": State(),
-            "timeout": scaled(10.0),
-            "reason": JoinReason.NEW,
-            **kwargs,
-        }
+        usual = {"state": State(), "timeout": scaled(10.0), "reason": JoinReason.NEW}
+        self._kwargs = {"group_rank": rank, **usual, **kwargs}
         self._reply: QuorumReply | None = None
         self._error: BaseException | None = None
         self.start()

@@ -57,12 +57,8 @@ def quorums(clients: list[ManagerClient], **kwargs: Any) -> list[QuorumResult]:
 
 def test_quorum_result_is_mutable_with_the_peers_defaults() -> None:
     result = QuorumResult()
-    assert (result.quorum_id, result.replica_world_size, result.recover_src_replica_rank, result.heal) == (
-        0,
-        1,
-        None,
-        False,
-    )
+    assert (result.quorum_id, result.replica_world_size, result.heal) == (0, 1, False)
+    assert result.recover_src_replica_rank is None
     result.max_step = 7
     assert result.max_step == 7
 
@@ -146,8 +142,7 @@ def test_the_lighthouse_class_and_client() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kwargs", "names"),
-    [({"min_replicas": 0}, "min_replicas"), ({"min_replicas": 1, "quorum_tick_ms": 0}, "tick")],
+    ("kwargs", "names"), [({"min_replicas": 0}, "min_replicas"), ({"min_replicas": 1, "quorum_tick_ms": 0}, "tick")]
 )
 def test_bad_arguments_are_named(kwargs: dict[str, int], names: str) -> None:
     with pytest.raises(ConfigError, match=names):

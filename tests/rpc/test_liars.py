@@ -65,9 +65,7 @@ def says(address: str, **fields: Any) -> str:
     ("lie", "sentence"),
     [
         ({"node": 5}, "node is 5, it must lie between 0 and 0"),  # S7: IndexError, and the honest one's group was lost
-        ({"node": 5, "nodes": 1}, "node is 5"),
         ({"node": 1, "nodes": 4096}, "was told that the group has 4096 nodes, its first supervisor 1; give all"),
-        ({"node": 0, "nodes": 5000}, "number of nodes is 5000"),
     ],
 )
 def test_a_supervisor_of_a_node_that_is_not_hurts_itself_only(house: House, lie: Any, sentence: str) -> None:

@@ -105,10 +105,7 @@ def test_one_that_gives_up_stops_the_other() -> None:
         close(zero, one)
 
 
-@pytest.mark.parametrize(
-    ("node", "nodes", "said"),
-    [(1, 3, "the others 2"), (2, 2, "node is 2"), (1, 100_000, "number of nodes is 100000")],
-)
+@pytest.mark.parametrize(("node", "nodes", "said"), [(1, 3, "the others 2"), (2, 2, "node is 2")])
 def test_a_node_with_a_wrong_place_is_refused(node: int, nodes: int, said: str) -> None:
     with lighthouse() as server:
         zero = Supervisor(server.address(), 0)
@@ -118,17 +115,6 @@ def test_a_node_with_a_wrong_place_is_refused(node: int, nodes: int, said: str) 
         assert code == REFUSED_CODE
         assert said in sentence
         close(zero, wrong)
-
-
-@pytest.mark.parametrize(
-    ("meeting", "said"), [("nowhere", "meeting address 'nowhere'"), ("h:1" * 1000, "meeting address has 3000")]
-)
-def test_a_bad_meeting_address_is_refused(meeting: str, said: str) -> None:
-    with lighthouse() as server:
-        zero = Supervisor(server.address(), 0)
-        zero.client.ready(0, meeting)
-        assert said in zero.next("stops")[1]
-        close(zero)
 
 
 def test_a_report_of_the_other_kind_of_group_is_refused() -> None:

@@ -41,25 +41,14 @@ def test_nobody_gives_up_while_the_lighthouse_is_away() -> None:
 
 
 @pytest.mark.parametrize("remote", [False, True])
-def test_a_time_of_ones_own_is_kept(remote: bool) -> None:
+@pytest.mark.parametrize("times", [{"timeout": 1.0}, {"timeout": 0.5, "patience": 1.0}], ids=str)
+def test_the_last_deadline_says_that_it_was_away(remote: bool, times: dict[str, float]) -> None:
     server = LighthouseServer("127.0.0.1:0", 1)
     with group("0:a", server.address()) as a, client(a.address()) as far:
         who: GroupServer | GroupClient = far if remote else a
         first = Asking(who).result().quorum
         server.shutdown()
-        ask = Asking(who, state=State(1, first.id), timeout=1.0)
-        with pytest.raises(DeadlineError, match=r"No quorum in time: the lighthouse at .* has been away for .* s"):
-            ask.result()
-
-
-@pytest.mark.parametrize("remote", [False, True])
-def test_the_last_deadline_says_that_it_was_away(remote: bool) -> None:
-    server = LighthouseServer("127.0.0.1:0", 1)
-    with group("0:a", server.address()) as a, client(a.address()) as far:
-        who: GroupServer | GroupClient = far if remote else a
-        first = Asking(who).result().quorum
-        server.shutdown()
-        ask = Asking(who, state=State(1, first.id), timeout=0.5, patience=1.0)
+        ask = Asking(who, state=State(1, first.id), **times)
         with pytest.raises(DeadlineError, match="has been away for"):
             ask.result()
 

@@ -35,8 +35,6 @@ class Peer:
         )
 
     def __call__(self, name: str, *args: Any) -> Any:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._process.stdin.write(json.dumps([name, args]) + "\n")
         self._process.stdin.flush()
         answer = json.loads(self._process.stdout.readline())
@@ -64,8 +62,7 @@ def peer() -> Iterator[Peer]:
 def test_their_client_on_our_lighthouse(peer: Peer) -> None:
     with lighthouse(2) as lh:
         a, b = peer(
-            "together",
-            [["lighthouse_client", [lh.address(), "a", 3]], ["lighthouse_client", [lh.address(), "b", 3]]],
+            "together", [["lighthouse_client", [lh.address(), "a", 3]], ["lighthouse_client", [lh.address(), "b", 3]]]
         )
         assert a == b
         assert a["ids"] == ["a", "b"]

@@ -26,8 +26,5 @@ def test_it_says_who_it_is() -> None:
 def test_nobody_there_and_nobody_answers() -> None:
     with pytest.raises(UnreachableError):
         lighthouse_status(Address("127.0.0.1", 9))
-    with (
-        socket.create_server(("127.0.0.1", 0)) as mute,
-        pytest.raises((DeadlineError, UnreachableError)),
-    ):
+    with socket.create_server(("127.0.0.1", 0)) as mute, pytest.raises((DeadlineError, UnreachableError)):
         lighthouse_status(Address("127.0.0.1", mute.getsockname()[1]), timeout=0.2)

@@ -119,11 +119,8 @@ def test_the_limit_of_open_files_is_raised_as_far_as_it_may_be() -> None:
 
 @pytest.mark.parametrize("limit", [256, 1024, 4096, 65536])
 def test_something_is_left_for_the_process_itself(limit: int) -> None:
-    for taken in (
-        file_limits.for_lighthouse(limit),
-        file_limits.for_group(limit, 8),
-        file_limits.for_group(limit, 9999),
-    ):
+    of_groups = (file_limits.for_group(limit, ranks) for ranks in (8, 9999))
+    for taken in (file_limits.for_lighthouse(limit), *of_groups):
         assert 64 <= taken <= limit
         assert limit - taken >= min(limit // 2, file_limits.OWN)
     assert file_limits.for_group(65536, 8) <= 65536 // 4

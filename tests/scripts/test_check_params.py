@@ -48,6 +48,13 @@ def run(*args: str | Path) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+def fails(*args: str | Path, code: int = 1) -> str:
+    """What it says of a run that it does not let pass."""
+    found, output = run(*args)
+    assert found == code, output
+    return output
+
+
 def test_a_good_run_passes_and_says_what_was_compared(good: Path) -> None:
     code, output = run(good)
     assert code == 0, output
@@ -56,8 +63,7 @@ def test_a_good_run_passes_and_says_what_was_compared(good: Path) -> None:
 
 
 def test_one_altered_bit_fails(good: Path) -> None:
-    code, output = run(good, "--flip-one-bit")
-    assert code == 1
+    output = fails(good, "--flip-one-bit")
     assert "step 6, rank 1: the parameters differ: group 0 attempt 0 (quorum 6)" in output
     assert "damaged" not in output  # the comparison itself has found it, not the digest of the header
 
@@ -67,32 +73,24 @@ def test_one_bit_altered_on_the_disk_fails_too(good: Path) -> None:
     data = bytearray(path.read_bytes())
     data[-1] ^= 0x80
     path.write_bytes(data)
-    code, output = run(good)
-    assert code == 1
-    assert "group 1 rank 0 attempt 0, step 2: the file is damaged" in output
+    assert "group 1 rank 0 attempt 0, step 2: the file is damaged" in fails(good)
 
 
 def test_a_step_nobody_has_fails(good: Path) -> None:
     for path in good.glob("*-s000003.bin"):
         path.unlink()
-    code, output = run(good)
-    assert code == 1
-    assert "no group has step 3: the steps jump from 2 to 4" in output
+    assert "no group has step 3: the steps jump from 2 to 4" in fails(good)
 
 
 def test_a_jump_within_a_life_needs_a_copied_state(good: Path) -> None:
     (good / "g1-r1-a0-s000001.bin").unlink()
     write(good, "1", 4, params(4, 1), rank=1)
-    code, output = run(good)
-    assert code == 1
-    assert "group 1 rank 1 attempt 0: its steps jump from 2 to 4 without a copied state" in output
+    assert "group 1 rank 1 attempt 0: its steps jump from 2 to 4 without a copied state" in fails(good)
 
 
 def test_a_step_committed_again_by_the_next_life_must_have_the_same_bits(good: Path) -> None:
     write(good, "1", 2, params(99), attempt=1)
-    code, output = run(good)
-    assert code == 1
-    assert "step 2, rank 0: the parameters differ" in output
+    assert "step 2, rank 0: the parameters differ" in fails(good)
 
 
 def test_consumed_dumps_are_deleted_and_still_compared(good: Path) -> None:
@@ -100,9 +98,7 @@ def test_consumed_dumps_are_deleted_and_still_compared(good: Path) -> None:
     assert not list(good.glob("*.bin"))
     assert run(good)[0] == 0
     write(good, "1", 4, params(98), healed=True)
-    code, output = run(good)
-    assert code == 1
-    assert "step 4, rank 0: the parameters differ" in output
+    assert "step 4, rank 0: the parameters differ" in fails(good)
 
 
 def test_a_dump_in_the_making_is_left_alone(good: Path) -> None:
@@ -113,15 +109,11 @@ def test_a_dump_in_the_making_is_left_alone(good: Path) -> None:
 @pytest.mark.parametrize("name", ["g0-r0-a0-s000009.bin", "other.bin"])
 def test_a_file_that_is_no_dump_is_named(good: Path, name: str) -> None:
     (good / name).write_bytes(b"no header\nbytes")
-    code, output = run(good)
-    assert code == 2
-    assert name in output
+    assert name in fails(good, code=2)
 
 
 def test_an_empty_folder_is_no_pass(tmp_path: Path) -> None:
-    code, output = run(tmp_path)
-    assert code == 2
-    assert "holds no dumps" in output
+    assert "holds no dumps" in fails(tmp_path, code=2)
 
 
 @pytest.fixture
@@ -148,8 +140,7 @@ def run_with(folder: Path, *quorums: int) -> Path:
 
 
 def test_steps_of_an_undone_lineage_are_not_compared_with_those_of_the_next(undone: Path) -> None:
-    code, output = run(undone)
-    assert code == 1
+    output = fails(undone)
     assert "step 5, rank 0: the parameters differ" in output
     code, output = run(undone, "--run", run_with(undone, 9))
     assert code == 0, output
@@ -162,20 +153,17 @@ def test_each_lineage_is_checked(undone: Path) -> None:
     for path in undone.glob("g*-s000006.bin"):
         if "-a5-" in path.name:
             path.unlink()
-    code, output = run(undone, "--run", run_dir)
-    assert code == 1
+    output = fails(undone, "--run", run_dir)
     assert "lineage 1, step 7, rank 0: the parameters differ" in output
     assert "lineage 1, no group has step 6: the steps jump from 5 to 7" in output
 
 
 def test_a_lineage_goes_on_from_a_step_that_was_reached(good: Path) -> None:
     write(good, "0", 9, params(9), attempt=5, committed_in=9)
-    code, output = run(good, "--run", run_with(good, 9))
-    assert code == 1
-    assert "lineage 1, it begins with step 9, but no lineage before it has step 8" in output
+    assert "lineage 1, it begins with step 9, but no lineage before it has step 8" in fails(
+        good, "--run", run_with(good, 9)
+    )
 
 
 def test_what_is_no_run_directory_is_said(good: Path, tmp_path: Path) -> None:
-    code, output = run(good, "--run", tmp_path / "nowhere")
-    assert code == 2
-    assert "is no run directory" in output
+    assert "is no run directory" in fails(good, "--run", tmp_path / "nowhere", code=2)

@@ -22,8 +22,6 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "train_ddp.py"
 @pytest.fixture(scope="module")
 def ddp() -> ModuleType:
     spec = importlib.util.spec_from_file_location("train_ddp", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -39,7 +39,6 @@ def start(tmp_path: Path) -> Iterator[Start]:
             env={**os.environ, env.RUN_DIR: str(run)},
         )
         started.append(process)
-        assert process.stdout is not None
         assert process.stdout.readline() == b"up\n"
         Log(tmp_path, role, process.pid, group=group, rank=rank).tell(1.0, "joined", step=0)
         return process

@@ -51,7 +51,6 @@ def test_a_machine_without_any(tool, tmp_path: Path) -> None:
 def test_the_drivers_list(tool, tmp_path: Path) -> None:
     tool(PLAIN)
     machine = find(tmp_path)
-    assert machine is not None
     assert (machine.vendor, machine.names) == ("NVIDIA", ("0", "1"))
     assert machine.source == "as nvidia-smi -L lists them"
 
@@ -63,24 +62,17 @@ def test_a_gpu_in_parts() -> None:
 
 def test_device_files_when_the_tool_fails(tool, tmp_path: Path) -> None:
     touch(tmp_path, "dev/nvidia4", "dev/nvidia5", "dev/nvidiactl", "dev/nvidia-uvm")
-    for broken in (
-        ("NVIDIA-SMI has failed because it couldn't communicate with the driver", 9),
-        ("No devices found", 6),
-    ):
+    for broken in (("couldn't communicate with the driver", 9), ("No devices found", 6)):
         tool(*broken)
-        machine = find(tmp_path)
-        assert machine is not None
-        assert machine.names == ("0", "1")  # CUDA counts what it sees in the container
+        assert find(tmp_path).names == ("0", "1")  # CUDA counts what it sees in the container
 
 
 def test_wsl(tool, tmp_path: Path) -> None:
     touch(tmp_path, "dev/dxg")
     machine = find(tmp_path)
-    assert machine is not None
     assert (machine.vendor, machine.names) == ("NVIDIA", None)
     tool(PLAIN)
     machine = find(tmp_path)
-    assert machine is not None
     assert machine.names == ("0", "1")
 
 
@@ -91,7 +83,6 @@ def test_amd(tool, tmp_path: Path) -> None:
         touch(tmp_path, f"{nodes}/{k}/properties", text=f"simd_count 1216\ndrm_render_minor {k}\n")
     touch(tmp_path, "dev/dri/renderD128", "dev/dri/renderD129")
     machine = find(tmp_path)
-    assert machine is not None
     assert (machine.vendor, machine.names) == ("AMD", ("0", "1"))
 
 
@@ -101,5 +92,4 @@ def test_intel(tool, tmp_path: Path) -> None:
         touch(tmp_path, f"sys/class/drm/renderD{k}/device/vendor", text=f"{vendor}\n")
     touch(tmp_path, "dev/dri/renderD131")
     machine = find(tmp_path)
-    assert machine is not None
     assert (machine.vendor, machine.names) == ("Intel", ("0", "1"))

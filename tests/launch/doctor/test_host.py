@@ -21,16 +21,11 @@ from torchft_x.launch.doctor.runner import Case
 from torchft_x.observe.processes import Orphan
 
 
-def test_a_run_directory_that_can_be_written_is_left_as_it_was(tmp_path: Path) -> None:
+def test_a_run_directory_is_left_as_it_was(tmp_path: Path) -> None:
     found = run_dir_finding(tmp_path)
     assert found.text.startswith(f"{tmp_path} can be written")
     assert " free" in found.text
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_one_that_is_not_there_yet_is_not_made(tmp_path: Path) -> None:
-    found = run_dir_finding(tmp_path / "a" / "b")
-    assert f"would be made in {tmp_path}" in found.text
+    assert f"would be made in {tmp_path}" in run_dir_finding(tmp_path / "a" / "b").text
     assert list(tmp_path.iterdir()) == []
 
 
@@ -61,7 +56,6 @@ def test_a_file_server_with_another_clock(ours: float, said: str, tmp_path: Path
         ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), "ok", "No limit"),
         ((256, 4096), "warning", "ulimit -n 1024"),
         ((256, 512), "warning", "the hard limit is 512"),
-        ((256, resource.RLIM_INFINITY), "warning", "ulimit -n 1024"),
     ],
 )
 def test_limits(limits: tuple[int, int], level: str, said: str) -> None:
@@ -84,14 +78,11 @@ TWO = Machine("NVIDIA", ("0", "1"), "as nvidia-smi -L lists them")
     ("machine", "visible", "level", "said"),
     [
         (None, None, "ok", "on the CPU"),
-        (None, "0", "ok", "on the CPU"),
         (TWO, None, "ok", "2 of NVIDIA (as nvidia-smi -L lists them); 0, 1 can be used (--gpu N gives"),
-        (TWO, "", "warning", "hides them"),
         (TWO, "-1", "warning", "hides them"),
         (TWO, "1", "ok", "1 can be used (--gpu 1 gives it to one group)"),
         (TWO, "0,2", "warning", "names 2, of which 1 can be used"),
         (TWO, "1,1", "warning", "names 1 twice"),
-        (TWO, "GPU-12ab", "ok", "GPU-12ab can be used"),
         (Machine("NVIDIA", None, "WSL"), None, "warning", "can't be told (WSL)"),
         (Machine("NVIDIA", None, "WSL"), "0", "ok", "some of NVIDIA (WSL); 0 can be used"),
     ],

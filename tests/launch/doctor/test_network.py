@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,31 +41,21 @@ def test_ports_work_here() -> None:
     assert "IPv4" in found.text
 
 
-# --- names -------------------------------------------------------------------------------------------------------------
-
-
-def test_the_loopback_is_good_on_one_machine_only() -> None:
-    found = name_finding("127.0.0.1", "127.0.0.1", "box")
-    assert found.level == "warning"
-    assert "127.0.0.1 (TORCHFT_X_ADVERTISE_HOST) is 127.0.0.1: good on this machine only" in found.text
-
-
-def test_a_host_name_that_fails_is_said() -> None:
-    assert "because the host name box can't be resolved" in name_finding("127.0.0.1", None, "box").text
-
-
-@pytest.mark.parametrize("name", ["no.such.host.invalid", "a" * 70 + ".b", "a..b"])
-def test_a_name_nobody_knows_is_a_problem(name: str) -> None:
-    found = name_finding(name, name, "box")
-    assert found.level == "problem"
-    assert "can't be resolved" in found.text
-    assert "set TORCHFT_X_ADVERTISE_HOST" in found.text
-
-
-def test_an_address_of_another_machine() -> None:
-    found = name_finding("203.0.113.77", "203.0.113.77", "box")  # reserved for documentation
-    assert found.level == "warning"
-    assert "203.0.113.77 is no address of this machine" in found.text
+@pytest.mark.parametrize(
+    ("name", "given", "level", "said"),
+    [
+        ("127.0.0.1", True, "warning", "127.0.0.1 (TORCHFT_X_ADVERTISE_HOST) is 127.0.0.1: good on this machine only"),
+        ("127.0.0.1", False, "warning", "because the host name box can't be resolved"),
+        ("203.0.113.77", True, "warning", "is no address of this machine"),  # reserved for documentation
+        ("no.such.host.invalid", True, "problem", "can't be resolved"),
+        ("a" * 70 + ".b", True, "problem", "set TORCHFT_X_ADVERTISE_HOST"),
+        ("a..b", True, "problem", "can't be resolved"),
+    ],
+)
+def test_names_that_others_can_not_use(name: str, given: bool, level: str, said: str) -> None:
+    found = name_finding(name, name if given else None, "box")
+    assert found.level == level
+    assert said in found.text
 
 
 def test_a_slow_reverse_look_up_says_what_it_costs_and_what_to_do() -> None:
@@ -83,9 +72,6 @@ def test_a_slow_reverse_look_up_says_what_it_costs_and_what_to_do() -> None:
     assert "/etc/hosts" in found.text
     assert "RES_OPTIONS='timeout:1 attempts:1'" in found.text
     assert reverse_finding(["127.0.0.1"], lambda _: None).level == "ok"
-
-
-# --- the lighthouse ----------------------------------------------------------------------------------------------------
 
 
 def test_none_is_expected() -> None:
@@ -161,30 +147,22 @@ def test_another_grpc_server_as_torchfts_own() -> None:
     assert "perhaps torchft's own" in found.text
 
 
+@pytest.mark.parametrize(
+    ("given", "environ", "said"),
+    [
+        ("nowhere", {}, "no valid port"),
+        ("no.such.host.invalid:1", {}, "can't be reached"),
+        ("127.0.0.1:9", {"TORCHFT_X_TOKEN_FILE": "/nowhere/token"}, "the token can't be read"),
+    ],
+)
+def test_what_can_not_be_asked(given: str, environ: dict[str, str], said: str) -> None:
+    found = look(given, **environ)
+    assert found.level == "problem"
+    assert said in found.text
+
+
 def test_something_that_does_not_answer(mute: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "_STATUS", 0.3)
     found = look(f"127.0.0.1:{mute}")
     assert found.level == "problem"
     assert "takes connections, but does not answer as a lighthouse" in found.text
-
-
-@pytest.mark.parametrize(
-    ("given", "said"), [("nowhere", "no valid port"), ("no.such.host.invalid:1", "can't be reached")]
-)
-def test_addresses_that_can_not_be(given: str, said: str) -> None:
-    found = look(given)
-    assert found.level == "problem"
-    assert said in found.text
-
-
-def test_a_token_file_that_is_not_there(tmp_path: Path) -> None:
-    found = look("127.0.0.1:9", TORCHFT_X_TOKEN_FILE=str(tmp_path / "none"))
-    assert found.level == "problem"
-    assert "token can't be read" in found.text
-
-
-def test_threads_are_not_left_behind() -> None:
-    before = threading.active_count()
-    with lighthouse() as lh:
-        look(lh.address())
-    assert threading.active_count() <= before + 1  # the servers' one loop stays

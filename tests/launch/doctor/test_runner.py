@@ -13,7 +13,6 @@ import pytest
 
 from tests.launch.lines import ROOT, environment
 from tests.util import scaled
-from torchft_x.launch.doctor.checks import CHECKS
 from torchft_x.launch.doctor.runner import Case, Check, Finding, as_json, examine, lines, ok, problem, warning
 
 
@@ -104,22 +103,9 @@ def test_a_problem_is_the_exit_code(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_goes_away_is_no_traceback() -> None:
-    command = f"{sys.executable} -m torchft_x doctor --json | true"
-    done = subprocess.run(
-        ["bash", "-c", command],
-        cwd=ROOT,
-        env=environment(PYTHONPATH=str(ROOT)),
-        capture_output=True,
-        text=True,
-        timeout=scaled(120),
-        check=False,
-    )
-    assert done.stderr == ""
-
-
-def test_every_check_has_a_name_and_a_deadline_below_two_minutes() -> None:
-    assert len({c.name for c in CHECKS}) == len(CHECKS)
-    assert all(0 < c.seconds < 120 for c in CHECKS)
+    command = ["bash", "-c", f"{sys.executable} -m torchft_x doctor --json | true"]
+    environ = environment(PYTHONPATH=str(ROOT))
+    assert subprocess.run(command, cwd=ROOT, env=environ, stderr=-1, timeout=scaled(120)).stderr == b""
 
 
 @pytest.mark.slow

@@ -32,13 +32,9 @@ def test_the_bounds_are_those_of_the_project_file() -> None:
         ("torch", "2.13.0+cpu", "ok"),
         ("torch", "2.11.0a0+git12ab", "ok"),
         ("torch", "2.10.9", "problem"),
-        ("torch", "2.9", "problem"),
         ("torch", None, "problem"),
         ("protobuf", "6.31", "ok"),
-        ("protobuf", "6.31.0", "ok"),
-        ("protobuf", "7.36.2", "ok"),
         ("protobuf", "8.0.0", "problem"),
-        ("protobuf", "6.30.2", "problem"),
     ],
 )
 def test_versions(package: str, version: str | None, level: str) -> None:

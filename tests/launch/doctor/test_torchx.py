@@ -1,4 +1,4 @@
-"""TorchX's plugins and configuration files. The pitfalls are those of TorchX itself: its own command is asked, too."""
+"""TorchX's plugins and configuration files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.lines import torchx
 from torchft_x.launch.doctor.runner import Case, Finding
 from torchft_x.launch.doctor.torchx import (
     ask,
@@ -74,6 +73,24 @@ def test_no_file_and_a_good_file_are_fine(tmp_path: Path) -> None:
     assert found.level == "ok"
 
 
+RUN = "[cli:run]\nscheduler = {}\n[slurm]\npartition = a\n"
+
+
+@pytest.mark.parametrize(
+    ("home", "project", "level", "said"),
+    [
+        (RUN.format("slurm"), RUN.format("local_cwd"), "warning", "home/.torchxconfig says scheduler = slurm"),
+        ("", RUN.format("acme"), "problem", "scheduler = acme is none that TorchX knows here"),
+        ("", "no section", "problem", "can't be read"),
+        ("", "[a]\nx = 1\n[a]\nx = 2\n", "problem", "can't be read"),
+    ],
+)
+def test_two_files_that_differ_and_mistakes(home: str, project: str, level: str, said: str, tmp_path: Path) -> None:
+    (found,) = configs(tmp_path, home=home, project=project)
+    assert found.level == level
+    assert said in found.text
+
+
 @pytest.mark.parametrize(
     ("section", "said"),
     [
@@ -86,45 +103,6 @@ def test_a_percent_is_named_with_its_place(section: str, said: str, tmp_path: Pa
     (found,) = configs(tmp_path, project=f"[{section}]\nformat = %H\nfine = 1\n")
     assert found.level == "problem"
     assert f"the value of format in [{section}] holds a '%', so {said}" in found.text
-
-
-@pytest.mark.parametrize(
-    ("section", "command", "value", "works"),
-    [
-        ("cli:run", "builtins", "%H", False),
-        ("component:x", "run -s local_cwd --dryrun utils.echo", "100%", False),
-        ("slurm", "run -s slurm --dryrun utils.echo", "%H", False),
-        ("slurm", "run -s local_cwd --dryrun utils.echo", "%H", True),
-        ("component:x", "run -s local_cwd --dryrun utils.echo", "%%H", True),
-    ],
-)
-def test_torchx_itself_stumbles_over_a_percent(
-    section: str, command: str, value: str, works: bool, tmp_path: Path
-) -> None:
-    (tmp_path / ".torchxconfig").write_text(f"[{section}]\nformat = {value}\n")
-    done = torchx(*command.split(), folder=tmp_path, HOME=str(tmp_path))
-    assert ("InterpolationSyntaxError" in done.stderr) != works
-    assert (done.returncode == 0) == works
-
-
-def test_the_home_file_wins(tmp_path: Path) -> None:
-    home = "[cli:run]\nscheduler = slurm\n[slurm]\npartition = a\n"
-    (found,) = configs(tmp_path, home=home, project="[cli:run]\nscheduler = local_cwd\n[slurm]\npartition = a\n")
-    assert found.level == "warning"
-    assert f"{tmp_path / 'home' / '.torchxconfig'} says scheduler = slurm" in found.text
-
-
-def test_an_unknown_default_scheduler(tmp_path: Path) -> None:
-    (found,) = configs(tmp_path, project="[cli:run]\nscheduler = acme\n")
-    assert found.level == "problem"
-    assert "scheduler = acme is none that TorchX knows here" in found.text
-
-
-@pytest.mark.parametrize("text", ["no section", "[a]\nx = 1\n[a]\nx = 2\n"])
-def test_a_file_that_is_no_configuration(text: str, tmp_path: Path) -> None:
-    (found,) = configs(tmp_path, project=text)
-    assert found.level == "problem"
-    assert "can't be read" in found.text
 
 
 def test_the_variable_names_the_only_file(tmp_path: Path) -> None:

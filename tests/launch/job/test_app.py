@@ -10,7 +10,7 @@ from torchx import specs
 
 from tests.golden import Golden
 from torchft_x.launch.job.app import lighthouse_app, to_app
-from torchft_x.launch.job.job import DEBUG_ENV, ExtraRole, FtJob
+from torchft_x.launch.job.job import ExtraRole, FtJob
 from torchft_x.launch.job.lighthouse_job import FtLighthouse
 from torchft_x.launch.job.parse import parse_mounts
 
@@ -87,17 +87,6 @@ def test_the_port_is_the_runs_own() -> None:
     assert len(ports) > 40
     assert all(29510 <= p < 31510 for p in ports)
     assert FtJob(script="t.py", run_dir="/runs/1").lighthouse_port in ports  # of the run directory alone
-
-
-def test_debug_gives_way_to_the_users_variables() -> None:
-    _, trainer = to_app(JOBS["everything"]).roles
-    assert trainer.env["NCCL_DEBUG"] == "WARN"
-    assert trainer.env["TORCHFT_X_LOG_LEVEL"] == "debug"
-    assert {k: trainer.env[k] for k in DEBUG_ENV if k != "NCCL_DEBUG"} == {
-        k: v for k, v in DEBUG_ENV.items() if k != "NCCL_DEBUG"
-    }
-    _, plain = to_app(JOBS["default"]).roles
-    assert not DEBUG_ENV.keys() & plain.env.keys()
 
 
 def test_a_hook_is_called_once_and_last(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,10 +90,9 @@ def test_auto_and_an_address_contradict_each_other(monkeypatch: pytest.MonkeyPat
         ft_app("train.py", lighthouse="auto")
 
 
-@pytest.mark.parametrize("give", [{"TORCHFT_LIGHTHOUSE": "http://host"}])
-def test_a_bad_address_is_named_by_where_it_came_from(give: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bad_address_is_named_by_where_it_came_from() -> None:
     with refused("TORCHFT_LIGHTHOUSE 'http://host' has no valid port"):
-        ft_app("train.py", env=give)
+        ft_app("train.py", env={"TORCHFT_LIGHTHOUSE": "http://host"})
     with refused("--lighthouse 'http://host' has no valid port"):
         ft_app("train.py", lighthouse="a:1,http://host")
 
@@ -114,8 +113,6 @@ def test_a_bad_address_is_named_by_where_it_came_from(give: dict[str, str], monk
             {"script": "scripts/train_ddp.py", "script_args": ["data"]},
             "'data' would be .*; name your script with --scr",
         ),
-        ({"replicas": 0}, "--replicas is 0"),
-        ({"debug": "yes"}, "--debug 'yes'"),
         ({"token_file": "none"}, "--token_file .*/none: the token can't be read"),
         ({"token_file": "train.py"}, "--token_file .*/train.py: the file's mode is 0"),
         ({"mounts": ["type=bind,src=/none,dst=/b"]}, "--mounts: /none does not exist on this machine"),

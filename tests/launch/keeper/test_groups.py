@@ -30,9 +30,7 @@ def test_more_and_fewer() -> None:
 
 @pytest.mark.parametrize("wanted", [-1, 0, 1, 5000])
 def test_a_number_that_cant_be(wanted: int) -> None:
-    with pytest.raises(
-        ConfigError, match=rf"--replicas is {wanted}; it must lie between 2 \(the job's --min_replicas\)"
-    ):
+    with pytest.raises(ConfigError, match=rf"--replicas is {wanted}; it must lie between 2 "):
         groups.check(plan(trainer(), min_replicas=2), wanted, [])
 
 

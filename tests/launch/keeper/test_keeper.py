@@ -52,12 +52,7 @@ class Kept:
         (run_dir / "keeper").mkdir(parents=True, exist_ok=True)
         plan.write(
             Plan(
-                app_id=app_id,
-                session="s",
-                run_dir=str(run_dir),
-                log_dir=str(self.logs),
-                roles=roles,
-                launcher=launcher,
+                app_id=app_id, session="s", run_dir=str(run_dir), log_dir=str(self.logs), roles=roles, launcher=launcher
             )
         )
         words = [sys.executable, "-m", "torchft_x", "keep-job", str(run_dir), app_id]
@@ -79,7 +74,6 @@ class Kept:
 
     def replica(self, number: int = 0, role: int = 0) -> ReplicaRecord:
         now = self.know()
-        assert now is not None
         return next(r for r in now.roles[role].replicas if r.id == number)
 
     def pid(self, number: int = 0) -> int:
@@ -95,9 +89,7 @@ class Kept:
         return int(wait_for(lambda: [w for w in self.printed(name, number).split() if w.isdigit()], 20, "a pid")[-1])
 
     def end(self) -> int:
-        assert self.process is not None
         code = self.process.wait(scaled(30))
-        assert self.process.stderr is not None
         self.process.stderr.close()
         return code
 
@@ -119,15 +111,6 @@ def keep(tmp_path: Path) -> Iterator[Any]:
 
 def gone(*pids: int) -> None:
     wait_for(lambda: not any(process_tree.is_alive(pid) for pid in pids), 20, f"the end of {pids}")
-
-
-def test_programs_that_arent_ours(keep) -> None:
-    job = keep(role("echo", "import os; print(os.environ['WHO'])", replicas=2))
-    assert job.end() == 0
-    assert [job.printed("echo", k) for k in (0, 1)] == ["0\n", "1\n"]
-    found = job.until("SUCCEEDED")
-    assert [r.state for r in found.roles[0].replicas] == ["SUCCEEDED"] * 2
-    assert found.launcher is None
 
 
 def test_one_that_fails(keep) -> None:
@@ -245,7 +228,6 @@ def test_it_ends_with_its_launcher(tmp_path: Path) -> None:
     try:
         wait_for(lambda: (now := known()) and now.state == "RUNNING", 30, "the job")
         found = known()
-        assert found is not None
         process = found.roles[0].replicas[0].process
         assert process is not None
     finally:
@@ -268,9 +250,6 @@ def test_two_jobs_in_one_run_directory(keep, tmp_path: Path) -> None:
     assert third.end() == 0
     assert record.read(tmp_path / "run", "app").state == "CANCELLED"
     assert record.read(tmp_path / "run").app_id == "third"
-
-
-# --- another number of groups -------------------------------------------------------------------------------------------
 
 
 def groups(job: Kept) -> list[str]:

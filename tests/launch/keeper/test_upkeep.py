@@ -105,37 +105,26 @@ def test_names() -> None:
     assert running("lighthouse", 1).name == "lighthouse 1"
 
 
-# --- the job ------------------------------------------------------------------------------------------------------------
-
-
 def ended(kind: str, code: int, number: int = 0) -> Replica:
     replica = running(kind, number)
     replica.ended(code, 1.0)
     return replica
 
 
-def test_the_lighthouse_decides() -> None:
+def test_all_lighthouses_decide() -> None:
     trainers = [running("trainer"), ended("trainer", 1, 1)]
     assert outcome([running("lighthouse"), *trainers], {}) is None
-    assert outcome([ended("lighthouse", 0), *trainers], {}) == Outcome("SUCCEEDED", "")
-    failed = [ended("lighthouse", 1), *trainers]
-    assert outcome(failed, {"lighthouse 0": "The job failed."}) == Outcome(
-        "FAILED", "lighthouse 0 ended with code 1: The job failed."
-    )
-
-
-def test_all_lighthouses_must_have_ended() -> None:
     assert outcome([ended("lighthouse", 0), running("lighthouse", 1)], {}) is None
-    both = outcome([ended("lighthouse", 0), ended("lighthouse", 1, 1)], {})
-    assert both == Outcome("FAILED", "lighthouse 1 ended with code 1")
+    assert outcome([ended("lighthouse", 0), *trainers], {}) == Outcome("SUCCEEDED", "")
+    both = outcome([ended("lighthouse", 0), ended("lighthouse", 1, 1), *trainers], {"lighthouse 1": "The job failed."})
+    assert both == Outcome("FAILED", "lighthouse 1 ended with code 1: The job failed.")
 
 
 def test_without_one_the_groups_do() -> None:
-    beside = running("sidecar")
-    assert outcome([ended("trainer", 0), running("trainer", 1), beside], {}) is None
-    assert outcome([ended("trainer", 0), ended("trainer", 0, 1), beside], {}) == Outcome("SUCCEEDED", "")
-    both = outcome([ended("trainer", 0), ended("trainer", 1, 1), beside], {})
-    assert both == Outcome("FAILED", "group 1 ended with code 1")
+    first, beside = ended("trainer", 0), running("sidecar")
+    assert outcome([first, running("trainer", 1), beside], {}) is None
+    assert outcome([first, ended("trainer", 0, 1), beside], {}) == Outcome("SUCCEEDED", "")
+    assert outcome([first, ended("trainer", 1, 1), beside], {}) == Outcome("FAILED", "group 1 ended with code 1")
 
 
 def test_groups_that_were_told_to_go_dont_count() -> None:

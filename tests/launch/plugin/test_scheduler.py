@@ -28,9 +28,8 @@ def scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Local
     monkeypatch.chdir(tmp_path)
     handlers = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
     made = create_scheduler("here", torchx_unknown="1")
-    assert [
-        signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)
-    ] == handlers  # only whoever starts a job needs others
+    now = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
+    assert now == handlers  # only whoever starts a job needs others
     yield made
     made.close()
     for number, handler in zip((signal.SIGINT, signal.SIGTERM), handlers, strict=True):
@@ -56,7 +55,6 @@ def submit(scheduler: LocalFtScheduler, what: AppDef, **options: Any) -> str:
 
 def state(scheduler: LocalFtScheduler, app_id: str) -> str:
     found = scheduler.describe(app_id)
-    assert found is not None
     return str(found.state)
 
 
@@ -66,7 +64,6 @@ def test_a_job_from_its_start_to_its_end(scheduler: LocalFtScheduler, tmp_path: 
     another = create_scheduler("another")
     assert [(a.app_id, a.state) for a in another.list()] == [(app_id, AppState.SUCCEEDED)]
     found = another.describe(app_id)
-    assert found is not None
     (role,) = found.roles
     assert (role.name, role.num_replicas, role.args[-2:]) == ("main", 2, ["0", app_id])
     (statuses,) = found.roles_statuses
@@ -96,8 +93,7 @@ def test_what_cant_be_started_is_a_sentence(scheduler: LocalFtScheduler, capfd: 
     missing.roles[0].entrypoint = "no-such-program"
     with pytest.raises(SystemExit):
         submit(scheduler, missing)
-    said = "torchft_x: the job can't be started: main: the program no-such-program is not there, or can't be executed."
-    assert said in capfd.readouterr().err
+    assert "torchft_x: the job can't be started: main: " in capfd.readouterr().err
 
 
 def test_one_that_is_done_before_anybody_looks_has_succeeded(
@@ -130,9 +126,6 @@ def test_nobody_knows_it(scheduler: LocalFtScheduler, tmp_path: Path) -> None:
     assert scheduler.list() == []
 
 
-# --- the plan -------------------------------------------------------------------------------------------------------------
-
-
 def test_the_components_run_directory_is_the_jobs(tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text("")
     ours = ft_app(str(tmp_path / "x.py"), run_dir=str(tmp_path / "mine"))
@@ -154,8 +147,6 @@ def test_how_one_more_group_is_started(scheduler: LocalFtScheduler, tmp_path: Pa
     made = make_plan(ours, info.request, session="here", run_dir="/r", detach=True)
     assert (made.own_lighthouse, made.launcher, [r.kind for r in made.roles]) == (True, None, ["lighthouse", "trainer"])
     role = made.trainer
-    assert role is not None
-    assert role.template is not None
     assert (role.max_restarts, role.nodes, len(role.replicas)) == (4, 1, 3)
     assert role.template.args[3:6] == ("supervise", "--group", "${replica_id}")
     assert role.template.args[-3:] == ("--as", "${replica_id}", info.request.app_id)

@@ -56,12 +56,9 @@ def test_who_stands_still_and_does_nothing_hangs() -> None:
     assert Watch().after(4 * TIMING.hang_idle) == pytest.approx(TIMING.hang_quiet + TIMING.hang_idle, abs=2.0)
 
 
-def test_who_computes_does_not() -> None:
-    assert Watch(cpu=2 * BUSY).after(600.0) is None
-
-
-def test_nor_who_would_if_there_were_a_processor() -> None:
-    assert Watch(ready=(0.01, STARVED + 0.1)).after(600.0) is None
+@pytest.mark.parametrize("does", [{"cpu": 2 * BUSY}, {"ready": (0.01, STARVED + 0.1)}, {"moved": 2 * MOVES}], ids=str)
+def test_who_computes_or_would_if_there_were_a_processor_or_reads_or_writes_does_not(does: dict[str, Any]) -> None:
+    assert Watch(**does).after(600.0) is None
 
 
 def test_many_threads_that_wake_up_on_a_busy_machine_do_not_compute() -> None:
@@ -73,10 +70,6 @@ def test_who_looks_again_and_again_for_something_gets_more_time() -> None:
     assert Watch(turns=20).after(2 * TIMING.hang_idle_at_first) == pytest.approx(
         TIMING.hang_quiet + TIMING.hang_idle_at_first, abs=3.0
     )
-
-
-def test_nor_who_reads_or_writes() -> None:
-    assert Watch(moved=2 * MOVES).after(600.0) is None
 
 
 def test_nor_whose_thread_moves() -> None:

@@ -53,7 +53,6 @@ time.sleep(1000)
 """
     code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {watcher!r}]).wait()"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
     pid = int(process.stdout.readline() or 0)
     assert (folder / "died").exists() == (parent != "None")
     process.kill()

@@ -35,9 +35,7 @@ def test_what_commits_no_steps_is_not_blamed_for_it() -> None:
 
 
 def test_a_usage_error_is_not_tried_again_unless_it_has_worked_before() -> None:
-    usage = AttemptEnd(
-        False, 2, "worker 0 exited with code 2", True, False, 1.0, ("train.py: --data x: no such file.",)
-    )
+    usage = replace(failed(words=("train.py: --data x: no such file.",)), code=2, reason="worker 0 exited with code 2")
     assert Restarts(RestartRules()).ended(usage, 0.0) == GiveUp(
         "worker 0 exited with code 2, a mistake in its arguments or settings: train.py: --data x: no such file."
     )
@@ -63,11 +61,9 @@ def test_the_same_exception_at_the_start_is_tried_twice() -> None:
     restarts = Restarts(RestartRules())
     assert isinstance(restarts.ended(absent, 0.0), Restart)
     assert isinstance(restarts.ended(other, 1.0), Restart)
-    assert restarts.ended(other, 2.0) == GiveUp(
-        "worker 0 exited with code 1 twice before it made a Manager: FileNotFoundError: b"
-    )
-    restarts = Restarts(RestartRules())
-    late = replace(absent, uptime=1.3 * TIMING.life_quick)
+    twice = "worker 0 exited with code 1 twice before it made a Manager: FileNotFoundError: b"
+    assert restarts.ended(other, 2.0) == GiveUp(twice)
+    restarts, late = Restarts(RestartRules()), replace(absent, uptime=1.3 * TIMING.life_quick)
     assert [isinstance(restarts.ended(late, t), Restart) for t in (0.0, 50.0, 100.0)] == [True] * 3
 
 

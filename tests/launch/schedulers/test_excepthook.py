@@ -56,10 +56,8 @@ def test_what_is_not_known_stays_a_traceback() -> None:
 
 def test_signals_and_slurm() -> None:
     ended = explain(KeyboardInterrupt(), NOTHING)
-    assert ended is not None
     assert (ended.code, ended.sentence.split(";")[0]) == (130, "stopped by Ctrl-C")
     refused = explain(subprocess.CalledProcessError(1, ["sbatch", "--parsable"]), Asked("slurm", ()))
-    assert refused is not None
     assert refused.sentence.startswith("Slurm took no job: sbatch ended with 1")
 
 

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,13 +33,8 @@ class Driven:
         if served:
             (folder / "lighthouse").write_text(f"http://127.0.0.1:{self._server.getsockname()[1]}\n")
         self.port = self._server.getsockname()[1]
-        given = {
-            "group": "1",
-            "groups": 2,
-            "warm_after": 1e9,
-            "grace": scaled(1.0),
-            "find_timeout": scaled(5.0),
-        } | options
+        given = {"group": "1", "groups": 2, "warm_after": 1e9, "grace": scaled(1.0), "find_timeout": scaled(5.0)}
+        given |= options
         command = [sys.executable, "-m", "tests.launch.drive", str(folder), json.dumps(given)]
         self.out = folder / "out.txt"
         self.err = folder / "err.txt"
@@ -105,21 +99,9 @@ def test_a_clean_end(drive) -> None:
     assert kinds == ["started", "exited", "done", "closed"]
     assert run.reports("exited")[0]["code"] == 0
     assert run.reports("done")[0] == {"kind": "done", "code": 0, "sentence": ""}
-    assert (run.folder / "logs" / "group-1-attempt-0.log").read_text().splitlines()[0] in (
-        "out",
-        "err ['--flag', '$x']",
-    )
+    log = (run.folder / "logs" / "group-1-attempt-0.log").read_text()
+    assert sorted(log.splitlines()) == ["err ['--flag', '$x']", "out"]
     assert [e["event"] for e in read_events(run.folder)] == ["start", "exit"]
-
-
-def test_the_trainers_environment(drive) -> None:
-    names = ["REPLICA_GROUP_ID", "NUM_REPLICA_GROUPS", "TORCHFT_LIGHTHOUSE", "TORCHFT_X_ATTEMPT", "TORCHFT_X_LIFE"]
-    run = drive(f"import os, json; print(json.dumps([os.environ[n] for n in {names}]))")
-    assert run.wait() == 0
-    group, groups, lighthouse, attempt, life = json.loads(run.out.read_text())
-    assert (group, groups, attempt) == ("1", "2", "0")
-    assert lighthouse == (run.folder / "lighthouse").read_text().strip()
-    assert life == run.reports("started")[0]["life"]
 
 
 def test_what_a_life_leaves_in_its_slots_the_next_one_finds(drive) -> None:
@@ -137,19 +119,6 @@ def test_what_a_life_leaves_in_its_slots_the_next_one_finds(drive) -> None:
     run = drive(text, memory=0.2)
     assert run.wait() == 0
     assert run.out.read_text().splitlines() == ["True b''", "True b'left'"]
-
-
-def test_without_memory_there_are_no_slots(drive, monkeypatch) -> None:
-    monkeypatch.setenv("TORCHFT_X_MEMORY_SLOTS", "of another supervisor")
-    run = drive("import os; print(os.environ.get('TORCHFT_X_MEMORY_SLOTS'))")
-    assert run.wait() == 0
-    assert run.out.read_text() == "None\n"
-
-
-def test_a_share_of_memory_that_is_none_is_refused(drive) -> None:
-    run = drive("", memory=1.5)
-    assert run.wait() != 0
-    assert "memory is 1.5; it is a part of the host's memory, from 0 to 1." in run.err.read_text()
 
 
 def test_its_lives_go_on_from_the_number_that_the_lighthouse_tells(drive, monkeypatch) -> None:
@@ -195,16 +164,6 @@ def test_a_mistake_of_the_script_stays_one(drive, monkeypatch) -> None:
     assert run.reports("exited")[0]["attempt"] == 7
 
 
-def test_stopped_while_it_waits_for_the_number(drive, monkeypatch) -> None:
-    monkeypatch.setenv("TELL_NUMBER", "")
-    run = drive(SLEEPER, number_timeout=1000.0)
-    wait_for(lambda: (run.folder / "stop").exists(), what="the start")
-    with open(run.folder / "stop", "w") as pipe:
-        pipe.write("1 not you")
-    assert run.wait() == 1
-    assert run.reports("started") == []
-
-
 def test_a_killed_worker_is_restarted_at_once_and_the_cause_is_named(drive) -> None:
     run = drive(SLEEPER)
     first = run.worker()
@@ -221,35 +180,15 @@ def test_a_killed_worker_is_restarted_at_once_and_the_cause_is_named(drive) -> N
     assert line.endswith("s; restart 1 of 10 in 0 s")
 
 
-@pytest.mark.parametrize(
-    "error", ["NameError: name 'undefined_name' is not defined", "ModuleNotFoundError: No module named 'x_y'"]
-)
-def test_what_comes_again_at_every_start_is_not_tried_again(drive, error: str) -> None:
-    run = drive("import x_y" if "x_y" in error else "print(undefined_name)")
+def test_what_comes_again_at_every_start_is_not_tried_again(drive) -> None:
+    error = "NameError: name 'undefined_name' is not defined"
+    run = drive("print(undefined_name)")
     assert run.wait() == 1
     assert len(run.reports("started")) == 1
     (done,) = run.reports("done")
     assert done["sentence"].endswith(f"before it made a Manager: {error}")
     assert run.err.read_text().count(error) == 2  # the end of its traceback, and why the group stops
     assert not (run.folder / "dumps").exists()
-
-
-def test_a_script_that_fails_without_a_word_stops_after_a_few_quick_exits(drive) -> None:
-    run = drive("import sys; sys.exit('NameError: name undefined_name is not defined')")
-    assert run.wait() == 1
-    assert len(run.reports("started")) == 3
-    (done,) = run.reports("done")
-    assert done["code"] == 1
-    assert "3 quick exits in a row" in done["sentence"]
-    assert "NameError: name undefined_name is not defined" in done["sentence"]
-    assert done["sentence"] in run.err.read_text()
-
-
-def test_no_restarts_left(drive) -> None:
-    run = drive(SLEEPER, rules={"max_restarts": 0})
-    os.kill(run.worker(), signal.SIGKILL)
-    assert run.wait() == 1
-    assert run.reports("done")[0]["sentence"] == "worker 0 killed by SIGKILL (max_restarts is 0)"
 
 
 def test_where_a_scheduler_starts_again_what_fails_a_group_that_is_over_exits_as_told(drive, monkeypatch) -> None:
@@ -353,7 +292,6 @@ def test_it_says_which_life_runs_and_the_next_supervisor_that_it_died_with_this_
     first.worker()
     started = first.reports("started")[0]
     lives = lives_file.read(told)
-    assert lives is not None
     assert lives.runs == f"{started['attempt']}:{started['life']}"
     first.process.kill()
     first.process.wait()
@@ -366,7 +304,6 @@ def test_it_says_which_life_runs_and_the_next_supervisor_that_it_died_with_this_
     ]  # fmt: skip
     assert second.reports("exited")[0]["code"] == -signal.SIGKILL
     lives = lives_file.read(told)
-    assert lives is not None
     (again,) = second.reports("started")
     assert again["attempt"] == started["attempt"] + 1
     assert lives.runs == str(again["attempt"])  # it has ended, and the lighthouse was told
@@ -379,32 +316,12 @@ def test_what_the_worker_left_running_ends_with_its_life(drive) -> None:
     assert not process_tree.is_alive(int(run.out.read_text()))
 
 
-def test_an_unfinished_line_and_the_supervisors_own_stay_apart(drive) -> None:
-    run = drive(
-        "import sys, time; sys.stderr.write('half'); sys.stderr.flush(); sys.exit(3)", rules={"max_restarts": 0}
-    )
-    assert run.wait() == 1
-    lines = run.err.read_text().splitlines()
-    assert lines[0] == "half"
-    assert "exited with code 3" in lines[1]
-
-
 def test_without_a_lighthouse_it_gives_up_in_time(drive) -> None:
     run = drive(SLEEPER, served=False, find_timeout=0.2)
     assert run.wait() == 2
     (line,) = run.err.read_text().splitlines()
     assert line.startswith("Gave up after ")
     assert f"(no address in {run.folder / 'lighthouse'} yet)" in line
-
-
-def test_an_old_address_file_is_read_again(drive) -> None:
-    run = drive("print('trained')", served=False)
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        (run.folder / "lighthouse").write_text(f"http://127.0.0.1:{gone.getsockname()[1]}")
-    address = f"http://127.0.0.1:{run.port}"
-    (run.folder / "lighthouse").write_text(address)
-    assert run.wait() == 0
-    assert "trained" in run.out.read_text()
 
 
 def test_stopped_while_it_waits_for_the_lighthouse(drive) -> None:
@@ -459,39 +376,3 @@ def test_the_store_starts_with_the_first_caller(drive) -> None:
     assert process_tree.descendants(run.process.pid) == below
     (run.folder / "call").touch()
     wait_for(lambda: len(process_tree.descendants(run.process.pid)) == 2, what="the process with the store")
-
-
-@pytest.mark.slow
-def test_two_workers_one_killed(drive) -> None:
-    script = """if True:
-        import os, time
-        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "TORCHELASTIC_USE_AGENT_STORE")
-        print("rank", [os.environ[n] for n in names], "pid", os.getpid(), flush=True)
-        time.sleep(1000 if os.environ["TORCHFT_X_ATTEMPT"] == "0" else 0)
-    """
-    run = drive(script, workers=2)
-    lines = wait_for(lambda: (t := run.out.read_text().splitlines()) and len(t) == 2 and t, 60, "both workers")
-    assert sorted(line[:9] for line in lines) == ["[rank 0] ", "[rank 1] "]
-    assert all("'2'" in line and "'127.0.0.1'" not in line[:9] for line in lines)
-    pids = [int(line.split()[-1]) for line in lines]
-    began = time.monotonic()
-    os.kill(pids[0], signal.SIGKILL)
-    (exited,) = wait_for(lambda: run.reports("exited"), what="the report")
-    print("reported after", time.monotonic() - began)
-    assert "killed by SIGKILL" in exited["reason"]
-    assert not any(process_tree.is_alive(p) for p in pids)
-    assert run.wait(60) == 0
-    assert "Traceback" not in run.err.read_text()
-
-
-@pytest.mark.slow
-def test_kill_9_of_the_supervisor_of_two_workers(drive) -> None:
-    run = drive(SLEEPER, workers=2)
-    pids = wait_for(
-        lambda: (t := run.out.read_text().splitlines()) and len(t) == 2 and [int(x.split()[-1]) for x in t], 60
-    )
-    everybody = process_tree.descendants(run.process.pid)
-    assert set(pids) < set(everybody)
-    run.process.kill()
-    run.process.wait()
-    wait_for(lambda: not any(process_tree.is_alive(p) for p in everybody), what="everybody's end")

@@ -191,23 +191,6 @@ def test_an_earlier_jobs_state_in_the_same_directory_is_not_this_jobs(tmp_path: 
     assert "taken over" not in (tmp_path / "stderr-2").read_text()
 
 
-def test_bad_arguments_are_not_tried_again(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "torchft_x", "lighthouse", "--min_replicas", "0", "--bind", "127.0.0.1:0"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=scaled(30), check=False)
-    assert done.returncode == 2
-    assert [x for x in done.stderr.splitlines() if "min_replicas is 0" in x] == done.stderr.splitlines()
-
-
-def test_a_port_in_use_is_one_sentence() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as s:
-        bind = f"127.0.0.1:{s.getsockname()[1]}"
-        command = [sys.executable, "-m", "torchft_x", "lighthouse", "--min_replicas", "1", "--bind", bind]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=scaled(30), check=False)
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
-    assert "in use" in line
-
-
 def lives(monkeypatch: pytest.MonkeyPatch, *codes: int) -> tuple[int, int]:
     """The keeper's exit code, and how many lives it took, if the server ends with these codes, each at once."""
     left = list(codes)
@@ -237,7 +220,6 @@ def test_what_ends_it(monkeypatch: pytest.MonkeyPatch, codes: tuple[int, ...], e
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::]"])
 def test_the_port_is_held_and_can_be_listened_on(host: str) -> None:
     argv, held = hold_port(["--min_replicas", "1", "--bind", f"{host}:0"])
-    assert held is not None
     with held:
         bind = parse_address(argv[-1])
         assert bind.port > 0
@@ -284,5 +266,4 @@ def test_who_has_lost_the_lease_stands_by_and_that_is_no_fault_of_it(tmp_path: P
         lh.process.send_signal(signal.SIGTERM)
         assert lh.end() == 0
         entry = register.read()
-        assert entry is not None
         assert entry.owner == "", "it gives the lease back"

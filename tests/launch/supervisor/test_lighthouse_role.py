@@ -41,20 +41,6 @@ def test_the_port_the_others_expect_unless_it_is_taken(
     assert capsys.readouterr().err == ""
 
 
-def test_a_local_job_takes_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(env.LIGHTHOUSE_PORT, "30123")
-    assert bind(tmp_path, local=True) == "[::]:0"
-
-
-def test_a_given_token_file_is_the_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(env.TOKEN_FILE, "/mounted/token")
-    assert "--token_file" not in complete([], tmp_path, local=True)  # the server reads the variable
-    assert not (tmp_path / "token").exists()
-
-
-# --- several of one job ------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def several(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(env.LIGHTHOUSES, "2")

@@ -34,38 +34,30 @@ def by_host(port: int, host: str = "127.0.0.1", **more: str) -> dict[str, str]:
     )
 
 
-# --- by the file -----------------------------------------------------------------------------------------------------
+def with_token(run_dir: Path, token: str = "secret") -> None:
+    (run_dir / "token").touch(0o600)
+    (run_dir / "token").write_text(f"{token}\n")
 
 
-def test_by_the_file_with_the_token_beside_it(tmp_path: Path, port: int) -> None:
+def test_by_the_file_with_the_token_beside_it(tmp_path: Path, port: int, dead: int) -> None:
     locator = Locator(tmp_path, None, {})
     assert locator.look() is None
     assert str(tmp_path / "lighthouse") in locator.missing
-    (tmp_path / "token").touch(0o600)
-    (tmp_path / "token").write_text("secret\n")
-    (tmp_path / "lighthouse").write_text(f"http://127.0.0.1:{port}\n")
-    found = locator.look()
-    assert found is not None
-    assert found.address.url == f"http://127.0.0.1:{port}"
-    assert found.token == "secret"
-    assert found.token_file == str(tmp_path / "token")
-    assert "secret" not in repr(found)
-
-
-def test_a_file_that_names_nobody_is_read_again(tmp_path: Path, port: int, dead: int) -> None:
-    (tmp_path / "lighthouse").write_text(f"http://127.0.0.1:{dead}")
-    locator = Locator(tmp_path, None, {})
+    with_token(tmp_path)
+    (tmp_path / "lighthouse").write_text(f"http://127.0.0.1:{dead}")  # of an earlier run
     assert locator.look() is None
     assert "refused" in locator.missing
-    (tmp_path / "lighthouse").write_text(f"http://127.0.0.1:{port}")
-    assert locator.look() is not None
+    (tmp_path / "lighthouse").write_text(f"http://127.0.0.1:{port}\n")
+    found = locator.look()
+    assert found.address.url == f"http://127.0.0.1:{port}"
+    assert (found.token, found.token_file) == ("secret", str(tmp_path / "token"))
+    assert "secret" not in repr(found)
 
 
 def test_of_several_all_must_be_named_and_one_must_answer(tmp_path: Path, port: int, dead: int) -> None:
     folder = tmp_path / "lighthouses"
     folder.mkdir()
-    (tmp_path / "token").touch(0o600)
-    (tmp_path / "token").write_text("secret")
+    with_token(tmp_path)
     (tmp_path / "lighthouse").write_text(f"http://127.0.0.1:{port}")  # of a job with one: not looked at
     locator = Locator(tmp_path, None, {env.LIGHTHOUSES: "2", **by_host(port)})
     (folder / "1").write_text(f"http://127.0.0.1:{port}\n")
@@ -73,17 +65,11 @@ def test_of_several_all_must_be_named_and_one_must_answer(tmp_path: Path, port: 
     assert f"no address in {folder}/0 yet" in locator.missing
     (folder / "0").write_text(f"http://127.0.0.1:{dead}\n")
     found = locator.look()
-    assert found is not None
-    assert found.url == f"http://127.0.0.1:{dead},http://127.0.0.1:{port}"
-    assert found.token == "secret"
-
-
-# --- given -----------------------------------------------------------------------------------------------------------
+    assert (found.url, found.token) == (f"http://127.0.0.1:{dead},http://127.0.0.1:{port}", "secret")
 
 
 def test_a_given_address_and_the_tokens_of_the_environment(tmp_path: Path, port: int) -> None:
-    (tmp_path / "token").touch(0o600)
-    (tmp_path / "token").write_text("of another lighthouse")
+    with_token(tmp_path, "of another lighthouse")
     address = f"http://127.0.0.1:{port}"
     assert Locator(tmp_path, address, {}).look().token is None
     found = Locator(tmp_path, address, {"TORCHFT_X_TOKEN": "t"}).look()
@@ -94,7 +80,6 @@ def test_of_a_list_one_that_answers_is_enough(port: int, dead: int) -> None:
     """The host of one of them may be gone; the group goes on with all."""
     given = f"http://no.such.host.invalid:1,127.0.0.1:{dead},127.0.0.1:{port}"
     found = Locator(None, given, {}).look()
-    assert found is not None
     assert found.url == f"http://no.such.host.invalid:1,http://127.0.0.1:{dead},http://127.0.0.1:{port}"
     locator = Locator(None, f"127.0.0.1:{dead},127.0.0.1:1", {})
     assert locator.look() is None
@@ -117,25 +102,16 @@ def test_a_wrong_address_fails_at_once_and_names_the_variable(address: str) -> N
     assert address.split(",")[-1] in str(caught.value)
 
 
-def test_nothing_to_go_by() -> None:
+@pytest.mark.parametrize("environ", [{}, {env.LIGHTHOUSE_HOST_IN: "HOST"}])  # without a port
+def test_nothing_to_go_by(environ: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match="--run_dir"):
-        Locator(None, None, {})
-    with pytest.raises(ConfigError, match="--run_dir"):
-        Locator(None, None, {env.LIGHTHOUSE_HOST_IN: "HOST"})  # without a port
+        Locator(None, None, environ)
 
 
-# --- by the scheduler's host -----------------------------------------------------------------------------------------
-
-
-def test_by_the_host_the_scheduler_names(tmp_path: Path, port: int) -> None:
-    locator = Locator(tmp_path, None, by_host(port, "127.0.0.1,second.host", TORCHFT_X_TOKEN="t"))
-    found = locator.look()
-    assert found is not None
+def test_by_the_host_the_scheduler_names(port: int) -> None:
+    """No run directory is needed for that."""
+    found = Locator(None, None, by_host(port, "127.0.0.1,second.host", TORCHFT_X_TOKEN="t")).look()
     assert (found.address, found.token) == (Address("127.0.0.1", port), "t")
-
-
-def test_no_run_directory_is_needed_for_that(port: int) -> None:
-    assert Locator(None, None, by_host(port, TORCHFT_X_TOKEN="t")).look() is not None
 
 
 def test_the_token_may_be_in_the_shared_directory(tmp_path: Path, port: int) -> None:
@@ -143,27 +119,17 @@ def test_the_token_may_be_in_the_shared_directory(tmp_path: Path, port: int) -> 
     assert locator.look() is None
     for place in (env.TOKEN, env.TOKEN_FILE, str(tmp_path / "token"), f"127.0.0.1:{port}"):
         assert place in locator.missing
-    (tmp_path / "token").touch(0o600)
-    (tmp_path / "token").write_text("secret")
+    with_token(tmp_path)
     found = locator.look()
-    assert found is not None
     assert (found.token, found.token_file) == ("secret", str(tmp_path / "token"))
 
 
-def test_the_file_comes_first(tmp_path: Path, port: int) -> None:
-    (tmp_path / "token").touch(0o600)
-    (tmp_path / "token").write_text("secret")
+def test_the_file_comes_first_unless_it_is_of_an_earlier_run(tmp_path: Path, port: int, dead: int) -> None:
+    with_token(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as other:
-        (tmp_path / "lighthouse").write_text(f"127.0.0.1:{port}")
-        locator = Locator(tmp_path, None, by_host(other.getsockname()[1]))
-        assert locator.look().address.port == port
-
-
-def test_a_file_of_an_earlier_run_does_not_win(tmp_path: Path, port: int, dead: int) -> None:
-    (tmp_path / "token").touch(0o600)
-    (tmp_path / "token").write_text("secret")
-    (tmp_path / "lighthouse").write_text(f"127.0.0.1:{dead}")
-    assert Locator(tmp_path, None, by_host(port)).look().address.port == port
+        for written, found in ((other.getsockname()[1],) * 2, (dead, port)):
+            (tmp_path / "lighthouse").write_text(f"127.0.0.1:{written}")
+            assert Locator(tmp_path, None, by_host(port)).look().address.port == found
 
 
 def test_what_is_missing_names_all_that_was_tried(tmp_path: Path, dead: int) -> None:
@@ -186,10 +152,8 @@ def test_a_host_that_is_not_known_yet_is_waited_for(host: str) -> None:
 
 
 def test_a_local_job_has_no_port_of_its_own(tmp_path: Path, port: int) -> None:
-    (tmp_path / "token").touch(0o600)
-    (tmp_path / "token").write_text("secret")
-    locator = Locator(tmp_path, None, by_host(port, TORCHX_JOB_ID="local_cwd://torchx/x"))
-    assert locator.look() is None
+    with_token(tmp_path)
+    assert Locator(tmp_path, None, by_host(port, TORCHX_JOB_ID="local_cwd://torchx/x")).look() is None
 
 
 @pytest.mark.parametrize(

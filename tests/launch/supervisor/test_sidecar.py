@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -50,23 +49,20 @@ class Job:
 
     def finish(self, code: int = 0) -> None:
         """The group is done, and so is the job."""
-        assert self.group is not None
         self.group.done(code, "it gave up" if code else "")
 
-    def accompany(
-        self, *command: str, name: str = "eval", launched: bool = False, restarts: int = 10, **env: str
-    ) -> subprocess.Popen[bytes]:
-        words = ["accompany", "--name", name, "--run_dir", str(self.run_dir), "--max_restarts", str(restarts)]
-        return self._start(name, [*words, "--", *command], launched=launched, **env)
+    def accompany(self, *command: str, launched: bool = False) -> subprocess.Popen[bytes]:
+        words = ["accompany", "--name", "eval", "--run_dir", str(self.run_dir), "--max_restarts", "10"]
+        return self._start("eval", [*words, "--", *command], launched=launched)
 
     def said(self, name: str = "eval") -> str:
         """On stdout and stderr."""
         return "".join((self._folder / f"{name}.{which}").read_text() for which in ("out", "err"))
 
-    def program(self, name: str = "eval") -> int:
-        """The pid that the program has told last."""
-        wait_for(lambda: "up " in self.said(name), 20.0, "the program")
-        return int(self.said(name).rpartition("up ")[2].split()[0])
+    def program(self) -> int:
+        """The pid that the program has told."""
+        wait_for(lambda: "up " in self.said(), 20.0, "the program")
+        return int(self.said().rpartition("up ")[2].split()[0])
 
     def close(self) -> None:
         if self.group is not None:
@@ -80,7 +76,7 @@ class Job:
         path = self.run_dir / "lighthouse"
         return path.read_text().strip() if path.exists() else ""
 
-    def _start(self, name: str, words: list[str], *, launched: bool = False, **env: str) -> subprocess.Popen[bytes]:
+    def _start(self, name: str, words: list[str], *, launched: bool = False) -> subprocess.Popen[bytes]:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("TORCHFT", "TORCHX")) or k == TIME_SCALE}
         before = [sys.executable, "-c", LAUNCHER] if launched else []
         with open(self._folder / f"{name}.out", "wb") as out, open(self._folder / f"{name}.err", "wb") as err:
@@ -89,7 +85,7 @@ class Job:
                 stdout=out,
                 stderr=err,
                 cwd=ROOT,
-                env=inherited | {"TORCHFT_X_ADVERTISE_HOST": "127.0.0.1"} | env,
+                env=inherited | {"TORCHFT_X_ADVERTISE_HOST": "127.0.0.1"},
             )
         self._made.append(process)
         return process
@@ -143,18 +139,6 @@ def test_any_program_with_its_arguments_as_they_are(job: Job) -> None:
     assert [(e["event"], e["sidecar"]) for e in events] == [("start", "eval"), ("exit", "eval")]
 
 
-def test_it_is_started_again(job: Job) -> None:
-    sidecar = job.accompany(sys.executable, "-c", SLEEPER)
-    first = job.program()
-    os.kill(first, signal.SIGKILL)
-    second = wait_for(lambda: (p := job.program()) != first and p, 20.0, "the second life")
-    assert "sidecar eval died: the program killed by SIGKILL" in job.said()
-    assert "restart 1 of 10 in 0 s" in job.said()
-    job.finish()
-    assert ends(sidecar) == 0
-    assert gone(second)()
-
-
 def test_when_it_gives_up_the_job_goes_on_and_says_so(job: Job) -> None:
     sidecar = job.accompany(sys.executable, "-c", "raise ValueError('no such data')")
     assert ends(sidecar) == 1
@@ -166,33 +150,9 @@ def test_when_it_gives_up_the_job_goes_on_and_says_so(job: Job) -> None:
     assert ends(job.lighthouse) == 0
 
 
-def test_a_scheduler_that_restarts_what_failed_gets_the_code_it_wants(job: Job) -> None:
-    sidecar = job.accompany("false", restarts=0, TORCHFT_X_GIVE_UP_CODE="0")
-    assert ends(sidecar) == 0
-    assert "(max_restarts is 0)" in job.said()
-
-
 def test_a_program_that_is_not_there_is_one_sentence(job: Job) -> None:
     assert ends(job.accompany("no-such-program")) == 2
     assert "The program no-such-program" in job.said()
-
-
-def test_a_program_that_does_not_listen_is_killed_with_its_children(job: Job) -> None:
-    script = """if True:
-        import os, signal, subprocess, sys, time
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
-        print("child", child.pid, "up", os.getpid(), flush=True)
-        time.sleep(1000)
-    """
-    sidecar = job.accompany(sys.executable, "-c", script)
-    program = job.program()
-    child = int(job.said().split("child ")[1].split()[0])
-    sidecar.send_signal(signal.SIGTERM)
-    wait_for(lambda: "stops: stopped by SIGTERM" in job.said(), 20.0, "the first signal to be taken")
-    sidecar.send_signal(signal.SIGTERM)  # the second ends the grace
-    wait_for(gone(program, child), 20.0, "the end of both")
-    assert ends(sidecar) == 143
 
 
 def test_when_the_launcher_is_gone_nothing_is_left(job: Job) -> None:

@@ -392,13 +392,3 @@ def test_a_parent_with_threads_is_not_forked(drive: Starter, monkeypatch: pytest
     assert [e.get("reason") for e in events(run, "start")][1] == sentence
     assert f"group 1 is started cold: {sentence}" in run.err.read_text()
     end(run)
-
-
-def test_warmth_is_off_by_a_variable(drive: Starter, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    monkeypatch.setenv("TORCHFT_X_WARM", "0")
-    run = warm(drive, WITNESS)
-    kill(run, 0)
-    found(run, 1)
-    assert not _forkers(run)
-    assert "group 1 is started cold: TORCHFT_X_WARM is 0" in run.err.read_text()
-    end(run)

@@ -5,18 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.launch.lines import ROOT
-from torchft_x.launch.workers.warm_rules import (
-    difference,
-    imported_by,
-    is_installed,
-    why_first_is_cold,
-    why_never,
-)
+from torchft_x.launch.workers.warm_rules import difference, imported_by, is_installed, why_first_is_cold, why_never
 
 
 @pytest.mark.parametrize(
-    ("given", "why"),
-    [({}, None), ({"TORCHFT_X_WARM": "1"}, None), ({"TORCHFT_X_WARM": "0"}, "TORCHFT_X_WARM is 0")],
+    ("given", "why"), [({}, None), ({"TORCHFT_X_WARM": "1"}, None), ({"TORCHFT_X_WARM": "0"}, "TORCHFT_X_WARM is 0")]
 )
 def test_groups_that_are_never_warm(given: dict[str, str], why: str | None) -> None:
     assert why_never(given) == why

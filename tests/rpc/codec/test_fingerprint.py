@@ -46,27 +46,19 @@ def test_what_we_declare_is_within_the_limits() -> None:
     assert len(data) < grpc_options.MAX_MESSAGE / 16
 
 
-def one(**fields: object) -> pb.Traits:
-    return pb.Traits(traits=[pb.Trait(**{"name": "a", "digest": "1", "words": "w", **fields})])  # type: ignore[arg-type]
+def one(parts: list[str]) -> pb.Traits:
+    return pb.Traits(traits=[pb.Trait(name="a", digest="1", words="w", parts=parts)])
 
 
 @pytest.mark.parametrize(
     ("hostile", "sentence"),
     [
-        (pb.Traits(traits=[pb.Trait(name="a", digest="1", words="w")] * (t.MAX_TRAITS + 1)), "257 traits"),
         (one(parts=["x"] * (t.MAX_ALL_PARTS + 1)), "parts of traits"),
         (one(parts=["x" * t.MAX_TEXT] * 1000), "characters in parts"),
-        (one(parts=["x" * (t.MAX_TEXT + 1)]), "characters in a trait's text"),
-        (one(words="x" * (1 << 20)), "characters in a trait's text"),
-        (one(name=""), "empty"),
-        (one(digest=""), "empty"),
-        (one(words="a\x1b[2J"), "unprintable"),
-        (one(parts=["a\nb"]), "unprintable"),
-        (one(ranks=[0] * (t.MAX_RANKS + 1)), "ranks of a trait"),
-        (one(ranks=[1 << 31]), "as a rank"),
     ],
 )
-def test_hostile_sizes_are_refused(hostile: pb.Traits, sentence: str) -> None:
+def test_hostile_sums_of_sizes_are_refused(hostile: pb.Traits, sentence: str) -> None:
+    """The limit of each field alone is pinned in golden.json."""
     with pytest.raises(RefusedError, match=sentence):
         fingerprint.TRAITS.decode(hostile)
 

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from torchft_x.core.cross_group_vote import CrossVote
 from torchft_x.core.messages import group as gm
-from torchft_x.core.messages import job as r
 from torchft_x.core.messages import lighthouse as lm
 from torchft_x.core.types import Member, Prepared, Quorum, State
 from torchft_x.errors import RefusedError
-from torchft_x.rpc.codec import messages, ranks, supervisors
+from torchft_x.rpc.codec import messages, ranks
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import limits
@@ -123,70 +122,6 @@ def test_the_peer_sees_the_config_id_and_the_time() -> None:
     assert (reply.created.seconds, reply.created.nanos) == (12, 500_000_000)
 
 
-def test_over_leave_and_ping_survive() -> None:
-    revoked = lm.RevokeQuorum((1, 2), 5, ("a:1",), "lost")
-    assert messages.REVOKED.decode(messages.REVOKED.encode(revoked)) == gm.QuorumRevoked(5, ("a:1",), "lost")
-    up = messages.parse(pb.Up, messages.up_bytes(gm.SendLeave(State(3, 4))), "message")
-    assert messages.up_to_event(1, up) == lm.Leave(1, State(3, 4))
-    assert messages.up_to_event(1, pb.Up(ping=pb.Ping())) == lm.Heard(1)
-    assert messages.down_to_event(pb.Down(pong=pb.Ping())) is None
-
-
-def test_supervisor_reports() -> None:
-    def event(up: pb.SupervisorUp) -> object:
-        return supervisors.GROUP_UP.decode(up, group="0")
-
-    assert event(pb.SupervisorUp(started=pb.LifeStarted(attempt=1, life="x"))) == r.LifeStarted("0", 1, "x")
-    exited = pb.LifeExited(attempt=1, life="x", code=-9, reason="killed")
-    assert event(pb.SupervisorUp(exited=exited)) == r.LifeExited("0", 1, "x", -9, "killed")
-    assert supervisors.next_from_proto(pb.NextLife(attempt=7)) == 7
-    with pytest.raises(RefusedError, match="attempt is -1"):
-        supervisors.next_from_proto(pb.NextLife(attempt=-1))
-    done = pb.SupervisorDone(code=3, sentence="gave up")
-    assert event(pb.SupervisorUp(done=done)) == r.SupervisorFinished("0", 3, "gave up")
-
-
-@pytest.mark.parametrize(
-    ("member", "names"),
-    [
-        (pb.Member(replica_id=""), "name"),
-        (pb.Member(replica_id="a\nb"), "unprintable"),
-        (pb.Member(replica_id="a" * 513), "at most 512"),
-        (pb.Member(replica_id="a", address="x" * (limits.MAX_TEXT + 1)), "address"),
-        (pb.Member(replica_id="a", data="x" * (limits.MAX_DATA + 1)), "data"),
-        (pb.Member(replica_id="a", state=pb.State(step=-1)), "step is -1"),
-        (pb.Member(replica_id="a", commit_failures=-1), "commit_failures"),
-        (pb.Member(replica_id="a", world_size=limits.MAX_RANKS + 1), "world size"),
-        (pb.Member(replica_id="a", handles=[""] * (limits.MAX_RANKS + 1)), "handles"),
-        (pb.Member(replica_id="a", carried=[1] * (limits.MAX_CARRIED + 1)), "carrier of 257 quorums"),
-        (pb.Member(replica_id="a", prepared=pb.Prepared(quorum=-1)), "prepared quorum"),
-    ],
-)
-def test_a_member_over_the_limits_is_refused(member: pb.Member, names: str) -> None:
-    with pytest.raises(RefusedError, match=names):
-        messages.MEMBER.decode(member)
-
-
-@pytest.mark.parametrize("seconds", [math.nan, math.inf, -1.0])
-def test_a_time_that_is_none_is_refused(seconds: float) -> None:
-    with pytest.raises(RefusedError, match="number of seconds"):
-        messages.QUORUM.decode(pb.Quorum(id=1, members=[pb.Member(replica_id="a")], lease_s=seconds))
-
-
-@pytest.mark.parametrize("count", [0, limits.MAX_MEMBERS + 1])
-def test_a_quorum_of_nobody_or_of_too_many_is_refused(count: int) -> None:
-    with pytest.raises(RefusedError, match="members"):
-        messages.QUORUM.decode(pb.Quorum(id=1, members=[pb.Member(replica_id="a")] * count))
-
-
-def test_a_quorum_with_too_many_values_in_all_is_refused() -> None:
-    """Each limit alone would let through what takes seconds to read."""
-    one = pb.Member(replica_id="a", carried=range(limits.MAX_CARRIED))
-    count = limits.MAX_TOLD_VALUES // limits.MAX_CARRIED + 1
-    with pytest.raises(RefusedError, match="handles and carried quorums"):
-        messages.QUORUM.decode(pb.Quorum(id=3, members=[one] * count))
-
-
 @given(st.binary(max_size=300))
 def test_garbage_is_refused_or_read_but_never_breaks(data: bytes) -> None:
     for kind, read in [
@@ -201,14 +136,6 @@ def test_garbage_is_refused_or_read_but_never_breaks(data: bytes) -> None:
         ranks.vote_reply_from_bytes(data)
     with contextlib.suppress(RefusedError):
         ranks.quorum_reply_from_bytes(data, None, who="server", now=0.0)
-
-
-def test_an_unknown_reason_and_a_second_hello_are_refused() -> None:
-    join = pb.Up(join=pb.Join(member=pb.Member(replica_id="a"), reason="bored"))
-    with pytest.raises(RefusedError, match="bored"):
-        messages.up_to_event(1, join)
-    with pytest.raises(RefusedError, match="one hello"):
-        messages.up_to_event(1, pb.Up(hello=pb.Hello()))
 
 
 def test_a_heartbeat_is_kept_within_reason() -> None:

@@ -10,7 +10,6 @@ import pytest
 from tests.rpc.support import LOCAL, group, is_marked, known, life, lighthouse
 from tests.util import scaled, wait_for
 from torchft_x.core.job.standalone_sidecars import DONE
-from torchft_x.errors import AddressError
 from torchft_x.rpc.coordination import LighthouseServer
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.supervisor.client import KEPT_EXITS, REFUSED_CODE, SupervisorClient
@@ -91,7 +90,6 @@ def test_an_exit_without_surprise_is_answered_with_no_number() -> None:
         supervisor.close(scaled(10))  # all is answered
         wait_for(lambda: "torchft_x-supervisor-0" not in [t.name for t in threading.enumerate()], what="the last call")
         assert told in ([0], [1])
-        assert told[0] in (0, 1)
 
 
 def test_a_refused_supervisor_is_told_to_stop_on_a_thread_of_its_own() -> None:
@@ -115,11 +113,6 @@ def test_nobody_at_the_address_blocks_nothing() -> None:
     supervisor.close(flush=0.1)
     assert time.monotonic() - begun < scaled(5.0)
     assert "away" in repr(supervisor)
-
-
-def test_a_malformed_address_is_refused() -> None:
-    with pytest.raises(AddressError, match="lighthouse address"):
-        SupervisorClient("nowhere", "a", "host", "boot")
 
 
 def sidecar(address: str, name: str = "eval") -> tuple[SupervisorClient, list[tuple[int, str]]]:

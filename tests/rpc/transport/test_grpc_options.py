@@ -52,10 +52,6 @@ def test_advertised(bind: Address, host: str | None, expected: str) -> None:
     assert grpc_options.advertised(bind, 7, host).url == expected
 
 
-def test_the_boot_id_is_stable() -> None:
-    assert grpc_options.boot_id() == grpc_options.boot_id()
-
-
 def test_a_notifier_keeps_the_order_and_survives_a_callback_that_raises() -> None:
     notifier = Notifier("test")
     seen: list[object] = []

@@ -45,6 +45,16 @@ def keep(ledger: Journal, value: Quorum, granted: int = 4, kin: tuple[MemberEntr
     return legacy
 
 
+def kept(folder: Path, *entries: JournalEntry) -> JournalEntry:
+    """Write these, one after the other, and close the file; the last one."""
+    ledger = opened(folder)
+    ledger.read()
+    for entry in entries or (JournalEntry(made(7), 4, KIN),):
+        ledger.keep(entry, messages.quorum_bytes(entry.quorum))
+    ledger.close()
+    return entry
+
+
 def read(folder: Path, **who: object) -> Found:
     ledger = opened(folder, **who)  # type: ignore[arg-type]
     try:
@@ -88,40 +98,24 @@ def test_until_when_leases_were_sent_and_the_newest_step_are_kept_with_the_grant
 
 
 def test_who_is_in_the_job_and_who_has_left_it_is_kept(tmp_path: Path) -> None:
-    ledger = opened(tmp_path)
     value, left = made(8), (Departure("a:1", Life(1, 2.0, "token"), State(9, 8), "http://a:1", ended=True),)
-    keep(ledger, value)
-    ledger.keep(
-        last := JournalEntry(value, 4, KIN, leased=100.5, left=left, job=("a", "b")), messages.quorum_bytes(value)
-    )
-    ledger.close()
+    last = JournalEntry(value, 4, KIN, leased=100.5, left=left, job=("a", "b"))
+    kept(tmp_path, JournalEntry(value, 4, KIN), last)
     assert read(tmp_path).legacy == last
 
 
 def test_open_quorums_and_who_is_absent_are_kept_without_a_new_quorum(tmp_path: Path) -> None:
-    ledger = opened(tmp_path)
     value = made(8)
-    bytes_ = messages.quorum_bytes(value)
     absent = (Absent("a:1", 33.25, "its process ended with exit code -9"), Absent("b:1"))
     for open_ in ((made(6), made(7)), (made(7),), ()):
         for gone in ((), absent[:1], absent):
-            last = JournalEntry(value, 4, KIN, open_, gone, 50.0)
-            ledger.keep(last, bytes_)
-            ledger.close()
+            last = kept(tmp_path, JournalEntry(value, 4, KIN), JournalEntry(value, 4, KIN, open_, gone, 50.0))
             assert read(tmp_path).legacy == last
-            ledger = opened(tmp_path)
-            ledger.read()
-    ledger.close()
 
 
 def test_times_of_another_clock_are_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger = opened(tmp_path)
     value = made(8)
-    ledger.keep(
-        JournalEntry(value, 4, KIN, absent=(Absent("a:1", 7.0, "it has left"),), leased=8.0),
-        messages.quorum_bytes(value),
-    )
-    ledger.close()
+    kept(tmp_path, JournalEntry(value, 4, KIN, absent=(Absent("a:1", 7.0, "it has left"),), leased=8.0))
     monkeypatch.setattr("torchft_x.rpc.lighthouse.failover.journal._clock", lambda: "time:[1]")
     assert read(tmp_path).legacy == JournalEntry(value, 4, KIN, absent=(Absent("a:1", None, "it has left"),))
 
@@ -177,9 +171,7 @@ def _damaged(data: bytes) -> bytes:
 def test_what_is_not_whole_is_not_believed(
     tmp_path: Path, spoil: object, sentence: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ledger = opened(tmp_path)
-    keep(ledger, made(7))
-    ledger.close()
+    kept(tmp_path)
     path = tmp_path / "state"
     path.write_bytes(spoil(path.read_bytes()))  # type: ignore[operator]
     with caplog.at_level(logging.WARNING):
@@ -202,9 +194,7 @@ def test_what_is_not_whole_is_not_believed(
 def test_what_is_of_another_boot_or_job_is_ignored(
     tmp_path: Path, who: dict[str, object], sentence: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ledger = opened(tmp_path)
-    keep(ledger, made(7))
-    ledger.close()
+    kept(tmp_path)
     with caplog.at_level(logging.WARNING):
         assert read(tmp_path, **who) == Found()
     assert sentence in caplog.text
@@ -212,9 +202,7 @@ def test_what_is_of_another_boot_or_job_is_ignored(
 
 
 def test_another_version_of_the_wire_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger = opened(tmp_path)
-    keep(ledger, made(7))
-    ledger.close()
+    kept(tmp_path)
     monkeypatch.setattr(grpc_options, "WIRE", grpc_options.WIRE + 1)
     assert read(tmp_path) == Found()
 
@@ -271,9 +259,7 @@ def test_a_write_that_takes_only_a_part_is_gone_on_with(tmp_path: Path, monkeypa
 
 
 def test_the_token_is_not_in_the_file(tmp_path: Path) -> None:
-    ledger = opened(tmp_path)
-    keep(ledger, made(7))
-    ledger.close()
+    kept(tmp_path)
     assert b"secret" not in (tmp_path / "state").read_bytes()
 
 
@@ -297,13 +283,11 @@ def test_it_survives_a_killed_process_at_any_point(tmp_path: Path) -> None:
         writer = subprocess.Popen(
             [sys.executable, "-c", code, str(folder)], cwd=ROOT, stdout=subprocess.PIPE, text=True
         )
-        assert writer.stdout is not None
         said = [int(writer.stdout.readline()) for _ in range(4 + 3 * round)]
         writer.send_signal(signal.SIGKILL)
         said += [int(x) for x in writer.stdout.read().split()]
         writer.wait()
         found = read(folder).legacy
-        assert found is not None
         assert said[-1] <= found.quorum.id < said[-1] + 51
         assert found.granted_through == found.quorum.id
         assert len(found.quorum.members) == 1 + found.quorum.id % 20

@@ -54,9 +54,6 @@ def opened(folder: Path, epoch: int, *, boot: str = "boot") -> tuple[Journal, bo
     return journal, first, fence
 
 
-# --- the journals of the epochs --------------------------------------------------------------------------------------
-
-
 def test_a_holder_begins_with_what_the_one_before_it_has_written_on_another_host(tmp_path: Path) -> None:
     journal, first, fence = opened(tmp_path, 1)
     assert first
@@ -137,9 +134,6 @@ def test_a_write_that_fails_ends_the_holder(tmp_path: Path, monkeypatch: pytest.
 def test_a_directory_that_is_not_there_is_a_mistake(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"journal\.1 can't be made"):
         opened(tmp_path / "nowhere", 1)
-
-
-# --- serving ---------------------------------------------------------------------------------------------------------
 
 
 class House:
@@ -225,7 +219,6 @@ def test_groups_go_to_the_one_that_serves_and_to_the_next(houses: tuple[House, H
         asks = [Asking(a), Asking(b)]
         quorum = asks[0].result().quorum
         assert [members(x.result()) for x in asks] == [["a:1", "b:1"]] * 2
-        assert first.held is not None
         first.held.lease.end()  # as when it is told to stop
         first.stop()
         second.serve()
@@ -242,10 +235,8 @@ def test_a_holder_from_which_the_lease_was_taken_sends_nothing_more(houses: tupl
     register: LeaseDirectory = open_lease(first.folder / "lease")
     with group("a:1", first.bind.url) as a:
         Asking(a).result()
-        assert first.held is not None
         with first.held.lease._lock:  # it renews nothing meanwhile, as if it was stopped
             entry = register.read()
-            assert entry is not None
             assert register.swap(entry, LeaseEntry(entry.epoch + 1, 0, "c"))
         with pytest.raises(Exception, match=r"No quorum in time|stands by|can't be reached|away"):
             Asking(a, timeout=scaled(1.0)).result()
@@ -254,7 +245,6 @@ def test_a_holder_from_which_the_lease_was_taken_sends_nothing_more(houses: tupl
 
 def test_the_end_of_the_job_ends_the_standbys_with_its_code(houses: tuple[House, House]) -> None:
     first, second = houses
-    assert first.held is not None
     first.held.lease.end(1)
     wait_for(lambda: second.ends == [1], what="the standby to end")
 
@@ -268,8 +258,6 @@ def test_a_lease_that_is_deleted_is_made_again_and_the_next_one_goes_on_with_the
     wait_for(lambda: bool(first.lost), 20, "the first one to notice")
     assert "its entry in" in first.lost[0]
     second.serve()
-    assert second.held is not None
-    assert second.held.lease.entry is not None
     assert second.held.lease.entry.epoch == 2
     assert Path(second.held.journal.path).name == "journal.2"
 
@@ -284,7 +272,6 @@ def test_torchfts_clients_know_one_address_and_train_while_that_one_serves(house
     first, second = houses
     quorum = LighthouseClient(first.bind.url, scaled(5.0)).quorum("peer", scaled(10.0), step=3)
     assert [m.replica_id for m in quorum.participants] == ["peer"]
-    assert first.held is not None
     first.held.lease.end()
     first.stop()
     second.serve()
@@ -306,7 +293,6 @@ def test_nodes_of_one_group_begin_their_next_life_together_at_the_one_that_took_
         one.ready()
         attempt, life, _ = zero.next("begun")
         assert one.next("begun")[:2] == (attempt, life)
-        assert first.held is not None
         first.held.lease.end()
         first.stop()
         second.serve()
