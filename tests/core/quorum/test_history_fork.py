@@ -131,12 +131,10 @@ def test_nobody_is_waited_for_where_a_member_carries_on() -> None:
 
 def alone_with_the_state(**config: object) -> Scene:
     """a holds the newest state alone and is stopped; b has come new."""
-    s = Scene(**{"give_up_after": 300.0, **config})
-    s.start("a:1")
+    s = Scene.started("a:1", **{"give_up_after": 300.0, **config})
     s.announce("a", "b")
     s.feed(LifeHalted(0, "token-a:1", "worker 0", 1.0))
-    s.hello("b:1")
-    s.join("b:1", reason=JoinReason.NEW)
+    s.arrive("b:1", reason=JoinReason.NEW)
     return s
 
 

@@ -58,11 +58,9 @@ def test_nothing_yet() -> None:
 def test_a_job_that_trains_and_a_newcomer_that_heals() -> None:
     shown = Shown()
     s = shown.scene
-    s.hello("0:x")
-    shown.take(s.join("0:x"))
+    shown.take(s.arrive("0:x"))
     state = s.committed()
-    s.hello("1:x")
-    s.join("1:x")
+    s.arrive("1:x")
     assert shown.does() == {"0": "trains", "1": "waits"}
     waiting = shown.look()["waiting"]
     assert (waiting["members"], bool(waiting["reason"])) == (1, True)
