@@ -129,17 +129,6 @@ class TestStopped:
         assert record_of(s, "1:a").lost
         return s
 
-    def test_its_group_server_speaks_on(self) -> None:
-        s = self.lost_in_its_boundary()
-        s.heard("1:a")
-        assert record_of(s, "1:a").lost
-
-    def test_it_goes_on_and_is_waited_for(self) -> None:
-        s = self.lost_in_its_boundary()
-        s.feed(LifeHalted(101, "t1", ""))
-        assert not record_of(s, "1:a").lost
-        assert "1:a" in s.lighthouse._tenure.asking
-
     def test_it_goes_on_but_its_address_has_refused(self) -> None:
         s = self.lost_in_its_boundary()
         record_of(s, "1:a").proof = "its address refuses connections"
@@ -266,14 +255,6 @@ class TestKept:
         (second,) = of(Keep, s.feed(Tick()))
         assert (second.legacy.quorum, second.legacy.granted_through) == (q, 9)
         assert second.legacy.kin is first.legacy.kin
-
-    def test_a_member_on_a_new_session_is_kept_with_the_next_quorum(self) -> None:
-        s = Scene(keeps=True)
-        s.hello("a:1", boot_id="one")
-        s.join("a:1")
-        s.hello("a:1", boot_id="other")
-        (keep,) = of(Keep, s.join("a:1", s.committed()))
-        assert [k.boot_id for k in keep.legacy.kin] == ["other"]
 
 
 class TestWaits:

@@ -633,7 +633,9 @@ class TestGoesOnAlone:
         assert answer.calls == (3,)
         assert not group.goes_on_alone(2.5)
 
-    @pytest.mark.parametrize("fields", [{"reason": JoinReason.FAILED}, {"torn": True}, {"commit_failures": 1}])
+    @pytest.mark.parametrize(
+        "fields", [{"reason": JoinReason.FAILED}, {"reason": JoinReason.NEW}, {"torn": True}, {"commit_failures": 1}]
+    )
     def test_not_if_it_needs_the_lighthouse(self, fields: dict[str, Any]) -> None:
         group = self.group()
         group.handle(Ask(3, 0, State(5, 7), **fields), 1.0)

@@ -139,13 +139,6 @@ def test_a_stream_away_for_longer_than_the_grace_makes_the_life_over_but_proves_
     assert isinstance(exited, LifeExited)
 
 
-def test_the_grace_counts_from_the_end_of_the_stream(scene: Scene) -> None:
-    scene.now = 10.0
-    scene.see(NodeGone(2))
-    assert scene.tick(12.9) == []
-    assert len(scene.tick(13.0)) == 1
-
-
 def test_a_node_that_has_ended_its_part_may_be_away(scene: Scene) -> None:
     scene.ended(1, 0)
     scene.see(NodeGone(2))
@@ -253,13 +246,6 @@ def test_a_group_that_was_stopped_begins_no_life_whoever_is_ready(scene: Scene) 
 def test_who_is_away_is_not_told_to_stop(scene: Scene) -> None:
     scene.see(NodeGone(2))
     assert scene.see(NodeDone(1, 1, "x")) == []
-
-
-def test_a_node_that_stops_in_the_middle_ends_the_life(scene: Scene) -> None:
-    effects = scene.see(NodeDone(2, 143, "stopped by SIGTERM"))
-    why = "node 1 stopped: stopped by SIGTERM"
-    assert effects == [SendLifeOver(1, "L0", -9, why), SendStop(1, 143, why)]
-    assert scene.ended(0, -15)[-1] == LifeExited("g", 0, "L0", -9, why)
 
 
 @pytest.mark.parametrize("code", [0, 143])

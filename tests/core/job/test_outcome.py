@@ -317,12 +317,6 @@ def test_after_the_verdict_nobody_is_told_anything_else() -> None:
     assert roster.handle(LifeExited("2", 0, "L2", 1, "told to stop"), 12.0) == []
 
 
-def test_who_has_come_once_has_the_grace_of_those_who_go() -> None:
-    roster = training(2, arrive_timeout=30.0, gone_grace=3.0)
-    assert roster.handle(SupervisorGone("1"), 100.0) == []
-    assert roster.handle(Tick(), 102.0) == []
-
-
 def test_a_group_that_comes_back_after_the_verdict_hears_its_own_end() -> None:
     roster = training(2)
     roster.handle(SupervisorFinished("0", 0, ""), 10.0)
@@ -490,14 +484,6 @@ def test_one_to_which_nobody_ever_comes_knows_that_the_job_has_failed() -> None:
     assert roster.handle(Tick(), 100.0) == []
     assert roster.handle(Tick(), 129.9) == []
     assert roster.handle(Tick(), 130.0)[-1].code == 1
-
-
-def test_the_status_names_hosts_and_lives_that_there_are() -> None:
-    roster = JobOutcome(JobConfig(groups=("0",)))
-    roster.handle(SupervisorHere("0", "host0", node=0, nodes=2), 0.0)
-    roster.handle(LifeStarted("0", 3, "L3"), 0.0)
-    assert roster.status()["0"]["host"] == "host0"
-    assert roster.status()["0"]["attempt"] == 3
 
 
 # --- somebody keeps the supervisors running -----------------------------------------------------------------------------

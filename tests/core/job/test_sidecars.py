@@ -59,15 +59,6 @@ def test_a_reconnect_is_no_silent_end() -> None:
     assert machine.status()["eval"] == {"state": "running", "host": "h2", "trouble": ""}
 
 
-def test_names_that_went_are_forgotten_in_the_end() -> None:
-    machine = present("here")
-    for k in range(2 * REMEMBERED):
-        machine.handle(SidecarHere(f"c{k}", "h"), 1.0)
-        machine.handle(SidecarGone(f"c{k}"), 1.0)
-    assert len(machine.status()) <= REMEMBERED + 1
-    assert machine.present == {"here"}
-
-
 def test_the_one_that_went_first_is_forgotten_and_nobody_before_there_are_too_many() -> None:
     machine = present("here")
     for k in range(REMEMBERED - 1):

@@ -471,15 +471,6 @@ class TestGroup:
             effects += s.feed(SessionDown("the lighthouse is gone")) if when == "after" else []
             assert of(AnswerQuorum, effects) == []
 
-    @pytest.mark.parametrize(
-        "fields", [{"reason": JoinReason.FAILED}, {"reason": JoinReason.NEW}, {"torn": True}, {"commit_failures": 1}]
-    )
-    def test_without_a_session_trouble_waits_for_the_next(self, fields: dict[str, Any]) -> None:
-        s = Stage().granted(11)
-        s.commit(1)
-        assert of(SendJoin, s.ask(step=2, **fields))
-        assert s.feed(SessionDown("the lighthouse is gone")) == []
-
     def test_a_grant_while_only_some_ranks_have_asked_answers_nobody(self) -> None:
         s = Stage(2).granted(11)
         sent: list[GroupEffect] = []
@@ -585,13 +576,6 @@ class TestGroup:
             s.now = s.group.lease_until + 0.1
         assert s.group.hello(s.now).granted_through == 2
 
-    def test_running_on_is_no_reason_to_reduce_again(self) -> None:
-        s = Stage().granted(2)
-        s.commit(1)
-        assert of(SendJoin, s.ask(step=2, keeps=True))
-        (answer,) = of(AnswerQuorum, s.feed(SessionDown("the lighthouse is gone")))
-        assert (answer.base, answer.again) == (State(2, 7), False)
-
     def test_how_long_a_step_takes_is_remembered(self) -> None:
         s = Stage().granted(11)
         s.commit(1)
@@ -657,16 +641,6 @@ class TestGroup:
         (again,) = of(AnswerQuorum, s.ask(1, 1))
         assert again.base == State(1, 7)
 
-    def test_a_join_that_is_sent_again_says_that_the_quorum_is_over(self) -> None:
-        """A lighthouse that has just started does not know, and would answer by a grant."""
-        s = Stage()
-        s.commit(0)
-        s.ask(step=1)
-        s.feed(QuorumRevoked(7, (), "why"))
-        s.feed(SessionDown("cut"))
-        (join,) = of(SendJoin, s.feed(SessionUp()))
-        assert join.reason is JoinReason.REJOINED
-
     def test_a_grant_in_a_quorum_that_is_over_is_answered_by_another_join(self) -> None:
         s = Stage()
         s.commit(0)
@@ -674,12 +648,3 @@ class TestGroup:
         s.feed(QuorumRevoked(7, (), "why"))
         (again,) = of(SendJoin, s.grant(11, join.number))
         assert again.reason is JoinReason.REJOINED
-
-    def test_a_grant_that_nobody_waits_for_any_more(self) -> None:
-        s = Stage()
-        s.commit(0)
-        (join,) = of(SendJoin, s.ask(step=1))
-        s.feed(CallGone(s.calls))
-        assert s.grant(11, join.number) == []
-        (answer,) = of(AnswerQuorum, s.ask(step=1))
-        assert answer.base == State(1, 7)

@@ -157,9 +157,6 @@ def test_it_knows_at_once_that_it_must_wait(said: list[tuple[str, int, bool]], l
             assert isinstance(decision, Wait)
 
 
-ALIKE = (None, *(quorum(*map(member, names), id=10 + n, lease=20.0) for n, names in enumerate(("ab", "bc", "abc"))))
-
-
 def test_the_longest_lease_counts() -> None:
     takeover = RestartRecovery(LighthouseConfig(lease=20.0, restarted=True), 100.0)
     takeover.hear(Hello(1, "a", quorum=quorum(member("a"), member("b"), lease=50.0), lease_left=1.0))
@@ -171,15 +168,6 @@ def test_where_nobody_has_reported_it_waits_for_the_end_of_the_old_lease_whateve
     decision = start(fresh(0.5, restarted=True, new_job=False))
     assert decision.lease
     assert start(fresh(121.0, restarted=True, new_job=False, hello_grace=500.0)) == Start()
-
-
-def test_what_a_member_of_the_newest_has_received_last_must_have_been_left_by_its_own_members() -> None:
-    takeover = RestartRecovery(LighthouseConfig(lease=20.0, restarted=True), 100.0)
-    takeover.hear(Hello(1, "c", quorum=ALIKE[2], lease_left=1.0))
-    takeover.hear(Hello(2, "b", quorum=ALIKE[1], lease_left=1.0))
-    assert isinstance(takeover.decide(100.0), Wait)  # a may have followed the older one with others
-    takeover.hear(Hello(3, "a", quorum=ALIKE[1], lease_left=1.0))
-    assert takeover.decide(100.0) == Adopt(ALIKE[2], (ALIKE[1],))
 
 
 def test_when_all_leases_are_over_older_quorums_bind_nobody() -> None:
