@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -59,22 +60,16 @@ class TestFirstQuorum:
             "nothing."
         )
 
-    def test_at_the_same_instant_it_is_the_lowest_group(self) -> None:
+    @pytest.mark.parametrize(
+        ("other", "lowest"), [("10:x", "9:x"), ("alpha:x", "7:x")]
+    )  # a name without a number is last
+    def test_at_the_same_instant_it_is_the_lowest_group(self, other: str, lowest: str) -> None:
         s = Scene(min_replicas=3)
-        for name in ("10:x", "9:x"):
+        for name in (other, lowest):
             s.hello(name)
-        s.join("10:x", traits=B)
-        [(session, _)] = refusals(s.join("9:x", traits=A))
-        assert session == s.sessions["10:x"]
-
-    def test_at_the_same_instant_groups_without_a_number_come_last(self) -> None:
-        s = Scene(min_replicas=3)
-        for name in ("alpha:x", "7:x"):
-            s.hello(name)
-        s.join("alpha:x", traits=B)
-        [(session, sentence)] = refusals(s.join("7:x", traits=A))
-        assert session == s.sessions["alpha:x"]
-        assert sentence.startswith("Group alpha (host alpha-x) can't train with group 7 (host 7-x): ")
+        s.join(other, traits=B)
+        [(session, _)] = refusals(s.join(lowest, traits=A))
+        assert session == s.sessions[other]
 
     def test_one_that_fits_some_is_compared_with_all(self) -> None:
         s = Scene(min_replicas=4)
@@ -229,32 +224,21 @@ def test_kinds_that_fit_each_other_are_no_reason_to_look_again() -> None:
     assert len(likeness._kinds) == 2
 
 
-def test_what_hundreds_say_alike_is_kept_once() -> None:
+@pytest.mark.parametrize(
+    ("names", "address", "said"),
+    [
+        (("group_a:x", ":x"), "http://group_a-x", ":x can't train with group_a (host group_a-x): "),
+        (("0:x", "1:x"), "http://[::1", "Group 1 can't train with group 0: "),  # an address that is none gives no host
+    ],
+)
+def test_a_group_is_called_by_its_name(names: tuple[str, str], address: str, said: str) -> None:
     s = Scene(min_replicas=9)
-    for n in range(3):
-        s.hello(f"{n}:x")
-        s.join(f"{n}:x", traits=Fingerprint((replace(A.items[0]),)))
-    assert len(s.lighthouse._likeness._kinds) == 1
-    assert len({id(r.traits) for r in s.lighthouse._roll}) == 1
-
-
-def test_a_group_is_called_by_its_name() -> None:
-    s = Scene(min_replicas=9)
-    for name in ("group_a:x", ":x"):
+    for name in names:
         s.hello(name)
-    s.join("group_a:x", traits=A)
+    s.join(names[0], traits=A, address=address)
     s.now = 1.0
-    [(_, sentence)] = refusals(s.join(":x", traits=B, address="nowhere"))
-    assert sentence.startswith(":x can't train with group_a (host group_a-x): ")
-
-
-def test_an_address_that_is_none_gives_no_host() -> None:
-    s = Scene(min_replicas=2)
-    for name in ("0:x", "1:x"):
-        s.hello(name)
-    s.join("0:x", traits=A, address="http://[::1")
-    [(_, sentence)] = refusals(s.join("1:x", traits=B, address="nowhere"))
-    assert sentence.startswith("Group 1 can't train with group 0: ")
+    [(_, sentence)] = refusals(s.join(names[1], traits=B, address="nowhere"))
+    assert sentence.startswith(said)
 
 
 # --- any order of events ---------------------------------------------------------------------------------------------

@@ -28,9 +28,6 @@ L = SilenceLimits()
 
 
 class TestLimits:
-    def test_the_defaults_are_those_of_the_issue(self) -> None:
-        assert (L.alone, L.host, L.stopped, L.busy, L.busy_steps) == (5.0, 1.5, 1.5, 10.0, 5.0)
-
     def test_an_explicit_timeout_is_meant_for_every_kind(self) -> None:
         limits = LighthouseConfig(heartbeat_timeout=3.0, limits=SilenceLimits(host=0.5)).silence
         assert (limits.alone, limits.host, limits.stopped, limits.for_busy(100.0)) == (3.0, 3.0, 3.0, 3.0)

@@ -161,11 +161,3 @@ def test_a_proof_ends_the_wait_at_once() -> None:
     s = alone_with_the_state()
     s.wait(150.0, alive=("b:1",))
     assert issued(s.exited("a:1")) == [["b:1"]]
-
-
-def test_whoever_waits_for_those_that_start_is_not_looked_at_at_every_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    s = all_dead()
-    assert back(s, "a") == []
-    monkeypatch.setattr("torchft_x.core.lighthouse.next_quorum.form", None)  # can't be called
-    for _ in range(3):
-        s.heard("a:2")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,34 +35,27 @@ def report(quorum_: Any, valid: bool = True) -> MemberReport:
     return MemberReport(quorum_, valid)
 
 
-def test_R8_a_new_job_starts_at_once() -> None:
-    assert start(fresh()) == Start()
+@pytest.mark.parametrize(
+    ("now", "job", "decision"),
+    [
+        (0.0, {}, Start()),  # a new job starts at once
+        (0.9, {"new_job": False}, 101.0),  # of unknown age it listens for a moment
+        (1.0, {"new_job": False}, Start()),
+        (120.9, {"restarted": True}, 221.0),  # after a restart without reports it waits for the lease
+        (121.0, {"restarted": True}, Start()),
+        (121.0, {"restarted": True, "new_job": False}, Start()),
+    ],
+)
+def test_R8_when_a_lighthouse_without_reports_starts(now: float, job: Any, decision: Start | float) -> None:
+    found = start(fresh(now, **job))
+    assert found == decision or (isinstance(found, Wait) and found.until == decision)
 
 
-def test_R8_of_unknown_age_it_listens_for_a_moment() -> None:
-    decision = start(fresh(0.9, new_job=False))
-    assert decision.until == 101.0
-    assert start(fresh(1.0, new_job=False)) == Start()
-
-
-def test_R8_after_a_restart_without_reports_it_waits_for_the_lease() -> None:
-    decision = start(fresh(120.9, restarted=True))
-    assert decision.until == 221.0
-    assert start(fresh(121.0, restarted=True)) == Start()
-    assert start(fresh(121.0, restarted=True, new_job=False)) == Start()
-
-
-def test_R8a_all_members_report_in_person() -> None:
+def test_R8a_all_members_report_in_person_and_with_a_valid_lease() -> None:
     assert start(fresh(reports={"a": report(OLD), "b": report(OLD)})) == Adopt(OLD)
-
-
-def test_R8a_the_first_caller_is_not_enough() -> None:
+    assert isinstance(start(fresh(reports={"a": report(OLD), "b": report(OLD, valid=False)})), Wait)
     decision = start(fresh(reports={"a": report(OLD)}))
     assert "takes over quorum 10: waiting until b report with a valid lease" in decision.reason
-
-
-def test_R8a_an_ended_lease_vouches_for_nothing() -> None:
-    assert isinstance(start(fresh(reports={"a": report(OLD), "b": report(OLD, valid=False)})), Wait)
 
 
 def test_R8a_a_member_that_knows_a_newer_quorum_changes_the_question() -> None:
