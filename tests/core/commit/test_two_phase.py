@@ -358,8 +358,7 @@ def test_R12_neither_a_new_session_nor_the_end_of_the_lease_lets_it_forget_what_
     if asked == "after":
         sent = s.feed(Ask(s.call(), 0, T))
     (join_again,) = of(SendJoin, sent)
-    assert join_again.member.prepared == held
-    assert join_again.member.carried == (7,)
+    assert (join_again.member.prepared, join_again.member.carried) == (held, (7,))
     assert (join_again.reason is JoinReason.REJOINED) == lapsed
     assert s.arrive(8, member(NAME, T, prepared=held, carried=(7,))).commit == held
 
@@ -399,8 +398,7 @@ def test_R13_a_vote_without_an_outcome_commits_nothing(ranks: int) -> None:
     assert not [a for a in of(AnswerVote, s.cross(0)) if a.commit]
     assert s.group.state == T
     join = s.ask(reason=JoinReason.FAILED)
-    assert join.state == T
-    assert join.prepared.state == State(5, 7)
+    assert (join.state, join.prepared.state) == (T, State(5, 7))
 
 
 @pytest.mark.parametrize("over", [False, True])

@@ -224,13 +224,6 @@ class TestSessions:
         assert of(Note, s.feed(QuorumArrived(quorum(member("h:1")))))
         assert s.group.quorum is None
 
-    def test_the_lease_counts_from_the_sending_of_the_join(self) -> None:
-        s = Stage()
-        s.now = 3.0
-        s.ask()
-        s.now = 50.0
-        assert s.arrive()[0] == AnswerQuorum((1,), s.quorum(), 123.0)
-
     def test_the_lease_counts_from_the_newest_ping_that_was_answered_while_it_waited(self) -> None:
         s = Stage()
         s.feed(PongArrived(-1.0))  # nothing is asked yet
@@ -263,9 +256,7 @@ class TestSessions:
         s.now = 20.0
         hello = s.group.hello(s.now)
         assert (hello.replica_id, hello.life, hello.boot_id) == (NAME, Life(2, 5.0, "t"), "boot")
-        assert hello.quorum == s.quorum()
-        assert hello.lease_left == 100.0
-        assert hello.state == State(1, 7)
+        assert (hello.quorum, hello.lease_left, hello.state) == (s.quorum(), 100.0, State(1, 7))
         s.now = 500.0
         assert s.group.hello(s.now).lease_left == 0.0
 

@@ -11,8 +11,6 @@ from torchft_x.core.messages.job import (
     LifeExited,
     LifeStarted,
     QuorumIssued,
-    SidecarFinished,
-    SidecarGone,
     SidecarHere,
     StopSidecar,
     SupervisorFinished,
@@ -22,6 +20,8 @@ from torchft_x.core.messages.job import (
     Verdict,
 )
 from torchft_x.errors import ConfigError
+
+ALL_WELL = Verdict(0, "All 2 groups finished.")
 
 
 def training(groups: int = 3, **options: object) -> JobOutcome:
@@ -52,7 +52,7 @@ def test_all_finish_well() -> None:
     assert roster.handle(SupervisorFinished("0", 0, ""), 10.0) == []
     assert roster.handle(SupervisorGone("0"), 10.1) == []
     assert roster.handle(Tick(), 100.0) == []  # group 0 has finished: its absence is no loss
-    assert roster.handle(SupervisorFinished("1", 0, ""), 100.0) == [Verdict(0, "All 2 groups finished.")]
+    assert roster.handle(SupervisorFinished("1", 0, ""), 100.0) == [ALL_WELL]
     assert roster.handle(Tick(), 200.0) == []  # one verdict only
 
 
@@ -92,7 +92,7 @@ def test_a_lost_group_may_come_back_before_the_verdict() -> None:
     (note,) = roster.handle(SupervisorHere("1", "host9"), 30.0)
     assert "host9" in note.text
     roster.handle(SupervisorFinished("0", 0, ""), 40.0)
-    assert roster.handle(SupervisorFinished("1", 0, ""), 40.0) == [Verdict(0, "All 2 groups finished.")]
+    assert roster.handle(SupervisorFinished("1", 0, ""), 40.0) == [ALL_WELL]
 
 
 def test_a_group_that_gives_up_ends_the_run_with_1_and_its_own_sentence() -> None:
@@ -139,7 +139,7 @@ def test_a_restarted_group_does_not_train_the_finished_job_again() -> None:
     (stop,) = roster.handle(LifeExited("1", 0, "L1", -9, "killed by SIGKILL"), 11.0)
     assert stop == TellStop("1", 0, FINISHED)
     assert roster.handle(LifeStarted("1", 1, "L1b"), 12.0) == []  # told once
-    assert roster.handle(SupervisorFinished("1", 0, FINISHED), 13.0) == [Verdict(0, "All 2 groups finished.")]
+    assert roster.handle(SupervisorFinished("1", 0, FINISHED), 13.0) == [ALL_WELL]
 
 
 @pytest.mark.parametrize("first", ["0", "1"])
@@ -247,20 +247,9 @@ def test_a_sidecar_ends_with_the_verdict_and_does_not_count() -> None:
     assert roster.handle(SidecarHere("eval", "h"), 2.0) == []
     assert roster.handle(SupervisorFinished("0", 0, ""), 10.0) == []
     effects = roster.handle(SupervisorFinished("1", 0, ""), 10.0)
-    sentence = "All 2 groups finished."
-    assert effects == [StopSidecar("eval", sentence), Verdict(0, sentence)]  # the stop comes before the verdict
+    sentence = ALL_WELL.sentence
+    assert effects == [StopSidecar("eval", sentence), ALL_WELL]  # the stop comes before the verdict
     assert roster.handle(SidecarHere("late", "h"), 11.0) == [StopSidecar("late", sentence)]
-
-
-def test_a_sidecar_that_gives_up_changes_nothing_for_the_job() -> None:
-    roster = training(2, min_replicas=2)
-    roster.handle(SidecarHere("eval", "h"), 2.0)
-    (note,) = roster.handle(SidecarFinished("eval", 1, "crash loop"), 3.0)
-    assert isinstance(note, Note)
-    roster.handle(SidecarGone("eval"), 3.1)
-    assert roster.handle(Tick(), 100.0) == []
-    roster.handle(SupervisorFinished("0", 0, ""), 110.0)
-    assert roster.handle(SupervisorFinished("1", 0, ""), 110.0) == [Verdict(0, "All 2 groups finished.")]
 
 
 def test_the_end_of_a_life_that_is_no_more_the_newest_says_nothing() -> None:
@@ -430,7 +419,7 @@ def test_a_group_has_finished_when_all_its_nodes_have() -> None:
     assert roster.handle(SupervisorFinished("a", 0, "", 1), 10.0) == []
     roster.handle(SupervisorGone("a", 1), 10.0)
     assert roster.handle(Tick(), 20.0) == []  # a node that is done may go
-    assert roster.handle(SupervisorFinished("a", 0, "", 0), 21.0) == [Verdict(0, "All 2 groups finished.")]
+    assert roster.handle(SupervisorFinished("a", 0, "", 0), 21.0) == [ALL_WELL]
 
 
 def test_one_node_that_gives_up_speaks_for_the_group() -> None:
@@ -497,7 +486,7 @@ def test_a_kept_supervisor_is_not_lost_by_its_absence() -> None:
     assert roster.handle(SupervisorFinished("0", 0, ""), 10_001.0) == []
     assert roster.handle(SupervisorHere("1", "host1"), 10_002.0) == []
     assert stops(roster.handle(LifeStarted("1", 1, "again"), 10_002.1)) == [TellStop("1", 0, FINISHED)]
-    assert roster.handle(SupervisorFinished("1", 0, FINISHED), 10_003.0) == [Verdict(0, "All 2 groups finished.")]
+    assert roster.handle(SupervisorFinished("1", 0, FINISHED), 10_003.0) == [ALL_WELL]
 
 
 def test_its_keepers_word_that_it_has_ended_for_good_counts() -> None:
@@ -514,7 +503,7 @@ def test_a_last_report_that_did_not_arrive_is_made_up_for() -> None:
     roster = training(2, kept=True)
     roster.handle(SupervisorFinished("0", 0, ""), 10.0)
     ended = (SupervisorFinished("0", 0, ""), SupervisorFinished("1", 0, ""))
-    assert roster.handle(GroupsChanged(("0", "1"), ended), 11.0) == [Verdict(0, "All 2 groups finished.")]
+    assert roster.handle(GroupsChanged(("0", "1"), ended), 11.0) == [ALL_WELL]
 
 
 def test_what_a_supervisor_has_said_itself_counts_more() -> None:
@@ -558,7 +547,7 @@ def test_a_group_that_is_taken_away_is_forgotten() -> None:
     (stop,) = roster.handle(SupervisorHere("2", "host2"), 12.0)  # it should not have come again
     assert "groups are 0, 1" in stop.sentence
     roster.handle(SupervisorFinished("0", 0, ""), 20.0)
-    assert roster.handle(SupervisorFinished("1", 0, ""), 20.0) == [Verdict(0, "All 2 groups finished.")]
+    assert roster.handle(SupervisorFinished("1", 0, ""), 20.0) == [ALL_WELL]
 
 
 def test_a_group_that_comes_back_begins_anew() -> None:

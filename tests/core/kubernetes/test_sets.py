@@ -39,8 +39,7 @@ def _parts(jobs: list[Json], sets: list[Json], pods: list[Json]) -> list[tuple[s
 
 def test_a_set_has_a_job_for_each_node_and_only_the_set_waits_in_a_queue() -> None:
     made = _set(1, queue="team")
-    assert made["metadata"]["name"] == "a-1-trainer-1"
-    assert made["metadata"]["labels"][names.QUEUE] == "team"
+    assert (made["metadata"]["name"], made["metadata"]["labels"][names.QUEUE]) == ("a-1-trainer-1", "team")
     assert names.REPLICA not in made["metadata"]["labels"]
     templates = [replicated["template"] for replicated in made["spec"]["replicatedJobs"]]
     assert [t["metadata"]["labels"][names.REPLICA] for t in templates] == ["2", "3"]

@@ -29,9 +29,7 @@ class TestFirstQuorum:
     def test_a_new_job_starts_at_once(self) -> None:
         s = Scene(new_job=True)
         (issue,) = of(Issue, s.arrive("a:1", reason=JoinReason.NEW))
-        assert issue.sessions == (1,)
-        assert issue.quorum.members == (member("a:1"),)
-        assert issue.quorum.lease == 120.0
+        assert (issue.sessions, issue.quorum.members, issue.quorum.lease) == ((1,), (member("a:1"),), 120.0)
         assert issue.quorum.granted_through == 1
 
     def test_a_group_whose_supervisor_went_away_is_not(self) -> None:

@@ -223,7 +223,5 @@ def test_the_sets_say_what_the_records_say(changes: list[tuple[str, str]]) -> No
         lost = {r.replica_id for r in records if r.lost}
         here = {r.replica_id for r in records if r.unary or r.session is not None}
         quiet = {r.replica_id for r in records if r.join is None}
-        assert t.asking == asking
-        assert t.missing == set(t.inside) - asking - lost
-        assert t.gone == t.inside & lost
+        assert (t.asking, t.missing, t.gone) == (asking, set(t.inside) - asking - lost, t.inside & lost)
         assert t.silent == (here & quiet) - lost

@@ -181,8 +181,7 @@ def test_what_slurm_gave_up_is_submitted_anew(text: str) -> None:
     watch(runs(1), 0)
     (action,) = watch(text, 1)
     assert isinstance(action, Anew)
-    assert action.part == part(1)
-    assert action.exclude == ()
+    assert (action.part, action.exclude) == (part(1), ())
     assert "31_1" in action.why
 
 
@@ -284,8 +283,7 @@ def test_a_group_on_a_silent_node_is_begun_elsewhere_before_slurm_finds_out() ->
     assert watch(runs(1), 1.8, heard(2.9)) == []
     (action,) = watch(runs(1), 2.4, heard(SILENT))  # the stream has ended by now
     assert isinstance(action, Anew)
-    assert action.exclude == ("n2",)
-    assert action.why == "its supervisor on n2 has been silent for 3.5 s"
+    assert (action.exclude, action.why) == (("n2",), "its supervisor on n2 has been silent for 3.5 s")
 
 
 def test_a_stream_that_comes_back_is_no_loss() -> None:
@@ -376,8 +374,7 @@ def test_the_lighthouse_is_begun_elsewhere_when_it_has_fallen_silent() -> None:
     assert watch(runs(1), 10, None) == []
     (action,) = watch(runs(1), 11, None)
     assert isinstance(action, Anew)
-    assert action.part == LIGHTHOUSE
-    assert action.exclude == ("n9",)
+    assert (action.part, action.exclude) == (LIGHTHOUSE, ("n9",))
 
 
 def test_a_lighthouse_that_was_killed_is_submitted_anew_and_one_that_has_spoken_is_not() -> None:
