@@ -576,6 +576,22 @@ class TestGroup:
             s.now = s.group.lease_until + 0.1
         assert s.group.hello(s.now).granted_through == 2
 
+    def test_running_on_is_no_reason_to_reduce_again(self) -> None:
+        s = Stage().granted(2)
+        s.commit(1)
+        assert of(SendJoin, s.ask(step=2, keeps=True))
+        (answer,) = of(AnswerQuorum, s.feed(SessionDown("the lighthouse is gone")))
+        assert (answer.base, answer.again) == (State(2, 7), False)
+
+    def test_a_grant_that_nobody_waits_for_any_more(self) -> None:
+        s = Stage()
+        s.commit(0)
+        (join,) = of(SendJoin, s.ask(step=1))
+        s.feed(CallGone(s.calls))
+        assert s.grant(11, join.number) == []
+        (answer,) = of(AnswerQuorum, s.ask(step=1))
+        assert answer.base == State(1, 7)
+
     def test_how_long_a_step_takes_is_remembered(self) -> None:
         s = Stage().granted(11)
         s.commit(1)
