@@ -129,6 +129,11 @@ class TestStopped:
         assert record_of(s, "1:a").lost
         return s
 
+    def test_its_group_server_speaks_on(self) -> None:
+        s = self.lost_in_its_boundary()
+        s.heard("1:a")
+        assert record_of(s, "1:a").lost
+
     def test_it_goes_on_but_its_address_has_refused(self) -> None:
         s = self.lost_in_its_boundary()
         record_of(s, "1:a").proof = "its address refuses connections"
