@@ -264,6 +264,7 @@ def test_I6_a_dropped_step_says_that_it_was_not_committed_and_changes_nothing() 
     assert out.reason == "another rank of the group voted no"
     assert (step.state, step.batches_committed) == (State(), 0)
     assert step.ask().reason is JoinReason.FAILED
+    assert "rank 1 said no" in end(running(), False, "rank 1 said no").reason
 
 
 def test_while_it_asks_no_quorum_is_in_hand() -> None:

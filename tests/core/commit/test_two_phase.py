@@ -251,6 +251,13 @@ def test_a_rank_that_is_late_for_a_ballot_that_was_given_up_has_nothing_to_say_b
     assert late == AnswerVote((s.calls,), False, "group rank 1 asked for a new quorum instead of voting.")
 
 
+def test_before_the_first_quorum_there_is_nothing_to_vote_on() -> None:
+    group = Group(GroupConfig(replica_id=NAME, address="", store_address="", commit_vote=True), 0.0)
+    (answer,) = group.handle(Vote(1, 0, 0, 7, True), 0.0)
+    assert not answer.commit
+    assert "holds no quorum" in answer.reason
+
+
 class TestCarried:
     """The quorums a group was a carrier of since it came to its state: proof of what was not committed there (R14)."""
 
