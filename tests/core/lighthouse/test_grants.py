@@ -592,6 +592,21 @@ class TestGroup:
         (answer,) = of(AnswerQuorum, s.ask(step=1))
         assert answer.base == State(1, 7)
 
+    def test_trouble_goes_to_the_lighthouse(self) -> None:
+        for fields in ({"reason": JoinReason.FAILED}, {"torn": True}, {"commit_failures": 1}):
+            s = Stage().granted(11)
+            s.commit(1)
+            assert of(SendJoin, s.ask(step=2, **fields)), fields
+
+    def test_without_runs_on_every_step_asks(self) -> None:
+        group = Group(GroupConfig(replica_id="g:1", address="", store_address="", library=OURS), 0.0)
+        group.handle(SessionUp(), 0.0)
+        group.handle(Ask(1, 0, State()), 0.0)
+        group.handle(QuorumArrived(quorum(member("g:1"), id=7, granted_through=50)), 0.0)
+        group.handle(Vote(2, 0, 0, 7, True), 0.0)
+        (join,) = of(SendJoin, group.handle(Ask(3, 0, State(1, 7)), 0.0))
+        assert join.number == 0
+
     def test_how_long_a_step_takes_is_remembered(self) -> None:
         s = Stage().granted(11)
         s.commit(1)
