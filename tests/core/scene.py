@@ -67,6 +67,13 @@ class Scene:
         self.asked: dict[int, str] = {}  # unary call -> replica id
         self._count = 0
 
+    @classmethod
+    def started(cls, *replica_ids: str, **config: Any) -> Any:
+        """Return a scene whose first quorum consists of these members."""
+        scene = cls(**config)
+        scene.start(*replica_ids)
+        return scene
+
     def feed(self, event: LighthouseEvent) -> list[LighthouseEffect]:
         effects = self.lighthouse.handle(event, self.now)
         by_session = {s: r for r, s in self.sessions.items()}
@@ -109,6 +116,11 @@ class Scene:
     ) -> list[LighthouseEffect]:
         return self.feed(Join(self.sessions[replica_id], member(replica_id, state, **fields), reason, suspects, traits))
 
+    def arrive(self, replica_id: str, *args: Any, **fields: Any) -> list[LighthouseEffect]:
+        """Open a session and join on it. Return the effects of the join."""
+        self.hello(replica_id)
+        return self.join(replica_id, *args, **fields)
+
     def join_all(self, *replica_ids: str, state: State | None = None) -> list[LighthouseEffect]:
         """All ask; returns the effects of the last one."""
         effects: list[LighthouseEffect] = []
@@ -127,7 +139,6 @@ class Scene:
     def committed(self) -> State:
         """The state of whoever commits the present quorum's step."""
         cur = self.lighthouse.current
-        assert cur is not None
         return State(cur.top.step + 1, cur.id)
 
     def heard(self, replica_id: str) -> list[LighthouseEffect]:

@@ -12,9 +12,7 @@ from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.lighthouse import (
     Heartbeat,
     Hello,
-    Join,
     Keep,
-    Leave,
     LifeHalted,
     Probe,
     Progress,
@@ -33,15 +31,13 @@ class TestLeaving:
     """Somebody may wait in a collective for whoever leaves inside a step; at a boundary nobody does."""
 
     def test_inside_a_step_the_others_are_told(self) -> None:
-        s = Scene()
-        s.start("a:1", "b:1")
+        s = Scene.started("a:1", "b:1")
         effects = s.leave("b:1", State())
         assert overs(effects) == [((s.sessions["a:1"],), ("b:1",))]
         assert notes(effects) == ["leave", "member_lost"]
 
     def test_after_the_last_step_it_was_granted_nobody_is(self) -> None:
-        s = Scene()
-        s.start("a:1", "b:1")
+        s = Scene.started("a:1", "b:1")
         effects = s.leave("b:1", s.committed())
         assert (overs(effects), notes(effects)) == ([], ["leave"])
 
@@ -53,8 +49,7 @@ class TestLeaving:
         assert (overs(effects), notes(effects)) == ([], ["leave"])
 
     def test_as_many_steps_of_another_history_are_no_boundary_of_this_one(self) -> None:
-        s = Scene()
-        s.start("a:1", "b:1")
+        s = Scene.started("a:1", "b:1")
         assert overs(s.leave("b:1", State(9, 3)))
 
     def test_nor_is_a_step_before_the_end_of_the_grant(self) -> None:
@@ -68,14 +63,9 @@ class TestLeaving:
         assert not overs(s.leave("b:1", State(5, q.id)))
 
     def test_whoever_never_received_the_quorum_is_in_no_collective(self) -> None:
-        s = Scene()
-        s.start("a:1", "b:1")
+        s = Scene.started("a:1", "b:1")
         assert overs(s.hello("b:1", quorum=None, lease_left=0.0))  # what the others wait for is said here
         assert not overs(s.leave("b:1", State()))
-
-    def test_on_a_session_that_nobody_knows(self) -> None:
-        s = Scene()
-        assert s.feed(Leave(99, State())) == []
 
 
 class TestComingBack:
@@ -113,8 +103,7 @@ class TestComingBack:
         assert "b:1" in s.lighthouse._tenure.silent
 
     def test_a_word_from_it_refutes_the_refused_connect(self) -> None:
-        s = Scene()
-        s.start("a:1", "b:1")
+        s = Scene.started("a:1", "b:1")
         s.lighthouse._alarm.probe(record_of(s, "b:1"), s.now)
         s.refused("b:1")
         assert record_of(s, "b:1").proof
@@ -122,8 +111,7 @@ class TestComingBack:
         assert not record_of(s, "b:1").proof
 
     def test_so_does_a_join(self) -> None:
-        s = Scene()
-        s.start("a:1", "b:1")
+        s = Scene.started("a:1", "b:1")
         s.lighthouse._alarm.probe(record_of(s, "b:1"), s.now)
         s.refused("b:1")
         s.join("b:1", State(), JoinReason.FAILED)
@@ -145,12 +133,6 @@ class TestStopped:
         s = self.lost_in_its_boundary()
         s.heard("1:a")
         assert record_of(s, "1:a").lost
-
-    def test_it_goes_on_and_is_waited_for(self) -> None:
-        s = self.lost_in_its_boundary()
-        s.feed(LifeHalted(101, "t1", ""))
-        assert not record_of(s, "1:a").lost
-        assert "1:a" in s.lighthouse._tenure.asking
 
     def test_it_goes_on_but_its_address_has_refused(self) -> None:
         s = self.lost_in_its_boundary()
@@ -179,8 +161,7 @@ class TestIds:
 
     @pytest.mark.parametrize("told", [{"state": State(3, 1 << 50)}, {"quorum": quorum(member("b:1"), id=1 << 50)}])
     def test_a_hello_tells_of_ids(self, told: dict[str, object]) -> None:
-        s = Scene()
-        s.start("a:1")
+        s = Scene.started("a:1")
         s.hello("b:1", **told)
         assert s.lighthouse._tenure.next_id == (1 << 50) + 1
 
@@ -195,21 +176,14 @@ class TestJoins:
         assert record_of(s, "a:1").heard == 1.5
 
     def test_where_it_is_at_home_is_known_from_its_hello(self) -> None:
-        s = Scene()
-        s.start("a:1", "b:1")
+        s = Scene.started("a:1", "b:1")
         s.join("b:1", s.committed(), address="")
         assert [p.address for p in of(Probe, s.close("b:1"))] == [member("b:1").address]
 
     def test_a_newcomer_that_asks_twice_is_noted_once(self) -> None:
-        s = Scene()
-        s.start("a:1")
-        s.hello("b:1")
-        assert "joined" in notes(s.join("b:1"))
+        s = Scene.started("a:1")
+        assert "joined" in notes(s.arrive("b:1"))
         assert "joined" not in notes(s.join("b:1"))
-
-    def test_on_a_session_that_nobody_knows(self) -> None:
-        s = Scene()
-        assert s.feed(Join(99, member("a:1"))) == s.feed(Progress(99, 1, 1, 1)) == []
 
     def test_how_long_its_steps_take_is_told_inside_a_grant_too(self) -> None:
         s = Scene()
@@ -224,13 +198,6 @@ class TestJoins:
         s.unary("p", 2)
         (p,) = s.lighthouse.status(4.0)["members"]
         assert (p["waited"], p["heard"], p["address"]) == (4.0, 1.0, member("p").address)
-
-    def test_a_peers_client_that_hangs_up_asks_no_more(self) -> None:
-        s = Scene(min_replicas=2)
-        s.unary("p", 1)
-        assert s.lighthouse.status(0.0)["asking"] == ["p"]
-        s.unary_gone(1)
-        assert s.lighthouse.status(0.0)["asking"] == []
 
     def test_a_heartbeat_on_the_unary_service_brings_no_member_of_ours_back(self) -> None:
         s = Scene(limits=SilenceLimits(alone=1.0))
@@ -248,15 +215,13 @@ class TestTicks:
         assert ("starved" in notes(s.feed(Tick()))) is noted
 
     def test_whoever_is_away_is_probed_again_after_a_second(self) -> None:
-        s = Scene()
-        s.start("a:1", "b:1")
+        s = Scene.started("a:1", "b:1")
         assert of(Probe, s.close("b:1"))
         for s.now, again in ((0.9, False), (1.0, True), (1.9, False), (2.0, True)):
             assert bool(of(Probe, s.feed(Tick()))) is again
 
     def test_what_is_waited_for_is_said_after_a_second(self) -> None:
-        s = Scene(tick=0.5, now=16.0)
-        s.start("a:1", "b:1")
+        s = Scene.started("a:1", "b:1", tick=0.5, now=16.0)
         s.now = 20.0
         s.feed(Tick())
         s.join("a:1", s.committed())
@@ -267,25 +232,9 @@ class TestTicks:
             said.append((notes(effects), [w.sessions for w in of(SendWaits, effects)]))
         assert said == [([], []), (["undecided"], [(s.sessions["a:1"],)]), ([], [])]
 
-    def test_whoever_asks_later_is_told_later(self) -> None:
-        s = Scene(tick=0.25)
-        s.start("a:1", "b:1", "c:1")
-        s.join("a:1", s.committed())
-        s.now = 0.5
-        s.join("b:1", s.committed())
-        told = {}
-        for quarter in range(3, 9):
-            s.now = quarter / 4
-            told[s.now] = [w.sessions for w in of(SendWaits, s.feed(Tick()))]
-        assert {at: sessions for at, sessions in told.items() if sessions} == {
-            1.0: [(s.sessions["a:1"],)],
-            1.5: [(s.sessions["b:1"],)],
-        }
-
     def test_that_all_who_asked_are_silent_is_noted_and_told_to_nobody(self) -> None:
         s = Scene(limits=SilenceLimits(alone=1.0), min_replicas=2)
-        s.hello("a:1")
-        s.join("a:1")
+        s.arrive("a:1")
         effects = s.wait(3.0)
         reasons = [n.text for n in of(Note, effects) if n.event == "undecided"]
         assert reasons[-1] == "Nobody who has asked is alive: a:1 (silent for 1 s)."
@@ -312,14 +261,6 @@ class TestKept:
         assert (second.legacy.quorum, second.legacy.granted_through) == (q, 9)
         assert second.legacy.kin is first.legacy.kin
 
-    def test_a_member_on_a_new_session_is_kept_with_the_next_quorum(self) -> None:
-        s = Scene(keeps=True)
-        s.hello("a:1", boot_id="one")
-        s.join("a:1")
-        s.hello("a:1", boot_id="other")
-        (keep,) = of(Keep, s.join("a:1", s.committed()))
-        assert [k.boot_id for k in keep.legacy.kin] == ["other"]
-
 
 class TestWaits:
     """Who is told what it waits for, and when: of those in one boundary each by its own clock."""
@@ -343,14 +284,6 @@ class TestWaits:
         said = self.told(s, 5.9, 6.0, 6.1, 6.2, 6.3, 6.4, 6.5)
         assert {at: sorted(who) for at, who in said.items()} == {6.0: ["a:1"], 6.2: ["b:1"], 6.4: ["c:1"]}
 
-    def test_nor_does_it_matter_when_anybody_looked(self) -> None:
-        s = Scene()
-        s.start("a:1", "b:1", "c:1")
-        for s.now, name in ((5.0, "a:1"), (5.3, "b:1")):
-            s.join(name, s.committed())
-        said = self.told(s, 5.4, 6.0, 6.3)
-        assert {at: sorted(who) for at, who in said.items()} == {6.0: ["a:1"], 6.3: ["b:1"]}
-
     def test_another_reason_comes_when_it_is_due_though_nothing_happens_then(self) -> None:
         s = Scene(limits=SilenceLimits.all(60.0))
         s.start("a:1", "b:1", "c:1")
@@ -363,8 +296,7 @@ class TestWaits:
 
     def test_a_reason_that_changes_with_the_time_alone(self) -> None:
         s = Scene(new_job=False, hello_grace=3.0, min_replicas=2, limits=SilenceLimits.all(60.0))
-        s.hello("a:1")
-        s.join("a:1")
+        s.arrive("a:1")
         said = self.told(s, 1.0, 2.0, 3.0, 4.0, 6.0, 7.0)
         assert [(at, "has just started" in said[at]["a:1"], "min_replicas" in said[at]["a:1"]) for at in said] == [
             (1.0, True, False),
@@ -382,8 +314,7 @@ class TestWaits:
             s.now += 1.5
             noted += [e.text for e in of(Note, s.feed(Tick())) if e.event == "undecided"]
             if n == 0:
-                s.hello("c:1")
-                assert issued(s.join("c:1")) == [["a:1", "c:1"]]
+                assert issued(s.arrive("c:1")) == [["a:1", "c:1"]]
         assert noted == ["New quorum not ready, only have 1 participants (a:1), need min_replicas 2."] * 2
 
 

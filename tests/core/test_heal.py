@@ -105,9 +105,7 @@ def test_ids_failures_and_handles_are_handed_on() -> None:
     )
     p = plan(q, "b", 1)
     assert (p.quorum_id, p.config_id, p.number) == (90, 80, 4)
-    assert p.commit_failures == 3
-    assert p.replica_ids == ("a", "b")
-    assert p.handles == ("a1", "")
+    assert (p.commit_failures, p.replica_ids, p.handles) == (3, ("a", "b"), ("a1", ""))
 
 
 def test_every_usable_source_is_named_the_peers_choice_first() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.core.scene import member, quorum
-from torchft_x.core.types import Life, Member, Quorum, State, group_number, group_of
+from torchft_x.core.types import Life, Member, State, group_number, group_of
 
 
 @pytest.mark.parametrize(
@@ -48,11 +48,3 @@ def test_the_top_is_the_newest_complete_state_and_carriers_hold_it() -> None:
 def test_a_quorum_of_torn_members_stands_at_nothing() -> None:
     q = quorum(member("a", State(4, 3), torn=True))
     assert (q.top, q.carriers) == (State(), ())
-
-
-def test_what_was_worked_out_is_no_part_of_the_value() -> None:
-    a, b = (quorum(member("a", State(4, 3))) for _ in range(2))
-    assert a.settled is a.settled
-    assert a == b
-    assert isinstance(b, Quorum)
-    assert "settled" not in repr(a)

@@ -58,13 +58,11 @@ class TestImpossible:
         assert impossible(lie, NOW).startswith("a:1 can't join: it names ")
 
     def test_the_liar_is_refused_and_the_others_go_on(self) -> None:
-        s = Scene(unix=NOW, join_timeout=0.0)
-        s.start("a:1", "b:1")
+        s = Scene.started("a:1", "b:1", unix=NOW, join_timeout=0.0)
         before = s.lighthouse._tenure.next_id
         (refusal,) = of(Refuse, s.hello("c:1", state=State(0, (1 << 62) - 1)))
         assert "an id from a time that no clock shows" in refusal.sentence
-        s.hello("d:1")
-        (refusal,) = of(Refuse, s.join("d:1", State(0, 1 << 61)))
+        (refusal,) = of(Refuse, s.arrive("d:1", State(0, 1 << 61)))
         assert refusal.session == s.sessions["d:1"]
         (refusal,) = of(Refuse, s.unary("e:1", 1, step=1 << 61))
         assert refusal.call == 1
@@ -132,8 +130,7 @@ class TestLighthouse:
 
     def test_a_peers_client_with_a_billion_steps_is_refused_and_ours_train_on(self) -> None:
         """S2: one call ended the run of everybody else."""
-        s = Scene(join_timeout=0.0)
-        s.start("a:1", "b:1")
+        s = Scene.started("a:1", "b:1", join_timeout=0.0)
         s.unary("p:1", 1, step=10**9)
         effects = s.join_all("a:1", "b:1", state=s.committed())
         (refusal,) = of(Refuse, effects)
@@ -159,10 +156,8 @@ class TestLighthouse:
         assert [i.calls for i in of(Issue, effects)] == [(3,)]
 
     def test_a_newcomer_of_ours_heals(self) -> None:
-        s = Scene(join_timeout=0.0)
-        s.start("a:1", "b:1")
-        s.hello("c:1")
-        s.join("c:1", State(10**9, 3))
+        s = Scene.started("a:1", "b:1", join_timeout=0.0)
+        s.arrive("c:1", State(10**9, 3))
         effects = s.join_all("a:1", "b:1", state=s.committed())
         (issue,) = of(Issue, effects)
         assert [m.replica_id for m in issue.quorum.carriers] == ["a:1", "b:1"]

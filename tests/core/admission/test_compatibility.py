@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -59,22 +60,16 @@ class TestFirstQuorum:
             "nothing."
         )
 
-    def test_at_the_same_instant_it_is_the_lowest_group(self) -> None:
+    @pytest.mark.parametrize(
+        ("other", "lowest"), [("10:x", "9:x"), ("alpha:x", "7:x")]
+    )  # a name without a number is last
+    def test_at_the_same_instant_it_is_the_lowest_group(self, other: str, lowest: str) -> None:
         s = Scene(min_replicas=3)
-        for name in ("10:x", "9:x"):
+        for name in (other, lowest):
             s.hello(name)
-        s.join("10:x", traits=B)
-        [(session, _)] = refusals(s.join("9:x", traits=A))
-        assert session == s.sessions["10:x"]
-
-    def test_at_the_same_instant_groups_without_a_number_come_last(self) -> None:
-        s = Scene(min_replicas=3)
-        for name in ("alpha:x", "7:x"):
-            s.hello(name)
-        s.join("alpha:x", traits=B)
-        [(session, sentence)] = refusals(s.join("7:x", traits=A))
-        assert session == s.sessions["alpha:x"]
-        assert sentence.startswith("Group alpha (host alpha-x) can't train with group 7 (host 7-x): ")
+        s.join(other, traits=B)
+        [(session, _)] = refusals(s.join(lowest, traits=A))
+        assert session == s.sessions[other]
 
     def test_one_that_fits_some_is_compared_with_all(self) -> None:
         s = Scene(min_replicas=4)
@@ -86,23 +81,17 @@ class TestFirstQuorum:
 
     def test_a_difference_is_not_forgotten_when_a_third_fits_both(self) -> None:
         s = Scene(min_replicas=4)
-        s.hello("0:x")
-        s.join("0:x", traits=A)
+        s.arrive("0:x", traits=A)
         s.wait(6.0)
-        s.hello("1:x")
-        s.join("1:x", traits=B)
-        s.hello("2:x")
-        assert refusals(s.join("2:x", traits=Fingerprint((DATA,)))) == []
-        s.hello("0:x")
-        assert [session for session, _ in refusals(s.join("0:x"))] == [s.sessions["1:x"]]
+        s.arrive("1:x", traits=B)
+        assert refusals(s.arrive("2:x", traits=Fingerprint((DATA,)))) == []
+        assert [session for session, _ in refusals(s.arrive("0:x"))] == [s.sessions["1:x"]]
 
     def test_a_member_that_was_silent_meanwhile_is_compared_when_it_speaks_again(self) -> None:
         s = Scene(min_replicas=2)
-        s.hello("0:x")
-        s.join("0:x", traits=A)
+        s.arrive("0:x", traits=A)
         s.wait(6.0)
-        s.hello("1:x")
-        assert refusals(s.join("1:x", traits=B)) == []  # the only one who is known to live
+        assert refusals(s.arrive("1:x", traits=B)) == []  # the only one who is known to live
         effects = s.heard("0:x")
         assert issued(effects) == []
         assert [session for session, _ in refusals(effects)] == [s.sessions["1:x"]]
@@ -112,10 +101,8 @@ class TestFirstQuorum:
 class TestRunningQuorum:
     def test_a_newcomer_is_compared_with_the_members_and_they_never_notice(self) -> None:
         s = Scene()
-        s.hello("0:x")
-        s.join("0:x", traits=A)
-        s.hello("1:x")
-        [(session, sentence)] = refusals(s.join("1:x", reason=JoinReason.NEW, traits=B))
+        s.arrive("0:x", traits=A)
+        [(session, sentence)] = refusals(s.arrive("1:x", reason=JoinReason.NEW, traits=B))
         assert session == s.sessions["1:x"]
         assert "can't train with group 0" in sentence
         assert s.feed(Closed(session)) == []
@@ -132,8 +119,7 @@ class TestRunningQuorum:
 
     def test_the_dead_do_not_hold_up_a_changed_model(self) -> None:
         s = Scene()
-        s.hello("0:x")
-        s.join("0:x", traits=A)
+        s.arrive("0:x", traits=A)
         s.exited("0:x")
         s.hello("0:y", life=Life(1))
         assert issued(s.join("0:y", traits=B)) == [["0:y"]]
@@ -141,11 +127,9 @@ class TestRunningQuorum:
     def test_a_member_that_is_away_is_neither_asked_nor_forgotten(self) -> None:
         """Its stream has broken; whether it lives is being found out. Until then nobody is refused for its sake."""
         s = Scene()
-        s.hello("0:x")
-        s.join("0:x", traits=A)
+        s.arrive("0:x", traits=A)
         s.close("0:x")
-        s.hello("1:x")
-        effects = s.join("1:x", traits=B)
+        effects = s.arrive("1:x", traits=B)
         assert (refusals(effects), issued(effects)) == ([], [])
         s.hello("0:x")
         effects = s.join("0:x", s.committed())
@@ -154,12 +138,10 @@ class TestRunningQuorum:
 
     def test_after_a_restart_of_the_lighthouse_members_declare_again(self) -> None:
         before = Scene()
-        before.hello("0:x")
-        before.join("0:x", traits=A)
+        before.arrive("0:x", traits=A)
         held = before.quorums
         s = Scene(now=1.0, restarted=True)
-        s.hello("1:x")
-        assert refusals(s.join("1:x", traits=B)) == []  # nobody else has spoken yet
+        assert refusals(s.arrive("1:x", traits=B)) == []  # nobody else has spoken yet
         s.quorums = held
         s.hello("0:x")
         effects = s.join("0:x", s.committed(), traits=A)
@@ -171,15 +153,12 @@ class TestRunningQuorum:
         before = pair()
         s = Scene(now=1.0, restarted=True)
         s.quorums = before.quorums
-        s.hello("2:x")
-        assert refusals(s.join("2:x", traits=B)) == []
-        s.hello("3:x")
-        assert refusals(s.join("3:x", traits=A)) == []  # before anybody has reported
+        assert refusals(s.arrive("2:x", traits=B)) == []
+        assert refusals(s.arrive("3:x", traits=A)) == []  # before anybody has reported
         s.hello("0:x")
         s.hello("1:x")
         assert s.lighthouse.current is not None
-        s.hello("4:x")
-        assert refusals(s.join("4:x", traits=A)) == []  # before anybody of the quorum has declared
+        assert refusals(s.arrive("4:x", traits=A)) == []  # before anybody of the quorum has declared
         effects = s.join("0:x", s.committed(), traits=A)
         assert [session for session, _ in refusals(effects)] == [s.sessions["2:x"]]
         assert issued(s.join("1:x", s.committed(), traits=A)) == [["0:x", "1:x", "3:x", "4:x"]]
@@ -202,8 +181,7 @@ class TestRunningQuorum:
         assert [session for session, _ in refusals(s.join("1:x", state))] == [s.sessions["1:x"]]
 
     def test_among_those_who_train_it_does_not_matter_who_asks_first(self) -> None:
-        s = Scene(min_replicas=2)
-        s.start("0:x", "1:x")
+        s = Scene.started("0:x", "1:x", min_replicas=2)
         s.now = 1.0
         state = s.committed()
         s.join("1:x", state, traits=A)
@@ -234,48 +212,33 @@ def test_kinds_that_fit_each_other_are_no_reason_to_look_again() -> None:
     """A release that differs in words only; and a misfit is forgotten when its record is."""
     s = Scene()
     fits = Fingerprint((replace(A.items[0], words="one tensor"),))
-    s.hello("0:x")
-    s.join("0:x", traits=A)
-    s.hello("1:x")
-    assert refusals(s.join("1:x", traits=fits)) == []
+    s.arrive("0:x", traits=A)
+    assert refusals(s.arrive("1:x", traits=fits)) == []
     likeness = s.lighthouse._likeness
     assert not likeness._differ
-    s.hello("2:x")
-    assert len(refusals(s.join("2:x", traits=B))) == 1
+    assert len(refusals(s.arrive("2:x", traits=B))) == 1
     assert likeness._differ
     s.wait(0.1, alive=("0:x", "1:x"))
-    s.hello("3:x")
-    assert refusals(s.join("3:x", traits=A)) == []
+    assert refusals(s.arrive("3:x", traits=A)) == []
     assert not likeness._differ
     assert len(likeness._kinds) == 2
 
 
-def test_what_hundreds_say_alike_is_kept_once() -> None:
+@pytest.mark.parametrize(
+    ("names", "address", "said"),
+    [
+        (("group_a:x", ":x"), "http://group_a-x", ":x can't train with group_a (host group_a-x): "),
+        (("0:x", "1:x"), "http://[::1", "Group 1 can't train with group 0: "),  # an address that is none gives no host
+    ],
+)
+def test_a_group_is_called_by_its_name(names: tuple[str, str], address: str, said: str) -> None:
     s = Scene(min_replicas=9)
-    for n in range(3):
-        s.hello(f"{n}:x")
-        s.join(f"{n}:x", traits=Fingerprint((replace(A.items[0]),)))
-    assert len(s.lighthouse._likeness._kinds) == 1
-    assert len({id(r.traits) for r in s.lighthouse._roll}) == 1
-
-
-def test_a_group_is_called_by_its_name() -> None:
-    s = Scene(min_replicas=9)
-    for name in ("group_a:x", ":x"):
+    for name in names:
         s.hello(name)
-    s.join("group_a:x", traits=A)
+    s.join(names[0], traits=A, address=address)
     s.now = 1.0
-    [(_, sentence)] = refusals(s.join(":x", traits=B, address="nowhere"))
-    assert sentence.startswith(":x can't train with group_a (host group_a-x): ")
-
-
-def test_an_address_that_is_none_gives_no_host() -> None:
-    s = Scene(min_replicas=2)
-    for name in ("0:x", "1:x"):
-        s.hello(name)
-    s.join("0:x", traits=A, address="http://[::1")
-    [(_, sentence)] = refusals(s.join("1:x", traits=B, address="nowhere"))
-    assert sentence.startswith("Group 1 can't train with group 0: ")
+    [(_, sentence)] = refusals(s.join(names[1], traits=B, address="nowhere"))
+    assert sentence.startswith(said)
 
 
 # --- any order of events ---------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from torchft_x.core.commit.step import LocalVote, Phase, Step, misfit, over_error
@@ -12,10 +14,25 @@ Q = 7
 BOOM = CollectiveError("boom")
 
 
+def begin(step: Step, quorum: int, top: State, rank: int | None, size: int, **fields: Any) -> Any:
+    step.ask()
+    return step.begin(quorum, top, rank, size, **fields)
+
+
+def end(step: Step, commit: bool, *reason: str, **fields: bool) -> Any:
+    step.vote()
+    return step.settle(commit, *reason, **fields)
+
+
 def running(step: Step | None = None, *, quorum: int = Q, top: State | None = None, size: int = 2) -> Step:
     step = step or Step(min_replica_size=1)
-    step.ask()
-    step.begin(quorum, step.state if top is None else top, 0, size)
+    begin(step, quorum, step.state if top is None else top, 0, size)
+    return step
+
+
+def restored(**fields: int) -> Step:
+    step = Step(min_replica_size=1, **fields)
+    step.restore(State(4, 3), 0)
     return step
 
 
@@ -33,8 +50,7 @@ def test_a_good_step_moves_the_state() -> None:
     assert str(vote) == "enough_replicas=True, errored=None"
     out = step.settle(True)
     assert out.committed
-    assert step.state == State(1, Q)
-    assert step.batches_committed == 2
+    assert (step.state, step.batches_committed) == (State(1, Q), 2)
     assert step.phase is Phase.IDLE
     assert step.ask().reason is JoinReason.BOUNDARY
 
@@ -45,8 +61,7 @@ def test_the_first_ask_is_new_until_it_is_answered() -> None:
     step.unanswered()
     assert step.ask().reason is JoinReason.NEW
     step.begin(Q, State(), 0, 1)
-    step.vote()
-    step.settle(True)
+    end(step, True)
     assert step.ask().reason is JoinReason.BOUNDARY
 
 
@@ -59,12 +74,10 @@ def test_an_error_is_sticky_and_the_first_one_is_kept() -> None:
     assert vote.errored is BOOM
     out = step.settle(False)
     assert out.reason == "boom"
-    assert step.state == State()
-    assert step.commit_failures == 1
+    assert (step.state, step.commit_failures) == (State(), 1)
     terms = step.ask()
     assert terms.reason is JoinReason.FAILED
-    assert terms.suspects == ("b:1", "c:1")
-    assert terms.commit_failures == 1
+    assert (terms.suspects, terms.commit_failures) == (("b:1", "c:1"), 1)
     step.begin(Q + 1, State(), 0, 1)
     assert step.vote().ok
     step.settle(True)
@@ -88,8 +101,7 @@ def test_an_error_reported_while_asking_counts_for_the_coming_step() -> None:
 
 def test_an_error_after_the_commit_makes_the_next_join_failed() -> None:
     step = running()
-    step.vote()
-    step.settle(True)
+    end(step, True)
     assert step.fail(BOOM, quorum_id=Q)
     assert step.state == State(1, Q)
     assert step.ask().reason is JoinReason.FAILED
@@ -130,8 +142,7 @@ def test_who_is_lost_is_said_as_far_as_it_is_known() -> None:
 def test_an_old_over_does_not_touch_the_next_quorum() -> None:
     step = running()
     step.over(Q, BOOM)
-    step.vote()
-    step.settle(False)
+    end(step, False)
     step.ask()
     assert not step.over(Q, BOOM)
     step.begin(Q + 1, State(), 0, 2)
@@ -154,22 +165,18 @@ def test_who_is_too_few_asks_again_more_and_more_rarely() -> None:
     pauses, told = [], []
     for n in range(1, 8):
         running(step, quorum=n)
-        step.vote()
-        outcome = step.settle(False, "a member is not ok", undecided=n % 2 == 0)
+        outcome = end(step, False, "a member is not ok", undecided=n % 2 == 0)
         assert "2 participants, but min_replica_size is 3" in outcome.reason
         pauses.append(outcome.pause)
         told.append(not step.waits_on)
     assert pauses == [0.01, 0.02, 0.04, 0.08, 0.16, 0.25, 0.25]
     assert told == [True, True, False, True, False, False, False]  # 1, 2, 4, 8
     running(step, quorum=8, size=3)
-    step.vote()
-    assert step.settle(True).pause == 0.0
+    assert end(step, True).pause == 0.0
     running(step, quorum=9)
-    step.vote()
-    assert step.settle(False).pause == 0.01
+    assert end(step, False).pause == 0.01
     running(step, quorum=10, size=3)
-    step.vote()
-    assert step.settle(False, "another rank has failed").pause == 0.0  # they were enough
+    assert end(step, False, "another rank has failed").pause == 0.0  # they were enough
 
 
 def test_who_is_too_few_for_minutes_goes_on_asking() -> None:
@@ -177,8 +184,7 @@ def test_who_is_too_few_for_minutes_goes_on_asking() -> None:
     step = Step(min_replica_size=3)
     for n in range(1, 1200):
         running(step, quorum=n)
-        step.vote()
-        assert step.settle(False).pause <= 0.25
+        assert end(step, False).pause <= 0.25
 
 
 def test_a_rank_behind_the_quorum_objects_until_healed() -> None:
@@ -186,31 +192,28 @@ def test_a_rank_behind_the_quorum_objects_until_healed() -> None:
     vote = step.vote()
     assert not vote.ok
     assert vote.step == 5
-    assert "has to heal first" in str(vote.errored)
+    text = "this rank holds step 0 (quorum 0) while quorum 7 stands at step 5 (quorum 3); it has to heal first."
+    assert str(vote.errored) == text
     step.settle(False)
-    step.ask()
-    step.begin(Q + 1, State(6, 4), None, 1)
+    begin(step, Q + 1, State(6, 4), None, 1)
     step.healed(State(6, 4), 11)
     assert step.vote().ok
     step.settle(True)
-    assert step.state == State(7, Q + 1)
-    assert step.batches_committed == 12
+    assert (step.state, step.batches_committed) == (State(7, Q + 1), 12)
     assert step.ask().reason is JoinReason.HEALED
 
 
 def test_equal_steps_of_different_quorums_are_different_states() -> None:
     step = Step(min_replica_size=1)
     step.restore(State(5, 2), 5)
-    step.ask()
-    step.begin(Q, State(5, 3), None, 1)
+    begin(step, Q, State(5, 3), None, 1)
     assert not step.vote().ok
 
 
 def test_a_torn_rank_never_commits_even_at_the_same_step() -> None:
     step = running(top=State(5, 3))
     step.heal_failed(CollectiveError("source died"), torn=True)
-    step.vote()
-    step.settle(False)
+    end(step, False)
     terms = step.ask()
     assert terms.torn
     step.begin(Q + 1, State(0, 0), 0, 1)
@@ -218,26 +221,16 @@ def test_a_torn_rank_never_commits_even_at_the_same_step() -> None:
     assert not vote.ok
     assert "half-applied" in str(vote.errored)
     step.settle(False)
-    step.ask()
-    step.begin(Q + 2, State(5, 3), None, 1)
+    begin(step, Q + 2, State(5, 3), None, 1)
     step.healed(State(5, 3), 5)
     assert not step.torn
     assert step.vote().ok
 
 
-def test_what_is_missing_is_said_on_both_sides() -> None:
-    errored = running(top=State(5, 3)).vote().errored
-    assert (
-        str(errored)
-        == "this rank holds step 0 (quorum 0) while quorum 7 stands at step 5 (quorum 3); it has to heal first."
-    )
-
-
 def test_torn_it_stays_until_a_heal_is_whole() -> None:
     step = running(top=State(5, 3))
     step.heal_failed(BOOM, torn=True)
-    step.vote()
-    step.settle(False)
+    end(step, False)
     running(step, quorum=Q + 1, top=State(5, 3)).heal_failed(BOOM, torn=False)
     assert step.torn
 
@@ -247,8 +240,7 @@ def test_a_failed_heal_releases_others_only_if_they_count_on_us() -> None:
     assert counted.heal_failed(BOOM, torn=False)
     assert counted.error is BOOM
     zeros = Step(min_replica_size=1)
-    zeros.ask()
-    zeros.begin(Q, State(5, 3), None, 1)
+    begin(zeros, Q, State(5, 3), None, 1)
     assert not zeros.heal_failed(BOOM, torn=False)
     assert zeros.error is None
     assert zeros.vote().errored is BOOM
@@ -264,13 +256,6 @@ def test_healing_to_another_state_is_refused() -> None:
     assert step.state == State()
 
 
-def test_a_no_from_elsewhere_in_the_group_breaks_the_quorum() -> None:
-    step = running()
-    assert step.vote().ok
-    assert "rank 1 said no" in step.settle(False, "rank 1 said no").reason
-    assert step.ask().reason is JoinReason.FAILED
-
-
 def test_I6_a_dropped_step_says_that_it_was_not_committed_and_changes_nothing() -> None:
     step = running()
     assert step.vote().ok
@@ -278,6 +263,8 @@ def test_I6_a_dropped_step_says_that_it_was_not_committed_and_changes_nothing() 
     assert (out.committed, out.undecided, out.step, out.quorum_id, out.participants) == (False, False, 0, Q, 2)
     assert out.reason == "another rank of the group voted no"
     assert (step.state, step.batches_committed) == (State(), 0)
+    assert step.ask().reason is JoinReason.FAILED
+    assert "rank 1 said no" in end(running(), False, "rank 1 said no").reason
 
 
 def test_while_it_asks_no_quorum_is_in_hand() -> None:
@@ -293,8 +280,7 @@ def test_while_it_asks_no_quorum_is_in_hand() -> None:
 def test_an_ask_that_was_not_answered_gives_its_reason_again() -> None:
     step = running()
     step.fail(BOOM)
-    step.vote()
-    step.settle(False)
+    end(step, False)
     assert step.ask().reason is JoinReason.FAILED
     step.unanswered()
     assert step.ask().reason is JoinReason.FAILED
@@ -317,11 +303,9 @@ def test_an_abandoned_step_releases_the_others() -> None:
 def test_max_retries_counts_failures_in_a_row() -> None:
     step = Step(min_replica_size=1, max_retries=1)
     running(step).fail(BOOM)
-    step.vote()
-    assert step.settle(False).give_up == ""
+    assert end(step, False).give_up == ""
     running(step, quorum=Q + 1).fail(BOOM)
-    step.vote()
-    assert "2 steps in a row did not commit at step 0" in step.settle(False).give_up
+    assert "2 steps in a row did not commit at step 0" in end(step, False).give_up
 
 
 def test_verbs_out_of_place_change_nothing() -> None:
@@ -384,10 +368,8 @@ class TestUndecided:
     def held(self, at: State | None = None) -> Step:
         s, at = Step(min_replica_size=1), at or State()
         s.restore(at, 0)
-        s.ask()
-        s.begin(7, at, 0, 2)
-        s.vote()
-        outcome = s.settle(False, "no answer", undecided=True)
+        begin(s, 7, at, 0, 2)
+        outcome = end(s, False, "no answer", undecided=True)
         assert outcome.undecided
         assert not outcome.committed
         assert outcome.reason == "no answer"
@@ -399,16 +381,13 @@ class TestUndecided:
     def test_it_was_committed_elsewhere(self) -> None:
         s = self.held()
         outcome = s.begin(8, State(1, 7), 0, 1, commit=Prepared(7, 1, 99))
-        assert outcome is not None
         assert (outcome.committed, outcome.step, outcome.quorum_id, outcome.participants) == (True, 0, 7, 2)
-        assert s.state == State(1, 7)
-        assert s.batches_committed == 2
+        assert (s.state, s.batches_committed) == (State(1, 7), 2)
         assert not redo(s, State())  # those gradients are used up
 
     def test_it_was_committed_nowhere_and_is_reduced_again(self) -> None:
         s = self.held(State(4, 3))
         outcome = s.begin(8, State(4, 3), 0, 1)
-        assert outcome is not None
         assert not outcome.committed
         assert "committed nowhere" in outcome.reason
         assert s.state == State(4, 3)
@@ -424,15 +403,11 @@ class TestUndecided:
     def test_who_is_torn_reduces_nothing_again(self) -> None:
         """I1: a rank whose heal broke off has to heal, whatever state it is said to be at; its old gradients were
         reduced again."""
-        s = Step(min_replica_size=1, max_redo=2)
-        s.restore(State(4, 3), 0)
-        s.ask()
-        s.begin(7, State(4, 3), 0, 2)
+        s = restored(max_redo=2)
+        begin(s, 7, State(4, 3), 0, 2)
         s.heal_failed(StepError("broke off"), torn=True)
-        s.vote()
-        s.settle(False, "no answer", undecided=True)
-        s.ask()
-        s.begin(8, State(4, 3), 0, 2)
+        end(s, False, "no answer", undecided=True)
+        begin(s, 8, State(4, 3), 0, 2)
         assert not redo(s, State(4, 3))
 
     def test_a_result_it_does_not_hold(self) -> None:
@@ -451,52 +426,38 @@ class TestUndecided:
         assert not redo(s, None)
 
     def test_redo_starts_anew_with_a_heal(self) -> None:
-        s = Step(min_replica_size=1, max_redo=1)
-        s.restore(State(4, 3), 0)
+        s = restored(max_redo=1)
         assert redo(running(s, quorum=5), State(4, 3))
         assert not redo(running(s, quorum=6), State(4, 3))
         running(s, quorum=7, top=State(5, 6)).healed(State(5, 6), 0)
         assert redo(running(s, quorum=8), State(5, 6))
 
     def test_redo_has_an_end_and_starts_anew_with_a_commit(self) -> None:
-        s = Step(min_replica_size=1, max_redo=2)
-        s.restore(State(4, 3), 0)
+        s = restored(max_redo=2)
         done = []
         for quorum_id in range(5, 9):
-            s.ask()
-            s.begin(quorum_id, State(4, 3), 0, 1)
+            begin(s, quorum_id, State(4, 3), 0, 1)
             done.append(redo(s, State(4, 3)))
             s.fail(RuntimeError("x"), quorum_id)
         assert done == [True, True, False, False]
-        s.ask()
-        s.begin(9, State(4, 3), 0, 1)
-        s.vote()
-        assert s.settle(True).committed
-        s.ask()
-        s.begin(10, State(5, 9), 0, 1)
+        begin(s, 9, State(4, 3), 0, 1)
+        assert end(s, True).committed
+        begin(s, 10, State(5, 9), 0, 1)
         assert redo(s, State(5, 9))
 
     def test_an_undecided_step_may_be_dropped(self) -> None:
         s = Step(min_replica_size=1, max_retries=0)
-        s.ask()
-        s.begin(7, State(), 0, 2)
+        begin(s, 7, State(), 0, 2)
         vote = s.vote()
         s.settle(False, "who knows", undecided=True)
-        s.ask()
-        s.begin(8, State(), 0, 1)
+        begin(s, 8, State(), 0, 1)
         outcome = s.drop(vote, "nobody has it")
         assert (outcome.committed, outcome.reason, s.commit_failures) == (False, "nobody has it", 1)
         assert "nobody has it" in outcome.give_up
         assert s.vote().ok  # the quorum in hand is the next step's
 
-    def test_a_result_that_is_forsaken_needs_a_heal(self) -> None:
-        s = self.held()
-        s.forsake()
-        assert s.torn
-
     def test_after_a_drop_the_next_step_may_be_reduced_again_as_often_as_any(self) -> None:
-        s = Step(min_replica_size=1, max_redo=1)
-        s.restore(State(4, 3), 0)
+        s = restored(max_redo=1)
         assert redo(running(s, quorum=5), State(4, 3))
         vote = s.vote()
         s.settle(False, "who knows", undecided=True)
@@ -509,20 +470,20 @@ class TestUndecided:
         s.fail(BOOM)
         vote = s.vote()
         s.settle(False, undecided=True)
-        s.ask()
-        ended = s.begin(8, State(), 0, 1)
-        assert ended is not None
+        ended = begin(s, 8, State(), 0, 1)
         assert not ended.committed  # nobody has asked for it, so that it is no trouble
         assert s.drop(vote, "nobody has it").reason == "boom"
 
     def test_forsaking_costs_only_what_another_group_may_have_committed(self) -> None:
+        held = self.held()
+        held.forsake()
+        assert held.torn
         nothing = Step(min_replica_size=1)
         nothing.forsake()
         assert not nothing.torn
         bad = running()
         bad.fail(BOOM)
-        bad.vote()
-        bad.settle(False, undecided=True)
+        end(bad, False, undecided=True)
         bad.forsake()
         assert not bad.torn
         torn = running(top=State(5, 3))
@@ -532,11 +493,9 @@ class TestUndecided:
 
     def test_a_result_that_was_no_good_is_never_committed(self) -> None:
         s = Step(min_replica_size=1)
-        s.ask()
-        s.begin(7, State(), 0, 2)
+        begin(s, 7, State(), 0, 2)
         s.fail(RuntimeError("x"), 7)
-        s.vote()
-        s.settle(False, undecided=True)
+        end(s, False, undecided=True)
         s.ask()
         with pytest.raises(StepError, match="against this rank's vote"):
             s.begin(8, State(1, 7), 0, 1, commit=Prepared(7, 1, 99))
@@ -545,11 +504,9 @@ class TestUndecided:
 def test_a_heal_is_told_of_in_the_quorum_in_which_it_was() -> None:
     step = running(top=State(4, 3))
     step.healed(State(4, 3), 4)
-    step.vote()
-    step.settle(False)
+    end(step, False)
     running(step, quorum=Q + 1)
-    step.vote()
-    step.settle(True)
+    end(step, True)
     assert step.ask().reason is JoinReason.BOUNDARY
 
 
@@ -584,28 +541,22 @@ def test_I9_which_gradients_count(computed: Part, part: Part, all_keep: bool, co
     why = misfit(computed, part, all_keep=all_keep)
     assert (why == "") is counts
     assert counts or f"number {part.rank} now" in why
-    step = Step(min_replica_size=1)
-    step.restore(State(4, 3), 0)
-    step.ask()
-    step.begin(8, State(4, 3), part.rank, part.size)
+    step = restored()
+    begin(step, 8, State(4, 3), part.rank, part.size)
     assert step.redo(Computed(State(4, 3), computed), part, all_keep=all_keep) is counts
 
 
 def test_I9_the_part_stays_that_of_the_computation() -> None:
     """A number, then none, then the number again: what was computed for it counts."""
-    step = Step(min_replica_size=1, max_redo=2)
-    step.restore(State(4, 3), 0)
+    step = restored(max_redo=2)
     kept = Computed(State(4, 3), Part(1, ABC[:2]))
     for quorum_id, part in ((8, Part(None, ("0:1", "a:1"))), (9, Part(1, ABC[:2]))):
-        step.ask()
-        step.begin(quorum_id, State(4, 3), part.rank, part.size)
+        begin(step, quorum_id, State(4, 3), part.rank, part.size)
         assert step.redo(kept, part, all_keep=True)
 
 
 def test_I9_what_may_not_count_does_not_use_up_a_redo() -> None:
-    step = Step(min_replica_size=1, max_redo=1)
-    step.restore(State(4, 3), 0)
-    step.ask()
-    step.begin(8, State(4, 3), 1, 2)
+    step = restored(max_redo=1)
+    begin(step, 8, State(4, 3), 1, 2)
     assert not step.redo(Computed(State(4, 3), Part(None, ABC[:2])), Part(1, ABC[1:]), all_keep=True)
     assert step.may_redo

@@ -55,8 +55,7 @@ def test_pauses_double_and_are_short_in_the_first_seconds() -> None:
         taken.append((away, last))
         away += last
     pauses = [seconds for _, seconds in taken]
-    assert pauses[0] == TIMING.reconnect_first
-    assert pauses[1] == 2 * TIMING.reconnect_first
+    assert (pauses[0], pauses[1]) == (TIMING.reconnect_first, 2 * TIMING.reconnect_first)
     assert all(seconds <= TIMING.reconnect_near for at, seconds in taken if at < TIMING.reconnect_near_for)
     assert pauses[-1] == TIMING.reconnect_last
     assert pause(None, 100.0) == TIMING.reconnect_first  # a session stood until now

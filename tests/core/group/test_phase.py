@@ -42,8 +42,7 @@ def test_a_way_through_all_of_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("held", "over", "back"),
-    [(False, False, Phase.IDLE), (True, False, Phase.IN_QUORUM), (True, True, Phase.REVOKED)],
+    ("held", "over", "back"), [(False, False, Phase.IDLE), (True, False, Phase.IN_QUORUM), (True, True, Phase.REVOKED)]
 )
 def test_a_withdrawn_join_leaves_the_group_in_what_it_holds(held: bool, over: bool, back: Phase) -> None:
     s = Stage()

@@ -9,15 +9,17 @@ from torchft_x.core.quorum.rule import Wait
 from torchft_x.timing import TIMING
 
 
-def standing(now: float = 0.0) -> QuorumDeadline:
-    e = QuorumDeadline(now)
-    e.session(True, now - 10.0)
+def standing(seconds: float = 0.0) -> QuorumDeadline:
+    """Return the deadline of a group with a session, whose call 1 may wait so long from time 0."""
+    e = QuorumDeadline(0.0)
+    e.session(True, -10.0)
+    if seconds:
+        e.begin(1, seconds, 0.0)
     return e
 
 
 def test_a_minute_while_the_lighthouse_is_there() -> None:
-    e = standing()
-    e.begin(1, 60.0, 0.0)
+    e = standing(60.0)
     assert e.expired(59.9) == []
     assert e.expired(60.0) == [1]
     e.end(1)
@@ -25,8 +27,7 @@ def test_a_minute_while_the_lighthouse_is_there() -> None:
 
 
 def test_time_without_a_lighthouse_does_not_count() -> None:
-    e = standing()
-    e.begin(1, 60.0, 0.0)
+    e = standing(60.0)
     assert e.expired(30.0) == []
     e.session(False, 30.0)
     assert e.expired(200.0) == []
@@ -36,16 +37,14 @@ def test_time_without_a_lighthouse_does_not_count() -> None:
 
 
 def test_it_is_not_waited_for_for_ever() -> None:
-    e = standing()
-    e.begin(1, 60.0, 0.0)
+    e = standing(60.0)
     e.session(False, 30.0)
     assert e.expired(30.0 + TIMING.lighthouse_away - 0.1) == []
     assert e.expired(30.0 + TIMING.lighthouse_away) == [1]
 
 
 def test_nor_does_time_in_which_it_says_what_it_waits_for() -> None:
-    e = standing()
-    e.begin(1, 60.0, 0.0)
+    e = standing(60.0)
     e.told("waiting for the end of a lease", True, 1.0)
     assert e.expired(120.0) == []
     e.told("only have 1 participants", False, 120.0)
@@ -57,8 +56,7 @@ def test_nor_does_time_in_which_it_says_what_it_waits_for() -> None:
 
 
 def test_nor_does_time_in_which_other_ranks_of_the_group_are_missing() -> None:
-    e = standing()
-    e.begin(1, 60.0, 0.0)
+    e = standing(60.0)
     e.incomplete(True, 10.0)
     assert e.expired(500.0) == []
     e.incomplete(False, 500.0)
@@ -78,8 +76,7 @@ def test_what_was_said_before_a_new_session_or_a_quorum_means_nothing() -> None:
 
 
 def test_each_call_has_its_own_time() -> None:
-    e = standing()
-    e.begin(1, 10.0, 0.0)
+    e = standing(10.0)
     e.begin(2, 10.0, 5.0)
     assert e.expired(10.0) == [1]
     assert e.expired(15.0) == [1, 2]
@@ -91,8 +88,7 @@ def test_before_anything_was_said() -> None:
 
 
 def test_what_was_waited_before_the_lighthouse_went_is_counted() -> None:
-    e = standing()
-    e.begin(1, 10.0, 0.0)
+    e = standing(10.0)
     e.session(False, 4.0)
     e.session(True, 100.0)
     assert e.expired(106.9) == []
@@ -100,8 +96,7 @@ def test_what_was_waited_before_the_lighthouse_went_is_counted() -> None:
 
 
 def test_a_pause_that_was_announced_does_not_count() -> None:
-    e = standing()
-    e.begin(1, 10.0, 0.0)
+    e = standing(10.0)
     e.paused(5.0, 4.0)
     assert e.expired(6.0) == []  # asking in the middle of it takes nothing back
     assert e.expired(14.9) == []
@@ -109,8 +104,7 @@ def test_a_pause_that_was_announced_does_not_count() -> None:
 
 
 def test_a_pause_that_is_over_counts_no_more() -> None:
-    e = standing()
-    e.begin(1, 10.0, 0.0)
+    e = standing(10.0)
     e.paused(50.0, 4.0)
     e.paused(0.0, 6.0)
     assert e.expired(11.9) == []

@@ -50,8 +50,7 @@ def test_a_group_more_is_a_job_like_the_others_with_its_own_number() -> None:
     assert (job["metadata"]["labels"][names.REPLICA], job["metadata"]["labels"][names.GROUP]) == ("2", "2")
     assert "selector" not in job["spec"]
     pod = job["spec"]["template"]["spec"]
-    assert pod["hostname"] == "a-1-trainer-2"
-    assert pod["containers"][0]["command"][4:6] == ["--groups", "3"]
+    assert (pod["hostname"], pod["containers"][0]["command"][4:6]) == ("a-1-trainer-2", ["--groups", "3"])
     assert pod["containers"][0]["command"][-1] == "7"  # the script's own
 
 

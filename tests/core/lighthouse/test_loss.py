@@ -26,8 +26,7 @@ def told(effects: list) -> list[tuple[tuple[int, ...], tuple[str, ...]]]:
 
 
 def test_the_first_reason_is_kept_and_a_later_proof_counts() -> None:
-    s = Scene(boot_id="another host")
-    s.start("a:1", "b:1")
+    s = Scene.started("a:1", "b:1", boot_id="another host")
     s.wait(6.0, alive=("a:1",))
     s.exited("b:1")
     (b,) = [m for m in s.lighthouse.status(s.now)["members"] if m["replica_id"] == "b:1"]
@@ -40,7 +39,6 @@ def test_who_was_told_and_is_lost_afterwards_is_told_again() -> None:
     first = s.start("a:1", "b:1")
     state = s.committed()
     s.join_all("a:1", "b:1", state=state)
-    assert s.lighthouse.current is not None
     assert s.lighthouse.current.id > first.id
     effects = s.hello("b:1", quorum=first)  # the second never arrived
     session = s.sessions["b:1"]
@@ -75,8 +73,7 @@ def test_who_has_told_no_address_is_not_probed() -> None:
 
 def test_who_is_refused_is_refused_once_on_everything_it_has_asked() -> None:
     s = Scene(min_replicas=2, join_timeout=0.0)
-    s.hello("a:1")
-    s.join("a:1", State(3, 9))
+    s.arrive("a:1", State(3, 9))
     effects = s.unary("p:1", 7) + s.unary("p:1", 8)
     assert [r.call for r in of(Refuse, effects)] == [7, 8]
     assert s.unary_gone(7) == []
@@ -98,8 +95,7 @@ def test_a_peers_client_that_hangs_up_asks_no_more() -> None:
 
 @pytest.mark.parametrize("cause", ["exited", "left", "unreachable", "superseded", "silent"])
 def test_a_loss_has_a_cause_in_one_word(cause: str) -> None:
-    s = Scene()
-    s.start("a:1", "b:1", "c:1")
+    s = Scene.started("a:1", "b:1", "c:1")
     effects: list[LighthouseEffect] = []
     match cause:
         case "exited":

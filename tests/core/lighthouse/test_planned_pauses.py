@@ -56,14 +56,12 @@ def test_told_are_those_that_wait_and_can_be_told() -> None:
     s = Stage()
     s.close("c:1")
     s.hello("d:1")  # here, but has not asked
-    s.hello("e:1")
-    s.join("e:1")
+    s.arrive("e:1")
     assert s.told(s.pause("a:1", 60.0)) == [(["b:1", "e:1"], 60.0, "a:1 pauses: a evaluates")]
 
 
 def test_alone_there_is_nobody_to_tell() -> None:
-    s = Scene()
-    s.start("a:1")
+    s = Scene.started("a:1")
     assert of(SendPatience, s.feed(Paused(s.sessions["a:1"], 5.0, "evaluation"))) == []
 
 

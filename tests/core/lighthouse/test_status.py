@@ -13,15 +13,12 @@ def members(s: Scene) -> dict[str, dict[str, Any]]:
 
 
 def test_a_quorum_and_who_heals_in_it() -> None:
-    s = Scene(now=50.0, lease=30.0)
-    s.start("a:1")
+    s = Scene.started("a:1", now=50.0, lease=30.0)
     state = s.committed()
-    s.hello("b:1")
-    s.join("b:1")
+    s.arrive("b:1")
     s.now = 60.0
     s.join("a:1", state)
     cur = s.lighthouse.current
-    assert cur is not None
     assert s.lighthouse.status(62.5)["quorum"] == {
         "id": cur.id,
         "config_id": cur.id,
@@ -32,10 +29,7 @@ def test_a_quorum_and_who_heals_in_it() -> None:
         "granted_through": 2,
         "lease": 30.0,
         "broken": "",
-        "members": [
-            {"replica_id": "a:1", "step": 1, "heals": False},
-            {"replica_id": "b:1", "step": 0, "heals": True},
-        ],
+        "members": [{"replica_id": "a:1", "step": 1, "heals": False}, {"replica_id": "b:1", "step": 0, "heals": True}],
     }
     assert cur.created == UNIX + 10.0
     status = s.lighthouse.status(62.5)
@@ -46,8 +40,7 @@ def test_a_member_that_waits_and_one_that_does_not() -> None:
     s = Scene(min_replicas=2)
     s.hello("a:1")
     s.now = 2.0
-    s.hello("b:1")
-    s.join("b:1", State(3, 9))
+    s.arrive("b:1", State(3, 9))
     s.now = 3.0
     assert members(s)["a:1"] == {
         "replica_id": "a:1", "address": "http://a-1", "library": "torchft_x/0.1", "kind": "session", "heard": 3.0,
@@ -59,8 +52,7 @@ def test_a_member_that_waits_and_one_that_does_not() -> None:
 
 
 def test_on_what_a_member_speaks() -> None:
-    s = Scene()
-    s.start("a:1", "b:1")
+    s = Scene.started("a:1", "b:1")
     s.close("b:1")
     s.beat("peer")
     assert {name: (m["kind"], m["in_quorum"]) for name, m in members(s).items()} == {

@@ -17,7 +17,6 @@ from torchft_x.core.messages.lighthouse import (
     SupervisorHeard,
     Tick,
 )
-from torchft_x.core.quorum.rule import Wait
 from torchft_x.core.types import JoinReason, State
 from torchft_x.timing import TIMING
 
@@ -85,7 +84,6 @@ def test_nobody_is_left_out_where_the_others_could_not_go_on_without_it() -> Non
     s.asks("b:1")
     assert issued(s.passes(60.0)) == []
     outcome = s.lighthouse._succession.outcome(s.now)
-    assert isinstance(outcome, Wait)
     assert "c:1" in outcome.reason
 
 
@@ -93,7 +91,6 @@ def test_who_may_hold_the_newest_state_is_never_too_late() -> None:
     s = Stage("a:1", "b:1")
     s.asks("a:1", state=State())
     s.asks("b:1", state=s.committed())  # a new quorum in which a copies b's state
-    assert s.lighthouse.current is not None
     assert [m.replica_id for m in s.lighthouse.current.carriers] == ["b:1"]
     s.asks("a:1", state=State())
     effects = s.wait(300.0, alive=("a:1", "b:1"))

@@ -28,9 +28,6 @@ L = SilenceLimits()
 
 
 class TestLimits:
-    def test_the_defaults_are_those_of_the_issue(self) -> None:
-        assert (L.alone, L.host, L.stopped, L.busy, L.busy_steps) == (5.0, 1.5, 1.5, 10.0, 5.0)
-
     def test_an_explicit_timeout_is_meant_for_every_kind(self) -> None:
         limits = LighthouseConfig(heartbeat_timeout=3.0, limits=SilenceLimits(host=0.5)).silence
         assert (limits.alone, limits.host, limits.stopped, limits.for_busy(100.0)) == (3.0, 3.0, 3.0, 3.0)
@@ -239,12 +236,6 @@ class TestSupervisors:
         g.leave(SupervisorGone("0", stream=1), 4.0)
         assert list(g.groups) == []
 
-    def test_a_life_without_a_token_is_nobodys(self) -> None:
-        g = SupervisorLiveness()
-        g.arrive(SupervisorHere("0", "host", 0, stream=1), 3.0)
-        g.begin("0", 0, "")
-        assert g.heard("") is None
-
     def test_words_on_a_stream_that_is_gone_are_nobodys(self) -> None:
         g = SupervisorLiveness()
         g.halt(1, "t0", StoppedProcess(3.0, "worker 2"))
@@ -317,12 +308,6 @@ class TestLighthouse:
         assert s.quorums["1:a"].number == 2
         assert s.lost(s.pass_time(10.2, "0:a", watched=(0, 1)))
 
-    def test_without_its_supervisor_it_stands_alone(self) -> None:
-        s = Watched()
-        s.feed(SupervisorGone("1", stream=101))
-        assert not s.lost(s.pass_time(5.0, "0:a", watched=(0,)))
-        assert s.lost(s.pass_time(0.2, "0:a", watched=(0,)))
-
     def test_a_stopped_process(self) -> None:
         s = Watched()
         effects = s.feed(LifeHalted(101, "t1", "worker 0", 1.1))
@@ -332,13 +317,6 @@ class TestLighthouse:
         assert s.lost(effects) == [
             "1:a is lost: its worker 0 is stopped (SIGSTOP or a debugger), for 1.5 s, says its supervisor."
         ]
-
-    def test_it_goes_on_in_time(self) -> None:
-        s = Watched()
-        s.feed(LifeHalted(101, "t1", "worker 0", 1.1))
-        s.pass_time(0.3, "0:a", watched=(0, 1))
-        s.feed(LifeHalted(101, "t1", ""))
-        assert not s.lost(s.pass_time(5.0, "0:a", "1:a", watched=(0, 1)))
 
     def test_a_stopped_rank_of_a_group_that_waits_is_not_waited_for(self) -> None:
         """Its rank 0 speaks on, but while a rank is stopped the group can't take part."""
@@ -368,19 +346,6 @@ class TestLighthouse:
         s.join("0:a", State(6, s.quorums["0:a"].id))
         assert [m.replica_id for m in s.quorums["0:a"].members] == ["0:a", "1:a"]
 
-    def test_a_starved_lighthouse_blames_nobody(self) -> None:
-        s = Watched()
-        s.pass_time(1.0, "0:a", "1:a", watched=(0, 1))
-        s.now += 60.0
-        effects = s.feed(Tick())
-        effects += s.pass_time(1.0, "0:a", "1:a", watched=(0, 1))
-        assert not s.lost(effects)
-
-    def test_an_explicit_timeout_holds_for_a_lost_host_too(self) -> None:
-        s = Watched(heartbeat_timeout=3.0)
-        assert not s.lost(s.pass_time(2.9, "0:a", watched=(0,)))
-        assert s.lost(s.pass_time(0.3, "0:a", watched=(0,)))
-
 
 class TestPauses:
     def pause(self, s: Watched, seconds: float) -> list[LighthouseEffect]:
@@ -401,30 +366,9 @@ class TestPauses:
         assert of(SendPatience, self.pause(s, 0.0)) == [SendPatience((s.sessions["0:a"],), 0.0, "")]
         assert not of(SendPatience, self.pause(s, 0.0))
 
-    def test_whoever_begins_to_wait_is_told(self) -> None:
-        s = Watched()
-        self.pause(s, 60.0)
-        s.pass_time(5.0, "0:a", watched=(0, 1))
-        effects = s.join("0:a", State(5, s.quorums["0:a"].id))
-        assert of(SendPatience, effects)[0].seconds == pytest.approx(55.0)
-
-    def test_a_host_lost_in_a_pause_is_lost(self) -> None:
-        s = Watched()
-        self.pause(s, 60.0)
-        assert s.lost(s.pass_time(2.0, "0:a", watched=(0,)))
-
     def test_nobody_is_waited_for_longer_than_a_day(self) -> None:
         s = Watched()
         assert of(SendPatience, self.pause(s, 1e12))[0].seconds == 86400.0
-
-    def test_a_pause_is_no_long_step(self) -> None:
-        s = Watched()
-        self.pause(s, 60.0)
-        s.pass_time(30.0, "0:a", "1:a", watched=(0, 1))
-        self.pause(s, 0.0)
-        for i in range(2):
-            s.join(f"{i}:a", State(5, s.quorums["0:a"].id))
-        assert s.lost(s.pass_time(10.2, "0:a", watched=(0, 1)))
 
 
 class TestSuspicion:
@@ -437,24 +381,14 @@ class TestSuspicion:
         s = Watched()
         s.feed(Suspected(s.sessions["0:a"], ("1:a",)))
         assert not of(Probe, s.feed(Suspected(s.sessions["0:a"], ("1:a",))))
-        s.now += 0.06
+        s.now = 0.05  # the answer to that is due
         assert of(Probe, s.feed(Suspected(s.sessions["0:a"], ("1:a",))))
-
-    def test_and_again_when_the_answer_to_that_is_due(self) -> None:
-        s = Watched()
-        record = s.lighthouse._roll.get("1:a")
-        assert record is not None
-        s.now, record.probed_at = 0.05, 0.0
-        assert of(Probe, s.feed(Suspected(s.sessions["0:a"], ("1:a",))))
-        s.now, record.probed_at = 40.0, 39.99
-        assert not of(Probe, s.feed(Suspected(s.sessions["0:a"], ("1:a",))))
 
     def test_neither_an_outsider_nor_one_that_is_lost_already(self) -> None:
         s = Watched()
         s.hello("2:a", life=Life(0, 1.0, "t2"))
         assert not of(Probe, s.feed(Suspected(s.sessions["0:a"], ("2:a",))))
         record = s.lighthouse._roll.get("1:a")
-        assert record is not None
         record.lost = "silent"
         assert not of(Probe, s.feed(Suspected(s.sessions["0:a"], ("1:a",))))
 

@@ -131,12 +131,10 @@ def test_nobody_is_waited_for_where_a_member_carries_on() -> None:
 
 def alone_with_the_state(**config: object) -> Scene:
     """a holds the newest state alone and is stopped; b has come new."""
-    s = Scene(**{"give_up_after": 300.0, **config})
-    s.start("a:1")
+    s = Scene.started("a:1", **{"give_up_after": 300.0, **config})
     s.announce("a", "b")
     s.feed(LifeHalted(0, "token-a:1", "worker 0", 1.0))
-    s.hello("b:1")
-    s.join("b:1", reason=JoinReason.NEW)
+    s.arrive("b:1", reason=JoinReason.NEW)
     return s
 
 
@@ -163,11 +161,3 @@ def test_a_proof_ends_the_wait_at_once() -> None:
     s = alone_with_the_state()
     s.wait(150.0, alive=("b:1",))
     assert issued(s.exited("a:1")) == [["b:1"]]
-
-
-def test_whoever_waits_for_those_that_start_is_not_looked_at_at_every_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    s = all_dead()
-    assert back(s, "a") == []
-    monkeypatch.setattr("torchft_x.core.lighthouse.next_quorum.form", None)  # can't be called
-    for _ in range(3):
-        s.heard("a:2")

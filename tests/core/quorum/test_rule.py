@@ -30,13 +30,11 @@ def situation(candidates: Iterable[Candidate], cur: Quorum | None = None, **fiel
 
 def formed(s: QuorumInputs) -> list[str]:
     decision = form(s)
-    assert isinstance(decision, Form), decision
     return [m.replica_id for m in decision.members]
 
 
 def waits(s: QuorumInputs) -> str:
     decision = form(s)
-    assert isinstance(decision, Wait), decision
     return decision.reason
 
 
@@ -59,7 +57,6 @@ class TestFirstQuorum:
         s = situation([*asks("a", since=1.0), *asks("b", since=5.0)], silent_healthy={"c"}, now=10.9)
         assert "not asked yet: c." in waits(s)
         decision = form(s)
-        assert isinstance(decision, Wait)
         assert decision.until == 11.0  # from the first who asked
         assert formed(situation(s.candidates, silent_healthy={"c"}, now=11.0)) == ["a", "b"]
 
@@ -156,23 +153,19 @@ class TestRebuild:
     def test_a_failed_step(self, reason: JoinReason) -> None:
         candidates = (*asks("a", state=DONE), Candidate(member("b", DONE), reason))
         decision = form(situation(candidates, Q1))
-        assert isinstance(decision, Form)
         assert decision.rebuild
 
     def test_a_peers_failed_commit(self) -> None:
         decision = form(situation([*asks("a", state=DONE), *asks("b", commit_failures=1)], Q1))
-        assert isinstance(decision, Form)
         assert decision.rebuild
 
     def test_members_were_told_to_leave_their_collectives(self) -> None:
         decision = form(situation(asks("a", "b", state=DONE), Q1, broken=True))
-        assert isinstance(decision, Form)
         assert decision.rebuild
 
     def test_a_member_less_or_more(self) -> None:
         for names in (["a"], ["a", "b", "c"]):
             decision = form(situation(asks(*names, state=DONE), Q1, lost={"b"}))
-            assert isinstance(decision, Form)
             assert decision.rebuild
 
 
@@ -265,7 +258,6 @@ def test_a_carrier_that_has_not_adopted_yet_follows_nothing() -> None:
     assert formed(replace(s, candidates=(*asks("b", state=q.top), *denies))) == ["b", "c"]
     # All of its members are here, and none has received it: that is no new lineage.
     decision = form(situation([*back, *asks("a", state=at, prepared=held, carried=(10,)), *denies], q))
-    assert isinstance(decision, Form)
     assert not decision.new_lineage
 
 

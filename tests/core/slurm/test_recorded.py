@@ -64,7 +64,6 @@ def test_what_was_cancelled_while_it_waited_is_found_without_its_task(version: s
         app="app", session="s", run_dir="/runs/7", token_file="t", log_dir="l", created=0.0, retries=3, parts=(part,)
     )
     (row,) = rows_by_part(manifest, parse_rows(ALL[version])).values()
-    assert row is not None
     assert (row.job, row.task, told(row).state) == (part.job, 0, "CANCELLED")
     other = dataclasses.replace(part, ticket="t3", job="3_1", number=1)  # nothing is left of it
     manifest = dataclasses.replace(manifest, parts=(other,))

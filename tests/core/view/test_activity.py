@@ -46,10 +46,7 @@ def does(
         ({"lost": "silent for 5 s"}, ("lost", "silent for 5 s")),
         ({"lost": "it has left", "left": True}, ("left", "")),
         ({"inside": False, "carrier": False}, ("starts", "")),
-        (
-            {"inside": False, "carrier": False, "rehearses": True},
-            ("rehearses", "makes its first step before it joins"),
-        ),
+        ({"inside": False, "carrier": False, "rehearses": True}, ("rehearses", "makes its first step before it joins")),
         ({"inside": False, "connected": False}, ("silent", "its connection broke 0.5 s ago")),
     ],
 )

@@ -28,8 +28,7 @@ def test_a_death_from_the_loss_to_the_return() -> None:
     assert [q.reason for q in h.quorums] == ["the first quorum: groups 0, 1", "group 1 was lost", "group 1 joined"]
     loss = h.losses[0]
     assert (loss.group, loss.cause, loss.exit, loss.step) == ("1", "exited", "worker 0 killed by SIGKILL", 41)
-    assert loss.regrouped == pytest.approx(0.05)
-    assert loss.rejoined == pytest.approx(4.0)
+    assert (loss.regrouped, loss.rejoined) == (pytest.approx(0.05), pytest.approx(4.0))
     assert h.causes == {"exited": 1}
     assert (h.recovery.sum, h.rejoin.sum) == (pytest.approx(0.05), pytest.approx(4.0))
     assert h.out == {}

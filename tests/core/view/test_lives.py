@@ -18,7 +18,6 @@ def test_a_life_and_the_next_one() -> None:
     lives.hear(SupervisorHere("1", "node-a", stream=7), 1.0)
     lives.hear(LifeStarted("1", 0, "x"), 2.0)
     group = lives.get("1")
-    assert group is not None
     assert (group.here, group.host, group.alive, group.restarts) == (True, "node-a", True, 0)
     lives.hear(LifeExited("1", 0, "x", -9, "worker 0 killed by SIGKILL"), 3.0)
     assert (group.alive, group.code, group.reason, group.since) == (False, -9, "worker 0 killed by SIGKILL", 3.0)
@@ -33,7 +32,6 @@ def test_what_is_said_again_after_a_reconnect_counts_once() -> None:
         lives.hear(LifeStarted("1", 1, "y"), 1.0)
         lives.hear(LifeExited("1", 0, "x", -9, "of the life before"), 1.0)
     group = lives.get("1")
-    assert group is not None
     assert (group.alive, group.starts, group.reason) == (True, 1, "")
 
 
@@ -43,7 +41,6 @@ def test_a_group_over_two_nodes_is_here_as_long_as_one_is() -> None:
     lives.hear(SupervisorHere("1", "b", 1, 2, stream=2), 1.0)
     lives.hear(SupervisorGone("1", 0, 1), 2.0)
     group = lives.get("1")
-    assert group is not None
     assert (group.here, group.host) == (True, "a, b")
     lives.hear(SupervisorGone("1", 1, 2), 2.0)
     assert not group.here
@@ -54,7 +51,6 @@ def test_its_end_and_its_rest() -> None:
     lives.hear(LifeStarted("1", 0, "x"), 1.0)
     lives.hear(GroupRests("1", True), 2.0)
     group = lives.get("1")
-    assert group is not None
     assert group.rests
     lives.hear(SupervisorFinished("1", 1, "gave up", 0), 3.0)
     assert (group.finished, group.alive) == ((1, "gave up"), False)

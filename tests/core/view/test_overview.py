@@ -58,11 +58,9 @@ def test_nothing_yet() -> None:
 def test_a_job_that_trains_and_a_newcomer_that_heals() -> None:
     shown = Shown()
     s = shown.scene
-    s.hello("0:x")
-    shown.take(s.join("0:x"))
+    shown.take(s.arrive("0:x"))
     state = s.committed()
-    s.hello("1:x")
-    s.join("1:x")
+    s.arrive("1:x")
     assert shown.does() == {"0": "trains", "1": "waits"}
     waiting = shown.look()["waiting"]
     assert (waiting["members"], bool(waiting["reason"])) == (1, True)
@@ -92,8 +90,7 @@ def test_a_member_that_dies_stays_in_the_list() -> None:
     shown.take(s.join("0:x", s.committed()))
     found = shown.look()
     assert {g["group"]: g["does"] for g in found["groups"]} == {"0": "trains", "1": "lost"}
-    assert found["losses"][0]["cause"] == "exited"
-    assert found["counts"]["losses"] == {"exited": 1}
+    assert (found["losses"][0]["cause"], found["counts"]["losses"]) == ("exited", {"exited": 1})
 
 
 def test_a_group_that_the_job_does_not_have_any_more_is_no_row() -> None:
