@@ -23,7 +23,7 @@ def test_a_variant_is_caught(variant: Variant) -> None:
 
 
 def test_a_variant_that_nothing_notices_is_an_error() -> None:
-    other = "test_wrong_variants:test_R1_ids_do_not_restart_with_the_lighthouse"
+    other = "lighthouse.test_machine:TestTakeover.test_R1_new_ids_are_above_all_reported"
     variant = replace(VARIANTS["R9a any"], caught_by=other)
     with pytest.raises(NotCaughtError, match=r"R9a any .* does not notice it"):
         variant.catch()
