@@ -225,6 +225,7 @@ class TestSessions:
         s = Scene(min_replicas=2)
         s.arrive("a:1")
         s.hello("a:1")
+        assert s.lighthouse.status(0.0)["asking"] == []
         assert s.feed(Closed(1)) == []  # of nobody any more
         assert issued(s.arrive("b:1")) == []
         assert issued(s.join("a:1")) == [["a:1", "b:1"]]
