@@ -149,7 +149,7 @@ class TestLighthouse:
         assert s.granted(s.boundary("a:1", 2)) == [5]
         s.now += 9.9
         assert s.granted(s.progress("a:1", 100)) == [103]
-        s.now += 0.2
+        s.now = 10.0
         assert s.granted(s.progress("a:1", 102)) == [112]
 
     def test_a_large_quorum_asks_less_often_after_a_loss(self) -> None:
@@ -174,6 +174,10 @@ class TestLighthouse:
         s.boundary("a:1", 1)
         effects = s.leave("b:1", State(3, first.id))
         assert [e.quorum_id for e in effects if type(e).__name__ == "RevokeQuorum"] == [first.id]
+
+    def test_a_member_that_takes_no_grants_gets_quorums_as_ever(self) -> None:
+        s = Lights.started("a:1")
+        assert issued(s.join("a:1", s.committed())) == [["a:1"]]
 
     def test_a_member_that_takes_no_grants_keeps_all_at_one_step(self) -> None:
         """It would wait at the next boundary for those that wait for it in a collective."""

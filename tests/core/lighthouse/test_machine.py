@@ -229,6 +229,14 @@ class TestSessions:
         assert issued(s.arrive("b:1")) == []
         assert issued(s.join("a:1")) == [["a:1", "b:1"]]
 
+    def test_R3_who_has_not_asked_again_on_its_new_session_is_waited_for(self) -> None:
+        s = Scene(join_timeout=60.0)
+        s.hello("b:1")
+        assert issued(s.arrive("a:1")) == []
+        s.hello("a:1")
+        assert issued(s.join("b:1")) == []
+        assert issued(s.join("a:1")) == [["a:1", "b:1"]]
+
     def test_R3_the_replaced_stream_is_closed(self) -> None:
         """L1: the older one's hello may be the one that came late. Its group would wait on a stream nobody listens to."""
         s = Scene()

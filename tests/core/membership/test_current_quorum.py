@@ -187,6 +187,18 @@ def test_what_another_lighthouse_knows_better_is_forgotten() -> None:
     assert (t.broken, t.granted_through, t.chain.open) == ("", 0, ())
 
 
+def test_after_a_quorum_each_member_counts_as_what_it_is() -> None:
+    desk = Desk("a", "away", "peer", "lost")
+    for name in ("a", "away", "peer", "lost"):
+        desk.ask(name)
+    desk.change("away", session=None)
+    desk.change("peer", session=None, unary=True)
+    desk.change("lost", lost="silent")
+    desk.issue(*map(member, ("a", "away", "peer", "lost")))
+    t = desk.tenure
+    assert (t.asking, t.missing, t.gone, t.silent) == (set(), {"a", "away", "peer"}, {"lost"}, {"a", "peer"})
+
+
 def test_announced_groups_of_which_nobody_is_here() -> None:
     desk = Desk("train_0:a", "train_1:a", "x:a")
     announced = {"train_0", "1", "2", "x"}

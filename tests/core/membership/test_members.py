@@ -146,6 +146,11 @@ class TestTime:
         assert record.heard == 18.2  # never in the future
         assert roll.forgive(18.3, tick=0.1) == 0.0
 
+    def test_twice_the_tick_is_no_starvation_and_more_is(self) -> None:
+        roll = MemberTable(0.0)
+        assert roll.forgive(2.0, tick=1.0) == 0.0
+        assert roll.forgive(4.5, tick=1.0) == 1.5
+
     def test_silent_are_those_for_whom_time_has_just_run_out(self) -> None:
         roll = MemberTable(0.0)
         for name, heard in (("a", 0.0), ("b", 0.1), ("c", 0.0)):
