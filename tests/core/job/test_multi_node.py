@@ -652,7 +652,7 @@ schedules = st.lists(st.tuples(st.sampled_from(STEPS), indexes), max_size=80)
 stops = st.one_of(st.none(), indexes)
 
 
-@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(2, 3), st.booleans(), schedules, stops)
 def test_any_schedule_leads_to_one_life_on_all_nodes(
     size: int, running: bool, schedule: list[tuple[str, int]], stopped: int | None

@@ -221,7 +221,7 @@ def situations(draw: st.DrawFn) -> QuorumInputs:
     )
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(situations())
 def test_the_simple_implementation_agrees(s: QuorumInputs) -> None:
     decision = form(s)
@@ -235,7 +235,7 @@ def test_the_simple_implementation_agrees(s: QuorumInputs) -> None:
         assert simple_form(s) == (names, decision.rebuild, decision.new_lineage)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(situations())
 def test_the_order_of_candidates_does_not_matter(s: QuorumInputs) -> None:
     turned = QuorumInputs(**{f: getattr(s, f) for f in s.__dataclass_fields__} | {"candidates": s.candidates[::-1]})
