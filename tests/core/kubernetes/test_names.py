@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchft_x.core.kubernetes import names
@@ -13,6 +13,7 @@ from torchft_x.errors import ConfigError
 ROLES = {"lighthouse": 1, "trainer": 100}
 
 
+@settings(max_examples=30)
 @given(st.text(max_size=90))
 def test_any_name_comes_to_one_that_kubernetes_takes(name: str) -> None:
     app = names.app_id(name, "1a2b3c4d", ROLES)
