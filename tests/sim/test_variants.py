@@ -12,12 +12,8 @@ from tests.sim.test_world import dies_at_the_end, dies_while_it_sends
 from tests.sim.variants import ANY_NUMBER, ANY_PART, SLOW_TAKEOVER, VARIANTS, NotCaughtError, Patch, Variant
 from torchft_x.core.quorum import rule
 
-SLOW = {"R17"}  # more than a second
 
-
-@pytest.mark.parametrize(
-    "variant", [pytest.param(v, id=v.name, marks=[pytest.mark.slow] * (v.name in SLOW)) for v in VARIANTS.values()]
-)
+@pytest.mark.parametrize("variant", VARIANTS.values(), ids=lambda v: v.name)
 def test_a_variant_is_caught(variant: Variant) -> None:
     assert variant.catch()
 
