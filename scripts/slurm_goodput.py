@@ -30,9 +30,9 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.e2e.jobs import SMALL  # noqa: E402
-from tests.slurm_hosts import SlurmHosts, missing, slurm_hosts  # noqa: E402
-from tests.slurm_job import SlurmFtJob, on  # noqa: E402
+from tests.extended.slurm.hosts import SlurmHosts, missing, slurm_hosts  # noqa: E402
+from tests.extended.slurm.job import SlurmFtJob, on  # noqa: E402
+from tests.journeys.jobs import SMALL  # noqa: E402
 from torchft_x.launch.slurm import store  # noqa: E402
 from torchft_x.launch.slurm.commands import cancel  # noqa: E402
 from torchft_x.observe.report import commits  # noqa: E402

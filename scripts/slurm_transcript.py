@@ -24,9 +24,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.e2e.jobs import SMALL, Events  # noqa: E402
-from tests.e2e.test_slurm_ft import TORCHX  # noqa: E402
-from tests.slurm_hosts import SlurmHosts, missing, slurm_hosts  # noqa: E402
+from tests.extended.slurm.hosts import SlurmHosts, missing, slurm_hosts  # noqa: E402
+from tests.extended.slurm.test_slurm_ft import TORCHX  # noqa: E402
+from tests.journeys.jobs import SMALL, Events  # noqa: E402
 from torchft_x import env  # noqa: E402
 from torchft_x.observe.processes import job_processes  # noqa: E402
 from torchft_x.observe.report import commits, training_together  # noqa: E402

@@ -23,8 +23,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.svg import Sheet  # noqa: E402
-from tests.compat.test_titan import printed, step, trainer  # noqa: E402
-from tests.e2e.jobs import Job, running  # noqa: E402
+from tests.extended.compat.test_titan import printed, step, trainer  # noqa: E402
+from tests.journeys.jobs import Job, running  # noqa: E402
 
 METHODS = {"None": "gradients averaged in each step", "local_sgd": "LocalSGD", "diloco": "DiLoCo"}
 CALM, KILLED, GRID = "#1b6ec2", "#c0392b", "#e4e4e4"

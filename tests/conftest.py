@@ -14,8 +14,6 @@ from hypothesis import HealthCheck, settings
 
 from tests import machine
 from tests.golden import Golden
-from tests.matrix.places import Workshop
-from tests.nightly import replaced_by
 from tests.util import scaled
 from torchft_x import env
 
@@ -24,7 +22,7 @@ from torchft_x import env
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 
 # What is forked at a restart imports torch ahead, for seconds of a processor in each group of each job: half of what a
-# small job costs. Tests in which a restart is to be as users see it say so (`tests.e2e.jobs.WARM`).
+# small job costs. Tests in which a restart is to be as users see it say so (`tests.journeys.jobs.WARM`).
 os.environ.setdefault(env.WARM, "0")
 
 # A shell's background jobs ignore SIGINT, and so would whatever the tests start.
@@ -51,6 +49,12 @@ def golden(request: pytest.FixtureRequest) -> Golden:
     return Golden(bool(request.config.getoption("--rewrite")))
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    global _reporter
+    _reporter = config.pluginmanager.get_plugin("terminalreporter")
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     needed = max((mark.args[0] for mark in item.iter_markers("gpu")), default=0)
     if needed:
@@ -63,24 +67,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             )
 
 
-@pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What CI leaves out is marked. A test's own limit is a deadline as any other: the scale stretches it."""
-    for item in items:
-        if replaced_by(item.nodeid) is not None:
-            item.add_marker("nightly")
+    """Stretch the time limit of each test, which is a deadline as any other."""
     if not config.pluginmanager.hasplugin("timeout"):
         return
     default = float(config.getini("timeout"))
     for item in items:
         mark = item.get_closest_marker("timeout")
         item.add_marker(pytest.mark.timeout(scaled(float(mark.args[0]) if mark else default)), append=False)
-
-
-@pytest.fixture(scope="session")
-def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
-    """Environments with torchft_x in them, each made once per run."""
-    return Workshop(tmp_path_factory.mktemp("places"))
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -93,3 +87,11 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         report.longrepr = (
             f"{item.nodeid} was skipped where nothing may be skipped: {call.excinfo and call.excinfo.value}"
         )
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Print a failure when it happens, not only at the end."""
+    if report.failed and _reporter is not None:
+        _reporter.ensure_newline()
+        _reporter.write_line(f"FAILED {report.nodeid} ({report.when})", red=True)
+        _reporter.write_line(report.longreprtext[-6000:])

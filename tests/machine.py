@@ -18,8 +18,6 @@ import pytest
 from torchft_x import env
 
 ROOT = Path(__file__).parent.parent
-UNTIMED = ("tests/unit", "tests/torch", "tests/core", "tests/sim", "tests/scenario/test_simulated.py")
-"""Folders whose tests have a virtual clock or none: they always run at scale 1."""
 USUAL = 2.0
 """Seconds that the import takes on a machine of scale 1, at most."""
 SLOWEST = 6.0
@@ -27,7 +25,7 @@ SLOWEST = 6.0
 
 
 def set_scale(config: pytest.Config) -> None:
-    """Set TORCHFT_X_TIME_SCALE for this process and its children: 1 for untimed tests, else as given, else measured."""
+    """Set TORCHFT_X_TIME_SCALE for this process and its children: 1 for unit tests, else as given, else measured."""
     assert "torchft_x.timing" not in sys.modules, "the scale must be set before torchft_x.timing is imported"
     if not needs_measure(config):
         os.environ[env.TIME_SCALE] = "1"
@@ -36,15 +34,13 @@ def set_scale(config: pytest.Config) -> None:
 
 
 def needs_measure(config: pytest.Config) -> bool:
-    """Return whether all tests of the session may be scaled: none of its paths is, or contains, an untimed one.
+    """Return whether the session's tests may be scaled: none of them is of tests/unit, whose clocks are virtual.
 
-    A session of both kinds runs at scale 1, so that on a slow machine its tests of processes may fail by chance.
+    A session that also has unit tests runs at scale 1, so that on a slow machine its tests of processes may fail.
     """
-    asked = config.known_args_namespace
-    paths = [_absolute(arg.split("::")[0]) for arg in asked.file_or_dir or config.getini("testpaths")]
-    ignored = [_absolute(path) for path in asked.ignore or ()]
-    untimed = [ROOT / name for name in UNTIMED if not any((ROOT / name).is_relative_to(path) for path in ignored)]
-    return not any(path.is_relative_to(u) or u.is_relative_to(path) for path in paths for u in untimed if u.exists())
+    unit = ROOT / "tests/unit"
+    paths = [Path(arg.split("::")[0]).absolute() for arg in config.known_args_namespace.file_or_dir]
+    return bool(paths) and not any(path.is_relative_to(unit) or unit.is_relative_to(path) for path in paths)
 
 
 def scale_for(seconds: float) -> float:
@@ -58,10 +54,6 @@ def scale_for(seconds: float) -> float:
             returncode=pytest.ExitCode.USAGE_ERROR,
         )
     return scale
-
-
-def _absolute(path: str) -> Path:
-    return Path(path).absolute()
 
 
 def _import_seconds() -> float:

@@ -3,7 +3,7 @@
 Everything in `torchft_x` that waits for such a time reads it from `TIMING`. Tests on slow machines stretch all of them by one
 factor (`TORCHFT_X_TIME_SCALE`), so that they keep their order.
 
-Each line holds, at any scale; `tests/test_timing.py` evaluates them:
+Each line holds, at any scale; `tests/unit/test_timing.py` evaluates them:
 
     smaller                          larger                        because
     -------------------------------  ----------------------------  -----------------------------------------------------------

@@ -21,7 +21,7 @@ import torch  # noqa: E402
 from torch import nn  # noqa: E402
 from train_ddp import Dumper  # noqa: E402
 
-from tests.e2e.plain_sgd import PlainSGD  # noqa: E402
+from tests.journeys.plain_sgd import PlainSGD  # noqa: E402
 from torchft_x import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo, env, observe  # noqa: E402
 
 leaving = False

@@ -54,7 +54,7 @@ class Variant:
     left_out: str
     harm: str
     caught_by: str | int
-    """A test of tests/core, as "module:function" or "module:Class.method"; or a seed of the swarm."""
+    """A test of tests/unit/core, as "module:function" or "module:Class.method"; or a seed of the swarm."""
     patch: Patch
 
     def applied(self) -> AbstractContextManager[Any]:
@@ -97,7 +97,7 @@ class Variant:
 def _test(name: str) -> Callable[[], None]:
     """Return a test function, or a method of a new instance of its class, with the first of its parameters."""
     module, _, path = name.partition(":")
-    found: Any = importlib.import_module(f"tests.core.{module}")
+    found: Any = importlib.import_module(f"tests.unit.core.{module}")
     *classes, function = path.split(".")
     for part in classes:
         found = getattr(found, part)()

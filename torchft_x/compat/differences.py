@@ -151,47 +151,50 @@ DIFFERENCES = (
 GONE = (
     Gone(
         "DiLoCo with several buckets in a fragment, or a tensor larger than one, drifts apart, and commits",
-        "tests/train/test_apart.py::test_buckets_of_any_size_average_the_same",
+        "tests/torch/train/test_apart.py::test_buckets_of_any_size_average_the_same",
     ),
     Gone(
         "`PureDistributedDataParallel` does not average",
-        "tests/train/ddp/test_reducer.py::test_average_with_unused_parameters",
+        "tests/torch/train/ddp/test_reducer.py::test_average_with_unused_parameters",
     ),
     Gone(
         "a slow receiver of a checkpoint stalls its source, or ends it with an error",
-        "tests/transfer/http/test_transport.py::test_a_slow_reader_blocks_nothing_and_gets_the_frozen_bytes",
+        "tests/torch/transfer/http/test_transport.py::test_a_slow_reader_blocks_nothing_and_gets_the_frozen_bytes",
     ),
     Gone(
         "a lighthouse that is started again begins at quorum 1; trainers die with it",
-        "tests/e2e/test_lighthouse_dies.py::test_a_lighthouse_that_is_killed_costs_nobody_a_step",
+        "tests/journeys/test_lighthouse_dies.py::test_a_lighthouse_that_is_killed_costs_nobody_a_step",
     ),
     Gone(
         "a dead group is noticed when a collective runs out of time",
-        "tests/e2e/test_kills.py::test_two_groups_survive_kills_with_equal_parameters",
+        "tests/journeys/test_kills.py::test_two_groups_survive_kills_with_equal_parameters",
     ),
     Gone(
         "checkpoints are pickles from whoever answers, without a digest",
-        "tests/transfer/http/test_transport.py::test_a_flipped_bit_is_detected_and_named",
+        "tests/torch/transfer/http/test_transport.py::test_a_flipped_bit_is_detected_and_named",
     ),
     Gone(
         "no call needs a token",
-        "tests/transfer/http/test_transport.py::test_a_wrong_or_missing_token_is_refused_at_once",
+        "tests/torch/transfer/http/test_transport.py::test_a_wrong_or_missing_token_is_refused_at_once",
     ),
-    Gone("the address that others are told can't be chosen", "tests/test_net.py::test_what_is_given_wins"),
+    Gone("the address that others are told can't be chosen", "tests/unit/test_net.py::test_what_is_given_wins"),
     Gone(
         "quantising doubles the bytes of one-dimensional tensors",
-        "tests/comm/quantized/test_collectives.py::test_a_few_values_are_not_inflated",
+        "tests/torch/comm/quantized/test_collectives.py::test_a_few_values_are_not_inflated",
     ),
     Gone(
         "groups that are fast keep a newcomer out",
-        "tests/train/test_newcomers.py::test_others_train_on_while_a_newcomer_makes_its_first_step",
+        "tests/torch/train/test_newcomers.py::test_others_train_on_while_a_newcomer_makes_its_first_step",
     ),
     Gone(
         "TORCHFT_TIMEOUT_SEC and TORCHFT_CONNECT_TIMEOUT_SEC reach a part of the code only",
-        "tests/compat/test_adapters.py::test_torchfts_variables_beat_the_arguments",
+        "tests/torch/compat/test_adapters.py::test_torchfts_variables_beat_the_arguments",
     ),
-    Gone("the lighthouse loads torch", "tests/test_imports.py::test_start_up_without_torch"),
-    Gone("`hsdp` starts too many processes, all on one port", "tests/launch/test_components.py::test_a_components_app"),
+    Gone("the lighthouse loads torch", "tests/process/test_imports.py::test_start_up_without_torch"),
+    Gone(
+        "`hsdp` starts too many processes, all on one port",
+        "tests/unit/launch/test_components.py::test_a_components_app",
+    ),
 )
 
 

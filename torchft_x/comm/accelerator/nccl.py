@@ -1,6 +1,6 @@
 """Process groups on accelerators: NCCL for CUDA, oneCCL (XCCL) for Intel's XPU.
 
-Written against the interface of PyTorch 2.13; not run on a GPU yet (tests/comm/test_gpu.py does that). XCCL was never run by
+Written against the interface of PyTorch 2.13; not run on a GPU yet (tests/torch/comm/test_gpu.py does that). XCCL was never run by
 us; ROCm's RCCL is NCCL to PyTorch, and wasn't run either.
 """
 

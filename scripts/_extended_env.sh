@@ -1,0 +1,54 @@
+# Sourced by ./scripts/test --extended, behind _env.sh: environments of other people's packages, each made on first use,
+# and a Kubernetes control plane, which takes five minutes of compiling the first time.
+# TORCHFT_X_PEER_VENV, TORCHFT_X_NIGHTLY_VENV and TORCHFT_X_TRAINERS_VENV name other places for them.
+
+torch=$(grep '^torch==' constraints.txt)
+
+environment() { # DIRECTORY STAMP: true if it has to be filled
+    [ "$(cat "$1/.stamp" 2>/dev/null)" != "$2" ] || return 1
+    echo "Making the environment $1."
+    [ -x "$1/bin/python" ] || python3 -m venv "$1"
+}
+install() { "$1/bin/python" -m pip install -qq --disable-pip-version-check "${@:2}" </dev/null; }
+
+log=$(mktemp)
+./scripts/kubernetes </dev/null >"$log" 2>&1 &
+kubernetes=$!
+
+# torchft, which the tests marked `peer` drive from there
+peer=${TORCHFT_X_PEER_VENV:-.venv-peer}
+if environment "$peer" "$torch"; then
+    install "$peer" "$torch" && install "$peer" torchft-nightly numpy && echo "$torch" >"$peer/.stamp" || return
+fi
+TORCHFT_X_PEER_PYTHON=$(cd "$peer/bin" && pwd)/python
+
+# TorchX's other line, which owns the same import package
+nightly=${TORCHFT_X_NIGHTLY_VENV:-.venv-nightly}
+line=torchx-nightly==2026.10.26
+wanted="$torch $line kubernetes"
+if environment "$nightly" "$wanted"; then
+    install "$nightly" "$torch" && install "$nightly" "$line" "setuptools>=77" "grpcio>=1.60" "protobuf>=6.31,<8" \
+        fsspec h11 prometheus-client rich kubernetes kubernetes-validate pytest pytest-timeout hypothesis &&
+        echo "$wanted" >"$nightly/.stamp" || return
+fi
+TORCHFT_X_NIGHTLY_PYTHON=$(cd "$nightly/bin" && pwd)/python
+
+# HuggingFace's, Lightning's and torchtitan's trainers: 600 MB beside the main environment, whose packages they share
+trainers=${TORCHFT_X_TRAINERS_VENV:-.venv-trainers}
+main=$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+packages=(transformers==5.24.0 accelerate==1.15.0 lightning==2.6.6 wandb==0.31.0)
+titan=(torchtitan==0.3.0 tyro==1.0.17 shtab==1.13.0 typeguard==4.6.1 spmd_types==0.2.3) # it asks for more than is used
+imports=("datasets>=3.6,<4.8" torchdata tensorboard==2.21.0 einops pillow safetensors)
+wanted="$main ${packages[*]} ${titan[*]} ${imports[*]}"
+if environment "$trainers" "$wanted"; then
+    echo "$main" >"$("$trainers/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/main.pth"
+    install "$trainers" "${packages[@]}" "${imports[@]}" && install "$trainers" --no-deps "${titan[@]}" &&
+        echo "$wanted" >"$trainers/.stamp" || return
+fi
+TORCHFT_X_TRAINERS_PYTHON=$(cd "$trainers/bin" && pwd)/python
+
+export TORCHFT_X_PEER_PYTHON TORCHFT_X_NIGHTLY_PYTHON TORCHFT_X_TRAINERS_PYTHON
+wait $kubernetes || { cat "$log" && return 1; }
+rm "$log"
+unset -f environment install
+unset torch peer nightly line wanted trainers main packages titan imports log kubernetes

@@ -1,0 +1,212 @@
+"""Process groups on a card: NCCL with one member, NCCL in a child, gloo with several members on one device."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from tests.extended.gpu.kit import Figures, Kit, need, need_equal
+from tests.torch.comm.members import configure, each
+from torchft_x.comm import ProcessGroupGloo, ProcessGroupNCCL
+from torchft_x.comm.accelerator.group import AcceleratorGroup
+from torchft_x.comm.base import ProcessGroup
+from torchft_x.comm.rank_info import RankInfo
+from torchft_x.comm.subprocess.child_handle import ChildHandle
+from torchft_x.comm.subprocess.shared_memory import SharedSegments
+from torchft_x.errors import CollectiveError
+
+LIMIT = 60.0  # seconds
+
+
+class OnTheCpu(AcceleratorGroup):
+    """The frame of `ProcessGroupNCCL` with gloo in the library's place."""
+
+    _kind, _device, _backend_type = "frame", "cpu", "GLOO"
+
+    def _require(self) -> None:
+        pass
+
+    def _backend(self, store: dist.Store, place: RankInfo, device: torch.device, names: dict[str, Any]) -> Any:
+        options = dist.ProcessGroupGloo._Options()
+        options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+        return dist.ProcessGroupGloo(store, place.rank, place.size, options)
+
+    def _current_device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def _use(self, device: torch.device) -> None:
+        pass
+
+    def _synchronize(self) -> None:
+        pass
+
+
+def library_group(kit: Kit) -> AcceleratorGroup:
+    return OnTheCpu(LIMIT) if kit.on_cpu else ProcessGroupNCCL(LIMIT)
+
+
+def connect_alone(group: AcceleratorGroup, quorum_id: int, device: torch.device) -> None:
+    """A communicator of one. `configure` makes none for a single member, and one card allows no second, so what its
+    connecting thread does is done here."""
+    old = group._present
+    group.configure("", "gpu_check", 0, 1, quorum_id)
+    need(old is None or old.gone.wait(30), "the abort of the communicator before has not ended after 30 s")
+    members = group._present
+    store = dist.HashStore()
+    names = {"group_name": f"torchft_{quorum_id}_rank_0", "global_ranks": [0]}
+    backend = group._backend(store, members.place, device, names)
+    whole = dist.ProcessGroup(store, 0, 1)
+    kind = getattr(dist.ProcessGroup.BackendType, group._backend_type)
+    whole._set_default_backend(kind)
+    whole._register_backend(torch.device(group._device), kind, backend)
+    members.group, members.backend = whole, backend
+
+
+def reduce_alone(kit: Kit, group: ProcessGroup, seed: int) -> None:
+    want = kit.tensor(1 << 16, seed=seed)
+    got = want.clone()
+    need(group.allreduce([got]).wait(), "allreduce of one member did not end well")
+    need(group.errored() is None, f"the group has failed: {group.errored()}")
+    need_equal(got, want, "allreduce of one member")
+
+
+def nccl_of_one(kit: Kit) -> Figures:
+    """Our frame around a real communicator: options, collectives, streams, errors."""
+    group = library_group(kit)
+    began = time.perf_counter()
+    connect_alone(group, 1, kit.device)
+    reduce_alone(kit, group, 1)
+    kit.figures["connect and first allreduce, s"] = round(time.perf_counter() - began, 3)
+    t = kit.tensor(1 << 16)
+    need(group.broadcast([t]).wait(), "broadcast")
+    out = [torch.empty_like(t)]
+    need(group.allgather([out], [t]).wait(), "allgather")
+    need_equal(out[0], t, "allgather of one member")
+    need(group.barrier().wait(), "barrier")
+    group.shutdown()
+    return kit.figures
+
+
+def nccl_abort_and_rebuild(kit: Kit) -> Figures:
+    """An abort, also while the stream is busy, and new communicators after it."""
+    group = library_group(kit)
+    aborts, builds = [], []
+    for quorum_id in range(1, 5):
+        began = time.perf_counter()
+        connect_alone(group, quorum_id, kit.device)
+        reduce_alone(kit, group, quorum_id)
+        builds.append(round(time.perf_counter() - began, 3))
+        t = kit.tensor(1 << 20)
+        if not kit.on_cpu:
+            torch.cuda._sleep(int(1e8))  # some 50 ms of the stream
+        work = group.allreduce([t])
+        began = time.perf_counter()
+        group.abort(quorum_id)
+        need(isinstance(group.errored(), CollectiveError), "after an abort errored() tells nothing")
+        try:
+            work.wait()
+            raise AssertionError("a collective of an aborted group ended well")
+        except CollectiveError:
+            pass
+        kit.wait()
+        aborts.append(round(time.perf_counter() - began, 3))
+    kit.figures["abort, s"] = aborts
+    kit.figures["connect and allreduce, s"] = builds
+    group.shutdown()
+    return kit.figures
+
+
+def nccl_in_a_child(kit: Kit) -> Figures:
+    """Tensors reach the child by IPC as they are, after what the stream was still doing to them."""
+    kind = "gloo" if kit.on_cpu else "nccl"
+    began = time.perf_counter()
+    cradle = ChildHandle(kind, kit.device.type, SharedSegments(), RankInfo(0, 1, 1))
+    at = {"store_addr": "", "replica_id": "a", "rank": 0, "world_size": 1, "quorum_id": 1}
+    index = 0 if kit.on_cpu else torch.cuda.current_device()
+    try:
+        cradle.configure(LIMIT, index, "127.0.0.1" if kit.on_cpu else None, at)
+        need(cradle.configured.wait(LIMIT), "the child was not configured in time")
+        need(cradle.error is None, f"the child failed: {cradle.error}")
+        kit.figures["start and configure, s"] = round(time.perf_counter() - began, 3)
+        given, out = (torch.zeros(1 << 20, device=kit.device) for _ in range(2))
+        if not kit.on_cpu:
+            torch.cuda._sleep(int(1e8))
+        given += 3
+        need(cradle.issue("allgather", ([[out]], [given])).wait(), "allgather in the child")
+        need_equal(out, torch.full((1 << 20,), 3.0), "what the child wrote")
+    finally:
+        cradle.end(CollectiveError("the check is over"))
+    return kit.figures
+
+
+def gloo_on_the_device(kit: Kit) -> Figures:
+    """Several members on one card, through host memory: every collective the library uses; a member that doesn't come."""
+    size = 3
+    groups: list[ProcessGroup] = [ProcessGroupGloo(LIMIT, host="127.0.0.1") for _ in range(size)]
+    try:
+        configure(groups, kit.meeting(), 1)
+        mine = [kit.tensor(5000, seed=rank) for rank in range(size)]
+        total = each(groups, lambda rank, group: _allreduced(group, mine[rank]))
+        for t in total:
+            need_equal(t, total[0], "allreduce: the members differ")
+        reference = (mine[0].cpu() + mine[1].cpu()) + mine[2].cpu()
+        need(torch.allclose(total[0].cpu(), reference, atol=1e-5), "allreduce: not the sum")
+        need(total[0].device == kit.device, f"the result is on {total[0].device}")
+        gathered = each(groups, lambda rank, group: _gathered(group, mine[rank], size))
+        for parts in gathered:
+            for rank, part in enumerate(parts):
+                need_equal(part, mine[rank], f"allgather, part {rank}")
+        for t in each(groups, lambda rank, group: _broadcast(group, mine[rank].clone())):
+            need_equal(t, mine[0], "broadcast")
+        exchanged = each(groups, lambda rank, group: _exchanged(group, mine[rank], size))
+        need_equal(exchanged[1][:1000], mine[0][1000:2000], "alltoall")
+        large = [kit.tensor(1 << 22, seed=rank) for rank in range(size)]
+        took = kit.seconds(lambda: each(groups, lambda rank, group: _allreduced(group, large[rank])), 3)
+        kit.figures["allreduce of 16 MiB, 3 members, s"] = round(took, 4)
+        _leave_one_waiting(kit, groups)
+    finally:
+        for group in groups:
+            group.shutdown()
+    return kit.figures
+
+
+def _allreduced(group: ProcessGroup, t: torch.Tensor) -> torch.Tensor:
+    out = t.clone()
+    group.allreduce([out]).wait()
+    return out
+
+
+def _gathered(group: ProcessGroup, t: torch.Tensor, size: int) -> list[torch.Tensor]:
+    out = [torch.empty_like(t) for _ in range(size)]
+    group.allgather([out], [t]).wait()
+    return out
+
+
+def _broadcast(group: ProcessGroup, t: torch.Tensor) -> torch.Tensor:
+    group.broadcast([t]).wait()
+    return t
+
+
+def _exchanged(group: ProcessGroup, t: torch.Tensor, size: int) -> torch.Tensor:
+    given = t[: 1000 * size].clone()
+    out = torch.empty_like(given)
+    group.alltoall_base(out, given, [1000] * size, [1000] * size, dist.AllToAllOptions()).wait()
+    return out
+
+
+def _leave_one_waiting(kit: Kit, groups: list[ProcessGroup]) -> None:
+    """A member whose partners don't come is released by an abort, and all can meet again."""
+    work = groups[0].allreduce([kit.tensor(1 << 16)])
+    began = time.perf_counter()
+    groups[0].abort(1)
+    try:
+        work.wait()
+        raise AssertionError("an allreduce that nobody joined ended well")
+    except CollectiveError:
+        kit.figures["released after an abort, s"] = round(time.perf_counter() - began, 4)
+    configure(groups, kit.meeting(), 2)
+    found = each(groups, lambda rank, group: _allreduced(group, kit.tensor(100, seed=rank)))
+    need_equal(found[0], found[1], "after a rebuild")

@@ -1,0 +1,155 @@
+"""Whole jobs on one card: the default scripts, two groups, one of them killed. TorchX isn't needed: supervisors are
+started as it starts them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.extended.gpu.kit import Figures, Kit, need
+from tests.util import scaled
+from torchft_x import env
+from torchft_x.observe.events import read_events
+from torchft_x.observe.report import commits, death, training_together, workers
+
+ROOT = Path(__file__).parents[3]
+SMALL = ["--width", "64", "--layers", "2", "--heads", "2", "--batch-size", "4", "--seq-len", "64", "--data-mb", "0.2"]
+GROUPS = 2
+
+
+class Job:
+    """A lighthouse and a supervisor per group, which end with this process."""
+
+    def __init__(self, kit: Kit, script: str, *arguments: str) -> None:
+        self.run_dir = kit.folder / "run"
+        self.log = kit.folder / "job.log"
+        environ = env.everything() | {
+            env.LAUNCHER_PID: str(os.getpid()),
+            env.ADVERTISE_HOST: "127.0.0.1",
+            env.TORCHX_JOB_ID: "local_cwd://gpu_check/job",
+            "PYTHONPATH": str(ROOT),
+        }
+        for name in (env.LIGHTHOUSE, env.RUN_DIR, env.TOKEN, env.TOKEN_FILE):
+            environ.pop(name, None)
+        where = ["--run_dir", str(self.run_dir)]
+        groups = ",".join(map(str, range(GROUPS)))
+        lighthouse = ["lighthouse", "--min_replicas", "1", "--job_groups", groups, "--job_min_replicas", "1", *where]
+        command = [str(ROOT / "scripts" / script), "--device", kit.device.type, *SMALL, *arguments]
+        commands = [lighthouse]
+        for group in range(GROUPS):
+            commands.append(["supervise", "--group", str(group), "--groups", str(GROUPS), *where, "--", *command])
+        with self.log.open("wb") as out:
+            self.processes = [
+                subprocess.Popen(
+                    [sys.executable, "-m", "torchft_x", *words], cwd=ROOT, env=environ, stdin=subprocess.DEVNULL,
+                    stdout=out, stderr=subprocess.STDOUT,
+                )
+                for words in commands
+            ]  # fmt: skip
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes:
+            process.terminate()
+        for process in self.processes:
+            try:
+                process.wait(15)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+    def end(self) -> str:
+        return self.log.read_text(errors="replace")[-1500:]
+
+    def until(self, condition, seconds: float, what: str) -> None:
+        deadline = time.monotonic() + scaled(seconds)
+        while not condition():
+            need(time.monotonic() < deadline, f"gave up after {seconds:g} s waiting for {what}: {self.end()}")
+            running = [p.poll() is None for p in self.processes]
+            need(all(running) or condition(), f"a process of the job ended before {what}: {self.end()}")
+            time.sleep(0.05)
+
+    def wait(self, seconds: float) -> None:
+        """For its good end."""
+        deadline = time.monotonic() + scaled(seconds)
+        for process in self.processes:
+            try:
+                code = process.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                raise AssertionError(f"the job has not ended within {seconds:g} s: {self.end()}") from None
+            need(code == 0, f"the job ended with {code}: {self.end()}")
+
+
+def events(job: Job) -> list[dict]:
+    return read_events(job.run_dir)
+
+
+def kill_and_rejoin(kit: Kit) -> Figures:
+    """`kill -9` of one of two groups on one device: the other goes on, it comes back, and every step's bits are equal."""
+    dumps = kit.folder / "params"
+    arguments = ["--steps", "600", "--pace", "0.02", "--dump-params", str(dumps)]
+    with Job(kit, "train_ddp.py", *arguments) as job:
+        job.until(lambda: training_together(events(job), GROUPS) and len(commits(events(job))) > 60, 150, "training")
+        victim = next(w for w in workers(events(job)) if w.group == "1")
+        t = time.time()
+        os.kill(victim.pid, signal.SIGKILL)
+        job.until(lambda: death(events(job), "1", t).rejoined is not None, 90, "the group to be back")
+        job.wait(90)
+        cost = death(events(job), "1", t)
+        check = [sys.executable, str(ROOT / "scripts/check_params.py"), str(dumps)]
+        checked = subprocess.run(check, capture_output=True, text=True, check=False)
+        kit.figures |= {
+            "kill to the survivor's next commit, s": _rounded(cost.next_commit),
+            "kill to the group's next commit, s": _rounded(cost.rejoined),
+            "steps dropped": cost.dropped,
+            "check_params": checked.stdout.strip()[:300],
+        }
+        need(checked.returncode == 0, f"check_params: {checked.stdout[-800:]}{checked.stderr[-800:]}")
+    return kit.figures
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)
+
+
+def hsdp_script(kit: Kit) -> Figures:
+    """scripts/train_hsdp.py to its end: FSDP2 within a group, averaging between two."""
+    return _script(kit, "train_hsdp.py", "--steps", "30")
+
+
+def diloco_script(kit: Kit) -> Figures:
+    """scripts/train_diloco.py to its end: groups that train apart, with quantised exchanges."""
+    return _script(kit, "train_diloco.py", "--steps", "40", "--fault_tolerance.should_quantize=int8")
+
+
+def _script(kit: Kit, script: str, *arguments: str) -> Figures:
+    with Job(kit, script, *arguments) as job:
+        job.wait(110)
+        together = [e for e in commits(events(job)) if int(e.get("participants", 0)) == GROUPS]
+        need(len(together) >= 3, f"only {len(together)} commits were of both groups: {job.end()}")
+        said = [line for line in job.log.read_text(errors="replace").splitlines() if "between the groups" in line]
+    if not kit.on_cpu:
+        need(any(kit.device.type in line for line in said), f"the script did not say that it trains on {kit.device}")
+    kit.figures |= {"commits of both groups": len(together), "said": said[:2]}
+    return kit.figures
+
+
+def gpu_tests(kit: Kit) -> Figures:
+    """The tests that are marked ``gpu``; those for several cards are skipped."""
+    files = [
+        "tests/torch/comm/test_gpu.py",
+        "tests/torch/comm/quantized/test_format.py",
+        "tests/torch/comm/quantized/test_collectives.py",
+        "tests/torch/train/test_offload.py",
+        "tests/torch/transfer/test_shared_memory.py",
+    ]
+    command = [sys.executable, "-m", "pytest", "-q", "-rs", "-m", "gpu", "-p", "no:cacheprovider", *files]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    kit.figures["pytest"] = (done.stdout.strip().splitlines() or [""])[-1]
+    need(done.returncode == 0, f"pytest ended with {done.returncode}: {(done.stdout + done.stderr)[-3000:]}")
+    return kit.figures

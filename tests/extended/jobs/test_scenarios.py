@@ -1,0 +1,48 @@
+"""Scenario files with real processes. What the files say: docs/simulator.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.scenario import networks
+from tests.scenario.check import committed_twice, unequal
+from tests.scenario.language import read
+from tests.scenario.play import judge, longest_stall, play
+from tests.scenario.real import ROOT, cluster
+from tests.util import scaled
+
+pytestmark = [pytest.mark.timeout(240)]
+
+FILES = ROOT / "tests" / "scenario" / "files"
+REAL = (
+    "alone_meanwhile",
+    "cut_from_one_another",
+    "everything",
+    "kill_during_heal",
+    "kill_source",
+    "leave_without_lighthouse",
+    "lighthouse_back",
+    "lighthouse_dies_with_group",
+    "link_flap",
+    "long_pause",
+    "lost_machine",
+    "supervisor_killed",
+)
+"""All files run in the simulator; these also here, where a second is a second."""
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_with_real_processes(name: str, tmp_path: Path) -> None:
+    scenario = read(FILES / f"{name}.txt")
+    missing = networks.missing()
+    if scenario.cuts and missing:
+        pytest.skip(missing)
+    with cluster(scenario, tmp_path, networks=not missing) as stage:
+        play(scenario, stage)
+    stall, step = longest_stall(stage.record)
+    print(f"{stage.record.step} steps, longest stall {stall:.2f} s before step {step}, "
+          f"{len(stage.record.dropped)} dropped, committed twice: {committed_twice(stage.dumps)}")  # fmt: skip
+    findings = [*judge(scenario, stage.record, factor=scaled(1.0)), *unequal(stage.dumps)]
+    assert not findings, "\n".join([*findings, f"everything is in {tmp_path}"])

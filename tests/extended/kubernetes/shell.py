@@ -1,0 +1,116 @@
+"""Commands of TorchX and of ours, as somebody of a cluster gives them."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.extended.kubernetes.cluster import IMAGE
+from tests.extended.kubernetes.space import Space
+from tests.unit.launch.lines import ROOT, environment
+from tests.util import scaled
+from torchft_x.core.kubernetes import rights
+
+_TORCHX = "import sys; from torchft_x.launch.plugin.command import CmdFt; from torchx.cli.main import main; CmdFt(); main(sys.argv[1:])"
+USER = 65534  # of the pods
+TOLERATION = 1  # seconds that they stay on a node which is not ready
+_OVERLAY = """
+securityContext: {runAsNonRoot: true, runAsUser: %d}
+volumes: [{name: tmp, emptyDir: {}}]
+containers:
+- name: lighthouse
+  imagePullPolicy: Never
+  securityContext: {readOnlyRootFilesystem: true}
+  volumeMounts: [{name: tmp, mountPath: /tmp}]
+- name: trainer
+  imagePullPolicy: Never
+  securityContext: {readOnlyRootFilesystem: true}
+  volumeMounts: [{name: tmp, mountPath: /tmp}]
+"""
+MODEL = ["--width", "32", "--layers", "1", "--heads", "2", "--batch-size", "2", "--seq-len", "32", "--data-mb", "0.2"]
+
+
+class Shell:
+    """Commands of TorchX, as somebody of the cluster."""
+
+    def __init__(self, space: Space, folder: Path) -> None:
+        self.space = space
+        self.overlay = folder / "overlay.yaml"
+        self.overlay.write_text(_OVERLAY % USER)
+        self.memory = 1000  # MB of each container
+        self.kubeconfig = self.here(space.cluster.kubeconfig)
+
+    def here(self, kubeconfig: Path) -> Path:
+        """With the namespace in its context, as a person's is."""
+        found = json.loads(kubeconfig.read_text())
+        found["contexts"][0]["context"]["namespace"] = self.space.name
+        path = self.overlay.with_name(kubeconfig.name)
+        path.write_text(json.dumps(found))
+        return path
+
+    def become_guest(self) -> None:
+        """Who may nothing."""
+        self.kubeconfig = self.here(self.space.cluster.guest_kubeconfig())
+
+    def allow_guest(self, rules: int = 99) -> None:
+        """Bind what docs/kubernetes.md says is enough, or its first rules, to the guest."""
+        group = "rbac.authorization.k8s.io"
+        role = rights.role()
+        self.space.cluster.api.post(self.space.at(f"{group}/v1/roles"), {**role, "rules": role["rules"][:rules]})
+        guest = {"kind": "User", "name": "guest", "apiGroup": group}
+        ref = {"kind": "Role", "name": "torchft-x", "apiGroup": group}
+        binding = {"metadata": {"name": "guest"}, "subjects": [guest], "roleRef": ref}
+        self.space.cluster.api.post(self.space.at(f"{group}/v1/rolebindings"), binding)
+
+    def say(self, *words: str, code: int = 0) -> str:
+        done = self.start(*words)
+        out, err = done.communicate(timeout=scaled(60))
+        assert done.returncode == code, f"torchx {' '.join(words)}: {out}{err}"
+        return out + err
+
+    def own(self, *words: str, code: int = 0, seconds: float = 60) -> str:
+        """``torchft_x WORDS``."""
+        command = [sys.executable, "-m", "torchft_x", *words]
+        done = subprocess.run(
+            command, cwd=ROOT, env=self._variables(), capture_output=True, text=True, timeout=scaled(seconds)
+        )
+        assert done.returncode == code, f"torchft_x {' '.join(words)}: {done.stdout}{done.stderr}"
+        return done.stdout + done.stderr
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        pipe: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen([sys.executable, "-c", _TORCHX, *words], cwd=ROOT, env=self._variables(), **pipe)
+
+    def _variables(self) -> dict[str, str]:
+        return {**environment(), "KUBECONFIG": str(self.kubeconfig), "PYTHONUNBUFFERED": "1"}
+
+    @contextmanager
+    def following(self, part: str) -> Iterator[subprocess.Popen[str]]:
+        with self.start("log", "-t", part) as log:
+            try:
+                yield log
+            finally:
+                log.kill()
+
+    def run(self, *words: str, code: int = 0, wait: bool = False, cfg: str = "") -> str:
+        options = f"overlay={self.overlay},grace=15,toleration={TOLERATION}{cfg}"
+        flags = ["-s", "kubernetes_ft", "--workspace=", "-cfg", options, *(["--wait"] if wait else [])]
+        component = ["./components.py:ddp", "--image", IMAGE, "--cpu", "1", "--memMB", str(self.memory)]
+        return self.say("run", *flags, *component, *words, code=code)
+
+
+def handle_of(said: str) -> str:
+    found = re.search(r"^kubernetes_ft://\S+$", said, re.MULTILINE)
+    assert found is not None, said
+    return found[0]
+
+
+def until(log: subprocess.Popen[str], words: str) -> None:
+    assert log.stdout is not None
+    assert any(words in line for line in log.stdout), f"the log ended without {words!r}"

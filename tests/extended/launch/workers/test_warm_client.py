@@ -1,0 +1,110 @@
+"""Warm lives, real: processes that are forked from the pre-imported one, killed, and compared with cold ones."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.process.launch.supervisor.test_group import Driven, drive  # noqa: F401  # the fixture
+from tests.process.launch.workers.test_warm_client import (
+    COLD,
+    WITNESS,
+    Starter,
+    _forkers,
+    end,
+    events,
+    found,
+    kill,
+    wait_until_warm,
+    warm,
+)
+from tests.util import wait_for
+from torchft_x import env
+from torchft_x.launch.process import process_tree
+
+pytestmark = [pytest.mark.timeout(300)]
+
+
+@pytest.fixture(autouse=True)
+def by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As users have it; the other tests go without."""
+    monkeypatch.delenv(env.WARM, raising=False)
+
+
+def test_exit_codes(drive: Starter) -> None:
+    text = """
+import atexit, os, signal, sys
+atexit.register(lambda: print("at exit", __name__, flush=True))
+print("up", os.getpid(), flush=True)
+life = int(os.environ["TORCHFT_X_ATTEMPT"])
+if life == 0:
+    signal.pause()
+sys.exit({1: "sentence", 2: 3, 3: 0}[life])
+"""
+    run = warm(drive, text)
+    wait_until_warm(run)
+    os.kill(run.worker(), signal.SIGKILL)
+    assert run.wait(60) == 0
+    assert [e["warm"] for e in events(run, "start")] == [False, True, True, True]
+    assert [e["code"] for e in events(run, "exit")] == [-signal.SIGKILL, 1, 3, 0]
+    assert run.out.read_text().count("at exit __main__\n") == 3
+    assert "sentence\n" in run.err.read_text()
+
+
+def test_a_parent_that_does_not_answer_is_ended_and_the_life_is_cold(drive: Starter) -> None:
+    run = warm(drive, COLD)
+    wait_until_warm(run)
+    (parent,) = _forkers(run)
+    os.kill(parent, signal.SIGSTOP)
+    kill(run, 0)
+    found(run, 1)
+    wait_for(lambda: len(events(run, "start")) == 2, what="the event of the start")
+    assert events(run, "start")[1]["reason"] == "the warm parent did not answer within 10 s"
+    assert not process_tree.is_alive(parent)
+    wait_for(lambda: len(events(run, "warm")) >= 2, 90, "another parent")
+    kill(run, 1)
+    found(run, 2)
+    wait_for(lambda: len(events(run, "start")) == 3, what="the event of the next start")
+    assert events(run, "start")[2]["warm"]
+    end(run)
+
+
+def test_what_only_restarts_need_is_imported_while_the_first_life_runs(
+    drive: Starter,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    marks = tmp_path / "marks"
+    (tmp_path / "slow_package.py").write_text(f"with open({str(marks)!r}, 'a') as f: print('imported', file=f)\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.setenv("TORCHFT_X_WARM_IMPORTS", "slow_package")
+    run = warm(drive, WITNESS, warm_after=1e9)
+    found(run, 0)
+    assert not marks.exists()
+    assert not events(run, "warm")
+    end(run)
+    run = warm(drive, WITNESS)
+    wait_until_warm(run)
+    kill(run, 0)
+    found(run, 1)
+    assert marks.read_text() == "imported\n"
+    end(run)
+
+
+def test_a_parent_with_threads_is_not_forked(drive: Starter, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "busy_package.py").write_text(
+        "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.setenv("TORCHFT_X_WARM_IMPORTS", "busy_package")
+    run = warm(drive, WITNESS)
+    wait_until_warm(run)
+    kill(run, 0)
+    found(run, 1)
+    sentence = "the warm parent has 2 threads after its imports"
+    assert [e.get("reason") for e in events(run, "start")][1] == sentence
+    assert f"group 1 is started cold: {sentence}" in run.err.read_text()
+    end(run)

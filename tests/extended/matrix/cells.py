@@ -1,0 +1,188 @@
+"""What must be true of each cell: one function per scheduler. A failure is an AssertionError that says what was seen."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import grpc
+import pytest
+import yaml
+
+from tests.extended.matrix.job import status
+from tests.extended.matrix.places import Place
+from tests.util import scaled, wait_for
+
+GROUPS = 2
+JOB = Path(__file__).with_name("job.py")
+DILOCO = {"TORCHFT_X_SYNC_STEPS": "7", "TORCHFT_X_NUM_FRAGMENTS": "1", "TORCHFT_X_QUANTIZE": "none"}
+KUBERNETES = "1.37"  # version whose schemas the pods are held against
+TOKEN = "the-matrix-token"
+
+
+def options(component: str) -> list[str]:
+    """What sets the component apart from the others."""
+    return {
+        "ddp": ["--env", "A=1,2,B=x"],
+        "hsdp": ["--workers_per_replica", "2"],
+        "diloco": ["--sync_steps", "7"],
+        "lighthouse": ["--min_replicas", "2"],
+    }[component]
+
+
+def run_here(place: Place, component: str, top: Path) -> None:
+    """A real job of two groups: each of its workers was started right and could ask the lighthouse."""
+    if component == "lighthouse":
+        return _run_lighthouse(place, top)
+    out, script, run_dir = top / "out", top / "job.py", top / "run"
+    out.mkdir()
+    shutil.copy(JOB, script)
+    words = ["run", "-s", "local_cwd", place.component(component), "--replicas", str(GROUPS), *options(component)]
+    done = place.torchx(*words, "--run_dir", str(run_dir), "--script", str(script), "--", str(out))
+    assert done.returncode == 0, _end(done)
+    workers = 2 if component == "hsdp" else 1
+    seen = {file.stem: json.loads(file.read_text()) for file in out.iterdir()}
+    assert sorted(seen) == [f"{g}-{r}" for g in range(GROUPS) for r in range(workers)], _end(done)
+    for worker in seen.values():
+        assert Path(worker["package"]).parent == place.package
+        assert Path(worker["python"]) == place.python
+        assert (worker["groups"], worker["world_size"]) == (str(GROUPS), str(workers))
+        assert worker["token"]
+        assert worker["asked"]
+        assert worker["diloco"] == (DILOCO if component == "diloco" else {})
+    assert len({worker["lighthouse"] for worker in seen.values()}) == 1
+    assert "Traceback" not in done.stdout + done.stderr, _end(done)
+
+
+def render_here(place: Place, component: str) -> None:
+    """Each replica would be started as it should be."""
+    request = _request(place, "local_cwd", component, str(JOB))
+    roles = sorted({replica[:-2] for replica in _replicas(component)})
+    assert re.findall(r"'(lighthouse|trainer)': \[ \{ 'args'", request) == roles
+    assert request.count(f"'args': [ '{place.python}'") == len(_replicas(component))
+
+
+def _run_lighthouse(place: Place, top: Path) -> None:
+    """It stays, answers whoever has the token, and ends with Ctrl-C."""
+    token, output = top / "token", top / "output.txt"
+    token.touch(0o600)
+    token.write_text(TOKEN)
+    words = ["run", "-s", "local_cwd", place.component("lighthouse"), "--port", "0", "--token_file", str(token)]
+    with open(output, "wb") as file:
+        cli = subprocess.Popen(
+            place.command(*words),
+            cwd=place.folder,
+            env=place.environ(),
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+        )
+    try:
+        pattern = r"listening on http://\S+:(\d+)"
+        found = wait_for(lambda: re.search(pattern, output.read_text(errors="replace")), 30, "the lighthouse's address")
+        address = f"http://127.0.0.1:{found[1]}"
+        assert status(address, TOKEN)
+        with pytest.raises(grpc.RpcError, match="UNAUTHENTICATED"):
+            status(address, "another")
+        cli.send_signal(signal.SIGINT)
+        cli.wait(scaled(30))
+        with pytest.raises(grpc.RpcError, match="UNAVAILABLE"):
+            status(address, TOKEN)
+    finally:
+        if cli.poll() is None:
+            cli.kill()
+            cli.wait()
+
+
+def render_slurm(place: Place, component: str, top: Path) -> None:
+    """The script is one that bash understands, in which one group's end leaves the others alone."""
+    script = _request(place, "slurm", component, str(JOB))
+    checked = subprocess.run(
+        ["bash", "-n"], input=script, capture_output=True, text=True, timeout=scaled(30), check=False
+    )
+    assert (checked.returncode, checked.stderr) == (0, "")
+    names = re.findall(r"^#SBATCH .*--job-name=(\S+)", script, re.MULTILINE)
+    parts = _replicas(component)
+    assert names == (parts if len(parts) == 1 else parts[1:])  # the lighthouse needs no node of its own
+    assert script.count("-m torchft_x ") == len(parts), f"not every role is started:\n{script}"
+    for wanted in ("--kill-on-bad-exit=0", "--wait=0"):
+        assert script.count(wanted) == len(names), f"{wanted} is not in every component:\n{script}"
+    assert "--requeue" not in script
+    assert str(place.python) in script
+
+
+def render_kubernetes(place: Place, component: str, top: Path) -> None:
+    """Every pod holds against the schema, strictly, and is started again by itself."""
+    validate = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes kubernetes-validate")
+    if place.run_python("-c", "import kubernetes").returncode != 0:
+        pytest.skip(f"pip install kubernetes, into the base environment of TorchX {place.line}")
+    job = yaml.safe_load(_request(place, "kubernetes", component, "/job.py", "--image", "registry/image:1"))
+    tasks = job["spec"]["tasks"]
+    assert [task["name"] for task in tasks] == _replicas(component)
+    for task in tasks:
+        pod = {"apiVersion": "v1", "kind": "Pod", **task["template"]}
+        pod["metadata"].setdefault("name", task["name"])
+        validate.validate(pod, KUBERNETES, strict=True)
+        (container,) = pod["spec"]["containers"]
+        assert container["image"] == "registry/image:1"
+        assert container["command"][:3] == ["python", "-m", "torchft_x"]
+        if task["name"] != "lighthouse-0":  # a job's own one tells its outcome, by not being started again
+            assert pod["spec"]["restartPolicy"] == "OnFailure", f"{task['name']}: {pod['spec']['restartPolicy']}"
+    actions = [policy["action"] for task in tasks for policy in task.get("policies", [])]
+    assert "RestartJob" not in actions  # all groups
+
+
+def _replicas(component: str) -> list[str]:
+    lighthouse = ["lighthouse-0"]
+    return lighthouse if component == "lighthouse" else [*lighthouse, *(f"trainer-{g}" for g in range(GROUPS))]
+
+
+def _request(place: Place, scheduler: str, component: str, script: str, *words: str) -> str:
+    """What would be submitted, made without a network."""
+    command = ["run", "-s", scheduler, "--workspace", "", "--dryrun"]
+    if scheduler == "kubernetes":  # the nightly line would ask a cluster what it thinks of the request
+        command += ["-cfg", "queue=default" + ("" if place.line.startswith("0.7") else ",validate_spec=False")]
+    command += [place.component(component), *options(component), *words]
+    command += [] if component == "lighthouse" else ["--script", script]
+    done = place.torchx(*command, offline=True)
+    assert done.returncode == 0, _end(done)
+    assert "Traceback" not in done.stderr, _end(done)
+    return done.stdout.split("=== SCHEDULER REQUEST ===\n", 1)[1]
+
+
+def check_listed(place: Place, own: list[str]) -> None:
+    """`torchx builtins` has TorchX's own components, which are `own`, and ours where they are installed."""
+    ours = [] if place.way == "bare clone" else ["ft.ddp", "ft.diloco", "ft.hsdp", "ft.lighthouse", "ft.titan"]
+    assert listed(place) == sorted([*own, *ours])
+
+
+def listed(place: Place) -> list[str]:
+    done = place.torchx("builtins")
+    assert done.returncode == 0, _end(done)
+    return sorted(re.findall(r"^ *\d+\. (\S+)", done.stdout, re.MULTILINE))
+
+
+def check_schedulers(place: Place) -> None:
+    """All the stock ones can be chosen, and tell their options; ours beside them where torchft_x is installed."""
+    stock = "from torchx.schedulers import DEFAULT_SCHEDULER_MODULES as m; print(*sorted(m))"
+    names = place.run_python("-c", stock)
+    assert names.returncode == 0, names.stderr
+    shown = place.torchx("run", "--help")
+    assert shown.returncode == 0, _end(shown)
+    choices = re.search(r"\{([\w,\s-]+)\}", shown.stdout.split("--scheduler", 1)[1])
+    assert choices is not None, shown.stdout
+    ours = [] if place.way == "bare clone" else ["local_ft", "slurm_ft", "kubernetes_ft"]
+    assert sorted(re.sub(r"\s", "", choices[1]).split(",")) == sorted([*names.stdout.split(), *ours])
+    for name in ("local_cwd", "slurm", *ours):
+        options_of = place.torchx("runopts", name)
+        assert options_of.returncode == 0, _end(options_of)
+
+
+def _end(done: subprocess.CompletedProcess[str]) -> str:
+    """Its last words, and all the others."""
+    last = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
+    return f"exit code {done.returncode}: {last}\n--- stdout\n{done.stdout}\n--- stderr\n{done.stderr}"

@@ -1,0 +1,181 @@
+"""Where a user may have torchft_x: a bare clone, a wheel, an editable install; on either TorchX line.
+
+Each place has an environment of its own with links to the packages of a base environment, except torchft_x and
+whatever else is installed as editable there. The base of TorchX 0.7.0 is the interpreter that runs the tests, that of
+the nightly line is TORCHFT_X_NIGHTLY_PYTHON.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.unit.launch.lines import ROOT, environment, interpreter
+from tests.util import scaled
+
+WAYS = ("bare clone", "wheel", "editable")
+
+_CONSOLE = "#!{python}\nimport sys\nfrom torchx.cli.main import main\nsys.exit(main())\n"
+_OURS = ("torchft_x", "__editable__", "_virtualenv")  # of the base; they would be found in the place as well
+_NO_LINK = (["-n"], ["-r", "-n"])  # unshare's options: as root; else as root of a user namespace, where that's allowed
+_DEAD = "http://127.0.0.1:9"
+
+
+@dataclass(frozen=True)
+class Place:
+    line: str
+    """Its TorchX's version."""
+    way: str
+    python: Path
+    folder: Path
+    """The user's current directory: the clone, or a directory of their own if torchft_x is installed."""
+    package: Path
+    """Where torchft_x must be imported from."""
+
+    def component(self, name: str) -> str:
+        return f"./components.py:{name}" if self.way == "bare clone" else f"ft.{name}"
+
+    def command(self, *words: str) -> list[str]:
+        """TorchX's console script of this environment."""
+        return [str(self.python.with_name("torchx")), *words]
+
+    def torchx(self, *words: str, offline: bool = False) -> subprocess.CompletedProcess[str]:
+        """To its end. `offline`: without any network, and without the tools and settings of this machine's clusters."""
+        return _run(
+            [*(without_network() if offline else ()), *self.command(*words)], self.folder, self.environ(offline)
+        )
+
+    def run_python(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return _run([str(self.python), *words], self.folder, self.environ())
+
+    def environ(self, offline: bool = False) -> dict[str, str]:
+        ours = str(self.python.parent)
+        if not offline:
+            return environment(PATH=f"{ours}{os.pathsep}{os.environ.get('PATH', os.defpath)}")  # as after `activate`
+        dead = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), _DEAD)
+        nowhere = str(self.python.parent.parent / "nowhere")
+        # with this PATH there is no sinfo, kubectl or docker, either
+        return environment(PATH=ours, DOCKER_HOST="tcp://127.0.0.1:9", KUBECONFIG=nowhere, HOME=nowhere, **dead)
+
+
+class Workshop:
+    """Makes places below a directory, each once."""
+
+    def __init__(self, top: Path) -> None:
+        self._top = top
+        self.place = functools.cache(self._place)
+        self._clone = functools.cache(self._make_clone)
+        self._wheel = functools.cache(self._make_wheel)
+
+    def _place(self, line: str, way: str, python: str | None = None) -> Place:
+        """`line` is "this" or "nightly"; `python` another interpreter than the base's, for packages of pure Python."""
+        base = interpreter(line)
+        top = self._top / "-".join([line, way.replace(" ", "-"), *([Path(python).name] if python else [])])
+        ours = make_environment(python or base, base, top)
+        user = top / "user"
+        user.mkdir(exist_ok=True)  # if what follows failed before, it shall say so again
+        if way == "bare clone":
+            folder, package = self._clone("bare"), self._clone("bare") / "torchft_x"
+        elif way == "wheel":
+            folder, package = user, _install(ours, str(self._wheel(ours))) / "torchft_x"
+        else:
+            _install(ours, "--editable", str(self._clone("editable")))
+            folder, package = user, self._clone("editable") / "torchft_x"
+        return Place(label(line), way, ours, folder, package)
+
+    def _make_clone(self, name: str) -> Path:
+        """What `git clone` would bring, were the working tree committed."""
+        target = self._top / f"clone-{name}"
+        listed = _run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], ROOT, dict(os.environ))
+        assert listed.returncode == 0, listed.stderr
+        for file in filter(None, listed.stdout.split("\0")):
+            if (ROOT / file).exists():  # else deleted, and not yet said to git
+                (target / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(ROOT / file, target / file)
+        return target
+
+    def _make_wheel(self, python: Path) -> Path:
+        """Built from a clone that is gone afterwards, so that nothing can be found there."""
+        source, out = self._make_clone("wheel"), self._top / "wheels"
+        _pip(python, "wheel", "--wheel-dir", str(out), str(source))
+        shutil.rmtree(source)
+        (found,) = out.glob("*.whl")
+        return found
+
+
+def make_environment(python: str, base: str, top: Path) -> Path:
+    """An environment of `python` with the packages of `base`; its interpreter."""
+    made = _run([python, "-m", "venv", "--without-pip", str(top)], top.parent, environment())
+    assert made.returncode == 0, made.stderr
+    ours = top / "bin" / "python"
+    where = _run([str(ours), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], top, environment())
+    site = Path(where.stdout.strip())
+    paths = _run([base, "-I", "-c", "import json, sys; print(json.dumps(sys.path))"], top, environment())
+    for folder in map(Path, json.loads(paths.stdout)):
+        if folder.name in ("site-packages", "dist-packages"):  # else the standard library, or an editable install
+            for entry in borrowed([e.name for e in folder.iterdir()]):
+                if not (site / entry).exists():  # the first one on the path is the one that counts
+                    (site / entry).symlink_to(folder / entry)
+    script = top / "bin" / "torchx"
+    script.write_text(_CONSOLE.format(python=ours))
+    script.chmod(0o755)
+    return ours
+
+
+def borrowed(entries: Sequence[str]) -> list[str]:
+    """What may be used of a base environment: no start-up files, and nothing of torchft_x, neither code nor metadata."""
+    return [e for e in entries if not e.startswith(_OURS) and not e.endswith(".pth") and e != "__pycache__"]
+
+
+def _install(python: Path, *what: str) -> Path:
+    """By pip without a network; the environment's site-packages."""
+    _pip(python, "install", *what)
+    where = _run(
+        [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], Path("/"), environment()
+    )
+    return Path(where.stdout.strip())
+
+
+def _pip(python: Path, *words: str) -> None:
+    command = [str(python), "-m", "pip", words[0], "-qq", "--no-index", "--no-deps", "--no-build-isolation", *words[1:]]
+    done = _run(command, python.parent, environment(PIP_DISABLE_PIP_VERSION_CHECK="1"))
+    assert done.returncode == 0, (
+        f"pip {words[0]} failed; the base environment needs pip and setuptools>=68: {done.stderr}"
+    )
+
+
+@functools.cache
+def label(line: str) -> str:
+    """The version of a line's TorchX; the line's own name where there is no environment with it."""
+    try:
+        base = interpreter(line)
+    except pytest.skip.Exception:
+        return line
+    done = _run([base, "-c", "import torchx.version as v; print(v.__version__)"], Path("/"), environment())
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@functools.cache
+def without_network() -> tuple[str, ...]:
+    """Words before a command that take every network interface from it; none where that is not allowed."""
+    tool = shutil.which("unshare")
+    for options in _NO_LINK if tool else ():
+        words = (str(tool), *options)
+        if subprocess.run([*words, "true"], capture_output=True, check=False).returncode == 0:
+            return words
+    return ()
+
+
+def _run(command: list[str], folder: Path, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, cwd=folder, env=environ, capture_output=True, text=True, timeout=scaled(120), check=False
+    )

@@ -1,0 +1,223 @@
+"""A real Slurm cluster (slurm_cluster.py) whose nodes are hosts: own address, name, boot id, process ids; power and cables.
+
+A node is a network namespace on a bridge, with namespaces for names, mounts and processes. Files are shared, as on a cluster. The
+controller, and whoever submits, are on the bridge's side. Needs root; outside its folder it makes only namespaces and
+links with names and a subnet of its own, and removes them.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.extended.slurm.cluster import SlurmCluster, end
+from tests.extended.slurm.cluster import missing as missing_programs
+from tests.util import scaled, wait_for
+
+_NOTICES = 8.0  # seconds for Slurm to see by itself that a node is back
+# What stands for a machine's init: it ends only when it is killed, with all that runs there. The boot id is the node's own;
+# names come from a file alone, as every look-up of an address would wait for a name server that can't be reached.
+_NODE = """
+mount --bind {dir}/hosts /etc/hosts
+mount --bind {dir}/nsswitch.conf /etc/nsswitch.conf
+mount --bind {dir}/boot-{node} /proc/sys/kernel/random/boot_id
+hostname {node}
+slurmd -D -N {node} -f {dir}/slurm.conf &
+while :; do wait -n || sleep 0.2; done
+"""
+
+
+def missing() -> str:
+    """A sentence that says what is missing on this machine; empty if a cluster can be started."""
+    tools = [name for name in ("ip", "nsenter", "unshare") if shutil.which(name) is None]
+    if tools:
+        return f"No {', '.join(tools)} on this machine; install iproute2 and util-linux."
+    if os.geteuid() != 0:
+        return "Nodes with addresses of their own need root."
+    name = f"tfs-{secrets.token_hex(3)}"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True)
+    subprocess.run(["ip", "netns", "del", name], capture_output=True)
+    if made.returncode != 0:
+        return f"Network namespaces can't be made here: {made.stderr.strip()}"
+    return missing_programs()
+
+
+class SlurmHosts(SlurmCluster):
+    """Nodes n1, n2, ...; `stock`: Slurm's own times, so that a requeued job waits 121 s and a silent node is noticed after 300 s."""
+
+    def __init__(self, folder: Path, nodes: int, *, stock: bool = False) -> None:
+        super().__init__(folder, nodes, stock=stock)
+        self.tag = f"tf{secrets.token_hex(3)}"
+        self._subnet = _free_subnet()
+        self._inits: dict[str, subprocess.Popen[bytes]] = {}  # of the nodes that have power
+        self.login = self._controller_address = f"{self._subnet}.1"  # where whoever submits is
+
+    @property
+    def nodes(self) -> list[str]:
+        return [f"n{i + 1}" for i in range(self._nodes)]
+
+    def address(self, node: str) -> str:
+        return f"{self._subnet}.{10 + int(node[1:])}"
+
+    # --- faults ------------------------------------------------------------------------------------------------------------
+
+    def cut(self, node: str) -> None:
+        """The cable is out: the node runs on, and nobody hears of it."""
+        _ip("link", "set", self._link(node), "down")
+
+    def mend(self, node: str) -> None:
+        _ip("link", "set", self._link(node), "up")
+
+    def lose_power(self, node: str) -> None:
+        """Without a word: no connection is ended in good order."""
+        self.cut(node)
+        init = self._inits.pop(node)
+        _kill_node(init)
+
+    def power_on(self, node: str) -> None:
+        """Another boot."""
+        self.mend(node)
+        self._start_node(node)
+
+    def wait_until_up(self, node: str) -> None:
+        """Slurm would give it work."""
+        states = ("idle", "mixed", "allocated")
+        wait_for(lambda: self.run("sinfo", "-h", "-n", node, "-o", "%T") in states, 60, f"{node} to be good again")
+
+    def settle(self, node: str, seconds: float = 120.0) -> None:
+        """Until Slurm would give it work. Of a node that was away Slurm may learn after minutes only; an administrator, who is
+        quicker, sets it down and takes it back."""
+        asked = time.monotonic()
+        deadline = asked + scaled(seconds)
+        while (state := self.run("sinfo", "-h", "-n", node, "-o", "%T")) != "idle":
+            assert time.monotonic() < deadline, f"{node} is {state} after {scaled(seconds):g} s"
+            if time.monotonic() > asked + _NOTICES:
+                self.set_down(node)
+                self.resume(node)
+                asked = time.monotonic()
+            time.sleep(0.5)
+
+    def kill_slurmd(self, node: str) -> None:
+        """Only it: what it has started runs on, and nobody looks after it."""
+        self.inside(node, "kill", "-9", self.inside(node, "pgrep", "-x", "slurmd").split()[0])
+
+    def restart_slurmd(self, node: str) -> None:
+        """After `kill_slurmd`; the node has not booted."""
+        command = f"slurmd -N {node} -f {self.environ['SLURM_CONF']}"  # as a daemon: it goes on without us
+        self.inside(node, "bash", "-c", command)
+
+    def kill(self, node: str, pid: int) -> None:
+        """SIGKILL to a process of the node, by the id it has there."""
+        self.inside(node, "kill", "-9", str(pid))
+
+    def restart_controller(self) -> None:
+        """It keeps its jobs."""
+        end(self._children[1])
+        self._children[1] = self._spawn("slurmctld", "-D", "-f", self.environ["SLURM_CONF"])
+        self._children.pop()
+        self._await_controller()
+
+    def inside(self, node: str, *command: str) -> str:
+        """Output of a command on that node."""
+        child = Path(f"/proc/{self._inits[node].pid}/task/{self._inits[node].pid}/children").read_text().split()[0]
+        done = subprocess.run(
+            ["nsenter", f"--target={child}", "--pid", "--mount", "--net", "--uts", *command],
+            capture_output=True,
+            text=True,
+            timeout=scaled(20),
+        )
+        assert done.returncode == 0, f"{' '.join(command)} on {node}: {done.stderr}"
+        return done.stdout.strip()
+
+    # --- start and stop ------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        _ip("link", "add", self.tag, "type", "bridge")
+        _ip("addr", "add", f"{self._subnet}.1/24", "dev", self.tag)
+        _ip("link", "set", self.tag, "up")
+        for node in self.nodes:
+            space = f"{self.tag}-{node}"
+            _ip("netns", "add", space)
+            _ip("link", "add", self._link(node), "type", "veth", "peer", "name", "eth0", "netns", space)
+            _ip("link", "set", self._link(node), "master", self.tag, "up")
+            _ip("-n", space, "addr", "add", f"{self.address(node)}/24", "dev", "eth0")
+            _ip("-n", space, "link", "set", "lo", "up")
+            _ip("-n", space, "link", "set", "eth0", "up")
+        self.folder.mkdir(exist_ok=True)
+        names = [f"{self.address(node)} {node}" for node in self.nodes]
+        here = f"{self._subnet}.1 {os.uname().nodename}"
+        (self.folder / "hosts").write_text("\n".join(["127.0.0.1 localhost", "::1 localhost", here, *names, ""]))
+        (self.folder / "nsswitch.conf").write_text("passwd: files\ngroup: files\nhosts: files\n")
+        super().start()
+
+    def stop(self) -> None:
+        for init in self._inits.values():  # what runs there has nobody to report to
+            _kill_node(init)
+        self._inits = {}
+        try:
+            for child in self._children:  # a controller that is asked to end would wait for nodes
+                child.kill()
+                child.wait()
+        finally:
+            for node in self.nodes:
+                subprocess.run(["ip", "netns", "del", f"{self.tag}-{node}"], capture_output=True)
+                subprocess.run(["ip", "link", "del", self._link(node)], capture_output=True)
+            subprocess.run(["ip", "link", "del", self.tag], capture_output=True)
+
+    def _link(self, node: str) -> str:
+        return f"{self.tag}-{node}"
+
+    def _places(self) -> dict[str, str]:
+        return {node: f"NodeHostname={node} NodeAddr={self.address(node)} Port=6818" for node in self.nodes}
+
+    def _start_node(self, node: str) -> None:
+        (self.folder / f"boot-{node}").write_text(f"{uuid.uuid4()}\n")
+        script = _NODE.format(dir=self.folder, node=node)
+        space = f"--net=/run/netns/{self.tag}-{node}"
+        shell = ["unshare", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", script]
+        self._inits[node] = self._spawn("nsenter", space, *shell)
+
+
+@contextmanager
+def slurm_hosts(folder: Path, nodes: int = 4, *, stock: bool = False) -> Iterator[SlurmHosts]:
+    """A cluster in `folder`, which must not exist or be empty; its path must be short (a socket is in there)."""
+    cluster = SlurmHosts(folder, nodes, stock=stock)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def _kill_node(init: subprocess.Popen[bytes]) -> None:
+    """Its first process ends with `unshare`, and all others with that."""
+    child = Path(f"/proc/{init.pid}/task/{init.pid}/children").read_text().split()
+    for pid in (*map(int, child), init.pid):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    init.wait()
+    for pid in child:
+        wait_for(lambda pid=pid: not Path("/proc", pid).exists(), 10, "the end of a node's processes")  # type: ignore[misc]
+
+
+def _free_subnet() -> str:
+    taken = subprocess.run(["ip", "-o", "-4", "addr"], capture_output=True, text=True).stdout
+    while True:
+        subnet = f"10.{100 + secrets.randbelow(100)}.{secrets.randbelow(250)}"
+        if f" {subnet}." not in taken:
+            return subnet
+
+
+def _ip(*arguments: str) -> None:
+    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, timeout=scaled(20))
+    assert done.returncode == 0, f"ip {' '.join(arguments)}: {done.stderr}"

@@ -1,0 +1,210 @@
+"""Jobs of the stock `slurm` scheduler on a real Slurm: what one death does, and what is left afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.extended.slurm.cluster import SlurmCluster
+from tests.journeys.jobs import BIN, ROOT, SMALL, TOGETHER, Events, gone
+from tests.process.launch.slurm_script import NASTY, script
+from tests.util import scaled, wait_for
+from torchft_x import env
+from torchft_x.observe.processes import job_processes
+from torchft_x.observe.report import training_together, workers
+
+pytestmark = [pytest.mark.timeout(300)]
+
+
+class SlurmJob:
+    """A job submitted with `torchx run`, in a folder of its own where its output appears."""
+
+    def __init__(self, cluster: SlurmCluster, number: str, folder: Path) -> None:
+        self.cluster = cluster
+        self.number = number
+        self.folder = folder
+        self.run_dir = folder / "run"
+        self.events = Events(self.run_dir)
+
+    def output(self, name: str = "*") -> str:
+        """What one component wrote, both streams; of all of them without a name."""
+        files = sorted(self.folder.glob(f"slurm-{self.number}-{name}.*"))
+        return "".join(f"--- {f.name}\n{f.read_text(errors='replace')}" for f in files)
+
+    def worker(self, group: str) -> int:
+        return next(w.pid for w in workers(self.events()) if w.group == group)
+
+    def supervisor(self, group: str) -> int:
+        return next(
+            e["pid"] for e in reversed(self.events()) if e.get("role") == "supervisor" and e.get("group") == group
+        )
+
+    def wait_for(self, condition: Callable[[], object], seconds: float, what: str) -> None:
+        try:
+            wait_for(condition, seconds, what)
+        except AssertionError as e:
+            raise AssertionError(f"{e}; {self.cluster.states(self.number)}\n{self.output()[-6000:]}") from None
+
+    def wait_until_training(self, groups: int = 2) -> None:
+        self.wait_for(lambda: training_together(self.events(), groups), 90, f"{groups} groups train together")
+
+    def end(self, seconds: float) -> str:
+        """The state that all components end in."""
+        running = {"PENDING", "RUNNING", "COMPLETING", "CONFIGURING"}
+        self.wait_for(lambda: not running & set(self.cluster.states(self.number).values()), seconds, "the job's end")
+        (state,) = set(self.cluster.states(self.number).values())
+        return state
+
+
+Submit = Callable[..., SlurmJob]
+
+
+@pytest.fixture
+def submit(slurm: SlurmCluster, tmp_path: Path) -> Iterator[Submit]:
+    """Submits as a user does; whatever is left at the end is cancelled."""
+    submitted: list[SlurmJob] = []
+
+    def run(
+        *script_args: str | Path, python: str = sys.executable, cpu: int = 1, options: Sequence[str] = ()
+    ) -> SlurmJob:
+        run_dir = tmp_path / "run"
+        component = ["-s", "slurm", "--workspace", "", str(ROOT / "components.py:ddp"), "--run_dir", str(run_dir)]
+        sizes = ["--script", str(ROOT / "scripts/train_ddp.py"), "--cpu", str(cpu), "--memMB", "1000"]
+        done = slurm.try_run(
+            *(
+                python,
+                "-m",
+                "torchx.cli.main",
+                "run",
+                *component,
+                *sizes,
+                *options,
+                "--",
+                *map(str, (*script_args, *SMALL)),
+            ),
+            cwd=tmp_path,
+            env={"PYTHONPATH": str(ROOT)},
+        )
+        # Its exit code says nothing: without slurmdbd the look at the job's state that follows ends in a traceback.
+        handle = re.search(r"^slurm://\S+/(\d+)$", done.stdout, re.MULTILINE)
+        assert handle is not None, done.stdout + done.stderr
+        submitted.append(SlurmJob(slurm, handle[1], tmp_path))
+        return submitted[-1]
+
+    yield run
+    for job in submitted:
+        slurm.run("scancel", job.number)
+        for pid in job_processes(job.run_dir):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+
+def check_params(dumps: Path) -> subprocess.CompletedProcess[str]:
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{BIN}:{os.environ.get('PATH', '')}"}
+    command = [sys.executable, ROOT / "scripts/check_params.py", dumps]
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=scaled(60))
+
+
+def test_a_killed_worker_comes_back_to_the_group_that_stays(submit: Submit, tmp_path: Path) -> None:
+    job = submit("--steps", "200", "--pace", "0.02", "--dump-params", tmp_path / "dumps", options=TOGETHER)
+    job.wait_until_training()
+    (one, other) = (job.worker("1"), job.worker("0"))
+    os.kill(one, signal.SIGKILL)
+    job.wait_for(lambda: job.worker("1") != one and training_together(job.events(), 2), 60, "group 1 is back")
+    assert job.worker("0") == other
+    assert job.end(120) == "COMPLETED"
+    assert "restart 1 of 10" in job.output("trainer-1")
+    assert re.search(r"step +200 \| loss .* groups 2", job.output("trainer-0"))
+    assert "All 2 groups finished." in job.output("lighthouse-0")
+    checked = check_params(tmp_path / "dumps")
+    assert checked.returncode == 0, checked.stdout
+    gone(job.run_dir, 10)
+
+
+def test_the_nightly_line_trains_too(submit: Submit) -> None:
+    nightly = env.read(env.NIGHTLY_PYTHON)
+    if nightly is None:
+        pytest.skip(f"set {env.NIGHTLY_PYTHON} to the interpreter of an environment with torchx-nightly")
+    job = submit("--steps", "30", python=nightly)
+    assert job.end(120) == "COMPLETED"
+    assert re.search(r"step +30 \| loss .* groups 2", job.output("trainer-0"))
+
+
+@pytest.mark.parametrize("group", ["0", "1"])  # the lighthouse runs beside group 0, and lives on
+def test_a_killed_supervisor_is_the_end_of_its_group_only(submit: Submit, group: str) -> None:
+    job = submit("--steps", "1500")
+    job.wait_until_training()
+    worker = job.worker(group)
+    os.kill(job.supervisor(group), signal.SIGKILL)
+    job.wait_for(lambda: worker not in job_processes(job.run_dir), 10, "the end of its worker")
+    assert set(job.cluster.states(job.number).values()) == {"RUNNING"}
+    assert job.end(120) == "FAILED"
+    assert job.cluster.exit_code(job.number) == 137  # the highest of the components': 128 + SIGKILL
+    assert re.search(r"step +1500 \|", job.output("trainer-?"))  # the survivor has finished
+    assert re.search(rf"[Gg]roup {group}\b.*(lost|gone|died|supervisor)", job.output("lighthouse-0"))
+    gone(job.run_dir, 10)
+
+
+def test_nothing_is_left_after_scancel(submit: Submit) -> None:
+    job = submit("--steps", "100000")
+    job.wait_until_training()
+    assert len(job_processes(job.run_dir)) >= 5  # lighthouse, two supervisors, two workers at least
+    job.cluster.run("scancel", job.number)
+    gone(job.run_dir, 15)
+    assert job.end(30) == "CANCELLED"
+
+
+def test_a_node_that_dies_ends_the_job_at_once_and_for_good(submit: Submit) -> None:
+    """Slurm's heterogeneous jobs share one fate. Asked to start them again it would leave half of them pending."""
+    job = submit("--steps", "100000", cpu=8)  # a node each
+    job.wait_until_training()
+    lines = job.cluster.run("squeue", "-h", "-j", job.number, "-o", "%j %N").splitlines()
+    node = dict(line.split() for line in lines)["trainer-1"]
+    job.cluster.set_down(node)
+    try:
+        assert job.end(60) == "NODE_FAIL"
+        wait_for(lambda: "NODE FAILURE" in job.output(), 10, "Slurm's reason in the output")
+        gone(job.run_dir, 15)
+    finally:
+        job.cluster.resume(node)
+
+
+def test_values_and_resources_arrive(slurm: SlurmCluster, tmp_path: Path) -> None:
+    write = "import json,os,sys; json.dump([dict(os.environ), sys.argv[2:]], open(sys.argv[1] + os.environ['ID'], 'w'))"
+    words = [*NASTY.values(), "${app_id}"]
+    text = script([sys.executable, "-c", write, f"{tmp_path}/dump-", *words], env=NASTY, gpu=2)
+    (tmp_path / "script.sh").write_text(text)
+    done = slurm.try_run("sbatch", "--wait", "--parsable", "script.sh", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for replica in ("0", "1"):
+        environ, argv = json.loads((tmp_path / f"dump-{replica}").read_text())
+        assert {name: environ.get(name) for name in NASTY} == NASTY
+        assert argv == [*NASTY.values(), done.stdout.strip()]
+        assert environ[environ[env.LIGHTHOUSE_HOST_IN]] == "127.0.0.1"
+    assert environ["CUDA_VISIBLE_DEVICES"] == "0,1"
+    assert environ["SLURM_CPUS_PER_TASK"] == "2"
+
+
+@pytest.mark.parametrize("codes", [{"lighthouse1": 3, "trainer1": 1}, {"lighthouse0": 1, "trainer0": 3}])
+def test_lighthouses_run_beside_trainers_and_the_highest_exit_code_counts(
+    slurm: SlurmCluster, tmp_path: Path, codes: dict[str, int]
+) -> None:
+    """Each writes to a file of its own."""
+    say = "import json,os,sys; me = os.environ['KIND'] + os.environ['ID']; print(me); sys.exit(json.loads(sys.argv[1]).get(me, 0))"
+    text = script([sys.executable, "-c", say, json.dumps(codes)], lighthouses=2)
+    (tmp_path / "script.sh").write_text(text)
+    done = slurm.try_run("sbatch", "--wait", "--parsable", "script.sh", cwd=tmp_path)
+    assert done.returncode == 3, done.stdout + done.stderr
+    for name in ("lighthouse-0", "lighthouse-1", "trainer-0", "trainer-1"):
+        written = (tmp_path / f"slurm-{done.stdout.strip()}-{name}.out").read_text()
+        assert written == name.replace("-", "") + "\n"

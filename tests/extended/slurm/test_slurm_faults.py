@@ -1,0 +1,139 @@
+"""Lost nodes of a real Slurm with its own times, whose nodes are hosts: the others train on, and the group comes back by itself."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.extended.slurm.hosts import SlurmHosts, missing, slurm_hosts
+from tests.extended.slurm.job import SlurmFtJob
+from tests.journeys.jobs import BIN, ROOT, SMALL
+from tests.util import scaled
+from torchft_x import env
+from torchft_x.errors import TorchftXError
+from torchft_x.launch.slurm import store
+from torchft_x.net import parse_address
+from torchft_x.observe.report import commits
+from torchft_x.rpc.status_query import lighthouse_status
+
+pytestmark = [pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def hosts(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmHosts]:
+    if sentence := missing():
+        pytest.skip(sentence)
+    folder = Path(tempfile.mkdtemp(prefix="slurm-"))  # pytest's own path is too long for a socket
+    try:
+        with slurm_hosts(folder / "c", 4, stock=True) as cluster:
+            for name, value in cluster.environ.items():
+                monkeypatch.setenv(name, value)
+            yield cluster
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def commits_of(job: SlurmFtJob, group: str, after: float = 0.0) -> list[float]:
+    return [float(e["t"]) for e in commits(job.events()) if str(e.get("group")) == group and float(e["t"]) > after]
+
+
+def test_groups_whose_nodes_are_lost_come_back_elsewhere(hosts: SlurmHosts) -> None:
+    """First without a word (Slurm would notice after minutes), then by an administrator (Slurm would let it wait for 121 s); and
+    then the lighthouse's."""
+    job = SlurmFtJob(hosts, hosts.folder.parent, groups=2)
+    dumps = job.run_dir.parent / "dumps"
+    job.submit(["--steps", "100000", "--pace", "0.1", "--dump-params", str(dumps), *SMALL])
+    job.wait_until_training(2)
+    nodes = {name: row.nodes[0] for name, row in job.rows().items()}
+    (spare,) = set(hosts.nodes) - set(nodes.values())
+    first = store.read(job.run_dir).group("1")
+    assert first is not None
+
+    hosts.lose_power(nodes["trainer/1"])
+    lost = time.time()  # not before: it may commit until then
+    job.wait_for(lambda: len(commits_of(job, "1", lost)) > 10, 100, "group 1 after its node has lost its power")
+    back = commits_of(job, "1", lost)[0]
+    assert job.node("trainer/1") == spare
+    assert len([t for t in commits_of(job, "0", lost) if t < back]) > 10  # it went on meanwhile
+    again = store.read(job.run_dir).group("1")
+    assert again is not None
+    assert again.earlier == (first.job,)
+
+    hosts.power_on(nodes["trainer/1"])
+    hosts.wait_until_up(nodes["trainer/1"])
+    down = time.time()
+    hosts.set_down(nodes["trainer/0"])
+    job.wait_for(lambda: len(commits_of(job, "0", down)) > 10, 100, "group 0 after its node was set down")
+    row = job.rows()["trainer/0"]
+    assert (row.job, row.restarts, row.nodes) == (f"{first.job.partition('_')[0]}_0", 1, (nodes["trainer/1"],))
+    assert job.rows()["trainer/1"].restarts == 0
+
+    hosts.resume(nodes["trainer/0"])
+    hosts.wait_until_up(nodes["trainer/0"])
+    address = (job.run_dir / "lighthouse").read_text()
+    dark = time.time()
+    hosts.lose_power(nodes["lighthouse/0"])
+    job.wait_for(lambda: supervisors_at_the_lighthouse(job) == {"0", "1"}, 100, "both groups at another lighthouse")
+    assert (job.run_dir / "lighthouse").read_text() != address
+    assert job.node("lighthouse/0") == nodes["trainer/0"]
+    moved = time.time()
+    job.wait_for(lambda: all(commits_of(job, group, moved) for group in "01"), 60, "both groups to train on")
+
+    for group in "01":  # they train on without it; who waits for its silence to count as an end waits for 5 s
+        times = commits_of(job, group, dark - 1.0)
+        assert max(b - a for a, b in pairwise(times)) < scaled(4.0)
+
+    hosts.run("scancel", *store.read(job.run_dir).jobs)
+    job.wait_for(job.over, 60, "the end of the job")
+    said = check_params(dumps)
+    assert said.returncode == 0, said.stdout + said.stderr
+
+
+def test_a_job_goes_through_its_time_limit_and_ends_by_itself(hosts: SlurmHosts) -> None:
+    """All groups are queued again ahead of it, so what they go on from is their last step, saved; and nobody waits for a
+    BeginTime (121 s). Slurm looks at times each half minute."""
+    steps = 1500  # more than fit into the limit
+    job = SlurmFtJob(hosts, hosts.folder.parent, groups=2)
+    folder = job.run_dir.parent
+    args = ["--steps", str(steps), "--pace", "0.15", "--checkpoint", str(folder / "saved"), *SMALL]
+    job.submit([*args, "--dump-params", str(folder / "dumps")], cfg={"time": "4", "signal": "B:USR1@30"})
+    job.wait_until_training(2)
+    groups = store.read(job.run_dir).groups
+    job.wait_for(lambda: all(p.earlier for p in store.read(job.run_dir).groups), 260, "the time limit of the groups")
+    assert store.read(job.run_dir).lighthouses[0].earlier  # it was first
+    job.wait_for(lambda: store.read(job.run_dir).outcome is not None, 300, "the end of the job")
+    assert store.read(job.run_dir).outcome == 0, job.output()
+    events = commits(job.events())
+    for group in groups:  # who leaves first misses the last step that the others save
+        mine = [int(e["step"]) for e in events if str(e.get("group")) == str(group.number)]
+        assert mine == sorted(set(mine)), f"{group.name} has repeated a step"
+    assert {int(e["step"]) for e in events} == set(range(steps))
+    times = sorted(float(e["t"]) for e in events)
+    assert max(b - a for a, b in pairwise(times)) < 110
+    said = check_params(folder / "dumps")
+    assert said.returncode == 0, said.stdout + said.stderr
+
+
+def supervisors_at_the_lighthouse(job: SlurmFtJob) -> set[str]:
+    """Groups; none while it does not answer."""
+    try:
+        address = parse_address((job.run_dir / "lighthouse").read_text().strip())
+        status = lighthouse_status(address, env.read_token_file(str(job.run_dir / "token"), "token"), 1.0)
+        return {one["group"] for one in status["supervisors"]}
+    except (TorchftXError, KeyError):
+        return set()
+
+
+def check_params(dumps: Path) -> subprocess.CompletedProcess[str]:
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{BIN}:{os.environ.get('PATH', '')}"}
+    command = [sys.executable, str(ROOT / "scripts/check_params.py"), str(dumps)]
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=scaled(60))

@@ -1,0 +1,207 @@
+"""Jobs of slurm_ft on a real Slurm: what TorchX's commands say and do from another shell, and what one death costs."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.extended.slurm.cluster import SlurmCluster
+from tests.journeys.jobs import ROOT, SMALL, TOGETHER, WARM, Events, gone
+from tests.util import wait_for
+from torchft_x import env
+from torchft_x.launch.slurm import store
+from torchft_x.observe.processes import job_processes
+from torchft_x.observe.report import commits, training_together, workers
+
+pytestmark = [pytest.mark.timeout(300)]
+
+# the command as where torchft_x is installed: in these tests it may be on the path only
+TORCHX = "import sys; from torchft_x.launch.plugin.command import CmdFt; from torchx.cli.main import main; CmdFt(); main(sys.argv[1:])"
+
+
+class Shell:
+    """A user's, somewhere on the cluster; each command is a process of its own."""
+
+    def __init__(self, cluster: SlurmCluster, folder: Path) -> None:
+        self.cluster = cluster
+        self.folder = folder
+        self.run_dir = folder / "run"
+        self.events = Events(self.run_dir)
+        self.environ = {"PYTHONPATH": str(ROOT), env.STATE_HOME: str(folder / "state"), **WARM}
+        self.handle = ""
+
+    def torchx(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return self._python("-c", TORCHX, *words)
+
+    def ours(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return self._python("-m", "torchft_x", *words)
+
+    def _python(self, *words: str) -> subprocess.CompletedProcess[str]:
+        done = self.cluster.try_run(sys.executable, *words, cwd=self.folder, env=self.environ, timeout=90)
+        assert "Traceback" not in done.stderr, done.stderr
+        return done
+
+    def run(
+        self, *script_args: str, component: str = "ddp", cfg: str = "", options: tuple[str, ...] = ()
+    ) -> subprocess.CompletedProcess[str]:
+        words = ["run", "-s", "slurm_ft", *(["-cfg", cfg] if cfg else []), "--workspace", ""]
+        words += [
+            str(ROOT / f"components.py:{component}"),
+            "--run_dir",
+            str(self.run_dir),
+            "--cpu",
+            "1",
+            "--memMB",
+            "1000",
+        ]
+        words += ["--script", str(ROOT / f"scripts/train_{component}.py"), *options, "--", *script_args, *SMALL]
+        done = self.torchx(*words)
+        found = re.search(r"^slurm_ft://\S+$", done.stdout, re.MULTILINE)
+        self.handle = found[0] if found else ""
+        return done
+
+    def state(self) -> str:
+        said = self.torchx("status", self.handle).stdout
+        found = re.search(r"State: (\w+)", said)
+        assert found is not None, said
+        return found[1]
+
+    def wait_until_training(self, groups: int = 2) -> None:
+        wait_for(lambda: training_together(self.events(), groups), 90, f"{groups} groups train together: {self.logs()}")
+
+    def wait_until_over(self) -> None:
+        wait_for(lambda: not self.queued(), 120, f"the job's end: {self.logs()}")
+
+    def logs(self) -> str:
+        return "".join(path.read_text(errors="replace") for path in store.folder(self.run_dir).glob("logs/*"))
+
+    def worker(self, group: str) -> int:
+        return next(w.pid for w in workers(self.events()) if w.group == group)
+
+    def queued(self) -> list[str]:
+        return self.cluster.run("squeue", "-h", "-r", "-o", "%i").split()
+
+
+@pytest.fixture
+def shell(slurm: SlurmCluster, tmp_path: Path) -> Iterator[Shell]:
+    made = Shell(slurm, tmp_path)
+    yield made
+    if left := made.queued():
+        slurm.run("scancel", *left)
+    for pid in job_processes(made.run_dir):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    wait_for(lambda: not made.queued(), 30, "an empty queue")
+
+
+def test_from_the_submission_to_the_cancel(shell: Shell) -> None:
+    done = shell.run("--steps", "100000", "--pace", "0.05", cfg="exclusive=True")
+    assert (done.returncode, bool(shell.handle)) == (0, True), done.stdout + done.stderr
+    shell.wait_until_training()
+    assert shell.state() == "RUNNING"
+    assert re.search(rf"{re.escape(shell.handle)}\s+RUNNING", shell.torchx("list", "-s", "slurm_ft").stdout)
+    array = {job.partition("_")[0] for job in shell.queued()}
+    assert (len(shell.queued()), len(array)) == (3, 2)  # the lighthouse is a job, and both groups are an array
+
+    (one, other) = (shell.worker("1"), shell.worker("0"))
+    os.kill(one, signal.SIGKILL)
+    wait_for(lambda: shell.worker("1") != one, 60, "group 1's next worker")
+    before = len(commits(shell.events()))
+    wait_for(lambda: len(commits(shell.events())) > before + 20 and training_together(shell.events(), 2), 60, "both")
+    assert shell.worker("0") == other
+    wait_for(lambda: "restart 1 of 10" in shell.logs(), 10, "what the supervisor says of it")
+    assert "launching trainer 1 (attempt 0)" in shell.logs()
+
+    group = store.read(shell.run_dir).parts[2]
+    node = shell.cluster.run("squeue", "-h", "-j", group.job, "-o", "%N")
+    shell.cluster.set_down(node)
+    down = time.time()
+    try:
+        assert shell.state() == "RUNNING"
+        wait_for(
+            lambda: training_together([e for e in shell.events() if e["t"] > down], 2), 90, f"both: {shell.logs()}"
+        )
+        assert shell.cluster.run("squeue", "-h", "-j", group.job, "-o", "%N") != node
+    finally:
+        shell.cluster.resume(node)
+    assert shell.worker("0") == other  # nobody else was touched
+
+    assert "it had 2" in shell.ours("scale", str(shell.run_dir), "--replicas", "3").stdout
+    wait_for(lambda: max(commits(shell.events()), key=lambda e: e["t"])["participants"] == 3, 90, "three groups")
+    assert len(shell.queued()) == 4
+    assert "3 of 3 groups train" in shell.ours("status", str(shell.run_dir), "--once").stdout
+    assert "it had 3" in shell.ours("scale", str(shell.run_dir), "--replicas", "2").stdout
+    wait_for(lambda: len(shell.queued()) == 3, 60, "the end of group 2's job")
+    wait_for(
+        lambda: "2 of 2 groups train" in shell.ours("status", str(shell.run_dir), "--once").stdout, 30, "two groups"
+    )
+    assert "between 1" in shell.ours("scale", str(shell.run_dir), "--replicas", "0").stderr
+    assert shell.worker("0") == other
+
+    assert shell.torchx("cancel", shell.handle).returncode == 0
+    wait_for(lambda: not shell.queued(), 60, "an empty queue")
+    gone(shell.run_dir, 10)
+    assert shell.state() == "CANCELLED"
+    assert shell.torchx("cancel", shell.handle).returncode == 0  # again: no mistake
+    assert "it was cancelled" in shell.ours("status", str(shell.run_dir)).stdout
+    assert "it was cancelled" in shell.ours("report", str(shell.run_dir)).stdout
+    assert "has ended" in shell.ours("scale", str(shell.run_dir), "--replicas", "3").stderr
+
+
+def test_a_job_that_finishes_has_succeeded_and_its_output_can_be_read(shell: Shell) -> None:
+    shell.run("--steps", "20", options=TOGETHER)
+    shell.wait_until_over()
+    assert shell.state() == "SUCCEEDED", shell.logs()
+    said = shell.torchx("log", shell.handle + "/trainer/0")
+    assert re.search(r"step +20 \| loss .* groups 2", said.stdout), said.stdout + said.stderr
+    for path in (store.folder(shell.run_dir) / "logs").iterdir():
+        assert path.stat().st_size or path.name.startswith("trainer-1-"), path  # group 1's workers say nothing
+    gone(shell.run_dir, 10)
+    again = shell.run("--steps", "20", cfg="partition=nowhere")
+    assert (again.returncode, shell.handle) == (2, "")
+    assert "partition=nowhere: there is none" in again.stderr
+
+
+def test_a_group_over_two_nodes(shell: Shell) -> None:
+    sizes = ("--nodes_per_replica", "2", "--workers_per_replica", "2", "--replicas", "1")
+    done = shell.run("--steps", "20", options=sizes)
+    assert done.returncode == 0, done.stderr
+    shell.wait_until_over()
+    assert shell.state() == "SUCCEEDED", shell.logs()
+    names = {path.name.partition(".")[0] for path in (store.folder(shell.run_dir) / "logs").glob("*-r0.log")}
+    assert names == {"lighthouse-0-0", "trainer-0-0", "trainer-0-1"}
+
+
+def test_groups_of_different_sizes_are_arrays_of_their_own_and_train_together(shell: Shell) -> None:
+    sizes = ("--replicas", "3", "--islands", "1,2,1", "--min_replicas", "3", "--sync_steps", "5")
+    done = shell.run("--steps", "40", component="diloco", options=(*sizes, "--env", "TORCHFT_QUORUM_TIMEOUT_SEC=200"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    lighthouse, *groups = (part.job.partition("_") for part in store.read(shell.run_dir).parts)
+    assert [task for _, _, task in groups] == ["0", "1", "2"]
+    assert groups[0][0] == groups[2][0]  # those alike are one array
+    assert len({array for array, _, _ in (lighthouse, *groups)}) == 3
+    shell.wait_until_over()
+    assert shell.state() == "SUCCEEDED", shell.logs()
+    assert {(str(w.group), w.rank) for w in workers(shell.events())} >= {("0", 0), ("1", 0), ("2", 0)}
+    assert max(e["participants"] for e in commits(shell.events())) == 3
+    gone(shell.run_dir, 10)
+
+
+def test_nothing_is_queued_where_slurm_takes_only_a_part(shell: Shell) -> None:
+    """The lighthouse is accepted, the groups are not: the partition takes them for longer than it may."""
+    done = shell.run("--steps", "20", cfg="constraint=unheard-of")
+    assert done.returncode == 2
+    assert "role trainer" in done.stderr
+    assert "feature" in done.stderr
+    assert shell.queued() == []
+    assert not shell.run_dir.exists()  # the next attempt may have it

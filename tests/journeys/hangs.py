@@ -1,0 +1,107 @@
+"""Stop trainers (SIGSTOP) in the middle of a real job and see how long the others stand still. For the tests, and by hand:
+
+python -m tests.journeys.hangs --hangs 10 [--groups 3] [--burners 4]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+from tests.journeys.jobs import SMALL, Job, running, torchx_ddp
+from tests.util import wait_for
+from torchft_x.observe.report import training_together
+from torchft_x.timing import TIMING
+
+BURN = "while True: pass"
+ENDLESS = ("--steps", "1000000", "--pace", "0.04", *SMALL)
+
+
+@contextmanager
+def burners(niced: int, eager: int) -> Iterator[None]:
+    """So many processes that do nothing but use a core, some of them with the lowest priority."""
+    commands = [["nice", "-n", "19", sys.executable, "-c", BURN]] * niced + [[sys.executable, "-c", BURN]] * eager
+    processes = [subprocess.Popen(command) for command in commands]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+@contextmanager
+def three_groups(folder: Path, groups: int = 3) -> Iterator[Job]:
+    """A job with the defaults, that trains."""
+    run_dir = folder / "run"
+    with running(torchx_ddp(run_dir, *ENDLESS, groups=groups), folder / "log", run_dir) as job:
+        job.wait_until_training(groups, 120)
+        yield job
+
+
+def lost(job: Job, since: float = 0.0) -> list[str]:
+    """Why members were lost after that time, as the lighthouse tells."""
+    events = [e for e in job.events() if e["t"] > since and e.get("role") == "lighthouse"]
+    return [e["reason"] for e in events if e["event"] == "member_lost"]
+
+
+def commits_of_others(job: Job, group: str, since: float) -> list[float]:
+    """When the other groups have committed after that time."""
+    return sorted(e["t"] for e in job.events() if e["event"] == "commit" and e["group"] != group and e["t"] > since)
+
+
+def together_since(job: Job, groups: int, since: float) -> bool:
+    """All have committed in one quorum after that time."""
+    return training_together([e for e in job.events() if e["t"] > since], groups)
+
+
+def hang(job: Job, group: str, groups: int = 3, seconds: float = 2 * TIMING.silence_stopped) -> float:
+    """Stop the group's worker for a while; how long the others had no commit after it. All are together afterwards."""
+    pid = job.worker(group)
+    stopped = time.time()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        # commits of a moment later were decided before; the next step is the one that needs everybody
+        wait_for(lambda: any(t > stopped + 0.5 for t in commits_of_others(job, group, stopped)), 60, "the others' step")
+        time.sleep(max(0.0, stopped + seconds - time.time()))
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    since = time.time()
+    times = [stopped, *commits_of_others(job, group, stopped)]
+    wait_for(lambda: together_since(job, groups, since), 60, "all are together again")
+    return max(b - a for a, b in pairwise(times))
+
+
+def main() -> None:
+    p = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
+    p.add_argument("--hangs", type=int, default=10)
+    p.add_argument("--groups", type=int, default=3)
+    p.add_argument("--burners", type=int, default=0, help="half of them niced")
+    args = p.parse_args()
+    figures = []
+    with tempfile.TemporaryDirectory() as folder, three_groups(Path(folder), args.groups) as job:
+        with burners(args.burners // 2, args.burners - args.burners // 2):
+            for _ in range(args.hangs):
+                time.sleep(random.uniform(0.5, 1.5))
+                group = str(random.randrange(args.groups))
+                figures.append(hang(job, group, args.groups))
+                print(
+                    f"group {group}: others stood still for {figures[-1]:.2f} s, load {os.getloadavg()[0]:.1f}",
+                    flush=True,
+                )
+        print(json.dumps({"stalls": sorted(round(f, 3) for f in figures), "lost": lost(job)}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""kill -9 of all workers of all groups at once: the supervisors hold the state, and the job goes on from it (decision 51)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.journeys.jobs import SMALL, WARM, Job, running, torchx_ddp
+from tests.journeys.test_kills import script
+from tests.util import scaled
+
+pytestmark = [pytest.mark.timeout(300)]
+
+
+def kill_all(job: Job) -> float:
+    """All workers of the newest life of each group; when that was (unix seconds)."""
+    newest = {(e["group"], e.get("rank", 0)): e["pid"] for e in job.events() if e["event"] == "joined" and "pid" in e
+              and e["role"] == "trainer"}  # fmt: skip
+    began = time.time()
+    for pid in newest.values():
+        with contextlib.suppress(ProcessLookupError):  # its supervisor was quicker: another rank had just been killed
+            os.kill(pid, signal.SIGKILL)
+    return began
+
+
+def after(job: Job, began: float, name: str) -> list[dict[str, Any]]:
+    """Events of the lives after that."""
+    newest = max(e["attempt"] for e in job.events() if e["event"] == "joined" and e["role"] == "trainer")
+    return [e for e in job.events() if e["event"] == name and e["t"] > began and e.get("attempt") == newest]
+
+
+def last_step(job: Job) -> int:
+    return max(int(e["step"]) for e in job.events() if e["event"] == "commit") + 1
+
+
+def killed_twice(command: list[str], folder: Path, run_dir: Path, ranks: int) -> None:
+    killed(command, folder, run_dir, ranks, lives=2, **WARM)
+
+
+def killed(command: list[str], folder: Path, run_dir: Path, ranks: int, *, lives: int, **variables: str) -> None:
+    """All workers, in each of the first `lives`."""
+    with running(command, folder / "log", run_dir, **variables) as job:
+        job.wait_until_training(2, 120)
+        for life in range(1, lives + 1):
+            if variables:
+                job.wait_for(lambda: sum(e["event"] == "warm" for e in job.events()) >= 2, 120, "both warm parents")
+            job.wait_for(lambda n=life: len(after(job, 0.0, "held")) > 4 * ranks * n, 60, "some copies")
+            began = kill_all(job)
+            reached = last_step(job)
+            job.wait_for(
+                lambda t=began: any(e["participants"] == 2 for e in after(job, t, "commit")), 60, "the next commit"
+            )
+            restored = after(job, began, "restored")
+            assert len(restored) == 2 * ranks
+            steps = {e["group"]: e["step"] for e in restored}
+            assert len({(e["group"], e["step"]) for e in restored}) == 2  # the ranks of a group go on from one step
+            first = after(job, began, "commit")[0]
+            assert first["step"] == max(steps.values())
+            assert 0 < reached - first["step"] + 1 < 60
+            print(f"life {life}: {first['t'] - began:.2f} s to the next commit, {reached - first['step']} steps back")
+        job.process.send_signal(signal.SIGINT)
+        job.process.wait(scaled(30))
+    for life in range(lives + 1):  # a step that was lost is made again, perhaps with one group's gradients
+        (folder / str(life)).mkdir()
+        for dump in (folder / "dumps").glob(f"*-a{life}-*"):
+            dump.rename(folder / str(life) / dump.name)
+        checked = script("check_params.py", folder / str(life))
+        assert checked.returncode == 0, checked.stdout
+
+
+def test_two_sharded_groups_of_two(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    args = ("--steps", "100000", "--pace", "0.06", "--dump-params", str(tmp_path / "dumps"), *SMALL)
+    command = torchx_ddp(run_dir, *args, script="scripts/train_hsdp.py")
+    command[command.index("./components.py:ddp")] = "./components.py:hsdp"
+    command[command.index("--replicas") : command.index("--replicas")] = ["--workers_per_replica", "2"]
+    killed_twice(command, tmp_path, run_dir, ranks=2)

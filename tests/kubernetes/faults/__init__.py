@@ -1,1 +1,0 @@
-"""Faults of a whole cluster against a job that trains: what each costs. `python -m tests.kubernetes.faults.run`."""

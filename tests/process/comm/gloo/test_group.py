@@ -1,0 +1,101 @@
+"""Failures of the gloo group: what releases a wait, how fast, and what is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+
+from tests.torch.comm.conformance import LONG, Meeting
+from tests.util import scaled, wait_for
+from torchft_x.comm.gloo import device as devices
+from torchft_x.comm.gloo import group as gloo
+from torchft_x.comm.gloo.group import ProcessGroupGloo
+
+# -- real processes --
+
+
+@pytest.mark.parametrize(("module", "lock"), [(devices, "_lock"), (gloo, "_birth")])
+def test_a_child_forked_under_a_lock_has_a_group_of_its_own(module: ModuleType, lock: str) -> None:
+    with getattr(module, lock):
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(int(scaled(10)))
+            code = 1
+            try:
+                group = ProcessGroupGloo(LONG, host="127.0.0.1")
+                group.configure("", "a", 0, 1)
+                group.shutdown()
+                code = 0
+            finally:
+                os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+MEMBER_THAT_STOPS = """
+import os, signal, sys, torch
+from torchft_x.comm.gloo.group import ProcessGroupGloo
+group = ProcessGroupGloo(300, host="127.0.0.1")
+group.configure(sys.argv[1], "b", 1, 2)
+work = group.broadcast([torch.zeros(25_000_000)])
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+MEMBER_THAT_SENDS = """
+import sys, time, torch
+from torchft_x.comm.gloo.group import ProcessGroupGloo
+from torchft_x.errors import CollectiveError
+group = ProcessGroupGloo(300, host="127.0.0.1")
+group.configure(sys.argv[1], "a", 0, 2)
+work = group.broadcast([torch.ones(25_000_000)])
+assert sys.stdin.readline() == "stopped\\n"
+time.sleep(0.2)  # so that gloo has filled the connection; sooner the abort finds the send where gloo knows of it
+group.abort()
+try:
+    work.wait()
+except CollectiveError as e:
+    assert "the group was aborted" in str(e), e
+    assert work.is_completed()
+    group.configure("", "a", 0, 1)  # the next one doesn't wait for what gloo still holds
+    t = torch.ones(1)
+    assert group.allreduce([t]).wait()
+    print("released", flush=True)
+"""
+
+
+def test_an_abort_releases_who_sends_to_a_stopped_member(meeting: Meeting) -> None:
+    """gloo itself forgets a send that waits for room when the connection breaks, and ends it at the group's timeout."""
+    python, address = [sys.executable, "-W", "ignore", "-c"], meeting()
+    other = subprocess.Popen([*python, MEMBER_THAT_STOPS, address])
+    sender = subprocess.Popen(
+        [*python, MEMBER_THAT_SENDS, address], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        wait_for(lambda: os.waitpid(other.pid, os.WNOHANG | os.WUNTRACED)[0] == other.pid, what="it is stopped")
+        out, _ = sender.communicate("stopped\n", timeout=scaled(30))
+        assert (out, sender.returncode) == ("released\n", 0)  # and its end wasn't held up either
+    finally:
+        for process in (other, sender):
+            process.kill()
+            process.wait()
+
+
+def test_process_may_end_in_the_middle_of_everything(meeting: Meeting) -> None:
+    script = (
+        "import sys, threading, torch\n"
+        "from torchft_x.comm.gloo.group import ProcessGroupGloo\n"
+        "a, b, c = [ProcessGroupGloo(300, host='127.0.0.1') for _ in range(3)]\n"
+        f"t = threading.Thread(target=a.configure, args=({meeting()!r}, 'a', 0, 2))\n"
+        "t.start(); b.configure(t._args[0], 'b', 1, 2); t.join()\n"
+        "work = a.allreduce([torch.ones(3)])\n"
+        f"threading.Thread(target=c.configure, args=({meeting()!r}, 'c', 0, 2), daemon=True).start()\n"
+        "print('end', flush=True)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script], timeout=scaled(30), capture_output=True, text=True
+    )
+    assert done.stdout == "end\n", done.stderr
+    assert done.returncode == 0, done.stderr

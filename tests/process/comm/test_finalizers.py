@@ -1,0 +1,48 @@
+"""Owners that are garbage: their ends come, on a thread of their own, wherever the collector was at work."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+
+from tests.torch.comm.test_finalizers import (
+    Owner,
+    by_hand,  # noqa: F401
+)
+from tests.util import scaled, wait_for
+from torchft_x.comm.finalizers import when_forgotten
+
+
+def test_a_forked_child_ends_its_own_only(by_hand: None) -> None:
+    calls: list[str] = []
+    inherited = Owner()
+    when_forgotten(inherited, lambda: calls.append("its parent's"))
+    pid = os.fork()
+    if pid == 0:
+        del inherited
+        ended = threading.Event()
+        when_forgotten(Owner(), ended.set)
+        gc.collect()
+        os._exit(0 if ended.wait(scaled(10)) and not calls else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    del inherited
+    gc.collect()
+    wait_for(lambda: calls == ["its parent's"], what="the end in the parent")
+
+
+def test_none_comes_at_the_end_of_the_process() -> None:
+    script = (
+        "from torchft_x.comm.finalizers import finish, when_forgotten\n"
+        "class Owner: pass\n"
+        "owner, other = Owner(), Owner()\n"
+        "when_forgotten(owner, lambda: print('an end', flush=True))\n"
+        "when_forgotten(other, lambda: print('too late', flush=True))\n"
+        "del owner\n"
+        "finish(10)\n"
+        "del other\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], timeout=scaled(30), capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "an end\n", "")

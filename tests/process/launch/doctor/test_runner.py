@@ -1,0 +1,62 @@
+"""The doctor as a whole: deadlines, the command, its two forms of output."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.unit.launch.lines import ROOT, environment
+from tests.util import scaled
+
+
+def doctor(*words: str, folder: Path = ROOT, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "torchft_x", "doctor", *words],
+        cwd=folder,
+        env=environment(PYTHONPATH=str(ROOT), **variables),
+        capture_output=True,
+        text=True,
+        timeout=scaled(120),
+        check=False,
+    )
+
+
+def test_the_command_looks_at_everything_and_finds_no_problem_here(tmp_path: Path) -> None:
+    done = doctor("--run_dir", str(tmp_path / "run"), "--json")
+    assert done.returncode == 0, done.stdout
+    assert done.stderr == ""
+    told = json.loads(done.stdout)
+    assert told["problems"] == 0, done.stdout
+    assert {f["check"] for f in told["findings"]} == {
+        "python", "torchft_x", "torch", "grpcio", "protobuf", "fsspec", "isal", "h11", "prometheus-client", "rich", "torchx",
+        "schedulers", "components",
+        "torchxconfig", "ports", "name", "reverse", "lighthouse", "run dir", "open files", "processes", "shared memory",
+        "accelerators", "leftovers",
+    }  # fmt: skip
+    assert not (tmp_path / "run").exists()  # it changes nothing
+
+
+def test_a_problem_is_the_exit_code(tmp_path: Path) -> None:
+    (tmp_path / ".torchxconfig").write_text("[cli:run]\ncomponent = a%b\n")
+    done = doctor(folder=tmp_path, TORCHFT_LIGHTHOUSE="nowhere", HOME=str(tmp_path))
+    assert done.returncode == 1
+    told = done.stdout.splitlines()
+    assert any(line.startswith("problem  torchxconfig") and "'%'" in line for line in told)
+    assert any(line.startswith("problem  lighthouse") and "TORCHFT_LIGHTHOUSE" in line for line in told)
+    assert told[-1].startswith("2 problems")
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_a_reader_that_goes_away_is_no_traceback() -> None:
+    command = ["bash", "-c", f"{sys.executable} -m torchft_x doctor --json | true"]
+    environ = environment(PYTHONPATH=str(ROOT))
+    assert subprocess.run(command, cwd=ROOT, env=environ, stderr=-1, timeout=scaled(120)).stderr == b""
+
+
+def test_importing_torch_is_a_check_of_its_own() -> None:
+    done = doctor("--torch", "--json")
+    (found,) = [f for f in json.loads(done.stdout)["findings"] if f["check"] == "import torch"]
+    assert found["level"] == "ok"
+    assert "gloo" in found["text"]

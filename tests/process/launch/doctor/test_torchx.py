@@ -1,0 +1,26 @@
+"""TorchX's plugins and configuration files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torchft_x.launch.doctor.runner import Case
+from torchft_x.launch.doctor.torchx import (
+    ask,
+    check_torchx,
+)
+
+
+def test_what_torchx_answers_here(tmp_path: Path) -> None:
+    told = ask(Case(environ={}, folder=tmp_path, home=tmp_path))
+    assert isinstance(told, dict)
+    assert {"local_cwd", "slurm"} <= set(told["schedulers"])
+    assert any(name.startswith("dist.") for name in told["components"])
+
+
+def test_a_torchx_that_can_not_load_is_quoted(tmp_path: Path) -> None:
+    (tmp_path / "torchx").mkdir()
+    (tmp_path / "torchx" / "__init__.py").write_text("raise ImportError('plugin acme is broken')")
+    first, *_ = check_torchx(Case(environ={}, folder=tmp_path, home=tmp_path))
+    assert first.level == "problem"
+    assert "plugin acme is broken" in first.text

@@ -1,0 +1,113 @@
+"""A supervisor with a recorder in the lighthouse's place; run as a process: ``python -m tests.process.launch.drive FOLDER ...``.
+
+FOLDER/reports.jsonl gets each report; a line "CODE SENTENCE" in the pipe FOLDER/stop is the lighthouse's word to stop.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from torchft_x.core.types import State
+from torchft_x.errors import TorchftXError
+from torchft_x.launch.process.restarts import RestartRules
+from torchft_x.launch.supervisor.config import SupervisorConfig, start_warm_parent
+from torchft_x.launch.supervisor.group import Supervisor
+from torchft_x.launch.supervisor.locate import Found
+
+
+class Recorder:
+    """`Reports`, written down."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def started(self, attempt: int, life: str) -> None:
+        self._write(kind="started", attempt=attempt, life=life)
+
+    def halted(self, life: str, who: str, seconds: float) -> None:
+        self._write(kind="halted", life=life, who=who, seconds=seconds)
+
+    def exited(self, attempt: int, life: str, code: int, reason: str) -> None:
+        self._write(kind="exited", attempt=attempt, life=life, code=code, reason=reason)
+
+    def held(self, state: State) -> None:
+        self._write(kind="held", step=state.step)
+
+    def rests(self, rests: bool) -> None:
+        self._write(kind="rests", rests=rests)
+
+    def on_order(self, callback: Callable[[str, str, str], None]) -> None:
+        """A line in the file `order`: kind, life (`.`: none), sentence."""
+        path = self._folder / "orders"
+
+        def listen() -> None:
+            done = 0
+            while True:
+                lines = path.read_text().splitlines() if path.exists() else []
+                for line in lines[done:]:
+                    kind, life, sentence = line.split(" ", 2)
+                    callback(kind, life.strip("."), sentence)
+                done = len(lines)
+                time.sleep(0.02)
+
+        threading.Thread(target=listen, daemon=True).start()
+
+    def done(self, code: int, sentence: str) -> None:
+        self._write(kind="done", code=code, sentence=sentence)
+
+    def on_stop(self, callback: Callable[[int, str], None]) -> None:
+        def listen() -> None:
+            with open(self._folder / "stop") as pipe:
+                code, sentence = pipe.read().split(" ", 1)
+            callback(int(code), sentence)
+
+        threading.Thread(target=listen, daemon=True).start()
+
+    def on_number(self, callback: Callable[[int], None]) -> None:
+        """Of the variable TELL_NUMBER; or of the file `number`, once it is there."""
+        number, path = os.environ.get("TELL_NUMBER", "0"), self._folder / "number"
+        if number:
+            callback(int(number))
+            return
+
+        def listen() -> None:
+            while not path.exists():
+                time.sleep(0.02)
+            callback(int(path.read_text()))
+            self._write(kind="number")
+
+        threading.Thread(target=listen, daemon=True).start()
+
+    def close(self, flush: float) -> None:
+        self._write(kind="closed")
+
+    def _write(self, **report: object) -> None:
+        with open(self._folder / "reports.jsonl", "a") as f:
+            f.write(json.dumps(report) + "\n")
+
+
+def main() -> int:
+    options = json.loads(sys.argv[2])
+    folder = Path(sys.argv[1])
+    os.mkfifo(folder / "stop")
+    rules = RestartRules(**options.pop("rules", {}))
+    config = SupervisorConfig(run_dir=folder, rules=rules, command=tuple(sys.argv[3:]), **options)
+
+    def connect(found: Found) -> Recorder:
+        return Recorder(folder)
+
+    try:
+        return Supervisor(config, connect, start_warm_parent(config)).run()
+    except TorchftXError as e:
+        print(e, file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,166 @@
+"""Whole jobs by the real `torchx run`, with toy scripts that know nothing of us: what a launcher owes, and no more."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.util import scaled, wait_for
+from torchft_x.launch.process import process_tree
+from torchft_x.observe.events import read_events
+
+ROOT = Path(__file__).parents[4]
+SLEEPER = "import os, time; print('up', os.environ['REPLICA_GROUP_ID'], os.getpid(), flush=True); time.sleep(1000)"
+UNTIL = "import os, time\nprint('up', os.environ['REPLICA_GROUP_ID'], os.getpid(), flush=True)\nwhile not os.path.exists({!r}): time.sleep(0.02)"
+
+
+class Job:
+    """A `torchx run` of a toy script."""
+
+    def __init__(self, folder: Path, text: str, *words: str, **environ: str) -> None:
+        folder.mkdir(exist_ok=True)
+        self.run_dir = folder / "run"
+        self.output = folder / "output.txt"
+        script = folder / "script.py"
+        script.write_text(text)
+        torchx = str(Path(sys.executable).with_name("torchx"))
+        command = [torchx, "run", "-s", "local_cwd", "./components.py:ddp", "--run_dir", str(self.run_dir)]
+        clean = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "TORCHFT_LIGHTHOUSE")}
+        with open(self.output, "wb") as out:
+            self.cli = subprocess.Popen(
+                [*command, "--script", str(script), *words],
+                cwd=ROOT,
+                env=clean | environ,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+
+    def text(self) -> str:
+        return re.sub(r"\x1b\[\d+m", "", self.output.read_text(errors="replace"))
+
+    def logs(self) -> str:
+        """The supervisors' logs: whole lines, where TorchX interleaves what it streams."""
+        return "".join(p.read_text() for p in sorted(self.run_dir.glob("logs/group-?-attempt-?.log")))
+
+    def workers(self, count: int) -> dict[str, int]:
+        """Group -> pid of its newest worker, once `count` lives have said that they are up."""
+
+        def up() -> list[tuple[str, str]]:
+            return re.findall(r"up (\d) (\d+)\n", self.logs())
+
+        wait_for(lambda: len(up()) >= count, 60, f"{count} workers; output so far:\n{self.text()}")
+        return {group: int(pid) for group, pid in up()}
+
+    def wait(self, seconds: float = 60.0) -> int:
+        return self.cli.wait(scaled(seconds))
+
+    def left(self) -> list[int]:
+        """Every living process whose environment names this run."""
+        mark = f"TORCHFT_X_RUN_DIR={self.run_dir}".encode()
+        found = []
+        for name in os.listdir("/proc"):
+            try:
+                if (
+                    name.isdigit()
+                    and mark in Path(f"/proc/{name}/environ").read_bytes()
+                    and process_tree.is_alive(int(name))
+                ):
+                    found.append(int(name))
+            except OSError:
+                pass
+        return found
+
+    def supervisor(self, group: str) -> int:
+        (path,) = self.run_dir.glob(f"events/supervisor-{group}-*.jsonl")
+        return int(path.stem.rsplit("-", 1)[1])
+
+    def close(self) -> None:
+        if self.cli.poll() is None:
+            self.cli.kill()
+            self.cli.wait()
+        process_tree.send(self.left(), signal.SIGKILL)
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator:
+    jobs: list[Job] = []
+
+    def start(text: str, *words: str, **environ: str) -> Job:
+        jobs.append(Job(tmp_path / str(len(jobs)), text, *words, **environ))
+        return jobs[-1]
+
+    yield start
+    for job in jobs:
+        job.close()
+
+
+def test_a_job_ends_by_itself_and_leaves_what_it_should(launch) -> None:
+    job = launch("import sys; print('args', sys.argv[1:])", "--", "--steps", "3")
+    assert job.wait() == 0, job.text()
+    text = job.text()
+    assert text.count("args ['--steps', '3']") == 2
+    assert str(job.run_dir) in text
+    assert "Traceback" not in text
+    assert job.left() == []
+    token = job.run_dir / "token"
+    assert stat.S_IMODE(token.stat().st_mode) == 0o600
+    assert token.read_text().strip() not in text
+    assert {e["event"] for e in read_events(job.run_dir)} >= {"start", "exit"}
+
+
+def test_a_killed_worker_comes_back_and_a_killed_supervisor_takes_it_along(launch, tmp_path: Path) -> None:
+    """The job goes on through both, and names the group that is lost."""
+    job = launch(UNTIL.format(str(tmp_path / "go")))
+    os.kill(job.workers(2)["1"], signal.SIGKILL)
+    workers = job.workers(3)
+    died = r"group 1 died: worker 0 killed by SIGKILL after \d+\.\d s; restart 1 of 10 in 0 s"
+    wait_for(lambda: re.search(died, job.text()), what="the supervisor's sentence")
+    os.kill(job.supervisor("1"), signal.SIGKILL)
+    wait_for(lambda: not process_tree.is_alive(workers["1"]), what="the lost group's worker")
+    assert process_tree.is_alive(workers["0"])
+    (tmp_path / "go").touch()
+    assert job.wait() == 1
+    assert "group 1 is lost" in job.text()
+    assert job.left() == []
+
+
+@pytest.mark.parametrize("how", ["once", "twice", "kill -9"])
+def test_stopping_the_command_leaves_nothing(launch, how: str) -> None:
+    job = launch("import signal; signal.signal(15, signal.SIG_IGN)\n" + SLEEPER)  # the worst kind of worker
+    job.workers(2)
+    # lighthouse and its keeper, and per group supervisor and worker (and a warm one, if it took long)
+    assert len(job.left()) >= 6
+    job.cli.send_signal(signal.SIGKILL if how == "kill -9" else signal.SIGINT)
+    if how == "twice":
+        wait_for(lambda: job.logs().count("stops: stopped by SIGTERM") == 2, what="the first Ctrl-C")
+        job.cli.send_signal(signal.SIGINT)
+    wait_for(lambda: not job.left(), 10.0, "the end of every process")
+    job.wait()
+
+
+def test_two_jobs_side_by_side(launch, tmp_path: Path) -> None:
+    jobs = [launch(UNTIL.format(str(tmp_path / "go")), "--replicas", "1") for _ in range(2)]
+    for job in jobs:
+        job.workers(1)
+    (tmp_path / "go").touch()
+    assert [job.wait() for job in jobs] == [0, 0]
+
+
+def test_nobody_at_the_address_of_the_lighthouse(launch) -> None:
+    with socket.socket() as taken:  # bound, so that nobody else gets the port; it does not listen
+        taken.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        job = launch(SLEEPER, "--lighthouse", address)
+        assert job.wait() == 1
+    assert f"{address}: Connection refused" in job.text()
+    assert "Traceback" not in job.text()

@@ -1,0 +1,330 @@
+"""Real keepers with real processes, which get real signals. The roles' programs are small scripts: no lighthouse, no training."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.util import scaled, wait_for
+from torchft_x.errors import TorchftXError
+from torchft_x.launch.keeper import plan, record
+from torchft_x.launch.keeper.commands import main as command
+from torchft_x.launch.keeper.plan import REPLICA, Plan, Process, RolePlan
+from torchft_x.launch.keeper.record import JobRecord, ReplicaRecord
+from torchft_x.launch.process import process_tree
+from torchft_x.observe.events import read_events
+from torchft_x.timing import TIMING
+
+STAYS = "import time; print('here', flush=True); time.sleep(600)"
+STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + STAYS
+# it has a child in a session of its own, whose pid it prints; when it is told to, it ends in good order
+PARENT = (
+    "import os, signal, subprocess, sys, time; "
+    "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True); "
+    "signal.signal(signal.SIGTERM, lambda *_: (child.kill(), sys.exit(143))); "
+    "print(child.pid, flush=True); time.sleep(600)"
+)
+
+
+def role(name: str, code: str, *, kind: str = "", replicas: int = 1, **more: Any) -> RolePlan:
+    process = Process(args=(sys.executable, "-c", code, "--groups", "?", "--", REPLICA), env={"WHO": REPLICA})
+    template = process if kind == "trainer" else None
+    return RolePlan(name=name, replicas=(process,) * replicas, kind=kind, template=template, **more)
+
+
+class Kept:
+    """A job that is kept."""
+
+    def __init__(self, run_dir: Path, *roles: RolePlan, app_id: str = "app", launcher: int | None = None) -> None:
+        self.run_dir = run_dir
+        self.app_id = app_id
+        self.logs = run_dir / "replicas"
+        (run_dir / "keeper").mkdir(parents=True, exist_ok=True)
+        plan.write(
+            Plan(
+                app_id=app_id, session="s", run_dir=str(run_dir), log_dir=str(self.logs), roles=roles, launcher=launcher
+            )
+        )
+        words = [sys.executable, "-m", "torchft_x", "keep-job", str(run_dir), app_id]
+        self.words = words if launcher is None or launcher == os.getpid() else []
+        self.process = subprocess.Popen(words, stderr=subprocess.PIPE, start_new_session=True) if self.words else None
+
+    def know(self) -> JobRecord | None:
+        try:
+            return record.read(self.run_dir, self.app_id)
+        except TorchftXError:
+            return None
+
+    def until(self, state: str) -> JobRecord:
+        def there() -> JobRecord | None:
+            now = self.know()
+            return now if now is not None and now.state == state else None
+
+        return wait_for(there, 20, f"the job to be {state}, which is {self.know()}")
+
+    def replica(self, number: int = 0, role: int = 0) -> ReplicaRecord:
+        now = self.know()
+        return next(r for r in now.roles[role].replicas if r.id == number)
+
+    def pid(self, number: int = 0) -> int:
+        process = self.replica(number).process
+        return 0 if process is None else process.pid
+
+    def printed(self, name: str, number: int = 0) -> str:
+        path = self.logs / name / str(number) / "combined.log"
+        return path.read_text() if path.exists() else ""
+
+    def child(self, name: str, number: int = 0) -> int:
+        """The pid that the newest `PARENT` has printed."""
+        return int(wait_for(lambda: [w for w in self.printed(name, number).split() if w.isdigit()], 20, "a pid")[-1])
+
+    def end(self) -> int:
+        code = self.process.wait(scaled(30))
+        self.process.stderr.close()
+        return code
+
+
+@pytest.fixture
+def keep(tmp_path: Path) -> Iterator[Any]:
+    made: list[Kept] = []
+
+    def start(*roles: RolePlan, run_dir: Path = tmp_path / "run", **options: Any) -> Kept:
+        made.append(Kept(run_dir, *roles, **options))
+        return made[-1]
+
+    yield start
+    for job in made:
+        if job.process is not None and job.process.returncode is None:
+            process_tree.send([*process_tree.descendants(job.process.pid), job.process.pid], signal.SIGKILL)
+            job.end()
+
+
+def gone(*pids: int) -> None:
+    wait_for(lambda: not any(process_tree.is_alive(pid) for pid in pids), 20, f"the end of {pids}")
+
+
+def test_one_that_fails(keep) -> None:
+    job = keep(role("bad", "import sys; sys.exit('no such thing')"))
+    assert job.end() == 1
+    assert job.until("FAILED").reason == "bad ended with code 1: no such thing"
+
+
+def test_a_program_that_is_not_there(keep, tmp_path: Path) -> None:
+    missing = RolePlan(name="later", replicas=(Process(args=("/no/such/program",), env={}),))
+    job = keep(role("first", STAYS), missing)
+    assert job.end() == 1
+    assert job.until("FAILED").reason == "later: the program /no/such/program is not there, or can't be executed."
+    assert not job.pid()
+
+
+def test_a_killed_supervisor_is_started_again_and_leaves_nothing(keep) -> None:
+    job = keep(role("trainer", PARENT, kind="trainer", replicas=2))
+    job.until("RUNNING")
+    child, other = job.child("trainer", 0), job.child("trainer", 1)
+    os.kill(job.pid(0), signal.SIGKILL)
+    gone(child)
+    wait_for(lambda: job.child("trainer", 0) != child, 20, "its next process")
+    wait_for(lambda: job.replica(0).starts and job.replica(0).state == "RUNNING", 20, "that it runs")
+    assert (job.replica(0).starts, job.replica(1).starts) == (1, 0)
+    assert job.replica(0).last_exit == "killed by SIGKILL"
+    assert process_tree.is_alive(other)
+    assert "the supervisor of group 0 was killed by SIGKILL" in job.printed("trainer", 0)
+    (again,) = [e for e in read_events(job.run_dir) if e["event"] == "restart"]
+    assert (again["role"], again["group"]) == ("keeper", "0")
+    child = job.child("trainer", 0)
+    job.process.terminate()
+    assert job.end() == 1
+    gone(child, other)
+
+
+def test_who_is_killed_before_it_begins_a_life_costs_the_next_one_no_number(keep) -> None:
+    says = (
+        "import json, os, pathlib, time; before = os.environ.get('TORCHFT_X_LIFE_BEFORE'); "
+        "words = json.dumps({'restarts': 0, 'reason': '', 'runs': '5:token'}); "
+        "before or pathlib.Path(os.environ['TORCHFT_X_LIVES_FILE']).write_text(words); "
+        "print(os.getpid(), before, flush=True); time.sleep(600)"
+    )
+    job = keep(role("trainer", says, kind="trainer"))
+    for number, before in enumerate(("None", "5:token", "5:token"), start=1):
+
+        def told(n: int = number) -> list[list[str]]:
+            lines = [line.split() for line in job.printed("trainer").splitlines() if line[:1].isdigit()]
+            return lines if len(lines) == n else []
+
+        pid, heard = wait_for(told, 20, f"process {number}")[-1]
+        assert heard == before
+        os.kill(int(pid), signal.SIGKILL)
+    job.process.terminate()
+    assert job.end() == 1
+
+
+def test_it_is_cancelled_in_good_order(keep, capsys: pytest.CaptureFixture[str]) -> None:
+    job = keep(role("trainer", PARENT, kind="trainer"), role("other", STAYS))
+    job.until("RUNNING")
+    child = job.child("trainer")
+    assert command("cancel", [str(job.run_dir)]) == 0
+    assert capsys.readouterr().out == "The job app has ended: CANCELLED.\n"
+    assert job.end() == 1
+    gone(child)
+    found = job.until("CANCELLED")
+    assert [r.state for role in found.roles for r in role.replicas] == ["CANCELLED"] * 2
+    assert command("cancel", [str(job.run_dir)]) == 0
+    assert "has ended already: CANCELLED" in capsys.readouterr().out
+
+
+def test_a_second_request_is_not_waited_for(keep) -> None:
+    job = keep(role("stubborn", STUBBORN))
+    job.until("RUNNING")
+    wait_for(lambda: "here" in job.printed("stubborn"), 20, "the program")
+    pid = job.pid()
+    job.process.terminate()
+    wait_for(lambda: job.until("RUNNING").reason == "stopped by SIGTERM", 20, "that it has heard of the first")
+    began = time.monotonic()
+    job.process.terminate()
+    job.end()
+    assert time.monotonic() - began < 0.6 * TIMING.keeper_grace
+    gone(pid)
+
+
+def test_children_die_with_a_keeper_that_is_killed(keep) -> None:
+    job = keep(role("other", STUBBORN))
+    job.until("RUNNING")
+    pid = job.pid()
+    job.process.kill()
+    job.end()
+    gone(pid)
+    found = job.until("FAILED")
+    assert "is gone without a word" in found.reason
+
+
+def test_it_ends_with_its_launcher(tmp_path: Path) -> None:
+    script = (
+        "import os, subprocess, sys, json, time\n"
+        "sys.path.insert(0, sys.argv[2])\n"
+        "from pathlib import Path\n"
+        "from tests.process.launch.keeper.test_keeper import Kept, role, STAYS\n"
+        "Kept(Path(sys.argv[1]), role('other', STAYS), launcher=os.getpid())\n"
+        "time.sleep(600)\n"
+    )
+    root = str(Path(__file__).parents[4])
+    launcher = subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "run"), root], cwd=root)
+
+    def known() -> JobRecord | None:
+        try:
+            return record.read(tmp_path / "run")
+        except TorchftXError:
+            return None
+
+    try:
+        wait_for(lambda: (now := known()) and now.state == "RUNNING", 30, "the job")
+        found = known()
+        process = found.roles[0].replicas[0].process
+        assert process is not None
+    finally:
+        launcher.kill()
+        launcher.wait()
+    gone(found.keeper.pid, process.pid)
+    ended = record.read(tmp_path / "run")
+    assert (ended.state, ended.reason) == ("CANCELLED", "the launcher is gone")
+
+
+def test_two_jobs_in_one_run_directory(keep, tmp_path: Path) -> None:
+    first = keep(role("other", STAYS))
+    first.until("RUNNING")
+    second = keep(role("other", STAYS), app_id="second")
+    assert second.process.wait(scaled(20)) == 2
+    assert b"Another job runs in the run directory" in second.process.stderr.read()
+    first.process.terminate()
+    first.end()
+    third = keep(role("other", "pass"), app_id="third")
+    assert third.end() == 0
+    assert record.read(tmp_path / "run", "app").state == "CANCELLED"
+    assert record.read(tmp_path / "run").app_id == "third"
+
+
+def groups(job: Kept) -> list[str]:
+    return list(json.loads((job.run_dir / "keeper" / "groups.json").read_text())["groups"])
+
+
+def test_more_groups_and_fewer(keep, capsys: pytest.CaptureFixture[str]) -> None:
+    job = keep(role("trainer", PARENT, kind="trainer", replicas=2))
+    job.until("RUNNING")
+    assert command("scale", [str(job.run_dir), "--replicas", "4"]) == 0
+    assert capsys.readouterr().out == "The job app has 4 groups now; it had 2.\n"
+    assert groups(job) == ["0", "1", "2", "3"]
+    found = job.until("RUNNING")
+    assert found.groups == 4
+    newest = found.roles[0].replicas[3]
+    assert newest.command[-4:] == ("--groups", "4", "--", "3")
+    children = [job.child("trainer", k) for k in range(4)]
+    assert command("scale", [str(job.run_dir), "--replicas", "1"]) == 0
+    gone(*children[1:])
+    assert process_tree.is_alive(children[0])
+    assert groups(job) == ["0"]
+    assert [r.id for r in job.until("RUNNING").roles[0].replicas] == [0]
+    assert command("scale", [str(job.run_dir), "--replicas", "2"]) == 0
+    wait_for(lambda: job.child("trainer", 1) != children[1], 20, "group 1, again")
+
+
+def test_groups_that_are_slow_to_go_are_waited_for_and_then_killed(keep) -> None:
+    job = keep(role("trainer", STUBBORN, kind="trainer", replicas=2))
+    job.until("RUNNING")
+    wait_for(lambda: "here" in job.printed("trainer", 1), 20, "group 1")
+    pid = job.pid(1)
+    assert command("scale", [str(job.run_dir), "--replicas", "1"]) == 0
+    assert process_tree.is_alive(pid)
+    assert command("scale", [str(job.run_dir), "--replicas", "2"]) == 0
+    gone(pid)
+    wait_for(lambda: job.pid(1) not in (0, pid), 20, "group 1, again")
+
+
+def test_a_number_that_is_refused_changes_nothing(keep, capsys: pytest.CaptureFixture[str]) -> None:
+    job = keep(role("trainer", PARENT, kind="trainer", replicas=2))
+    before = job.until("RUNNING")
+    assert command("scale", [str(job.run_dir), "--replicas", "0"]) == 2
+    assert "torchft_x scale: --replicas is 0; it must lie between 1" in capsys.readouterr().err
+    after = job.until("RUNNING")
+    assert (after.groups, after.roles) == (before.groups, before.roles)
+
+
+def test_commands_without_a_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["cancel", str(tmp_path)], ["scale", str(tmp_path), "--replicas", "2"]):
+        assert command(words[0], words[1:]) == 2
+        assert "no job of local_ft was started in that run directory" in capsys.readouterr().err
+    (tmp_path / "job.json").write_text('{"format": 1, "app')
+    assert command("cancel", [str(tmp_path)]) == 2
+    assert "is torn" in capsys.readouterr().err
+
+
+def test_a_process_that_is_no_keeper_gets_no_signal(keep, capsys: pytest.CaptureFixture[str]) -> None:
+    job = keep(role("other", STAYS))
+    found = job.until("RUNNING")
+    bystander = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        (job.run_dir / "false").mkdir()
+        false = dataclasses.replace(
+            found, run_dir=str(job.run_dir / "false"), keeper=record.this_process(bystander.pid)
+        )
+        record.write(false)
+        assert command("cancel", [str(job.run_dir / "false")]) == 2
+        assert "is not the keeper of the job app" in capsys.readouterr().err
+        assert bystander.poll() is None
+    finally:
+        bystander.communicate()
+
+
+def test_scaling_a_job_that_has_ended(keep, capsys: pytest.CaptureFixture[str]) -> None:
+    job = keep(role("other", "pass"))
+    job.end()
+    assert command("scale", [str(job.run_dir), "--replicas", "2"]) == 2
+    assert "has ended: SUCCEEDED" in capsys.readouterr().err

@@ -1,0 +1,123 @@
+"""TorchX's interface of slurm_ft, with recorded answers of Slurm's; real jobs are in tests/extended/slurm/test_slurm_ft.py."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from torchx.specs import AppState
+
+from tests.process.launch.slurm.test_lost_answers import SCRIPT, Cluster
+from tests.unit.launch.lines import BOTH, ROOT, interpreter
+from tests.util import scaled
+from torchft_x import env
+from torchft_x.launch.job.build import ft_app
+from torchft_x.launch.plugin.slurm import SlurmFtScheduler, create_scheduler
+from torchft_x.launch.slurm import store
+
+TORCHX = "import sys; from torchft_x.launch.plugin.command import CmdFt; from torchx.cli.main import main; CmdFt(); main(sys.argv[1:])"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    monkeypatch.setenv(env.STATE_HOME, str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    return Cluster(tmp_path / "bin", monkeypatch)
+
+
+def submit(scheduler: SlurmFtScheduler, run_dir: Path) -> str:
+    app = ft_app(str(SCRIPT), replicas=2, run_dir=str(run_dir))
+    return str(scheduler.schedule(scheduler.submit_dryrun(app, scheduler.run_opts().resolve({}))))
+
+
+def turn(cluster: Cluster, *changes: tuple[str, str]) -> None:
+    """In the queue."""
+    path = cluster.folder / "queue"
+    text = path.read_text()
+    for before, after in changes:
+        assert before in text
+        text = text.replace(before, after)
+    path.write_text(text)
+
+
+def test_a_job_as_torchx_sees_it(cluster: Cluster, tmp_path: Path) -> None:
+    app_id = submit(create_scheduler("here", torchx_unknown="1"), tmp_path / "run")
+    running = [("|PENDING|0||", "|RUNNING|0|n1|")]
+    gap = ("4_1|4|0|RUNNING|0|n1|N/A|None|", "4_1|4|2|PENDING|0||N/A|BeginTime|")
+    turn(cluster, *running, gap)
+    found = create_scheduler("another").describe(app_id)
+    assert found is not None
+    assert (found.state, found.num_restarts) == (AppState.RUNNING, 2)
+    (lighthouse,), (whole, again) = (role.replicas for role in found.roles_statuses)
+    assert (lighthouse.state, lighthouse.hostname, whole.state) == (AppState.RUNNING, "n1", AppState.RUNNING)
+    assert again.state == AppState.PENDING  # not FAILED, whatever has happened to it
+    assert json.loads(again.structured_error_msg)["message"]["message"] == "restarts: 2, restarting (BeginTime)"
+    assert "trainer/1 (4_1): restarting (BeginTime)." in found.msg
+    assert found.ui_url == f"file://{tmp_path / 'run'}"
+    assert [(a.app_id, a.state) for a in create_scheduler("a").list()] == [(app_id, AppState.RUNNING)]
+
+    turn(cluster, ("4_1|4|2|PENDING|0||", "4_1|4|2|FAILED|256|n3|"))
+    found = create_scheduler("another").describe(app_id)
+    assert found is not None
+    assert "trainer-1.4_1.slurm.log" in found.msg  # where to look
+
+    scheduler = create_scheduler("b")
+    scheduler.cancel(app_id)
+    assert cluster.cancelled == ["3_0", "4_0", "4_1"]
+    assert [a.state for a in scheduler.list()] == [AppState.CANCELLED]
+    scheduler.cancel(app_id)
+
+
+def test_output_of_all_incarnations_in_their_order(cluster: Cluster, tmp_path: Path) -> None:
+    scheduler = create_scheduler("here")
+    app_id = submit(scheduler, tmp_path / "run")
+    part = store.read(tmp_path / "run").parts[2]
+    later = dataclasses.replace(part, job="11_1", earlier=("4_1",))
+    store.change(tmp_path / "run", lambda now: dataclasses.replace(now.with_part(later), outcome=0))
+    turn(cluster, ("|PENDING|", "|COMPLETED|"))
+    logs = tmp_path / "run/slurm/logs"
+    for name, text in (("11_1-r0", "third"), ("4_1-r10", "second\nno line end"), ("4_1-r2", "first")):
+        (logs / f"trainer-1-0.{name}.log").write_text(text + "\n" * ("end" not in text))
+    (logs / "trainer-11-0.4_11-r0.log").write_text("another's\n")
+    scheduler = create_scheduler("another")
+    assert list(scheduler.log_iter(app_id, "trainer", 1)) == ["first\n", "second\n", "no line end\n", "third\n"]
+    assert list(scheduler.log_iter(app_id, "trainer", 1, should_tail=True, regex="^[st]")) == ["second\n", "third\n"]
+    with pytest.raises(SystemExit):
+        scheduler.log_iter(app_id, "trainer", 7)
+    with pytest.raises(SystemExit):
+        scheduler.log_iter("nobody", "trainer", 0)
+
+
+@pytest.mark.parametrize("line", BOTH)
+def test_where_there_is_no_slurm(line: str, tmp_path: Path) -> None:
+    python = interpreter(line)
+
+    def torchx(*words: str) -> subprocess.CompletedProcess[str]:
+        environ = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            env.STATE_HOME: str(tmp_path / "state"),
+            "PATH": str(tmp_path),
+        }
+        command = [str(python), "-c", TORCHX, *words]
+        return subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=scaled(60))
+
+    job = [str(ROOT / "components.py:ddp"), "--script", str(SCRIPT), "--run_dir", str(tmp_path / "run")]
+    dry = torchx("run", "-s", "slurm_ft", "--dryrun", "--workspace", "", *job)
+    assert "#SBATCH --array=0-1" in dry.stdout, dry.stderr
+    for words in (
+        ["run", "-s", "slurm_ft", "--workspace", "", *job],
+        ["run", "-s", "slurm_ft", "-cfg", "sbatch_args=--nice=1", *job],
+        ["log", "slurm_ft://torchx/some-job"],
+    ):
+        done = torchx(*words)
+        assert done.returncode == 2, done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+        assert done.stderr.splitlines()[-1].startswith("torchft_x: ")
+    assert not (tmp_path / "run").exists()
+    status = torchx("status", "slurm_ft://torchx/some-job")
+    assert "squeue is not on" in status.stdout

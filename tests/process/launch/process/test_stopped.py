@@ -1,0 +1,38 @@
+"""Which processes are stopped, and for how long: from looks with their times alone; and a real supervisor's."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+from tests.process.launch.supervisor.test_group import (
+    SLEEPER,
+    Driven,
+    drive,  # noqa: F401
+)
+from tests.util import wait_for
+from torchft_x.timing import TIMING
+
+
+def test_a_worker_is_stopped_and_goes_on(drive: Callable[..., Driven]) -> None:
+    run = drive(SLEEPER)
+    worker = run.worker()
+    (started,) = run.reports("started")
+    os.kill(worker, signal.SIGSTOP)
+    wait_for(lambda: run.reports("halted"), what="the stop to be told")
+    (told,) = run.reports("halted")
+    assert (told["life"], told["who"]) == (started["life"], "worker 0")
+    assert TIMING.stop_report <= told["seconds"] < 1.6 * TIMING.stop_report
+    os.kill(worker, signal.SIGCONT)
+    wait_for(lambda: len(run.reports("halted")) == 2, what="its end to be told")
+    assert run.reports("halted")[1]["who"] == ""
+    assert len(run.reports("started")) == 1
+
+
+def test_a_stopped_worker_can_be_ended(drive: Callable[..., Driven]) -> None:
+    run = drive(SLEEPER)
+    os.kill(run.worker(), signal.SIGSTOP)
+    wait_for(lambda: run.reports("halted"), what="the stop to be told")
+    run.process.send_signal(signal.SIGTERM)
+    assert run.wait() == 128 + signal.SIGTERM  # by SIGKILL, after the grace

@@ -1,0 +1,199 @@
+"""Slurm's commands as scripts that answer what was recorded, late or not at all: nothing is lost, nothing is left behind."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchft_x import env
+from torchft_x.core.slurm.manifest import SUBMITTING
+from torchft_x.errors import ConfigError
+from torchft_x.launch.job.build import ft_app
+from torchft_x.launch.keeper.index import Index
+from torchft_x.launch.slurm import commands, store
+from torchft_x.launch.slurm.build import Request, build
+from torchft_x.launch.slurm.controller import Controller, SlurmError
+from torchft_x.launch.slurm.launch import launch
+from torchft_x.launch.slurm.look import Looker
+from torchft_x.launch.slurm.watch import again
+
+SCRIPT = Path(__file__).parents[4] / "scripts/train_ddp.py"
+# what sbatch reads, as rows of squeue that have just been queued
+_QUEUE = r"""
+n=$(cat $D/n 2>/dev/null || echo 2); n=$((n + 1)); echo $n > $D/n
+text=$(cat); comment=$(sed -n 's/^#SBATCH --comment=//p' <<< "$text"); name=$(sed -n 's/^#SBATCH --job-name=//p' <<< "$text")
+for t in $(sed -n 's/^#SBATCH --array=//p' <<< "$text" | tr ',-' '  '); do
+  echo "${n}_$t|$n|0|PENDING|0||N/A|None|$name|$comment|" >> $D/queue
+done
+"""
+SBATCH = f'[ "$1" = --test-only ] && exit 0\n{_QUEUE}\necho "$n;mini"'
+
+
+class Cluster:
+    """Its commands are in `folder`, and keep the queue in a file there."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        folder.mkdir()
+        monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+        self.command("sbatch", SBATCH)
+        self.command("squeue", "cat $D/queue 2>/dev/null || true")
+        self.command("sinfo", 'echo "main|main*|up|4|8|infinite"')
+        self.command("scontrol", 'echo "MaxArraySize = 1001"')
+        self.command("scancel", 'echo "$@" >> $D/cancelled; : > $D/queue')
+
+    def command(self, name: str, text: str) -> None:
+        path = self.folder / name
+        path.write_text(f"#!/bin/bash\nD={self.folder}\n{text}\n")
+        path.chmod(0o755)
+
+    @property
+    def cancelled(self) -> list[str]:
+        path = self.folder / "cancelled"
+        return path.read_text().split() if path.exists() else []
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    monkeypatch.setenv(env.STATE_HOME, str(tmp_path / "state"))
+    return Cluster(tmp_path / "bin", monkeypatch)
+
+
+def request(tmp_path: Path, **cfg: Any) -> Request:
+    run_dir = str(tmp_path / "run")
+    app = ft_app(str(SCRIPT), replicas=2, run_dir=run_dir)
+    return build(app, cfg, app_id="ddp-x", session="torchx", run_dir=run_dir)
+
+
+def test_ids_of_a_cluster_of_a_federation(cluster: Cluster, tmp_path: Path) -> None:
+    manifest = launch(request(tmp_path), Controller())
+    assert manifest.jobs == ("3_0", "4_0", "4_1")
+    assert store.read(tmp_path / "run") == manifest
+    with pytest.raises(ConfigError, match=r"ddp-x goes on in the run directory .* \(3_0 is PENDING\)"):
+        launch(dataclasses.replace(request(tmp_path), app_id="ddp-y"), Controller())
+
+
+def test_an_sbatch_that_hangs_after_slurm_has_taken_the_job(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.command("sbatch", f'[ "$1" = --test-only ] && exit 0\n{_QUEUE}\nexec sleep 600')
+    assert launch(request(tmp_path), Controller(timeout=1.0)).jobs == ("3_0", "4_0", "4_1")
+    assert cluster.cancelled == []
+
+
+def test_half_a_job_is_taken_back(cluster: Cluster, tmp_path: Path) -> None:
+    quota = "echo 'sbatch: error: QOSMaxSubmitJobPerUserLimit' >&2; exit 1"
+    cluster.command("sbatch", f'[ "$1" = --test-only ] && exit 0\n[ -e $D/n ] && {{ {quota}; }}\n{_QUEUE}\necho $n')
+    with pytest.raises(SlurmError, match="QOSMaxSubmitJobPerUserLimit"):
+        launch(request(tmp_path), Controller())
+    assert cluster.cancelled == ["3_0"]
+    assert store.read(tmp_path / "run").cancelled
+
+
+def test_more_than_there_is(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.command("sinfo", 'echo "main|main*|up|2|8|infinite"; echo "shut|shut|down|9|8|infinite"')
+    with pytest.raises(ConfigError, match=r"needs 3 nodes at the same time \(one for the lighthouse\).* main has 2"):
+        launch(request(tmp_path, exclusive=True), Controller())
+    with pytest.raises(ConfigError, match="there is none; the cluster has main, shut"):
+        launch(request(tmp_path, partition="nope"), Controller())
+    with pytest.raises(ConfigError, match="closed"):
+        launch(request(tmp_path, partition="shut"), Controller())
+    cluster.command("scontrol", 'echo "MaxArraySize = 2"')
+    with pytest.raises(ConfigError, match="arrays have 1 tasks at most"):
+        launch(request(tmp_path), Controller())
+
+
+def test_what_is_known_when_slurm_knows_nothing(cluster: Cluster, tmp_path: Path) -> None:
+    index = Index(tmp_path / "index")
+    launch(request(tmp_path), Controller())
+
+    def looked() -> tuple[str, str]:
+        found = Looker(Controller(), index).look("ddp-x")
+        return ("none", "") if found is None else (found.state, found.trouble)
+
+    assert looked() == ("PENDING", "")  # not in the index: found by the comment of its jobs
+    index.add("ddp-x", str(tmp_path / "run"))
+    queue = (cluster.folder / "queue").read_text()
+    (cluster.folder / "queue").write_text("")
+    assert looked()[0] == "UNKNOWN"
+    assert Looker(Controller(), index).look("another") is None
+    store.change(tmp_path / "run", lambda now: dataclasses.replace(now, outcome=0))
+    assert looked() == ("SUCCEEDED", "")  # after MinJobAge
+    cluster.command("squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
+    state, trouble = looked()
+    assert state == "SUCCEEDED"
+    assert "Unable to contact" in trouble
+    store.change(tmp_path / "run", lambda now: dataclasses.replace(now, outcome=None))
+    assert looked()[0] == "UNKNOWN"
+    cluster.command("squeue", "cat $D/queue")
+    (cluster.folder / "queue").write_text(queue)
+    store.path_of(tmp_path / "run").write_text("{torn")
+    state, trouble = looked()
+    assert state == "PENDING"
+    assert "torn" in trouble
+    assert [look.app for look in Looker(Controller(), index).apps()] == ["ddp-x"]
+
+
+def test_a_submission_that_was_interrupted_is_found_and_cancelled(cluster: Cluster, tmp_path: Path) -> None:
+    launch(request(tmp_path), Controller())
+    run_dir = tmp_path / "run"
+    lost = store.read(run_dir).parts[1]
+    store.change(run_dir, lambda now: now.with_part(dataclasses.replace(lost, job=SUBMITTING)))
+    found = Looker(Controller(), Index(tmp_path / "index")).look("ddp-x")
+    assert found is not None
+    assert found.rows["trainer/0"] is not None  # by its ticket
+    queue = (cluster.folder / "queue").read_text()
+    others = [line.replace("|PENDING|", "|RUNNING|") for line in queue.splitlines(True) if not line.startswith("4_0|")]
+    (cluster.folder / "queue").write_text("".join(others))  # as long as one is being submitted anew
+    found = Looker(Controller(), Index(tmp_path / "index")).look("ddp-x")
+    assert found is not None
+    assert (found.state, found.told(found.manifest.parts[1]).state) == ("RUNNING", "PENDING")  # type: ignore[union-attr]
+    (cluster.folder / "queue").write_text(queue)
+    commands.cancel(run_dir, Controller())
+    assert cluster.cancelled == ["3_0", "4_0", "4_1"]
+    with pytest.raises(ConfigError, match="has ended"):
+        commands.scale(run_dir, 3, Controller())
+
+
+def test_a_lighthouse_that_was_told_to_end_has_given_no_outcome(cluster: Cluster, tmp_path: Path) -> None:
+    """By scancel or a requeue; it ends with 0 all the same."""
+    launch(request(tmp_path), Controller())
+    queue = (cluster.folder / "queue").read_text()
+    (cluster.folder / "queue").write_text(queue.replace("|PENDING|", "|COMPLETING|"))
+    assert commands.end(str(tmp_path / "run"), 0, Controller()) == 0
+    assert store.read(tmp_path / "run").outcome is None
+    assert cluster.cancelled == []
+    (cluster.folder / "queue").write_text(queue.replace("3_0|3|0|PENDING|", "3_0|3|0|RUNNING|"))
+    assert commands.end(str(tmp_path / "run"), 0, Controller()) == 0
+    assert store.read(tmp_path / "run").outcome == 0
+    assert cluster.cancelled == ["4_0", "4_1"]  # what is queued still has nothing to do
+
+
+def test_a_job_with_a_lost_node_is_told_and_cancelled(cluster: Cluster) -> None:
+    """Whatever the signal has come to."""
+    Controller().kill("3_0")
+    assert cluster.cancelled == ["--batch", "--signal=USR2", "3_0", "3_0"]
+    cluster.command(
+        "scancel",
+        'echo "$@" >> $D/cancelled; [ "$1" != --batch ] || { echo "Job/step already completing" >&2; exit 1; }',
+    )
+    Controller().kill("4_0")
+    assert cluster.cancelled[4:] == ["--batch", "--signal=USR2", "4_0", "4_0"]
+
+
+def test_a_part_whose_time_is_nearly_up_is_submitted_anew_and_ended(cluster: Cluster, tmp_path: Path) -> None:
+    """Not requeued, which is to wait for a BeginTime; and once, whoever asks again."""
+    launch(request(tmp_path), Controller())
+    run_dir = str(tmp_path / "run")
+    for _ in range(2):
+        assert again.main("", [run_dir, "trainer", "1", "4_1", "0"]) == 0
+    assert store.read(run_dir).jobs == ("3_0", "4_0", "5_1")
+    assert store.read(run_dir).parts[2].earlier == ("4_1",)
+    assert cluster.cancelled == ["4_1"]
+    cluster.command("sbatch", "echo 'sbatch: error: QOSMaxSubmitJobPerUserLimit' >&2; exit 1")
+    assert again.main("", [run_dir, "trainer", "0", "4_0", "0"]) == 1  # the script requeues itself
+    assert store.read(run_dir).jobs == ("3_0", "4_0", "5_1")
+    commands.cancel(run_dir, Controller())
+    assert again.main("", [run_dir, "trainer", "0", "4_0", "0"]) == 0  # not once more
+    assert store.read(run_dir).jobs == ("3_0", "4_0", "5_1")

@@ -1,0 +1,111 @@
+"""The watcher on a real Slurm, with parts that only sleep; and what it refuses without one."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.extended.slurm.cluster import SlurmCluster
+from tests.extended.slurm.conftest import slurm  # noqa: F401
+from tests.journeys.jobs import ROOT
+from tests.unit.launch.slurm.test_watch import (
+    role,
+    written,
+)
+from tests.util import scaled, wait_for
+from torchft_x.core.slurm.queue import Row
+from torchft_x.core.slurm.state import told
+from torchft_x.launch.slurm import store
+from torchft_x.launch.slurm.controller import Controller
+from torchft_x.launch.slurm.script import render, submission
+from torchft_x.launch.slurm.submit import submit_parts
+
+
+@pytest.fixture
+def watching(slurm: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A job's run directory, with two watchers."""
+    for name, value in slurm.environ.items():
+        monkeypatch.setenv(name, value)
+    made = written(tmp_path / "run")
+    submit_parts(Controller(), made, made.parts)
+    command = [sys.executable, "-m", "torchft_x", "slurm-watch", made.run_dir]
+    with (tmp_path / "watch.log").open("wb") as log:
+        watchers = [subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log) for _ in range(2)]
+    try:
+        yield tmp_path / "run"
+    finally:
+        store.change(made.run_dir, lambda now: dataclasses.replace(now, cancelled=True))
+        Controller().cancel(store.read(made.run_dir).jobs)
+        assert [one.wait(scaled(20)) for one in watchers] == [0, 0]  # the job is over
+
+
+def test_a_killed_part_is_submitted_anew_and_a_cancelled_one_is_respected(watching: Path, slurm: SlurmCluster) -> None:
+    controller = Controller()
+
+    def states() -> list[str]:
+        rows = {row.job: row for row in controller.rows()}
+        return [told(rows.get(part.job)).state for part in store.read(watching).groups]
+
+    wait_for(lambda: states() == ["RUNNING", "RUNNING"], 30, "both groups to run")
+    log = watching.parent / "watch.log"
+    wait_for(lambda: "watches over" in log.read_text(), 20, "a watcher")
+    first = store.read(watching).groups
+
+    def sleepers() -> list[int]:
+        alive = [pid for pid in slurm.processes() if _words(pid) == ["sleep", "600"]]
+        return [pid for pid in alive if _variable(pid, "number") == "1"]
+
+    sleeper = wait_for(sleepers, 20, "group 1's process, which comes after Slurm has said so")[0]
+    subprocess.run(["kill", "-9", str(sleeper)], check=True)
+    wait_for(lambda: store.read(watching).groups[1].earlier == (first[1].job,), 30, f"another job: {log.read_text()}")
+    wait_for(lambda: states() == ["RUNNING", "RUNNING"], 30, "it to run")
+    assert store.read(watching).groups[0] == first[0]
+
+    slurm.run("scancel", first[0].job)
+    wait_for(lambda: "0" in store.lost_groups(watching), 30, "the lighthouse to be told")
+    assert "cancelled" in store.lost_groups(watching)["0"]
+    assert store.read(watching).groups[0] == first[0]
+    said = log.read_text()
+    assert said.count("submitted anew") == 1  # by one of the two
+    assert "trainer/1: its job" in said
+    assert "exit code 137; submitted anew as job" in said
+
+
+def test_a_round_of_the_scheduler_is_asked_for_and_the_job_stays_as_it_is(
+    slurm: SlurmCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in slurm.environ.items():
+        monkeypatch.setenv(name, value)
+    controller = Controller()
+    made = written(tmp_path / "run")
+    script = render(role(tmp_path / "run", "--begin=now+3600"))
+    text = submission(script, app=made.app, role="trainer", ticket="t", run_dir=made.run_dir, numbers=[0, 1])
+    job = f"{controller.submit(text)}_1"
+
+    def row() -> Row:
+        return next(row for row in controller.rows(app=made.app) if row.job == job)
+
+    before = row()
+    assert controller.reschedule(job, f"{made.app}-trainer")
+    assert row() == before
+    controller.cancel([job.partition("_")[0]])
+    wait_for(lambda: not controller.reschedule(job, f"{made.app}-trainer"), 10, "Slurm to say that it waits no longer")
+
+
+def _words(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
+    except OSError:
+        return []
+
+
+def _variable(pid: int, name: str) -> str:
+    pairs = (pair.partition("=") for pair in Path(f"/proc/{pid}/environ").read_text().split("\0"))
+    return next((value for key, _, value in pairs if key == name), "")

@@ -1,0 +1,378 @@
+"""The supervisor as a process, with toy scripts and a recorder in the lighthouse's place. Most need no torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.util import scaled, wait_for
+from torchft_x import env
+from torchft_x.launch.process import process_tree
+from torchft_x.launch.workers import lives_file
+from torchft_x.observe.events import read_events
+
+SLEEPER = "import os, time; print('up', os.getpid(), flush=True); time.sleep(1000)"
+
+
+class Driven:
+    """A supervisor process and what it leaves behind."""
+
+    def __init__(self, folder: Path, text: str, *, script: str = "", served: bool = True, **options: object) -> None:
+        self.folder = folder
+        (folder / "script.py").write_text(text)
+        self._server = socket.create_server(("127.0.0.1", 0))  # stands for the lighthouse: it accepts
+        if served:
+            (folder / "lighthouse").write_text(f"http://127.0.0.1:{self._server.getsockname()[1]}\n")
+        self.port = self._server.getsockname()[1]
+        given = {"group": "1", "groups": 2, "warm_after": 1e9, "grace": scaled(1.0), "find_timeout": scaled(5.0)}
+        given |= options
+        command = [sys.executable, "-m", "tests.process.launch.drive", str(folder), json.dumps(given)]
+        self.out = folder / "out.txt"
+        self.err = folder / "err.txt"
+        with open(self.out, "wb") as out, open(self.err, "wb") as err:
+            self.process = subprocess.Popen(
+                [*command, script or str(folder / "script.py"), "--flag", "$x"],
+                stdout=out,
+                stderr=err,
+                env={**os.environ, "TORCHFT_X_TOKEN": "secret"},
+                # a shell's background jobs ignore SIGINT, and so would all that the tests start
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            )
+
+    def reports(self, kind: str | None = None) -> list[dict]:
+        path = self.folder / "reports.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        reports = [json.loads(line) for line in lines]
+        return [r for r in reports if kind in (None, r["kind"])]
+
+    def wait(self, seconds: float = 15.0) -> int:
+        return self.process.wait(scaled(seconds))
+
+    def worker(self) -> int:
+        """The pid of the newest life's worker, once it says so."""
+        attempt = len(self.reports("exited"))
+        wait_for(lambda: len(self.reports("started")) > attempt, what="the life's start")
+        wait_for(lambda: len(self._words()) > attempt, what="the worker's word")
+        return int(self._words()[-1])
+
+    def _words(self) -> list[str]:
+        """Pids that workers have told, in whole lines."""
+        return re.findall(r"^up (\d+)\n", self.out.read_text(), re.MULTILINE)
+
+    def close(self) -> None:
+        self._server.close()
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+@pytest.fixture
+def drive(tmp_path: Path) -> Iterator:
+    made: list[Driven] = []
+
+    def start(text: str, **options) -> Driven:
+        folder = tmp_path / str(len(made))
+        folder.mkdir()
+        made.append(Driven(folder, text, **options))
+        return made[-1]
+
+    yield start
+    for driven in made:
+        driven.close()
+
+
+def test_a_clean_end(drive) -> None:
+    run = drive("import sys; print('out'); print('err', sys.argv[1:], file=sys.stderr)")
+    assert run.wait() == 0
+    assert run.out.read_text() == "out\n"
+    assert run.err.read_text() == "err ['--flag', '$x']\n"
+    kinds = [r["kind"] for r in run.reports()]
+    assert kinds == ["started", "exited", "done", "closed"]
+    assert run.reports("exited")[0]["code"] == 0
+    assert run.reports("done")[0] == {"kind": "done", "code": 0, "sentence": ""}
+    log = (run.folder / "logs" / "group-1-attempt-0.log").read_text()
+    assert sorted(log.splitlines()) == ["err ['--flag', '$x']", "out"]
+    assert [e["event"] for e in read_events(run.folder)] == ["start", "exit"]
+
+
+def test_what_a_life_leaves_in_its_slots_the_next_one_finds(drive) -> None:
+    text = """if 1:
+        import os
+        limit, (first, second) = os.environ["TORCHFT_X_MEMORY_SLOTS"].split(";")[0], os.environ[
+            "TORCHFT_X_MEMORY_SLOTS"].split(";")[1].split(",")
+        pid, fd, tag = first.split("/")
+        with open(f"/proc/{pid}/fd/{fd}", "r+b") as slot:
+            print(int(limit) > 1 << 20, slot.read(), flush=True)
+            slot.write(b"left")
+        if os.environ["TORCHFT_X_ATTEMPT"] == "0":
+            os.kill(os.getpid(), 9)
+    """
+    run = drive(text, memory=0.2)
+    assert run.wait() == 0
+    assert run.out.read_text().splitlines() == ["True b''", "True b'left'"]
+
+
+def test_its_lives_go_on_from_the_number_that_the_lighthouse_tells(drive, monkeypatch) -> None:
+    monkeypatch.setenv("TELL_NUMBER", "4")
+    run = drive("import os, sys; sys.exit(int(os.environ['TORCHFT_X_ATTEMPT']) < 6)", rules={"max_restarts": 2})
+    assert run.wait() == 0
+    assert [r["attempt"] for r in run.reports("started")] == [4, 5, 6]
+    assert "restart 1 of 2" in run.err.read_text()
+
+
+def test_without_a_number_it_goes_on_in_time(drive, monkeypatch) -> None:
+    monkeypatch.setenv("TELL_NUMBER", "")
+    run = drive("", number_timeout=0.2)
+    assert run.wait() == 0
+    assert run.reports("started")[0]["attempt"] == 0
+
+
+def test_a_number_that_was_guessed_and_too_low_is_no_mistake_of_the_script(drive, monkeypatch, tmp_path: Path) -> None:
+    """It began while the lighthouse was away, and was fenced when that was back: the script ends with 2."""
+    monkeypatch.setenv("TELL_NUMBER", "")
+    script = (
+        "import os, sys, time, pathlib; first = os.environ['TORCHFT_X_ATTEMPT'] == '0'; "
+        f"go = pathlib.Path({str(tmp_path / 'go')!r})\n"
+        "while first and not go.exists(): time.sleep(0.01)\n"
+        "sys.exit(2 if first else 0)"
+    )
+    run = drive(script, number_timeout=0.1)
+    wait_for(lambda: run.reports("started"), what="the life with a guessed number")
+    part = run.folder / "number.part"
+    part.write_text("4")
+    part.rename(run.folder / "number")
+    wait_for(lambda: run.reports("number"), what="the lighthouse's word")
+    (tmp_path / "go").touch()
+    assert run.wait() == 0
+    assert [r["attempt"] for r in run.reports("started")] == [0, 4]
+
+
+def test_a_mistake_of_the_script_stays_one(drive, monkeypatch) -> None:
+    monkeypatch.setenv(env.LIFE_BEFORE, "6")
+    run = drive("import sys; sys.exit(2)")
+    assert run.wait() == 1
+    assert [r["attempt"] for r in run.reports("started")] == [7]
+    assert run.reports("exited")[0]["attempt"] == 7
+
+
+def test_a_killed_worker_is_restarted_at_once_and_the_cause_is_named(drive) -> None:
+    run = drive(SLEEPER)
+    first = run.worker()
+    os.kill(first, signal.SIGKILL)
+    (exited,) = wait_for(lambda: run.reports("exited"), what="the report")
+    assert exited["code"] == -9
+    assert exited["reason"] == "worker 0 killed by SIGKILL"
+    assert run.worker() != first
+    lives = [r["life"] for r in run.reports("started")]
+    assert len(set(lives)) == 2
+    assert exited["life"] == lives[0]
+    line, _ = run.err.read_text().splitlines()  # and that it is started cold
+    assert line.startswith("group 1 died: worker 0 killed by SIGKILL after ")
+    assert line.endswith("s; restart 1 of 10 in 0 s")
+
+
+def test_what_comes_again_at_every_start_is_not_tried_again(drive) -> None:
+    error = "NameError: name 'undefined_name' is not defined"
+    run = drive("print(undefined_name)")
+    assert run.wait() == 1
+    assert len(run.reports("started")) == 1
+    (done,) = run.reports("done")
+    assert done["sentence"].endswith(f"before it made a Manager: {error}")
+    assert run.err.read_text().count(error) == 2  # the end of its traceback, and why the group stops
+    assert not (run.folder / "dumps").exists()
+
+
+def test_where_a_scheduler_starts_again_what_fails_a_group_that_is_over_exits_as_told(drive, monkeypatch) -> None:
+    monkeypatch.setenv("TORCHFT_X_GIVE_UP_CODE", "0")
+    run = drive(SLEEPER, rules={"max_restarts": 0})
+    os.kill(run.worker(), signal.SIGKILL)
+    assert run.wait() == 0
+    assert run.reports("done")[0]["code"] == 1  # the lighthouse hears what it was
+
+
+@pytest.mark.parametrize(("give_up_code", "exit_code"), [("0", 0), ("", 143)])
+@pytest.mark.parametrize("while_it_runs", [True, False])
+def test_a_group_that_the_lighthouse_stops_with_any_code_is_over(
+    drive, monkeypatch, give_up_code: str, exit_code: int, while_it_runs: bool
+) -> None:
+    """As the other nodes of a group are when one gives up, or its supervisor got a signal."""
+    monkeypatch.setenv("TORCHFT_X_GIVE_UP_CODE", give_up_code)
+    monkeypatch.setenv("TELL_NUMBER", "0" if while_it_runs else "")
+    run = drive(SLEEPER, number_timeout=1000.0)
+    if while_it_runs:
+        run.worker()
+    wait_for(lambda: (run.folder / "stop").exists(), what="the start")
+    with open(run.folder / "stop", "w") as pipe:
+        pipe.write("143 node 0 stopped: stopped by SIGTERM")
+    assert run.wait() == exit_code
+    assert run.reports("done")[0]["code"] == 143  # the lighthouse hears what it was
+
+
+def test_where_a_scheduler_starts_again_what_fails_a_signal_is_not_the_groups_end(drive, monkeypatch) -> None:
+    monkeypatch.setenv("TORCHFT_X_GIVE_UP_CODE", "0")
+    run = drive(SLEEPER)
+    run.worker()
+    run.process.terminate()
+    assert run.wait() == 143
+    assert [r["kind"] for r in run.reports()] == ["started", "exited", "closed"]
+
+
+def test_a_missing_script_is_one_sentence(drive) -> None:
+    run = drive("", script="nowhere/train.py")
+    assert run.wait() == 2
+    assert "nowhere/train.py does not exist" in run.reports("done")[0]["sentence"]
+    assert len(run.err.read_text().splitlines()) == 1
+    assert run.reports("started") == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_the_group(drive, number: int) -> None:
+    script = "import signal, sys; signal.signal(15, lambda *a: (print('leaving', flush=True), sys.exit(0)))\n" + SLEEPER
+    run = drive(script)
+    worker = run.worker()
+    run.process.send_signal(number)
+    assert run.wait() == 128 + number
+    assert "leaving" in run.out.read_text()
+    assert not process_tree.is_alive(worker)
+    assert run.reports("done")[0]["code"] == 128 + number
+
+
+def test_a_worker_that_ignores_the_signal_is_killed_after_the_grace(drive) -> None:
+    run = drive("import signal; signal.signal(15, signal.SIG_IGN)\n" + SLEEPER, grace=0.3)
+    worker = run.worker()
+    run.process.send_signal(signal.SIGTERM)
+    assert run.wait() == 143
+    assert not process_tree.is_alive(worker)
+
+
+def test_a_second_signal_ends_the_grace(drive) -> None:
+    run = drive("import signal; signal.signal(15, lambda *a: print('ignored', flush=True))\n" + SLEEPER, grace=1000.0)
+    worker = run.worker()
+    run.process.send_signal(signal.SIGTERM)
+    wait_for(lambda: "ignored" in run.out.read_text(), what="the first signal")
+    run.process.send_signal(signal.SIGTERM)
+    assert run.wait() == 143
+    assert not process_tree.is_alive(worker)
+
+
+def test_the_lighthouse_tells_to_stop(drive) -> None:
+    run = drive(SLEEPER)
+    worker = run.worker()
+    with open(run.folder / "stop", "w") as pipe:
+        pipe.write("0 the job is finished")
+    assert run.wait() == 0
+    assert not process_tree.is_alive(worker)
+    assert run.err.read_text() == "group 1 stops: the job is finished\n"
+    assert run.reports("done")[0] == {"kind": "done", "code": 0, "sentence": "the job is finished"}
+
+
+def test_kill_9_of_the_supervisor_takes_the_worker_with_it(drive) -> None:
+    run = drive(SLEEPER)
+    worker = run.worker()
+    run.process.kill()
+    run.process.wait()
+    wait_for(lambda: not process_tree.is_alive(worker), what="the worker's end")
+
+
+def test_it_says_which_life_runs_and_the_next_supervisor_that_it_died_with_this_one(
+    drive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = tmp_path / "lives"
+    monkeypatch.setenv(env.LIVES_FILE, str(told))
+    first = drive(SLEEPER)
+    first.worker()
+    started = first.reports("started")[0]
+    lives = lives_file.read(told)
+    assert lives.runs == f"{started['attempt']}:{started['life']}"
+    first.process.kill()
+    first.process.wait()
+
+    monkeypatch.setenv(env.LIFE_BEFORE, lives.runs)
+    second = drive("")
+    assert second.wait() == 0
+    assert [(r["kind"], r.get("life") == started["life"]) for r in second.reports()[:2]] == [
+        ("exited", True), ("started", False),
+    ]  # fmt: skip
+    assert second.reports("exited")[0]["code"] == -signal.SIGKILL
+    lives = lives_file.read(told)
+    (again,) = second.reports("started")
+    assert again["attempt"] == started["attempt"] + 1
+    assert lives.runs == str(again["attempt"])  # it has ended, and the lighthouse was told
+
+
+def test_what_the_worker_left_running_ends_with_its_life(drive) -> None:
+    daemon = "import subprocess, sys; p = subprocess.Popen(['sleep', '1000'], start_new_session=True); print(p.pid)"
+    run = drive(daemon)
+    assert run.wait() == 0
+    assert not process_tree.is_alive(int(run.out.read_text()))
+
+
+def test_without_a_lighthouse_it_gives_up_in_time(drive) -> None:
+    run = drive(SLEEPER, served=False, find_timeout=0.2)
+    assert run.wait() == 2
+    (line,) = run.err.read_text().splitlines()
+    assert line.startswith("Gave up after ")
+    assert f"(no address in {run.folder / 'lighthouse'} yet)" in line
+
+
+def test_stopped_while_it_waits_for_the_lighthouse(drive) -> None:
+    run = drive(SLEEPER, served=False, find_timeout=1000.0)
+    wait_for(lambda: (run.folder / "events").exists(), what="the start")
+    run.process.send_signal(signal.SIGTERM)
+    assert run.wait() == 143
+
+
+def test_gloos_abort_is_explained(drive) -> None:
+    words = "terminate called after throwing gloo::EnforceNotMet ... op.preamble.length <= op.nbytes. 8 vs 4"
+    run = drive(f"import os, sys; print({words!r}, file=sys.stderr); os.abort()", rules={"max_restarts": 0})
+    assert run.wait() == 1
+    assert "layout mismatch" in run.reports("exited")[0]["reason"]
+
+
+def test_a_step_committed_is_no_crash_loop(drive) -> None:
+    script = """if True:
+        import os, pathlib, sys
+        events = pathlib.Path(os.environ["TORCHFT_X_RUN_DIR"], "events", f"trainer-1-0-{os.getpid()}.jsonl")
+        events.write_text('{"event":"commit","step":1}\\n')
+        sys.exit(3)
+    """
+    run = drive(script, rules={"max_restarts": 4, "loop": 2})
+    assert run.wait() == 1
+    assert run.reports("done")[0]["sentence"].endswith("(4 restarts within the last hour)")
+
+
+def test_a_store_that_can_not_start_is_quoted(drive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('libnothing.so is missing')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    run = drive(SLEEPER, workers=2, rules={"max_restarts": 0})
+    assert run.wait() == 1
+    assert "the process with the group's store ended with code 1" in run.reports("exited")[0]["reason"]
+    assert "ImportError: libnothing.so is missing" in run.reports("done")[0]["sentence"]
+    assert "    Traceback (most recent call last):" in run.err.read_text()  # it went to the store's own log only
+
+
+def test_the_store_starts_with_the_first_caller(drive) -> None:
+    script = """if True:
+        import os, socket, sys, time
+        print("up", os.getpid(), flush=True)
+        sys.stdin.read()
+        while not os.path.exists(os.environ["TORCHFT_X_RUN_DIR"] + "/call"):
+            time.sleep(0.01)
+        caller = socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])))
+        time.sleep(1000)
+    """
+    run = drive(script)
+    below = [run.worker()]
+    assert process_tree.descendants(run.process.pid) == below
+    (run.folder / "call").touch()
+    wait_for(lambda: len(process_tree.descendants(run.process.pid)) == 2, what="the process with the store")

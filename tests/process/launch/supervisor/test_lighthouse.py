@@ -1,0 +1,220 @@
+"""``torchft_x lighthouse`` as processes: what is killed comes back at the same port, and everything ends as it should."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.unit.rpc.support import Asking, group, life
+from tests.util import scaled, wait_for
+from torchft_x import env
+from torchft_x.core.restart.lease import LeaseEntry
+from torchft_x.core.types import State
+from torchft_x.launch.process import process_tree
+from torchft_x.launch.supervisor.lighthouse import RULES
+from torchft_x.observe.events import read_events
+from torchft_x.rpc.lighthouse.failover.lease_directory import LeaseDirectory, open_lease
+from torchft_x.rpc.supervisor.client import SupervisorClient
+
+ROOT = Path(__file__).parents[4]
+
+
+class Kept:
+    """The command, with its child."""
+
+    def __init__(self, folder: Path, *flags: str, variables: dict[str, str]) -> None:
+        self.file = folder / "address"
+        self.err = folder / "stderr"
+        command = [sys.executable, "-m", "torchft_x", "lighthouse", "--min_replicas", "1", "--bind", "127.0.0.1:0"]
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("TORCHFT", "TORCHX")) or k == env.TIME_SCALE}
+        with self.err.open("w") as err:
+            self.process = subprocess.Popen(
+                [*command, "--address_file", str(self.file), *flags],
+                cwd=ROOT,
+                stderr=err,
+                env={**clean, **variables},
+                start_new_session=True,
+            )
+        wait_for(lambda: self.serves(1) or self.process.poll() is not None, 20.0, "the lighthouse")
+        assert self.serves(1), self.said()
+        self.address = self.file.read_text().strip()
+
+    def said(self) -> str:
+        return self.err.read_text()
+
+    def serves(self, life: int) -> bool:
+        return self.file.exists() and self.said().count("Lighthouse listening on") >= life
+
+    @property
+    def server(self) -> int:
+        (pid,) = process_tree.descendants(self.process.pid)
+        return pid
+
+    def kill_server(self, life: int) -> None:
+        os.kill(self.server, signal.SIGKILL)
+        wait_for(lambda: self.serves(life + 1), 20.0, "the next lighthouse")
+
+    def end(self) -> int:
+        return self.process.wait(scaled(20.0))
+
+
+@contextlib.contextmanager
+def kept(folder: Path, *flags: str, **variables: str) -> Iterator[Kept]:
+    made = Kept(folder, *flags, variables=variables)
+    try:
+        yield made
+    finally:
+        below = process_tree.descendants(made.process.pid)
+        made.process.kill()
+        made.process.wait()
+        wait_for(
+            lambda: not any(process_tree.is_alive(pid) for pid in below), 10.0, "the end of the server with its keeper"
+        )
+
+
+def commit(a: object, state: State) -> State:
+    """One more step: where the group stands after it."""
+    reply = Asking(a, state=state).result()  # type: ignore[arg-type]
+    return State(reply.quorum.top.step + 1, reply.quorum.id)
+
+
+def test_groups_go_on_with_the_same_quorum_members_and_growing_ids(tmp_path: Path) -> None:
+    with kept(tmp_path) as lh, group("0:a", lh.address) as a, group("1:b", lh.address) as b:
+        first = [Asking(a), Asking(b)]
+        before = first[0].result().quorum
+        first[1].result()
+        for life in (1, 2):
+            lh.kill_server(life)
+            assert lh.file.read_text().strip() == lh.address
+            state = State(before.top.step + 1, before.id)
+            asks = [Asking(a, state=state), Asking(b, state=state)]
+            after = asks[0].result().quorum
+            asks[1].result()
+            assert after.id > before.id
+            assert after.config_id == before.config_id  # nobody has built a new process group
+            assert [m.replica_id for m in after.members] == ["0:a", "1:b"]
+            before = after
+        assert lh.said().count("the lighthouse died: killed by SIGKILL") == 2
+
+
+def test_who_died_in_the_same_moment_is_not_waited_for_until_its_lease_ends(tmp_path: Path) -> None:
+    """The only carrier: without what was written down, its supervisor's word would name nobody (R9b, 121 s)."""
+    with kept(tmp_path) as lh:
+        supervisor = SupervisorClient(lh.address, "0", "host", "boot")
+        supervisor.started(0, "life-0")
+        with group("0:a", lh.address, life=life(0, "life-0"), boot_id="elsewhere") as a:
+            state = commit(a, State())
+            commit(a, state)
+            lh.kill_server(1)
+            supervisor.exited(0, "life-0", -9, "killed by SIGKILL")
+            with group("0:b", lh.address, life=life(1, "life-1")) as b:
+                assert [m.replica_id for m in Asking(b).result().quorum.members] == ["0:b"]
+        supervisor.close()
+        assert "A new lineage begins" in lh.said()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 0)])
+def test_a_signal_is_passed_on(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    with kept(tmp_path) as lh:
+        server = lh.server
+        lh.process.send_signal(number)
+        assert lh.end() == code
+        assert not process_tree.is_alive(server)
+        assert "Traceback" not in lh.said()
+
+
+def test_it_dies_with_its_keeper(tmp_path: Path) -> None:
+    with kept(tmp_path) as lh:
+        server = lh.server
+        lh.process.kill()
+        lh.end()
+        wait_for(lambda: not process_tree.is_alive(server), 10.0, "the end of the server")
+
+
+def test_a_local_job_takes_it_along(tmp_path: Path) -> None:
+    launcher = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    with kept(tmp_path, **{env.LAUNCHER_PID: str(os.getpid())}) as lh:  # we are its parent: it goes on
+        lh.kill_server(1)
+    launcher.kill()
+    launcher.wait()
+    command = [sys.executable, "-m", "torchft_x", "lighthouse", "--min_replicas", "1", "--bind", "127.0.0.1:0"]
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, env.LAUNCHER_PID: str(launcher.pid)}, timeout=scaled(30), check=False
+    )
+    assert done.returncode == 0  # its launcher is gone
+
+
+def test_the_jobs_verdict_is_the_exit_code_also_of_a_later_life(tmp_path: Path) -> None:
+    """A group is done, and its supervisor gone, before the lighthouse dies: the next one knows."""
+    run = ["--run_dir", str(tmp_path / "run")]
+    with kept(tmp_path, *run, "--job_groups", "0,1") as lh:
+        token = (tmp_path / "run" / "token").read_text().strip()
+        zero, one = (SupervisorClient(lh.address, g, "host", "boot", token) for g in "01")
+        one.started(0, "life-1")
+        zero.started(0, "life-0")
+        zero.exited(0, "life-0", 0, "finished")
+        zero.done(0, "finished")
+        zero.close(scaled(10))
+        lh.kill_server(1)
+        wait_for(lambda: repr(one).endswith(", up)"), 20.0, "the other supervisor to be back")
+        one.exited(0, "life-1", 0, "finished")
+        one.done(0, "finished")
+        one.close(scaled(10))
+        assert lh.end() == 0
+        assert "All 2 groups finished." in lh.said()
+        restarts = [e for e in read_events(tmp_path / "run") if e["event"] == "restart"]
+        assert [e["role"] for e in restarts] == ["lighthouse"]
+
+
+def test_an_earlier_jobs_state_in_the_same_directory_is_not_this_jobs(tmp_path: Path) -> None:
+    run = ["--run_dir", str(tmp_path / "run"), "--job_groups", "0"]
+    token = {"token": ""}
+    for job in (1, 2):
+        with kept(tmp_path, *run) as lh:
+            token["token"] = (tmp_path / "run" / "token").read_text().strip()
+            with group(f"0:{job}", lh.address, **token) as a:
+                assert Asking(a).result().quorum.number == 1
+            lh.file.unlink()
+            lh.err.rename(tmp_path / f"stderr-{job}")
+            lh.err.write_text("")
+    assert "taken over" not in (tmp_path / "stderr-2").read_text()
+
+
+def test_the_parent_loads_neither_grpc_nor_torch() -> None:
+    code = (
+        "import torchft_x.launch.supervisor.lighthouse, torchft_x.launch.cli, sys;"
+        "sys.exit('grpc' in sys.modules or 'torch' in sys.modules or 'google.protobuf' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=scaled(60), check=False).returncode == 0
+
+
+def taken_from_it(register: LeaseDirectory) -> LeaseEntry:
+    """The lease of whoever holds it, by another one."""
+    while True:
+        entry = register.read()
+        if entry is not None:
+            other = LeaseEntry(entry.epoch + 1, 0, "0f")
+            if register.swap(entry, other):
+                return other
+
+
+def test_who_has_lost_the_lease_stands_by_and_that_is_no_fault_of_it(tmp_path: Path) -> None:
+    with kept(tmp_path, "--lease_dir", str(tmp_path)) as lh:
+        register = open_lease(tmp_path / "lease")
+        for life in range(1, RULES.loop + 2):
+            taken = taken_from_it(register)
+            wait_for(lambda n=life: lh.said().count("This lighthouse stands by;") >= n, 20.0, "it to stand by")
+            assert register.swap(taken, replace(taken, owner=""))
+            wait_for(lambda n=life: lh.serves(n + 1), 20.0, "it to serve again")
+        lh.process.send_signal(signal.SIGTERM)
+        assert lh.end() == 0
+        entry = register.read()
+        assert entry.owner == "", "it gives the lease back"

@@ -1,0 +1,95 @@
+"""The components: the same in every place and as their one list says, portable, and each mistake one sentence."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.unit.launch.lines import BOTH, ROOT, environment, interpreter, torchx
+from tests.unit.launch.test_components import (
+    PLACES,
+    TRAINING,
+)
+from tests.util import scaled, wait_for
+
+
+@pytest.mark.parametrize("line", BOTH)
+class TestCommandLine:
+    """What TorchX itself makes of it, on each line."""
+
+    @pytest.mark.parametrize("place", PLACES)
+    def test_dry_run_of_each_place(self, place: str, line: str) -> None:
+        for name in PLACES[place]:
+            words = ["--script", str(Path(__file__)), "--", "--steps", "3"] if name in TRAINING else []
+            words += ["--config", "mine", "--", "--training.steps", "3"] if name == "titan" else []
+            done = torchx("run", "-s", "local_cwd", "--dryrun", f"./{place}:{name}", *words, line=line)
+            assert done.returncode == 0, done.stderr
+            assert f"'name': '{name}'" in done.stdout
+            assert ("'--steps'" in done.stdout) == (name in TRAINING)
+            assert ("'--training.steps'" in done.stdout) == (name == "titan")
+
+    def test_the_default_component(self, line: str) -> None:
+        done = torchx("run", "--dryrun", "--", "--script", str(Path(__file__)), line=line)
+        assert done.returncode == 0, done.stderr
+        assert "'name': 'hsdp'" in done.stdout
+
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            ("--replicas 0", "torchft_x: --replicas is 0; a job needs at least one replica group."),
+            # to TorchX all that follows a word without a flag is the script's
+            ("--replicas 2 train.py", r"torchft_x: 'train\.py' would be an argument .* write --script train\.py, .*"),
+        ],
+    )
+    def test_a_mistake_is_the_last_line(self, words: str, said: str, line: str) -> None:
+        done = torchx("run", "-s", "local_cwd", "./components.py:ddp", *words.split(), line=line)
+        assert done.returncode in (1, 2)
+        assert re.search(said + "$", done.stderr.splitlines()[-1]), done.stderr
+        assert "Traceback" not in done.stderr
+
+    def test_from_another_directory_it_says_what_is_missing(self, line: str, tmp_path: Path) -> None:
+        """A clone isn't on the path there (torchx-nightly puts it there)."""
+        done = torchx("run", "-s", "local_cwd", "--dryrun", f"{ROOT}/components.py:ddp", folder=tmp_path, line=line)
+        assert done.returncode == 2
+        absent = f"torchft_x is neither installed for .* nor in {tmp_path}: run torchx in the clone, or install it: .*"
+        default = f"torchft_x: The default script .* does not exist in {tmp_path}; name yours with --script."
+        assert re.search(f"^({absent}|{default})$", done.stderr.splitlines()[-1]), done.stderr
+        assert "Traceback" not in done.stderr
+
+    def test_the_way_round_for_flags_of_the_script_given_twice(self, line: str) -> None:
+        options = ["--script", str(Path(__file__)), "--name", "mine"]
+        script = ["--a=1", "--a=2", "--name=the-scripts"]  # also one that the component has
+        done = torchx("run", "-s", "local_cwd", "--dryrun", "./components.py:ddp", *options, "--", *script, line=line)
+        assert done.returncode == 0, done.stderr
+        application = done.stdout.split("=== SCHEDULER REQUEST ===")[0]
+        assert re.findall(r"'(--\w+=[^']*)'", application) == script
+
+    def test_a_job_under_a_lighthouse_that_stands_alone(self, line: str, tmp_path: Path) -> None:
+        (tmp_path / "script.py").write_text("print('trained')")
+        files = tmp_path / "lighthouse"
+        cli = self._lighthouse(line, tmp_path / "out.txt", "--port", "0", "--run_dir", str(files))
+        words = ["run", "-s", "local_cwd", "./components.py:ddp", "--script", str(tmp_path / "script.py")]
+        try:
+            wait_for((files / "lighthouse").exists, 30, "its address")
+            words += ["--lighthouse", (files / "lighthouse").read_text().strip(), "--run_dir", str(tmp_path / "run")]
+            done = torchx(*words, "--token_file", str(files / "token"), line=line)
+            assert done.returncode == 0, done.stderr
+            assert done.stderr.count("trained") + done.stdout.count("trained") == 2
+            assert cli.poll() is None
+        finally:
+            cli.send_signal(signal.SIGINT)
+            cli.wait(scaled(30))
+        token = (files / "token").read_text().strip()
+        assert not any(token in text for text in (done.stdout, done.stderr, (tmp_path / "out.txt").read_text()))
+
+    def _lighthouse(self, line: str, output: Path, *words: str) -> subprocess.Popen[bytes]:
+        command = [str(Path(interpreter(line)).with_name("torchx")), "run", "-s", "local_cwd"]
+        with open(output, "wb") as out:
+            quiet = {"stdout": out, "stderr": out, "start_new_session": True}
+            return subprocess.Popen(
+                [*command, "./components.py:lighthouse", *words], cwd=ROOT, env=environment(), **quiet
+            )

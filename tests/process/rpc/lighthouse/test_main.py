@@ -1,0 +1,109 @@
+"""The command: flags, start-up, address file, bad input in one sentence, signals, and the job's verdict."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.unit.rpc.support import Asking, group
+from tests.util import scaled, wait_for
+from torchft_x.net import parse_address
+from torchft_x.rpc.coordination import LighthouseClient
+from torchft_x.rpc.supervisor.client import SupervisorClient
+
+ROOT = Path(__file__).parents[4]
+MAX_RSS_MB = 80
+
+
+class Running:
+    """The command as a process, serving."""
+
+    def __init__(self, folder: Path, *flags: str, env: dict[str, str] | None = None) -> None:
+        self.file = folder / "address"
+        self.err = folder / "stderr"
+        command = [sys.executable, "-m", "torchft_x.rpc.lighthouse.main", "--min_replicas", "1"]
+        command += ["--bind", "127.0.0.1:0", "--address_file", str(self.file), *flags]
+        environ = {**os.environ, **(env or {})}
+        with self.err.open("w") as err:
+            self.process = subprocess.Popen(command, cwd=ROOT, stderr=err, env=environ)
+        wait_for(lambda: self.file.exists() or self.process.poll() is not None, 20.0, "the address file")
+        assert self.file.exists(), self.err.read_text()
+        self.address = self.file.read_text().strip()
+
+    def end(self) -> tuple[int, str]:
+        code = self.process.wait(scaled(20.0))
+        return code, self.err.read_text()
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@contextlib.contextmanager
+def running(folder: Path, *flags: str, env: dict[str, str] | None = None) -> Iterator[Running]:
+    made = Running(folder, *flags, env=env)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def test_it_serves_small_without_torch_and_ends_on_a_signal(tmp_path: Path) -> None:
+    with running(tmp_path, "--run_dir", str(tmp_path)) as lh:
+        LighthouseClient(lh.address, scaled(10.0)).heartbeat("a:1", scaled(5.0))
+        status = Path(f"/proc/{lh.process.pid}/status").read_text()
+        rss = int(re.search(r"VmRSS:\s+(\d+) kB", status).group(1)) / 1024  # type: ignore[union-attr]
+        assert rss < MAX_RSS_MB
+        assert "torch/" not in Path(f"/proc/{lh.process.pid}/maps").read_text()
+        with group("a:1", lh.address) as a:
+            for _ in range(3):
+                Asking(a).result()
+        lh.process.send_signal(signal.SIGTERM)
+        code, text = lh.end()
+    assert code == 0
+    assert f"Lighthouse listening on {lh.address}" in text
+    assert "No token is set" in text
+    assert text.count("Quorum! q") == 1  # one line per change, not per step
+    assert "Detected quorum change" not in text  # the peer's words, for its log level debug
+    assert "Traceback" not in text
+    assert all(re.match(r"\d\d:\d\d:\d\d\.\d{3} (INFO|WARNING) \S", line) for line in text.splitlines())
+    (events,) = (tmp_path / "events").glob("*.jsonl")
+    names = [json.loads(line)["event"] for line in events.read_text().splitlines()]
+    assert names[:3] == ["start", "joined", "quorum"]
+    assert names.count("quorum") == 1
+
+
+def test_the_advertised_host_wins(tmp_path: Path) -> None:
+    with running(tmp_path, "--bind", "[::]:0", "--advertise_host", "node7") as lh:
+        assert parse_address(lh.address).host == "node7"
+
+
+def supervisors(address: str, *groups: str) -> list[SupervisorClient]:
+    return [SupervisorClient(address, g, "host", "boot") for g in groups]
+
+
+def test_a_group_that_gives_up_stops_the_job(tmp_path: Path) -> None:
+    with running(tmp_path, "--job_groups", "0,1", "--job_min_replicas", "2") as lh:
+        zero, one = supervisors(lh.address, "0", "1")
+        stops: list[tuple[int, str]] = []
+        one.on_stop(lambda code, sentence: stops.append((code, sentence)))
+        one.started(0, "x")
+        wait_for(
+            lambda: repr(one).endswith(", up)"), what="the lighthouse to know group 1: who is not there can't be told"
+        )
+        zero.done(1, "group 0 crashed 5 times")
+        zero.close(scaled(10))
+        wait_for(lambda: stops, what="the other group to be told")
+        code, text = lh.end()
+        one.close(0.1)
+    assert code == 1
+    assert stops[0][0] == 1
+    assert "crashed 5 times" in stops[0][1]
+    assert "crashed 5 times" in text

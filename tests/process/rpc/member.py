@@ -1,0 +1,43 @@
+"""A replica group as a process of its own, for tests that kill it: steps until told otherwise. Never loads torch.
+
+    python -m tests.process.rpc.member REPLICA_ID LIGHTHOUSE [LIFE_TOKEN]
+
+Prints ``step N QUORUM_ID`` for each committed step, and runs until it is killed or its input ends.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+
+from torchft_x.core.types import JoinReason, Life, State
+from torchft_x.errors import DeadlineError
+from torchft_x.rpc.group.server import GroupServer
+
+
+def main() -> None:
+    replica_id, lighthouse, token = (*sys.argv[1:4], "")[:3]
+    threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()  # not older than its parent
+    server = GroupServer(
+        replica_id=replica_id,
+        lighthouse=lighthouse,
+        store_address="",
+        world_size=1,
+        bind="127.0.0.1:0",
+        life=Life(0, 1.0, token),
+    )
+    state, reason = State(), JoinReason.NEW
+    while True:
+        try:
+            quorum = server.quorum(group_rank=0, state=state, reason=reason, timeout=60.0).quorum
+        except DeadlineError:
+            continue
+        top = quorum.top
+        ok, _ = server.should_commit(0, top.step, quorum.id, True, 60.0)
+        state, reason = (State(top.step + 1, quorum.id), JoinReason.BOUNDARY) if ok else (state, JoinReason.FAILED)
+        print("step", state.step, quorum.id, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""scripts/train_ddp.py: its parts that can be tried without a job."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from tests.torch.scripts.test_train_ddp import (
+    SCRIPT,
+    ddp,  # noqa: F401
+)
+
+
+def test_a_dump_is_the_parameters_bytes_in_order(ddp: ModuleType, tmp_path: Path) -> None:
+    module = torch.nn.Linear(2, 1)
+    with torch.no_grad():
+        module.weight.copy_(torch.tensor([[1.0, 2.0]]))
+        module.bias.copy_(torch.tensor([3.0]))
+    ddp.Dumper(str(tmp_path), module, "1", 0, 2).write(5, t=1.5, committed_in=9, healed=True)
+    assert os.listdir(tmp_path) == ["g1-r0-a2-s000005.bin"]
+    header, _, body = (tmp_path / "g1-r0-a2-s000005.bin").read_bytes().partition(b"\n")
+    assert torch.frombuffer(bytearray(body), dtype=torch.float32).tolist() == [1.0, 2.0, 3.0]
+    assert json.loads(header)["committed_in"] == 9
+    checker = subprocess.run([sys.executable, SCRIPT.with_name("check_params.py"), tmp_path], stdin=subprocess.DEVNULL)
+    assert checker.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--data", "/nowhere"], "--data /nowhere: no such file, directory or match."),
+        (["--steps", "0"], "--steps must be at least 1, not 0"),
+        (["--width", "10", "--heads", "3"], "--width 10 can't be divided among --heads 3"),
+    ],
+)
+def test_mistakes_are_one_sentence_and_exit_code_2(argv: list[str], words: str) -> None:
+    environ = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[1])}
+    done = subprocess.run(
+        [sys.executable, SCRIPT, *argv], env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,35 @@
+"""One group that trains apart, as a process of its own, for the tests that kill.
+
+    python -m tests.process.train.apart_worker GROUP LIGHTHOUSE OUT_FILE STOP_FILE ALGORITHM [NAME=VALUE ...]
+
+Writes a digest of what the groups have in common after each exchange, and trains to the exchange in STOP_FILE.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+from tests.torch.train.apart import Apart
+from tests.torch.train.jobs import Told, digest
+
+
+def main(told: Told, algorithm: str, *settings: str) -> None:
+    kwargs = {name: json.loads(value) for name, _, value in (s.partition("=") for s in settings)}
+    apart = Apart(told.group, told.lighthouse, algorithm=algorithm, seed=told.group + int(time.time()), **kwargs)
+    with apart.loop:
+        seen = -1
+        while True:
+            if apart.loop.exchanges != seen:
+                seen = apart.loop.exchanges
+                told.say("commit", seen, digest(apart.common()))
+                if not told.goes_on(seen):
+                    break
+            apart.step()
+            time.sleep(0.003)  # a step that takes a moment, so that kills hit inner steps as well as exchanges
+    apart.manager.shutdown()
+
+
+if __name__ == "__main__":
+    main(Told(sys.argv[1:]), *sys.argv[5:])

@@ -1,0 +1,37 @@
+"""One group as a process of its own whose training thread can be told to stand still; everything else as by default.
+
+    python -m tests.process.train.late_worker GROUP LIGHTHOUSE OUT_FILE STOP_FILE PLACE
+
+While ``OUT_FILE.hold`` exists the training thread waits at PLACE: "before" a step (a data loader), in the "forward", in the
+"backward" (between two buckets), or "after" the commit (an evaluation). The other threads of the process go on.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import torch
+
+from tests.torch.train.jobs import Told, Trainer, model
+
+
+def main(told: Told, place: str) -> None:
+    def stand(here: str) -> None:
+        while here == place and told.file("hold").exists():
+            time.sleep(0.02)
+
+    net = model(told.group)
+    next(iter(net.parameters())).register_hook(lambda grad: stand("backward"))  # of the first layer: the last gradient
+    trainer = Trainer(told.group, told.lighthouse, net=net, timeout=None, quorum_timeout=None, straggler_timeout=None)
+    torch.set_num_threads(1)
+    while told.goes_on(trainer.manager.current_step()):
+        stand("before")
+        told.step(trainer, trainer.step(lambda: stand("forward")))
+        stand("after")
+        time.sleep(0.05)
+    trainer.manager.shutdown()
+
+
+if __name__ == "__main__":
+    main(Told(sys.argv[1:]), sys.argv[5])

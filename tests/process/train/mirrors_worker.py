@@ -1,0 +1,72 @@
+"""One group as a process of its own, on a loopback address of its own, so that whoever heals has mirrors.
+
+    python -m tests.process.train.mirrors_worker GROUP LIGHTHOUSE OUT_FILE STOP_FILE
+
+While ``OUT_FILE.die`` exists it dies by SIGKILL in the middle of what others copy from it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+import torch
+from torch import nn
+
+from tests.torch.train.jobs import Told, Trainer, model
+from torchft_x.transfer.http import server, transport
+
+HELD = 4 << 20  # elements of what is copied and not trained: 16 blocks
+DIES_AFTER = 5 << 20  # bytes
+
+
+def network(seed: int) -> nn.Module:
+    net = model(seed)
+    net.register_buffer("held", torch.full((HELD,), float(seed)))
+    return net
+
+
+def main(told: Told) -> None:
+    torch.set_num_threads(1)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    transport.STRIPED_BYTES = 0
+    host = f"127.0.0.{told.group + 1}"
+    sent = [0]
+
+    class Transport(transport.HTTPTransport[Any]):
+        def recv_checkpoint(self, *args: Any, **kwargs: Any) -> Any:
+            try:
+                state = super().recv_checkpoint(*args, **kwargs)
+            except BaseException:
+                told.say("failed")
+                raise
+            told.say("copied", len(kwargs.get("mirrors", ())))
+            return state
+
+    send = server._Handler._send
+
+    def send_or_die(self: server._Handler, parts: list[memoryview]) -> None:
+        if told.file("die").exists():
+            sent[0] += sum(map(len, parts))
+        if sent[0] > DIES_AFTER:
+            os.kill(os.getpid(), signal.SIGKILL)
+        send(self, parts)
+
+    server._Handler._send = send_or_die  # type: ignore[method-assign]
+    trainer = Trainer(
+        told.group, told.lighthouse, net=network(told.group), pg_timeout=60.0, timeout=60.0, quorum_timeout=None,
+        straggler_timeout=None, rehearse=True, hostname=host,
+        checkpoint_transport=Transport(host=host, shared_memory=False),
+    )  # fmt: skip
+    while told.goes_on(trainer.manager.current_step()):
+        told.step(trainer, trainer.step())
+        time.sleep(0.02)
+    trainer.manager.shutdown()
+
+
+if __name__ == "__main__":
+    main(Told(sys.argv[1:]))

@@ -1,0 +1,66 @@
+"""One group as a process of its own whose heals can be told to stand still. All as by default, but that
+waits for others may take ten minutes: whoever waits for what stands still has waited in vain.
+
+    python -m tests.process.train.newcomer_worker GROUP LIGHTHOUSE OUT_FILE STOP_FILE
+
+While ``OUT_FILE.fetch`` exists, what this group copies from others waits, and while ``OUT_FILE.serve`` does, what others
+copy from it.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from typing import Any
+
+import torch
+from torch import nn
+
+from tests.torch.train.jobs import Told, Trainer, rng
+from torchft_x.transfer.http import server
+from torchft_x.transfer.http.transport import HTTPTransport
+
+
+def network(seed: int) -> nn.Module:
+    """With what a forward changes besides gradients: running statistics, and torch's generator."""
+    with rng:
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.ReLU(), nn.Linear(8, 3))
+
+
+def main(told: Told) -> None:
+    torch.set_num_threads(1)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+
+    def stand(what: str) -> None:
+        """Wait while a file is there, and say so."""
+        if told.file(what).exists():
+            told.say(what)
+        while told.file(what).exists():
+            time.sleep(0.02)
+
+    send = server._Handler._send_blocks
+
+    class Transport(HTTPTransport[Any]):
+        def recv_checkpoint(self, *args: Any, **kwargs: Any) -> Any:
+            stand("fetch")
+            return super().recv_checkpoint(*args, **kwargs)
+
+    def send_blocks(*args: Any, **kwargs: Any) -> None:
+        stand("serve")
+        send(*args, **kwargs)
+
+    server._Handler._send_blocks = send_blocks  # type: ignore[method-assign]
+    trainer = Trainer(
+        told.group, told.lighthouse, net=network(told.group), pg_timeout=600.0, timeout=600.0, quorum_timeout=None,
+        straggler_timeout=None, rehearse=True, checkpoint_transport=Transport(host="127.0.0.1", shared_memory=False),
+    )  # fmt: skip
+    while told.goes_on(trainer.manager.current_step()):
+        told.step(trainer, trainer.step(), trainer.net.parameters())  # running statistics differ between groups
+        time.sleep(0.05)
+    trainer.manager.shutdown()
+
+
+if __name__ == "__main__":
+    main(Told(sys.argv[1:]))

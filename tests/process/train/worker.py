@@ -1,0 +1,28 @@
+"""One group as a process of its own, for the tests that kill: writes a digest of its parameters at every commit.
+
+    python -m tests.process.train.worker GROUP LIGHTHOUSE OUT_FILE STOP_FILE
+
+It trains to the step written in STOP_FILE, once that exists. SIGTERM makes it leave at the next boundary.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+
+from tests.torch.train.jobs import Told, Trainer
+
+
+def main(told: Told) -> None:
+    leaving: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _frame: leaving.append(number))
+    trainer = Trainer(told.group, told.lighthouse, seed=told.group + int(time.time()), rehearse=True)
+    while not leaving and told.goes_on(trainer.manager.current_step()):
+        told.step(trainer, trainer.step())
+        time.sleep(0.005)  # a step that takes a moment, so that kills hit its middle
+    trainer.manager.shutdown()
+
+
+if __name__ == "__main__":
+    main(Told(sys.argv[1:]))

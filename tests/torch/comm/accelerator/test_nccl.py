@@ -1,0 +1,170 @@
+"""Groups on accelerators.
+
+What runs everywhere: what is missing is said, and the frame around the library (meeting, deadlines, errors) is tried with
+gloo in the library's place. What needs GPUs is in test_gpu.py.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from tests.torch.comm.conformance import SOON, Conformance, Meeting, ramp
+from tests.torch.comm.members import configure, each
+from tests.util import scaled, wait_for
+from torchft_x.comm import ProcessGroupBabyNCCL, ProcessGroupBabyXCCL, ProcessGroupNCCL, ProcessGroupXCCL
+from torchft_x.comm.accelerator.group import AcceleratorGroup
+from torchft_x.comm.base import ProcessGroup
+from torchft_x.comm.rank_info import RankInfo
+from torchft_x.errors import AddressError, CollectiveError, ConfigError, DeadlineError, UnreachableError
+
+
+class GlooFrame(AcceleratorGroup):
+    """The frame with gloo on the CPU in place of the library. gloo's abort releases nobody; its timeout does."""
+
+    _kind = "frame"
+    _device = "cpu"
+    _backend_type = "GLOO"
+    limit = 60.0  # of gloo's own operations
+
+    def _require(self) -> None:
+        pass
+
+    def _backend(self, store: dist.Store, place: RankInfo, device: torch.device, names: dict[str, Any]) -> Any:
+        options = dist.ProcessGroupGloo._Options()
+        options._timeout = timedelta(seconds=self.limit)
+        options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+        return dist.ProcessGroupGloo(store, place.rank, place.size, options)
+
+    def _current_device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def _use(self, device: torch.device) -> None:
+        pass
+
+    def _synchronize(self) -> None:
+        pass
+
+
+class TestFrame(Conformance):
+    """Nothing of `Together`: what runs in gloo isn't released by gloo's abort."""
+
+    backend = "torchft-frame"
+
+    def make(self) -> ProcessGroup:
+        return GlooFrame(scaled(10))
+
+
+@pytest.fixture
+def pair() -> Iterator[list[GlooFrame]]:
+    groups = [GlooFrame(scaled(60)) for _ in range(2)]
+    yield groups
+    for group in groups:
+        group.shutdown()
+
+
+class Hanging(dist.Work):
+    """A collective on a stream: its wait returns, it never ends."""
+
+    def is_completed(self) -> bool:
+        return False
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        return True
+
+
+def hang(group: GlooFrame) -> None:
+    present = group._present
+    assert present is not None
+    present.group = type("Group", (), {"allreduce": lambda self, *args: Hanging(), "abort": lambda self: None})()
+
+
+def test_a_collective_that_hangs_on_a_stream_ends_the_group_at_its_timeout(
+    pair: list[GlooFrame], meeting: Meeting
+) -> None:
+    configure(pair, meeting(), 3)
+    hang(pair[0])
+    pair[0].set_timeout(0.1)
+    work = pair[0].allreduce([ramp(0)])
+    assert work.wait(), "the thread goes on"
+    error = wait_for(lambda: pair[0].errored(), what="the watch")
+    assert "allreduce on rank 0 of 2 of configuration 3 timed out after 0.1 s" in str(error)
+    with pytest.raises(CollectiveError, match="was released"):
+        work.wait()
+    with pytest.raises(CollectiveError, match="not started"):
+        pair[0].barrier().wait()
+
+
+def test_limit_given_to_wait_holds_for_the_stream(pair: list[GlooFrame], meeting: Meeting) -> None:
+    configure(pair, meeting(), 3)
+    hang(pair[0])
+    assert pair[0].allreduce([ramp(0)]).wait(timedelta(seconds=0.05))
+    start = time.monotonic()
+    wait_for(lambda: pair[0].errored(), what="the watch")
+    assert time.monotonic() - start < scaled(SOON)
+
+
+def test_a_late_abort_and_a_late_deadline_spare_the_next_configuration(pair: list[GlooFrame], meeting: Meeting) -> None:
+    configure(pair, meeting(), 3)
+    hang(pair[0])
+    pair[0].allreduce([ramp(0)]).wait(timedelta(seconds=0.05))
+    configure(pair, meeting(), 4)
+    pair[0].abort(3)
+    each(pair, lambda rank, group: group.allreduce([ramp(rank)]).wait())
+    hang(pair[0])
+    pair[0].set_timeout(0.5)
+    pair[0].allreduce([ramp(0)])
+    assert pair[0].errored() is None
+    error = wait_for(lambda: pair[0].errored(), what="the watch, which the older deadline must not have ended")
+    assert "configuration 4 timed out" in str(error)
+    assert pair[1].errored() is None
+
+
+def test_who_did_not_come(pair: list[GlooFrame], meeting: Meeting) -> None:
+    pair[0].set_timeout(0.3)
+    with pytest.raises(DeadlineError, match="ranks 0, 2 did not come to the store"):
+        pair[0].configure(meeting(), "a", 1, 3, 9)
+    assert pair[0].errored() is not None
+
+
+def test_abort_ends_a_running_configure(pair: list[GlooFrame], meeting: Meeting) -> None:
+    threading.Timer(0.1, pair[0].abort, [1]).start()
+    start = time.monotonic()
+    with pytest.raises(CollectiveError, match="aborted"):
+        pair[0].configure(meeting(), "a", 0, 2, 1)
+    assert time.monotonic() - start < scaled(SOON)
+
+
+def test_store_that_is_not_there(pair: list[GlooFrame]) -> None:
+    with pytest.raises(UnreachableError, match="Nothing listens"):
+        pair[0].configure("127.0.0.1:1/x", "a", 0, 2)
+    with pytest.raises(AddressError):
+        pair[0].configure("nonsense", "a", 0, 2)
+    with pytest.raises(ConfigError, match="Rank 2"):
+        pair[0].configure("h:1/x", "a", 2, 2)
+
+
+@pytest.mark.parametrize("kind", [ProcessGroupNCCL, ProcessGroupBabyNCCL])
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU; what is missing shows on a machine without one")
+def test_without_a_gpu_one_sentence_says_what_is_missing(kind: type[ProcessGroup]) -> None:
+    with pytest.raises(ConfigError) as raised:
+        kind()
+    told = str(raised.value)
+    assert told.startswith(f"{kind.__name__} can't be used here: ")
+    assert "no CUDA device is to be seen" in told
+    assert dist.is_nccl_available() or "is built without NCCL" in told
+    assert told.endswith("use ProcessGroupGloo.")
+
+
+@pytest.mark.parametrize("kind", [ProcessGroupXCCL, ProcessGroupBabyXCCL])
+@pytest.mark.skipif(torch.xpu.is_available(), reason="there is an XPU; what is missing shows on a machine without one")
+def test_without_an_xpu_one_sentence_says_what_is_missing(kind: type[ProcessGroup]) -> None:
+    with pytest.raises(ConfigError, match="no XPU device is to be seen; use ProcessGroupGloo"):
+        kind()

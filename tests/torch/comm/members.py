@@ -1,0 +1,55 @@
+"""Several members of one group: in one process, a thread each, or forked from one that has torch imported."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from tests.torch.train.fakes import run_threads
+from tests.util import scaled
+from torchft_x.comm.base import ProcessGroup
+
+T = TypeVar("T")
+
+
+def together(actions: Sequence[Callable[[], T]]) -> list[T]:
+    """Run all at the same time; their results in order, or the first exception."""
+    return run_threads(len(actions), lambda index: actions[index](), 30)
+
+
+def configure(groups: Sequence[ProcessGroup], address: str, quorum_id: int | None = None) -> None:
+    each(groups, lambda rank, group: group.configure(address, f"replica{rank}", rank, len(groups), quorum_id))
+
+
+def each(groups: Sequence[ProcessGroup], action: Callable[[int, ProcessGroup], T]) -> list[T]:
+    """action(rank, group) of all members at the same time."""
+    return run_threads(len(groups), lambda rank: action(rank, groups[rank]), 30)
+
+
+class Nursery:
+    """Members in processes of their own, each in milliseconds: see `tests.torch.comm.member`."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-m", "tests.torch.comm.member"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def member(self, kind: str, address: str, rank: int, size: int, config_id: int) -> int:
+        """The pid of a new process that is configuring itself."""
+        assert self._process.stdin is not None
+        print(kind, address, rank, size, config_id, file=self._process.stdin, flush=True)
+        return int(self.line())
+
+    def line(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def close(self) -> None:
+        self._process.send_signal(signal.SIGTERM)
+        self._process.communicate(timeout=scaled(10))

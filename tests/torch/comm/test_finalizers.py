@@ -1,0 +1,100 @@
+"""Owners that are garbage: their ends come, on a thread of their own, wherever the collector was at work."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.torch.comm.members import configure
+from tests.util import scaled, wait_for
+from torchft_x.comm import finalizers
+from torchft_x.comm.finalizers import when_forgotten
+from torchft_x.comm.gloo import device
+from torchft_x.comm.gloo import group as gloo
+from torchft_x.comm.gloo.group import ProcessGroupGloo
+from torchft_x.comm.subprocess.group import ProcessGroupBabyGloo
+
+
+class Owner:
+    """Garbage only to the collector."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+
+@pytest.fixture
+def by_hand() -> Iterator[None]:
+    """The collector works when it is told to."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def collected_under(lock: Any) -> None:
+    """The collector at work in a thread that holds `lock`."""
+
+    def collect() -> None:
+        with lock:
+            gc.collect()
+
+    thread = threading.Thread(target=collect, daemon=True)
+    thread.start()
+    thread.join(scaled(10))
+    assert not thread.is_alive(), "the collector waits for a lock of its own thread"
+
+
+def test_an_end_comes_on_another_thread_and_may_need_what_the_collectors_thread_holds(by_hand: None) -> None:
+    lock, ended = threading.Lock(), threading.Event()
+
+    def end() -> None:
+        with lock:
+            ended.set()
+
+    when_forgotten(Owner(), end)
+    collected_under(lock)
+    assert ended.wait(scaled(10))
+
+
+def test_an_end_that_fails_is_told_and_the_next_one_comes(by_hand: None, caplog: pytest.LogCaptureFixture) -> None:
+    ended = threading.Event()
+
+    def fail() -> None:
+        raise ValueError("no")
+
+    first, second = Owner(), Owner()
+    when_forgotten(first, fail)
+    when_forgotten(second, ended.set)
+    del first
+    gc.collect()
+    del second
+    gc.collect()
+    assert ended.wait(scaled(10))
+    assert "could not be ended" in caplog.text
+
+
+@pytest.mark.parametrize("lock", [gloo._birth, device._lock, finalizers._lock], ids=["birth", "devices", "forgotten"])
+def test_a_group_is_forgotten_under_any_lock(lock: Any, by_hand: None) -> None:
+    """Found in CI: a collection inside of `thread.start()` ended a group, which wanted to start a thread."""
+    group: Any = ProcessGroupGloo(host="127.0.0.1")
+    group.me, state = group, group._generations
+    group.configure("", "a", 0, 1)
+    del group
+    collected_under(lock)
+    wait_for(lambda: state._device is None, what="its device to be given back")
+
+
+def test_a_groups_child_is_forgotten_under_its_lock(by_hand: None, meeting: Callable[[], str]) -> None:
+    groups: list[Any] = [ProcessGroupBabyGloo(scaled(60), host="127.0.0.1") for _ in range(2)]
+    configure(groups, meeting(), 1)
+    cradle = groups[1]._present
+    groups[1].me = groups[1]
+    del groups[1]
+    collected_under(cradle._lock)
+    wait_for(lambda: cradle.error is not None, what="its child to be ended")
+    assert str(cradle.error) == "the group was forgotten"
+    groups[0].shutdown()

@@ -1,0 +1,134 @@
+"""NCCL on real GPUs. Skipped where there is none, CI included. On a machine with GPUs (PyTorch >= 2.11 with CUDA)::
+
+    pytest -v -rs -m gpu tests/comm
+
+One GPU is enough for the library's own calls and for tensors shared with a child process; NCCL refuses two members on
+one GPU, so what takes several members needs two.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from tests.torch.comm.conformance import LONG, SOON, Meeting, ramp, total
+from tests.torch.comm.members import each, together
+from tests.util import scaled, wait_for
+from torchft_x.comm import ProcessGroupBabyNCCL, ProcessGroupNCCL
+from torchft_x.comm.base import ProcessGroup
+from torchft_x.comm.rank_info import RankInfo
+from torchft_x.comm.subprocess.child_handle import ChildHandle
+from torchft_x.comm.subprocess.shared_memory import SharedSegments
+from torchft_x.errors import CollectiveError
+
+pytestmark = pytest.mark.gpu(1)
+
+Pair = list[ProcessGroup]
+
+
+def test_the_library_takes_our_options_and_our_abort() -> None:
+    group = ProcessGroupNCCL(scaled(LONG))
+    device = torch.device("cuda", torch.cuda.current_device())
+    names = {"group_name": "torchft_1_rank_0", "global_ranks": [0]}
+    backend = group._backend(dist.HashStore(), RankInfo(0, 1, 1), device, names)
+    t = ramp(0).to(device)
+    backend.allreduce([t]).wait()
+    assert torch.equal(t.cpu(), ramp(0))
+    backend.abort()
+
+
+def test_group_of_one() -> None:
+    for group in (ProcessGroupNCCL(scaled(LONG)), ProcessGroupBabyNCCL(scaled(LONG))):
+        group.configure("", "a", 0, 1, 1)
+        t = ramp(0).cuda()
+        assert group.allreduce([t]).wait()
+        assert torch.equal(t.cpu(), ramp(0))
+        assert group.errored() is None
+        group.shutdown()
+
+
+def test_a_child_writes_into_our_memory() -> None:
+    """CUDA tensors reach the child as they are, after what the stream was still doing to them."""
+    cradle = ChildHandle("nccl", "cuda", SharedSegments(), RankInfo(0, 1, 1))
+    at = {"store_addr": "", "replica_id": "a", "rank": 0, "world_size": 1, "quorum_id": 1}
+    cradle.configure(scaled(LONG), torch.cuda.current_device(), None, at)
+    assert cradle.configured.wait(scaled(LONG))
+    assert cradle.error is None
+    given, out = torch.zeros(1 << 20, device="cuda"), torch.zeros(1 << 20, device="cuda")
+    torch.cuda._sleep(int(1e8))
+    given += 3
+    assert cradle.issue("allgather", ([[out]], [given])).wait()
+    assert torch.equal(out.cpu(), torch.full((1 << 20,), 3.0))
+    cradle.end(CollectiveError("done"))
+
+
+@pytest.fixture(params=[ProcessGroupNCCL, ProcessGroupBabyNCCL])
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    groups = [request.param(scaled(LONG)) for _ in range(2)]
+    yield groups
+    for group in groups:
+        group.shutdown()
+
+
+def connect(groups: Pair, address: str, quorum_id: int) -> None:
+    """Each member on a GPU of its own."""
+
+    def configure(rank: int) -> None:
+        torch.cuda.set_device(rank)
+        groups[rank].configure(address, f"replica{rank}", rank, len(groups), quorum_id)
+
+    together([lambda rank=rank: configure(rank) for rank in range(len(groups))])
+
+
+def reduced(rank: int, group: ProcessGroup) -> torch.Tensor:
+    torch.cuda.set_device(rank)
+    t = ramp(rank).cuda()
+    group.allreduce([t]).wait()
+    assert group.errored() is None
+    return t.cpu()
+
+
+@pytest.mark.gpu(2)
+def test_sums_again_and_again(pair: Pair, meeting: Meeting) -> None:
+    for number in range(3):
+        connect(pair, meeting(), number)
+        for t in each(pair, reduced):
+            assert torch.equal(t, total(2))
+
+
+@pytest.mark.gpu(2)
+def test_abort_releases_the_stream(pair: Pair, meeting: Meeting) -> None:
+    connect(pair, meeting(), 1)
+    each(pair, reduced)
+    torch.cuda.set_device(0)
+    work = pair[0].allreduce([ramp(0).cuda()])
+    start = time.monotonic()
+    pair[0].abort(1)
+    with pytest.raises(CollectiveError):
+        work.wait()
+    torch.cuda.synchronize()
+    assert time.monotonic() - start < scaled(SOON)
+    pair[1].abort(1)
+    connect(pair, meeting(), 2)
+    each(pair, reduced)
+
+
+@pytest.mark.gpu(2)
+def test_a_collective_nobody_joins_ends_at_its_timeout(pair: Pair, meeting: Meeting) -> None:
+    connect(pair, meeting(), 1)
+    each(pair, reduced)
+    torch.cuda.set_device(0)
+    try:
+        pair[0].allreduce([ramp(0).cuda()]).wait(timedelta(seconds=1))
+    except CollectiveError:
+        pass  # of a group in a child process
+    error = wait_for(lambda: pair[0].errored(), what="the end of the collective")
+    assert "allreduce" in str(error)
+    pair[1].abort(1)
+    connect(pair, meeting(), 2)
+    each(pair, reduced)

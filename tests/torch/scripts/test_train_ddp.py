@@ -1,0 +1,98 @@
+"""scripts/train_ddp.py: its parts that can be tried without a job."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from torchft_x.errors import ConfigError, UnsavedError
+
+SCRIPT = Path(__file__).parents[3] / "scripts" / "train_ddp.py"
+
+
+@pytest.fixture(scope="module")
+def ddp() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("train_ddp", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def args(ddp: ModuleType) -> argparse.Namespace:
+    return ddp.parse_args(["--width", "16", "--heads", "2", "--layers", "1", "--seq-len", "8", "--batch-size", "3"])
+
+
+def test_the_default_model_has_about_the_promised_size(ddp: ModuleType) -> None:
+    model = ddp.Transformer(ddp.parse_args([]))
+    assert 0.8e6 < sum(p.numel() for p in model.parameters()) < 1.0e6
+
+
+def test_a_batch_depends_on_seed_step_and_participant_only(ddp: ModuleType, args: argparse.Namespace) -> None:
+    data = torch.arange(256, dtype=torch.uint8)
+    x, y = ddp.get_batch(data, args, 7, 1)
+    assert x.shape == y.shape == (3, 8)
+    assert torch.equal(x[:, 1:], y[:, :-1])  # the target is the next byte
+    again, _ = ddp.get_batch(data, args, 7, 1)
+    assert torch.equal(x, again)
+    for step, participant in ((8, 1), (7, 0)):
+        assert not torch.equal(x, ddp.get_batch(data, args, step, participant)[0])
+
+
+def test_the_last_byte_of_the_text_can_be_a_target(ddp: ModuleType, args: argparse.Namespace) -> None:
+    data = torch.arange(9, dtype=torch.uint8)  # room for exactly one sequence
+    _, y = ddp.get_batch(data, args, 0, 0)
+    assert y[0, -1] == 8
+
+
+def test_default_data_is_python_source_in_a_fixed_order_up_to_the_limit(ddp: ModuleType) -> None:
+    text = ddp.load_bytes(None, 50_000)
+    assert len(text) == 50_000
+    assert b"import" in bytes(text.tolist())
+    assert torch.equal(text, ddp.load_bytes(None, 50_000))
+
+
+def test_data_is_a_file_a_directory_a_glob_or_a_url(ddp: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "b.txt").write_bytes(b"second")
+    (tmp_path / "a.txt").write_bytes(b"first ")
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "c.md").write_bytes(b" third")
+
+    def read(url: object) -> bytes:
+        return bytes(ddp.load_bytes(str(url), 1000).tolist())
+
+    assert read(tmp_path / "a.txt") == b"first "
+    assert read(tmp_path) == b"first second third"
+    assert read(tmp_path / "*.txt") == b"first second"
+    assert read(f"file://{tmp_path}/b.txt") == b"second"
+
+
+@pytest.mark.parametrize("url", ["/nowhere/at/all", "/nowhere/*.txt", "nosuchscheme://x/y", "memory://nothing"])
+def test_bad_data_is_named(ddp: ModuleType, url: str) -> None:
+    with pytest.raises(ConfigError, match=r"^--data .*nowhere|nosuchscheme|nothing"):
+        ddp.load_bytes(url, 1000)
+
+
+def test_the_learning_rate_warms_up_and_falls_to_a_tenth(ddp: ModuleType) -> None:
+    args = ddp.parse_args(["--steps", "100", "--warmup", "10", "--lr", "1.0"])
+    rates = [ddp.learning_rate(args, step) for step in range(101)]
+    assert rates[0] == pytest.approx(0.1)
+    assert rates[9] == rates[10] == pytest.approx(1.0)
+    assert rates[10:] == sorted(rates[10:], reverse=True)
+    assert rates[100] == pytest.approx(0.1)
+
+
+def test_what_could_not_be_saved_has_an_exit_code_of_its_own(
+    ddp: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def train() -> bool:
+        raise UnsavedError("the last checkpoint was not saved: no space.")
+
+    assert ddp.exit_code(train) == os.EX_CANTCREAT
+    assert "the last checkpoint was not saved: no space." in capsys.readouterr().err

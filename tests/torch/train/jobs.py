@@ -1,0 +1,351 @@
+"""Whole jobs: a real lighthouse, real gloo on loopback, groups as threads of one process, or as processes to be killed."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from tests.torch.train.fakes import run_threads
+from tests.torch.train.forked import Program
+from tests.util import clock, scaled, wait_for
+from torchft_x.comm.gloo.group import ProcessGroupGloo
+from torchft_x.comm.store.create import host_store
+from torchft_x.rpc.coordination import LighthouseServer
+from torchft_x.train.ddp.wrapper import DistributedDataParallel
+from torchft_x.train.manager import Manager
+from torchft_x.train.optim import OptimizerWrapper
+from torchft_x.transfer.format.memory import memory_of
+
+T = TypeVar("T")
+HOST = "127.0.0.1"
+ROOT = Path(__file__).parents[3]
+rng = threading.Lock()  # threads share torch's generator
+
+
+@contextlib.contextmanager
+def lighthouse(min_replicas: int = 1, heartbeat_timeout_ms: int = int(clock(5000))) -> Iterator[str]:
+    """Groups that are here but have not asked are waited for: else whose thread is late is not in the quorum."""
+    server = LighthouseServer(f"{HOST}:0", min_replicas, int(clock(5000)), heartbeat_timeout_ms=heartbeat_timeout_ms)
+    try:
+        yield server.address()
+    finally:
+        server.shutdown()
+
+
+def model(seed: int = 0) -> nn.Module:
+    with rng:
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def batch(group: int, step: int) -> torch.Tensor:
+    return torch.randn(4, 6, generator=torch.Generator().manual_seed(1000 * group + step))
+
+
+def loss_of(net: nn.Module, group: int, step: int) -> torch.Tensor:
+    return net(batch(group, step)).square().mean()
+
+
+def manager_of(
+    group: int, lighthouse_addr: str, pg: Any, load: Any = None, save: Any = None, *, kind: type[Manager] = Manager, **kwargs: Any
+) -> Manager:  # fmt: skip
+    """Make a Manager on loopback with the patience of tests."""
+    patience = dict.fromkeys(("timeout", "quorum_timeout", "connect_timeout"), scaled(20.0))
+    place = {"rank": 0, "world_size": 1, "store_addr": HOST, "store_port": 0, "hostname": HOST, "min_replica_size": 1}
+    return kind(
+        pg=pg, load_state_dict=load, state_dict=save, lighthouse_addr=lighthouse_addr, replica_id=f"group_{group}",
+        **{**patience, **place, **kwargs},
+    )  # fmt: skip
+
+
+class Trainer:
+    """One life of a group: model, optimizer and Manager as a script would make them.
+
+    Its weights start from a seed of its own, so equal weights come from the protocol or not at all.
+    """
+
+    def __init__(
+        self, group: int, lighthouse_addr: str, *, seed: int | None = None, net: nn.Module | None = None, **kwargs: Any
+    ) -> None:
+        self.group = group
+        self.net = net or model(group if seed is None else seed)
+        self.optim = torch.optim.AdamW(self.net.parameters(), lr=0.05)
+        kwargs.setdefault("straggler_timeout", scaled(20.0))  # these tests hold threads up; see test_stragglers
+        kwargs.setdefault("rehearse", False)  # a step more before a newcomer heals; see test_newcomers
+        self.pg = ProcessGroupGloo(kwargs.pop("pg_timeout", scaled(20.0)), host=HOST)
+        self.manager = manager_of(group, lighthouse_addr, self.pg, self.load, self.save, **kwargs)
+        self.model = DistributedDataParallel(self.manager, self.net)
+        self.optimizer = OptimizerWrapper(self.manager, self.optim)
+        self.history: dict[int, dict[str, torch.Tensor]] = {}  # parameters after each committed step
+
+    def save(self) -> dict[str, Any]:
+        return {"model": self.net.state_dict(), "optim": self.optim.state_dict()}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.net.load_state_dict(state["model"])
+        self.optim.load_state_dict(state["optim"])
+
+    def step(self, hook: Callable[[], None] | None = None) -> bool:
+        self.optimizer.zero_grad()
+        loss = loss_of(self.model, self.group, self.manager.current_step())
+        if hook is not None:
+            hook()
+        loss.backward()
+        return self.finish_step()
+
+    def finish_step(self) -> bool:
+        """Step with the optimizer and remember the weights if that was committed."""
+        self.optimizer.step()
+        if self.optimizer.committed:
+            self.remember()
+        return bool(self.optimizer.committed)
+
+    def remember(self) -> None:
+        self.history[self.manager.current_step()] = {k: v.clone() for k, v in self.net.state_dict().items()}
+
+    def run_to(self, step: int) -> Trainer:
+        while self.manager.current_step() < step:
+            self.step()
+        return self
+
+
+def start(groups: int, address: str, **kwargs: Any) -> list[Trainer]:
+    return run_threads(groups, lambda g: Trainer(g, address, **kwargs))
+
+
+def leave(*trainers: Any) -> None:
+    run_threads(len(trainers), lambda i: trainers[i].manager.shutdown())
+
+
+@contextlib.contextmanager
+def ranks_of_one(ranks: int, address: str, end: Callable[..., None] = leave, **kwargs: Any) -> Iterator[list[Trainer]]:
+    """Start one group with its ranks as threads, and call `end` with all of them."""
+    store, where = host_store(HOST, scaled(10))
+    place = {"world_size": ranks, "store_port": where.port}
+    trainers = run_threads(ranks, lambda rank: Trainer(0, address, rank=rank, **place, **kwargs))
+    try:
+        yield trainers
+    finally:
+        end(*trainers)
+        del store
+
+
+def two_by_two(
+    address: str, body: Callable[[int, Trainer], T], options: Callable[[int], dict[str, Any]] = lambda i: {}
+) -> list[T]:
+    """Run two groups of two ranks: `body(i, trainer)` of rank i % 2 of group i // 2, whose settings are `options(i)`."""
+    stores = [host_store(HOST)[0] for _ in range(2)]
+
+    def run(i: int) -> T:
+        store = stores[i // 2].port
+        trainer = Trainer(i // 2, address, rank=i % 2, world_size=2, store_port=store, **options(i))
+        result = body(i, trainer)
+        trainer.manager.shutdown()
+        return result
+
+    return run_threads(4, run)
+
+
+def reference(groups: int, steps: int, seed: int = 0) -> list[dict[str, torch.Tensor]]:
+    """Parameters after each step of one process that sees every group's batch."""
+    net = model(seed)
+    optim = torch.optim.AdamW(net.parameters(), lr=0.05)
+    out = []
+    for step in range(steps):
+        optim.zero_grad()
+        for g in range(groups):
+            (loss_of(net, g, step) / groups).backward()
+        optim.step()
+        out.append({k: v.clone() for k, v in net.state_dict().items()})
+    return out
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(a[k], b[k]) for k in a)
+
+
+def near(found: dict[str, torch.Tensor], want: dict[str, torch.Tensor]) -> None:
+    for name, value in want.items():
+        torch.testing.assert_close(found[name], value, atol=1e-6, rtol=1e-4)
+
+
+class Gate:
+    """Lets a thread run up to a point and wait there."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self.open = threading.Event()
+
+    def __call__(self) -> None:
+        self.reached.set()
+        assert self.open.wait(scaled(30))
+
+
+def digest(values: Iterable[torch.Tensor]) -> str:
+    """Return the SHA-256 of all bits of non-empty tensors."""
+    h = hashlib.sha256()
+    for value in values:
+        h.update(memory_of(value.detach().contiguous().view(-1).view(torch.uint8)))
+    return h.hexdigest()
+
+
+class Told:
+    """Side of a group's process in the talk with its test: writes lines of what, step, digest and time, and reads files.
+
+    `arguments` are the process's: GROUP LIGHTHOUSE OUT_FILE STOP_FILE, and more of its own.
+    """
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        self.group, self.lighthouse, self.path, self._stop = (
+            int(arguments[0]),
+            arguments[1],
+            Path(arguments[2]),
+            Path(arguments[3]),
+        )
+        self._out = self.path.open("a", buffering=1)
+
+    def say(self, what: str, step: int = 0, value: str = "-") -> None:
+        self._out.write(f"{what} {step} {value} {time.monotonic()}\n")
+
+    def step(self, trainer: Trainer, committed: bool, values: Iterable[torch.Tensor] | None = None) -> None:
+        """Write a line about a step of `trainer`. `values`: what must be equal in all groups; None: its whole state dict."""
+        values = trainer.net.state_dict().values() if values is None else values
+        self.say(
+            "commit" if committed else "drop", trainer.manager.current_step(), digest(values) if committed else "-"
+        )
+
+    def goes_on(self, step: int) -> bool:
+        """Return whether the test has not yet said where training ends, or that is beyond `step`."""
+        return not self._stop.exists() or step < int(self._stop.read_text())
+
+    def file(self, name: str) -> Path:
+        """Return the file by which the test makes this process do something."""
+        return self.path.with_name(f"{self.path.name}.{name}")
+
+
+class Group:
+    """A group's processes over its lives; all write to one file."""
+
+    def __init__(
+        self, number: int, address: str, folder: Path, module: str = "tests.process.train.worker", *more: str
+    ) -> None:
+        self.path = folder / f"group{number}.txt"
+        self.path.touch()
+        self._module = module
+        self._args = [str(number), address, str(self.path), str(folder / "stop"), *more]
+        self._log = folder / f"group{number}.log"
+        self.start()
+
+    def start(self) -> None:
+        self.process = Program(self._module, self._args, self._log, os.environ)
+
+    def kill(self) -> float:
+        """Returns when (monotonic seconds)."""
+        now = time.monotonic()
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        return now
+
+    def file(self, name: str) -> Path:
+        """Return the file by which this process is made to do something."""
+        return self.path.with_name(f"{self.path.name}.{name}")
+
+    def lines(self, kind: str = "commit") -> list[tuple[int, str, float]]:
+        """(step, digest, when) of whole lines."""
+        split = (line.split() for line in self.path.read_text().split("\n")[:-1])
+        return [(int(step), digest, float(when)) for what, step, digest, when in split if what == kind]
+
+    def last_step(self) -> int:
+        return max((step for step, _, _ in self.lines()), default=0)
+
+    def digests(self) -> dict[int, set[str]]:
+        """Return the digests by step, over all lives."""
+        return digests_of([self])
+
+
+@contextlib.contextmanager
+def running(count: int, *args: Any) -> Iterator[list[Group]]:
+    """Start groups 0, 1, ... (`args` as of a `Group`), and leave none of them behind."""
+    groups = [Group(i, *args) for i in range(count)]
+    try:
+        yield groups
+    finally:
+        for g in groups:
+            if g.process.poll() is None:
+                g.kill()
+
+
+def wait_steps(groups: Sequence[Group], more: int, what: str = "the groups to train") -> None:
+    """Wait until all are `more` steps further than any of them is."""
+    goal = max(g.last_step() for g in groups) + more
+    wait_for(lambda: all(g.last_step() >= goal for g in groups), 60, what)
+
+
+def finish(groups: Sequence[Group], more: int) -> int:
+    """Let all train `more` steps further and end well. Return the last step."""
+    last = max(g.last_step() for g in groups) + more
+    folder = groups[0].path.parent
+    (folder / "new").write_text(str(last))
+    (folder / "new").rename(folder / "stop")
+    wait_end(groups)
+    return last
+
+
+def wait_end(groups: Sequence[Group]) -> None:
+    wait_for(lambda: all(g.process.poll() is not None for g in groups), 60, "the end of the run")
+    assert [g.process.returncode for g in groups] == [0] * len(groups)
+
+
+def digests_of(groups: Sequence[Group]) -> dict[int, set[str]]:
+    """Return the digests by step, over all lives of all of them."""
+    found: dict[int, set[str]] = {}
+    for g in groups:
+        for step, digest, _ in g.lines():
+            found.setdefault(step, set()).add(digest)
+    return found
+
+
+def check_equal(groups: Sequence[Group], last: int) -> None:
+    """Check that no step up to the last one is missing, and that after each all had the same digest."""
+    found = digests_of(groups)
+    assert sorted(found) == list(range(1, last + 1))
+    assert [step for step, digests in found.items() if len(digests) > 1] == []
+
+
+def killed_and_back(
+    groups: Sequence[Group], rng: random.Random, *, kills: int, together: int, within: float, more: int
+) -> tuple[list[float], int]:
+    """SIGKILL for a random group, and its next life, again and again; then all come to their end.
+
+    Args:
+        kills: how often; `together` steps of all groups before each, and of the last victim behind it.
+        within: seconds behind those in which the kill comes.
+        more: steps that all make at the end.
+
+    Returns the seconds until the next step of each survivor of each kill, and the last step.
+    """
+    waits = []
+    for _ in range(kills):
+        wait_steps(groups, together)
+        time.sleep(rng.random() * within)
+        victim = rng.choice(groups)
+        when = victim.kill()
+        for g in groups:
+            if g is not victim:
+                after = wait_for(lambda: [t for _, _, t in g.lines() if t > when + 0.002], 30, "a survivor's next step")  # noqa: B023
+                waits.append(after[0] - when)
+        victim.start()
+    back = victim.last_step()
+    wait_for(lambda: victim.last_step() > back + together, 60, "the last one killed to be back")
+    return waits, finish(groups, more)

@@ -1,0 +1,139 @@
+"""Ranks of groups as real processes: FSDP2 needs a process group per group, and torch has one default group a process.
+
+One forkserver imports torch once; each rank is a fork of it. The lighthouse lives in the test's process.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import multiprocessing
+import os
+import pickle
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from tests.torch.train.forked import forkserver
+from tests.torch.train.jobs import HOST, manager_of
+from tests.util import scaled, wait_for
+from torchft_x.comm.gloo.group import ProcessGroupGloo
+from torchft_x.train.manager import Manager
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a process stands."""
+
+    group: int
+    rank: int
+    ranks: int
+    lighthouse: str
+    port: int  # of the group's store
+    steps: Any = None  # shared counter of rank 0's committed steps
+    kwargs: dict[str, Any] = field(default_factory=dict)  # for the body
+
+    def manager(self, load: Any = None, save: Any = None, **kwargs: Any) -> Manager:
+        """Make this rank's Manager, on gloo unless `pg` is given."""
+        where = {"rank": self.rank, "world_size": self.ranks, "store_port": self.port}
+        pg = kwargs.pop("pg", None) or ProcessGroupGloo(scaled(20.0), host=HOST)
+        return manager_of(self.group, self.lighthouse, pg, load, save, **{**where, **kwargs})
+
+
+Body = Callable[[Place], Any]
+
+
+def _enter(pipe: Connection, body: Body, place: Place) -> None:
+    """A rank's process."""
+    faulthandler.dump_traceback_later(scaled(50), exit=True)
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    os.environ["TORCH_CPP_LOG_LEVEL"] = "FATAL"
+    try:
+        store = dist.TCPStore(HOST, place.port, None, False, timedelta(seconds=scaled(20)))
+        dist.init_process_group(
+            "gloo", store=dist.PrefixStore("default", store), rank=place.rank, world_size=place.ranks
+        )
+        # Not `send`: torch would pass shared memory that ends with this process.
+        pipe.send_bytes(pickle.dumps(("ok", body(place))))
+        dist.destroy_process_group()
+    except BaseException:
+        pipe.send_bytes(pickle.dumps(("failed", traceback.format_exc())))
+        raise
+    finally:
+        pipe.close()
+
+
+class Group:
+    """One life of a group. `store` dies with this object."""
+
+    def __init__(self, number: int, lighthouse: str, body: Body, ranks: int, kwargs: dict[str, Any]) -> None:
+        self.store = dist.TCPStore(HOST, 0, None, True, timedelta(seconds=20), wait_for_workers=False)
+        self.number = number
+        self.pipes: list[Connection] = []
+        self.processes: list[Any] = []
+        self.steps = forkserver().Value("i", 0)  # committed by any rank
+        for rank in range(ranks):
+            mine, theirs = multiprocessing.Pipe(duplex=False)
+            place = Place(number, rank, ranks, lighthouse, self.store.port, self.steps, kwargs)
+            process = forkserver().Process(target=_enter, args=(theirs, body, place), daemon=True)
+            process.start()
+            theirs.close()
+            self.pipes.append(mine)
+            self.processes.append(process)
+
+    def results(self, seconds: float = 40.0) -> list[Any]:
+        """What the body returned, by rank. Raises AssertionError with the first rank's traceback that failed."""
+        deadline = time.monotonic() + scaled(seconds)
+        found = []
+        for rank, pipe in enumerate(self.pipes):
+            who = f"group {self.number} rank {rank}"
+            assert pipe.poll(max(0.0, deadline - time.monotonic())), f"{who} has no result after {seconds} s"
+            try:
+                kind, value = pickle.loads(pipe.recv_bytes())
+            except EOFError:
+                raise AssertionError(f"{who} died ({self.processes[rank].exitcode})") from None
+            assert kind == "ok", f"{who}:\n{value}"
+            found.append(value)
+        return found
+
+    def wait_step(self, step: int, seconds: float = 20.0) -> None:
+        wait_for(lambda: self.steps.value >= step, seconds, f"group {self.number} to commit step {step}")
+
+    def wait_dead(self, rank: int, seconds: float = 20.0) -> None:
+        self.processes[rank].join(scaled(seconds))
+        assert not self.processes[rank].is_alive()
+
+    def kill(self) -> None:
+        for process in self.processes:
+            if process.is_alive():
+                process.kill()
+        for process in self.processes:
+            process.join(10)
+
+
+class Groups(ExitStack):
+    """Starts groups, and leaves none of their processes behind."""
+
+    def __init__(self, lighthouse: str, ranks: int = 2) -> None:
+        super().__init__()
+        self.lighthouse = lighthouse
+        self.ranks = ranks
+
+    def start(self, number: int, body: Body, ranks: int = 0, **kwargs: Any) -> Group:
+        """`ranks`: of this group, if it is of another size than the others."""
+        group = Group(number, self.lighthouse, body, ranks or self.ranks, kwargs)
+        self.callback(group.kill)
+        return group
+
+    def run(self, count: int, body: Body, **kwargs: Any) -> list[list[Any]]:
+        """Results by group and rank."""
+        groups = [self.start(n, body, **kwargs) for n in range(count)]
+        return [g.results() for g in groups]

@@ -1,0 +1,147 @@
+"""A gradient counts only in the part for which it was computed (I9): the weights tell whose batches were used."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.torch.train.fakes import run_threads
+from tests.torch.train.jobs import HOST, Trainer, lighthouse
+from tests.util import scaled, wait_for
+from torchft_x.comm.store.create import host_store
+from torchft_x.core.heal import WorldSizeMode
+from torchft_x.observe.events import read_events
+from torchft_x.train.optim import OptimizerWrapper
+
+BATCHES: dict[int | None, float] = {0: 1.0, 1: 1e3, 2: 1e6, None: 1e9}  # by number; the last must never count
+SPARES = {"min_replica_size": 2, "world_size_mode": WorldSizeMode.FIXED_WITH_SPARES}
+
+
+class One(nn.Module):
+    """One parameter, whose gradient is the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros((), dtype=torch.float64))
+
+    def forward(self, batch: float) -> torch.Tensor:
+        return self.w * batch
+
+
+class Numbered(Trainer):
+    """Chooses its batch by its number, with the rate 1."""
+
+    def __init__(self, group: int, address: str, **kwargs: Any) -> None:
+        super().__init__(group, address, net=One(), **kwargs)
+        self.optim = torch.optim.SGD(self.net.parameters(), lr=1.0)
+        self.optimizer = OptimizerWrapper(self.manager, self.optim)
+        self.moves: dict[int, float] = {}  # by how much each committed step has moved the weight
+
+    @property
+    def weight(self) -> float:
+        value: torch.Tensor = self.net.w  # type: ignore[assignment]
+        return value.item()
+
+    def train(self, until: int, meet: threading.Barrier | None = None, *, at: int = -1, leaves: bool = False) -> None:
+        """Train to step `until`. At the step `at` wait for the others that have computed; who `leaves` goes there."""
+        while self.manager.current_step() < until:
+            self.optimizer.zero_grad()
+            step, number = self.manager.current_step(), self.manager.participating_rank()
+            loss, before = self.model(BATCHES[number]), self.weight
+            if step == at and meet is not None:
+                meet.wait(scaled(20))
+                meet = None
+                if leaves:
+                    self.manager.shutdown(finished=False)
+                    return
+            loss.backward()
+            self.optimizer.step()
+            if self.optimizer.committed:
+                self.moves[step] = before - self.weight
+
+
+def a_loss(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, leaver: int, *, ranks: int = 1, **kwargs: Any
+) -> tuple[float, list[str]]:
+    """One of three groups leaves in step 3. Returns how that step moves the weight of the others, and who redoes it."""
+    monkeypatch.setenv("TORCHFT_X_RUN_DIR", str(folder))
+    meet = threading.Barrier(3 * ranks)
+    stores = [host_store(HOST)[0] for _ in range(3)]
+
+    def start(i: int) -> Numbered:
+        group, rank = divmod(i, ranks)
+        store = {"rank": rank, "world_size": ranks, "store_port": stores[group].port} if ranks > 1 else {}
+        return Numbered(group, address, **store, **kwargs)
+
+    with lighthouse(2) as address:
+        trainers = run_threads(3 * ranks, start)
+        run_threads(3 * ranks, lambda i: trainers[i].train(5, meet, at=3, leaves=i // ranks == leaver))
+        stayed = [t for t in trainers if t.group != leaver]
+        run_threads(len(stayed), lambda i: stayed[i].manager.shutdown())
+    assert all(t.moves == stayed[0].moves for t in stayed)
+    redone = {str(e["group"]) for e in read_events(folder) if e["event"] == "redo" and e["step"] == 3}
+    return stayed[0].moves[3], sorted(redone)
+
+
+@pytest.mark.parametrize("early", [True, False], ids=["early", "late"])
+@pytest.mark.parametrize("leaver", [0, 1])
+def test_a_spare_computes_anew_for_the_number_that_it_gets(
+    leaver: int, early: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who has the same number as before keeps its gradient; without group 0 group 1 is number 0, and the spare number 1."""
+    move, redone = a_loss(tmp_path, monkeypatch, leaver, vote_in_backward=early, **SPARES)
+    assert move == (BATCHES[0] + BATCHES[1]) / 2
+    assert redone == (["group_0"] if leaver == 1 else [])
+
+
+def test_who_stays_keeps_what_it_has_computed_as_another_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without group 0 they are the numbers 0 and 1; nobody new counts, so that no batch of theirs is lost (R15)."""
+    move, redone = a_loss(tmp_path, monkeypatch, leaver=0)
+    assert move == (BATCHES[1] + BATCHES[2]) / 2
+    assert redone == ["group_1", "group_2"]
+
+
+def test_who_votes_late_computes_anew_for_another_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others may have clipped their gradients, and cannot keep them."""
+    move, redone = a_loss(tmp_path, monkeypatch, leaver=0, vote_in_backward=False)
+    assert move == (BATCHES[0] + BATCHES[1]) / 2
+    assert redone == []
+
+
+def test_all_ranks_of_a_group_decide_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    move, redone = a_loss(tmp_path, monkeypatch, leaver=1, ranks=2, **SPARES)
+    assert move == (BATCHES[0] + BATCHES[1]) / 2
+    assert redone == ["group_0"]
+
+
+@pytest.mark.parametrize("group", [0, 1])
+def test_who_copies_its_state_in_its_first_quorum_computes_anew_when_it_counts(group: int) -> None:
+    """Its first step, with the one that stayed alone at the top, is too small to be committed."""
+    with lighthouse(1) as address:
+        pair = run_threads(2, lambda g: Numbered(g, address, min_replica_size=2))
+        run_threads(2, lambda g: pair[g].train(3))
+        pair[group].manager.shutdown(finished=False)
+        stays = pair[1 - group]
+
+        def body(i: int) -> Numbered:
+            if i == 0:
+                stays.train(6)
+                return stays
+            wait_for(lambda: stays.manager.num_participants() == 1, 20, "a quorum of one")
+            comes = Numbered(group, address, min_replica_size=2)
+            comes.train(6)
+            return comes
+
+        both = run_threads(2, body)
+        run_threads(2, lambda i: both[i].manager.shutdown())
+    for trainer in both:
+        assert {step: trainer.moves[step] for step in (3, 4, 5)} == dict.fromkeys(
+            (3, 4, 5), (BATCHES[0] + BATCHES[1]) / 2
+        )

@@ -1,0 +1,190 @@
+"""What goes wrong between groups that train apart, with every exchange recomputed from what the groups held."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from tests.torch.train.apart import LR, MOMENTUM, Apart, Weights, equal, near, reference
+from tests.torch.train.fakes import run_threads
+from tests.torch.train.jobs import leave, lighthouse
+from tests.torch.train.test_apart import check, start
+from tests.util import scaled
+from torchft_x.errors import StepError
+
+
+class Watched(Apart):
+    """Remembers the weights after each of its own inner steps, before they are exchanged."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.local: dict[int, Weights] = {}  # by inner step of this life, from 0
+        self.sent: dict[int, Weights] = {}  # by exchange
+        self.inner.register_step_post_hook(lambda *_: self.local.__setitem__(self.steps, self.weights()))
+
+    def note(self) -> None:
+        super().note()
+        if self.local:
+            self.sent[self.loop.exchanges] = self.local[max(self.local)]
+
+
+def explain(groups: list[Watched], who: Callable[[int], list[int]], exchanges: int, begin: Weights) -> None:
+    """Each exchange is the outer step over the average of those who took part in it, and of nobody else."""
+    by_group = {g.group: g for g in groups}
+    common, momentum = begin, [torch.zeros_like(t) for t in begin]
+    for k in range(1, exchanges + 1):
+        members = [by_group[g] for g in who(k)]
+        for i, value in enumerate(common):
+            average = sum(value - g.sent[k][i] for g in members) / len(members)
+            momentum[i] = average if k == 1 else MOMENTUM * momentum[i] + average
+            common[i] = value - LR * (average + MOMENTUM * momentum[i])
+        for g in groups:
+            if k in g.history:
+                near(g.history[k], common)
+                common = [t.clone() for t in g.history[k]]
+    for k in range(1, exchanges + 1):
+        held = [g.history[k] for g in groups if k in g.history]
+        assert held
+        assert all(equal(h, held[0]) for h in held)
+
+
+def test_a_group_that_begins_has_the_global_weights_and_counts_from_its_own_first_step() -> None:
+    made: list[Watched] = []
+    inside, here, left = threading.Event(), threading.Event(), threading.Event()
+    with lighthouse(1) as addr:
+        a = Watched(0, addr, sync_every=3)
+        begin = a.weights()
+
+        def first() -> None:
+            with a.loop:
+                while a.loop.exchanges < 2:
+                    a.step()
+                a.step()  # in the middle of a period
+                inside.set()
+                assert here.wait(scaled(20))
+                while not left.is_set():
+                    a.step()
+
+        def second() -> None:
+            assert inside.wait(scaled(20))
+            made.append(Watched(1, addr, sync_every=3, seed=7))
+            here.set()
+            with made[0].loop:
+                assert made[0].steps == 0
+                made[0].note()
+                for _ in range(9):
+                    made[0].step()
+            made[0].manager.shutdown()
+            left.set()
+
+        run_threads(2, lambda i: second() if i else first())
+        leave(a)
+    b, arrived = made[0], min(made[0].history)
+    assert arrived >= 3
+    assert sorted(b.sent) == [arrived + 1, arrived + 2, arrived + 3]  # nothing in the one that it arrived with
+    explain([a, b], lambda k: [0, 1] if k in b.sent else [0], a.loop.exchanges, begin)
+
+
+@pytest.mark.parametrize("delay", [1, 3])
+def test_a_reduction_that_breaks_is_done_again_with_the_same_pseudo_gradients(delay: int) -> None:
+    """Both groups' process groups are torn down while the second exchange is on the way."""
+    with lighthouse(2) as addr:
+        groups = start(2, addr, sync_every=4, fragment_sync_delay=delay)
+
+        def run(g: int) -> None:
+            with groups[g].loop:
+                for step in range(12):
+                    if g and step == 7:
+                        groups[g].pg.abort()
+                    groups[g].step()
+
+        run_threads(2, run)
+        leave(*groups)
+    check(groups, 12, sync_every=4, delay=delay)
+
+
+@pytest.mark.parametrize("algorithm", ["diloco", "local_sgd"])
+def test_an_exchange_that_is_refused_loses_no_inner_step(algorithm: str) -> None:
+    """Every attempt of the second exchange is refused by a group, three times: weights stay, and it comes later."""
+    refused: list[int] = []
+    with lighthouse(2) as addr:
+        groups = run_threads(2, lambda g: Watched(g, addr, algorithm=algorithm, sync_every=3))
+        begin = groups[0].weights()
+        original = groups[1].manager.steps.end_pass
+
+        def refuse(*args: Any) -> bool:
+            if groups[1].loop.exchanges == 1 and len(refused) < 3:
+                refused.append(groups[1].steps)
+                groups[1].manager.report_error(RuntimeError("not now"))
+            return original(*args)
+
+        groups[1].manager.steps.end_pass = refuse  # type: ignore[method-assign]
+        before: dict[int, list[Weights]] = {0: [], 1: []}
+
+        def run(g: int) -> None:
+            with groups[g].loop:
+                while groups[g].loop.exchanges < 4:
+                    groups[g].step()
+                    if groups[g].loop.exchanges == 1:
+                        before[g].append(groups[g].weights())
+
+        run_threads(2, run)
+        leave(*groups)
+    assert len(refused) == 3
+    assert groups[1].steps > 12  # three of the second exchange's attempts came to nothing
+    for g in groups:
+        # Whatever was refused, each inner step went on from the one before.
+        for one, two in zip(before[g.group][1:], before[g.group][2:], strict=False):
+            assert not equal(one, two)
+        for k, found in g.history.items():
+            assert equal(found, groups[0].history[k])
+    if algorithm == "diloco":
+        explain(list(groups), lambda _: [0, 1], 4, begin)
+    else:
+        for k in range(1, 5):
+            near(groups[0].history[k], [(x + y) / 2 for x, y in zip(*(g.sent[k] for g in groups), strict=True)])
+
+
+def test_groups_that_stand_at_different_exchanges_are_told() -> None:
+    with lighthouse(2) as addr:
+        groups = start(2, addr, sync_every=2, manager={"init_sync": False})
+        groups[1].loop._loop.schedule.exchanges = 5
+
+        def body(g: int) -> str:
+            with pytest.raises(StepError) as error:
+                groups[g].run(3)
+            return str(error.value)
+
+        said = run_threads(2, body)
+        leave(*groups)
+    assert all("resume all of them from the same checkpoint" in s for s in said)
+
+
+def test_a_checkpoint_goes_on_where_it_was() -> None:
+    with lighthouse(2) as addr:
+        groups = start(2, addr, sync_every=3)
+        run_threads(2, lambda g: groups[g].run(6))
+        leave(*groups)
+    saved = [(g.loop.state_dict(), g.inner.state_dict(), g.manager.state_dict()) for g in groups]  # type: ignore[union-attr]
+    with lighthouse(2) as addr:
+        again = start(2, addr, sync_every=3, seed=9)
+
+        def body(g: int) -> None:
+            loop, inner, manager = saved[g]
+            again[g].loop.load_state_dict(loop)  # type: ignore[union-attr]
+            again[g].inner.load_state_dict(inner)
+            again[g].manager.load_state_dict(manager)
+            again[g].steps = 6
+            again[g].run(6)
+
+        run_threads(2, body)
+        leave(*again)
+    want, _ = reference(2, 12, sync_every=3)
+    for g in again:
+        assert sorted(g.history) == [3, 4]
+        near(g.history[4], want[3])
+        assert equal(g.history[4], again[0].history[4])

@@ -1,0 +1,214 @@
+"""Checkpoints that are damaged, half there, or made to mislead. Nothing of them is believed but what was checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.torch.transfer.durable.saving import save
+from tests.torch.transfer.durable.test_sealed import resealed
+from torchft_x.errors import TransferError
+from torchft_x.transfer.durable import sealed
+from torchft_x.transfer.durable.catalog import newest
+from torchft_x.transfer.durable.names import Name
+from torchft_x.transfer.durable.reader import Saved
+from torchft_x.transfer.durable.store import MissingError, Store
+
+STATE = {"w": torch.randn(600, 600), "b": torch.randn(5), "n": 3}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(str(tmp_path))
+
+
+def both(store: Store) -> tuple[Name, Name]:
+    return save(store, STATE, 1), save(store, STATE, 2, ranks=2)
+
+
+def forge(folder: Path, change_index: Any = None, change_manifest: Any = None, layout: Any = None) -> None:
+    """Change an index or a manifest, and all sums that have to do with it."""
+    index = folder / "shard-00000.json"
+    data = index.read_bytes()
+    if change_index is not None:
+        data = resealed(data, change_index)
+    if layout is not None:
+        head, old = sealed.open_index(data)
+        data = sealed.seal(dataclasses.replace(head, **layout[1]), layout[0](old))
+    index.write_bytes(data)
+    manifest = folder / "manifest.json"
+
+    def change(head: dict[str, Any]) -> None:
+        head["shards"][0][0] = sealed.sha256(data)
+        if change_manifest is not None:
+            change_manifest(head)
+
+    manifest.write_bytes(resealed(manifest.read_bytes(), change))
+
+
+@pytest.mark.parametrize("file", ["shard-00000.data", "shard-00001.json", "manifest.json"])
+@pytest.mark.parametrize("harm", ["gone", "empty", "half", "longer"])
+def test_one_that_is_not_whole_is_not_the_newest(store: Store, tmp_path: Path, file: str, harm: str) -> None:
+    older, name = both(store)
+    path = tmp_path / str(name) / file
+    data = path.read_bytes()
+    if harm == "gone":
+        path.unlink()
+    elif harm == "longer":
+        path.write_bytes(data + b"x")
+    else:
+        path.write_bytes(data[: len(data) // 2] if harm == "half" else b"")
+    if file == "shard-00001.json" and harm != "gone":
+        assert newest(store) == name  # that there is one is looked at, what is in it when it is read
+        with pytest.raises(TransferError, match=r"shard-00001\.json: it is not the one that the manifest names"):
+            Saved(store, name)
+    else:
+        assert newest(store) == older
+
+
+def test_a_store_that_lists_what_is_not_there(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    older, name = both(store)
+    original = Store.read
+
+    def read(self: Store, file: str, start: int, end: int) -> bytes:
+        if file.startswith(str(name)):
+            raise MissingError("gone")
+        return original(self, file, start, end)
+
+    monkeypatch.setattr(Store, "read", read)
+    assert newest(store) == older
+
+
+def test_a_read_that_is_cut_off(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, name = both(store)
+    original = Store.read
+    into = {"w": torch.zeros(600, 600), "b": torch.zeros(5), "n": 0}
+    monkeypatch.setattr(Store, "read", lambda self, file, start, end: original(self, file, start, end)[:100])
+    with pytest.raises(TransferError):
+        Saved(store, name)
+    monkeypatch.undo()
+    saved = Saved(store, name)
+    monkeypatch.setattr(Store, "read", lambda self, file, start, end: original(self, file, start, end)[:1000])
+    with pytest.raises(TransferError, match=r"shard-00000\.data ends after 1000 of ") as caught:
+        saved.load(into)
+    assert caught.value.torn
+    with pytest.raises(TransferError, match="ends after"):
+        saved.verify()
+
+
+def test_a_changed_byte_of_data_is_noticed(store: Store, tmp_path: Path) -> None:
+    _, name = both(store)
+    path = tmp_path / str(name) / "shard-00000.data"
+    data = path.read_bytes()
+    for at in [*random.Random(1).sample(range(600 * 600 * 4), 5), 600 * 600 * 4 + 3]:
+        path.write_bytes(data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :])
+        with pytest.raises(TransferError, match=r"shard-00000\.data is damaged between bytes .* remove step-0000"):
+            Saved(store, name).load()
+        with pytest.raises(TransferError, match="is damaged"):
+            Saved(store, name).verify()
+    path.write_bytes(data)
+    assert torch.equal(Saved(store, name).load()["w"], STATE["w"])
+
+
+def test_a_newer_format_is_said_and_not_skipped(store: Store, tmp_path: Path) -> None:
+    """To resume from an older one would throw steps away in silence."""
+    _, name = both(store)
+    path = tmp_path / str(name) / "manifest.json"
+    path.write_bytes(resealed(path.read_bytes(), lambda head: head.update(format="torchft_x/durable/9")))
+    with pytest.raises(TransferError, match=r"step-00000002.*manifest\.json: .*durable/9.*a newer version wrote it"):
+        newest(store)
+
+
+def test_a_manifest_that_was_copied_from_another_checkpoint(store: Store, tmp_path: Path) -> None:
+    older, name = both(store)
+    (tmp_path / str(name) / "manifest.json").write_bytes((tmp_path / str(older) / "manifest.json").read_bytes())
+    with pytest.raises(TransferError, match="it is the manifest of step-00000001"):
+        newest(store)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"step": 3}, {"ranks": 2}, {"structure": "x"}, {"committed_in": 9}, {"save": "step-00000009.a"},
+        {"pieces": [[0, [1, 0]], [1, [0]]]},  # beyond the end, and a gap before
+        {"pieces": [[1, [0, 0]], [0, [0]]]},  # exchanged
+        {"pieces": [[0, [0, 0]], [7, [0]]]},  # of a tensor that isn't there
+        {"pieces": [[0, [0]], [1, [0]]]},  # of other dimensions
+    ],
+    ids=str,
+)  # fmt: skip
+def test_an_index_that_lies_is_refused_before_data_is_read(
+    store: Store, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    name = save(store, STATE, 1)
+    forge(tmp_path / str(name), change_index=lambda head: head.update(change))
+    with pytest.raises(TransferError, match="step-00000001"):
+        Saved(store, name)
+
+
+def test_a_layout_of_other_dtypes_is_refused(store: Store, tmp_path: Path) -> None:
+    name = save(store, STATE, 1)
+
+    def other(layout: Any) -> Any:
+        specs = [dataclasses.replace(s, dtype=torch.int32) for s in layout.tensors]
+        return dataclasses.replace(layout, tensors=tuple(specs))
+
+    forge(tmp_path / str(name), layout=(other, {}))
+    with pytest.raises(TransferError, match=r"a tensor 0 of torch\.int32 that the manifest doesn't have"):
+        Saved(store, name)
+
+
+def test_two_shards_that_hold_the_same(store: Store, tmp_path: Path) -> None:
+    name = save(store, STATE, 2, ranks=2)
+    folder = tmp_path / str(name)
+    head, layout = sealed.open_index((folder / "shard-00000.json").read_bytes())
+    twice = sealed.seal(dataclasses.replace(head, rank=1), layout)
+    (folder / "shard-00001.json").write_bytes(twice)
+    (folder / "shard-00001.data").write_bytes((folder / "shard-00000.data").read_bytes())
+    forge(folder, change_manifest=lambda m: m["shards"].__setitem__(1, [sealed.sha256(twice), head.nbytes]))
+    with pytest.raises(TransferError, match="w: its 2 pieces don't cover"):
+        Saved(store, name)
+
+
+def test_a_tensor_larger_than_the_machine(store: Store, tmp_path: Path) -> None:
+    """A manifest of a terabyte costs nothing but a sentence."""
+    name = save(store, {"w": torch.zeros(1)}, 1)
+    folder = tmp_path / str(name)
+    huge = 1 << 38
+    layout = dataclasses.replace(
+        sealed.open_manifest((folder / "manifest.json").read_bytes())[1],
+        tensors=(sealed.layouts.TensorSpec(torch.float32, (huge,), (1,), 0, 0),),
+        blobs=(4 * huge,),
+    )
+    head = sealed.open_manifest((folder / "manifest.json").read_bytes())[0]
+    (folder / "manifest.json").write_bytes(sealed.seal(head, layout))
+    with pytest.raises(TransferError, match="don't cover"):
+        Saved(store, name)
+
+
+def test_random_harm_never_gives_a_wrong_state(store: Store, tmp_path: Path) -> None:
+    name = save(store, STATE, 1)
+    folder = tmp_path / str(name)
+    files = {f: (folder / f).read_bytes() for f in os.listdir(folder)}
+    rng = random.Random(3)
+    for _ in range(60):
+        file = rng.choice(sorted(files))
+        data = bytearray(files[file])
+        for _ in range(rng.randint(1, 3)):
+            at = rng.randrange(len(data))
+            data[at] = rng.randrange(256)
+        (folder / file).write_bytes(data)
+        try:
+            if newest(store) is not None:
+                result = Saved(store, name).load()
+                assert torch.equal(result["w"], STATE["w"])
+                assert torch.equal(result["b"], STATE["b"])
+        except TransferError:
+            pass
+        (folder / file).write_bytes(files[file])

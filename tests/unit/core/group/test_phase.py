@@ -1,0 +1,78 @@
+"""The phases of a group, and what it says of how it came there."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.core.group.test_machine import Stage
+from torchft_x.core.group.phase import TRANSITIONS, Phase, Progression
+from torchft_x.core.messages.common import Tick
+from torchft_x.core.messages.group import CallGone, Leave, QuorumRevoked, SessionDown
+
+
+def phase(s: Stage) -> Phase:
+    return s.group._at.phase
+
+
+def test_a_way_through_all_of_them() -> None:
+    s = Stage()
+    assert phase(s) is Phase.IDLE
+    s.ask()
+    assert phase(s) is Phase.JOINING
+    s.now = 1.0
+    s.arrive()
+    assert phase(s) is Phase.IN_QUORUM
+    s.now = 2.0
+    s.feed(QuorumRevoked(7, ("h:1",), "h:1 is lost: it is silent."))
+    assert phase(s) is Phase.REVOKED
+    s.vote()
+    s.ask()
+    assert phase(s) is Phase.JOINING
+    s.feed(Leave())
+    assert phase(s) is Phase.ENDED
+    assert s.group.story(3.0) == [
+        "3.0 s ago, SessionUp: The lighthouse has taken the group's hello.",
+        "3.0 s ago, Ask of rank 0: The group asks for the next quorum at step 0 (quorum 0), as its grant is used up.",
+        "2.0 s ago, QuorumArrived: The group holds quorum q1 (2 members, 2 of them up to date) through step 0, for 120 s.",
+        "1.0 s ago, QuorumRevoked: The quorum in hand is over: h:1 is lost: it is silent.",
+        "1.0 s ago, Vote of rank 0: Step 0 is not committed: quorum 7 is over: h:1 is lost: it is silent.",
+        "1.0 s ago, Ask of rank 0: The group asks for the next quorum at step 0 (quorum 0), as it can't go on in its quorum.",
+        "1.0 s ago, Leave: g:1 is leaving the job.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("held", "over", "back"), [(False, False, Phase.IDLE), (True, False, Phase.IN_QUORUM), (True, True, Phase.REVOKED)]
+)
+def test_a_withdrawn_join_leaves_the_group_in_what_it_holds(held: bool, over: bool, back: Phase) -> None:
+    s = Stage()
+    if held:
+        s.ask()
+        s.arrive()
+    s.ask()
+    if over:
+        s.feed(QuorumRevoked(7, (), "over."))
+    assert phase(s) is Phase.JOINING
+    s.feed(SessionDown("it is away"))
+    s.feed(CallGone(s.calls))
+    assert phase(s) is back
+    assert "the join is withdrawn" in s.group.story(s.now)[-1].lower()
+
+
+def test_what_goes_on_in_every_step_is_no_decision() -> None:
+    s = Stage()
+    s.ask()
+    s.arrive()
+    told = s.group.story(0.0)
+    assert s.vote()
+    s.feed(Tick())
+    assert s.group.story(0.0) == told
+
+
+def test_there_is_no_other_way() -> None:
+    for before in Phase:
+        for after in set(Phase) - {after for start, after in TRANSITIONS if start is before}:
+            at = Progression(0.0)
+            at.phase = before
+            with pytest.raises(AssertionError, match="no way from"):
+                at.enter(after, "why")

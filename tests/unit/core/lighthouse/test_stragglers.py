@@ -1,0 +1,274 @@
+"""Members that live and do not come (R20): left out by what the others waited, back when they ask, kept out when they
+are late again and again."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.core.scene import Scene, issued, member, notes, overs
+from torchft_x.core.messages.common import Note
+from torchft_x.core.messages.job import SupervisorHere
+from torchft_x.core.messages.lighthouse import (
+    Join,
+    LifeBegun,
+    LighthouseEffect,
+    Paused,
+    SendWaits,
+    SupervisorHeard,
+    Tick,
+)
+from torchft_x.core.types import JoinReason, State
+from torchft_x.timing import TIMING
+
+ALL = ("a:1", "b:1", "c:1")
+
+
+class Stage(Scene):
+    """a, b and c train together; all ping all the time."""
+
+    def __init__(self, *members: str, **config: object) -> None:
+        super().__init__(**config)
+        self.members = members or ALL
+        self.start(*self.members)
+
+    def asks(self, replica_id: str, patience: float = 2.0, state: State | None = None) -> list[LighthouseEffect]:
+        """At a boundary, or because a reduction failed."""
+        reason = JoinReason.FAILED if state is None else JoinReason.BOUNDARY
+        return self.feed(Join(self.sessions[replica_id], member(replica_id, state), reason, patience=patience))
+
+    def passes(self, seconds: float) -> list[LighthouseEffect]:
+        return self.wait(seconds, alive=self.members)
+
+
+def test_who_does_not_ask_is_left_out_when_the_first_that_has_waited_for_as_long_as_it_said() -> None:
+    s = Stage()
+    s.asks("a:1", patience=5.0)
+    s.asks("b:1", patience=2.0)
+    assert issued(s.passes(1.9)) == []
+    effects = s.passes(0.3)
+    assert notes(effects).count("member_lost") == 1
+    assert issued(effects) == [["a:1", "b:1"]]
+
+
+def test_pings_do_not_bring_it_back_and_it_is_told_once() -> None:
+    s = Stage()
+    s.asks("a:1")
+    s.asks("b:1")
+    told = [o for o in overs(s.passes(10.0)) if o[1] == ("c:1",)]
+    assert told == [((s.sessions["c:1"],), ("c:1",))]
+    assert s.lighthouse.status(s.now)["missing"] != ["c:1"]
+
+
+def test_asking_brings_it_back() -> None:
+    s = Stage()
+    s.asks("a:1")
+    s.asks("b:1")
+    s.passes(3.0)
+    s.asks("c:1")
+    state = s.committed()
+    s.asks("a:1", state=state)
+    assert issued(s.asks("b:1", state=state)) == [list(ALL)]
+
+
+def test_a_moment_is_waited_even_for_who_says_none() -> None:
+    s = Stage()
+    s.asks("a:1", patience=1e-6)
+    s.asks("b:1", patience=1e-6)
+    assert issued(s.passes(TIMING.ask_moment - 0.1)) == []
+    assert issued(s.passes(0.2)) == [["a:1", "b:1"]]
+
+
+def test_nobody_is_left_out_where_the_others_could_not_go_on_without_it() -> None:
+    s = Stage(min_replicas=3)
+    s.asks("a:1")
+    s.asks("b:1")
+    assert issued(s.passes(60.0)) == []
+    outcome = s.lighthouse._succession.outcome(s.now)
+    assert "c:1" in outcome.reason
+
+
+def test_who_may_hold_the_newest_state_is_never_too_late() -> None:
+    s = Stage("a:1", "b:1")
+    s.asks("a:1", state=State())
+    s.asks("b:1", state=s.committed())  # a new quorum in which a copies b's state
+    assert [m.replica_id for m in s.lighthouse.current.carriers] == ["b:1"]
+    s.asks("a:1", state=State())
+    effects = s.wait(300.0, alive=("a:1", "b:1"))
+    assert issued(effects) == []
+    assert "new_lineage" not in notes(effects)
+
+
+def test_an_announced_pause_counts_from_its_end() -> None:
+    s = Stage()
+    s.feed(Paused(s.sessions["c:1"], 30.0, "evaluation"))
+    s.asks("a:1")
+    s.asks("b:1")
+    assert issued(s.passes(31.0)) == []
+    assert issued(s.passes(1.5)) == [["a:1", "b:1"]]
+
+
+def test_who_was_late_twice_within_a_minute_is_kept_out_for_a_while_and_told_why() -> None:
+    s = Stage()
+
+    def late() -> list[LighthouseEffect]:
+        state = s.committed()
+        s.asks("a:1", state=state)
+        s.asks("b:1", state=state)
+        return s.passes(2.2)
+
+    def back() -> list[LighthouseEffect]:
+        effects = s.asks("c:1")
+        state = s.committed()
+        s.asks("a:1", state=state)
+        return effects + s.asks("b:1", state=state)
+
+    late()
+    assert issued(back()) == [list(ALL)]
+    assert "kept_out" in notes(late())
+    effects = back()
+    assert issued(effects) == [["a:1", "b:1"]]
+    told = [e for e in effects if isinstance(e, SendWaits) and s.sessions["c:1"] in e.sessions]
+    assert told
+    assert "late" in told[0].reason
+    s.passes(10.5)
+    state = s.committed()
+    s.asks("a:1", state=state)
+    assert issued(s.asks("b:1", state=state)) == [list(ALL)]
+
+
+def test_who_is_kept_out_is_let_in_when_nobody_else_is_left() -> None:
+    s = Stage("a:1", "b:1")
+    for _ in range(2):
+        s.asks("a:1", state=s.committed())
+        s.passes(2.2)
+        s.asks("b:1")
+        s.asks("a:1", state=s.committed())
+    s.asks("a:1", state=s.committed())
+    s.passes(2.2)  # b is late a third time
+    s.asks("b:1")
+    assert s.lighthouse.status(s.now)["asking"] == []
+    s.exited("a:1")
+    assert issued(s.wait(1.0, alive=("b:1",))) == [["b:1"]]
+
+
+def test_of_a_new_job_who_is_here_and_never_asks_is_waited_for_a_minute() -> None:
+    s = Scene()
+    for name in ("a:1", "b:1"):
+        s.hello(name)
+    s.join("a:1")
+    assert issued(s.wait(TIMING.first_ask - 1.0, alive=("a:1", "b:1"))) == []
+    assert issued(s.wait(1.5, alive=("a:1", "b:1"))) == [["a:1"]]
+
+
+def test_a_client_of_the_peer_that_beats_and_does_not_ask() -> None:
+    s = Scene(join_timeout=60.0)
+    s.beat("p:1", "q:1")
+    s.unary("p:1", 1)
+    assert issued(s.unary("q:1", 2)) == [["p:1", "q:1"]]
+    s.unary("p:1", 3, step=1)
+    effects = s.wait(TIMING.peer_patience + 0.5, alive=("p:1", "q:1"))
+    assert issued(effects) == [["p:1"]]
+    effects = s.wait(5.0, alive=("p:1", "q:1"))
+    assert not any(isinstance(e, Note) and e.event == "member_lost" for e in effects)
+
+
+@pytest.mark.parametrize("patience", [2.0, 10.0])
+def test_a_member_that_has_asked_is_never_late(patience: float) -> None:
+    s = Stage()
+    for name in ("a:1", "b:1"):
+        s.asks(name, patience=patience)
+    s.passes(patience - 0.5)
+    effects = s.asks("c:1", patience=patience)
+    assert issued(effects) == [list(ALL)]
+
+
+def test_a_newcomers_patience_is_not_that_of_members() -> None:
+    s = Stage()
+    s.hello("d:1")
+    s.asks("d:1", patience=2.0, state=State())
+    s.asks("a:1", patience=10.0, state=s.committed())
+    effects = s.wait(5.0, alive=(*ALL, "d:1"))
+    assert "member_lost" not in notes(effects)
+
+
+class TwoNodes(Stage):
+    """c runs on two nodes; `heard` says which of their supervisors are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for node in (0, 1):
+            self.feed(SupervisorHere("c", f"host{node}", node, 2, stream=10 + node))
+            self.feed(LifeBegun("c", 0, "token-c:1", 10 + node))
+
+    def goes_on(self, seconds: float, heard: tuple[int, ...]) -> list[LighthouseEffect]:
+        effects: list[LighthouseEffect] = []
+        end = self.now + seconds
+        while self.now < end - 1e-9:
+            for node in heard:
+                self.feed(SupervisorHeard(10 + node))
+            effects += self.passes(self.tick)
+        return effects
+
+
+def test_a_member_that_lost_a_node_is_not_waited_for_once_a_reduction_with_it_has_failed() -> None:
+    s = TwoNodes()
+    assert notes(s.goes_on(2.0, heard=(0,))) == []  # its ranks there may run on while the supervisor is held up
+    s.asks("a:1", patience=0.5)
+    s.asks("b:1", patience=0.5)
+    effects = s.feed(Tick())
+    assert issued(effects) == [["a:1", "b:1"]]
+    (note,) = (e for e in effects if isinstance(e, Note) and e.event == "member_lost")
+    assert "its supervisor on host1 is silent for 1.5 s" in note.text
+    assert "member_lost" not in notes(s.goes_on(5.0, heard=(0,)))  # its pings do not bring it back
+    s.asks("c:1")  # nor was it late: it is let in at once
+    s.asks("a:1", state=s.committed())
+    assert issued(s.asks("b:1", state=s.committed())) == [list(ALL)]
+
+
+@pytest.mark.parametrize(("heard", "failed"), [((0, 1), True), ((0,), False)])
+def test_a_silent_node_alone_or_a_failed_reduction_alone_is_waited_for(heard: tuple[int, ...], failed: bool) -> None:
+    s = TwoNodes()
+    s.goes_on(2.0, heard)
+    state = None if failed else s.committed()
+    s.asks("a:1", patience=2.0, state=state)
+    s.asks("b:1", patience=2.0, state=state)
+    assert issued(s.goes_on(1.5, heard)) == []
+    assert issued(s.goes_on(1.0, heard)) == [["a:1", "b:1"]]
+
+
+def test_who_is_back_is_looked_after_as_everybody() -> None:
+    """It falls silent while it asks: it is lost once, and is not let in again as one that was late."""
+    s = Stage()
+    s.asks("a:1")
+    s.asks("b:1")
+    s.passes(3.0)
+    s.asks("c:1")
+    for name in ("a:1", "b:1"):
+        s.asks(name, state=s.committed())
+    s.passes(0.5)
+    s.asks("c:1", patience=60.0)
+    assert notes(s.wait(30.0, alive=("a:1", "b:1"))).count("member_lost") == 1
+
+
+def test_a_penalty_is_remembered_for_a_minute_after_its_end() -> None:
+    """A group that is late again after its penalty has had no minute on time yet: it is kept out for twice as long."""
+    s = Stage()
+
+    def late() -> list[LighthouseEffect]:
+        state = s.committed()
+        s.asks("a:1", state=state)
+        s.asks("b:1", state=state)
+        return s.passes(2.2)
+
+    def back() -> None:
+        s.asks("c:1")
+        state = s.committed()
+        s.asks("a:1", state=state)
+        assert issued(s.asks("b:1", state=state)) == [list(ALL)]
+
+    late()
+    back()
+    assert "let in again in 10 s" in next(e.text for e in late() if isinstance(e, Note) and e.event == "kept_out")
+    s.passes(62.0)  # a minute after it was left out, and not after its penalty
+    back()
+    assert "let in again in 20 s" in next(e.text for e in late() if isinstance(e, Note) and e.event == "kept_out")

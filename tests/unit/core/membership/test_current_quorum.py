@@ -1,0 +1,239 @@
+"""The present quorum and who has asked for the next: sets that are kept, and compared here with the records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.core.scene import OURS, member, quorum
+from torchft_x.core.membership.current_quorum import QuorumState, candidates
+from torchft_x.core.membership.members import MemberTable
+from torchft_x.core.messages.lighthouse import Hello
+from torchft_x.core.quorum.rule import Candidate, Form
+from torchft_x.core.types import Member, Quorum, State
+
+
+class Desk:
+    """A tenure and its roll. Members of ours take grants."""
+
+    def __init__(self, *names: str, first_id: int = 100) -> None:
+        self.roll = MemberTable(0.0)
+        self.tenure = QuorumState(first_id)
+        for n, name in enumerate(names):
+            self.tenure.recount(self.roll.open(Hello(n + 1, name, library=OURS, runs_on=True), 0.0))
+
+    def ask(self, name: str, since: float = 0.0, state: State | None = None) -> None:
+        record = self.roll.get(name)
+        record.join = Candidate(member(name, state), since=since)
+        self.tenure.recount(record)
+
+    def change(self, name: str, **fields: Any) -> None:
+        record = self.roll.get(name)
+        assert record is not None
+        for field, value in fields.items():
+            setattr(record, field, value)
+        self.tenure.recount(record)
+
+    def issue(self, *members: Member, rebuild: bool = False, now: float = 5.0) -> Quorum:
+        form = Form(members, rebuild)
+        return self.tenure.issue(form, self.roll, now=now, unix=1000.0, lease=30.0)
+
+
+def test_R1_ids_are_above_all_that_were_heard() -> None:
+    tenure = QuorumState(100)
+    for heard, expected in ((7, 100), (99, 100), (100, 101), (500, 501), (300, 501)):
+        tenure.raise_ids(heard)
+        assert tenure.next_id == expected
+
+
+def test_R1_every_quorum_takes_a_new_id_and_keeps_the_process_groups_unless_told() -> None:
+    desk = Desk("a", "b")
+    first, second, third = (desk.issue(member("a"), member("b"), rebuild=r) for r in (False, False, True))
+    assert [q.id for q in (first, second, third)] == [100, 101, 102]
+    assert [q.config_id for q in (first, second, third)] == [100, 100, 102]
+    assert [q.number for q in (first, second, third)] == [1, 2, 3]
+    assert (third.created, third.lease, third.granted_through) == (1000.0, 30.0, 1)
+    assert (desk.tenure.quorum_id, desk.tenure.current) == (102, third)
+
+
+def test_a_quorum_uses_up_the_joins_and_begins_the_leases() -> None:
+    desk = Desk("a", "b", "c")
+    for name in "abc":
+        desk.ask(name)
+    record = desk.roll.get("a")
+    desk.roll.call(record, 9)
+    q = desk.issue(member("a"), member("b"), now=5.0)
+    assert (record.join, record.calls, record.quorum_id, record.lease_sent) == (None, (), q.id, 5.0)
+    assert (desk.tenure.asking, desk.tenure.missing, desk.tenure.silent) == ({"c"}, {"a", "b"}, {"a", "b"})
+    other = desk.roll.get("c")
+    assert (other.quorum_id, other.lease_sent) == (0, None)
+
+
+def test_a_quorum_begins_anew() -> None:
+    desk = Desk("a", "b")
+    desk.issue(member("a"), member("b"))
+    desk.change("b", lost="it left")
+    desk.tenure.broken = "b is lost"
+    q = desk.issue(member("a", State(4, 9)))
+    assert (desk.tenure.gone, desk.tenure.broken, desk.tenure.reached) == (set(), "", 4)
+    assert (desk.tenure.granted_through, q.granted_through) == (5, 5)
+
+
+def test_a_member_holds_the_quorum_when_it_is_in_it_and_has_received_it() -> None:
+    desk = Desk("a", "b", "c")
+    desk.change("c", quorum_id=0)
+    assert not any(desk.tenure.holds_current(r) for r in desk.roll)  # there is none
+    q = desk.issue(member("a"), member("b"))
+    desk.change("b", quorum_id=q.id - 1)
+    desk.change("c", quorum_id=q.id)
+    assert [r.replica_id for r in desk.roll if desk.tenure.holds_current(r)] == ["a"]
+
+
+class TestPending:
+    """R5: no grant grows when the quorum will be followed by another one."""
+
+    def test_not_while_all_run_on(self) -> None:
+        desk = Desk("a", "b")
+        desk.issue(member("a"), member("b"))
+        assert not desk.tenure.pending
+
+    @pytest.mark.parametrize("why", ["asks", "lost", "broken", "forgotten"])
+    def test_when_it_changes(self, why: str) -> None:
+        desk = Desk("a", "b", "c")
+        desk.issue(member("a"), member("b"))
+        if why == "asks":
+            desk.ask("c")
+        elif why == "lost":
+            desk.change("b", lost="it left")
+        elif why == "broken":
+            desk.tenure.broken = "a step failed"
+        else:
+            desk.tenure.forget()
+        assert desk.tenure.pending
+
+    def test_when_one_heals_or_takes_no_grants(self) -> None:
+        desk = Desk("a", "b")
+        desk.issue(member("a", State(3, 9)), member("b"))
+        assert desk.tenure.pending
+        desk = Desk("a", "b")
+        desk.change("b", runs_on=False)
+        desk.issue(member("a"), member("b"))
+        assert desk.tenure.pending
+        desk.issue(member("a"))
+        assert not desk.tenure.pending
+
+
+def test_stopping_short_is_asking_where_the_others_were_granted_more() -> None:
+    desk = Desk("a", "b")
+    assert not desk.tenure.stops_short(member("a"))
+    q = desk.issue(member("a", State(4, 9)), member("b", State(4, 9)))
+    assert not desk.tenure.stops_short(member("a", State(4, 9)))  # one step at a time: everybody asks after it
+    desk.tenure.granted_through = 6
+    assert desk.tenure.stops_short(member("a", State(5, q.id)))
+    assert not desk.tenure.stops_short(member("a", State(6, q.id)))
+
+
+def test_a_peers_client_in_the_quorum_committed_where_its_step_says() -> None:
+    desk = Desk("a", "b")
+    assert desk.tenure.with_committed_in(member("a", State(4))).state == State(4)
+    q = desk.issue(member("a", State(4, 9)), member("b", State(4, 9)))
+    told = {step: desk.tenure.with_committed_in(member("a", State(step))).state for step in (3, 4, 5, 6)}
+    assert told == {3: State(3, 0), 4: State(4, 9), 5: State(5, q.id), 6: State(6, 0)}
+    assert desk.tenure.with_committed_in(member("x", State(5))).state == State(5)
+
+
+def test_candidates_come_in_the_order_in_which_they_asked() -> None:
+    desk = Desk("a", "b", "c")
+    for name, since in (("b", 3.0), ("a", 2.0), ("c", 4.0)):
+        desk.ask(name, since)
+    assert [c.since for c in candidates(desk.roll)] == [2.0, 3.0, 4.0]
+    desk.change("a", lost="silent")
+    assert [c.since for c in candidates(desk.roll)] == [3.0, 4.0]
+
+
+def test_R8_what_is_taken_over() -> None:
+    desk = Desk("a", first_id=100)
+    desk.change("a", address="http://known")
+    old = quorum(member("a"), member("b"), member("peer", library=""), id=300, granted_through=5, number=7)
+    older = quorum(member("b"), member("z"), id=250)
+    desk.tenure.adopt(old, (older,), desk.roll, started_at=2.0, granted_through=9)
+    t = desk.tenure
+    assert (t.current, t.granted_through, t.next_id, t.missing) == (old, 9, 301, {"a", "b", "peer"})
+    records = {r.replica_id: r for r in desk.roll}
+    assert sorted(records) == ["a", "b", "peer", "z"]
+    assert {r.lease_sent for r in records.values()} == {2.0}
+    assert [n for n, r in records.items() if r.unary] == ["peer"]
+    assert (records["a"].address, records["b"].address) == ("http://known", "http://b")
+    assert t.chain.members == {"b", "z"}
+    assert desk.issue(member("a")).number == 8
+    desk.tenure.adopt(quorum(member("a"), id=400, granted_through=50), (), desk.roll, started_at=2.0)
+    assert desk.tenure.granted_through == 50
+
+
+def test_what_another_lighthouse_knows_better_is_forgotten() -> None:
+    desk = Desk("a", "b")
+    desk.issue(member("a"), member("b"))
+    desk.issue(member("a"), member("b"))
+    assert len(desk.tenure.chain.open) == 1  # nobody is known to have received the second
+    desk.change("b", lost="it left")
+    desk.tenure.broken = "b is lost"
+    desk.tenure.granted_through = 9
+    desk.tenure.forget()
+    t = desk.tenure
+    assert (t.current, t.quorum_id, t.inside, t.missing, t.gone) == (None, 0, frozenset(), set(), set())
+    assert (t.broken, t.granted_through, t.chain.open) == ("", 0, ())
+
+
+def test_after_a_quorum_each_member_counts_as_what_it_is() -> None:
+    desk = Desk("a", "away", "peer", "lost")
+    for name in ("a", "away", "peer", "lost"):
+        desk.ask(name)
+    desk.change("away", session=None)
+    desk.change("peer", session=None, unary=True)
+    desk.change("lost", lost="silent")
+    desk.issue(*map(member, ("a", "away", "peer", "lost")))
+    t = desk.tenure
+    assert (t.asking, t.missing, t.gone, t.silent) == (set(), {"a", "away", "peer"}, {"lost"}, {"a", "peer"})
+
+
+def test_announced_groups_of_which_nobody_is_here() -> None:
+    desk = Desk("train_0:a", "train_1:a", "x:a")
+    announced = {"train_0", "1", "2", "x"}
+    assert desk.tenure.absent_groups(announced) == {"2"}
+    assert desk.tenure.absent_groups(set()) == set()
+    desk.ask("train_0:a")
+    desk.change("train_1:a", lost="silent")
+    assert desk.tenure.absent_groups(announced) == {"1", "2"}
+    desk.change("x:a", session=None)
+    assert desk.tenure.absent_groups(announced - {"2"}) == {"1", "x"}
+
+
+changes = st.lists(
+    st.tuples(st.sampled_from("abcd"), st.sampled_from(["ask", "take back", "lose", "find", "away", "unary", "issue"])),
+    max_size=20,
+)
+
+
+@given(changes)
+def test_the_sets_say_what_the_records_say(changes: list[tuple[str, str]]) -> None:
+    desk = Desk("a", "b", "c", "d")
+    for name, what in changes:
+        if what == "ask":
+            desk.ask(name)
+        elif what == "issue":
+            desk.issue(*[c.member for c in candidates(desk.roll)])
+        else:
+            desk.change(name, **{
+                "take back": {"join": None}, "lose": {"lost": "silent"}, "find": {"lost": ""},
+                "away": {"session": None}, "unary": {"session": None, "unary": True},
+            }[what])  # fmt: skip
+        t, records = desk.tenure, list(desk.roll)
+        asking = {r.replica_id for r in records if r.join is not None and not r.lost}
+        lost = {r.replica_id for r in records if r.lost}
+        here = {r.replica_id for r in records if r.unary or r.session is not None}
+        quiet = {r.replica_id for r in records if r.join is None}
+        assert (t.asking, t.missing, t.gone) == (asking, set(t.inside) - asking - lost, t.inside & lost)
+        assert t.silent == (here & quiet) - lost

@@ -1,0 +1,399 @@
+"""Which silence means what: the limits, the verdict, supervisors' words, announced pauses."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.core.scene import Scene, of
+from torchft_x.core.membership.config import LighthouseConfig
+from torchft_x.core.membership.failure_detector import Observation, SilenceLimits, StoppedProcess, judge, suspect
+from torchft_x.core.membership.supervisors import SupervisorLiveness
+from torchft_x.core.messages.common import Note, Tick
+from torchft_x.core.messages.job import SupervisorGone, SupervisorHere
+from torchft_x.core.messages.lighthouse import (
+    LifeBegun,
+    LifeHalted,
+    LighthouseEffect,
+    Paused,
+    Probe,
+    RevokeQuorum,
+    SendPatience,
+    SupervisorHeard,
+    Suspected,
+)
+from torchft_x.core.types import Life, State
+from torchft_x.errors import ConfigError
+
+L = SilenceLimits()
+
+
+class TestLimits:
+    def test_an_explicit_timeout_is_meant_for_every_kind(self) -> None:
+        limits = LighthouseConfig(heartbeat_timeout=3.0, limits=SilenceLimits(host=0.5)).silence
+        assert (limits.alone, limits.host, limits.stopped, limits.for_busy(100.0)) == (3.0, 3.0, 3.0, 3.0)
+
+    def test_without_one_each_kind_has_its_own(self) -> None:
+        assert LighthouseConfig().silence == L
+
+    def test_signs_of_life_come_often_enough_for_the_limits(self) -> None:
+        assert L.supervisor_ping * 4 <= L.host
+        assert L.member_ping * 2 <= L.host
+        assert L.member_ping * 5 <= L.alone
+
+    @pytest.mark.parametrize(
+        ("short", "member", "supervisor"),
+        [({"alone": 1.0}, 0.2, 0.2), ({"busy": 1.0}, 0.2, 20.0), ({"host": 1.0}, 0.5, 0.25)],
+    )
+    def test_the_shortest_limit_says_how_often(self, short: dict[str, float], member: float, supervisor: float) -> None:
+        limits = SilenceLimits(**{"alone": 100.0, "busy": 100.0, "host": 100.0, **short})
+        assert (limits.member_ping, limits.supervisor_ping) == (member, supervisor)
+
+    @pytest.mark.parametrize("field", ["alone", "host", "stopped", "busy"])
+    def test_no_limit_is_zero(self, field: str) -> None:
+        with pytest.raises(ConfigError, match=field):
+            SilenceLimits(**{field: 0.0})
+
+    def test_negative_steps_are_refused(self) -> None:
+        with pytest.raises(ConfigError, match="busy_steps"):
+            SilenceLimits(busy_steps=-1.0)
+
+    @pytest.mark.parametrize(
+        ("config", "word"),
+        [
+            (LighthouseConfig(tick=2.0), "tick is 2 s"),
+            (LighthouseConfig(limits=SilenceLimits(stopped=0.05)), "a silence of 0.05 s"),
+            (LighthouseConfig(lease=SilenceLimits().member_ping), "lease is 0.75 s"),
+            (LighthouseConfig(heartbeat_timeout=0.1), "tick is 0.1 s"),
+            (LighthouseConfig(lease=0.5), "lease is 0.5 s"),
+            (LighthouseConfig(lease=10.0, heartbeat_timeout=60.0), "lease is 10 s"),
+        ],
+    )
+    def test_times_that_contradict_each_other_are_refused(self, config: LighthouseConfig, word: str) -> None:
+        with pytest.raises(ConfigError, match=word):
+            config.check_together()
+
+    def test_the_defaults_agree(self) -> None:
+        LighthouseConfig().check_together()
+
+
+class TestJudge:
+    @pytest.mark.parametrize(
+        ("sight", "word"),
+        [
+            (Observation(heard=95.1), ""),
+            (Observation(heard=95.0), ""),  # at the limit itself it is still waited for
+            (Observation(heard=80.0, watched=98.5), "though its supervisor"),
+            (Observation(heard=98.5, watched=98.0), ""),
+            (Observation(heard=90.0, watched=100.0), ""),
+            (Observation(heard=94.9), "silent for 5 s"),
+            (Observation(heard=98.4, watched=98.6), ""),
+            (Observation(heard=98.6, watched=98.4), ""),
+            (Observation(heard=98.4, watched=98.4), "it and its supervisor are silent for 1.5 s"),
+            (Observation(heard=90.1, watched=99.9), ""),
+            (Observation(heard=89.9, watched=99.9), "silent for 10 s, though its supervisor says that it runs"),
+            (Observation(heard=89.9, watched=99.9, longest_step=3.0), ""),
+            (Observation(heard=84.9, watched=99.9, longest_step=3.0), "silent for 15 s, though"),
+            (Observation(heard=94.9, watched=99.9, connected=False), "silent for 5 s"),
+            (Observation(heard=80.0, watched=99.9, pause_until=100.5), ""),
+            (Observation(heard=80.0, watched=99.9, pause_until=95.0), ""),
+            (Observation(heard=80.0, watched=99.9, pause_until=89.9), "though its supervisor"),
+            (Observation(heard=80.0, watched=80.0, pause_until=200.0), "it and its supervisor are silent"),
+            (Observation(heard=100.0, watched=100.0, halt=StoppedProcess(98.6, "worker 1")), ""),
+            (Observation(heard=100.0, watched=100.0, halt=StoppedProcess(98.5, "worker 1")), "its worker 1 is stopped"),
+            (
+                Observation(heard=100.0, watched=100.0, halt=StoppedProcess(98.5, "worker 0"), pause_until=200.0),
+                "is stopped",
+            ),
+        ],
+    )
+    def test_at_second_100(self, sight: Observation, word: str) -> None:
+        reason = judge(sight, L, 100.0)
+        assert word in reason
+        assert bool(reason) is bool(word)
+
+    @pytest.mark.parametrize(("who", "said"), [("worker 1", "its worker 1 is stopped ("), ("", "it is stopped (")])
+    def test_who_is_stopped(self, who: str, said: str) -> None:
+        assert judge(Observation(heard=100.0, halt=StoppedProcess(90.0, who)), L, 100.0).startswith(said)
+
+    def test_without_a_supervisor_nobody_says_that_it_runs(self) -> None:
+        assert suspect(Observation(heard=85.0), SilenceLimits(alone=20.0), 100.0) == ""
+
+    def test_silent_but_running_is_suspected(self) -> None:
+        text = suspect(Observation(heard=94.0, watched=99.9), L, 100.0)
+        assert "silent for 6.0 s, but its supervisor says that it runs" in text
+        assert "lost after 10 s" in text
+
+    @pytest.mark.parametrize(
+        "sight",
+        [
+            Observation(heard=96.0, watched=99.9),
+            Observation(heard=95.0, watched=99.9),
+            Observation(heard=94.0),
+            Observation(heard=80.0, watched=99.9),
+            Observation(heard=94.0, watched=99.9, pause_until=101.0),
+        ],
+    )
+    def test_nobody_else_is(self, sight: Observation) -> None:
+        assert suspect(sight, L, 100.0) == ""
+
+
+class TestSupervisors:
+    def test_a_life_is_watched_by_its_groups_newest_supervisor(self) -> None:
+        g = SupervisorLiveness()
+        g.begin("0", 0, "t0")
+        assert g.heard("t0") is None
+        g.arrive(SupervisorHere("0", "host", 0, stream=1), 5.0)
+        g.arrive(SupervisorHere("0", "host", 0, stream=2), 6.0)
+        assert g.heard("t0") == 6.0
+        g.hear(1, 7.0)
+        assert g.heard("t0") == 7.0
+        g.leave(SupervisorGone("0", stream=1), 8.0)
+        assert g.heard("t0") == 6.0
+        g.leave(SupervisorGone("0", stream=2), 8.0)
+        assert g.heard("t0") is None
+
+    def test_only_the_newest_life_of_a_group(self) -> None:
+        """R21, seed 880000586: the first supervisor of a group that was moved twice reported its old life last, which
+        was taken for the newest, so that nobody waited for the life that was finishing the job. The highest number
+        is the newest."""
+        g = SupervisorLiveness()
+        g.arrive(SupervisorHere("0", "host", 0, stream=1), 5.0)
+        g.begin("0", 0, "t0")
+        g.begin("0", 1, "t1")
+        assert g.heard("t0") is None
+        assert g.heard("t1") == 5.0
+        assert g.heard("") is None
+        g.begin("0", 0, "t0")  # an older supervisor is here again: its group runs elsewhere by now
+        assert g.heard("t0") is None
+        assert g.heard("t1") == 5.0
+
+    def test_an_older_life_is_known_by_the_older_supervisor_while_that_is_here(self) -> None:
+        g = SupervisorLiveness()
+        g.arrive(SupervisorHere("0", "old host", 0, stream=1), 5.0)
+        g.begin("0", 0, "t0", 1)
+        g.arrive(SupervisorHere("0", "new host", 0, stream=2), 6.0)
+        g.begin("0", 1, "t1", 2)
+        assert g.last_told("t0") == 5.0
+        g.hear(2, 7.0)
+        assert g.last_told("t0") == 5.0
+        g.hear(1, 8.0)
+        assert g.last_told("t0") == 8.0
+        g.leave(SupervisorGone("0", stream=1), 9.0)
+        assert g.last_told("t0") == 8.0
+        g.arrive(SupervisorHere("0", "old host", 0, stream=3), 10.0)
+        g.begin("0", 0, "t0", 3)  # it says so again on each stream
+        assert g.last_told("t0") == 10.0
+        g.end("t0")
+        assert g.last_told("t0") is None
+        assert (g._told_on, g._tells, g._silent) == ({"t1": 2}, {2: "t1"}, {})
+
+    def test_the_group_server_lives_on_node_0(self) -> None:
+        g = SupervisorLiveness()
+        g.begin("0", 0, "t0")
+        g.arrive(SupervisorHere("0", "host", 1, stream=1), 5.0)
+        assert g.heard("t0") is None
+        g.arrive(SupervisorHere("0", "host", 0, stream=2), 3.0)
+        assert g.heard("t0") == 3.0
+
+    def test_any_node_may_tell_of_a_stop_and_the_longest_counts(self) -> None:
+        g = SupervisorLiveness()
+        g.arrive(SupervisorHere("0", "host", 0, stream=1), 0.0)
+        g.arrive(SupervisorHere("0", "host", 1, stream=2), 0.0)
+        g.halt(2, "t0", StoppedProcess(3.0, "worker 2"))
+        g.halt(1, "t0", StoppedProcess(2.0, "worker 0"))
+        assert g.halt_of("t0", 0.0) == StoppedProcess(2.0, "worker 0")
+        g.halt(1, "t0", None)
+        assert g.halt_of("t0", 0.0) == StoppedProcess(3.0, "worker 2")
+        g.leave(SupervisorGone("0", 1, stream=2), 8.0)
+        assert g.halt_of("t0", 0.0) is None
+        assert g.halted == set()
+
+    def test_the_word_of_a_supervisor_that_is_silent_since_does_not_count(self) -> None:
+        g = SupervisorLiveness()
+        g.arrive(SupervisorHere("0", "host", 0, stream=1), 5.0)
+        g.halt(1, "t0", StoppedProcess(3.0, "worker 0"))
+        assert g.halt_of("t0", 5.0) is not None
+        assert g.halt_of("t0", 5.1) is None
+
+    def test_a_lighthouse_that_was_starved_takes_the_silence_on_itself(self) -> None:
+        g = SupervisorLiveness()
+        g.arrive(SupervisorHere("0", "host", 0, stream=1), 3.0)
+        g.begin("0", 0, "t")
+        g.forgive(4.0, 10.0)
+        assert g.heard("t") == 7.0
+        g.forgive(40.0, 10.0)
+        assert g.heard("t") == 10.0
+
+    def test_a_group_is_named_while_its_supervisor_is_here(self) -> None:
+        g = SupervisorLiveness()
+        g.begin("0", 0, "t")
+        assert g.group_of("t") == ""
+        g.arrive(SupervisorHere("0", "host", stream=1), 3.0)
+        assert g.group_of("t") == "0"
+        assert list(g.groups) == ["0"]
+        g.begin("0", 1, "")
+        assert g.group_of("") == ""
+        g.leave(SupervisorGone("0", stream=1), 4.0)
+        assert list(g.groups) == []
+
+    def test_words_on_a_stream_that_is_gone_are_nobodys(self) -> None:
+        g = SupervisorLiveness()
+        g.halt(1, "t0", StoppedProcess(3.0, "worker 2"))
+        g.hear(1, 3.0)
+        g.leave(SupervisorGone("0", stream=1), 8.0)
+        assert g.halt_of("t0", 0.0) is None
+
+
+class Watched(Scene):
+    """Members 0:a and 1:a with supervisors 100 and 101, in a quorum at step 4. Everybody is heard at second 0."""
+
+    def __init__(self, **config: object) -> None:
+        super().__init__(**config)
+        for i in range(2):
+            self.feed(SupervisorHere(str(i), "host", stream=100 + i))
+            self.feed(LifeBegun(str(i), 0, f"t{i}"))
+            self.hello(f"{i}:a", life=Life(0, 1.0, f"t{i}"))
+        for i in range(2):
+            self.join(f"{i}:a", State(4, 9))
+        assert set(self.quorums) == {"0:a", "1:a"}
+
+    def pass_time(self, seconds: float, *heard: str, watched: tuple[int, ...] = ()) -> list[LighthouseEffect]:
+        """In ticks; who is `heard`, and whose supervisor is, speaks all the time."""
+        effects: list[LighthouseEffect] = []
+        for _ in range(round(seconds / self.tick)):
+            self.now += self.tick
+            for replica_id in heard:
+                effects += self.heard(replica_id)
+            for i in watched:
+                effects += self.feed(SupervisorHeard(100 + i))
+            effects += self.feed(Tick())
+        return effects
+
+    def lost(self, effects: list[LighthouseEffect]) -> list[str]:
+        return [note.text for note in of(Note, effects) if note.event == "member_lost"]
+
+
+class TestLighthouse:
+    def test_a_lost_host(self) -> None:
+        s = Watched()
+        effects = s.pass_time(1.4, "0:a", watched=(0,))
+        assert not s.lost(effects)
+        effects = s.pass_time(0.3, "0:a", watched=(0,))
+        assert s.lost(effects) == ["1:a is lost: it and its supervisor are silent for 1.5 s."]
+        assert of(RevokeQuorum, effects)[0].lost == ("1:a",)
+
+    def test_silent_but_running(self) -> None:
+        s = Watched()
+        effects = s.pass_time(10.0, "0:a", watched=(0, 1))
+        assert not s.lost(effects)
+        suspects = [note.text for note in of(Note, effects) if note.event == "suspect"]
+        assert len(suspects) == 1
+        assert "1:a has been silent for 5.1 s, but its supervisor says that it runs" in suspects[0]
+        assert s.lost(s.pass_time(0.2, "0:a", watched=(0, 1)))
+
+    def test_a_member_with_long_steps_is_given_longer(self) -> None:
+        s = Watched()
+        s.pass_time(3.0, "0:a", "1:a", watched=(0, 1))
+        for i in range(2):
+            s.join(f"{i}:a", State(5, s.quorums["0:a"].id))
+        assert s.quorums["1:a"].number == 2
+        assert not s.lost(s.pass_time(14.9, "0:a", watched=(0, 1)))
+        assert s.lost(s.pass_time(0.4, "0:a", watched=(0, 1)))
+
+    def test_waiting_for_others_is_no_long_step(self) -> None:
+        s = Watched()
+        s.join("1:a", State(5, s.quorums["1:a"].id))
+        s.pass_time(30.0, "0:a", "1:a", watched=(0, 1))
+        s.join("0:a", State(5, s.quorums["0:a"].id))
+        assert s.quorums["1:a"].number == 2
+        assert s.lost(s.pass_time(10.2, "0:a", watched=(0, 1)))
+
+    def test_a_stopped_process(self) -> None:
+        s = Watched()
+        effects = s.feed(LifeHalted(101, "t1", "worker 0", 1.1))
+        effects += s.pass_time(0.3, "0:a", "1:a", watched=(0, 1))
+        assert not s.lost(effects)
+        effects = s.pass_time(0.2, "0:a", "1:a", watched=(0, 1))
+        assert s.lost(effects) == [
+            "1:a is lost: its worker 0 is stopped (SIGSTOP or a debugger), for 1.5 s, says its supervisor."
+        ]
+
+    def test_a_stopped_rank_of_a_group_that_waits_is_not_waited_for(self) -> None:
+        """Its rank 0 speaks on, but while a rank is stopped the group can't take part."""
+        s = Watched()
+        q = s.quorums["1:a"].id
+        s.join("1:a", State(5, q))
+        s.feed(LifeHalted(101, "t1", "worker 1", 1.1))
+        assert s.lost(s.pass_time(1.0, "0:a", "1:a", watched=(0, 1)))
+        s.pass_time(1.0, "0:a", "1:a", watched=(0, 1))
+        s.join("0:a", State(5, q))
+        assert [m.replica_id for m in s.quorums["0:a"].members] == ["0:a"]
+        s.feed(LifeHalted(101, "t1", ""))  # its join still stands
+        s.join("0:a", State(6, s.quorums["0:a"].id))
+        assert [m.replica_id for m in s.quorums["0:a"].members] == ["0:a", "1:a"]
+
+    def test_a_supervisor_that_is_cut_off_can_not_say_that_it_goes_on(self) -> None:
+        """L2: a supervisor reports that a process is stopped, and is then cut off. The process goes on, speaks and
+        waits; it was passed over for as long as the supervisor's stream looked open. A stop counts only while that
+        supervisor is heard."""
+        s = Watched()
+        q = s.quorums["1:a"].id
+        s.join("1:a", State(5, q))
+        s.feed(LifeHalted(101, "t1", "worker 0", 1.1))
+        assert s.lost(s.pass_time(1.0, "0:a", watched=(0, 1)))
+        s.join("0:a", State(5, q))
+        s.pass_time(1.6, "0:a", "1:a", watched=(0,))
+        s.join("0:a", State(6, s.quorums["0:a"].id))
+        assert [m.replica_id for m in s.quorums["0:a"].members] == ["0:a", "1:a"]
+
+
+class TestPauses:
+    def pause(self, s: Watched, seconds: float) -> list[LighthouseEffect]:
+        return s.feed(Paused(s.sessions["1:a"], seconds, "evaluation"))
+
+    def test_while_it_lasts_silence_does_not_count(self) -> None:
+        s = Watched()
+        effects = self.pause(s, 60.0)
+        assert of(SendPatience, effects) == [SendPatience((s.sessions["0:a"],), 60.0, "1:a pauses: evaluation")]
+        effects = s.pass_time(69.9, "0:a", watched=(0, 1))
+        assert not s.lost(effects)
+        assert s.lost(s.pass_time(0.3, "0:a", watched=(0, 1)))
+
+    def test_its_end_is_told(self) -> None:
+        s = Watched()
+        self.pause(s, 60.0)
+        s.pass_time(5.0, "0:a", watched=(0, 1))
+        assert of(SendPatience, self.pause(s, 0.0)) == [SendPatience((s.sessions["0:a"],), 0.0, "")]
+        assert not of(SendPatience, self.pause(s, 0.0))
+
+    def test_nobody_is_waited_for_longer_than_a_day(self) -> None:
+        s = Watched()
+        assert of(SendPatience, self.pause(s, 1e12))[0].seconds == 86400.0
+
+
+class TestSuspicion:
+    def test_a_suspect_is_probed_at_once(self) -> None:
+        s = Watched()
+        effects = s.feed(Suspected(s.sessions["0:a"], ("1:a", "0:a", "9:x")))
+        assert [p.replica_id for p in of(Probe, effects)] == ["1:a", "0:a"]
+
+    def test_many_ask_after_one_but_it_is_probed_once(self) -> None:
+        s = Watched()
+        s.feed(Suspected(s.sessions["0:a"], ("1:a",)))
+        assert not of(Probe, s.feed(Suspected(s.sessions["0:a"], ("1:a",))))
+        s.now = 0.05  # the answer to that is due
+        assert of(Probe, s.feed(Suspected(s.sessions["0:a"], ("1:a",))))
+
+    def test_neither_an_outsider_nor_one_that_is_lost_already(self) -> None:
+        s = Watched()
+        s.hello("2:a", life=Life(0, 1.0, "t2"))
+        assert not of(Probe, s.feed(Suspected(s.sessions["0:a"], ("2:a",))))
+        record = s.lighthouse._roll.get("1:a")
+        record.lost = "silent"
+        assert not of(Probe, s.feed(Suspected(s.sessions["0:a"], ("1:a",))))
+
+    def test_the_word_of_a_replaced_session_counts_for_nothing(self) -> None:
+        s = Watched()
+        old = s.sessions["0:a"]
+        s.hello("0:a", life=Life(0, 1.0, "t0"))
+        assert not of(Probe, s.feed(Suspected(old, ("1:a",))))

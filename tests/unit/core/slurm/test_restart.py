@@ -1,0 +1,442 @@
+"""What is done about a job's parts, by rows as a real Slurm has told them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from tests.unit.core.slurm.recorded import as_24_11
+from torchft_x.core.slurm.actions import (
+    Action,
+    Anew,
+    Cancel,
+    Heard,
+    Kick,
+    Lift,
+    Over,
+    Release,
+    Reschedule,
+    Settle,
+    Supervisor,
+    TellLost,
+    heard_from,
+)
+from torchft_x.core.slurm.manifest import SUBMITTING, Manifest, Part
+from torchft_x.core.slurm.queue import Row, comment, parse_rows
+from torchft_x.core.slurm.restart import Patience, Restarts, is_bad
+
+PATIENCE = Patience()
+NOTE = comment("app", "t1", "/runs/7")
+SILENT = 60.0  # "not heard": no stream at all
+
+# in the shape of 22.05.8, as it was recorded (recorded.py); each is read in that of 24.11, too
+RUNNING = "31_{n}|31|{restarts}|RUNNING|0|n{node}|2026-11-25T11:00:00|None|app-trainer|" + NOTE + "|"
+BEGIN_TIME = "31_1|31|1|PENDING|0||2026-11-25T11:04:41|BeginTime|app-trainer|" + NOTE + "|"
+RESOURCES = "31_1|31|1|PENDING|0||N/A|Resources|app-trainer|" + NOTE + "|"
+HELD = "31_1|31|1|PENDING|0||N/A|launch_failed_requeued_held|app-trainer|" + NOTE + "|"
+ADMIN_HELD = "31_1|31|1|PENDING|0||N/A|JobHeldAdmin|app-trainer|" + NOTE + "|"
+KILLED = "31_1|31|0|FAILED|35072|n2|2026-11-25T11:00:00|NonZeroExitCode|app-trainer|" + NOTE + "|"
+GAVE_UP = "31_1|31|0|FAILED|256|n2|2026-11-25T11:00:00|NonZeroExitCode|app-trainer|" + NOTE + "|"
+MISTAKE = "31_1|31|0|FAILED|512|n2|2026-11-25T11:00:00|NonZeroExitCode|app-trainer|" + NOTE + "|"
+LAUNCH_FAILED = "31_1|31|0|FAILED|0|n2|2026-11-25T11:00:00|JobLaunchFailure|app-trainer|" + NOTE + "|"
+NODE_FAIL = "31_1|31|0|NODE_FAIL|0|n2|2026-11-25T11:00:00|NodeDown|app-trainer|" + NOTE + "|"
+CANCELLED = "31_1|31|0|CANCELLED|0|n2|2026-11-25T11:00:00|None|app-trainer|" + NOTE + "|"
+TIMED_OUT = "31_1|31|0|TIMEOUT|0|n2|2026-11-25T11:00:00|TimeLimit|app-trainer|" + NOTE + "|"
+COMPLETED = "31_1|31|0|COMPLETED|0|n2|2026-11-25T11:00:00|None|app-trainer|" + NOTE + "|"
+COMPLETING = "31_1|31|0|COMPLETING|0|n2|2026-11-25T11:00:00|None|app-trainer|" + NOTE + "|"
+
+
+def row(text: str) -> Row:
+    (found,) = parse_rows(text)
+    assert parse_rows(as_24_11(text)) == [found]
+    return found
+
+
+def runs(n: int, restarts: int = 0, node: int | None = None) -> str:
+    return RUNNING.format(n=n, restarts=restarts, node=n + 1 if node is None else node)
+
+
+def part(n: int, **changes: object) -> Part:
+    made = Part(role="trainer", kind="trainer", number=n, script="/s", job=f"31_{n}", ticket="t1")
+    return dataclasses.replace(made, **changes)  # type: ignore[arg-type]
+
+
+LIGHTHOUSE = Part(role="lighthouse", kind="lighthouse", number=0, script="/s", job="30_0", ticket="t0")
+LIGHTHOUSE_RUNS = "30_0|30|0|RUNNING|0|n9|2026-11-25T11:00:00|None|app-lighthouse|" + NOTE + "|"
+
+
+def manifest(*parts: Part, retries: int = 3, **changes: object) -> Manifest:
+    made = Manifest(
+        app="app",
+        session="s",
+        run_dir="/runs/7",
+        token_file="/runs/7/token",
+        log_dir="/runs/7/slurm/logs",
+        created=0.0,
+        retries=retries,
+        parts=(LIGHTHOUSE, *(parts or (part(0), part(1)))),
+    )
+    return dataclasses.replace(made, **changes)  # type: ignore[arg-type]
+
+
+def heard(silent_1: float = 0.0, *, silent_0: float = 0.0, over: Sequence[str] = (), uptime: float = 100.0) -> Heard:
+    """Of two groups; `SILENT`: no stream."""
+    silences = {"0": silent_0, "1": silent_1}
+    there = tuple(Supervisor(group, 0, seconds) for group, seconds in silences.items() if seconds != SILENT)
+    return Heard(there, frozenset(over), uptime)
+
+
+HEARD = heard()
+
+
+class Watch:
+    """The machine, with the job as it is in most tests: group 0 and the lighthouse run."""
+
+    def __init__(self, made: Manifest | None = None, **more: object) -> None:
+        self.rules = Restarts(**more)  # type: ignore[arg-type]
+        self.manifest = made or manifest()
+
+    def __call__(
+        self, text: str | None, at: float, said: Heard | None = HEARD, nodes: dict[str, str] | None = None
+    ) -> list[Action]:
+        """`text`: the row of group 1; None: Slurm doesn't know it."""
+        return [a for a in self.all(text, at, said, nodes) if not isinstance(a, Reschedule)]
+
+    def all(
+        self, text: str | None, at: float, said: Heard | None = HEARD, nodes: dict[str, str] | None = None
+    ) -> list[Action]:
+        """Also that the scheduler is to make a round."""
+        rows = [row(line) for line in (LIGHTHOUSE_RUNS, runs(0), text) if line is not None]
+        return self.rules.look(self.manifest, rows, said, nodes or {}, at)
+
+
+def test_nothing_is_done_while_all_is_well() -> None:
+    watch = Watch()
+    assert [watch(runs(1), float(t)) for t in range(200)] == [[]] * 200
+    assert not watch.rules.wants_nodes(watch.manifest, [row(runs(0)), row(runs(1))])
+
+
+def test_a_requeued_group_does_not_wait_and_stays_off_the_node_that_is_down() -> None:
+    watch = Watch()
+    watch(runs(1), 0)
+    assert watch.rules.wants_nodes(watch.manifest, [row(runs(0)), row(BEGIN_TIME)])
+    assert watch(BEGIN_TIME, 1, nodes={"n2": "down*"}) == [Kick(part(1), ("n2",))]
+    assert watch(BEGIN_TIME, 2, nodes={"n2": "down*"}) == [Kick(part(1), ("n2",))]  # it was still being cleared away
+    assert watch(runs(1, 1, node=4), 3) == []
+
+
+def test_who_requeues_a_group_on_a_good_node_gets_it_on_any() -> None:
+    watch = Watch()
+    watch(runs(1), 0)
+    assert watch(BEGIN_TIME, 1, nodes={"n2": "idle"}) == [Kick(part(1), ())]
+
+
+def test_a_begin_time_that_the_user_has_asked_for_is_waited_for() -> None:
+    first = BEGIN_TIME.replace("|1|PENDING", "|0|PENDING")
+    assert Watch()(first, 0) == []
+
+
+def test_where_no_other_node_is_free_the_bad_one_will_do_once_it_is_back() -> None:
+    watch = Watch()
+    watch(runs(1), 0)
+    watch(BEGIN_TIME, 1, nodes={"n2": "down"})
+    assert watch(RESOURCES, 2) == []
+    assert watch(RESOURCES, 2 + PATIENCE.lift) == [Lift(part(1))]
+    assert watch(RESOURCES, 100) == []
+
+
+@pytest.mark.parametrize("reason", ["None", "Resources", "ReqNodeNotAvail, UnavailableNodes:n2", "Dependency"])
+def test_the_scheduler_is_asked_for_rounds_while_a_part_begins_to_wait_for_room(reason: str) -> None:
+    watch = Watch()
+    waits = RESOURCES.replace("|Resources|", f"|{reason}|")
+    looks = 200
+    asked = [t for t in range(looks) if Reschedule(part(1)) in watch.all(waits, float(t))]
+    assert asked == list(range(0, int(PATIENCE.scheduled), int(PATIENCE.reschedule)))
+    watch(runs(1, 1), looks)
+    again = RESOURCES.replace("|31|1|", "|31|2|").replace("|Resources|", f"|{reason}|")
+    assert watch.all(again, looks + 1.0) == [Reschedule(part(1))]  # it was requeued
+
+
+@pytest.mark.parametrize("text", [BEGIN_TIME.replace("|1|PENDING", "|0|PENDING"), ADMIN_HELD, HELD, runs(1)])
+def test_what_does_not_wait_for_room_asks_for_no_round(text: str) -> None:
+    watch = Watch()
+    watch(runs(1), 0)
+    found = [a for t in range(1, 100) for a in watch.all(text, float(t))]
+    assert not any(isinstance(a, Reschedule) for a in found)
+
+
+def test_one_round_is_for_all_parts() -> None:
+    rules = Restarts()
+    rows = [row(LIGHTHOUSE_RUNS), *(row(RESOURCES.replace("31_1", f"31_{n}")) for n in range(3))]
+    made = manifest(*map(part, range(3)))
+    assert rules.look(made, rows, HEARD, {}, 0.0) == [Reschedule(part(0))]
+
+
+@pytest.mark.parametrize("text", [KILLED, LAUNCH_FAILED, NODE_FAIL, TIMED_OUT])
+def test_what_slurm_gave_up_is_submitted_anew(text: str) -> None:
+    watch = Watch()
+    watch(runs(1), 0)
+    (action,) = watch(text, 1)
+    assert isinstance(action, Anew)
+    assert (action.part, action.exclude) == (part(1), ())
+    assert "31_1" in action.why
+
+
+def test_the_budget_ends_and_the_lighthouse_is_told() -> None:
+    watch = Watch(manifest(part(0), part(1), retries=2))
+    anew = [(t, a) for t in range(60) for a in watch(KILLED, float(t))]
+    assert [(t, type(a)) for t, a in anew] == [(0, Anew), (5, Anew), (15, TellLost)]  # with growing pauses
+    (told,) = (a for _, a in anew if isinstance(a, TellLost))
+    assert "exit code 137, after 2 submissions within an hour" in told.lost["1"]
+    assert watch.rules.lost == told.lost
+
+
+def test_the_budget_is_of_an_hour() -> None:
+    watch = Watch(manifest(part(0), part(1), retries=1))
+    assert [type(a) for a in watch(KILLED, 0)] == [Anew]
+    assert watch(runs(1), 10) == []
+    assert [type(a) for a in watch(KILLED, 3700)] == [Anew]
+
+
+def test_what_the_lighthouse_was_told_of_a_group_is_respected() -> None:
+    watch = Watch()
+    assert watch(GAVE_UP, 0, heard(SILENT, over=["1"])) == []
+    assert watch(COMPLETED, 10, heard(SILENT, over=["1"])) == []
+    assert watch(None, 100, heard(SILENT, over=["1"])) == []
+
+
+@pytest.mark.parametrize("text", [GAVE_UP, COMPLETED])
+def test_an_end_that_nobody_was_told_of_is_no_end(text: str) -> None:
+    """srun says 1 for a step that it could not begin, and 0 after it has lost the node."""
+    watch = Watch()
+    assert watch(text, 0, heard(SILENT)) == []
+    assert watch(text, 1, None) == []  # nobody to ask
+    assert watch(text, 2, heard(SILENT)) == []
+    assert [type(a) for a in watch(text, 2 + PATIENCE.settle, heard(SILENT))] == [Anew]
+
+
+def test_a_mistake_is_not_repeated() -> None:
+    (action,) = Watch()(MISTAKE, 0, heard(SILENT))
+    assert "code 2" in action.lost["1"]
+
+
+def test_whoever_cancels_a_group_is_respected_until_it_is_started_again() -> None:
+    watch = Watch()
+    watch(runs(1), 0)
+    (action,) = watch(CANCELLED, 1, heard(SILENT))
+    assert "cancelled" in action.lost["1"]
+    assert watch(CANCELLED, 2, heard(SILENT)) == []
+    assert watch(None, 400, heard(SILENT)) == []  # Slurm has forgotten it
+    assert watch(None, 500, heard(SILENT)) == []
+    assert watch(runs(1, 1), 600) == [TellLost({})]  # scontrol requeue
+
+
+def test_whoever_cancels_a_group_while_it_waits_is_respected_though_no_row_is_left_of_it() -> None:
+    watch = Watch()
+    watch(RESOURCES, 0)
+    assert [watch(None, t) for t in (1.0, 2.0)] == [[], []]
+    assert watch(None, 1.0 + PATIENCE.settle) == [
+        TellLost({"1": "its job 31_1 was cancelled by Slurm's means while it waited"})
+    ]
+    assert watch(None, 100.0) == []
+    watch = Watch()  # one that ran is not known to have been cancelled
+    watch(runs(1), 0)
+    assert watch(None, 1.0 + PATIENCE.settle) == []
+
+
+def test_what_the_lighthouse_could_not_be_told_is_told_again() -> None:
+    watch = Watch()
+    watch(runs(1), 0)
+    assert [type(a) for a in watch(CANCELLED, 1)] == [TellLost]
+    watch.rules.not_told()
+    assert [type(a) for a in watch(CANCELLED, 2)] == [TellLost]
+    assert watch(CANCELLED, 3) == []
+
+
+def test_a_new_watcher_knows_who_was_given_up() -> None:
+    watch = Watch(lost={"1": "its job 31_1 was cancelled"})
+    assert [watch(None, float(t), heard(SILENT)) for t in range(0, 100, 10)] == [[]] * 10
+
+
+@pytest.mark.parametrize("text", [ADMIN_HELD, COMPLETING, runs(1).replace("RUNNING", "SUSPENDED")])
+def test_what_somebody_holds_and_what_is_being_ended_is_left_alone(text: str) -> None:
+    watch = Watch()
+    watch(runs(1), 0)
+    assert [watch(text, float(t), heard(SILENT)) for t in range(1, 100)] == [[]] * 99
+
+
+def test_what_slurm_holds_after_a_launch_that_failed_is_let_go_on_other_nodes() -> None:
+    watch = Watch()
+    watch(runs(1), 0)
+    assert watch(HELD, 1, nodes={"n2": "idle"}) == [Release(part(1), ("n2",))]
+    assert watch(HELD, 2) == []  # not without a pause
+    assert watch(HELD, 6) == [Release(part(1), ("n2",))]
+
+
+def test_a_group_on_a_silent_node_is_begun_elsewhere_before_slurm_finds_out() -> None:
+    watch = Watch()
+    watch(runs(1), 0)
+    assert watch(runs(1), 1, heard(2.1)) == []
+    assert watch(runs(1), 1.8, heard(2.9)) == []
+    (action,) = watch(runs(1), 2.4, heard(SILENT))  # the stream has ended by now
+    assert isinstance(action, Anew)
+    assert (action.exclude, action.why) == (("n2",), "its supervisor on n2 has been silent for 3.5 s")
+
+
+def test_a_stream_that_comes_back_is_no_loss() -> None:
+    watch = Watch()
+    for t in range(0, 100, 4):
+        assert watch(runs(1), float(t), heard(SILENT if t % 8 else 0.1)) == []
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        heard(SILENT, silent_0=SILENT),  # it may be the lighthouse that is cut off
+        heard(9.0, silent_0=9.0),
+        heard(SILENT, over=["1"]),  # it is done
+        heard(SILENT, uptime=5.0),  # a new lighthouse has not heard of it yet
+        None,
+    ],
+)
+def test_a_silence_that_may_be_somebody_elses_costs_no_group(said: Heard | None) -> None:
+    watch = Watch()
+    watch(runs(1), 0)
+    assert [watch(runs(1), float(t), said) for t in range(1, 10)] == [[]] * 9
+
+
+def test_a_group_that_has_not_come_yet_is_not_silent() -> None:
+    watch = Watch()
+    assert [watch(runs(1), float(t), heard(SILENT)) for t in range(100)] == [[]] * 100
+
+
+def test_of_a_group_over_several_nodes_only_the_silent_one_is_excluded() -> None:
+    watch = Watch(manifest(part(0), part(1, nodes=2)))
+    both = runs(1).replace("|n2|", "|n[2-3]|")
+
+    def said(silent: float) -> Heard:
+        return Heard((Supervisor("0", 0, 0.1), Supervisor("1", 0, 0.1), Supervisor("1", 1, silent)), frozenset(), 99.0)
+
+    watch(both, 0, said(0.1))
+    (action,) = watch(both, 6, said(6.0))
+    assert isinstance(action, Anew)
+    assert action.exclude == ("n3",)
+
+
+def test_the_replaced_incarnation_is_cancelled_whoever_replaced_it() -> None:
+    now = manifest(part(0), part(1, job="40_1", ticket="t2", earlier=("31_1",)))
+    rows = [row(LIGHTHOUSE_RUNS), row(runs(0)), row(runs(1)), row(runs(1).replace("31_1|31", "40_1|40"))]
+    rules = Restarts()
+    assert rules.look(now, rows, heard(), {}, 0.0) == [Cancel(("31_1",))]
+    rows[2] = row(COMPLETING)
+    assert rules.look(now, rows, heard(), {}, 1.0) == []
+
+
+def test_a_submission_is_given_time_and_then_made_again() -> None:
+    watch = Watch(manifest(part(0), part(1, job=SUBMITTING, ticket="t2", earlier=("31_1",))))
+    assert watch(None, 0, heard(SILENT)) == []
+    assert watch(None, 44, heard(SILENT)) == []
+    (action,) = watch(None, 45, heard(SILENT))
+    assert isinstance(action, Anew)
+    assert "interrupted" in action.why
+
+
+def test_a_submission_that_has_arrived_is_written_down() -> None:
+    watch = Watch(manifest(part(0), part(1, job=SUBMITTING, ticket="t1")))
+    assert watch(runs(1), 0) == [Settle()]
+
+
+def test_what_slurm_has_forgotten_is_submitted_anew_if_it_is_not_heard() -> None:
+    watch = Watch()
+    assert [watch(None, float(t)) for t in range(100)] == [[]] * 100  # it trains on: the controller has lost its books
+    assert watch(None, 100, heard(SILENT)) == []
+    assert [type(a) for a in watch(None, 130, heard(SILENT))] == [Anew]
+
+
+def test_a_refusal_of_slurm_is_no_restart() -> None:
+    watch = Watch(manifest(part(0), part(1), retries=1))
+    tried = []
+    for t in range(120):
+        for action in watch(KILLED, float(t)):
+            assert isinstance(action, Anew)
+            tried.append(t)
+            watch.rules.refused(action.part, float(t))
+    assert tried == [0, 5, 15, 35, 75]
+
+
+def test_the_lighthouse_is_begun_elsewhere_when_it_has_fallen_silent() -> None:
+    watch = Watch()
+    assert watch(runs(1), 0) == []
+    assert watch(runs(1), 1, None) == []
+    assert watch(runs(1), 10, None) == []
+    (action,) = watch(runs(1), 11, None)
+    assert isinstance(action, Anew)
+    assert (action.part, action.exclude) == (LIGHTHOUSE, ("n9",))
+
+
+def test_a_lighthouse_that_was_killed_is_submitted_anew_and_one_that_has_spoken_is_not() -> None:
+    rules = Restarts()
+    ended = LIGHTHOUSE_RUNS.replace("RUNNING|0", "FAILED|{code}").replace("|None|", "|NonZeroExitCode|")
+    rows = [row(runs(0)), row(runs(1))]
+    assert rules.look(manifest(), [row(ended.format(code=256)), *rows], None, {}, 0.0) == []
+    (action,) = rules.look(manifest(), [row(ended.format(code=35072)), *rows], None, {}, 1.0)
+    assert isinstance(action, Anew)
+    assert action.part == LIGHTHOUSE
+
+
+def test_the_next_watcher_goes_on_from_what_the_one_before_it_knew() -> None:
+    """On a host with another clock; JSON in between."""
+    watch = Watch(manifest(part(0), part(1), retries=1))
+    assert [type(a) for a in watch(KILLED, 0)] == [Anew]
+    watch(runs(1), 10)
+    text = json.loads(json.dumps(watch.rules.remember(unix=1000.0)))
+    other = Watch(watch.manifest)
+    other.rules.recall(text, unix=-5000.0, lost={})
+    # the lighthouse was lost with the watcher; this group's supervisor, too
+    assert other(runs(1), 6020, heard(SILENT)) == []
+    (action,) = other(runs(1), 6026, heard(SILENT))
+    other(runs(1), 6030, None)
+    (action,) = other(runs(1), 6046, None)
+    assert isinstance(action, Anew)
+    assert action.part == LIGHTHOUSE
+
+
+@pytest.mark.parametrize("found", [None, [], {"trainer/1": 3}, {"trainer/1": {}}, {"trainer/1": {"start": [1]}}])
+def test_what_is_no_memory_is_left_out(found: object) -> None:
+    watch = Watch()
+    watch.rules.recall(found, 0.0, {})
+    assert watch(runs(1), 0) == []
+
+
+@pytest.mark.parametrize("how", [{"cancelled": True}, {"outcome": 0}, {"outcome": 1}])
+def test_a_job_that_is_over_is_left_alone(how: dict[str, object]) -> None:
+    assert Watch(manifest(**how))(KILLED, 0) == [Over()]
+
+
+def test_groups_that_the_job_does_not_have_any_more_are_left_alone() -> None:
+    assert Watch(manifest(part(0), part(1, gone=True)))(CANCELLED, 0) == []
+
+
+def test_bad_nodes() -> None:
+    for state in ("down", "down*", "drained", "draining", "allocated*", "fail", "powering_down", "reboot"):
+        assert is_bad(state)
+    for state in ("idle", "allocated", "mixed", "completing", "", "reserved"):
+        assert not is_bad(state)
+
+
+def test_heard_from_a_lighthouses_status() -> None:
+    status = {
+        "uptime": 3,
+        "supervisors": [{"group": "0", "node": 0, "host": "n1", "heard": 0.25}],
+        "groups": {"0": {"state": "running"}, "1": {"state": "finished"}, "2": {"state": "failed"}},
+    }
+    assert heard_from(status) == Heard((Supervisor("0", 0, 0.25),), frozenset({"1", "2"}), 3.0)
+
+
+@pytest.mark.parametrize("status", [{}, {"supervisors": 1, "uptime": 0}, {"supervisors": [{}], "uptime": 0}])
+def test_another_programs_answer_is_no_status(status: dict[str, object]) -> None:
+    with pytest.raises(ValueError):
+        heard_from(status)

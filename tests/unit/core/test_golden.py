@@ -1,0 +1,181 @@
+"""Stories: what happens to a lighthouse line by line, and exactly what it answers.
+
+``golden/*.txt``: a line at the margin is done, the indented lines below it are what comes out, ``#`` is for the reader.
+After a wanted change run with ``--rewrite`` and read the difference before committing it.
+
+Lines: ``lighthouse KEY=VALUE...``, ``hello NAME [attempt= boot= quorum=none|latest lease_left=]``,
+``join NAME [step=N|committed reason= model= suspects=]``, ``leave NAME [step=]``,
+``heard|close|refused|accepted|exited|beat NAME``, ``unary NAME call= [step=]``, ``gone call=``, ``announce GROUP``,
+``restart SECONDS`` (amnesia after so long), ``wait SECONDS [alive=NAME,...]``, ``undecided``.
+Quorum ids are shown as ``+N`` from the lighthouse's first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.golden import Golden
+from tests.unit.core.scene import UNIX, Scene
+from torchft_x.core.fingerprint import Fingerprint, describe
+from torchft_x.core.messages.common import Note
+from torchft_x.core.messages.lighthouse import (
+    Fence,
+    Issue,
+    LighthouseEffect,
+    Probe,
+    Probed,
+    Refuse,
+    RevokeQuorum,
+    SendWaits,
+)
+from torchft_x.core.types import JoinReason, Life, State
+
+STORIES = sorted((Path(__file__).parent / "golden").glob("*.txt"))
+
+
+class Player:
+    """Runs one story."""
+
+    def __init__(self) -> None:
+        self.config: dict[str, float | bool] = {}
+        self.scene = Scene()
+        self.base = int(UNIX * 1000) << 10  # the first id of the present lighthouse
+
+    def play(self, line: str) -> list[str]:
+        words = line.split()
+        names = [w for w in words[1:] if "=" not in w]
+        options = dict(w.split("=", 1) for w in words[1:] if "=" in w)
+        action: Callable[[list[str], dict[str, str]], list[LighthouseEffect]] | None = getattr(
+            self, f"do_{words[0]}", None
+        )
+        if words[0] == "undecided":
+            return [self._ids(self.scene.lighthouse.undecided) or "-"]
+        if action is None:
+            raise ValueError(f"unknown line {line!r}")
+        return [self.show(e) for e in action(names, options)]
+
+    # --- lines -----------------------------------------------------------------------------------------------------
+
+    def do_lighthouse(self, _names: list[str], options: dict[str, str]) -> list[LighthouseEffect]:
+        self.config = {k: (v == "yes" if v in ("yes", "no") else float(v)) for k, v in options.items()}
+        self.scene = Scene(**self.config)
+        return []
+
+    def do_restart(self, names: list[str], _options: dict[str, str]) -> list[LighthouseEffect]:
+        old, now = self.scene, self.scene.now + float(names[0])
+        self.scene = Scene(now=now, unix=UNIX + now, **self.config)
+        self.scene.quorums = old.quorums
+        self.base = int((UNIX + now) * 1000) << 10
+        return []
+
+    def do_hello(self, names: list[str], options: dict[str, str]) -> list[LighthouseEffect]:
+        fields: dict[str, object] = {"life": Life(int(options.get("attempt", "0")), 0.0, f"token-{names[0]}")}
+        if "boot" in options:
+            fields["boot_id"] = options["boot"]
+        if options.get("quorum") == "none":
+            fields["quorum"] = None
+        if "lease_left" in options:
+            fields["lease_left"] = float(options["lease_left"])
+        return self.scene.hello(names[0], **fields)
+
+    def do_join(self, names: list[str], options: dict[str, str]) -> list[LighthouseEffect]:
+        suspects = tuple(options["suspects"].split(",")) if "suspects" in options else ()
+        reason = JoinReason(options.get("reason", "boundary"))
+        model = Fingerprint((describe("model", options["model"]),)) if "model" in options else None
+        return self.scene.join(names[0], self._state(options), reason, suspects, traits=model)
+
+    def do_leave(self, names: list[str], options: dict[str, str]) -> list[LighthouseEffect]:
+        return self.scene.leave(names[0], self._state(options))
+
+    def do_heard(self, names: list[str], _options: dict[str, str]) -> list[LighthouseEffect]:
+        return self.scene.heard(names[0])
+
+    def do_close(self, names: list[str], _options: dict[str, str]) -> list[LighthouseEffect]:
+        return self.scene.close(names[0])
+
+    def do_refused(self, names: list[str], _options: dict[str, str]) -> list[LighthouseEffect]:
+        return self.scene.refused(names[0])
+
+    def do_accepted(self, names: list[str], _options: dict[str, str]) -> list[LighthouseEffect]:
+        return self.scene.feed(Probed(names[0], False))
+
+    def do_exited(self, names: list[str], _options: dict[str, str]) -> list[LighthouseEffect]:
+        return self.scene.exited(names[0])
+
+    def do_beat(self, names: list[str], _options: dict[str, str]) -> list[LighthouseEffect]:
+        self.scene.beat(*names)
+        return []
+
+    def do_unary(self, names: list[str], options: dict[str, str]) -> list[LighthouseEffect]:
+        return self.scene.unary(names[0], int(options["call"]), int(options.get("step", "0")))
+
+    def do_gone(self, _names: list[str], options: dict[str, str]) -> list[LighthouseEffect]:
+        return self.scene.unary_gone(int(options["call"]))
+
+    def do_announce(self, names: list[str], _options: dict[str, str]) -> list[LighthouseEffect]:
+        self.scene.announce(*names)
+        return []
+
+    def do_wait(self, names: list[str], options: dict[str, str]) -> list[LighthouseEffect]:
+        alive = tuple(options["alive"].split(",")) if "alive" in options else ()
+        return self.scene.wait(float(names[0]), alive=alive)
+
+    def _state(self, options: dict[str, str]) -> State:
+        step = options.get("step", "0")
+        return self.scene.committed() if step == "committed" else State(int(step), 0)
+
+    # --- what comes out --------------------------------------------------------------------------------------------
+
+    def show(self, effect: LighthouseEffect) -> str:
+        match effect:
+            case Issue(quorum, sessions, calls):
+                members = ", ".join(f"{m.replica_id} at {m.state}" for m in quorum.members)
+                to = [f"sessions {_list(sessions)}"] * bool(sessions) + [f"calls {_list(calls)}"] * bool(calls)
+                head = f"issue q{quorum.number} {quorum.id} config {quorum.config_id} through step"
+                text = f"{head} {quorum.granted_through} to {' and '.join(to)}: {members}"
+            case RevokeQuorum(sessions, quorum_id, lost, reason):
+                text = f"over {quorum_id} to sessions {_list(sessions)}, lost {_list(lost) or 'nobody'}: {reason}"
+            case SendWaits(sessions, reason, lease):
+                text = f"waits{' for a lease' if lease else ''}, to sessions {_list(sessions)}: {reason}"
+            case Fence(session, by):
+                text = f"fence session {session} by {by}"
+            case Refuse(sentence, session, call):
+                text = f"refuse {f'session {session}' if session is not None else f'call {call}'}: {sentence}"
+            case Probe(replica_id, address):
+                text = f"probe {replica_id} at {address}"
+            case Note(event, words):
+                text = f"note {event}: {words}"
+        return self._ids(text)
+
+    def _ids(self, text: str) -> str:
+        return re.sub(r"\b\d{9,}\b", lambda m: f"{int(m[0]) - self.base:+d}", text)
+
+
+def _list(values: tuple[object, ...]) -> str:
+    return ",".join(str(v) for v in values)
+
+
+def told(story: str) -> str:
+    """The story with what really comes out."""
+    player = Player()
+    lines: list[str] = []
+    for line in story.splitlines():
+        if line.startswith("  "):
+            continue
+        lines.append(line)
+        if line.strip() and not line.startswith("#"):
+            lines += [f"  {out}" for out in player.play(line)]
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("path", STORIES, ids=lambda p: p.stem)
+def test_story(path: Path, golden: Golden) -> None:
+    golden.check(path, told(path.read_text()))
+
+
+def test_there_are_stories() -> None:
+    assert len(STORIES) >= 8

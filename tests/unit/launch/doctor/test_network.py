@@ -1,0 +1,151 @@
+"""Ports, names and the lighthouse, with real sockets."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.rpc.support import lighthouse
+from tests.util import scaled
+from torchft_x.launch.doctor import network
+from torchft_x.launch.doctor.network import check_lighthouse, check_ports, name_finding
+from torchft_x.launch.doctor.runner import Case, Finding
+from torchft_x.net import Address
+from torchft_x.rpc.lighthouse.failover.standby import StandbyServer
+from torchft_x.rpc.transport import loop
+
+
+def case(given: str | None = None, run_dir: Path | None = None, **environ: str) -> Case:
+    return Case(environ=environ, folder=Path("/"), home=Path("/"), lighthouse=given, run_dir=run_dir)
+
+
+def look(given: str | None = None, run_dir: Path | None = None, **environ: str) -> Finding:
+    (found,) = check_lighthouse(case(given, run_dir, **environ))
+    return found
+
+
+@pytest.fixture
+def mute() -> Iterator[int]:
+    """A port whose owner takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_ports_work_here() -> None:
+    (found,) = check_ports(case())
+    assert found.level == "ok"
+    assert "IPv4" in found.text
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "level", "said"),
+    [
+        ("127.0.0.1", True, "warning", "127.0.0.1 (TORCHFT_X_ADVERTISE_HOST) is 127.0.0.1: good on this machine only"),
+        ("127.0.0.1", False, "warning", "because the host name box can't be resolved"),
+        ("203.0.113.77", True, "warning", "is no address of this machine"),  # reserved for documentation
+        ("no.such.host.invalid", True, "problem", "can't be resolved"),
+        ("a" * 70 + ".b", True, "problem", "set TORCHFT_X_ADVERTISE_HOST"),
+        ("a..b", True, "problem", "can't be resolved"),
+    ],
+)
+def test_names_that_others_can_not_use(name: str, given: bool, level: str, said: str) -> None:
+    found = name_finding(name, name if given else None, "box")
+    assert found.level == level
+    assert said in found.text
+
+
+def test_none_is_expected() -> None:
+    assert look().level == "ok"
+    assert look(TORCHFT_LIGHTHOUSE="auto").level == "ok"
+
+
+def test_one_that_runs_is_described() -> None:
+    with lighthouse(token="secret") as lh:
+        found = look(lh.address(), TORCHFT_X_TOKEN="secret")
+        assert found.level == "ok"
+        assert "knows 0 groups" in found.text
+        assert " ms away" in found.text
+        refused = look(TORCHFT_LIGHTHOUSE=lh.address(), TORCHFT_X_TOKEN="wrong")
+        assert refused.level == "problem"
+        assert "TORCHFT_X_TOKEN" in refused.text
+        assert "secret" not in refused.text + found.text
+
+
+def test_by_the_run_directory_with_its_token(tmp_path: Path) -> None:
+    with lighthouse(token="secret") as lh:
+        (tmp_path / "lighthouse").write_text(lh.address() + "\n")
+        (tmp_path / "token").touch(0o600)
+        (tmp_path / "token").write_text("secret\n")
+        assert look(run_dir=tmp_path).level == "ok"
+
+
+def test_by_the_host_that_the_scheduler_names(tmp_path: Path) -> None:
+    with lighthouse() as lh:
+        port = lh.address().rpartition(":")[2]
+        pod = {"TORCHFT_X_LIGHTHOUSE_HOST_IN": "VC_L_0_HOSTS", "TORCHFT_X_LIGHTHOUSE_PORT": port}
+        found = look(run_dir=tmp_path, VC_L_0_HOSTS="127.0.0.1,other", **pod)
+        assert found.level == "ok"
+        assert f"http://127.0.0.1:{port}" in found.text
+        local = look(VC_L_0_HOSTS="127.0.0.1", TORCHX_JOB_ID="local_cwd://a/b", **pod)
+        assert "None is expected" in local.text
+    assert "no valid port" in look(VC_L_0_HOSTS="h", TORCHFT_X_LIGHTHOUSE_HOST_IN="VC_L_0_HOSTS").text
+
+
+def test_each_of_a_list_is_looked_at_and_a_standby_is_well() -> None:
+    standby = StandbyServer(None)
+    port = loop.call(standby.start(Address("127.0.0.1", 0)), scaled(5.0))
+    with lighthouse() as serving:
+        one, two = check_lighthouse(case(f"{serving.address()},127.0.0.1:{port}"))
+    loop.call(standby.stop(), scaled(5.0))
+    assert (one.level, two.level) == ("ok", "ok")
+    assert "knows 0 groups" in one.text
+    assert "stands by" in two.text
+
+
+def test_other_versions_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torchft_x.rpc.transport import grpc_options
+
+    with lighthouse() as lh:
+        monkeypatch.setattr(network, "__version__", "9.9")
+        assert "install the same everywhere" in look(lh.address()).text
+    described = network._described("It", {"wire": grpc_options.WIRE + 1, "version": "9.9"}, 0.1)
+    assert described.level == "problem"
+    assert f"version {grpc_options.WIRE + 1} of the wire" in described.text
+
+
+def test_another_grpc_server_as_torchfts_own() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    import grpc  # not before our own room has made its settings
+
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    found = look(f"127.0.0.1:{port}")
+    server.stop(None)
+    assert found.level == "problem"
+    assert "perhaps torchft's own" in found.text
+
+
+@pytest.mark.parametrize(
+    ("given", "environ", "said"),
+    [
+        ("nowhere", {}, "no valid port"),
+        ("no.such.host.invalid:1", {}, "can't be reached"),
+        ("127.0.0.1:9", {"TORCHFT_X_TOKEN_FILE": "/nowhere/token"}, "the token can't be read"),
+    ],
+)
+def test_what_can_not_be_asked(given: str, environ: dict[str, str], said: str) -> None:
+    found = look(given, **environ)
+    assert found.level == "problem"
+    assert said in found.text
+
+
+def test_something_that_does_not_answer(mute: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "_STATUS", 0.3)
+    found = look(f"127.0.0.1:{mute}")
+    assert found.level == "problem"
+    assert "takes connections, but does not answer as a lighthouse" in found.text

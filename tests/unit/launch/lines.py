@@ -1,0 +1,52 @@
+"""TorchX's two lines, as commands: that of this interpreter, and torchx-nightly's in an environment of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.util import scaled
+from torchft_x import env
+
+ROOT = Path(__file__).parents[3]
+BOTH = ("this", "nightly")
+
+
+def interpreter(line: str) -> str:
+    """The Python of a line; skips the test where there is none."""
+    if line == "this":
+        return sys.executable
+    python = env.read(env.NIGHTLY_PYTHON)
+    if python is None:
+        pytest.skip(
+            f"set {env.NIGHTLY_PYTHON} to the Python of an environment with torchx-nightly and torchft_x's other "
+            "dependencies: python3 -m venv V; V/bin/pip install torch==2.13.0 torchx-nightly==2026.10.26 grpcio "
+            "'protobuf<8' fsspec kubernetes"
+        )
+    return python
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """Of a user's shell: nothing of ours (but what spares imports, and the scale), and not the clone on the path."""
+    mine, ours = ("PYTHONPATH", "TORCHFT_LIGHTHOUSE"), (env.WARM, env.TIME_SCALE)
+    clean = {k: v for k, v in os.environ.items() if k not in mine and (k in ours or not k.startswith("TORCHFT_X_"))}
+    return clean | variables
+
+
+def torchx(
+    *words: str, folder: Path = ROOT, line: str = "this", seconds: float = 60, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """The real command, to its end."""
+    return subprocess.run(
+        [str(Path(interpreter(line)).with_name("torchx")), *words],
+        cwd=folder,
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+        timeout=scaled(seconds),
+        check=False,
+    )

@@ -1,0 +1,55 @@
+"""The last sentence of `torchx run`: pure, and by TorchX's real command on both lines."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from torchft_x.errors import ConfigError
+from torchft_x.launch.schedulers.excepthook import Asked, check_options, explain, read_command
+
+NOTHING = Asked(None, ())
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        (["ft.ddp", "--script", "a.py"], NOTHING),
+        (["-s", "slurm", "-cfg", "partion=gpu,time=1", "ft.ddp"], Asked("slurm", ("partion", "time"))),
+        (["--scheduler=slurm", "--scheduler_args", "a=1,2,b=3", "c.py:x"], Asked("slurm", ("a", "b"))),
+        (["--dryrun", "--workspace", "", "ft.ddp", "-s", "slurm"], NOTHING),  # the script's own
+        (["-s"], NOTHING),  # TorchX says what is wrong with it
+    ],
+)
+def test_what_the_command_line_says_of_the_scheduler(words: list[str], asked: Asked) -> None:
+    assert read_command(words) == asked
+
+
+def test_a_slip_in_a_schedulers_option_is_named() -> None:
+    asked = Asked("slurm", ("time", "partion"))
+    with pytest.raises(ConfigError, match=r"-cfg partion=\.\.\.: the scheduler slurm .*; did you mean partition\?"):
+        check_options(asked, "slurm", ["partition", "time"])
+    with pytest.raises(ConfigError, match="it has partition, time"):
+        check_options(Asked("slurm", ("zzz",)), "slurm", ["time", "partition"])
+    check_options(Asked("slurm", ("time",)), "slurm", ["time"])
+
+
+def test_a_flag_is_true_or_false() -> None:
+    asked = read_command(["-s", "local_ft", "-cfg", "x=1,2,detach=yes", "ft.ddp"])
+    assert (asked.options, asked.values) == (("x", "detach"), ("1,2", "yes"))
+    with pytest.raises(ConfigError, match="-cfg detach=yes: write True or False"):
+        check_options(read_command(["-cfg", "x=1,2,detach=yes"]), "local_ft", ["x", "detach"], ["detach"])
+    check_options(read_command(["-cfg", "x=yes,detach=true"]), "local_ft", ["x", "detach"], ["detach"])
+
+
+def test_what_is_not_known_stays_a_traceback() -> None:
+    assert explain(ValueError("no"), NOTHING) is None
+    assert explain(FileNotFoundError(2, "No such file", "train.py"), NOTHING) is None
+
+
+def test_signals_and_slurm() -> None:
+    ended = explain(KeyboardInterrupt(), NOTHING)
+    assert (ended.code, ended.sentence.split(";")[0]) == (130, "stopped by Ctrl-C")
+    refused = explain(subprocess.CalledProcessError(1, ["sbatch", "--parsable"]), Asked("slurm", ()))
+    assert refused.sentence.startswith("Slurm took no job: sbatch ended with 1")

@@ -1,0 +1,157 @@
+"""From an app and -cfg to batch scripts: what is asked of Slurm, what arrives at a process, what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torchx.specs import AppDef, Role, resource
+
+from torchft_x import env
+from torchft_x.errors import ConfigError
+from torchft_x.launch.job.build import ft_app
+from torchft_x.launch.slurm import options
+from torchft_x.launch.slurm.build import Request, arrays, build
+from torchft_x.launch.slurm.options import seconds
+from torchft_x.launch.slurm.script import RoleScript, array_range, render
+
+SCRIPT = Path(__file__).parents[4] / "scripts/train_ddp.py"
+
+
+def request(app: AppDef | None = None, **cfg: Any) -> Request:
+    made = app or ft_app(str(SCRIPT), ["--steps", "5"], replicas=3, run_dir="/shared/run")
+    return build(made, cfg, app_id="ddp-x", session="torchx", run_dir="/shared/run")
+
+
+def directives(text: str) -> list[str]:
+    return [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH ")]
+
+
+def test_groups_that_differ_are_jobs_of_their_own_and_those_alike_are_one_array() -> None:
+    app = ft_app(str(SCRIPT), replicas=4, workers_by_group=[1, 2, 1, 4], run_dir="/shared/run")
+    found = request(app)
+    assert arrays(found.roles[1]) == [[0, 2], [1], [3]]
+    assert [line for line in directives(str(found)) if line.startswith("--array")] == [
+        "--array=0", "--array=0,2", "--array=1", "--array=3",
+    ]  # fmt: skip
+
+
+def test_every_option_becomes_a_word_of_sbatch() -> None:
+    cfg = {
+        "partition": "p", "account": "a", "qos": "q", "time": "1:00:00", "constraint": "c", "reservation": "r",
+        "gres": "gpu:h100:8", "nodelist": "n[1-3]", "exclude": "n9", "signal": "B:USR1@60", "mail-user": "m",
+        "mail-type": "END", "exclusive": True, "sbatch_args": "--nice 100 --licenses=x",
+    }  # fmt: skip
+    found = request(**cfg, array_limit=2, comment="a # b", dependency="afterok:1", lighthouse_partition="small")
+    lighthouse, trainer = (role.how.options for role in found.roles)
+    said = set(trainer)
+    assert {f"--{name}={value}" for name, value in cfg.items() if name not in ("exclusive", "sbatch_args")} <= said
+    assert {"--exclusive", "--nice=100", "--licenses=x"} <= said
+    assert not any(word.startswith("--dependency") for word in trainer)
+    assert {"--partition=small", "--dependency=afterok:1", "--qos=q", "--exclude=n9", "--signal=B:USR1@120"} <= set(
+        lighthouse
+    )
+    assert not {"--exclusive", "--gres=gpu:h100:8", "--constraint=c"} & set(lighthouse)
+    assert "--array=0-2%2" in directives(str(found))
+    assert '--comment="torchft_x:ddp-x:TICKET:/shared/run a # b"' in directives(str(found))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("3", 180), ("1:30", 90), ("4:00:00", 14400), ("1-0", 86400), ("1-2:30", 95400), ("0-0:0:5", 5), ("0", None),
+        ("UNLIMITED", None), ("", None), ("1:2:3:4", None),
+    ],
+)  # fmt: skip
+def test_times_are_read_as_sbatch_reads_them(text: str, expected: int | None) -> None:
+    assert seconds(text) == expected
+
+
+@pytest.mark.parametrize(("time", "signal"), [("3:59", "B:USR1@60"), ("3", "B:USR1"), ("2", "B:USR1@1")])
+def test_a_limit_that_comes_before_a_part_gets_anywhere_is_refused(time: str, signal: str) -> None:
+    """The lighthouse would be queued again as soon as it runs."""
+    with pytest.raises(ConfigError, match=f"-cfg time={time},signal={signal}: .*give at least [34] min"):
+        request(time=time, signal=signal)
+    for enough, other in (("4", "B:USR1@60"), ("1", "TERM@30"), ("UNLIMITED", "B:USR1@60"), ("", "B:USR1@60")):
+        assert request(time=enough, signal=other).roles
+
+
+def test_containers_are_asked_of_pyxis() -> None:
+    found = request(**{"container-image": "reg#a", "container-mounts": "/d:/d"}).roles[1].text
+    assert "--container-image=reg#a" in found.replace("'", "")
+    assert "--container-mounts=/d:/d" in found
+
+
+@pytest.mark.parametrize(
+    ("cfg", "said"),
+    [
+        ({"nodes": 2}, "--nodes_per_replica 2"),
+        ({"array_limit": 0}, "at least one group"),
+        ({"container-mounts": "/d:/d"}, "container-image"),
+        ({"sbatch_args": "--array=1"}, "slurm_ft's own"),
+        ({"sbatch_args": "-J x"}, "slurm_ft's own"),
+        ({"sbatch_args": "word"}, "no option of sbatch"),
+        ({"sbatch_args": "'"}, "sbatch_args"),
+        ({"qos": "a\nb"}, "control character"),
+        ({"comment": 'a "b" c'}, "quotation mark"),
+    ],
+)
+def test_mistakes_are_sentences(cfg: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        str(request(**cfg))
+
+
+def test_a_program_that_is_not_ours() -> None:
+    def other(*args: str, replicas: int = 2, **environ: str) -> AppDef:
+        role = Role(
+            name="main", image="", entrypoint="prog", args=[*args], env=environ, num_replicas=replicas,
+            resource=resource(cpu=1, gpu=0, memMB=1),
+        )  # fmt: skip
+        return AppDef(name="some", roles=[role])
+
+    found = request(other("--id", "${replica_id}"), partition="p")
+    assert arrays(found.roles[0]) == [[0, 1]]
+    assert 'exec prog --id "$replica"' in found.roles[0].text
+    with pytest.raises(ConfigError, match="-s slurm, or a component of torchft_x"):
+        request(other("--master", "${rank0_env}"))
+    with pytest.raises(ConfigError, match="--token_file"):
+        request(other(**{env.TOKEN: "secret"}))
+
+
+def how(**changed: Any) -> RoleScript:
+    values: dict[str, Any] = {
+        "role": "trainer", "kind": "sidecar", "command": ("prog",), "env": {}, "run_dir": "/r", "log_dir": "/r/slurm/logs",
+        "folder": "/home",
+    }  # fmt: skip
+    return RoleScript(**{**values, **changed})
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"env": {"A-B": "1"}},
+        {"env": {"A": "a\0b"}},
+        {"run_dir": "/with space"},
+        {"folder": "/100%"},
+        {"command": ("a\nTORCHFT_X_TASK\nrm -rf /",)},
+    ],
+)
+def test_what_no_script_can_hold_is_refused(changed: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        render(how(**changed))
+
+
+def test_ranges() -> None:
+    assert array_range([0, 1, 2, 7, 4, 5]) == "0-2,4-5,7"
+    assert array_range([3], 2) == "3%2"
+    assert set(options.OPTIONS) >= {
+        "partition",
+        "account",
+        "qos",
+        "time",
+        "nodes",
+        "exclusive",
+        "constraint",
+        "reservation",
+    }

@@ -1,0 +1,78 @@
+"""The watcher on a real Slurm, with parts that only sleep; and what it refuses without one."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.extended.slurm.conftest import slurm  # noqa: F401
+from torchft_x.core.slurm.manifest import Manifest, Part
+from torchft_x.launch.slurm import store
+from torchft_x.launch.slurm.controller import Controller
+from torchft_x.launch.slurm.script import RoleScript, excluded, render, submission
+from torchft_x.launch.slurm.submit import SupersededError, submit_parts
+from torchft_x.launch.slurm.watch import watcher
+
+
+def role(run_dir: Path, *options: str, kind: str = "trainer") -> RoleScript:
+    logs = str(store.folder(run_dir) / "logs")
+    return RoleScript(
+        role="trainer", kind=kind, command=("sleep", "600"), env={}, run_dir=str(run_dir), log_dir=logs,
+        folder=str(run_dir), options=options, python="true",
+    )  # fmt: skip
+
+
+def manifest(run_dir: Path, **changes: object) -> Manifest:
+    """Two groups, whose lighthouse is somebody else's."""
+    script = str(store.folder(run_dir) / "trainer.sh")
+    parts = tuple(Part(role="trainer", kind="trainer", number=n, script=script) for n in range(2))
+    made = Manifest(
+        app=f"app-{run_dir.parent.name}", session="s", run_dir=str(run_dir), token_file=str(run_dir / "token"),
+        log_dir=str(store.folder(run_dir) / "logs"), created=time.time(), retries=3, own_lighthouse=False, parts=parts,
+    )  # fmt: skip
+    return dataclasses.replace(made, **changes)  # type: ignore[arg-type]
+
+
+def written(run_dir: Path, **changes: object) -> Manifest:
+    made = manifest(run_dir, **changes)
+    store.create(made)
+    Path(made.parts[0].script).write_text(render(role(run_dir)))
+    store.tell_groups(made)
+    return made
+
+
+def test_who_was_quicker_is_not_undone(tmp_path: Path) -> None:
+    """Slurm is not even asked."""
+    before = written(tmp_path / "run")
+    store.change(before.run_dir, lambda now: now.with_part(dataclasses.replace(now.parts[1], job="7_1", ticket="t")))
+    with pytest.raises(SupersededError, match="trainer/1 was submitted by somebody else: it is the job 7_1 now"):
+        submit_parts(Controller(), before, [before.parts[1]])
+    assert store.read(before.run_dir).parts[1].job == "7_1"
+
+
+def test_nodes_are_excluded_besides_those_of_the_user(tmp_path: Path) -> None:
+    plain, own = (render(role(tmp_path, *options)) for options in ((), ("--exclude=n[1-2]",)))
+    assert (excluded(plain), excluded(own)) == ([], ["n[1-2]"])
+    for script, expected in ((plain, "--exclude=n3,n4"), (own, "--exclude=n[1-2],n3,n4")):
+        text = submission(script, app="a", role="trainer", ticket="t", run_dir="/r", numbers=[1], exclude=["n3", "n4"])
+        assert [line for line in text.splitlines() if "--exclude" in line] == [f"#SBATCH {expected}"]
+    assert "--exclude=n[1-2]\n" in submission(own, app="a", role="trainer", ticket="t", run_dir="/r", numbers=[1])
+
+
+def test_no_job_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert watcher.main("slurm-watch", [str(tmp_path)]) == 2
+    assert "no job of slurm_ft has that run directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("how", [{"cancelled": True}, {"outcome": 0}])
+def test_a_job_that_is_over_needs_no_slurm(tmp_path: Path, how: dict[str, object]) -> None:
+    made = written(tmp_path / "run", **how)
+    assert watcher.main("slurm-watch", [made.run_dir]) == 0
+
+
+def test_watchers_run_beside_the_lighthouse_and_the_first_groups(tmp_path: Path) -> None:
+    for kind, wanted in (("lighthouse", True), ("trainer", True), ("sidecar", False), ("", False)):
+        assert ("slurm-watch" in render(role(tmp_path, kind=kind))) is wanted

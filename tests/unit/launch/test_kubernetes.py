@@ -1,0 +1,196 @@
+"""What Volcano and the kubelet are asked for: TorchX's own requests on both its lines, adjusted. No cluster is there."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.launch.lines import BOTH, ROOT, environment, interpreter
+from tests.util import scaled
+from torchft_x import env
+from torchft_x.launch.schedulers.kubernetes import adjust
+from torchft_x.launch.schedulers.role import FtRole, RoleFacts
+
+PVC = ("type=volume", "src=claim", "dst=/shared")
+SHARED: dict[str, Any] = {"mounts": PVC, "run_dir": "/shared/run"}
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a plain shell."""
+    for name in (env.TOKEN, env.TOKEN_FILE):
+        monkeypatch.delenv(name, raising=False)
+
+
+@functools.cache
+def has_package(python: str) -> bool:
+    if python == sys.executable:
+        return importlib.util.find_spec("kubernetes") is not None
+    return subprocess.run([python, "-c", "import kubernetes"], capture_output=True, check=False).returncode == 0
+
+
+def need_package(line: str) -> str:
+    """The interpreter of the line; TorchX makes no Kubernetes request without the ``kubernetes`` package."""
+    python = interpreter(line)
+    if not has_package(python):
+        pytest.skip(f"{python} has no package kubernetes: pip install kubernetes")
+    return python
+
+
+def ask(line: str, options: dict[str, Any]) -> dict[str, Any]:
+    """See kube_request.py."""
+    python = need_package(line)
+    if line == "this":
+        from tests.unit.launch import kube_request
+
+        return kube_request.answer(**options)
+    done = subprocess.run(
+        [python, "-m", "tests.unit.launch.kube_request", json.dumps(options)],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=scaled(60),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+class Request:
+    """A Volcano job as it would be submitted."""
+
+    def __init__(self, job: dict, app: str = "", completing: str = "") -> None:
+        self.job = job
+        self.app = app  # repr of the AppDef
+        self.completing = completing  # TorchX's state for that phase
+        self.spec = job["spec"]
+        self.tasks = {t["name"]: t for t in self.spec["tasks"]}
+
+    def pod(self, task: str) -> dict:
+        return self.tasks[task]["template"]["spec"]
+
+    def container(self, task: str) -> dict:
+        (container,) = self.pod(task)["containers"]
+        return container
+
+    def env(self, task: str) -> dict[str, Any]:
+        """Plain values; for those that Kubernetes fills in, the path it takes them from."""
+        pairs = self.container(task)["env"]
+        assert len({e["name"] for e in pairs}) == len(pairs)
+        return {e["name"]: e["value"] if "value" in e else e["valueFrom"]["fieldRef"]["fieldPath"] for e in pairs}
+
+    def everywhere(self, name: str) -> set[Any]:
+        """The values of a variable over all pods; None where it is absent."""
+        return {self.env(t).get(name) for t in self.tasks}
+
+
+def request(line: str = "this", **options: Any) -> Request:
+    answer = ask(line, options)
+    return Request(answer["job"], answer["app"], answer["completing"])
+
+
+def refusal(**options: Any) -> str:
+    with pytest.raises(SystemExit) as caught:
+        request(**options)
+    return str(caught.value)
+
+
+def test_several_lighthouses_need_a_directory_that_all_share() -> None:
+    assert "that all pods share" in refusal(lighthouses=2)
+
+
+# --- how they find each other ------------------------------------------------------------------------------------------
+
+
+def test_a_host_that_is_given_is_advertised() -> None:
+    assert request(variables={env.ADVERTISE_HOST: "me.example"}).everywhere(env.ADVERTISE_HOST) == {"me.example"}
+
+
+def test_pods_that_share_no_directory_get_one_fresh_token() -> None:
+    made = request(kinds=("lighthouse", "trainer", "sidecar"))
+    (token,) = made.everywhere(env.TOKEN)
+    assert len(token) >= 32
+    assert token not in made.app
+    assert made.everywhere(env.RUN_DIR) == {"/tmp/torchft_x"}
+    for task in made.tasks:
+        assert token not in " ".join(made.container(task)["command"])
+        assert {"mountPath": "/tmp/torchft_x", "name": "torchft-x-run"} in made.container(task)["volumeMounts"]
+    assert request().everywhere(env.TOKEN) != {token}
+    command = made.container("trainer-0")["command"]
+    assert command[command.index("--run_dir") + 1] == "/tmp/torchft_x"
+    assert command[-2:] == ["--run_dir", "the script's own"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mounts": PVC, "run_dir": "/sharedrun"},
+        {"mounts": (*PVC, "readonly"), "run_dir": "/shared/run"},
+        {"run_dir": "/dev/shm/run"},  # a pod's own
+    ],
+)
+def test_what_does_not_count_as_a_shared_directory(options: dict) -> None:
+    made = request(**options)
+    assert made.everywhere(env.RUN_DIR) == {"/tmp/torchft_x"}
+    assert made.everywhere(env.TOKEN) != {None}
+
+
+def test_a_given_token_is_the_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert request(variables={env.TOKEN_FILE: "/mounted/token"}).everywhere(env.TOKEN) == {None}
+    (tmp_path / "token").touch(0o600)
+    (tmp_path / "token").write_text("of the file\n")
+    monkeypatch.setenv(env.TOKEN_FILE, str(tmp_path / "token"))  # of the submitter: no pod sees that file
+    assert request(kinds=("trainer",)).everywhere(env.TOKEN) == {"of the file"}
+    monkeypatch.setenv(env.TOKEN, "from the shell")
+    for options in ({}, SHARED, {"kinds": ("lighthouse",)}):
+        assert request(**options).everywhere(env.TOKEN) == {"from the shell"}
+
+
+# --- what is TorchX's ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("line", BOTH)
+def test_every_role_gets_the_image_with_the_workspaces_code(line: str) -> None:
+    kinds = ("lighthouse", "trainer", "sidecar")
+    made = request(line, kinds=kinds, patched="repo:patched", sidecar_image="other:1")
+    images = {t: made.container(t)["image"] for t in made.tasks}
+    patched = dict.fromkeys(["lighthouse-0", "trainer-0", "trainer-1"], "repo:patched")
+    assert images == patched | {"evaluator-0": "other:1"}
+    assert {made.env(t).get("TORCHX_IMAGE", images[t]) for t in patched} == {"repo:patched"}
+
+
+def test_a_phase_that_torchx_has_no_name_for_is_one_that_goes_on() -> None:
+    assert request().completing.endswith("RUNNING")
+
+
+# --- what could not work ------------------------------------------------------------------------------------------------
+
+
+def test_refusals() -> None:
+    assert "--image" in refusal(image="")
+    assert "choose a shorter --name" in refusal(name="a" * 45)
+    assert "mount --run_dir" in refusal(kinds=("lighthouse",))
+
+
+def test_requests_of_another_shape_stay_as_they_are() -> None:
+    role = FtRole(name="trainer", image="i", ft=RoleFacts(kind="trainer", groups=2))
+
+    class Other:
+        request: Any = None
+
+    for resource in (None, {}, {"metadata": {}, "spec": {"tasks": None}}, {"metadata": {}, "spec": {"tasks": [{}]}}):
+        info = Other()
+        info.request = Other()
+        info.request.resource = resource  # type: ignore[attr-defined]
+        before = json.dumps(resource)
+        assert adjust(role, info) is info
+        assert json.dumps(resource) == before

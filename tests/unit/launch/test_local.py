@@ -1,0 +1,122 @@
+"""What a job on this machine is given: its GPUs. With made-up machines, TorchX's real requests, and real jobs whose script
+says what it sees.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from torchx import specs
+
+from torchft_x.launch.devices.assignment import Machine
+from torchft_x.launch.schedulers.role import FtRole, RoleFacts
+
+FOUR = Machine("NVIDIA", ("0", "1", "2", "3"), "as nvidia-smi -L lists them")
+
+
+@dataclasses.dataclass
+class Replica:
+    env: dict[str, str]
+
+
+class Request:
+    """The local scheduler's, as far as we look at it."""
+
+    def __init__(self, *roles: FtRole, **environ: str) -> None:
+        self.role_params = {r.name: [Replica(dict(environ)) for _ in range(r.num_replicas)] for r in roles}
+        self.request = self
+
+    def gpus(self, role: str, variable: str = "CUDA_VISIBLE_DEVICES") -> list[str | None]:
+        return [r.env.get(variable) for r in self.role_params[role]]
+
+
+def trainer(gpu: int, replicas: int = 2, name: str = "trainer", **environ: str) -> FtRole:
+    resource = specs.Resource(cpu=1, gpu=gpu, memMB=1)
+    facts = RoleFacts(kind="trainer", groups=2)
+    return FtRole(name=name, image="", env=environ, num_replicas=replicas, resource=resource, ft=facts)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch):
+    """Says what this machine has; nobody's variables are set."""
+    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"):
+        monkeypatch.delenv(name, raising=False)
+
+    def has(found: Machine | None) -> None:
+        monkeypatch.setattr("torchft_x.launch.devices.accelerators.find", lambda: found)
+
+    has(FOUR)
+    return has
+
+
+def test_each_replica_has_its_own_of_the_shells_gpus(machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
+    role = trainer(1)
+    request = Request(role)
+    role.pre_proc("local", request)
+    assert request.gpus("trainer") == ["3", "1"]
+
+
+def test_nodes_of_one_group_have_their_own(machine) -> None:
+    role = trainer(1, replicas=4)
+    role.ft = dataclasses.replace(role.ft, nodes=2)
+    request = Request(role)
+    role.pre_proc("local", request)
+    assert request.gpus("trainer") == ["0", "1", "2", "3"]
+
+
+def test_torchxs_own_option_is_overruled(machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    first, second = trainer(1, 1), trainer(1, 1, name="evaluator")
+    request = Request(first, second, CUDA_VISIBLE_DEVICES="0")
+    first.pre_proc("local", request)
+    second.pre_proc("local", request)
+    assert [request.gpus(r)[0] for r in ("trainer", "evaluator")] == ["2", "3"]
+    machine(Machine("AMD", ("0", "1"), ""))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    request = Request(first, CUDA_VISIBLE_DEVICES="0")
+    first.pre_proc("local", request)
+    assert request.gpus("trainer", "HIP_VISIBLE_DEVICES") == ["0"]
+    assert request.gpus("trainer") == [None]
+
+
+def test_a_second_role_gets_others(machine) -> None:
+    roles = trainer(1), trainer(1, 2, name="evaluator")
+    request = Request(*roles)
+    for role in roles:
+        role.pre_proc("local", request)
+    assert [request.gpus(r.name) for r in roles] == [["0", "1"], ["2", "3"]]
+    with pytest.raises(SystemExit, match="other roles have 4;"):
+        trainer(1, 2, name="third").pre_proc("local", request)
+
+
+@pytest.mark.parametrize("auto", [False, True])
+def test_the_users_own_variable_wins(machine, auto: bool) -> None:
+    machine(None)  # not even looked for
+    role = trainer(1, CUDA_VISIBLE_DEVICES="${replica_id}")
+    request = Request(role)
+    for k, replica in enumerate(request.role_params["trainer"]):
+        replica.env["CUDA_VISIBLE_DEVICES"] = f"{k + 7 * auto}"
+    role.pre_proc("local", request)
+    assert request.gpus("trainer") == ["0", "1"]
+
+
+def test_without_gpu_nothing_is_hidden_or_looked_for(machine) -> None:
+    machine(None)
+    role = trainer(0)
+    request = Request(role)
+    role.pre_proc("local", request)
+    assert request.gpus("trainer") == [None, None]
+
+
+def test_a_request_of_another_shape_is_checked_all_the_same(machine) -> None:
+    trainer(2).pre_proc("local", object())
+    with pytest.raises(SystemExit, match=r"torchft_x: --gpu 3 for 2 replicas .* needs 6, but there are 4"):
+        trainer(3).pre_proc("local", object())
+
+
+def test_gpus_need_a_machine_that_has_one(machine) -> None:
+    machine(None)
+    with pytest.raises(SystemExit, match="torchft_x: --gpu 1: this machine has no GPU; leave --gpu out"):
+        trainer(1).pre_proc("local", object())

@@ -1,0 +1,287 @@
+"""A group server between its ranks and the lighthouse: quorums, votes, deadlines with reasons, outages, ends."""
+
+from __future__ import annotations
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import pytest
+
+from tests.unit.rpc.support import LOCAL, Asking, Watched, asking, channel, client, group, life, lighthouse, members
+from tests.util import scaled, wait_for
+from torchft_x.core.fingerprint import Fingerprint, describe
+from torchft_x.core.types import JoinReason, State
+from torchft_x.errors import AddressError, DeadlineError, FencedError, RefusedError, TokenError, UnreachableError
+from torchft_x.rpc.coordination import LighthouseServer
+from torchft_x.rpc.group.client import LocalGroupClient
+from torchft_x.rpc.group.server import GroupServer
+from torchft_x.rpc.proto import torchft_pb2 as peer_pb
+from torchft_x.rpc.transport import grpc_options
+from torchft_x.rpc.transport.token import metadata
+
+NOWHERE = "http://127.0.0.1:9"  # discard: nobody listens there on a test machine
+
+
+def test_two_groups_step_together() -> None:
+    with lighthouse(2) as lh, group("a:1", lh.address()) as a, group("b:1", lh.address()) as b:
+        state, ids = State(), set()
+        for step in range(5):
+            asks = [Asking(x, state=state, checkpoint_metadata=f"m{step}") for x in (a, b)]
+            replies = [x.result() for x in asks]
+            quorum = replies[0].quorum
+            assert replies[1].quorum == quorum
+            assert members(replies[0]) == ["a:1", "b:1"]
+            assert [x.address for x in quorum.members] == [a.address(), b.address()]
+            assert replies[0].lease_until > time.monotonic()
+            assert [x.should_commit(0, step, quorum.id, True, scaled(5.0)) for x in (a, b)] == [(True, "")] * 2
+            state = State(step + 1, quorum.id)
+            ids.add((quorum.id, quorum.config_id))
+        assert len(ids) == 5  # an id is never used twice ...
+        assert len({config for _, config in ids}) == 1  # ... and the process groups stay
+        assert LocalGroupClient(a).checkpoint_metadata(b.address(), 0, 5.0) == "m4"
+
+
+def test_all_ranks_of_a_group_get_the_same_quorum_and_vote() -> None:
+    with (
+        lighthouse() as lh,
+        group("a:1", lh.address(), world_size=3) as a,
+        client(a.address()) as one,
+        client(a.address()) as two,
+        ThreadPoolExecutor(3) as pool,
+    ):
+        for no, expected in [(None, True), (1, False)]:
+            asks = [Asking(who, rank) for rank, who in enumerate((a, one, two))]
+            quorum = asks[0].result().quorum
+            assert [x.result().quorum for x in asks] == [quorum] * 3
+            everybody = enumerate((a, one, two))
+            votes = [pool.submit(x.should_commit, rank, 0, quorum.id, rank != no, 10.0) for rank, x in everybody]
+            assert [v.result()[0] for v in votes] == [expected] * 3
+            if no is not None:
+                assert all("rank 1" in v.result()[1] for v in votes)
+
+
+def test_a_deadline_says_when_other_groups_are_missing() -> None:
+    with lighthouse(2) as lh, group("a:1", lh.address()) as a:
+        with pytest.raises(DeadlineError, match=f"the lighthouse at {lh.address()} waits for other groups"):
+            a.quorum(group_rank=0, state=State(), timeout=0.3)
+        with group("b:1", lh.address()) as b:  # the late answer is not lost, the next ask gets one
+            asks = [Asking(a), Asking(b)]
+            assert members(asks[0].result()) == ["a:1", "b:1"]
+
+
+def test_a_lost_member_is_pushed_to_every_rank() -> None:
+    with lighthouse(2, heartbeat_timeout_ms=60_000) as lh, group("a:1", lh.address(), world_size=2) as a:
+        b = GroupServer(replica_id="b:1", lighthouse=lh.address(), store_address="", world_size=1, bind=LOCAL)
+        with client(a.address()) as one:
+            local, remote = Watched(), Watched()
+            a.watch(local.on_revoked, local.on_end)
+            one.watch(remote.on_revoked, remote.on_end)
+            asks = [Asking(a), Asking(one, 1), Asking(b)]
+            quorum = asks[0].result().quorum
+            asks[2].result()
+            _die(b)
+            for watched in (local, remote):
+                wait_for(lambda w=watched: w.overs, what="the loss to be pushed")
+                quorum_id, lost, reason = watched.overs[0]
+                assert (quorum_id, lost) == (quorum.id, ("b:1",))
+                assert "refuses" in reason
+                assert all(name != "torchft_x-rpc" for name in watched.threads)
+            late = Watched()
+            a.watch(late.on_revoked, late.on_end)
+            wait_for(lambda: late.overs, what="a late watch to hear of it, too")
+
+
+def _die(server: GroupServer) -> None:
+    """What a SIGKILL does to the group's sockets, without the process."""
+    from torchft_x.rpc.transport import loop
+
+    async def cut() -> None:
+        await server.shell._uplink.close(0.0)
+        await server._server.stop(None)
+
+    loop.call(cut(), scaled(5.0))
+
+
+def test_a_graceful_leave_loses_no_step() -> None:
+    with lighthouse() as lh, group("a:1", lh.address()) as a:
+        b = GroupServer(replica_id="b:1", lighthouse=lh.address(), store_address="", world_size=1, bind=LOCAL)
+        watched = Watched()
+        a.watch(watched.on_revoked, watched.on_end)
+        asks = [Asking(a), Asking(b)]
+        first = asks[0].result().quorum
+        asks[1].result()
+        assert b.should_commit(0, 0, first.id, True, scaled(5.0))[0]
+        LocalGroupClient(b).leave()
+        b.shutdown()  # twice does no harm
+        assert a.should_commit(0, 0, first.id, True, scaled(5.0))[0]
+        state = State(1, first.id)
+        assert members(Asking(a, state=state, reason=JoinReason.BOUNDARY).result()) == ["a:1"]
+        assert watched.overs == []
+
+
+def test_shutdown_frees_the_port_at_once() -> None:
+    with lighthouse() as lh:
+        with group("a:1", lh.address()) as a:
+            bind = a.address().removeprefix("http://")
+            in_use = pytest.raises(AddressError, match=r"group server can't listen .*in use")
+            with in_use, group("b:1", lh.address(), bind=bind):
+                pass
+        for nonce in range(3):
+            with group(f"a:2{nonce}", lh.address(), bind=bind) as again:
+                assert again.address() == f"http://{bind}"
+
+
+def test_a_closed_server_answers_open_calls() -> None:
+    with lighthouse(2) as lh, group("a:1", lh.address()) as a:
+        ask = Asking(a)
+        wait_for(lambda: asking(lh), what="the join to arrive")
+        a.shutdown()
+        with pytest.raises(RefusedError, match="leaving"):
+            ask.result()
+
+
+def test_an_unreachable_lighthouse_is_named() -> None:
+    named = pytest.raises(UnreachableError, match=rf"{NOWHERE}.*refused.*TORCHFT_LIGHTHOUSE")
+    with named, group("a:1", NOWHERE, connect_timeout=0.3):
+        pass
+
+
+def test_a_wrong_token_fails_at_once() -> None:
+    with lighthouse(token="secret") as lh:
+        begun = time.monotonic()
+        for token in (None, "wrong"):
+            with pytest.raises(TokenError, match="TORCHFT_X_TOKEN"), group("a:1", lh.address(), token=token):
+                pass
+        assert time.monotonic() - begun < scaled(5.0)  # not the connect timeout of 10 s
+        with group("a:1", lh.address(), token="secret") as a:
+            assert members(Asking(a).result()) == ["a:1"]
+
+
+def test_a_server_that_is_no_lighthouse_says_so() -> None:
+    with (
+        lighthouse() as lh,
+        group("a:1", lh.address()) as a,
+        pytest.raises(RefusedError, match="another program"),
+        group("b:1", a.address()),
+    ):
+        pass
+
+
+def test_a_lighthouse_that_comes_back_is_found_again_and_the_step_goes_on() -> None:
+    first = LighthouseServer(LOCAL, 2)
+    bind = first.address().removeprefix("http://")
+    with group("a:1", first.address()) as a, group("b:1", first.address()) as b:
+        asks = [Asking(a), Asking(b)]
+        quorum = asks[0].result().quorum
+        asks[1].result()
+        first.shutdown()
+        state = State(1, quorum.id)
+        with pytest.raises(DeadlineError, match=rf"{first.address()} has been away for \d+\.\d s"):
+            a.quorum(group_rank=0, state=state, timeout=0.4)
+        assert a.should_commit(0, 0, quorum.id, True, scaled(5.0))[0]  # the lease holds without a lighthouse
+        asks = [Asking(x, state=state, timeout=scaled(20.0)) for x in (a, b)]
+        with lighthouse(2, bind=bind):
+            second = asks[0].result().quorum
+            assert asks[1].result().quorum == second
+            assert second.id > quorum.id
+
+
+def test_a_newer_life_fences_the_older() -> None:
+    with lighthouse() as lh, group("a:old", lh.address(), life=life(0)) as old:
+        watched = Watched()
+        old.watch(watched.on_revoked, watched.on_end)
+        with group("a:new", lh.address(), life=life(1)):
+            wait_for(lambda: watched.ends, what="the older life to be told")
+            assert watched.ends[0][1] is True
+            with pytest.raises(FencedError, match="a:new"):
+                old.quorum(group_rank=0, state=State(), timeout=scaled(5.0))
+            with pytest.raises(FencedError), group("a:old2", lh.address(), life=life(0)):
+                pass
+
+
+def declares(*parts: str) -> Fingerprint:
+    return Fingerprint((describe("model", f"{len(parts)} tensors", parts),))
+
+
+def test_ranks_over_the_network_declare_too() -> None:
+    """Rank 1 of the second group holds another model than rank 1 of the first; both ranks hear the sentence."""
+    right, wrong = declares("w (2, 3)"), declares("w (2, 4)")
+    with (
+        lighthouse(2) as lh,
+        group("0:a", lh.address(), world_size=2) as a,
+        group("1:b", lh.address(), world_size=2) as b,
+        client(a.address()) as a1,
+        client(b.address()) as b1,
+    ):
+        asks = [Asking(a, traits=right), Asking(a1, 1, traits=right)]
+        wait_for(lambda: asking(lh), what="the first to wait")
+        refused = [Asking(b, traits=right), Asking(b1, 1, traits=wrong)]
+        for ask in refused:
+            with pytest.raises(RefusedError, match=r"the model of its rank 1 has w \(2, 4\) where group 0's has"):
+                ask.result()
+        with group("2:c", lh.address(), world_size=2) as c, client(c.address()) as c1:
+            asks += [Asking(c, traits=right), Asking(c1, 1, traits=right)]
+            first = asks[0].result().quorum
+            assert all(ask.result().quorum == first for ask in asks)
+            # What was told once stays known without being sent again.
+            asks = [
+                Asking(x, rank, state=State(1, first.id), traits=right, reason=JoinReason.BOUNDARY)
+                for rank, x in [(0, a), (1, a1), (0, c), (1, c1)]
+            ]
+            assert all(ask.result().quorum.id > first.id for ask in asks)
+
+
+def test_a_model_of_ten_thousand_tensors_joins() -> None:
+    parts = [f"{'deeply.nested.' * 7}layers.{i}.weight (4096, 4096) bfloat16" for i in range(10_000)]
+    assert sum(map(len, parts)) > 1_000_000
+    with (
+        lighthouse(2) as lh,
+        group("0:a", lh.address()) as a,
+        group("1:b", lh.address()) as b,
+        client(b.address()) as c,
+    ):
+        first = Asking(a, traits=declares(*parts))
+        assert members(Asking(c, traits=declares(*parts)).result()) == ["0:a", "1:b"]
+        first.result()
+
+
+def test_the_groups_port_checks_the_token_and_its_input() -> None:
+    with lighthouse(token="secret") as lh, group("a:1", lh.address(), token="secret") as a, channel(a.address()) as c:
+        for method in ("Quorum", "ShouldCommit", "CheckpointMetadata", "Kill"):
+            with pytest.raises(grpc.RpcError) as e:
+                c.unary_unary(f"/{grpc_options.MANAGER}/{method}")(b"", timeout=scaled(5.0))
+            assert e.value.code() == grpc.StatusCode.UNAUTHENTICATED
+            with pytest.raises(grpc.RpcError) as e:
+                c.unary_unary(f"/{grpc_options.MANAGER}/{method}")(
+                    os.urandom(64), timeout=scaled(5.0), metadata=metadata("secret")
+                )
+            assert e.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+        with pytest.raises(TokenError), client(a.address()) as stranger:
+            stranger.quorum(group_rank=0, state=State(), timeout=scaled(5.0))
+
+
+def test_kill_needs_a_token_even_where_nothing_else_does() -> None:
+    killed: list[str] = []
+    request = peer_pb.KillRequest(msg="please").SerializeToString()
+    with lighthouse() as lh, group("a:1", lh.address(), on_kill=killed.append) as a, channel(a.address()) as c:
+        with pytest.raises(grpc.RpcError, match="needs a token"):
+            c.unary_unary(f"/{grpc_options.MANAGER}/Kill")(request, timeout=scaled(5.0))
+        assert killed == []
+    with (
+        lighthouse(token="t") as lh,
+        group("a:1", lh.address(), token="t", on_kill=killed.append) as a,
+        channel(a.address()) as c,
+    ):
+        c.unary_unary(f"/{grpc_options.MANAGER}/Kill")(request, timeout=scaled(5.0), metadata=metadata("t"))
+    assert killed == ["please"]
+
+
+def test_a_rank_out_of_range_is_refused() -> None:
+    with lighthouse() as lh, group("a:1", lh.address()) as a, client(a.address()) as one:
+        for who in (a, one):
+            with pytest.raises(RefusedError, match="rank 5"):
+                who.quorum(group_rank=5, state=State(), timeout=scaled(5.0))
+        with pytest.raises(RefusedError, match="Rank 7"):
+            one.checkpoint_metadata(a.address(), 7, 5.0)

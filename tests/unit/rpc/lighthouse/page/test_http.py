@@ -1,0 +1,86 @@
+"""Connections: what strangers may send, and what becomes of those that send nothing. Real sockets."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from tests.unit.rpc.lighthouse.page.served import Served, served
+from tests.util import scaled, wait_for
+from torchft_x.rpc.lighthouse.page import http as page_http
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[Served]:
+    with served() as made:
+        yield made
+
+
+def said(page: Served, data: bytes, seconds: float = 10.0) -> bytes:
+    """All that is answered to these bytes until the connection is closed."""
+    with socket.create_connection(page.place, timeout=scaled(seconds)) as s:
+        s.sendall(data)
+        out = b""
+        with contextlib.suppress(ConnectionResetError):
+            while part := s.recv(65536):
+                out += part
+        return out
+
+
+def test_one_connection_for_many_requests(page: Served) -> None:
+    connection = http.client.HTTPConnection(*page.place, timeout=scaled(10))
+    with contextlib.closing(connection):
+        for path in ("/healthz", "/status.json", "/healthz"):
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            assert (answer.status, bool(answer.read())) == (200, True)
+        assert connection.sock is not None
+
+
+def test_head_has_no_body(page: Served) -> None:
+    answer = page.ask("/healthz", "HEAD")
+    assert (answer.status, answer.body, answer.headers["content-length"]) == (200, b"", "3")
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"\x00\x01\x02nonsense\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\n\r\n", b"400"),  # without a Host
+        (b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 20000 + b"\r\n\r\n", b"431"),
+        (b"POST /kill HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9000\r\n\r\n" + b"a" * 9000, b"413"),
+        (b"POST /kill HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n", b"400"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"421"),  # without a Host
+    ],
+)
+def test_what_is_no_request_is_answered_and_closed(page: Served, data: bytes, status: bytes) -> None:
+    assert said(page, data).split(b"\r\n")[0][:12] == b"HTTP/1.1 " + status
+
+
+def test_who_says_nothing_is_closed(page: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_http, "READ_TIMEOUT", 0.2)
+    assert said(page, b"") == b""
+    assert said(page, b"GET /healthz HTTP/1.1\r\nHost: localh") == b""  # nor who never ends
+
+
+def test_the_longest_idle_makes_room(page: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_http, "MOST", 4)
+    with contextlib.ExitStack() as stack:
+        idle = [stack.enter_context(socket.create_connection(page.place)) for _ in range(8)]
+        assert page.ask("/healthz").status == 200
+        idle[0].settimeout(scaled(5))
+        assert idle[0].recv(1) == b""
+
+
+def test_a_defect_of_ours_ends_one_connection(page: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> bytes:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(page.shell.recorder, "bytes", fail)
+    assert said(page, b"GET /status.json HTTP/1.1\r\nHost: localhost\r\n\r\n") == b""
+    wait_for(lambda: page.ask("/healthz").status == 200, 5.0, "an answer")

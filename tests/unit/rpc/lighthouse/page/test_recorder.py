@@ -1,0 +1,52 @@
+"""What is kept of a lighthouse, and how often the overview is made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.core.view.test_overview import NO_JOB
+from torchft_x.core.lighthouse.machine import Lighthouse, LighthouseConfig
+from torchft_x.core.messages.job import GroupRests, LifeExited, LifeStarted, SupervisorHere
+from torchft_x.rpc.lighthouse.page import recorder as module
+from torchft_x.rpc.lighthouse.page.recorder import FRESH, Recorder
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    return now
+
+
+def made(clock: list[float], seconds: float = 0.0) -> tuple[Recorder, list[int]]:
+    """A recorder whose overviews take so long, and how many there were."""
+    count = [0]
+
+    def job() -> Any:
+        count[0] += 1
+        clock[0] += seconds
+        return NO_JOB
+
+    return Recorder(Lighthouse(LighthouseConfig(), now=clock[0], unix=1e6), job), count
+
+
+def test_all_readers_share_one_overview_for_a_while(clock: list[float]) -> None:
+    recorder, count = made(clock)
+    assert recorder.bytes() == recorder.bytes()
+    recorder.value()
+    assert count == [1]
+    clock[0] += FRESH
+    recorder.bytes()
+    assert count == [2]
+
+
+def test_what_supervisors_say_is_kept(clock: list[float]) -> None:
+    recorder, _ = made(clock)
+    recorder.heard(SupervisorHere("0", "a", stream=1))
+    recorder.heard(LifeStarted("0", 0, "x"))
+    recorder.heard(LifeExited("0", 0, "x", 1, "exited with code 1"))
+    assert [(g["group"], g["does"]) for g in recorder.value()["groups"]] == [("0", "restarts")]
+    recorder.heard(GroupRests("0", True))  # what was asked for is shown at once
+    assert [g["does"] for g in recorder.value()["groups"]] == ["drained"]

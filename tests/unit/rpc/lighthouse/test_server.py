@@ -1,0 +1,241 @@
+"""The lighthouse's ports: sessions, the peer's unary service, status, and what must not hurt it."""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+from tests.unit.rpc.support import asking, channel, known, lighthouse
+from tests.util import scaled, wait_for
+from torchft_x._version import __version__
+from torchft_x.core.messages.lighthouse import Hello
+from torchft_x.errors import AddressError, TokenError
+from torchft_x.net import parse_address
+from torchft_x.rpc.codec import messages
+from torchft_x.rpc.coordination import LighthouseClient, LighthouseServer
+from torchft_x.rpc.proto import torchft_pb2 as peer_pb
+from torchft_x.rpc.proto import torchft_x_pb2 as pb
+from torchft_x.rpc.transport import grpc_options
+from torchft_x.rpc.transport.token import metadata
+from torchft_x.timing import TIMING
+
+
+class RawSession:
+    """A session whose every byte the test writes."""
+
+    def __init__(
+        self, address: str, method: str = f"/{grpc_options.SESSION}/Session", token: str | None = None
+    ) -> None:
+        self._channel = channel(address)
+        self._out: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._call = self._channel.stream_stream(method)(iter(self._out.get, None), metadata=metadata(token))
+
+    def send(self, message: Any) -> None:
+        self._out.put(message if isinstance(message, bytes) else message.SerializeToString())
+
+    def receive(self) -> pb.Down:
+        return pb.Down.FromString(next(self._call))
+
+    def rest(self) -> list[pb.Down]:
+        """What still comes until the server ends the stream."""
+        return [pb.Down.FromString(data) for data in self._call]
+
+    def close(self) -> None:
+        self._out.put(None)
+        self._call.cancel()
+        self._channel.close()
+
+
+def hello(replica_id: str = "a:1", **kwargs: Any) -> pb.Up:
+    return pb.Up(hello=messages.hello_to_proto(Hello(0, replica_id, address="http://127.0.0.1:1", **kwargs), "a"))
+
+
+def join(replica_id: str = "a:1", step: int = 0) -> pb.Up:
+    member = pb.Member(replica_id=replica_id, world_size=1, state=pb.State(step=step))
+    return pb.Up(join=pb.Join(member=member, reason="new"))
+
+
+@pytest.fixture
+def server() -> Iterator[LighthouseServer]:
+    with lighthouse() as made:
+        yield made
+
+
+@pytest.fixture
+def session(server: LighthouseServer) -> Iterator[RawSession]:
+    made = RawSession(server.address())
+    yield made
+    made.close()
+
+
+def test_hello_welcome_join_quorum_pong(server: LighthouseServer, session: RawSession) -> None:
+    session.send(hello())
+    welcome = session.receive().welcome
+    assert (welcome.heartbeat_timeout_s, welcome.ping_s) == (TIMING.silence_alone, TIMING.silence_host / 2)
+    session.send(join())
+    quorum = session.receive().quorum
+    assert [x.replica_id for x in quorum.members] == ["a:1"]
+    assert quorum.granted_through == 1
+    session.send(pb.Up(ping=pb.Ping()))
+    assert session.receive().WhichOneof("kind") == "pong"
+    assert known(server) == ["a:1"]
+
+
+@pytest.mark.parametrize(
+    ("first", "sentence"),
+    [
+        (b"\xff\xff\xff", "another program"),
+        (pb.Up(ping=pb.Ping()), "must be hello"),
+        (pb.Up(), "must be hello"),
+        (pb.Up(hello=pb.Hello(replica_id="", wire=grpc_options.WIRE)), "name"),
+        (
+            pb.Up(hello=pb.Hello(replica_id="a\n", library="torchft_x/9.0", wire=grpc_options.WIRE + 1)),
+            f"This lighthouse (torchft_x/{__version__}) speaks version {grpc_options.WIRE} of torchft_x's wire and "
+            f"a (torchft_x/9.0) version {grpc_options.WIRE + 1}; install the same torchft_x everywhere.",
+        ),
+    ],
+)
+def test_a_bad_first_message_gets_a_sentence_and_the_end(
+    server: LighthouseServer, session: RawSession, first: Any, sentence: str
+) -> None:
+    session.send(first)
+    assert [sentence in x.refused.sentence for x in session.rest()] == [True]
+    assert known(server) == []
+
+
+def test_garbage_after_hello_ends_that_session_only(server: LighthouseServer, session: RawSession) -> None:
+    other = RawSession(server.address())
+    other.send(hello("b:1"))
+    other.receive()
+    session.send(hello())
+    session.receive()
+    session.send(b"\x0a\xff")
+    assert "another program" in session.rest()[0].refused.sentence
+    other.send(join("b:1"))
+    assert other.receive().WhichOneof("kind") == "quorum"
+    other.close()
+
+
+def test_bytes_that_are_no_http_hurt_nobody(server: LighthouseServer, session: RawSession) -> None:
+    address = parse_address(server.address())
+    http2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + os.urandom(999)
+    for junk in (b"", os.urandom(4096), b"GET / HTTP/1.1\r\n\r\n", http2):
+        with socket.create_connection((address.host, address.port), timeout=scaled(5.0)) as s:
+            s.sendall(junk)
+    session.send(hello())
+    assert session.receive().WhichOneof("kind") == "welcome"
+
+
+def test_a_message_over_the_size_limit_is_refused(server: LighthouseServer) -> None:
+    target = parse_address(server.address()).target  # a client without limits of its own
+    with grpc.insecure_channel(target) as c, pytest.raises(grpc.RpcError) as e:
+        c.unary_unary(f"/{grpc_options.LIGHTHOUSE}/Heartbeat")(
+            b"x" * (grpc_options.MAX_MESSAGE + 1), timeout=scaled(5.0)
+        )
+    assert e.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+@pytest.mark.parametrize("method", ["Quorum", "Heartbeat"])
+@pytest.mark.parametrize("data", [b"\xff\xff", b""])
+def test_a_bad_unary_request_gets_a_sentence(server: LighthouseServer, method: str, data: bytes) -> None:
+    with channel(server.address()) as c, pytest.raises(grpc.RpcError) as e:
+        c.unary_unary(f"/{grpc_options.LIGHTHOUSE}/{method}")(data, timeout=scaled(5.0))
+    assert e.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+    assert e.value.details().endswith((".", "?"))
+
+
+def test_the_newest_session_of_a_member_counts_and_the_join_dies_with_its_session(server: LighthouseServer) -> None:
+    first, second = RawSession(server.address()), RawSession(server.address())
+    first.send(hello())
+    first.receive()
+    second.send(hello())
+    second.receive()
+    first.send(join())  # of a session that has been replaced: not taken (R3)
+    first.close()
+    second.send(join(step=4))
+    assert second.receive().quorum.members[0].state.step == 4
+    second.close()
+
+
+def test_a_cancelled_unary_request_is_forgotten() -> None:
+    with lighthouse(min_replicas=2) as two, channel(two.address()) as c:
+        request = peer_pb.LighthouseQuorumRequest(requester=peer_pb.QuorumMember(replica_id="a"))
+        call = c.unary_unary(f"/{grpc_options.LIGHTHOUSE}/Quorum").future(request.SerializeToString())
+
+        wait_for(lambda: asking(two), what="the request to arrive")
+        call.cancel()
+        wait_for(lambda: not asking(two), what="the request to be forgotten")
+
+
+def test_two_unary_clients_and_a_session_share_a_quorum() -> None:
+    with lighthouse(min_replicas=3) as three:
+        mixed = RawSession(three.address())
+        mixed.send(hello("s:1"))
+        mixed.receive()
+        mixed.send(join("s:1"))
+        replies: list[Any] = []
+
+        def ask(name: str) -> None:
+            replies.append(LighthouseClient(three.address(), scaled(5.0)).quorum(name, 10.0, data={"k": 1}, step=2))
+
+        threads = [threading.Thread(target=ask, args=(name,)) for name in ("u1", "u2")]
+        for t in threads:
+            t.start()
+        quorum = messages.QUORUM.decode(mixed.receive().quorum)
+        for t in threads:
+            t.join()
+        assert [x.replica_id for x in quorum.members] == ["s:1", "u1", "u2"]
+        assert quorum.member("u1") is not None
+        assert [[p.replica_id for p in r.participants] for r in replies] == [["s:1", "u1", "u2"]] * 2
+        assert {r.quorum_id for r in replies} == {quorum.config_id}
+        assert replies[0].participants[1].data == {"k": 1}
+        assert replies[0].participants[1].step == 2
+        mixed.close()
+
+
+def test_the_token_guards_every_call() -> None:
+    with lighthouse(token="secret") as guarded:
+        for token, why in [
+            (None, "it was started with a token, and we have none"),
+            ("wrong", "our token is not the one"),
+        ]:
+            with pytest.raises(TokenError, match="TORCHFT_X_TOKEN"):
+                LighthouseClient(guarded.address(), scaled(5.0), token=token or "x").heartbeat("a")
+            for service, method in [(grpc_options.SESSION, "Session"), (grpc_options.SUPERVISE, "Supervise")]:
+                raw = RawSession(guarded.address(), f"/{service}/{method}", token)
+                raw.send(hello())
+                with pytest.raises(grpc.RpcError) as e:
+                    raw.receive()
+                assert e.value.code() == grpc.StatusCode.UNAUTHENTICATED
+                assert why in (e.value.details() or "")
+                assert "secret" not in (e.value.details() or "")
+                raw.close()
+        with channel(guarded.address()) as c, pytest.raises(grpc.RpcError) as e:
+            c.unary_unary(f"/{grpc_options.STATUS}/Status")(b"", timeout=scaled(5.0))
+        assert e.value.code() == grpc.StatusCode.UNAUTHENTICATED
+        assert guarded.status()["members"] == []
+        LighthouseClient(guarded.address(), scaled(5.0), token="secret").heartbeat("a")
+        assert known(guarded) == ["a"]
+
+
+def test_a_port_in_use_is_one_sentence_and_a_stopped_server_frees_it_at_once() -> None:
+    with lighthouse() as first:
+        bind = first.address().removeprefix("http://")
+        with pytest.raises(AddressError, match=r"can't listen on .*in use"):
+            LighthouseServer(bind, 1)
+    for _ in range(3):
+        with lighthouse(bind=bind) as again:
+            assert again.address() == f"http://{bind}"
+
+
+def test_many_lighthouses_in_one_process_do_not_see_each_other() -> None:
+    with lighthouse() as a, lighthouse() as b:
+        LighthouseClient(a.address(), scaled(5.0)).heartbeat("x")
+        assert (known(a), known(b)) == (["x"], [])

@@ -1,0 +1,140 @@
+"""Supervisors of groups over several nodes and the lighthouse, over real streams."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from typing import Any
+
+import grpc
+import pytest
+
+from tests.unit.rpc.support import group as group_server
+from tests.unit.rpc.support import is_marked, lighthouse
+from tests.unit.rpc.support import life as a_life
+from tests.util import wait_for
+from torchft_x.rpc.coordination import LighthouseServer
+from torchft_x.rpc.supervisor.client import REFUSED_CODE, SupervisorClient
+
+MEETING = "127.0.0.1:4321"
+
+
+class Supervisor:
+    """A client of one node, and what it was told."""
+
+    def __init__(self, address: str, node: int, nodes: int = 2, group: str = "a") -> None:
+        self.client = SupervisorClient(address, group, f"host{node}", "boot", node=node, nodes=nodes)
+        self.begun: list[tuple[int, str, str]] = []
+        self.overs: list[tuple[str, int, str]] = []
+        self.stops: list[tuple[int, str]] = []
+        self.node = node
+        self.client.on_life(lambda *order: self.begun.append(order), lambda *order: self.overs.append(order))
+        self.client.on_stop(lambda *order: self.stops.append(order))
+
+    def ready(self, attempt: int = 0) -> None:
+        self.client.ready(attempt, MEETING if self.node == 0 else "")
+
+    def next(self, kind: str, count: int = 1) -> Any:
+        """The newest of so many orders of that kind."""
+        wait_for(lambda: len(getattr(self, kind)) >= count, what=f"{count} {kind} at node {self.node}")
+        return getattr(self, kind)[-1]
+
+    def ended(self, code: int, reason: str = "killed") -> None:
+        attempt, life, _ = self.begun[-1]
+        self.client.ended(attempt, life, code, reason)
+
+
+def both(server: LighthouseServer) -> tuple[Supervisor, Supervisor]:
+    return Supervisor(server.address(), 0), Supervisor(server.address(), 1)
+
+
+def close(*supervisors: Supervisor) -> None:
+    for s in supervisors:
+        s.client.close(0.1)
+
+
+def test_a_life_begins_and_ends_together_and_its_end_is_proof_when_all_have_confirmed() -> None:
+    with lighthouse() as server:
+        zero, one = both(server)
+        zero.ready()
+        one.ready(3)
+        attempt, life, meeting = zero.next("begun")
+        assert (attempt, meeting) == (3, MEETING)
+        assert one.next("begun") == (attempt, life, meeting)
+        with group_server("a:1", server.address(), life=a_life(3, life)):
+            wait_for(lambda: server.status()["members"], what="the member")
+            one.ended(-9)
+            assert zero.next("overs") == one.next("overs") == (life, -9, "killed")
+            assert not is_marked(server, "a:1", "over")
+            zero.ended(-9, "told")
+            wait_for(lambda: is_marked(server, "a:1", "over"), what="the proof")
+        one.ready(4)
+        zero.ready(4)
+        assert zero.next("begun", 2)[0] == 4
+        close(zero, one)
+
+
+def test_reports_made_while_the_lighthouse_was_away_are_said_again() -> None:
+    with lighthouse() as first:
+        bind = first.address().removeprefix("http://")
+        zero, one = both(first)
+        zero.ready()
+        one.ready()
+        _, life, _ = zero.next("begun")
+        one.next("begun")
+    one.ended(7, "failed meanwhile")
+    with lighthouse(bind=bind) as second:
+        assert zero.next("overs") == (life, 7, "failed meanwhile")
+        zero.ended(-9)
+        zero.ready(1)
+        one.next("overs")
+        one.ready(1)
+        assert zero.next("begun", 2) == one.next("begun", 2)
+        assert second.status()["assembly"]["a"]["attempt"] == 1
+        assert len(zero.begun) == len(one.begun) == 2
+        close(zero, one)
+
+
+def test_one_that_gives_up_stops_the_other() -> None:
+    with lighthouse() as server:
+        zero, one = both(server)
+        here = "group a waits for nodes 0 and 1 to be ready"
+        wait_for(lambda: server.status()["assembly"].get("a", {}).get("waits_for") == here, what="both nodes")
+        zero.client.done(1, "no restarts left")
+        assert one.next("stops") == (1, "node 0 stopped: no restarts left")
+        assert zero.stops == []
+        close(zero, one)
+
+
+@pytest.mark.parametrize(("node", "nodes", "said"), [(1, 3, "the others 2"), (2, 2, "node is 2")])
+def test_a_node_with_a_wrong_place_is_refused(node: int, nodes: int, said: str) -> None:
+    with lighthouse() as server:
+        zero = Supervisor(server.address(), 0)
+        wait_for(lambda: server.status()["assembly"], what="node 0")
+        wrong = Supervisor(server.address(), node, nodes)
+        code, sentence = wrong.next("stops")
+        assert code == REFUSED_CODE
+        assert said in sentence
+        close(zero, wrong)
+
+
+def test_a_report_of_the_other_kind_of_group_is_refused() -> None:
+    with lighthouse() as server:
+        zero = Supervisor(server.address(), 0)
+        zero.client.exited(0, "life", 1, "x")
+        assert "ready, started, ended" in zero.next("stops")[1]
+        close(zero)
+
+
+def test_a_lighthouse_that_knows_no_supervisors_is_one_sentence() -> None:
+    """The peer's, for instance."""
+    other = grpc.server(concurrent.futures.ThreadPoolExecutor(1))
+    port = other.add_insecure_port("127.0.0.1:0")
+    other.start()
+    try:
+        zero = Supervisor(f"http://127.0.0.1:{port}", 0)
+        code, sentence = zero.next("stops")
+        assert code == REFUSED_CODE
+        assert "torchft's own? Use torchft_x's." in sentence
+        close(zero)
+    finally:
+        other.stop(None)
