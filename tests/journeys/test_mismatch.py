@@ -19,7 +19,7 @@ SENTENCES = {
 }
 
 
-@pytest.mark.parametrize("what", ["model", "data"])
+@pytest.mark.parametrize("what", ["model"])
 def test_the_verdict_of_a_job_says_what_differs(what: str, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     with running(torchx_ddp(run_dir, what, "40", script=SCRIPT), tmp_path / "job.log", run_dir) as job:

@@ -20,7 +20,7 @@ from tests.unit.launch.test_kubernetes import (
 )
 from torchft_x import env
 
-GOLDEN = Path(__file__).parent / "golden" / "kubernetes"
+GOLDEN = Path(__file__).parents[2] / "unit/launch/golden/kubernetes"
 VERSIONS = ("1.25", "1.30", "1.37")
 REQUESTS: dict[str, dict[str, Any]] = {
     # one group's death is its own, the lighthouse tells the outcome, and all pods must have succeeded: TorchX's retries,

@@ -19,7 +19,7 @@ from tests.util import scaled
 from torchft_x.launch.schedulers import adjust
 from torchft_x.launch.schedulers.role import FtRole, RoleFacts
 
-GOLDEN = Path(__file__).parent / "golden/slurm"
+GOLDEN = Path(__file__).parents[2] / "unit/launch/golden/slurm"
 COMMAND = ["/bin/python", "-m", "torchft_x", "--", "train.py", "a b", "${app_id}"]
 
 

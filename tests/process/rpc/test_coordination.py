@@ -11,7 +11,7 @@ from tests.unit.rpc.test_coordination import (
     SECOND,
     manager,
 )
-from tests.util import scaled
+from tests.util import clock
 from torchft_x.rpc.coordination import (
     LighthouseClient,
     ManagerClient,
@@ -24,9 +24,9 @@ def test_deadlines_are_timeout_errors_and_the_rest_runtime_errors() -> None:
         server = manager("g0:x", lh.address())
         client = ManagerClient(server.address(), SECOND)
         with pytest.raises(TimeoutError, match="No quorum in time"):
-            quorum(client, timeout=timedelta(seconds=scaled(1.0)))
+            quorum(client, timeout=timedelta(seconds=clock(1.0)))
         with lighthouse(2) as other, pytest.raises(TimeoutError, match="min_replicas"):
-            LighthouseClient(other.address(), SECOND).quorum("a", timeout=scaled(0.5))
+            LighthouseClient(other.address(), SECOND).quorum("a", timeout=clock(0.5))
         with pytest.raises(RuntimeError, match="Rank 9"):
             client._checkpoint_metadata(9, SECOND)
         server.shutdown()

@@ -177,13 +177,6 @@ def test_a_client_of_another_store_is_refused_by_both_sides(served: tuple[StoreS
     assert not connected(address).check(["k"])
 
 
-def test_a_stranger_with_torchs_own_client_gets_nothing(served: tuple[StoreServer, KeyedAddress]) -> None:
-    server, address = served
-    with pytest.raises(RuntimeError):
-        dist.TCPStore(HOST, address.port, None, False, timedelta(seconds=2), wait_for_workers=False).num_keys()
-    assert len(server) == 0
-
-
 def test_strangers_take_neither_memory_nor_the_members_places(served: tuple[StoreServer, KeyedAddress]) -> None:
     _, address = served
     store = connected(address)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.torch.transfer.states import same, training_state, zeroed
-from tests.util import scaled
+from tests.util import clock, scaled
 from torchft_x.errors import ConfigError, LeafError, TransferError
 from torchft_x.transfer import CheckpointTransport
 
@@ -72,7 +72,7 @@ class TransportConformance:
             destination.recv_checkpoint(0, source.metadata(), 4, WAIT, into=into)
         assert not caught.value.torn
         with pytest.raises(TransferError, match="step 5"):
-            destination.recv_checkpoint(0, source.metadata(), 6, scaled(1.5), into=into)
+            destination.recv_checkpoint(0, source.metadata(), 6, clock(1.5), into=into)
         assert into["w"].tolist() == [0, 0, 0]
 
     def test_disallow_keeps_new_readers_waiting(self, pair: Pair) -> None:

@@ -5,8 +5,14 @@ from __future__ import annotations
 import os
 import re
 import signal
+from pathlib import Path
 
-from tests.process.launch.supervisor.test_coordination import cluster  # noqa: F401
+from tests.process.launch.supervisor.test_coordination import (
+    SLEEPER,
+    Cluster,
+    cluster,  # noqa: F401
+    sleeping,
+)
 from torchft_x.launch.process import process_tree
 from torchft_x.observe.events import read_events
 
@@ -57,3 +63,15 @@ def test_workers_on_two_nodes_through_a_kill_of_a_worker_and_of_a_supervisor(clu
     codes = run.codes()
     assert (codes["lighthouse"], codes["0.0"], codes["0.1"], codes["1.1"]) == (1, 0, 0, 1), run.everything()
     assert "group 1 is lost: its supervisor of node 0 on" in run.text("lighthouse").lower()
+
+
+def test_a_lone_node_says_for_what_it_waits(tmp_path: Path) -> None:
+    run = Cluster(tmp_path, SLEEPER, groups=1)
+    try:
+        run.supervise(0, 0)
+        run.wait_for(lambda: "node 0 of group 0 waits until all 2 nodes are ready" in run.text("0.0"), 20.0, "the word")
+        run.wait_for(lambda: "Group 0 waits for node 1 to come." in run.text("lighthouse"), 20.0, "the reason")
+        run.supervise(0, 1)
+        sleeping(run, 1, (0,))
+    finally:
+        run.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -154,13 +153,3 @@ def test_two_jobs_side_by_side(launch, tmp_path: Path) -> None:
         job.workers(1)
     (tmp_path / "go").touch()
     assert [job.wait() for job in jobs] == [0, 0]
-
-
-def test_nobody_at_the_address_of_the_lighthouse(launch) -> None:
-    with socket.socket() as taken:  # bound, so that nobody else gets the port; it does not listen
-        taken.bind(("127.0.0.1", 0))
-        address = f"http://127.0.0.1:{taken.getsockname()[1]}"
-        job = launch(SLEEPER, "--lighthouse", address)
-        assert job.wait() == 1
-    assert f"{address}: Connection refused" in job.text()
-    assert "Traceback" not in job.text()

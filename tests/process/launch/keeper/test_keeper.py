@@ -276,18 +276,6 @@ def test_more_groups_and_fewer(keep, capsys: pytest.CaptureFixture[str]) -> None
     wait_for(lambda: job.child("trainer", 1) != children[1], 20, "group 1, again")
 
 
-def test_groups_that_are_slow_to_go_are_waited_for_and_then_killed(keep) -> None:
-    job = keep(role("trainer", STUBBORN, kind="trainer", replicas=2))
-    job.until("RUNNING")
-    wait_for(lambda: "here" in job.printed("trainer", 1), 20, "group 1")
-    pid = job.pid(1)
-    assert command("scale", [str(job.run_dir), "--replicas", "1"]) == 0
-    assert process_tree.is_alive(pid)
-    assert command("scale", [str(job.run_dir), "--replicas", "2"]) == 0
-    gone(pid)
-    wait_for(lambda: job.pid(1) not in (0, pid), 20, "group 1, again")
-
-
 def test_a_number_that_is_refused_changes_nothing(keep, capsys: pytest.CaptureFixture[str]) -> None:
     job = keep(role("trainer", PARENT, kind="trainer", replicas=2))
     before = job.until("RUNNING")

@@ -212,18 +212,6 @@ def test_a_supervisor_that_is_started_again_alone_is_brought_up_to_the_groups_nu
     assert not process_tree.is_alive(other[2])
 
 
-def test_a_lone_node_says_for_what_it_waits(tmp_path: Path) -> None:
-    run = Cluster(tmp_path, SLEEPER, groups=1)
-    try:
-        run.supervise(0, 0)
-        run.wait_for(lambda: "node 0 of group 0 waits until all 2 nodes are ready" in run.text("0.0"), 20.0, "the word")
-        run.wait_for(lambda: "Group 0 waits for node 1 to come." in run.text("lighthouse"), 20.0, "the reason")
-        run.supervise(0, 1)
-        sleeping(run, 1, (0,))
-    finally:
-        run.close()
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_to_all_leaves_nothing(cluster, number: int) -> None:
     run = cluster(SLEEPER)

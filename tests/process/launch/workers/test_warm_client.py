@@ -161,7 +161,7 @@ def compare(cold: dict, warm: dict, attempt: int) -> None:
     assert cold == warm
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [2])
 def test_all_lives_are_warm(drive: Starter, workers: int) -> None:
     run = warm(drive, WITNESS, workers=workers)
     wait_until_warm(run)
@@ -188,7 +188,7 @@ def test_all_lives_are_warm(drive: Starter, workers: int) -> None:
     end(run)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [2])
 def test_the_workers_meet_in_the_store_of_their_life(drive: Starter, workers: int) -> None:
     text = """
 import os, sys

@@ -163,7 +163,7 @@ def stress(folder: Path, how: str, times: int) -> dict[int, int]:
     ("how", "times"),
     [
         ("exits", 30),
-        pytest.param("exits-with-torch", 12, marks=[pytest.mark.timeout(600)]),
+        ("exits-with-torch", 6),
     ],
 )
 def test_no_exit_is_changed_by_questions(folder: Path, how: str, times: int) -> None:

@@ -14,7 +14,7 @@ from torch.distributed import ReduceOp, Work
 
 from tests.torch.comm.conformance import Together, ramp, total
 from tests.torch.comm.members import configure, each
-from tests.util import scaled
+from tests.util import clock
 from torchft_x.comm.gloo.group import ProcessGroupGloo
 from torchft_x.comm.wrappers.process_groups import ProcessGroupWrapper
 from torchft_x.errors import CollectiveError, ConfigError
@@ -24,7 +24,7 @@ class Own(ProcessGroupWrapper):
     """As in the peer's documentation."""
 
     def __init__(self) -> None:
-        super().__init__(timedelta(seconds=scaled(10.0)))
+        super().__init__(timedelta(seconds=clock(4.0)))
         self.created: list[tuple[int, int]] = []
 
     def _create_pg(self, store: dist.Store, rank: int, world_size: int) -> dist.ProcessGroup:

@@ -129,12 +129,21 @@ class Proxy:
             except OSError:
                 return
             self.sockets += [down, up]
-            threading.Thread(target=self._pump, args=(down, up, lambda offset, chunk: chunk), daemon=True).start()
-            number = self.count
+            # Closed when neither direction uses them: one that is only shut takes bytes until its buffer is full, and
+            # the source waits.
+            ended = threading.Barrier(2, action=lambda pair=(down, up): [s.close() for s in pair])
+            change = partial(self.change, self.count)
             self.count += 1
-            threading.Thread(target=self._pump, args=(up, down, partial(self.change, number)), daemon=True).start()
+            for a, b, what in ((down, up, lambda offset, chunk: chunk), (up, down, change)):
+                threading.Thread(target=self._pump, args=(a, b, what, ended), daemon=True).start()
 
-    def _pump(self, a: socket.socket, b: socket.socket, change: Callable[[int, bytes], bytes | None]) -> None:
+    def _pump(
+        self,
+        a: socket.socket,
+        b: socket.socket,
+        change: Callable[[int, bytes], bytes | None],
+        ended: threading.Barrier,
+    ) -> None:
         offset = 0
         try:
             while chunk := a.recv(1 << 16):
@@ -150,6 +159,7 @@ class Proxy:
                 s.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass
+        ended.wait()
 
     def close(self) -> None:
         self.listener.close()

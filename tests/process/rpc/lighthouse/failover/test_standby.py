@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -247,18 +246,6 @@ def test_the_end_of_the_job_ends_the_standbys_with_its_code(houses: tuple[House,
     first, second = houses
     first.held.lease.end(1)
     wait_for(lambda: second.ends == [1], what="the standby to end")
-
-
-def test_a_lease_that_is_deleted_is_made_again_and_the_next_one_goes_on_with_the_journal(
-    houses: tuple[House, House],
-) -> None:
-    first, second = houses
-    shutil.rmtree(first.folder / "lease")
-    wait_for(lambda: bool(first.lost), 20, "the first one to notice")
-    assert "its entry in" in first.lost[0]
-    second.serve()
-    assert second.held.lease.entry.epoch == 2
-    assert Path(second.held.journal.path).name == "journal.2"
 
 
 def test_a_standby_that_is_told_to_stop_ends(houses: tuple[House, House]) -> None:
