@@ -79,7 +79,7 @@ _WISHES = {
     "at most N steps dropped": r"at most (?P<most>\d+) steps? dropped",
     "longest stall under T": rf"longest stall under {_TIME}",
 }
-_REMARKS = {"only simulated": "it needs a lease of 3 s", "fails today": "issue 12"}
+_REMARKS = {"only simulated": "it needs a lease of 3 s"}
 _NUMBERS = ("groups", "ranks", "min_replicas", "steps")
 _TIMES = ("heartbeat_timeout", "timeout", "lease")
 

@@ -174,8 +174,6 @@ class Scenario:
     """None: the product's. Real processes have no other, so whoever sets it is only simulated."""
     only_simulated: str = ""
     """Why real processes can't do this; empty: they can."""
-    fails_today: str = ""
-    """Why it can't come out as expected yet; empty: it does."""
     story: tuple[Deed, ...] = ()
     expectations: tuple[Expectation, ...] = ()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -56,15 +55,6 @@ def run(text: str, *words: str) -> str:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
-
-
-def test_what_is_compiled_later_is_compiled_as_ever() -> None:
-    """The optimizer's step in it, too: the same breaks between graphs, the same weights."""
-    late, ever = (json.loads(run(TRAINING.replace("DEFER", d) + THEN_COMPILED, "plain")) for d in (DEFER, ""))
-    assert (late.pop("loaded"), ever.pop("loaded")) == (False, True)
-    assert late == ever
-    assert ever["compiled"]
-    assert len(ever["breaks"]) > 1
 
 
 def test_a_sharded_model_trains_without_it() -> None:

@@ -65,7 +65,7 @@ def job(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Job]:
 
 
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize(("job", "held"), [(2, "serve"), (3, "fetch")], indirect=["job"])
+@pytest.mark.parametrize(("job", "held"), [(3, "fetch")], indirect=["job"])
 def test_a_heal_that_stands_still_is_not_waited_for(job: Job, held: str) -> None:
     """Because of who copies, or of who is copied from. Nobody ends, and who copies is back when it moves again."""
     release = job.comes_back(held, job.newcomer if held == "fetch" else job.groups[0])

@@ -162,33 +162,6 @@ def compare(cold: dict, warm: dict, attempt: int) -> None:
 
 
 @pytest.mark.parametrize("workers", [2])
-def test_all_lives_are_warm(drive: Starter, workers: int) -> None:
-    run = warm(drive, WITNESS, workers=workers)
-    wait_until_warm(run)
-    chances = set()
-    seeds = set()
-    for attempt in range(KILLS + 1):
-        rank = attempt % workers
-        for other in range(workers):
-            chances.add(found(run, attempt, other)["chance"])
-            seeds.add(found(run, attempt, other)["seed"])
-        if attempt < KILLS:
-            kill(run, attempt, rank)
-    # a forked worker may be quicker than the supervisor's own word
-    wait_for(lambda: len(events(run, "start")) > KILLS, what="the event of the last start")
-    starts = events(run, "start")
-    assert [e["warm"] for e in starts] == [True] * (KILLS + 1), [e.get("reason") for e in starts]
-    assert [e["code"] for e in events(run, "exit")] == [-9] * KILLS
-    assert {r["reason"] for r in run.reports("exited")} == {f"worker {r} killed by SIGKILL" for r in range(workers)}
-    assert len(chances) == len(seeds) == (KILLS + 1) * workers  # each process draws its own
-    assert len({r["life"] for r in run.reports("started")}) == KILLS + 1
-    assert run.err.read_text().count("group 1 is started warm, from the pre-imported process") == KILLS
-    # nothing waits beside the warm parent and the life: its workers, and the store where several meet
-    assert len(process_tree.descendants(run.process.pid)) == 1 + workers + (workers > 1)
-    end(run)
-
-
-@pytest.mark.parametrize("workers", [2])
 def test_the_workers_meet_in_the_store_of_their_life(drive: Starter, workers: int) -> None:
     text = """
 import os, sys
