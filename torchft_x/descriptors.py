@@ -1,8 +1,8 @@
-"""Sockets, and what a forked child keeps of them. Standard library only; used wherever this library opens a connection.
+"""Sockets that forked children release. Standard library only; used wherever this library opens a connection.
 
-A child that was forked without a program of its own (a DataLoader's worker) holds every descriptor of its parent. While it lives
-nobody sees the end of a connection that the parent has closed, or that ended with the parent: a port goes on taking connections,
-a peer goes on waiting. So each socket of this library is registered here, and a forked child lets go of all of them at once.
+A child that is forked without exec (a worker of a DataLoader) holds every descriptor of its parent. While it lives, a
+connection that the parent closed stays open, a listening port accepts, and a peer waits. Each socket of this library
+is therefore registered here, and a forked child releases all of them at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _WATCHED = re.compile(r"^tfd:\s*(\d+)\s", re.MULTILINE)
 
 
 class HasDescriptor(Protocol):
-    """A socket, or what stands for one."""
+    """A socket or an object like it."""
 
     def fileno(self) -> int: ...
 
@@ -31,25 +31,26 @@ _ports: set[int] = set()  # by which descriptors are found that other libraries 
 
 
 def not_inherited(opened: T) -> T:
-    """Return `opened`, after registering it to be released in forked children."""
+    """Register `opened` to be released in forked children, and return it."""
     _held.add(opened)
     return opened
 
 
 def port_not_inherited(port: int) -> None:
-    """Release in forked children what gRPC, gloo or torch have opened: all sockets of an event loop that serves this port, or that
-    has a connection to it."""
+    """Release the sockets of gRPC, gloo or torch in forked children: all of an event loop that serves or connects to
+    this port."""
     _ports.add(port)
 
 
 def shut(sock: socket.socket) -> None:
-    """End a connection, also one that is being made, and wake whoever reads, writes or accepts there. From any thread."""
+    """Shut a connection down, also one that is being made, and wake all threads that read, write or accept on it."""
     with contextlib.suppress(OSError):  # never connected, or closed
         sock.shutdown(socket.SHUT_RDWR)
 
 
 def close(sock: socket.socket) -> None:
-    """End a connection and close its descriptor. The other side reads the end even where another process holds it, too."""
+    """Shut a connection down and close its descriptor. The peer reads the end also if another process holds the
+    descriptor."""
     shut(sock)
     sock.close()
 
@@ -64,7 +65,7 @@ def _of_other_libraries() -> Iterator[int]:
 
 
 def _watched_by(epoll: int) -> list[int]:
-    """Descriptors that an epoll instance watches; none where the system doesn't list them."""
+    """Return the descriptors that an epoll instance watches; none if the system does not list them."""
     try:
         with open(f"/proc/self/fdinfo/{epoll}", encoding="ascii") as f:
             return [int(fd) for fd in _WATCHED.findall(f.read())]
@@ -73,7 +74,7 @@ def _watched_by(epoll: int) -> list[int]:
 
 
 def _ports_of(fd: int) -> set[int]:
-    """Ports of both ends of an internet socket; none for anything else."""
+    """Return the ports of both ends of an internet socket; none for other descriptors."""
     found: set[int] = set()
     with contextlib.suppress(OSError):
         sock = socket.socket(fileno=os.dup(fd))
@@ -87,7 +88,8 @@ def _ports_of(fd: int) -> set[int]:
 
 
 def _release_in_child() -> None:
-    """Put /dev/null in the place of each: the number stays taken, so that whoever still has it reaches no other file."""
+    """Replace each socket by /dev/null. The number stays in use, so that code which still holds it reaches no other
+    file."""
     held = [opened.fileno() for opened in list(_held)]
     if _ports:
         with contextlib.suppress(OSError):

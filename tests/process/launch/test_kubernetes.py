@@ -112,3 +112,16 @@ def test_the_job_starts_with_the_fewest_pods_it_can_work_with(options: dict, pod
     made = request(**options)
     assert made.spec["minAvailable"] == pods
     assert all("minAvailable" not in t for name, t in made.tasks.items() if name != "evaluator-0")
+
+
+# --- what is TorchX's ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("line", BOTH)
+def test_every_role_gets_the_image_with_the_workspaces_code(line: str) -> None:
+    kinds = ("lighthouse", "trainer", "sidecar")
+    made = request(line, kinds=kinds, patched="repo:patched", sidecar_image="other:1")
+    images = {t: made.container(t)["image"] for t in made.tasks}
+    patched = dict.fromkeys(["lighthouse-0", "trainer-0", "trainer-1"], "repo:patched")
+    assert images == patched | {"evaluator-0": "other:1"}
+    assert {made.env(t).get("TORCHX_IMAGE", images[t]) for t in patched} == {"repo:patched"}

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.launch.lines import BOTH, ROOT, environment, interpreter
+from tests.unit.launch.lines import ROOT, environment, interpreter
 from tests.util import scaled
 from torchft_x import env
 from torchft_x.launch.schedulers.kubernetes import adjust
@@ -153,19 +153,6 @@ def test_a_given_token_is_the_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.setenv(env.TOKEN, "from the shell")
     for options in ({}, SHARED, {"kinds": ("lighthouse",)}):
         assert request(**options).everywhere(env.TOKEN) == {"from the shell"}
-
-
-# --- what is TorchX's ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("line", BOTH)
-def test_every_role_gets_the_image_with_the_workspaces_code(line: str) -> None:
-    kinds = ("lighthouse", "trainer", "sidecar")
-    made = request(line, kinds=kinds, patched="repo:patched", sidecar_image="other:1")
-    images = {t: made.container(t)["image"] for t in made.tasks}
-    patched = dict.fromkeys(["lighthouse-0", "trainer-0", "trainer-1"], "repo:patched")
-    assert images == patched | {"evaluator-0": "other:1"}
-    assert {made.env(t).get("TORCHX_IMAGE", images[t]) for t in patched} == {"repo:patched"}
 
 
 def test_a_phase_that_torchx_has_no_name_for_is_one_that_goes_on() -> None:

@@ -1,11 +1,13 @@
 """Which job a run directory belongs to, so that a second one is refused before it touches anything of the first.
 
-The file ``claim`` in the run directory names a job. All roles of that job renew it, so it outlives each of them; the lighthouse
-marks it when the job is over. Who finds another job's claim judges: on the host where it was written, by whether a role of that
-job runs; from elsewhere, by whether the claim is renewed while it is watched. Clocks of two hosts are never compared, and no
-lock is needed that a network file system may not have.
+The file ``claim`` in the run directory names a job. All roles of that job renew it, so that it outlives each of them;
+the lighthouse marks it when the job is over. A role or a launcher that finds another job's claim decides whether that
+job still runs. On the host where the claim was written it looks for processes of the job. On another host it watches
+whether the claim is renewed. Clocks of two hosts are never compared, and no lock is needed, since a network file
+system may have none.
 
-A job is told by TORCHX_JOB_ID. It stays when a role is started again, on another host as well. Without it nothing is claimed.
+A job is identified by TORCHX_JOB_ID, which stays the same when a role is started again, also on another host. A
+process without it claims nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ _ROLES = {b"lighthouse", b"supervise", b"accompany"}  # subcommands of torchft_x
 
 @dataclass(frozen=True)
 class Place:
-    """Where process ids mean the same: a boot of a host, and a pid namespace."""
+    """A scope of process ids: one boot of a host, and one pid namespace."""
 
     host: str
     boot: str
@@ -43,14 +45,14 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """What the file says."""
+    """Content of a claim file."""
 
     job: str
     place: Place
     local: bool
-    """All roles of the job run on that host."""
+    """Whether all roles of the job run on that host."""
     beat: str
-    """Another one at each renewal."""
+    """A random value, a new one at each renewal."""
     over: bool = False
 
 
@@ -58,11 +60,11 @@ class Verdict(enum.Enum):
     FREE = enum.auto()
     HELD = enum.auto()
     WATCH = enum.auto()
-    """Not decided; held if it is renewed while it is watched."""
+    """Undecided: the claim is held if it is renewed while it is watched."""
 
 
 def judge(found: Entry | None, job: str, here: Place, runs: Callable[[str], bool]) -> Verdict:
-    """Decide whether `job` may have the run directory now. `runs`: whether a role of a job runs on this host."""
+    """Decide whether `job` may have the run directory now. `runs` returns whether a role of a job runs on this host."""
     if found is None or found.over or found.job == job:
         return Verdict.FREE
     if found.place == here:
@@ -74,7 +76,7 @@ def judge(found: Entry | None, job: str, here: Place, runs: Callable[[str], bool
 
 
 class RunClaim:
-    """The claim of one role. `take` it before anything is written to the run directory."""
+    """Claim of one role. Call `take` before anything is written to the run directory."""
 
     def __init__(self, run_dir: Path, environ: Mapping[str, str]) -> None:
         local = env.is_local_job(environ) or env.read(env.LAUNCHER_PID, None, environ) is not None
@@ -84,7 +86,8 @@ class RunClaim:
         self.lost = ""  # why this role must end; set once
 
     def take(self, wait: Callable[[float], bool]) -> None:
-        """Make the run directory this job's. `wait(seconds)` returns whether this role was told to stop; then nothing is taken.
+        """Claim the run directory for this job. `wait(seconds)` returns whether this role was asked to stop; then
+        nothing is claimed.
 
         Raises `ConfigError` if another job has it, or if it can't be written.
         """
@@ -106,13 +109,13 @@ class RunClaim:
             ) from None
 
     def keep(self, on_lost: Callable[[str], object]) -> None:
-        """Renew it from now on, on a thread of its own; the file system may hang meanwhile. `on_lost` is called once, with a
-        sentence, if another job has taken it."""
+        """Start a thread that renews the claim; the file system may hang meanwhile. `on_lost` is called once, with a
+        sentence, if another job has claimed the run directory."""
         if self._entry.job:
             threading.Thread(target=self._keep, args=(on_lost,), name="run-claim", daemon=True).start()
 
     def end(self, *, over: bool) -> None:
-        """Renew it no more. `over`: the job is, and another may have the run directory at once."""
+        """Stop renewing the claim. `over`: the job is over, so that another one may have the run directory at once."""
         self._ended.set()
         if over and self._entry.job and not self.lost:
             self._entry = replace(self._entry, over=True)
@@ -151,8 +154,8 @@ def check(run_dir: Path) -> None:
 
 
 def await_free(path: Path, job: str, wait: Callable[[float], bool]) -> bool:
-    """Return whether `job` may have the run directory, once that is decided; False: told to stop. Raises `ConfigError` if another
-    job has it."""
+    """Wait until it is decided that `job` may have the run directory. Return False if `wait` was interrupted by a
+    stop. Raises `ConfigError` if another job has it."""
     first: Entry | None = None  # the one that is watched
     looks = 0  # a file system that hangs for a while delays them, and those who renew the claim
     while True:
@@ -182,7 +185,7 @@ def await_free(path: Path, job: str, wait: Callable[[float], bool]) -> bool:
 
 
 def sentence(run_dir: Path, found: Entry, does: str = "runs in") -> str:
-    """What a person is told."""
+    """Return the error message for a run directory that another job has."""
     pids = sorted(_roles_of(found.job)) if found.place == _here() else []
     where = f"process {pids[0]} on this host" if pids else f"on host {found.place.host}"
     end = "Ctrl-C where it was started" if found.job.startswith("local_cwd") else f"`torchx cancel {found.job}`"
@@ -193,7 +196,7 @@ def sentence(run_dir: Path, found: Entry, does: str = "runs in") -> str:
 
 
 def read(path: Path) -> Entry | None:
-    """The claim; None: there is none, or nothing that can be understood."""
+    """Return the claim, or None if there is none that can be parsed."""
     try:
         with path.open(encoding="utf-8") as f:
             said = json.loads(f.read(_LIMIT))
@@ -211,8 +214,8 @@ def read(path: Path) -> Entry | None:
 
 @contextlib.contextmanager
 def _exclusive(path: Path) -> Iterator[None]:
-    """One of several jobs that find the run directory free at once, where the file system has locks. Elsewhere the one that
-    wrote last has it, and the other ends when it looks again."""
+    """Let one of several jobs claim a free run directory, where the file system has locks. Without locks the job that
+    wrote last has it, and the other one ends at its next look."""
     fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with contextlib.suppress(OSError):
@@ -238,13 +241,13 @@ def _runs(job: str) -> bool:
 
 
 def _ends(job: str) -> bool:
-    """Whether the roles of a local job are about to end, because its launcher is gone."""
+    """Return whether the roles of a local job are about to end because its launcher is gone."""
     launchers = {env.read_int(env.LAUNCHER_PID, None, environ) for environ in _roles_of(job).values()}
     return bool(launchers) and all(pid is not None and not Path(f"/proc/{pid}").exists() for pid in launchers)
 
 
 def _roles_of(job: str) -> dict[int, dict[str, str]]:
-    """Processes of this host that are roles of the job, except this one: pid and environment."""
+    """Return the processes of this host that are roles of the job, without this one: their environments by pid."""
     mark, found = f"{env.TORCHX_JOB_ID}={job}".encode(), {}
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():
