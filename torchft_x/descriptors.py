@@ -11,6 +11,7 @@ import contextlib
 import os
 import re
 import socket
+import stat
 import weakref
 from collections.abc import Iterator
 from typing import Protocol, TypeVar
@@ -61,7 +62,8 @@ def _of_other_libraries() -> Iterator[int]:
             if os.readlink(f"/proc/self/fd/{name}") == "anon_inode:[eventpoll]":
                 watched = _watched_by(int(name))
                 if any(_ports & _ports_of(fd) for fd in watched):
-                    yield from watched
+                    # An epoll instance is shared with the parent, which may have added descriptors since the fork.
+                    yield from filter(_is_socket, watched)
 
 
 def _watched_by(epoll: int) -> list[int]:
@@ -71,6 +73,13 @@ def _watched_by(epoll: int) -> list[int]:
             return [int(fd) for fd in _WATCHED.findall(f.read())]
     except OSError:
         return []
+
+
+def _is_socket(fd: int) -> bool:
+    try:
+        return stat.S_ISSOCK(os.fstat(fd).st_mode)
+    except OSError:
+        return False
 
 
 def _ports_of(fd: int) -> set[int]:

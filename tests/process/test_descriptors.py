@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -158,7 +159,8 @@ def test_a_forked_child_that_outlives_its_killed_parent_keeps_no_port_and_no_loc
         process.send_signal(signal.SIGKILL)
         process.wait(scaled(10))
         os.kill(said["child"], 0)  # it lives
-        wait_for(lambda: all(refuses(Address("127.0.0.1", port)) for port in ports), 10, "all ports refuse")
+        for served, port in zip(said["served"], ports, strict=True):
+            wait_for(partial(refuses, Address("127.0.0.1", port)), 10, f"the end of {served}, number {port} of {ports}")
         slot = MemorySlot.open(name, LIMIT)
         assert slot is not None
         slot.close()
