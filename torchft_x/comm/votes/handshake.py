@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hmac
 import selectors
 import socket
@@ -67,6 +68,10 @@ class Acceptor:
             sock = not_inherited(self._listener.accept()[0])
         except (BlockingIOError, ConnectionError):
             return
+        except OSError as e:
+            if e.errno != errno.EINVAL:
+                raise
+            return  # the listener was shut down: the caller's next look at its own state says why
         if len(self._strangers) == _MAX_STRANGERS:  # a member says who it is at once
             self._dismiss(next(iter(self._strangers)))
         sock.setblocking(False)

@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from tests.util import scaled
+from torchft_x.comm.votes.handshake import Acceptor
 from torchft_x.comm.votes.ranks import Decision, Hub, RankVote, Spoke
+from torchft_x.descriptors import shut
 from torchft_x.errors import CollectiveError, DeadlineError, RefusedError, UnreachableError
 
 HOST = "127.0.0.1"
@@ -132,6 +134,15 @@ def test_ranks_of_different_steps_break_off(make: Callable[[int], Ranks]) -> Non
     ranks.votes(5)
     with pytest.raises(CollectiveError, match=r"rank 1 broke: it votes on step 5 of quorum 7, this group on step 4"):
         ranks.hub.gather(7, 4, scaled(5))
+
+
+def test_a_listener_that_is_shut_down_while_calls_are_awaited_admits_nobody() -> None:
+    """Its accept fails with EINVAL, which reached whoever waited for the vote, in place of why it was released."""
+    listener = socket.create_server((HOST, 0))
+    listener.setblocking(False)
+    with listener, Acceptor(listener, b"", lambda sock: None, lambda sock: None) as acceptor:
+        shut(listener)
+        assert acceptor.members(5.0) == []
 
 
 def test_end_releases_both_sides(make: Callable[[int], Ranks]) -> None:
