@@ -272,6 +272,7 @@ def test_who_is_stopped_while_a_first_life_waits_for_its_imports_ends_at_once(dr
     run = warm(drive, WITNESS)
     wait_for(lambda: _forkers(run), what="the warm parent")
     (parent,) = _forkers(run)
+    wait_for((run.folder / "events").exists, what="the supervisor, which watches signals then")
     os.kill(parent, signal.SIGSTOP)
     run.process.send_signal(signal.SIGTERM)
     assert run.wait() == 128 + signal.SIGTERM
