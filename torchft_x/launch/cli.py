@@ -7,7 +7,6 @@ import importlib.util
 import json
 import os
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -180,7 +179,7 @@ def _find_timeout(given: str | None, local: bool) -> float:
 
 def lighthouse(argv: list[str]) -> int:
     """``torchft_x lighthouse``: the exit code. With ``--run_dir`` its address and token are found there."""
-    from torchft_x.launch.job.run_claim import RunClaim
+    from torchft_x.launch.job.run_claim import RunClaim, pause
     from torchft_x.launch.supervisor.lighthouse import keep_lighthouse
     from torchft_x.launch.supervisor.lighthouse_role import complete
 
@@ -191,18 +190,13 @@ def lighthouse(argv: list[str]) -> int:
         claim = RunClaim(run_dir, env.everything()) if "--job_groups" in argv else None  # else it is no part of a job
         try:
             if claim is not None:
-                claim.take(_pause)
+                claim.take(pause)
             argv = complete(argv, run_dir, local=local)
         except TorchftXError as e:
             log_lines.say(f"torchft_x lighthouse: {e}", "error", role="lighthouse")
             last_words.tell(2, str(e))
             return env.read_int(env.GIVE_UP_CODE) or 2
     return keep_lighthouse(argv, claim)
-
-
-def _pause(seconds: float) -> bool:
-    time.sleep(seconds)
-    return False
 
 
 def dumps(argv: list[str]) -> int:

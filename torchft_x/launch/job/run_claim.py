@@ -150,7 +150,7 @@ class RunClaim:
 
 def check(run_dir: Path) -> None:
     """Raise `ConfigError` if a job has this run directory, for a job that is about to be submitted."""
-    await_free(run_dir / "claim", "", _pause)
+    await_free(run_dir / "claim", "", pause)
 
 
 def await_free(path: Path, job: str, wait: Callable[[float], bool]) -> bool:
@@ -262,6 +262,7 @@ def _roles_of(job: str) -> dict[int, dict[str, str]]:
     return found
 
 
-def _pause(seconds: float) -> bool:
+def pause(seconds: float) -> bool:
+    """Sleep, as the `wait` of a process that is never asked to stop."""
     time.sleep(seconds)
     return False
