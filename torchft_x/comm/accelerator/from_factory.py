@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.distributed import Work
 
 from torchft_x.comm.accelerator.group import AcceleratorGroup, Members
-from torchft_x.comm.work import GroupWork
+from torchft_x.comm.work import GroupWork, WaitedOnThread
 
 _BETWEEN_TWO = frozenset({"send", "recv", "recv_anysource"})
 _LEFT_PAUSE = 0.1  # seconds between two looks whether operations that were left to themselves have ended
@@ -58,7 +58,9 @@ class CreatedGroup(AcceleratorGroup):
         self._watch.add(work, self._timeout, lambda: failed(None))
         result = args[0] if args else []
         broken, leave = (lambda: members.error is not None), members.left.append
-        return GroupWork(work, result, failed, broken, leave, between_two=op in _BETWEEN_TWO)
+        return GroupWork(
+            WaitedOnThread(work, self._timeout) if op in _BETWEEN_TWO else work, result, failed, broken, leave
+        )
 
     def _current_device(self) -> torch.device:
         return torch.device("cpu")

@@ -36,6 +36,7 @@ class Device:
         self.host = host  # the name or address it listens on, as given
         self._epoll = epoll  # descriptor of its event loop; None where it couldn't be identified
         self._listener = listener  # inode of its listening socket: proof that `_epoll` still is that loop
+        self._idle = 0 if epoll is None else len(sockets.registered(epoll))  # what the loop watches without connections
         self._pid = os.getpid()  # a forked child shares the connections and must not touch them
 
     def __repr__(self) -> str:
@@ -63,6 +64,17 @@ class Device:
     def addresses(self) -> list[str]:
         """``ip:port`` of our end of each of its sockets, the listening one included."""
         return [] if self._epoll is None or not self.own else sockets.local_addresses(self._epoll)
+
+    def connections(self) -> int | None:
+        """How many it has; None where they can't be listed."""
+        if self._epoll is None or self._listener is None or not self.own:
+            return None
+        watched = sockets.registered(self._epoll)
+        return len(watched) - self._idle if self._listener in (inode for _, inode in watched) else None
+
+    def peers(self) -> list[str]:
+        """``ip:port`` of the other end of each of its connections."""
+        return [] if self._epoll is None or not self.own else sockets.remote_addresses(self._epoll)
 
 
 def lease(host: str) -> Device:

@@ -17,6 +17,7 @@ import threading
 import time
 import weakref
 from collections import deque
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -30,7 +31,7 @@ from torchft_x.comm.gloo.membership import GlooMembership, full_group
 from torchft_x.comm.rank_info import checked
 from torchft_x.comm.single_member import alone
 from torchft_x.comm.store.create import StoreClient, client_of
-from torchft_x.comm.work import FailedWork, GroupWork
+from torchft_x.comm.work import FailedWork, GroupWork, WaitedOnThread
 from torchft_x.durations import seconds
 from torchft_x.errors import CollectiveError, DeadlineError, TorchftXError
 from torchft_x.timing import TIMING
@@ -142,8 +143,14 @@ class ProcessGroupGloo(ProcessGroup):
             return FailedWork(generations.failed(generation, op, e))
         result = args[0] if args else []
         failed = functools.partial(generations.failed, generation, op)
-        broken, leave = (lambda: generation.error is not None), generation.left.append
-        return GroupWork(work, result, failed, broken, leave, between_two=op in _BETWEEN_TWO)
+        return GroupWork(
+            WaitedOnThread(work, self._timeout, _in_background) if op in _BETWEEN_TWO else work,
+            result,
+            failed,
+            broken=lambda: generation.error is not None,
+            leave=functools.partial(_leave, generation),
+            lost=lambda: generations.lost(generation) is not None,
+        )
 
 
 class _Generations:
@@ -181,7 +188,11 @@ class _Generations:
                 self._end(generation, "the process ends")
 
     def failed(self, generation: GlooMembership, op: str, cause: BaseException | None) -> CollectiveError:
-        """A collective of `generation` failed: end it, so that nobody waits in vain, and return the error to raise."""
+        """A collective of `generation` failed: end it, so that nobody waits in vain, and return the error to raise.
+
+        `cause` None: it has not ended in time.
+        """
+        cause = cause or self.lost(generation)
         with self._lock:
             error = generation.failure(op, cause)
             if generation.error is None:
@@ -189,6 +200,14 @@ class _Generations:
                 self._shut(generation)
                 _record(generation)
             return error
+
+    def lost(self, generation: GlooMembership) -> CollectiveError | None:
+        """Which connections of this generation have ended, though nobody shut them; None: none, or it isn't known."""
+        device = self._device
+        if device is None or not generation.ready or self.present is not generation:
+            return None
+        connections = device.connections()
+        return None if connections is None or connections >= generation.size - 1 else generation.lost(device.peers())
 
     def not_connected(self, generation: GlooMembership, timeout: float, late: bool) -> TorchftXError:
         """`generation` was not connected: end it and return the error to raise."""
@@ -313,6 +332,13 @@ def _let_go(generation: GlooMembership | None, device: devices.Device | None = N
         devices.give_back(device)
 
 
+def _leave(generation: GlooMembership, work: Any) -> None:
+    """Wait no more for this operation; the end of the process doesn't wait for its thread either."""
+    generation.left.append(work)
+    if isinstance(work, WaitedOnThread) and work.thread is not None:
+        _threads.discard(work.thread)
+
+
 def _record(generation: GlooMembership) -> None:
     """Once per generation, when it has just failed or been aborted."""
     if generation.torch_group is not None and flight_recorder.wanted():
@@ -332,18 +358,18 @@ _birth = threading.Lock()  # guards `_ending`, and that a thread which runs is i
 _ending = False  # the process ends: no thread of ours begins any more
 
 
-def _in_background(action: functools.partial[None]) -> bool:
-    """False: the process ends, and nothing was begun."""
+def _in_background(action: Callable[[], None]) -> threading.Thread | None:
+    """The thread that runs it; None: the process ends, and nothing was begun."""
     thread = threading.Thread(target=action, name="torchft_x gloo", daemon=True)
     with _birth:
         if _ending:
-            return False
+            return None
         try:
             thread.start()
         except RuntimeError:  # the interpreter starts no threads any more
-            return False
+            return None
         _threads.add(thread)
-        return True
+        return thread
 
 
 def _at_exit() -> None:

@@ -11,6 +11,7 @@ import re
 import socket
 import threading
 import time
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -139,8 +140,18 @@ class GlooMembership:
             return CollectiveError(f"{op} was released: {self.error}", getattr(self.error, "suspects", ()))
         if cause is None:
             return CollectiveError(f"{op} on {self} timed out after the limit given to wait(); the group was aborted.")
-        text, suspects = self._name_peers(_plain(cause))
+        if isinstance(cause, CollectiveError):
+            text, suspects = str(cause), cause.suspects
+        else:
+            text, suspects = self._name_peers(_plain(cause))
         return CollectiveError(f"{op} on {self} failed: {text}; the group was aborted.", suspects)
+
+    def lost(self, peers: Iterable[str]) -> CollectiveError:
+        """Which members are no longer connected, if only these addresses are."""
+        present = {self._members[peer][0] for peer in peers if peer in self._members}
+        gone = sorted({member for member in self._members.values() if member[0] not in {*present, self.rank}})
+        who = ", ".join(f"rank {rank} ({name})" for rank, name in gone) or "a member"
+        return CollectiveError(f"the connection with {who} was lost", tuple(name for _, name in gone))
 
     def _name_peers(self, text: str) -> tuple[str, tuple[str, ...]]:
         """Put members' names in place of the addresses in gloo's message; also returns their replica ids.

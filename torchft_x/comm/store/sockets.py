@@ -58,6 +58,12 @@ def local_addresses(epoll: int) -> list[str]:
     return [_text(sock.getsockname()) for _, sock in _duplicates(registered(epoll))]
 
 
+def remote_addresses(epoll: int) -> list[str]:
+    """``ip:port`` of the other end of each connection watched."""
+    names = [_remote(sock) for _, sock in _duplicates(registered(epoll))]
+    return [_text(name) for name in names if name is not None]
+
+
 def shut_watched(epoll: int, listener: int) -> int:
     """Shut down every connection the epoll instance watches, sparing its listening socket; return how many.
 
@@ -140,11 +146,16 @@ def _is_listening(sock: socket.socket) -> bool:
     return bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
 
 
-def _remote_port(sock: socket.socket) -> int | None:
+def _remote(sock: socket.socket) -> object:
+    """The name of the other end, None if there is none."""
     try:
-        name = sock.getpeername()
+        return sock.getpeername()
     except OSError:
         return None
+
+
+def _remote_port(sock: socket.socket) -> int | None:
+    name = _remote(sock)
     return name[1] if isinstance(name, tuple) else None
 
 

@@ -6,15 +6,18 @@ import os
 import signal
 import subprocess
 import sys
+from datetime import timedelta
 from types import ModuleType
 
 import pytest
+import torch
 
 from tests.torch.comm.conformance import LONG, Meeting
 from tests.util import scaled, wait_for
 from torchft_x.comm.gloo import device as devices
 from torchft_x.comm.gloo import group as gloo
 from torchft_x.comm.gloo.group import ProcessGroupGloo
+from torchft_x.errors import CollectiveError
 
 # -- real processes --
 
@@ -41,8 +44,10 @@ import os, signal, sys, torch
 from torchft_x.comm.gloo.group import ProcessGroupGloo
 group = ProcessGroupGloo(300, host="127.0.0.1")
 group.configure(sys.argv[1], "b", 1, 2)
-work = group.broadcast([torch.zeros(25_000_000)])
-os.kill(os.getpid(), signal.SIGSTOP)
+tensors = [torch.zeros(25_000_000)]
+if sys.stdin.readline() == "begin\\n":
+    work = group.broadcast(tensors) if sys.argv[2] == "broadcast" else getattr(group, sys.argv[2])(tensors, 0, 1)
+    os.kill(os.getpid(), signal.SIGSTOP)
 """
 MEMBER_THAT_SENDS = """
 import sys, time, torch
@@ -69,11 +74,13 @@ except CollectiveError as e:
 def test_an_abort_releases_who_sends_to_a_stopped_member(meeting: Meeting) -> None:
     """gloo itself forgets a send that waits for room when the connection breaks, and ends it at the group's timeout."""
     python, address = [sys.executable, "-W", "ignore", "-c"], meeting()
-    other = subprocess.Popen([*python, MEMBER_THAT_STOPS, address])
+    other = subprocess.Popen([*python, MEMBER_THAT_STOPS, address, "broadcast"], stdin=subprocess.PIPE, text=True)
     sender = subprocess.Popen(
         [*python, MEMBER_THAT_SENDS, address], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     try:
+        assert other.stdin is not None
+        print("begin", file=other.stdin, flush=True)
         wait_for(lambda: os.waitpid(other.pid, os.WNOHANG | os.WUNTRACED)[0] == other.pid, what="it is stopped")
         out, _ = sender.communicate("stopped\n", timeout=scaled(30))
         assert (out, sender.returncode) == ("released\n", 0)  # and its end wasn't held up either
@@ -81,6 +88,30 @@ def test_an_abort_releases_who_sends_to_a_stopped_member(meeting: Meeting) -> No
         for process in (other, sender):
             process.kill()
             process.wait()
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [("broadcast", "broadcast"), ("send", "recv"), ("recv", "send")])
+def test_the_death_of_who_is_half_way_through_a_message_is_noticed(meeting: Meeting, ours: str, theirs: str) -> None:
+    """gloo itself ends the operation at the group's timeout; nobody aborts the group here."""
+    command = [sys.executable, "-W", "ignore", "-c", MEMBER_THAT_STOPS, address := meeting(), theirs]
+    other = subprocess.Popen(command, stdin=subprocess.PIPE, text=True)
+    group = ProcessGroupGloo(300, host="127.0.0.1")
+    try:
+        group.configure(address, "a", 0, 2)
+        tensors = [torch.ones(25_000_000)]
+        work = group.broadcast(tensors) if ours == "broadcast" else getattr(group, ours)(tensors, 1, 1)
+        assert other.stdin is not None
+        print("begin", file=other.stdin, flush=True)
+        wait_for(lambda: os.waitpid(other.pid, os.WNOHANG | os.WUNTRACED)[0] == other.pid, what="it is stopped")
+        other.kill()
+        with pytest.raises(CollectiveError, match=f"{ours} on rank 0 of 2 failed: .*rank 1 \\(b\\)") as caught:
+            work.wait(timedelta(seconds=scaled(60)))
+        assert caught.value.suspects == ("b",)
+        assert "timed out" not in str(caught.value)
+    finally:
+        other.kill()
+        other.wait()
+        group.shutdown()
 
 
 def test_process_may_end_in_the_middle_of_everything(meeting: Meeting) -> None:
