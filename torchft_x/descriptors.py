@@ -3,6 +3,9 @@
 A child that is forked without exec (a worker of a DataLoader) holds every descriptor of its parent. While it lives, a
 connection that the parent closed stays open, a listening port accepts, and a peer waits. Each socket of this library
 is therefore registered here, and a forked child releases all of them at once.
+
+Sockets that other libraries opened for us are found by the event loop that watches them: Linux lists what an epoll
+instance watches in ``/proc/self/fdinfo/<epoll>``. Where these lists don't exist nothing is found.
 """
 
 from __future__ import annotations
@@ -13,10 +16,10 @@ import re
 import socket
 import stat
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Protocol, TypeVar
 
-_WATCHED = re.compile(r"^tfd:\s*(\d+)\s", re.MULTILINE)
+_WATCHED = re.compile(r"^tfd:\s*(\d+)\s.*\bino:([0-9a-f]+)", re.MULTILINE)
 
 
 class HasDescriptor(Protocol):
@@ -56,43 +59,71 @@ def close(sock: socket.socket) -> None:
     sock.close()
 
 
-def _of_other_libraries() -> Iterator[int]:
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):
-            if os.readlink(f"/proc/self/fd/{name}") == "anon_inode:[eventpoll]":
-                watched = _watched_by(int(name))
-                if any(_ports & _ports_of(fd) for fd in watched):
-                    # An epoll instance is shared with the parent, which may have added descriptors since the fork.
-                    yield from filter(_is_socket, watched)
+def open_descriptors() -> Iterator[tuple[int, str]]:
+    """Yield each descriptor of this process and what it is, in the words of ``/proc/self/fd``."""
+    try:
+        names = os.listdir("/proc/self/fd")
+    except OSError:
+        return
+    for name in names:
+        with contextlib.suppress(OSError):  # closed meanwhile
+            yield int(name), os.readlink(f"/proc/self/fd/{name}")
 
 
-def _watched_by(epoll: int) -> list[int]:
-    """Return the descriptors that an epoll instance watches; none if the system does not list them."""
+def epolls() -> frozenset[int]:
+    """Return the descriptors of this process's epoll instances."""
+    return frozenset(fd for fd, target in open_descriptors() if target == "anon_inode:[eventpoll]")
+
+
+def registered(epoll: int) -> list[tuple[int, int]]:
+    """Return what an epoll instance watches, as (descriptor, inode) each; nothing if it can't be listed."""
     try:
         with open(f"/proc/self/fdinfo/{epoll}", encoding="ascii") as f:
-            return [int(fd) for fd in _WATCHED.findall(f.read())]
+            return [(int(fd), int(inode, 16)) for fd, inode in _WATCHED.findall(f.read())]
     except OSError:
         return []
 
 
-def _is_socket(fd: int) -> bool:
-    try:
-        return stat.S_ISSOCK(os.fstat(fd).st_mode)
-    except OSError:
-        return False
+def duplicates(entries: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, socket.socket]]:
+    """Yield (descriptor, inode, socket object on a duplicate) for each entry that still is the socket it was listed as.
+
+    A descriptor may be closed and its number reused at any moment; the inode of the duplicate says whether it was. The
+    duplicate is closed when the iteration goes on.
+    """
+    for fd, inode in entries:
+        try:
+            copy = os.dup(fd)
+        except OSError:
+            continue
+        try:
+            status = os.fstat(copy)
+            if status.st_ino == inode and stat.S_ISSOCK(status.st_mode):
+                with socket.socket(fileno=copy) as sock:
+                    copy = -1
+                    yield fd, inode, sock
+        except OSError:  # a kind of socket that Python doesn't know
+            pass
+        finally:
+            if copy >= 0:
+                os.close(copy)
 
 
-def _ports_of(fd: int) -> set[int]:
-    """Return the ports of both ends of an internet socket; none for other descriptors."""
+def _of_other_libraries() -> Iterator[int]:
+    for epoll in epolls():
+        # The parent shares the instance and may have added descriptors since the fork; those are not ours.
+        watched = [(fd, _ports_of(sock)) for fd, _, sock in duplicates(registered(epoll))]
+        if any(_ports & ports for _, ports in watched):
+            yield from (fd for fd, _ in watched)
+
+
+def _ports_of(sock: socket.socket) -> set[int]:
+    """Return the ports of both ends of an internet socket; none for other sockets."""
     found: set[int] = set()
-    with contextlib.suppress(OSError):
-        sock = socket.socket(fileno=os.dup(fd))
-        with sock:
-            for end in (sock.getsockname, sock.getpeername):
-                with contextlib.suppress(OSError):
-                    name = end()
-                    if isinstance(name, tuple) and len(name) > 1:
-                        found.add(name[1])
+    for end in (sock.getsockname, sock.getpeername):
+        with contextlib.suppress(OSError):
+            name = end()
+            if isinstance(name, tuple) and len(name) > 1:
+                found.add(name[1])
     return found
 
 

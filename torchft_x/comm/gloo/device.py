@@ -17,7 +17,7 @@ from typing import Any
 import torch.distributed as dist
 
 from torchft_x.comm.store import sockets
-from torchft_x.descriptors import port_not_inherited
+from torchft_x.descriptors import epolls, port_not_inherited, registered
 from torchft_x.env import ADVERTISE_HOST
 from torchft_x.errors import AddressError
 
@@ -36,7 +36,7 @@ class Device:
         self.host = host  # the name or address it listens on, as given
         self._epoll = epoll  # descriptor of its event loop; None where it couldn't be identified
         self._listener = listener  # inode of its listening socket: proof that `_epoll` still is that loop
-        self._idle = 0 if epoll is None else len(sockets.registered(epoll))  # what the loop watches without connections
+        self._idle = 0 if epoll is None else len(registered(epoll))  # what the loop watches without connections
         self._pid = os.getpid()  # a forked child shares the connections and must not touch them
 
     def __repr__(self) -> str:
@@ -69,7 +69,7 @@ class Device:
         """How many it has; None where they can't be listed."""
         if self._epoll is None or self._listener is None or not self.own:
             return None
-        watched = sockets.registered(self._epoll)
+        watched = registered(self._epoll)
         return len(watched) - self._idle if self._listener in (inode for _, inode in watched) else None
 
     def peers(self) -> list[str]:
@@ -101,7 +101,7 @@ def give_back(device: Device) -> None:
 def _create(host: str) -> Device:
     """A new device and its event loop, which is the epoll instance that is new and watches one listening socket."""
     for attempt in range(_ATTEMPTS):
-        before = sockets.epolls()
+        before = epolls()
         try:
             handle = dist.ProcessGroupGloo.create_device(hostname=host)
         except (RuntimeError, ValueError) as e:
@@ -109,14 +109,14 @@ def _create(host: str) -> Device:
                 f"gloo can't listen on {host!r}: it is not an address of this machine. Set {ADVERTISE_HOST} "
                 f"(or `host`) to the address others reach this machine by. ({_first_line(e)})"
             ) from None
-        loops = [(epoll, sockets.listener_inode(epoll)) for epoll in sockets.epolls() - before]
+        loops = [(epoll, sockets.listener_inode(epoll)) for epoll in epolls() - before]
         loops = [(epoll, inode) for epoll, inode in loops if inode is not None]
         if len(loops) == 1:
             device = Device(handle, host, *loops[0])
             for address in device.addresses():
                 port_not_inherited(int(address.rpartition(":")[2]))
             return device
-        if not loops and not before and attempt == 0 and not sockets.epolls():
+        if not loops and not before and attempt == 0 and not epolls():
             break  # this system lists no event loops at all
     return Device(handle, host, None, None)
 

@@ -10,8 +10,8 @@ has an event loop, an epoll instance in which exactly the sockets of that device
 ``/proc/self/fdinfo/<epoll>`` with their inodes. A device belongs to one process group object at a time
 (`torchft_x.comm.gloo.device`), so the device's list *is* the group's list, whatever others in the process do.
 
-A descriptor may be closed and its number reused at any moment. So each is duplicated first, and the duplicate's inode
-is compared with the listed one: what we shut down is what was listed, or nothing.
+A descriptor may be closed and its number reused at any moment. So each is duplicated first and compared
+(`torchft_x.descriptors.duplicates`): what we shut down is what was listed, or nothing.
 
 Where the lists don't exist (other systems, some sandboxes) every function here finds nothing, and a collective
 ends at its own timeout.
@@ -19,27 +19,10 @@ ends at its own timeout.
 
 from __future__ import annotations
 
-import os
-import re
 import socket
-import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
-_REGISTERED = re.compile(r"^tfd:\s*(\d+)\s.*\bino:([0-9a-f]+)", re.MULTILINE)
-
-
-def epolls() -> frozenset[int]:
-    """Descriptors of this process's epoll instances."""
-    return frozenset(fd for fd, target in _descriptors() if target == "anon_inode:[eventpoll]")
-
-
-def registered(epoll: int) -> list[tuple[int, int]]:
-    """What an epoll instance watches: (descriptor, inode) each. Empty if it can't be listed."""
-    try:
-        with open(f"/proc/self/fdinfo/{epoll}", encoding="ascii") as f:
-            return [(int(fd), int(inode, 16)) for fd, inode in _REGISTERED.findall(f.read())]
-    except OSError:
-        return []
+from torchft_x.descriptors import duplicates, open_descriptors, registered
 
 
 def socket_inodes() -> frozenset[int]:
@@ -49,18 +32,18 @@ def socket_inodes() -> frozenset[int]:
 
 def listener_inode(epoll: int) -> int | None:
     """Inode of the one listening socket among those watched, or None if there is none or more than one."""
-    found = [inode for inode, sock in _duplicates(registered(epoll)) if _is_listening(sock)]
+    found = [inode for _, inode, sock in duplicates(registered(epoll)) if _is_listening(sock)]
     return found[0] if len(found) == 1 else None
 
 
 def local_addresses(epoll: int) -> list[str]:
     """``ip:port`` of our end of each socket watched."""
-    return [_text(sock.getsockname()) for _, sock in _duplicates(registered(epoll))]
+    return [_text(sock.getsockname()) for _, _, sock in duplicates(registered(epoll))]
 
 
 def remote_addresses(epoll: int) -> list[str]:
     """``ip:port`` of the other end of each connection watched."""
-    names = [_remote(sock) for _, sock in _duplicates(registered(epoll))]
+    names = [_remote(sock) for _, _, sock in duplicates(registered(epoll))]
     return [_text(name) for name in names if name is not None]
 
 
@@ -73,7 +56,7 @@ def shut_watched(epoll: int, listener: int) -> int:
     watched = registered(epoll)
     if listener not in (inode for _, inode in watched):
         return 0
-    return _shut(sock for inode, sock in _duplicates(watched) if inode != listener)
+    return _shut(sock for _, inode, sock in duplicates(watched) if inode != listener)
 
 
 def find_new(before: frozenset[int], port: int) -> tuple[int, int] | None:
@@ -83,52 +66,17 @@ def find_new(before: frozenset[int], port: int) -> tuple[int, int] | None:
     """
     new = {inode: fd for fd, inode in _socket_descriptors() if inode not in before}
     entries = [(fd, inode) for inode, fd in new.items()]
-    found = [inode for inode, sock in _duplicates(entries) if _remote_port(sock) == port]
+    found = [inode for _, inode, sock in duplicates(entries) if _remote_port(sock) == port]
     return (new[found[0]], found[0]) if len(found) == 1 else None
 
 
 def shut_one(fd: int, inode: int) -> bool:
     """Shut down the connection found before, unless the descriptor is something else by now; whether it was there."""
-    return _shut(sock for _, sock in _duplicates([(fd, inode)])) == 1
-
-
-def _descriptors() -> Iterator[tuple[int, str]]:
-    try:
-        names = os.listdir("/proc/self/fd")
-    except OSError:
-        return
-    for name in names:
-        try:
-            yield int(name), os.readlink(f"/proc/self/fd/{name}")
-        except OSError:
-            pass  # closed meanwhile
+    return _shut(sock for _, _, sock in duplicates([(fd, inode)])) == 1
 
 
 def _socket_descriptors() -> list[tuple[int, int]]:
-    return [(fd, int(target[8:-1])) for fd, target in _descriptors() if target.startswith("socket:[")]
-
-
-def _duplicates(entries: Iterable[tuple[int, int]]) -> Iterator[tuple[int, socket.socket]]:
-    """(inode, socket object on a duplicate) for each entry that still is the socket it was listed as.
-
-    The duplicate is closed when the iteration goes on.
-    """
-    for fd, inode in entries:
-        try:
-            copy = os.dup(fd)
-        except OSError:
-            continue
-        try:
-            status = os.fstat(copy)
-            if status.st_ino == inode and stat.S_ISSOCK(status.st_mode):
-                with socket.socket(fileno=copy) as sock:
-                    copy = -1
-                    yield inode, sock
-        except OSError:
-            pass
-        finally:
-            if copy >= 0:
-                os.close(copy)
+    return [(fd, int(target[8:-1])) for fd, target in open_descriptors() if target.startswith("socket:[")]
 
 
 def _shut(socks: Iterable[socket.socket]) -> int:

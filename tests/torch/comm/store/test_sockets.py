@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.util import scaled
+from torchft_x import descriptors
 from torchft_x.comm.store import sockets
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the lists of sockets are Linux's")
@@ -59,8 +60,8 @@ def watched(pairs: list[Pair]) -> Iterator[tuple[int, int]]:
 
 def test_event_loop_is_listed_with_what_it_watches(watched: tuple[int, int], pairs: list[Pair]) -> None:
     epoll, _ = watched
-    assert epoll in sockets.epolls()
-    fds = {fd for fd, _ in sockets.registered(epoll)}
+    assert epoll in descriptors.epolls()
+    fds = {fd for fd, _ in descriptors.registered(epoll)}
     assert {near.fileno() for near, _ in pairs[:2]} < fds
     assert pairs[2][0].fileno() not in fds
     near = pairs[0][0].getsockname()
