@@ -6,7 +6,7 @@ own: whole `def`s with plain annotations only, no helpers, no relative imports, 
 
 import os
 import sys
-from typing import Dict, List, Optional
+from typing import List, Optional
 
 from torchx import specs
 
@@ -43,7 +43,7 @@ def diloco(
     lighthouses: int = 1,
     run_dir: str = "",
     token_file: str = "",
-    env: Optional[Dict[str, str]] = None,
+    env: str = "",
     mounts: Optional[List[str]] = None,
     image: str = "",
     h: Optional[str] = None,

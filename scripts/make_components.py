@@ -72,7 +72,7 @@ def training(name: str, *more: Parameter, script: str = "scripts/train_ddp.py") 
         Parameter(
             "token_file", "str", '""', "file with the token of the lighthouse; made by the job's own one if empty"
         ),
-        Parameter("env", "Optional[Dict[str, str]]", "None", "environment of the script, as in A=1,B=2"),
+        Parameter("env", "str", '""', "environment of the script, as in A=1,B=2"),
         Parameter(
             "mounts",
             "Optional[List[str]]",

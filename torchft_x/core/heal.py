@@ -14,7 +14,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from torchft_x.core.types import Member, Part, Quorum, State, listed
+from torchft_x.core.types import Member, Part, Quorum, State, by_rank, listed
 from torchft_x.errors import ConfigError, StepError
 
 MIRRORS = 3
@@ -78,7 +78,7 @@ def plan(
     Raises `ConfigError` if `replica_id` is not a member or would have to heal across libraries, and `StepError` if
     no member holds a complete state.
     """
-    members = tuple(sorted(quorum.members, key=lambda m: m.replica_id))
+    members = by_rank(quorum.members)
     replica_ids = tuple(m.replica_id for m in members)
     if replica_id not in replica_ids:
         raise ConfigError(f"{replica_id} is not a member of quorum {quorum.id} ({', '.join(replica_ids)}).")
@@ -94,7 +94,7 @@ def plan(
     own = replica_ids.index(replica_id)
     primary = at_top[group_rank % len(at_top)]  # spreads the load over group ranks
     # The first weights of a model that is cut over the ranks come from one group, for all ranks; the peer can't say so.
-    ours = all(map(_is_ours, members))
+    ours = all(m.is_ours for m in members)
     origin = at_top[0] if ours else primary
     healers = [i for i in range(len(members)) if i not in at_top or (init_sync and top.step == 0 and i != origin)]
     ready = [i for i in range(len(members)) if i not in healers]
@@ -129,11 +129,11 @@ def plan(
 def first_sources(quorum: Quorum) -> dict[str, str]:
     """Healer -> the member that its rank 0 copies from, by replica ids; for people. Whoever can't heal is left out, and so
     are those who take the first weights (`init_sync`): only they know whether they do."""
-    members = tuple(sorted(quorum.members, key=lambda m: m.replica_id))
+    members = by_rank(quorum.members)
     carriers = {m.replica_id for m in quorum.carriers}
     ready = [i for i, m in enumerate(members) if m.replica_id in carriers]
     healers = [i for i, m in enumerate(members) if m.replica_id not in carriers]
-    found = _sources_of(members, healers, ready, 0, all(map(_is_ours, members)))
+    found = _sources_of(members, healers, ready, 0, all(m.is_ours for m in members))
     return {members[r].replica_id: members[choice[0]].replica_id for r, choice in found.items() if choice}
 
 
@@ -145,15 +145,14 @@ def stranded(members: tuple[Member, ...], running: Collection[str] = ()) -> list
     `plan` would raise for them, and every quorum they are in would cost the others a step. A peer's client compares
     steps only.
     """
-    libraries = {m.library for m in members}
-    if len(libraries) < 2 or len(set(map(_is_ours_by_name, libraries))) < 2:
+    if len({m.is_ours for m in members}) < 2:
         return []
     settled = Quorum(0, 0, 0, members).settled
     ready = list(settled.carriers)
-    homes = {_is_ours(m) for m in ready}
+    homes = {m.is_ours for m in ready}
     top = settled.top
     behind = [
-        m for m in members if m not in ready and _is_ours(m) not in homes and (_is_ours(m) or m.state.step != top.step)
+        m for m in members if m not in ready and m.is_ours not in homes and (m.is_ours or m.state.step != top.step)
     ]
     if not ready or not behind:
         return []
@@ -163,7 +162,7 @@ def stranded(members: tuple[Member, ...], running: Collection[str] = ()) -> list
 
 
 def _weight(side: list[Member], running: Collection[str]) -> tuple[int, int, bool]:
-    return sum(m.replica_id in running for m in side), len(side), any(map(_is_ours, side))
+    return sum(m.replica_id in running for m in side), len(side), any(m.is_ours for m in side)
 
 
 def later(plan: Plan) -> Plan:
@@ -199,7 +198,7 @@ def _sources_of(
 
 def _sources(members: tuple[Member, ...], healer: int, nth: int, ready: list[int], group_rank: int) -> list[int]:
     """Replica ranks the healer may fetch from, for the `nth` in turn. Only of its own library (I5)."""
-    usable = [i for i in ready if _is_ours(members[i]) == _is_ours(members[healer])]
+    usable = [i for i in ready if members[i].is_ours == members[healer].is_ours]
     if not usable:
         return []
     first = (nth + group_rank) % len(usable)
@@ -218,18 +217,10 @@ def _host(member: Member) -> str:
     return place.rpartition(":")[0] or place
 
 
-def _is_ours(member: Member) -> bool:
-    return _is_ours_by_name(member.library)
-
-
-def _is_ours_by_name(library: str) -> bool:
-    return library.startswith("torchft_x/")
-
-
 def _across_libraries(healer: Member, ready: list[Member], top: State) -> str:
     """The two libraries send state in different formats, and theirs is pickle, which we don't read."""
     names = listed([m.replica_id for m in ready])
-    theirs, ours = ("torchft", "torchft_x") if _is_ours(healer) else ("torchft_x", "torchft")
+    theirs, ours = ("torchft", "torchft_x") if healer.is_ours else ("torchft_x", "torchft")
     return (
         f"{healer.replica_id} ({ours}) would have to fetch {top} from {names} ({theirs}), and state is not moved "
         "between the two libraries; run all groups on one."
@@ -239,7 +230,7 @@ def _across_libraries(healer: Member, ready: list[Member], top: State) -> str:
 def _alone(member: Member, behind: list[Member], top: State) -> str:
     """For those who stand further than the others can follow."""
     names = listed([m.replica_id for m in behind])
-    ours, theirs = ("torchft_x", "torchft") if _is_ours(behind[0]) else ("torchft", "torchft_x")
+    ours, theirs = ("torchft_x", "torchft") if behind[0].is_ours else ("torchft", "torchft_x")
     return (
         f"{member.replica_id} ({theirs}) says that it stands at {top}, and {names} ({ours}) would have to fetch that from "
         "it, but state is not moved between the two libraries. Start its group from the checkpoint of the others, and at "

@@ -86,6 +86,11 @@ class Member:
         """The part of the replica id that survives restarts."""
         return group_of(self.replica_id)
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether it runs this library, and not the peer's."""
+        return self.library.startswith("torchft_x/")
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -115,7 +120,7 @@ class Quorum:
     id: int  # never repeats (R1)
     config_id: int  # id at which the members last changed or failed; process groups are rebuilt when it changes
     number: int  # small, counted within the lighthouse's life; for people
-    members: tuple[Member, ...]  # sorted by replica id
+    members: tuple[Member, ...]  # in the order of their replica ranks
     created: float = 0.0  # unix seconds
     granted_through: int = 0  # highest step the members may run in it
     lease: float = 0.0  # seconds; counted by each member from the sending of its own request
@@ -183,6 +188,17 @@ def group_number(replica_id: str) -> int | None:
     group = group_of(replica_id)
     digits = group[len(group.rstrip("0123456789")) :]
     return int(digits) if digits else None
+
+
+def by_rank(members: Iterable[Member]) -> tuple[Member, ...]:
+    """Sort members by replica rank, which is a member's place in this order.
+
+    Group 2 comes before group 10. The peer's clients sort replica ids as text, so all do where one takes part.
+    """
+    found = sorted(members, key=lambda m: m.replica_id)
+    if all(m.is_ours for m in found):
+        found.sort(key=lambda m: (m.group_id.rstrip("0123456789"), group_number(m.replica_id) or 0))
+    return tuple(found)
 
 
 def group_names(replica_ids: Iterable[str]) -> set[str]:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
-from torchft_x.core.types import JoinReason, Member, Quorum, State, listed
+from torchft_x.core.types import JoinReason, Member, Quorum, State, by_rank, listed
 from torchft_x.timing import TIMING
 
 
@@ -69,7 +69,7 @@ class QuorumInputs:
 class Form:
     """Issue a quorum of these members."""
 
-    members: tuple[Member, ...]  # sorted by replica id
+    members: tuple[Member, ...]  # in the order of their replica ranks
     rebuild: bool  # process groups are rebuilt: the config id changes
     left: Quorum | None = None  # the quorum whose state no member carries on: a new lineage begins (R9b)
 
@@ -86,7 +86,7 @@ def form(s: QuorumInputs) -> Form | Wait:
         awaited = [m.replica_id for m in s.cur.members if m.replica_id not in asked and m.replica_id not in s.lost]
         if awaited:
             return wait_for(s.cur, awaited)
-    members = tuple([asked[name] for name in sorted(asked)])
+    members = by_rank(asked.values())
     if s.cur is None:
         wait = _first_quorum(s, chosen, members) or _held_elsewhere(s, chosen)
         return wait or Form(members, rebuild=True)

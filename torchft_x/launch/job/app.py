@@ -79,7 +79,8 @@ def _trainer(job: FtJob) -> FtRole:
     args += ["--groups", str(job.replicas), "--workers"]
     args += [",".join(map(str, job.workers_by_group or (job.workers_per_replica,)))]
     args += ["--max_restarts", str(job.max_restarts), "--run_dir", job.run_dir]
-    args += ["--", *(["-m", job.module] if job.module else [job.script]), *job.script_args]
+    program = ("-m", job.module) if job.module else (job.script,)
+    args += ["--", *map(_as_given, (*program, *job.script_args))]
     return FtRole(
         name="trainer",
         image=job.image,
@@ -103,7 +104,7 @@ def _sidecar(job: FtJob, role: ExtraRole) -> FtRole:
     name = role.name if role.replicas == 1 else f"{role.name}-${{replica_id}}"  # its logs must be its own
     args = ["-m", "torchft_x", "accompany", "--name", name, "--run_dir", job.run_dir]
     python = "python" if role.image else job.python
-    args += ["--max_restarts", str(role.max_restarts), "--", *role.words(python)]
+    args += ["--max_restarts", str(role.max_restarts), "--", *map(_as_given, role.words(python))]
     return FtRole(
         name=role.name,
         image=role.image or job.image,
@@ -131,9 +132,15 @@ def _facts(job: FtJob, kind: Literal["lighthouse", "trainer", "sidecar"]) -> Rol
 
 def _user_env(job: FtJob, more: Mapping[str, str]) -> dict[str, str]:
     """Of the roles that run the user's programs, `more` being a role's own; `_env` wins over it."""
-    out = {**(DEBUG_ENV if job.debug else {}), **job.env, **more}
+    given = {**job.env, **more}
+    out = {**(DEBUG_ENV if job.debug else {}), **{name: _as_given(value) for name, value in given.items()}}
     out.pop(env.LIGHTHOUSE, None)  # it has been read by now: `job.lighthouse` is what it said, or nothing
     return out
+
+
+def _as_given(word: str) -> str:
+    """Escape ``$$``, which TorchX would replace by ``$`` along with its macros."""
+    return word.replace("$$", "$$$$")
 
 
 def _env(job: FtJob) -> dict[str, str]:

@@ -33,7 +33,7 @@ from torchft_x.launch.job.app import to_app
 from torchft_x.launch.job.checks import check_arguments, check_mounts, check_run_dir, check_script, check_token_file
 from torchft_x.launch.job.job import DilocoSettings, ExtraRole, FtJob
 from torchft_x.launch.job.lighthouse_job import FtLighthouse
-from torchft_x.launch.job.parse import parse_addresses, parse_bool, parse_counts, parse_mounts
+from torchft_x.launch.job.parse import parse_addresses, parse_bool, parse_counts, parse_env, parse_mounts
 from torchft_x.launch.schedulers import excepthook
 from torchft_x.launch.schedulers.role import Hook
 
@@ -55,7 +55,7 @@ def ft_app(
     lighthouses: int = 1,
     run_dir: str = "",
     token_file: str = "",
-    env: Mapping[str, str] | None = None,
+    env: Mapping[str, str] | str | None = None,
     mounts: Sequence[str] | str | None = None,
     image: str = "",
     h: str | None = None,
@@ -81,7 +81,7 @@ def ft_app(
     """
     with _sentences():
         check_arguments(script, script_args)
-        environ = dict(env or {})
+        environ = parse_env(env, what="--env")
         addresses, source = lighthouse_addresses(lighthouse, environ)
         job = FtJob(
             script=script,
@@ -129,7 +129,7 @@ def diloco_app(
     fragment_sync_delay: int = 0,
     quantize: str = "none",
     islands: str = "",
-    env: Mapping[str, str] | None = None,
+    env: Mapping[str, str] | str | None = None,
     **options: Any,
 ) -> specs.AppDef:
     """`ft_app` with the settings of DiLoCo in the environment; `env` wins over them."""
@@ -141,7 +141,7 @@ def diloco_app(
             quantize=quantize,
             islands=parse_counts(islands, what="--islands"),
         )
-    environ = {**settings.variables(), **(env or {})}
+        environ = {**settings.variables(), **parse_env(env, what="--env")}
     return ft_app(script, script_args, env=environ, workers_by_group=settings.islands, **options)
 
 
@@ -150,13 +150,14 @@ def titan_app(
     *,
     module: str,
     config: str,
-    env: Mapping[str, str] | None = None,
+    env: Mapping[str, str] | str | None = None,
     **options: Any,
 ) -> specs.AppDef:
     """torchtitan's train module in `ft_app` (docs/torchtitan.md)."""
     words = ("--module", module, "--config", config, *script_args)
     # A thread of pyarrow's would keep a group's next lives from being forked.
-    environ = {"JE_ARROW_MALLOC_CONF": "background_thread:false", **(env or {})}
+    with _sentences():
+        environ = {"JE_ARROW_MALLOC_CONF": "background_thread:false", **parse_env(env, what="--env")}
     return ft_app("", words, module="torchft_x.compat.titan", env=environ, **options)
 
 

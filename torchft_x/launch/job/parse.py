@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # where a job runs there may be no TorchX
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_BETWEEN_VARIABLES = re.compile(r"[,;](?=\s*[A-Za-z_]\w*=)")
 
 
 def parse_bool(value: bool | str, *, what: str) -> bool:
@@ -86,6 +87,22 @@ def parse_command(command: Sequence[str] | str, *, what: str) -> tuple[str, ...]
     if not words or not all(isinstance(word, str) for word in words) or not words[0]:
         raise ConfigError(f"{what}: the command {command!r} is not a program and its arguments, all text.")
     return words
+
+
+def parse_env(given: Mapping[str, str] | str | None, *, what: str) -> dict[str, str]:
+    """Return the variables of ``A=1,B=2``. A comma or semicolon ends a value only if a name and ``=`` follow it.
+
+    Raises `ConfigError` if something is no variable.
+    """
+    if not isinstance(given, str):
+        return dict(given or {})
+    found = {}
+    for piece in _BETWEEN_VARIABLES.split(given) if given else []:
+        name, equals, value = piece.partition("=")
+        if not equals:
+            raise ConfigError(f"{what}: {piece!r} is no variable; write A=1,B=2.")
+        found[name.strip()] = "" if value in ("''", '""') else value
+    return found
 
 
 def check_env(env: Mapping[str, str], *, what: str, refused: Mapping[str, str]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from torchx import specs
+from torchx.specs import macros
 
 from tests.golden import Golden
 from torchft_x.launch.job.app import lighthouse_app, to_app
@@ -102,3 +103,11 @@ def test_a_hook_is_called_once_and_last(monkeypatch: pytest.MonkeyPatch) -> None
     request = object()
     assert [role.pre_proc("slurm", request) for role in app.roles] == [request] * 3
     assert calls == ["lighthouse", "trainer", "e", "slurm"]
+
+
+def test_words_of_the_user_arrive_as_they_were_given_but_for_the_macros_of_torchx() -> None:
+    words = ("--pw=a$$b", "$$", "$1", "$HOME", "$${app_id}", "${app_id}")
+    job = FtJob(script="a$$.py", script_args=words, run_dir="/r", env={"P": "p$$w", "A": "${app_id}"})
+    role = macros.Values(img_root="", app_id="app-1", replica_id="0", rank0_env="H").apply(to_app(job).roles[-1])
+    assert role.args[-7:] == ["a$$.py", "--pw=a$$b", "$$", "$1", "$HOME", "$${app_id}", "app-1"]
+    assert (role.env["P"], role.env["A"]) == ("p$$w", "app-1")

@@ -10,6 +10,7 @@ from torchft_x.launch.job.parse import (
     parse_bool,
     parse_command,
     parse_counts,
+    parse_env,
     parse_mounts,
     parse_resource,
 )
@@ -88,3 +89,25 @@ def test_commands() -> None:
 def test_resources_are_the_same_on_every_line() -> None:
     resource = parse_resource(cpu=3, gpu=0, memMB=5, h=None)
     assert (resource.cpu, resource.gpu, resource.memMB) == (3, 0, 5)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", {}),
+        ("A=1,B=2;C=3", {"A": "1", "B": "2", "C": "3"}),
+        ("A=1=2", {"A": "1=2"}),
+        ("A=,B=1", {"A": "", "B": "1"}),
+        ("A=x,y,B= s ", {"A": "x,y", "B": " s "}),
+        ("A='',B=\"\"", {"A": "", "B": ""}),
+        ({"A": "1,B=2"}, {"A": "1,B=2"}),
+        (None, {}),
+    ],
+)
+def test_variables(text: str | dict[str, str] | None, expected: dict[str, str]) -> None:
+    assert parse_env(text, what="--env") == expected
+
+
+def test_what_is_no_variable_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--env: 'foo' is no variable; write A=1,B=2"):
+        parse_env("foo", what="--env")
