@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
@@ -71,11 +72,21 @@ def _place_of_optimizer(optimizer: Optimizer, shapes: Any) -> Any:
 def put_back(parts: Mapping[str, Any], state: Mapping[str, Any]) -> None:
     for name, part in parts.items():
         saved = state[name]
-        if isinstance(part, nn.Module):
-            names = _own_names(part.state_dict(), saved)
-            if any(theirs != mine for theirs, mine in names.items()):
-                saved = {mine: saved[theirs] for theirs, mine in names.items()}
-        part.load_state_dict(saved)
+        part.load_state_dict(_renamed(part.state_dict(), saved) if isinstance(part, nn.Module) else saved)
+
+
+def _renamed(own: Mapping[str, Any], saved: Any) -> Any:
+    """Return a module's saved state with the names of `own`, the state of the module that is there."""
+    names = _own_names(own, saved)
+    if all(theirs == mine for theirs, mine in names.items()):
+        return saved
+    renamed = OrderedDict((mine, saved[theirs]) for theirs, mine in names.items())
+    # Versions of the submodules, by their names: without them load_state_dict takes the state for an old one's. Of a
+    # compiled module and the one inside it, the inner one comes later and has the version.
+    versions = {without_compiled(module): value for module, value in getattr(saved, "_metadata", {}).items()}
+    present = {module: versions.get(without_compiled(module)) for module in getattr(own, "_metadata", {})}
+    renamed._metadata = {m: value for m, value in present.items() if value is not None}  # type: ignore[attr-defined]
+    return renamed
 
 
 def _own_names(own: Mapping[str, Any], saved: Any) -> dict[Any, Any]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import json
 import tempfile
 import warnings
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import torch
 from torchft_x.errors import ConfigError, TransferError
 from torchft_x.transfer.format.flatten import join_path
 
+_VERSIONS = "module_versions"  # JSON text beside the counters, or in the metadata of a safetensors file
 COUNTERS = "torchft"  # the Manager's part, beside the parts of the script
 
 
@@ -21,18 +24,40 @@ def to_flat(state: Mapping[str, Any]) -> dict[str, Any]:
     """The state of a `Checkpoint` as other programs have it: the parts at the top. Raises `TransferError`."""
     if set(state) != {COUNTERS, "parts"} or COUNTERS in state["parts"]:
         raise TransferError("it was not saved by torchft_x.Checkpoint, so its parts are not known.")
-    return {**state["parts"], COUNTERS: state[COUNTERS]}
+    versions = {name: value for name, part in state["parts"].items() if (value := _versions(part))}
+    counters = {**state[COUNTERS], _VERSIONS: json.dumps(versions)} if versions else state[COUNTERS]
+    return {**state["parts"], COUNTERS: counters}
 
 
 def from_flat(flat: Mapping[str, Any], step: int | None) -> dict[str, Any]:
     """Back. `step`: of a state that doesn't say it. Raises `ConfigError`."""
     parts = {str(name): _with_numbers(part) for name, part in flat.items() if name != COUNTERS}
     counters = flat.get(COUNTERS)
+    if isinstance(counters, dict) and _VERSIONS in counters:
+        versions = json.loads(counters[_VERSIONS])
+        parts = {name: _with_versions(part, versions.get(name)) for name, part in parts.items()}
+        counters = {name: value for name, value in counters.items() if name != _VERSIONS}
     if step is not None or counters is None:
         if step is None:
             raise ConfigError("the state doesn't say how many steps it has behind it; give --step N.")
         counters = {"step": step, "batches_committed": 0, "committed_in": 0}
     return {COUNTERS: counters, "parts": parts}
+
+
+def _versions(part: Any) -> dict[str, Any]:
+    """Return the versions that a module's state dict carries beside its entries, by the names of its submodules.
+
+    `load_state_dict` converts what has an older version, or none.
+    """
+    return dict(getattr(part, "_metadata", {}))
+
+
+def _with_versions(part: Any, versions: dict[str, Any] | None) -> Any:
+    if not versions or not isinstance(part, dict):
+        return part
+    result = OrderedDict(part)
+    result._metadata = versions  # type: ignore[attr-defined]
+    return result
 
 
 def _with_numbers(part: Any) -> Any:
@@ -85,8 +110,9 @@ def write_safetensors(part: Any, file: Path, step: int) -> int:
             raise ConfigError(f"two tensors would be called {name!r} in a safetensors file.")
         tensors[name] = value.detach().contiguous()
     _new(file)
+    told = {"format": "pt", "step": str(step), _VERSIONS: json.dumps(_versions(part))}
     try:
-        library.save_file(tensors, str(file), metadata={"format": "pt", "step": str(step)})
+        library.save_file(tensors, str(file), metadata=told)
     except (ValueError, KeyError, RuntimeError) as e:
         raise ConfigError(f"{file}: safetensors can't hold it ({str(e).splitlines()[0][:200]}).") from None
     return left_out
@@ -97,9 +123,12 @@ def read_safetensors(file: Path) -> dict[str, torch.Tensor]:
     library = _module("safetensors.torch", "safetensors")
     try:
         tensors: dict[str, torch.Tensor] = library.load_file(str(file))
+        with library.safe_open(str(file), "pt") as opened:
+            versions = json.loads((opened.metadata() or {}).get(_VERSIONS, "{}"))
     except Exception as e:  # its own kind of error
         raise ConfigError(f"{file}: it can't be read as safetensors ({str(e)[:200]}).") from None
-    return tensors
+    result: dict[str, torch.Tensor] = _with_versions(tensors, versions)
+    return result
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
