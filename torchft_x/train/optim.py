@@ -40,6 +40,12 @@ class OptimizerWrapper(TorchOptimizer):
     def __repr__(self) -> str:
         return f"OptimizerWrapper({self.optim!r}, committed={self.committed})"
 
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the wrapped optimizer: hooks that are registered here are called by its step, too."""
+        if name == "optim":
+            raise AttributeError(name)
+        return getattr(self.optim, name)
+
     def __getstate__(self) -> dict[str, Any]:
         raise ConfigError("an OptimizerWrapper can't be pickled or copied; save state_dict() instead.")
 

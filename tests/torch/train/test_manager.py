@@ -30,7 +30,7 @@ from tests.torch.train.jobs import (
     start,
     two_by_two,
 )
-from tests.util import scaled, wait_for
+from tests.util import clock, scaled, wait_for
 from torchft_x.comm.store.create import host_store
 from torchft_x.core.heal import WorldSizeMode
 from torchft_x.errors import (
@@ -497,9 +497,10 @@ def test_different_state_dict_keys_are_told() -> None:
         leave(a)
 
 
-@pytest.mark.parametrize("given", [{"quorum_timeout": 4.9}, {"heartbeat_interval": 5.0}])
+@pytest.mark.parametrize("given", [{"quorum_timeout": clock(4.9)}, {"heartbeat_interval": clock(5.0)}])
 def test_times_that_contradict_the_lighthouses_are_refused(given: dict[str, float]) -> None:
-    with lighthouse(1) as addr, pytest.raises(ConfigError, match=f"{next(iter(given))} is .* lost after 5 s"):
+    words = f"{next(iter(given))} is .* lost after {clock(5):g} s"
+    with lighthouse(1) as addr, pytest.raises(ConfigError, match=words):
         Trainer(0, addr, **given)
 
 

@@ -17,6 +17,7 @@ from torchft_x.train.ddp.fingerprint import declare_model
 from torchft_x.train.ddp.gradient_steps import steps_of
 from torchft_x.train.ddp.reducer import Reducer
 from torchft_x.train.ddp.shards import describe, is_dtensor, local
+from torchft_x.train.ddp.trainable import TrainableParameters
 
 if TYPE_CHECKING:
     from torchft_x.train.manager import Manager
@@ -54,6 +55,7 @@ class HybridShardedDataParallel(nn.Module):
         shards = [local(p) for p in params]
         buckets = plan_buckets(shards, first_bytes=min(cap, FIRST_BUCKET_BYTES), bucket_bytes=cap)
         self._reducer = Reducer(steps_of(manager), params, buckets)
+        self._trainable = TrainableParameters(module)
         self._buffers_known = False  # whether a training forward has shown which buffers it changes
         self._whole = False  # a no_sync() block has left gradients of whole parameters
         declare_model(manager, module, buckets)
@@ -64,10 +66,12 @@ class HybridShardedDataParallel(nn.Module):
         if torch.is_grad_enabled():
             self._reducer.release()
             self._whole = self._whole and not self._reducer.synchronise
-            if not self._buffers_known and not torch.compiler.is_compiling():
-                self._buffers_known = True
-                with watch_buffers(self.module):
-                    return self.module(*args, **kwargs)
+            if not torch.compiler.is_compiling():
+                self._trainable.check()
+                if not self._buffers_known:
+                    self._buffers_known = True
+                    with watch_buffers(self.module):
+                        return self.module(*args, **kwargs)
         return self.module(*args, **kwargs)
 
     @contextlib.contextmanager

@@ -17,6 +17,7 @@ from torchft_x.train.ddp.fingerprint import declare_model
 from torchft_x.train.ddp.gradient_steps import steps_of
 from torchft_x.train.ddp.reducer import Reducer
 from torchft_x.train.ddp.shards import is_dtensor
+from torchft_x.train.ddp.trainable import TrainableParameters
 
 if TYPE_CHECKING:
     from torchft_x.train.manager import Manager
@@ -64,13 +65,17 @@ class DistributedDataParallel(nn.Module):
         cap = BUCKET_BYTES if bucket_cap_mb is None else max(1, int(bucket_cap_mb * (1 << 20)))
         self.module = module
         self._reducer = _make_reducer(manager, module, min(cap, FIRST_BUCKET_BYTES), cap)
+        self._trainable = TrainableParameters(module)
         self._buffers_known = False  # whether a training forward has shown which buffers it changes
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return self.module(*args, **kwargs)
         self._reducer.release()
-        if self._buffers_known or torch.compiler.is_compiling():
+        if torch.compiler.is_compiling():
+            return self.module(*args, **kwargs)
+        self._trainable.check()
+        if self._buffers_known:
             return self.module(*args, **kwargs)
         self._buffers_known = True
         with watch_buffers(self.module):

@@ -21,6 +21,7 @@ from torchft_x.core.training.sync_schedule import Settings
 from torchft_x.durations import Seconds
 from torchft_x.errors import ConfigError
 from torchft_x.train.ddp.fingerprint import declare_fragments
+from torchft_x.train.ddp.trainable import TrainableParameters
 from torchft_x.train.local.fragments import Fragment
 from torchft_x.train.local.inner_loop import FragmentPart, InnerLoop, bucket_bytes
 from torchft_x.train.local.islands import Island, Leading
@@ -150,6 +151,7 @@ class DiLoCo:
         self._loop = InnerLoop(
             manager, inner_optimizer, settings, parts, key="DiLoCo", cap=cap, quantize=should_quantize,
             weight=weight, quorum_timeout=quorum_timeout, followers=island,
+            trainable=list(map(TrainableParameters, modules)),
         )  # fmt: skip
         self._entered = False
         self._resumed = False  # from a checkpoint

@@ -17,6 +17,7 @@ from torch.utils.hooks import RemovableHandle
 from torchft_x.core.training.sync_schedule import Act, Census, Settings, SyncSchedule
 from torchft_x.durations import Seconds, seconds
 from torchft_x.errors import ConfigError, TransferError
+from torchft_x.train.ddp.trainable import TrainableParameters
 from torchft_x.train.local.error_feedback import ErrorFeedback
 from torchft_x.train.local.exchange import Exchange, take_census
 from torchft_x.train.local.flat_buffers import Part
@@ -72,13 +73,14 @@ class InnerLoop:
             in all groups). None: all groups count the same.
         quorum_timeout: of each quorum; an hour if None.
         followers: other ranks of the group that wait for this one's word after each step.
+        trainable: of each fragment, checked before each step.
     """
 
     def __init__(
         self, manager: Manager, optimizer: Optimizer, settings: Settings, parts: Sequence[FragmentPart], *,
         key: str, cap: int | None = BUCKET_BYTES, quantize: bool | str = False,
         weight: Callable[[], float] | None = None, quorum_timeout: Seconds | None = None,
-        followers: Followers | None = None,
+        followers: Followers | None = None, trainable: Sequence[TrainableParameters] = (),
     ) -> None:  # fmt: skip
         if isinstance(optimizer, OptimizerWrapper):
             raise ConfigError(
@@ -99,6 +101,7 @@ class InnerLoop:
         self._census: Census | None = None  # of the quorum in hand
         self._exchange: Exchange | None = None  # on the way
         self._followers = followers  # see above
+        self._trainable = trainable
         self._hooks: list[RemovableHandle] = []
         self._begun = False  # since it was entered
         manager.note_inner_step()
@@ -140,6 +143,8 @@ class InnerLoop:
     # --- hooks ------------------------------------------------------------------------------------------------------
 
     def _before_step(self, *_: Any) -> None:
+        for parameters in self._trainable:
+            parameters.check()
         self.begin()
         self._manager.disallow_state_dict_read()
 

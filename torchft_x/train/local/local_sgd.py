@@ -16,6 +16,7 @@ from torchft_x.errors import ConfigError, TransferError
 from torchft_x.train.ddp.fingerprint import declare_fragments
 from torchft_x.train.ddp.hsdp import reshard
 from torchft_x.train.ddp.shards import like, local, shard_of
+from torchft_x.train.ddp.trainable import TrainableParameters
 from torchft_x.train.local.inner_loop import InnerLoop
 
 if TYPE_CHECKING:
@@ -57,8 +58,9 @@ class LocalSGD:
         declare_fragments(manager, [model], f"LocalSGD, {settings}")
         manager.register_state_dict_fn("LocalSGDWeights", self._weights.load_state_dict, self._weights.state_dict)
         self._loop = InnerLoop(
-            manager, optimizer, settings, [self._weights], key="LocalSGD", weight=weight, quorum_timeout=quorum_timeout
-        )
+            manager, optimizer, settings, [self._weights], key="LocalSGD", weight=weight, quorum_timeout=quorum_timeout,
+            trainable=[TrainableParameters(model, frozen=True)],
+        )  # fmt: skip
 
     def __repr__(self) -> str:
         return f"LocalSGD({self._loop.schedule})"
