@@ -1,8 +1,4 @@
-"""What the simulated cluster stands on: chance, clocks, processes.
-
-Everything here is plain data and plain methods (no closures, no generators), so that a whole `World` can be pickled
-and copied at any instant.
-"""
+"""What the simulated cluster stands on: chance, clocks, processes."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 _LONG_ID = re.compile(r"\b\d{15,}\b")  # a quorum's id as the machines write it
-Call = Callable[..., None]
+Call = Callable[..., Any]
 
 
 class Rng:

@@ -91,12 +91,15 @@ class GroupNode:
         if world.first_steps.get(self.group, 0.0) > world.now:
             for rank in self.ranks:
                 rank.hung = True
-            world.at(world.first_steps[self.group], None, self._wake)
+            world.at(world.first_steps[self.group], None, self.wake)
         self.uplink.start()
         world.after(TICK, self.process, self._tick)
         world.after(world.config.connect_limit * 20, self.process, self._no_session)
 
-    def _wake(self) -> None:
+    def wake(self, killed: bool = False) -> None:
+        """Training threads that hang go on, unless the supervisor has `killed` the group by now."""
+        if killed:
+            self.kill(-9)
         for rank in self.ranks:
             rank.wake()
 

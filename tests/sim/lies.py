@@ -204,11 +204,6 @@ def run(seed: int, *, faults: bool = True, joins: bool = True) -> tuple[World, L
     liar = Liar(world, seed ^ 0x11A2, until, joins=joins)
     arm(world, scheduled)
     world.run_until(until + PAUSE[1] + 0.01)
-    world.note("--- calm", "the faults are over, and the liar is gone")
-    world.traps.clear()
-    world.fabric.glitches.clear()
-    world.transfers.spoiled.clear()
-    world.broken_loads.clear()
-    world.vetoes.clear()
+    world.calm("the faults are over, and the liar is gone")
     swarm.check_liveness(world)
     return world, liar

@@ -126,12 +126,12 @@ class Stream:
             self.world.network.streams.pop(self, None)
         ours.end(reason)
 
-    def cut(self, reason: str, *, lose: bool, client_late: float, server_late: float) -> None:
+    def cut(self, *, lose: bool, client_late: float, server_late: float) -> None:
         """The connection breaks; each side notices so much later. `lose`: with what is on its way."""
         for pipe, late in ((self.up, server_late), (self.down, client_late)):
             if lose:
                 pipe.lose()
-            pipe.end(reason, late)
+            pipe.end("the connection broke", late)
 
     def give_up(self, reason: str) -> None:
         """Both kernels have heard nothing for too long: each side notices for itself, whatever the network does."""

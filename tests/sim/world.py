@@ -5,13 +5,11 @@
     world = World(seed, WorldConfig(groups=3))
     world.run_for(10.0)
 
-The same seed and configuration give the same trace, byte for byte. There is no thread, socket or real clock. A world
-is plain data: `fork` copies it at any instant.
+The same seed and configuration give the same trace, byte for byte. There is no thread, socket or real clock.
 """
 
 from __future__ import annotations
 
-import pickle
 from collections import Counter
 from collections.abc import Callable
 from heapq import heappop, heappush
@@ -164,11 +162,6 @@ class World:
             self.run_until(min(end, max(self.now + 0.01, self.heap[0][0])))
         return True
 
-    def fork(self) -> World:
-        """An independent copy of everything, at this instant."""
-        copy: World = pickle.loads(pickle.dumps(self, protocol=5))
-        return copy
-
     # --- small services ------------------------------------------------------------------------------------------
 
     def next_id(self) -> int:
@@ -195,6 +188,13 @@ class World:
         return found
 
     # --- what faults do ------------------------------------------------------------------------------------------
+
+    def calm(self, why: str) -> None:
+        """Forget what lies in wait and has not struck yet."""
+        self.note("--- calm", why)
+        for waiting in (self.traps, self.fabric.glitches, self.transfers.spoiled, self.broken_loads, self.vetoes):
+            waiting.clear()
+        self.regrets = {group: label for group, label in self.regrets.items() if label is not None}
 
     def pause(self, process: Process, *, seen: bool = True) -> None:
         """SIGSTOP. Not `seen`: it runs, but computes something that lets it neither hear nor speak."""
