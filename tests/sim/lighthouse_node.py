@@ -23,6 +23,7 @@ from torchft_x.core.messages.common import Tick
 from torchft_x.core.messages.job import SupervisorGone, SupervisorHere
 from torchft_x.core.types import Member, Quorum, State, group_of
 from torchft_x.rpc.lighthouse.failover.lease import Lease, LeaseLostError
+from torchft_x.rpc.transport.streams.session import Keepalive
 from torchft_x.timing import TIMING
 
 if TYPE_CHECKING:
@@ -317,7 +318,7 @@ class LighthouseNode:
         session = stream.session
         if session == 0 and isinstance(message, SupervisorHello):
             silence = self.world.config.lighthouse.silence
-            stream.down.send(Welcome(silence.alone, silence.supervisor_ping))
+            stream.down.send(Welcome(Keepalive(silence.supervisor_ping, silence.alone)))
             self._ids += 1
             self._supervisors[stream] = (message.group, self._ids)
             self.feed(SupervisorHere(message.group, "host", stream=self._ids))
@@ -357,7 +358,8 @@ class LighthouseNode:
         effects = self.machine.handle(hello, self.clock.read(self.world.now))
         if not any(isinstance(e, (lm.Fence, lm.Refuse)) and e.session == session for e in effects):
             silence = self.world.config.lighthouse.silence
-            stream.down.send(Welcome(silence.alone, silence.member_ping, self.machine.others_train(hello.replica_id)))
+            rhythm = Keepalive(silence.member_ping, silence.alone)
+            stream.down.send(Welcome(rhythm, self.machine.others_train(hello.replica_id)))
         self.world.checker.on_lighthouse_event(self, hello)
         self._carry_out(effects)
 

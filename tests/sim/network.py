@@ -8,31 +8,27 @@ connection up before. Who closes, crashes or cuts decides which messages are los
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tests.sim.base import Call, Process
 
 if TYPE_CHECKING:
+    from tests.sim.lighthouse_node import LighthouseNode
+    from tests.sim.uplink import Uplink
     from tests.sim.world import World
+
+    Endpoint: TypeAlias = LighthouseNode | Uplink  # holds one side of a stream
 
 _SOON = 0.00001  # seconds; within a process
 
 
-class Endpoint(Protocol):
-    """Who holds one side of a stream."""
-
-    def on_message(self, stream: Stream, message: Any) -> None: ...
-    def on_end(self, stream: Stream, reason: str) -> None: ...
-
-
+@dataclass(frozen=True, slots=True)
 class _End:
     """Last in a pipe: the stream is over."""
 
-    __slots__ = ("reason",)
-
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
+    reason: str
 
 
 class Pipe:

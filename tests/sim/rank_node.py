@@ -27,7 +27,6 @@ from tests.sim.voting import Voting
 from torchft_x.core import heal
 from torchft_x.core.commit.step import Phase, Step, Terms
 from torchft_x.core.heal import Plan, WorldSizeMode
-from torchft_x.core.messages.group import PushRevoked
 from torchft_x.core.training.step_clock import StepTimeEstimate, WaitBudget
 from torchft_x.core.types import JoinReason, Part, Prepared, Quorum, State
 from torchft_x.errors import CollectiveError, ConfigError, DeadlineError, StepError, TorchftXError
@@ -354,15 +353,6 @@ class RankNode:
             self.on_configured(mesh, error)
 
     # --- trouble -------------------------------------------------------------------------------------------------
-
-    def on_over(self, push: PushRevoked) -> None:
-        self.guard.over(push)
-
-    def on_end_of_group(self, sentence: str) -> None:
-        self.end(1, sentence)
-
-    def on_server_gone(self) -> None:
-        self.end(1, "the group server is gone")
 
     def end(self, code: int, reason: str) -> None:
         self.node.end_rank(self, code, reason)

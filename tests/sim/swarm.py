@@ -231,7 +231,7 @@ def _fault(rng: Rng, config: WorldConfig, at: float, kind: str) -> Fault:
         return str(rng.below(config.ranks))
 
     def part() -> tuple[str, float, str]:
-        ends = choose([(target, "lh"), ("lh", target), (target, choose(groups)), ("s" + target, "lh")])
+        ends: tuple[str, ...] = choose([(target, "lh"), ("lh", target), (target, choose(groups)), ("s" + target, "lh")])
         if ends[0] == ends[1]:
             ends = (target, "lh")
         if config.standby and chance(0.3):

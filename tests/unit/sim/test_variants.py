@@ -27,7 +27,7 @@ def test_a_variant_that_nothing_notices_is_an_error() -> None:
 
 def test_a_patch_is_taken_back() -> None:
     before = rule._heirs
-    with VARIANTS["R9a any"].applied():
+    with VARIANTS["R9a any"].patch():
         assert rule._heirs is not before
     assert rule._heirs is before
 
@@ -50,7 +50,7 @@ def test_without_I9_gradients_of_another_part_are_counted(variant: Patch, group:
 @pytest.mark.parametrize("seconds", [0.0, 8.0])
 def test_without_R21_a_finished_job_is_trained_again(seconds: float) -> None:
     """While the others evaluate, and after that."""
-    with VARIANTS["R21"].applied(), pytest.raises(AssertionError, match="R21 is violated"):
+    with VARIANTS["R21"].patch(), pytest.raises(AssertionError, match="R21 is violated"):
         dies_at_the_end(seconds).run_for(5.0)
 
 
