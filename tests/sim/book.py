@@ -14,9 +14,7 @@ class Book:
         self._sessions: dict[int, str] = {}  # open session -> replica id
         self._calls: dict[int, str] = {}  # open unary call -> replica id
         self._heard: dict[str, float] = {}  # replica id -> when last heard, by the lighthouse's clock
-        self._halted: dict[
-            int, str
-        ] = {}  # supervisor's stream -> replica id of which it says that a process is stopped
+        self._halted: dict[int, str] = {}  # supervisor's stream -> replica id of whose stopped process it tells
 
     def waiting(self) -> list[tuple[str, float]]:
         """(replica id, when it was last heard)."""

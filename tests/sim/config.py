@@ -109,6 +109,11 @@ class WorldConfig:
         return self.commit_vote or self.max_redo > 0
 
     @property
+    def needed(self) -> int:
+        """Groups without which nobody trains."""
+        return max(self.lighthouse.min_replicas, self.min_replica_size)
+
+    @property
     def takes_over(self) -> float:
         """Seconds from the end of a lighthouse until another one serves and everybody has found it; twice, because one that takes
         over may be stopped."""

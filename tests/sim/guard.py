@@ -31,8 +31,11 @@ class Guard:
         self._config_id, self._broken = plan.config_id, True
         return True
 
-    def configured(self) -> None:
-        self._broken = self._rank.step.error is not None
+    def configured(self, error: Exception | None, plan: Plan) -> None:
+        if error is not None:
+            self.fail(error, plan.quorum_id)
+        else:
+            self._broken = self._rank.step.error is not None
 
     def fail(self, error: Exception, quorum_id: int | None = None) -> None:
         rank = self._rank

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 from tests.sim import swarm
 from tests.sim.base import Rng
@@ -22,24 +23,6 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 PAUSE = (0.01, 0.6)  # seconds between two lies
-
-
-class _Sink:
-    """The liar's end of a stream: it doesn't listen."""
-
-    def __init__(self) -> None:
-        self.ending = False
-        self.session = 0
-        self.down = self
-
-    def send(self, message: object) -> None:
-        pass
-
-    def end(self, reason: str) -> None:
-        self.ending = True
-
-    def finish(self, process: object, reason: str) -> None:
-        self.ending = True
 
 
 class Liar:
@@ -99,10 +82,10 @@ class Liar:
             runs_on=self._rng.chance(0.5),
         )
         self.told["hello"] += 1
-        sink = _Sink()
+        stream = Mock(session=0, ending=False)  # it doesn't listen
         self._world.note("liar", "says hello as {}", hello)
-        house._greet(sink, hello)  # type: ignore[arg-type]
-        self._session = sink.session
+        house._greet(stream, hello)
+        self._session = stream.session
 
     def _hang_up(self) -> None:
         house, session, self._session = self._house, self._session, 0

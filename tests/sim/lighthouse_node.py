@@ -57,7 +57,7 @@ class LighthouseNode:
         self.calls: dict[int, PeerNode] = {}  # open unary requests
         self.copies: dict[
             str, tuple[int, State]
-        ] = {}  # group -> stream and what its supervisor has said on it that it holds (M3)
+        ] = {}  # group -> stream, and what its supervisor told there to hold (M3)
         self._supervisors: dict[Stream, tuple[str, int]] = {}  # group by stream, and the machine's number of it
         self.ledger: JournalEntry | None = None  # written down on its host
         self.lease: Lease | None = None  # of the present life, with a standby

@@ -58,9 +58,7 @@ class RankNode:
         self.deadlines = Deadlines(world, process, self)
         self._first = True  # has not asked for its first quorum
         self.pace = StepTimeEstimate()  # how long a step takes
-        self.budget = WaitBudget(
-            world.now, most=config.timeout, fixed=config.straggler_timeout
-        )  # how long it waits for other groups
+        self.budget = WaitBudget(world.now, most=config.timeout, fixed=config.straggler_timeout)  # for other groups
         self.hung = False  # its training thread does not go on from where it computes
         self._held: list[tuple[Callable[..., None], tuple[Any, ...]]] = []  # what is to go on when it hangs no more
         self.wait = ""  # what the training thread waits for, a clause; '' while it computes
@@ -105,12 +103,10 @@ class RankNode:
     def waits(self) -> float:
         """It begins to wait for other groups. Returns the seconds that may take."""
         quorum = self.node.machine.quorum
-        carriers = {m.replica_id for m in quorum.carriers} | {self.who} if quorum is not None else set()
-        self.budget.somebody_heals = quorum is not None and any(m.replica_id not in carriers for m in quorum.members)
+        self.budget.somebody_heals = quorum is not None and any(
+            m not in quorum.carriers and m.replica_id != self.who for m in quorum.members
+        )
         return self.budget.wait(self.world.now, connected=self.node.uplink.standing)
-
-    def works(self) -> None:
-        self.budget.work(self.world.now)
 
     # --- deadlines -----------------------------------------------------------------------------------------------
 
@@ -124,7 +120,8 @@ class RankNode:
                 reason = "group rank 0 has not begun the next step."
             world.checker.on_deadline(self, name, reason)
             world.note(self.process.name, "got no quorum in time: {}", reason)
-            self._hang_up()
+            self.node.gone(self.call)
+            self.call = 0
             self._unanswered("no quorum in time")
         elif name == "vote":
             if self.rank == 0:
@@ -148,17 +145,13 @@ class RankNode:
             self.deadlines.disarm("quorum")
             self.on_deadline("quorum")
 
-    def _hang_up(self) -> None:
-        self.node.gone(self.call)
-        self.call = 0
-
     # --- ask -----------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """The training script begins. Where others train already, its first step is for itself (`train.heal.rehearsal`)."""
         world = self.world
         if not (world.config.rehearses and self.node.uplink.others_train):
-            self.start_step()
+            self.ask()
             return
         world.note(self.process.name, "makes its first step for itself")
         seconds = world.compute_seconds(self.node.group)
@@ -167,22 +160,13 @@ class RankNode:
     def _rehearsed(self) -> None:
         if not self.holds(self._rehearsed):
             self.budget.next_step(self.world.now)
-            self.start_step()
+            self.ask()
 
-    def start_step(self) -> None:
-        """zero_grad: the boundary between two steps."""
-        self._ask(settling=False)
-
-    def settle(self) -> None:
-        """should_commit goes on: the step did not commit, and the next quorum says what becomes of it."""
-        self._ask(settling=True)
-
-    def _ask(self, *, settling: bool) -> None:
+    def ask(self, settling: bool = False) -> None:
+        """zero_grad, the boundary between two steps; or should_commit goes on (`settling`): the step did not commit, and the
+        next quorum says what becomes of it."""
         node = self.node
-        if settling:
-            self.held.restore()
-        else:
-            self.held.at_boundary()
+        self.held.restore() if settling else self.held.at_boundary()
         terms = self.step.ask()
         first, self._first = self._first, False
         config = self.world.config
@@ -262,15 +246,11 @@ class RankNode:
         self.call = 0
         self.world.checker.on_deadline(self, "call", sentence)
         self.deadlines.disarm("quorum")
-        if retry:
-            self._unanswered(sentence)
-        else:
-            self.step.unanswered()
-            self.end(1, sentence)
+        self._unanswered(sentence, retry)
 
-    def _unanswered(self, why: str) -> None:
+    def _unanswered(self, why: str, retry: bool = True) -> None:
         self.step.unanswered()
-        if self.world.config.retry_quorum and not self.node.process.dead:
+        if retry and self.world.config.retry_quorum and not self.node.process.dead:
             self.wait = ""
             self.world.after(self.world.rng.uniform(0.01, 0.5), self.process, self.again)
         else:
@@ -278,17 +258,14 @@ class RankNode:
 
     def again(self) -> None:
         """The next step, unless something else has begun."""
-        if self.holds(self.again):
-            return
-        if self.step.phase is Phase.IDLE:
-            self.start_step()
+        if not self.holds(self.again) and self.step.phase is Phase.IDLE:
+            self.ask()
 
     # --- configure -----------------------------------------------------------------------------------------------
 
     def _configure(self, plan: Plan) -> None:
         if not self.guard.must_configure(plan):
-            self._begin_round()
-            return
+            return self._begin_round()
         self.wait = "configure"
         self.deadlines.arm("configure", self.world.config.connect_limit)
         if self.mesh is not None:
@@ -301,10 +278,7 @@ class RankNode:
             return
         self.deadlines.disarm("configure")
         self.wait = ""
-        if error is not None:
-            self.guard.fail(error, self.plan.quorum_id)
-        else:
-            self.guard.configured()
+        self.guard.configured(error, self.plan)
         self._begin_round()
 
     def _begin_round(self) -> None:
@@ -320,26 +294,21 @@ class RankNode:
 
     def on_healed(self) -> None:
         """The heal has ended, well or not."""
-        if self._waits:
-            self._compute()
-        else:
-            self.voting.maybe_vote()
+        self._compute() if self._waits else self.voting.maybe_vote()
 
     # --- reduce --------------------------------------------------------------------------------------------------
 
     def _compute(self) -> None:
         if self._waits:
             self.wait = ""
-        if self.voting.redoes:
-            self.reduction.again()
-        else:
-            self.reduction.compute()
+        self.reduction.begin() if self.voting.redoes else self.reduction.compute()
 
     def on_reduced(self, mesh: Mesh, result: tuple[tuple[Any, ...], ...]) -> None:
         if mesh is self.mesh and self.wait == "cross":
             self.voting.on_crossed(result)
-        else:
-            self.reduction.on_result(mesh, result)
+        elif mesh is self.mesh and self.wait == "reduce":
+            self.reduction.result = result
+            self.reduction.end()
 
     def on_mesh_error(self, mesh: Mesh, error: CollectiveError) -> None:
         """The connection to another member broke, or it failed. With nothing in flight the next collective notices."""

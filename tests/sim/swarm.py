@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from tests.sim.base import Rng
 from tests.sim.config import PROMISED, WorldConfig, limits
-from tests.sim.ending import Over
+from tests.sim.ending import still_busy
 from tests.sim.faults import KINDS, Fault, arm, strike
 from tests.sim.kinds.processes import AROUND_RESTART
 from tests.sim.kinds.traps import POINTS, VOTE_POINTS
@@ -342,9 +342,10 @@ def check_end(world: World) -> None:
     to be started again. So who fails after the training keeps nobody for ever."""
     assert world.ending is not None
     world.ending.fails = 0.0
-    over, limit = Over(world), world.ending.limit(world)
-    if not world.run_while(over.awaited, limit):
-        world.violated("L1", f"{limit:.0f} s after the last fault the job has not ended: {over.why}")
+    limit = world.ending.limit(world)
+    if not world.run_while(lambda: bool(still_busy(world)), limit):
+        names = ", ".join(f"{s.node!r}" for s in still_busy(world))
+        world.violated("L1", f"{limit:.0f} s after the last fault the job has not ended: {names}")
 
 
 def check_newcomer(world: World, flapping: float = 0.0) -> None:
@@ -401,8 +402,7 @@ class Calm:
         world = self._world
         wanted = [s for s in world.supervisors.values() if s.wants and s.group not in world.checker.hopeless]
         peers = [p for p in world.peers.values() if not p.hopeless]
-        needed = max(world.config.lighthouse.min_replicas, world.config.min_replica_size)
-        if len(wanted) + len(peers) < needed or not wanted:
+        if len(wanted) + len(peers) < world.config.needed or not wanted:
             return False
         names = tuple(sorted([s.node.replica_id for s in wanted if s.node is not None] + [p.who for p in peers]))
         quorum = world.checker.newest

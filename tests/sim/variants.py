@@ -162,33 +162,15 @@ def _never_adopt(members: Any, nothing: State) -> Settlement:
     return settle([replace(m, prepared=None) for m in members], nothing) if settled.adopted else settled
 
 
-def _any_heir(cur: Quorum, whole: Mapping[str, Member]) -> bool:
-    return True
-
-
-def _any_member(cur: Quorum, whole: Mapping[str, Member]) -> bool:
-    return any(m.replica_id in whole for m in cur.members)
-
-
-def _healed_heirs(cur: Quorum, whole: Mapping[str, Member]) -> bool:
+def _heirs_at(stands: Callable[[State, State], bool], cur: Quorum, whole: Mapping[str, Member]) -> bool:
     carriers = {c.replica_id for c in cur.carriers}
     inside = [m for m in whole.values() if cur.member(m.replica_id) is not None]
-    return any(m.replica_id in carriers or m.state >= cur.top for m in inside)
-
-
-def _heirs_by_name(cur: Quorum, whole: Mapping[str, Member]) -> bool:
-    carriers = {c.replica_id for c in cur.carriers}
-    inside = [m for m in whole.values() if cur.member(m.replica_id) is not None]
-    return any(m.replica_id in carriers or m.state > cur.top for m in inside)
+    return any(m.replica_id in carriers or stands(m.state, cur.top) for m in inside)
 
 
 def _first_come(fresh: recover.Fresh) -> Start | Adopt:
     newest = recover._newest(fresh.reports)
     return Adopt(newest) if newest is not None else Start()
-
-
-def _ended_leases_vouch(report: recover.MemberReport | None, member: Member) -> bool:
-    return not member.library or report is not None
 
 
 _start = recover.start
@@ -205,14 +187,6 @@ def _superseded_is_dead(self: Lighthouse, older: MemberRecord | None, by: str) -
     if older is not None:
         older.proof = "it was superseded"
     return effects
-
-
-def _no_lease_at_the_end(self: GroupVote, now: float, lease_until: float) -> list[Any]:
-    return _decide(self, now, now)
-
-
-def _nothing_pending(self: QuorumState) -> bool:
-    return not self._steady
 
 
 def _wait_for_a_grant(self: Group, now: float, *, new_session: bool = False) -> list[Any]:
@@ -244,14 +218,6 @@ def _owed_without_commit(self: Group, ask: Any, now: float) -> list[Any]:
     return _on_ask(self, ask, now)
 
 
-def _begins_anew(self: FinishedJob, decision: Any, now: float) -> None:
-    return None
-
-
-def _unfrozen(self: Group) -> str:
-    return self._end
-
-
 def _no_vote_between_groups(self: TwoPhaseCommit, *args: Any, **options: Any) -> None:
     _begin_two_phase(self, *args, **{**options, "between_groups": False})
 
@@ -279,7 +245,7 @@ _ALL = [
         name="R4", left_out="a member that has joined goes on",
         harm="a quorum says of a member where it stood before",
         caught_by="commit.test_two_phase:test_R4_nor_after_a_join_that_came_before_the_outcome",
-        patch=patched((Group, "_on_ask", _go_on_while_asking), (Group, "_frozen", property(_unfrozen))),
+        patch=patched((Group, "_on_ask", _go_on_while_asking), (Group, "_frozen", property(lambda self: self._end))),
     ),
     Variant(
         name="step alone", left_out="states are compared by the step alone (no vote)",
@@ -303,25 +269,25 @@ _ALL = [
         name="R9a any", left_out="any live joiner may follow a quorum",
         harm="split brain: two histories",
         caught_by="quorum.test_rule:TestSuccession.test_R9a_a_stranger_does_not_whatever_its_state",
-        patch=patched((rule, "_heirs", _any_heir)),
+        patch=patched((rule, "_heirs", lambda cur, whole: True)),
     ),
     Variant(
         name="R9a member", left_out="any member of a quorum may follow it, carrier or not",
         harm="all progress is lost while a carrier lives",
         caught_by="quorum.test_rule:TestSuccession.test_R9a_membership_is_not_enough",
-        patch=patched((rule, "_heirs", _any_member)),
+        patch=patched((rule, "_heirs", lambda cur, whole: any(m.replica_id in whole for m in cur.members))),
     ),
     Variant(
         name="R9a healed", left_out="who has healed to a quorum's top may follow it before it has committed in it",
         harm="a final step, committed with the healer's zeros, is redone without it",
         caught_by="quorum.test_rule:TestSuccession.test_R9a_healing_to_the_top_is_not_enough",
-        patch=patched((rule, "_heirs", _healed_heirs)),
+        patch=patched((rule, "_heirs", partial(_heirs_at, State.__ge__))),
     ),
     Variant(
         name="R9a adopted", left_out="a carrier that has yet to commit a held result follows the quorum in which it was to",
         harm="a final step is redone: another member has committed that result, and this one meets somebody who denies it",
         caught_by="quorum.test_rule:test_a_carrier_that_has_not_adopted_yet_follows_nothing",
-        patch=patched((rule, "_heirs", _heirs_by_name)),
+        patch=patched((rule, "_heirs", partial(_heirs_at, State.__gt__))),
     ),
     Variant(
         name="R8", left_out="a fresh lighthouse serves the first caller",
@@ -333,7 +299,7 @@ _ALL = [
         name="R8 lease", left_out="members whose lease has ended vouch for the newest quorum, too",
         harm="split brain: the lighthouse before may have let others go on without them",
         caught_by="restart.test_recover:test_a_lease_vouches_while_anything_is_left_of_it",
-        patch=patched((recover, "_vouches", _ended_leases_vouch)),
+        patch=patched((recover, "_vouches", lambda report, member: not member.library or report is not None)),
     ),
     Variant(
         name="R2/R9b", left_out="superseded counts as dead",
@@ -345,19 +311,19 @@ _ALL = [
         name="R13", left_out="the lease is checked when a step begins, not when it is committed",
         harm="two histories for one step",
         caught_by="test_wrong_variants:test_R13_the_lease_is_checked_at_the_commit",
-        patch=patched((GroupVote, "_decide", _no_lease_at_the_end)),
+        patch=patched((GroupVote, "_decide", lambda self, now, lease_until: _decide(self, now, now))),
     ),
     Variant(
         name="R7", left_out="grants grow though a change is pending",
         harm="a newcomer is passed over without end",
         caught_by="lighthouse.test_grants:TestLighthouse.test_R5_a_newcomer_stops_the_growth_and_all_meet_at_one_step",
-        patch=patched((QuorumState, "pending", property(_nothing_pending))),
+        patch=patched((QuorumState, "pending", property(lambda self: not self._steady))),
     ),
     Variant(
         name="R21", left_out="who comes late may begin anew as soon as all others have left",
         harm="a job that is being finished, or is finished, is trained again",
         caught_by="admission.test_finished_job:test_when_it_has_ended_well_the_late_group_is_stopped",
-        patch=patched((FinishedJob, "objection", _begins_anew)),
+        patch=patched((FinishedJob, "objection", lambda self, decision, now: None)),
     ),
     Variant(
         name="R17", left_out="a source serves its live state",

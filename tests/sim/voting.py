@@ -142,7 +142,7 @@ class Voting:
     def _say(self, passed: bool) -> None:
         rank = self._rank
         rank.deadlines.disarm("cross")
-        rank.works()
+        rank.budget.work(rank.world.now)
         self._wait()
         rank.node.tell(rank, rank.node.hub.crossed, passed, self._crossed)
         rank.world.reach(rank.node, "crossed")
@@ -150,13 +150,11 @@ class Voting:
     # --- the decision --------------------------------------------------------------------------------------------
 
     def on_decision(self, label: tuple[int, int], commit: bool, reason: str, undecided: bool, word: GroupWord) -> None:
-        if self._vote is None or (self._vote.quorum_id, self._vote.step) != label:
-            return
-        self._rank.wait = ""
-        self._rank.deadlines.disarm("vote")
-        self._rank.expects_start = commit
         rank, world, vote = self._rank, self._rank.world, self._vote
-        assert vote is not None
+        if vote is None or (vote.quorum_id, vote.step) != label:
+            return
+        rank.wait, rank.expects_start = "", commit
+        rank.deadlines.disarm("vote")
         before = (rank.step.state, rank.value)
         rank.held.hear(word, State(vote.step + 1, vote.quorum_id) if commit else None)
         held = Held(vote, rank.reduction.result or (), rank.step.size)
@@ -183,7 +181,7 @@ class Voting:
             rank.node.leave(rank)
         elif settles:
             rank.guard.abort("the step did not commit")
-            world.after(world.config.inside[0], rank.process, rank.settle)
+            world.after(world.config.inside[0], rank.process, rank.ask, True)
         else:
             if not commit:
                 world.checker.figures["dropped"] += 1

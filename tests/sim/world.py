@@ -66,13 +66,9 @@ class World:
         self.broken_loads: set[str] = set()  # groups whose next load_state_dict fails
         self.first_steps: dict[str, float] = {}  # groups whose next life's first step does not end before
         self.vetoes: set[str] = set()  # groups whose next vote is no
-        self.regrets: dict[
-            str, tuple[int, int] | None
-        ] = {}  # groups that throw their next decided step away; which that is
+        self.regrets: dict[str, tuple[int, int] | None] = {}  # groups that throw a decided step away; which that is
         self.ending: Ending | None = None  # how the training ends; None: it goes on and on
-        self.unproven = (
-            not self.config.standby and not self.config.ledger
-        )  # an end, or what was issued, may be known to nobody
+        self.unproven = not (self.config.standby or self.config.ledger)  # an end or a quorum may be known to nobody
         self.traps: dict[tuple[str, str], list[tuple[str, Callable[[World, GroupNode, float], bool], float]]] = {}
         for house in self.lighthouses:
             house.start()

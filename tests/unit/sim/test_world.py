@@ -16,7 +16,7 @@ from tests.sim.digest import digest, small
 from tests.sim.faults import KINDS, Fault, strike
 from tests.sim.group_node import GroupNode
 from tests.sim.kinds.processes import deaths_around
-from tests.sim.shrink import shrink
+from tests.sim.run import shrink
 from tests.sim.world import World
 from torchft_x.core.lighthouse.machine import LighthouseConfig
 
