@@ -153,7 +153,7 @@ class GroupNode:
             self.uplink.send(effect)
         elif isinstance(effect, gm.PushRevoked):
             for rank in self.ranks:
-                self.tell(rank, rank.guard.over, effect)
+                self.tell(rank, rank.failures.on_over, effect.quorum_id, effect.lost, effect.reason)
         elif isinstance(effect, gm.PushEnd):
             for rank in self.ranks:
                 self.tell(rank, rank.end, 1, effect.sentence)

@@ -9,18 +9,15 @@ for the time between two commits there is a bound.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 from unittest.mock import Mock
 
 from tests.sim import swarm
 from tests.sim.base import Rng
 from tests.sim.faults import arm
+from tests.sim.lighthouse_node import LighthouseNode
+from tests.sim.world import World
 from torchft_x.core.messages import lighthouse as m
 from torchft_x.core.types import JoinReason, Life, Member, Prepared, Quorum, State
-
-if TYPE_CHECKING:
-    from tests.sim.lighthouse_node import LighthouseNode
-    from tests.sim.world import World
 
 PAUSE = (0.01, 0.6)  # seconds between two lies
 
@@ -177,8 +174,6 @@ def run(seed: int, *, faults: bool = True, joins: bool = True) -> tuple[World, L
 
     How soon a newcomer is in (L2 without faults) isn't asked: a member may have let the others run on without asking.
     """
-    from tests.sim.world import World
-
     config, scheduled = swarm.scenario(seed)
     world = World(seed, config)
     world.unproven = True  # a liar that is gone may have held the newest state, for all that anybody knows

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tests.sim.base import Clock, Process
+from tests.sim.book import Book
 from tests.sim.network import Stream
 from tests.sim.uplink import Ping, Welcome
 from torchft_x.core.journal import JournalEntry
@@ -163,6 +164,10 @@ class LighthouseNode:
         return "lighthouse" if self is self.world.lighthouse else "standby"
 
     @property
+    def book(self) -> Book:
+        return self.world.checker.books[self.site]
+
+    @property
     def clock(self) -> Clock:
         assert self.process is not None
         return self.process.clock
@@ -209,14 +214,14 @@ class LighthouseNode:
                 self.world.checker.on_over(effect.quorum_id)
                 self._send(effect.sessions, gm.QuorumRevoked(effect.quorum_id, effect.lost, effect.reason))
             elif isinstance(effect, lm.Extend):
-                self.world.checker.on_extended(self, effect.session)
+                self.book.joins.pop(effect.session, None)  # the grant has answered it, if there was one
                 self._send((effect.session,), gm.GrantArrived(effect.quorum_id, effect.granted_through, effect.lease,
                                                              effect.number))  # fmt: skip
             elif isinstance(effect, lm.SendPatience):
                 note(name, "tells {} to wait {:g} s longer", self._names(effect.sessions), effect.seconds)
             elif isinstance(effect, lm.Fence):
                 note(name, "fences {}, by {}", self._names((effect.session,)), effect.by)
-                self.world.checker.on_turned_away(self, effect.session)
+                self.book.drop(effect.session)
                 self._send((effect.session,), gm.FencedArrived(effect.by), last=True)
             elif isinstance(effect, lm.CloseSession):
                 self._end(effect.session)
@@ -282,11 +287,11 @@ class LighthouseNode:
         if effect.session is not None and effect.session in self.members and "two libraries" in effect.sentence:
             self.world.checker.hopeless.add(group_of(self.members[effect.session]))
         if effect.session is not None:
-            self.world.checker.on_turned_away(self, effect.session)
+            self.book.drop(effect.session)
             self._send((effect.session,), gm.RefusedArrived(effect.sentence), last=True)
         peer = self.calls.pop(effect.call, None) if effect.call is not None else None
         if peer is not None and effect.call is not None:
-            self.world.checker.on_call_refused(self, effect.call)
+            self.book.calls.pop(effect.call, None)  # by its number: whoever made it may have died since
             self.world.network.send(self.site, peer.process, peer.on_refused, effect.call, effect.sentence)
 
     def _send(self, sessions: Iterable[int], message: Any, *, last: bool = False) -> None:

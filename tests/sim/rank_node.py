@@ -6,20 +6,20 @@
      ^                  (heal beside compute, unless the quorum is waited for)
      +--- a step that did not commit is settled by the next quorum: late commit, redo, or dropped (`voting`)
 
-Rules are the product's (`core.commit.step`, `core.heal`); the order of things is that of `train.step.quorum_round`, `train.context.failures` and
-`train.manager`. Parameters are a number that stands for all of their history (`fold`), so equal numbers mean
+Rules are the product's (`core.commit.step`, `core.heal`), and so is what becomes of an error (`train.context.failures`); the order
+of things is that of `train.step.quorum_round` and `train.manager`. Parameters are a number that stands for all of their history (`fold`), so equal numbers mean
 bit-identical parameters.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from tests.sim.base import Process, fold
 from tests.sim.collective import Mesh
 from tests.sim.deadlines import Deadlines
-from tests.sim.guard import Guard
 from tests.sim.healing import Healing
 from tests.sim.held import HeldState
 from tests.sim.reduction import Reduction
@@ -30,9 +30,25 @@ from torchft_x.core.heal import Plan, WorldSizeMode
 from torchft_x.core.training.step_clock import StepTimeEstimate, WaitBudget
 from torchft_x.core.types import JoinReason, Part, Prepared, Quorum, State
 from torchft_x.errors import CollectiveError, ConfigError, DeadlineError, StepError, TorchftXError
+from torchft_x.train.context.failures import StepFailures
 
 if TYPE_CHECKING:
     from tests.sim.group_node import GroupNode
+
+
+class _TraceLog:
+    """What the product's log would have, in the trace."""
+
+    def __init__(self, rank: RankNode) -> None:
+        self._rank = rank
+
+    def info(self, text: str, *args: Any) -> None:
+        self._rank.world.note(self._rank.process.name, "{}", text % args)
+
+    warning = info
+
+
+_NO_EVENTS = SimpleNamespace(emit=lambda *args, **values: None)
 
 
 class RankNode:
@@ -53,7 +69,7 @@ class RankNode:
         self.healing = Healing(self)
         self.reduction = Reduction(self)
         self.voting = Voting(self)
-        self.guard = Guard(self)
+        self.failures = StepFailures(self.step, self, _TraceLog(self), _NO_EVENTS)  # type: ignore[arg-type]
         self.held = HeldState(self, node.supervisor.memory)
         self.deadlines = Deadlines(world, process, self)
         self._first = True  # has not asked for its first quorum
@@ -212,7 +228,7 @@ class RankNode:
         assert self._quorum.id == quorum_id, "all ranks of a group hold the same quorum"
         self.on_quorum(0, self._quorum, state, None)
         if self._terms.reason is JoinReason.FAILED and self.plan is not None:
-            self.guard.fail(CollectiveError("the process group broke after the last commit"), self.plan.quorum_id)
+            self.failures.fail(CollectiveError("the process group broke after the last commit"), self.plan.quorum_id)
 
     def on_quorum(self, call: int, quorum: Quorum, base: State | None, commit: Prepared | None) -> None:
         if call != self.call:
@@ -234,7 +250,7 @@ class RankNode:
             mode=WorldSizeMode.FIXED_WITH_SPARES if config.spares else WorldSizeMode.DYNAMIC,
             min_replica_size=config.min_replica_size,
         )
-        ended = self.step.begin(plan.quorum_id, plan.top, part.rank, part.size, commit)
+        ended = self.failures.begin(plan, plan.top, part.rank, part.size, commit)
         self.voting.on_begin(ended)
         self.world.checker.on_begin(self, quorum, plan)
         self._configure(plan)
@@ -264,7 +280,7 @@ class RankNode:
     # --- configure -----------------------------------------------------------------------------------------------
 
     def _configure(self, plan: Plan) -> None:
-        if not self.guard.must_configure(plan):
+        if self.failures.configure(plan, lambda: None) is None:  # what it makes is not there at once, as it is there
             return self._begin_round()
         self.wait = "configure"
         self.deadlines.arm("configure", self.world.config.connect_limit)
@@ -278,7 +294,8 @@ class RankNode:
             return
         self.deadlines.disarm("configure")
         self.wait = ""
-        self.guard.configured(error, self.plan)
+        if error is not None:
+            self.failures.fail(error, self.plan.quorum_id)
         self._begin_round()
 
     def _begin_round(self) -> None:
@@ -322,6 +339,13 @@ class RankNode:
             self.on_configured(mesh, error)
 
     # --- trouble -------------------------------------------------------------------------------------------------
+
+    def abort(self, config_id: int) -> None:
+        """Release the collectives in flight: this rank's, and by the closed connections the others'."""
+        if self.mesh is not None:
+            self.world.fabric.close(self, self.mesh)
+            error = CollectiveError("it was released")
+            self.world.after(self.world.config.inside[0], self.process, self.on_mesh_error, self.mesh, error)
 
     def end(self, code: int, reason: str) -> None:
         self.node.end_rank(self, code, reason)

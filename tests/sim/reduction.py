@@ -75,7 +75,7 @@ class Reduction:
         rank.world.reach(rank.node, "reduce")
 
     def on_failed(self, error: TorchftXError) -> None:
-        self._rank.guard.fail(error)
+        self._rank.failures.fail(error)
         self.end()
 
     def end(self) -> None:

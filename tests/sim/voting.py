@@ -136,7 +136,7 @@ class Voting:
 
     def on_not_crossed(self, error: TorchftXError) -> None:
         """Some others may have seen it pass."""
-        self._rank.guard.fail(error)
+        self._rank.failures.fail(error)
         self._say(False)
 
     def _say(self, passed: bool) -> None:
@@ -180,7 +180,7 @@ class Voting:
         elif commit and rank.node.leaves_after(rank.step.state.step):
             rank.node.leave(rank)
         elif settles:
-            rank.guard.abort("the step did not commit")
+            rank.failures._abort(rank.failures.config_id, "the step did not commit")
             world.after(world.config.inside[0], rank.process, rank.ask, True)
         else:
             if not commit:
@@ -204,7 +204,7 @@ class Voting:
         rank.budget.next_step(world.now)
         world.note(rank.process.name, "throws step {} away after it was decided", vote.step + 1)
         world.checker.on_thrown_away(rank, vote, before)
-        rank.guard.fail(StepError("the step was thrown away"), vote.quorum_id)
+        rank.failures.fail(StepError("the step was thrown away"), vote.quorum_id)
         if outcome.give_up:
             rank.end(1, outcome.give_up)
         else:

@@ -64,12 +64,12 @@ class Hand:
 
     def until_training(self) -> None:
         """Stop where nobody asks: all are in the middle of a step."""
-        while any(self.rank(group).wait == "quorum" or self.checker._books["lh"].joins for group in ("g0", "g1")):
+        while any(self.rank(group).wait == "quorum" or self.checker.books["lh"].joins for group in ("g0", "g1")):
             self.world.run_for(0.0005)
 
     def until_asking(self, group: str) -> None:
         """Stop where that group's join stands at the lighthouse, and another one's does not."""
-        book = self.checker._books["lh"]
+        book = self.checker.books["lh"]
         while not (len(book.joins) == 1 and book.waiting()[0][0].startswith(group)):
             self.world.run_for(0.0005)
 
@@ -145,7 +145,7 @@ def a_wait_without_a_deadline(hand: Hand) -> None:
 
 def a_lighthouse_without_a_reason(hand: Hand) -> None:
     hand.until_training()
-    hand.checker._books["lh"].joins[1000] = "g1:1"  # as if the machine had forgotten it
+    hand.checker.books["lh"].joins[1000] = "g1:1"  # as if the machine had forgotten it
     hand.checker.on_lighthouse_tick(hand.world.lighthouse)
 
 
