@@ -89,7 +89,7 @@ class Liar:
         if house is not None and session and house.process is self._process:
             stream = house.sessions.get(session)
             if stream is not None:
-                house._forget(stream)
+                house.on_end(stream)
 
     def _lie(self) -> None:
         house, rng = self._house, self._rng

@@ -56,9 +56,7 @@ class LighthouseNode:
         self.sessions: dict[int, Stream] = {}  # streams that said hello, by the number the machine knows
         self.members: dict[int, str] = {}  # replica id by session
         self.calls: dict[int, PeerNode] = {}  # open unary requests
-        self.copies: dict[
-            str, tuple[int, State]
-        ] = {}  # group -> stream, and what its supervisor told there to hold (M3)
+        self.copies: dict[str, tuple[int, State]] = {}  # group -> stream, and what its supervisor holds, as told (M3)
         self._supervisors: dict[Stream, tuple[str, int]] = {}  # group by stream, and the machine's number of it
         self.ledger: JournalEntry | None = None  # written down on its host
         self.lease: Lease | None = None  # of the present life, with a standby
@@ -258,17 +256,16 @@ class LighthouseNode:
     def _issue(self, effect: lm.Issue, rest: deque[lm.LighthouseEffect]) -> bool:
         """False: the rest comes later, or not at all."""
         quorum, world, process = effect.quorum, self.world, self.process
-        if self.stops_sending and process is not None:
-            world.checker.on_issue(self, quorum)
-            world.note(self.name, "issues {}, and is stopped before it has sent it", _shown(quorum, world))
+        world.checker.on_issue(self, quorum)
+        stops, self.stops_sending = self.stops_sending, 0.0
+        how = ", and is stopped before it has sent it" if stops else ""
+        world.note(self.name, "issues {}{}", _shown(quorum, world), how)
+        if stops and process is not None:
             world.pause(process)
-            world.after(self.stops_sending, None, world.resume, process)
+            world.after(stops, None, world.resume, process)
             world.after(0.0, process, self._send, effect.sessions, quorum)
             world.after(0.0, process, self._carry_out, list(rest))
-            self.stops_sending = 0.0
             return False
-        world.checker.on_issue(self, quorum)
-        world.note(self.name, "issues {}", _shown(quorum, world))
         sessions = effect.sessions
         if self.dies_sending:
             sessions = tuple(s for s in sessions if world.rng.chance(0.5))
@@ -310,7 +307,7 @@ class LighthouseNode:
         stream.ending = True
         stream.down.end("the lighthouse has ended it")
         assert self.process is not None
-        self.world.after(_CLOSING, self.process, self._forget, stream)
+        self.world.after(_CLOSING, self.process, self.on_end, stream)
 
     def _names(self, sessions: Iterable[int]) -> str:
         return ", ".join(self.members.get(s, "?") for s in sessions)
@@ -368,10 +365,7 @@ class LighthouseNode:
         self.world.checker.on_lighthouse_event(self, hello)
         self._carry_out(effects)
 
-    def on_end(self, stream: Stream, reason: str) -> None:
-        self._forget(stream)
-
-    def _forget(self, stream: Stream) -> None:
+    def on_end(self, stream: Stream, reason: str = "") -> None:
         """`Closed` exactly once, and last."""
         if self.sessions.pop(stream.session, None) is not None:
             replica_id = self.members.pop(stream.session)

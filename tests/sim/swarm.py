@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from tests.sim.base import Rng
-from tests.sim.config import PROMISED, WorldConfig, limits
+from tests.sim.config import WorldConfig, limits
 from tests.sim.ending import still_busy
 from tests.sim.faults import KINDS, Fault, arm, strike
 from tests.sim.kinds.processes import AROUND_RESTART
@@ -26,17 +26,13 @@ STEPS_AFTER = 3
 """So many steps must be committed by all once they are together again (L1)."""
 STANDBY = 0.15
 """How likely a run has a second lighthouse (decision 45). `--standby` of scripts/soak and of tests.sim.run sets it."""
-LATER = ("deaths_around_restart", "flapping")
+LATER, LATEST, NEWEST = (
+    ("deaths_around_restart", "flapping"),
+    ("training_ends", "second_thoughts"),
+    ("hang_first", "stall_fetch"),
+)
 """Kinds that were added when seeds had been written down: what these stand for must not change but by them."""
-LATER_SHARE = 0.3
-"""How likely each of them is in a run."""
-LATEST = ("training_ends", "second_thoughts")
-"""Kinds that were added after those, for the same reason; each with others around it."""
-LATEST_SHARE = 0.15
-"""How likely each of them is in a run."""
-NEWEST = ("hang_first", "stall_fetch")
-"""The same, later still."""
-NEWEST_SHARE = 0.3
+LATER_SHARE, LATEST_SHARE, NEWEST_SHARE = 0.3, 0.15, 0.3
 """How likely each of them is in a run."""
 MEMORY = 0.3
 """How likely supervisors hold copies in a run (decision 51)."""
@@ -365,7 +361,7 @@ def check_newcomer(world: World, flapping: float = 0.0) -> None:
     limit = config.startup[1] + 2 * config.lighthouse.grant_seconds + (4 + config.rehearses) * step + 1.0
     limit += 2.0 if config.standby else 0.0  # until it has found the one that serves
     if flapping:
-        limit += PROMISED + 10 * step + 6 * flapping
+        limit += TIMING.promised + 10 * step + 6 * flapping
         strike(world, Fault(world.now, "flapping", flapper, limit, str(flapping)))
     refused = world.checker.hopeless  # where only the peer's clients train it is refused, see `check_liveness`
     if not world.run_while(lambda: not _inside(world, newcomer) and newcomer.group not in refused, limit):

@@ -104,12 +104,10 @@ class World:
     def clock_of(self, site: str) -> Clock:
         clock = self.clocks.get(site)
         if clock is None:
-            clock = self.clocks[site] = self.clock(self.rng.uniform(10.0, 1000.0))
+            start, drift = self.rng.uniform(10.0, 1000.0), self.config.drift
+            rate = self.rng.uniform(1.0 - drift, 1.0 + drift) if drift else 1.0
+            clock = self.clocks[site] = Clock(self.now, start, rate)
         return clock
-
-    def clock(self, start: float) -> Clock:
-        drift = self.config.drift
-        return Clock(self.now, start, self.rng.uniform(1.0 - drift, 1.0 + drift) if drift else 1.0)
 
     @property
     def patience(self) -> float:

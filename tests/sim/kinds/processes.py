@@ -229,7 +229,7 @@ def shared_gone(world: World, fault: Fault) -> bool:
     """The directory that the lighthouses share does not answer for a while."""
     if world.shared is None or world.shared.away:
         return False
-    world.shared.leave()
+    world.shared.away = True
     world.after(fault.seconds, None, world.shared.come_back)
     return True
 
