@@ -85,7 +85,7 @@ class Process:
 
 
 class Trace:
-    """Who said what to whom, when. Lines are put together only if somebody reads them."""
+    """Who said what to whom, when. Lines are put together only if somebody reads them, and so are arguments to be called."""
 
     def __init__(self, keep: int | None) -> None:
         self._lines: deque[tuple[float, str, str, tuple[Any, ...]]] = deque(maxlen=keep)  # None: all of them
@@ -101,10 +101,11 @@ class Trace:
         return self._quorums.setdefault(quorum_id, f"q{len(self._quorums) + 1}")
 
     def lines(self, last: int | None = None) -> list[str]:
-        lines = list(self._lines)
-        if last is not None:
-            lines = lines[-last:]
-        return [f"{t:10.4f}  {who:<12} {_LONG_ID.sub(self._short, what.format(*args))}" for t, who, what, args in lines]
+        lines = []
+        for now, who, what, args in list(self._lines)[0 if last is None else -last :]:
+            text = what.format(*(part() if callable(part) else part for part in args))
+            lines.append(f"{now:10.4f}  {who:<12} {_LONG_ID.sub(self._short, text)}")
+        return lines
 
     def _short(self, long: re.Match[str]) -> str:
         return self._quorums.get(int(long[0]), long[0])

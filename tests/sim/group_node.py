@@ -115,7 +115,8 @@ class GroupNode:
     # --- events in, effects out ----------------------------------------------------------------------------------
 
     def feed(self, event: gm.GroupEvent) -> None:
-        self._carry_out_all(self.handle(event))
+        for effect in self.handle(event):
+            self.carry_out(effect)
 
     def _carry_out_all(self, effects: list[gm.GroupEffect]) -> None:
         for effect in effects:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tests.sim.base import Clock, Process
@@ -259,7 +260,7 @@ class LighthouseNode:
         world.checker.on_issue(self, quorum)
         stops, self.stops_sending = self.stops_sending, 0.0
         how = ", and is stopped before it has sent it" if stops else ""
-        world.note(self.name, "issues {}{}", _shown(quorum, world), how)
+        world.note(self.name, "issues {}{}", partial(_shown, quorum, world.trace.name(quorum.id)), how)
         if stops and process is not None:
             world.pause(process)
             world.after(stops, None, world.resume, process)
@@ -412,11 +413,11 @@ class LighthouseNode:
         self.world.after(pause, self.process, self._probe, replica_id, address, again, spent + pause)
 
 
-def _shown(q: Quorum, world: World) -> str:
+def _shown(q: Quorum, name: str) -> str:
     """A quorum in a line of the trace."""
     members = ", ".join(
         f"{m.replica_id}@{m.state.step}{'' if m in q.carriers else ' behind'}{' torn' if m.torn else ''}"
         for m in q.members
     )
     kept = "" if q.config_id == q.id else ", same process groups"
-    return f"{world.trace.name(q.id)} for step {q.top.step + 1}: {members}{kept}"
+    return f"{name} for step {q.top.step + 1}: {members}{kept}"

@@ -119,8 +119,10 @@ class RankNode:
     def waits(self) -> float:
         """It begins to wait for other groups. Returns the seconds that may take."""
         quorum = self.node.machine.quorum
-        self.budget.somebody_heals = quorum is not None and any(
-            m not in quorum.carriers and m.replica_id != self.who for m in quorum.members
+        self.budget.somebody_heals = (
+            quorum is not None
+            and len(quorum.carriers) < len(quorum.members)
+            and any(m not in quorum.carriers and m.replica_id != self.who for m in quorum.members)
         )
         return self.budget.wait(self.world.now, connected=self.node.uplink.standing)
 
