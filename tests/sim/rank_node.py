@@ -282,9 +282,8 @@ class RankNode:
     # --- configure -----------------------------------------------------------------------------------------------
 
     def _configure(self, plan: Plan) -> None:
-        if (
-            self.failures.configure(plan, lambda: None) is None
-        ):  # else the process group is made in the events that follow
+        # The process group is made in the events that follow.
+        if self.failures.configure(plan, lambda: None) is None:
             return self._begin_round()
         self.wait = "configure"
         self.deadlines.arm("configure", self.world.config.connect_limit)
