@@ -1,8 +1,4 @@
-"""What the simulated cluster stands on: chance, clocks, processes.
-
-Everything here is plain data and plain methods (no closures, no generators), so that a whole `World` can be pickled
-and copied at any instant.
-"""
+"""What the simulated cluster stands on: chance, clocks, processes."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 _LONG_ID = re.compile(r"\b\d{15,}\b")  # a quorum's id as the machines write it
-Call = Callable[..., None]
+Call = Callable[..., Any]
 
 
 class Rng:
@@ -89,7 +85,7 @@ class Process:
 
 
 class Trace:
-    """Who said what to whom, when. Lines are put together only if somebody reads them."""
+    """Who said what to whom, when. Lines are put together only if somebody reads them, and so are arguments to be called."""
 
     def __init__(self, keep: int | None) -> None:
         self._lines: deque[tuple[float, str, str, tuple[Any, ...]]] = deque(maxlen=keep)  # None: all of them
@@ -105,10 +101,11 @@ class Trace:
         return self._quorums.setdefault(quorum_id, f"q{len(self._quorums) + 1}")
 
     def lines(self, last: int | None = None) -> list[str]:
-        lines = list(self._lines)
-        if last is not None:
-            lines = lines[-last:]
-        return [f"{t:10.4f}  {who:<12} {_LONG_ID.sub(self._short, what.format(*args))}" for t, who, what, args in lines]
+        lines = []
+        for now, who, what, args in list(self._lines)[0 if last is None else -last :]:
+            text = what.format(*(part() if callable(part) else part for part in args))
+            lines.append(f"{now:10.4f}  {who:<12} {_LONG_ID.sub(self._short, text)}")
+        return lines
 
     def _short(self, long: re.Match[str]) -> str:
         return self._quorums.get(int(long[0]), long[0])

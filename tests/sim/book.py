@@ -12,15 +12,13 @@ class Book:
     def __init__(self) -> None:
         self.joins: dict[int, str] = {}  # session -> replica id that waits
         self._sessions: dict[int, str] = {}  # open session -> replica id
-        self._calls: dict[int, str] = {}  # open unary call -> replica id
+        self.calls: dict[int, str] = {}  # open unary call -> replica id
         self._heard: dict[str, float] = {}  # replica id -> when last heard, by the lighthouse's clock
-        self._halted: dict[
-            int, str
-        ] = {}  # supervisor's stream -> replica id of which it says that a process is stopped
+        self._halted: dict[int, str] = {}  # supervisor's stream -> replica id of whose stopped process it tells
 
     def waiting(self) -> list[tuple[str, float]]:
         """(replica id, when it was last heard)."""
-        names = dict.fromkeys([*self.joins.values(), *self._calls.values()])
+        names = dict.fromkeys([*self.joins.values(), *self.calls.values()])
         return [(name, self._heard[name]) for name in names]
 
     def is_halted(self, name: str) -> bool:
@@ -28,11 +26,7 @@ class Book:
 
     def answered(self, name: str) -> None:
         self.joins = {s: n for s, n in self.joins.items() if n != name}
-        self._calls = {c: n for c, n in self._calls.items() if n != name}
-
-    def refused(self, call: int) -> None:
-        """By its number: whoever made it may have died since."""
-        self._calls.pop(call, None)
+        self.calls = {c: n for c, n in self.calls.items() if n != name}
 
     def drop(self, session: int) -> None:
         self._sessions.pop(session, None)
@@ -66,9 +60,9 @@ class Book:
         elif isinstance(event, SupervisorGone):
             self._halted.pop(event.stream, None)
         elif isinstance(event, m.UnaryJoin):
-            self._calls[event.call] = event.member.replica_id
+            self.calls[event.call] = event.member.replica_id
             self._heard[event.member.replica_id] = now
         elif isinstance(event, m.UnaryGone):
-            self._calls.pop(event.call, None)
+            self.calls.pop(event.call, None)
         elif isinstance(event, m.Heartbeat):
             self._heard[event.replica_id] = now

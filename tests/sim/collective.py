@@ -7,15 +7,18 @@ their own deadlines, and a member that makes a generation anew alone waits for t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from tests.sim.base import Process
 from torchft_x.core.heal import Plan
-from torchft_x.core.types import Part
-from torchft_x.errors import CollectiveError, TorchftXError, UnreachableError
+from torchft_x.core.types import Part, group_of
+from torchft_x.errors import CollectiveError, UnreachableError
 
 if TYPE_CHECKING:
+    from tests.sim.peer_node import PeerNode
+    from tests.sim.rank_node import RankNode
     from tests.sim.world import World
+
+    Member: TypeAlias = RankNode | PeerNode  # that takes part
 
 Contribution = tuple[str, int, int, Part]
 """(replica id, step, parameters it was computed from, part it was computed for)."""
@@ -23,19 +26,6 @@ Contribution = tuple[str, int, int, Part]
 CONNECT = (0.0005, 0.003)  # seconds until one member is connected, once all have met
 REDUCE = (0.0002, 0.003)  # seconds until one member has the result, once all have entered
 _LOST_DATA = 0.5  # how likely a partition that begins in the middle keeps a member from its result
-
-
-class Member(Protocol):
-    """A rank, ours or the peer's, that takes part."""
-
-    process: Process
-    mesh: Mesh | None
-
-    @property
-    def who(self) -> str: ...
-    def on_configured(self, mesh: Mesh, error: TorchftXError | None) -> None: ...
-    def on_reduced(self, mesh: Mesh, result: tuple[Contribution, ...]) -> None: ...
-    def on_mesh_error(self, mesh: Mesh, error: CollectiveError) -> None: ...
 
 
 class Mesh:
@@ -53,10 +43,6 @@ class Mesh:
 
     def __repr__(self) -> str:
         return f"<Mesh {self.key} {','.join(self.names)} closed={sorted(self.closed)}>"
-
-    @property
-    def complete(self) -> bool:
-        return len(self.came) == len(self.names)
 
 
 class Fabric:
@@ -103,7 +89,7 @@ class Fabric:
             member.on_configured(mesh, UnreachableError(f"nobody listens at the store {mesh.store}."))
             return
         mesh.came[member.who] = member
-        if mesh.complete:
+        if len(mesh.came) == len(mesh.names):
             for each in mesh.came.values():
                 world.after(world.rng.uniform(*CONNECT), each.process, self._connected, each, mesh)
 
@@ -145,13 +131,13 @@ class Fabric:
         world, op = self._world, mesh.ops[index]
         result = tuple(sorted(c for c in op.values() if c is not None))
         mesh.ops[index] = {}
-        glitch = bool(self.glitches) and any(_group(name) in self.glitches for name in mesh.names)
-        if glitch:
-            self.glitches.difference_update(_group(name) for name in mesh.names)
+        groups = {group_of(name) for name in mesh.names} if self.glitches else set()
+        glitch = bool(groups & self.glitches)
+        self.glitches -= groups
         alone = len(mesh.names) == 1
         for member in mesh.came.values():
             fails = glitch and not alone and world.rng.chance(0.5)
-            delay = 0.0 if alone else world.rng.uniform(*REDUCE) + self.late.get(_group(member.who), 0.0)
+            delay = 0.0 if alone else world.rng.uniform(*REDUCE) + self.late.get(group_of(member.who), 0.0)
             world.after(delay, member.process, self._result, member, mesh, result, fails)
 
     def _result(self, member: Member, mesh: Mesh, result: tuple[Contribution, ...], fails: bool) -> None:
@@ -207,7 +193,3 @@ class Fabric:
 
 def _broken(who: str) -> CollectiveError:
     return CollectiveError(f"the connection to {who} broke.", (who,))
-
-
-def _group(replica_id: str) -> str:
-    return replica_id.rsplit(":", 1)[0]

@@ -9,8 +9,6 @@ from torchft_x.core.membership.failure_detector import SilenceLimits
 from torchft_x.timing import TIMING
 
 Span = tuple[float, float]
-PROMISED = 1.5
-"""Seconds of steps, as `core.group.join.GroupConfig.promised`."""
 
 
 def limits(alone: float) -> SilenceLimits:
@@ -109,6 +107,11 @@ class WorldConfig:
         return self.commit_vote or self.max_redo > 0
 
     @property
+    def needed(self) -> int:
+        """Groups without which nobody trains."""
+        return max(self.lighthouse.min_replicas, self.min_replica_size)
+
+    @property
     def takes_over(self) -> float:
         """Seconds from the end of a lighthouse until another one serves and everybody has found it; twice, because one that takes
         over may be stopped."""
@@ -132,7 +135,7 @@ class WorldConfig:
         c = self.lighthouse
         waits = c.silence.alone + c.silence.busy + self.keepalive + self.welcome_timeout + self.timeout
         waits += self.connect_limit + c.join_timeout
-        waits += c.grant_seconds + PROMISED if self.runs_on else 0.0
+        waits += c.grant_seconds + TIMING.promised if self.runs_on else 0.0
         waits += self.takes_over
         steps = (8 + self.rehearses) * (self.compute[1] * self.uneven + self.fetch[1])
         return waits + steps + 2 * (self.startup[1] + self.restart_pause[1]) + 2.0

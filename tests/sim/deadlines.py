@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from tests.sim.base import Process
 
 if TYPE_CHECKING:
+    from tests.sim.rank_node import RankNode
     from tests.sim.world import World
-
-
-class Impatient(Protocol):
-    def on_deadline(self, name: str) -> None: ...
 
 
 class Deadlines:
     """What is waited for, and until when (virtual time)."""
 
-    def __init__(self, world: World, process: Process, owner: Impatient) -> None:
+    def __init__(self, world: World, process: Process, owner: RankNode) -> None:
         self.until: dict[str, float] = {}  # by name of the wait
         self._world = world
         self._process = process

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from typing import Any
+from unittest import mock
 
 from tests.sim import swarm
 from torchft_x.core.lighthouse.machine import Lighthouse
 
 
-def digest(play: Callable[[], Iterator[str]]) -> str:
-    """Of a run, with all that its lighthouses heard and said."""
+def digest(seed: int) -> str:
+    """Of a run of the swarm, with all that its lighthouses heard and said."""
     found, original = blake2b(digest_size=16), Lighthouse.handle
 
     def handle(self: Lighthouse, event: Any, now: float) -> Any:
@@ -25,23 +25,15 @@ def digest(play: Callable[[], Iterator[str]]) -> str:
         found.update(f"{now!r} {event!r} {effects!r} {self.undecided if effects else ''}\n".encode())
         return effects
 
-    setattr(Lighthouse, "handle", handle)  # noqa: B010
-    try:
-        for line in play():
-            found.update(line.encode())
-    except AssertionError as e:  # a broken rule is the end of a run like any other
-        found.update(str(e).encode())
-        return f"{found.hexdigest()} {type(e).__name__}"
-    finally:
-        setattr(Lighthouse, "handle", original)  # noqa: B010
+    with mock.patch.object(Lighthouse, "handle", handle):
+        try:
+            world, total = swarm.play(seed, trace=None)
+        except AssertionError as e:  # a broken rule is the end of a run like any other
+            found.update(str(e).encode())
+            return f"{found.hexdigest()} {type(e).__name__}"
+    figures = repr((total.events, total.commits, total.quorums, sorted(total.figures.items())))
+    found.update("".join([*world.trace.lines(), figures]).encode())
     return found.hexdigest()
-
-
-def small(seed: int) -> Iterator[str]:
-    """A run of the swarm."""
-    world, report = swarm.play(seed, trace=None)
-    yield from world.trace.lines()
-    yield repr((report.events, report.commits, report.quorums, sorted(report.figures.items())))
 
 
 def main() -> int:
@@ -52,7 +44,7 @@ def main() -> int:
     args = parser.parse_args()
     for i in range(args.first, args.first + args.seeds):
         swarm.STANDBY = 0.4 if i - args.first < args.standby else 0.0
-        print("swarm", i, digest(lambda i=i: small(i)), flush=True)  # type: ignore[misc]
+        print("swarm", i, digest(i), flush=True)
     return 0
 
 

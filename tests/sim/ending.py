@@ -109,26 +109,9 @@ class Departures:
         return uplink.standing or world.now - uplink._away_since < world.config.lighthouse.lease / 2
 
 
-class Over:
-    """Watches whether the job has come to its end: nobody trains, nobody evaluates, and nobody is to be started again."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self.why = "nothing has happened"
-
-    def awaited(self) -> bool:
-        world = self._world
-        busy = [s for s in world.supervisors.values() if s.wants and s.group not in world.checker.hopeless]
-        if len([s for s in busy if not _has_left(s)]) < self._needed and not any(map(_has_left, busy)):
-            return False
-        self.why = ", ".join(f"{s.node!r}" for s in busy)
-        return bool(busy)
-
-    @property
-    def _needed(self) -> int:
-        """Groups without which nobody trains; who waits for those that have finished waits for ever, as it says."""
-        return max(self._world.config.lighthouse.min_replicas, self._world.config.min_replica_size)
-
-
-def _has_left(supervisor: SupervisorNode) -> bool:
-    return supervisor.node is not None and supervisor.node.left
+def still_busy(world: World) -> list[SupervisorNode]:
+    """Return whose group trains, evaluates or is to be started again; none, where too few are left for anybody to train: who
+    waits for those that have finished waits for ever, as it says."""
+    busy = [s for s in world.supervisors.values() if s.wants and s.group not in world.checker.hopeless]
+    left = [s for s in busy if s.node is not None and s.node.left]
+    return busy if left or len(busy) >= world.config.needed else []

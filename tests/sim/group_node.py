@@ -1,7 +1,7 @@
 """One life of a group: its ranks' processes, and the group server in the first of them.
 
 The group server is the product's machine, driven as `rpc.group.shell` does: one session to the lighthouse, one open
-call per asking or voting rank, pushes to all ranks. A rank that ends takes its whole group with it (torchrun), and the
+call per asking rank, pushes to all ranks. A rank that ends takes its whole group with it (torchrun), and the
 supervisor sees the end.
 """
 
@@ -43,9 +43,7 @@ class GroupNode:
         self.site = supervisor.host
         self.address = f"{self.site}/{replica_id}"  # of the group server
         self.ended = False  # all processes are gone
-        self.leaving_at: int | None = (
-            None  # leave after the first commit that reaches this step: all ranks decide alike
-        )
+        self.leaving_at: int | None = None  # leave after the first commit that reaches it: all ranks decide alike
         self.left = False  # the leave was sent
         self._started = False  # the ranks have begun
         clock = world.clock_of(self.site)
@@ -65,18 +63,18 @@ class GroupNode:
         self.endurance = QuorumDeadline(clock.read(world.now))
         self.ranks = [RankNode(self, r, process) for r, process in enumerate(self.processes)]
         self.hub = Hub(self)
-        self.uplink = Uplink(world, self.processes[0], self, on_pong=self._on_pong, eager=self._goes_on_alone)
-        self.last_revoked: gm.PushRevoked | None = None  # repeated to a rank whose watch starts late
+        self.uplink = Uplink(world, self.processes[0], self)
         self._calls: dict[int, int] = {}  # open calls -> group rank
         self._exit_code = 0
 
     def __repr__(self) -> str:
         return f"<{self.replica_id} {self.machine!r}>"
 
-    def _goes_on_alone(self) -> bool:
-        return self.machine.goes_on_alone(self.process.clock.read(self.world.now))
+    def eager(self) -> bool:
+        """Return whether it would go on at once without a session."""
+        return self.machine.goes_on_alone(self._clock_now)
 
-    def _on_pong(self, sent_at: float) -> None:
+    def on_pong(self, sent_at: float) -> None:
         self.feed(gm.PongArrived(sent_at))
 
     @property
@@ -91,12 +89,15 @@ class GroupNode:
         if world.first_steps.get(self.group, 0.0) > world.now:
             for rank in self.ranks:
                 rank.hung = True
-            world.at(world.first_steps[self.group], None, self._wake)
-        self.uplink.start()
+            world.at(world.first_steps[self.group], None, self.wake)
+        self.uplink.connect()
         world.after(TICK, self.process, self._tick)
         world.after(world.config.connect_limit * 20, self.process, self._no_session)
 
-    def _wake(self) -> None:
+    def wake(self, killed: bool = False) -> None:
+        """Training threads that hang go on, unless the supervisor has `killed` the group by now."""
+        if killed:
+            self.kill(-9)
         for rank in self.ranks:
             rank.wake()
 
@@ -115,6 +116,10 @@ class GroupNode:
 
     def feed(self, event: gm.GroupEvent) -> None:
         for effect in self.handle(event):
+            self.carry_out(effect)
+
+    def _carry_out_all(self, effects: list[gm.GroupEffect]) -> None:
+        for effect in effects:
             self.carry_out(effect)
 
     def handle(self, event: gm.GroupEvent) -> list[gm.GroupEffect]:
@@ -148,12 +153,11 @@ class GroupNode:
             world.note(self.replica_id, "leaves at {}", effect.state)
             self.uplink.send(effect)
         elif isinstance(effect, gm.PushRevoked):
-            self.last_revoked = effect
             for rank in self.ranks:
-                self.tell(rank, rank.on_over, effect)
+                self.tell(rank, rank.failures.on_over, effect.quorum_id, effect.lost, effect.reason)
         elif isinstance(effect, gm.PushEnd):
             for rank in self.ranks:
-                self.tell(rank, rank.on_end_of_group, effect.sentence)
+                self.tell(rank, rank.end, 1, effect.sentence)
         else:
             world.note(self.replica_id, "notes {}", effect.text)
 
@@ -166,21 +170,23 @@ class GroupNode:
 
     def tell(self, rank: RankNode, call: Any, *values: Any) -> None:
         """From the group server to a rank: another thread, or another process of the host."""
-        world = self.world
-        low, high = world.config.inside
-        world.after(low + (high - low) * world.rng.random(), rank.process, call, *values)
+        self.world.after(self.world.rng.uniform(*self.world.config.inside), rank.process, call, *values)
 
     # --- the ranks' calls ----------------------------------------------------------------------------------------
 
     def ask(self, rank: RankNode, terms: Terms) -> int:
         """One rank wants a quorum; the number of its call."""
-        call = self.world.next_id()
-        self._call(rank, call, self._ask(rank, call, terms))
-        return call
+        event = self._ask(rank, terms)
+        if self.process.dead:
+            self.tell(rank, rank.on_failed, event.call, "the group server is gone", True)
+        else:
+            seconds = self.world.rng.uniform(*self.world.config.inside)
+            self.world.after(seconds, self.process, lambda: self._carry_out_all(self._on_ask(event)))
+        return event.call
 
-    def _ask(self, rank: RankNode, call: int, terms: Terms) -> gm.Ask:
+    def _ask(self, rank: RankNode, terms: Terms) -> gm.Ask:
         return gm.Ask(
-            call=call,
+            call=self.world.next_id(),
             rank=rank.rank,
             state=terms.state,
             torn=terms.torn,
@@ -195,16 +201,17 @@ class GroupNode:
 
     def ask_now(self, rank: RankNode, terms: Terms) -> tuple[int, bool]:
         """The same for rank 0, which calls its machine: also whether it goes on in the quorum the group holds."""
-        call = self.world.next_id()
-        event = self._ask(rank, call, terms)
-        self._calls[call] = rank.rank
+        event = self._ask(rank, terms)
+        effects = self._on_ask(event)
+        on = any(isinstance(e, gm.AnswerQuorum) and event.call in e.calls and e.base is not None for e in effects)
+        self._carry_out_all(effects)
+        return event.call, on
+
+    def _on_ask(self, event: gm.Ask) -> list[gm.GroupEffect]:
+        self._calls[event.call] = event.rank
         if event.usual > 0:
-            self.endurance.begin(call, event.usual, self._clock_now)
-        effects = self.handle(event)
-        on = any(isinstance(e, gm.AnswerQuorum) and call in e.calls and e.base is not None for e in effects)
-        for effect in effects:
-            self.carry_out(effect)
-        return call, on
+            self.endurance.begin(event.call, event.usual, self._clock_now)
+        return self.handle(event)
 
     def vote(self, rank: RankNode, vote: LocalVote) -> None:
         size, result = rank.step.size, rank.reduction.result
@@ -224,19 +231,6 @@ class GroupNode:
             return "the question or its answer is still under way."
         return self.machine.waiting
 
-    def _call(self, rank: RankNode, call: int, event: gm.GroupEvent) -> None:
-        if self.process.dead:
-            self.tell(rank, rank.on_failed, call, "the group server is gone", True)
-            return
-        low, high = self.world.config.inside
-        self.world.after(self.world.rng.uniform(low, high), self.process, self._on_call, call, rank.rank, event)
-
-    def _on_call(self, call: int, rank: int, event: gm.GroupEvent) -> None:
-        self._calls[call] = rank
-        if isinstance(event, gm.Ask) and event.usual > 0:
-            self.endurance.begin(call, event.usual, self._clock_now)
-        self.feed(event)
-
     def _on_gone(self, call: int) -> None:
         if self._calls.pop(call, None) is not None:
             self.endurance.end(call)
@@ -245,7 +239,7 @@ class GroupNode:
     # --- the session ---------------------------------------------------------------------------------------------
 
     def hello(self) -> lm.Hello:
-        return self.machine.hello(self.process.clock.read(self.world.now))
+        return self.machine.hello(self._clock_now)
 
     def on_up(self) -> None:
         self.world.note(self.replica_id, "has a session")
@@ -262,15 +256,12 @@ class GroupNode:
         self.feed(gm.SessionDown(reason))
 
     def on_word(self, message: Any) -> None:
-        if isinstance(message, (gm.QuorumRevoked, gm.GrantArrived)):
+        if isinstance(message, (gm.QuorumRevoked, gm.GrantArrived, gm.FencedArrived, gm.RefusedArrived)):
             self.feed(message)
         elif isinstance(message, lm.SendWaits):
             self.endurance.told(message.reason, message.lease, self._clock_now)
         else:
             self.feed(gm.QuorumArrived(message))
-
-    def on_refused(self, message: gm.FencedArrived | gm.RefusedArrived) -> None:
-        self.feed(message)
 
     # --- the end -------------------------------------------------------------------------------------------------
 
@@ -292,15 +283,15 @@ class GroupNode:
 
     def leaves_after(self, step: int) -> bool:
         """Whether this was its last step."""
-        ending = self.world.ending
-        return step >= min(
-            (x for x in (self.leaving_at, ending and ending.last_step) if x is not None), default=step + 1
-        )
+        last = [self.leaving_at, self.world.ending and self.world.ending.last_step]
+        return any(x is not None and step >= x for x in last)
 
-    def _closes(self) -> None:
-        """As `manager.shutdown`: the group server and the process groups are gone, the processes live."""
+    def _closes(self, *, die: bool = False) -> None:
+        """As `manager.shutdown`: the group server and the process groups are gone, the processes live, or `die`."""
         self.world.listening.pop(self.address, None)
         for rank in self.ranks:
+            if die:
+                rank.process.die()
             self.world.fabric.died(rank)
             self.world.transfers.died(rank)
 
@@ -333,11 +324,7 @@ class GroupNode:
         """The host has lost its power: nobody is told."""
         self.ended = True
         self.world.checker.departures.ends(self, -1)  # nobody will ever know
-        self.world.listening.pop(self.address, None)
-        for rank in self.ranks:
-            rank.process.die()
-            self.world.fabric.died(rank)
-            self.world.transfers.died(rank)
+        self._closes(die=True)
         self.world.note(self.replica_id, "has lost its power")
 
     def _kill_process(self, index: int) -> None:
@@ -353,6 +340,6 @@ class GroupNode:
             self.world.listening.pop(self.address, None)
             self.uplink.close()
             for other in self.ranks[1:]:  # their connections to it close
-                self.tell(other, other.on_server_gone)
+                self.tell(other, other.end, 1, "the group server is gone")
         else:
             self.tell(self.ranks[0], self.hub.on_closed, index)

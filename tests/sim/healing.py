@@ -5,7 +5,6 @@ With the training thread waiting, what came is loaded at once; otherwise it is k
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from tests.sim.base import fold
@@ -28,7 +27,6 @@ class Healing:
         self.snapshot: tuple[State, int] | None = None  # frozen for healers (R17), by the name it is offered under
         self.owed = 0  # readers who were promised it and have not come
         self.done = False  # of the quorum in hand: nothing is (any more) on its way
-        self.given_up: Counter[str] = Counter()  # heals from here that were given up when all was sent, by group
         self._signs = 0  # of readers that come along
         self._rank = rank
         self._in_place = False  # the training thread waits
@@ -47,12 +45,13 @@ class Healing:
         world.transfers.offer(rank, (plan.snapshot, rank.value) if offers else None, len(plan.dst_ranks))
         quorum = rank.node.machine.quorum
         carriers = quorum.carriers if quorum is not None else ()
-        for member in carriers if self.given_up else ():
-            self.given_up.pop(group_of(member.replica_id), None)
+        given_up = rank.failures.given_up
+        for member in carriers if given_up else ():
+            given_up.pop(group_of(member.replica_id), None)
         if offers and plan.dst_ranks and len(carriers) < len(plan.replica_ids):
             names = tuple(plan.replica_ids[r] for r in plan.dst_ranks)
             all_heals = len(names) == plan.replica_world_size - plan.max_world_size and len(rank.node.ranks) == 1
-            copying = HealWait(world.now, max(self.given_up[group_of(n)] for n in names), all_heals=all_heals)
+            copying = HealWait(world.now, max(given_up[group_of(n)] for n in names), all_heals=all_heals)
             world.after(LOOK, rank.process, self._look, copying, plan, names)
         if not plan.heal:
             self.done = True
@@ -77,9 +76,9 @@ class Healing:
         if not still:
             world.after(LOOK, rank.process, self._look, copying, plan, names)
             return
-        self.given_up.update(map(group_of, names if done else ()))
+        rank.failures.given_up.update(map(group_of, names if done else ()))
         world.checker.figures["heals given up"] += 1
-        rank.guard.fail(CollectiveError(f"{', '.join(names)} heals, and nothing has moved for {still:.1f} s.", names),
+        rank.failures.fail(CollectiveError(f"{', '.join(names)} heals, and nothing has moved for {still:.1f} s.", names),
                         plan.quorum_id)  # fmt: skip
 
     def on_fetched(self, state: State, value: int) -> None:
@@ -106,7 +105,7 @@ class Healing:
             self._fail(StepError("the user's load_state_dict failed"), torn=True)
             return
         rank.value = value
-        rank.step.healed(state, 0)
+        rank.failures.healed(state, 0)
         rank.held.healed(state)
         rank.world.note(rank.process.name, "healed to {}", state)
         rank.world.checker.on_held(rank, state, value)
@@ -116,5 +115,4 @@ class Healing:
         rank.world.note(rank.process.name, "did not heal{}: {}", ", torn" if torn else "", error)
         if torn:
             rank.value = fold("torn", rank.process.name, rank.world.next_id())
-        if rank.step.heal_failed(error, torn=torn):
-            rank.guard.abort(str(error))
+        rank.failures.heal_failed(error, torn=torn)

@@ -63,7 +63,7 @@ class Hub:
         if self._gone:
             self._mine = None
             error = CollectiveError(f"the connection to group rank {min(self._gone)} broke")
-            node.ranks[0].guard.fail(error, mine.quorum_id)  # the other groups need not wait for this one
+            node.ranks[0].failures.fail(error, mine.quorum_id)  # the other groups need not wait for this one
             self._decide(mine, False, str(error), undecided=False)
             return
         label = (mine.quorum_id, mine.step)

@@ -9,37 +9,17 @@ for the time between two commits there is a bound.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 from tests.sim import swarm
 from tests.sim.base import Rng
 from tests.sim.faults import arm
+from tests.sim.lighthouse_node import LighthouseNode
+from tests.sim.world import World
 from torchft_x.core.messages import lighthouse as m
 from torchft_x.core.types import JoinReason, Life, Member, Prepared, Quorum, State
 
-if TYPE_CHECKING:
-    from tests.sim.lighthouse_node import LighthouseNode
-    from tests.sim.world import World
-
 PAUSE = (0.01, 0.6)  # seconds between two lies
-
-
-class _Sink:
-    """The liar's end of a stream: it doesn't listen."""
-
-    def __init__(self) -> None:
-        self.ending = False
-        self.session = 0
-        self.down = self
-
-    def send(self, message: object) -> None:
-        pass
-
-    def end(self, reason: str) -> None:
-        self.ending = True
-
-    def finish(self, process: object, reason: str) -> None:
-        self.ending = True
 
 
 class Liar:
@@ -99,17 +79,17 @@ class Liar:
             runs_on=self._rng.chance(0.5),
         )
         self.told["hello"] += 1
-        sink = _Sink()
+        stream = Mock(session=0, ending=False)  # it doesn't listen
         self._world.note("liar", "says hello as {}", hello)
-        house._greet(sink, hello)  # type: ignore[arg-type]
-        self._session = sink.session
+        house._greet(stream, hello)
+        self._session = stream.session
 
     def _hang_up(self) -> None:
         house, session, self._session = self._house, self._session, 0
         if house is not None and session and house.process is self._process:
             stream = house.sessions.get(session)
             if stream is not None:
-                house._forget(stream)
+                house.on_end(stream)
 
     def _lie(self) -> None:
         house, rng = self._house, self._rng
@@ -194,8 +174,6 @@ def run(seed: int, *, faults: bool = True, joins: bool = True) -> tuple[World, L
 
     How soon a newcomer is in (L2 without faults) isn't asked: a member may have let the others run on without asking.
     """
-    from tests.sim.world import World
-
     config, scheduled = swarm.scenario(seed)
     world = World(seed, config)
     world.unproven = True  # a liar that is gone may have held the newest state, for all that anybody knows
@@ -204,11 +182,6 @@ def run(seed: int, *, faults: bool = True, joins: bool = True) -> tuple[World, L
     liar = Liar(world, seed ^ 0x11A2, until, joins=joins)
     arm(world, scheduled)
     world.run_until(until + PAUSE[1] + 0.01)
-    world.note("--- calm", "the faults are over, and the liar is gone")
-    world.traps.clear()
-    world.fabric.glitches.clear()
-    world.transfers.spoiled.clear()
-    world.broken_loads.clear()
-    world.vetoes.clear()
+    world.calm("the faults are over, and the liar is gone")
     swarm.check_liveness(world)
     return world, liar

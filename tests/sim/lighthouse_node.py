@@ -2,11 +2,7 @@
 
 What it remembers dies with each life, except for what it has written down (`Keep`), as in
 rpc.lighthouse.failover.journal: that survives its process, not its host. Groups and supervisors speak on streams, the
-peer's clients in single calls.
-
-One of several serves while it holds the lease (`core.restart.lease`), as rpc.lighthouse.failover.lease has it: it looks
-at its clock before it takes anything in, and after each write it proves that nobody has taken the lease. The others
-stand by.
+peer's clients in single calls. One of several serves while it holds the product's `Lease`; the others stand by.
 """
 
 from __future__ import annotations
@@ -14,9 +10,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tests.sim.base import Clock, Process
+from tests.sim.book import Book
 from tests.sim.network import Stream
 from tests.sim.uplink import Ping, Welcome
 from torchft_x.core.journal import JournalEntry
@@ -25,8 +23,9 @@ from torchft_x.core.messages import group as gm
 from torchft_x.core.messages import lighthouse as lm
 from torchft_x.core.messages.common import Tick
 from torchft_x.core.messages.job import SupervisorGone, SupervisorHere
-from torchft_x.core.restart.lease import LeaseRule
 from torchft_x.core.types import Member, Quorum, State, group_of
+from torchft_x.rpc.lighthouse.failover.lease import Lease, LeaseLostError
+from torchft_x.rpc.transport.streams.session import Keepalive
 from torchft_x.timing import TIMING
 
 if TYPE_CHECKING:
@@ -35,12 +34,8 @@ if TYPE_CHECKING:
 
 UNIX = 1_700_000_000.0  # of the virtual time 0
 PROBE_TIMEOUT = 1.0  # as in rpc.lighthouse.probe
-LOOK_EVERY = 0.25  # as in rpc.lighthouse.failover.lease
 _TOLD = (lm.LifeBegun, lm.LifeEnded, lm.LifeHalted, lm.CopyHeld)  # what supervisors report
 _CLOSING = 0.0005  # seconds a server needs to end a stream
-_STANDS_BY_AFTER = (
-    0.5  # seconds from the end of a life that has lost the lease to the next: as launch.supervisor.lighthouse
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +57,10 @@ class LighthouseNode:
         self.sessions: dict[int, Stream] = {}  # streams that said hello, by the number the machine knows
         self.members: dict[int, str] = {}  # replica id by session
         self.calls: dict[int, PeerNode] = {}  # open unary requests
-        self.copies: dict[
-            str, tuple[int, State]
-        ] = {}  # group -> stream and what its supervisor has said on it that it holds (M3)
+        self.copies: dict[str, tuple[int, State]] = {}  # group -> stream, and what its supervisor holds, as told (M3)
         self._supervisors: dict[Stream, tuple[str, int]] = {}  # group by stream, and the machine's number of it
         self.ledger: JournalEntry | None = None  # written down on its host
-        self.lease: LeaseRule | None = None  # of the present life, with a standby
+        self.lease: Lease | None = None  # of the present life, with a standby
         self._owner = site  # of the lease: of all lives on this host
         self._fresh = True  # nothing of its host was lost
         self._probing: set[str] = set()  # replica ids with a probe under way
@@ -86,7 +79,7 @@ class LighthouseNode:
         clock = world.clock_of(self.site)
         self.process = Process(f"{self.name}.{self.lives}", self.site, clock)
         if world.shared is not None:
-            self.lease = LeaseRule(self._owner)
+            self.lease = Lease(world.shared, self._owner, self._stand_down, clock=lambda: clock.read(world.now))
             self._watch()
         else:
             self._serve(new=first and self._fresh, legacy=self.ledger, keeps=world.config.ledger)
@@ -111,52 +104,40 @@ class LighthouseNode:
 
     def _watch(self) -> None:
         """Stand by, or begin to serve."""
-        world, shared, rule = self.world, self.world.shared, self.lease
+        world, shared, lease = self.world, self.world.shared, self.lease
         assert shared is not None
-        assert rule is not None
-        began = self.clock.read(world.now)
-        entry = shared.read()
-        wanted = rule.look(entry, began) if entry is not None else None
-        if entry is not None and wanted is not None and shared.swap(entry, wanted):
-            rule.swapped(wanted, began)
-            world.note(self.name, "has the lease, epoch {}", wanted.epoch)
-            legacy = shared.inherit(self.clock)
-            self._serve(new=legacy is None, legacy=legacy, keeps=True)
-            world.after(TIMING.failover_renew, self.process, self._renew)
+        assert lease is not None
+        lease.look()
+        if lease.entry is None:
+            world.after(TIMING.failover_look, self.process, self._watch)
             return
-        world.after(LOOK_EVERY, self.process, self._watch)
+        world.note(self.name, "has the lease, epoch {}", lease.entry.epoch)
+        legacy = shared.inherit(self.clock)
+        self._serve(new=legacy is None, legacy=legacy, keeps=True)
+        world.after(TIMING.failover_renew, self.process, self._renew)
 
     def _renew(self) -> None:
-        if self._confirm():
+        assert self.world.shared is not None
+        if self._holds() and (self.world.shared.away or self._confirm()):  # away: the thread that renews hangs
             self.world.after(TIMING.failover_renew, self.process, self._renew)
 
     def _confirm(self) -> bool:
         """Whether nobody has taken the lease up to now; if somebody has, or it is over by its own clock, this life ends."""
-        shared, rule, now = self.world.shared, self.lease, self.clock.read(self.world.now)
-        assert shared is not None
-        assert rule is not None
-        held = rule.held
-        if held is not None and rule.holds(now):
-            if shared.away:
-                return True  # the thread that renews hangs
-            new = rule.renewal()
-            if shared.swap(held, new):
-                rule.swapped(new, now)
-                return True
-        self._stand_down()
-        return False
+        assert self.lease is not None
+        try:
+            self.lease.confirm()
+        except LeaseLostError:
+            return False
+        return True
 
     def _holds(self) -> bool:
         """Asked before anything is taken in."""
-        if self.lease is None or self.lease.holds(self.clock.read(self.world.now)):
-            return True
-        self._stand_down()
-        return False
+        return self.lease is None or self.lease.holds()
 
-    def _stand_down(self) -> None:
+    def _stand_down(self, _reason: str) -> None:
         self.world.note(self.name, "has lost the lease")
         self.crash()
-        self.world.after(_STANDS_BY_AFTER, None, self.start)
+        self.world.after(TIMING.stand_by_pause, None, self.start)
 
     def crash(self) -> None:
         """Everything it knew is gone but what is written down. Its kernel closes what was open."""
@@ -180,6 +161,10 @@ class LighthouseNode:
     def name(self) -> str:
         """For the trace."""
         return "lighthouse" if self is self.world.lighthouse else "standby"
+
+    @property
+    def book(self) -> Book:
+        return self.world.checker.books[self.site]
 
     @property
     def clock(self) -> Clock:
@@ -228,14 +213,14 @@ class LighthouseNode:
                 self.world.checker.on_over(effect.quorum_id)
                 self._send(effect.sessions, gm.QuorumRevoked(effect.quorum_id, effect.lost, effect.reason))
             elif isinstance(effect, lm.Extend):
-                self.world.checker.on_extended(self, effect.session)
+                self.book.joins.pop(effect.session, None)  # the grant has answered it, if there was one
                 self._send((effect.session,), gm.GrantArrived(effect.quorum_id, effect.granted_through, effect.lease,
                                                              effect.number))  # fmt: skip
             elif isinstance(effect, lm.SendPatience):
                 note(name, "tells {} to wait {:g} s longer", self._names(effect.sessions), effect.seconds)
             elif isinstance(effect, lm.Fence):
                 note(name, "fences {}, by {}", self._names((effect.session,)), effect.by)
-                self.world.checker.on_turned_away(self, effect.session)
+                self.book.drop(effect.session)
                 self._send((effect.session,), gm.FencedArrived(effect.by), last=True)
             elif isinstance(effect, lm.CloseSession):
                 self._end(effect.session)
@@ -256,37 +241,32 @@ class LighthouseNode:
     def _keep(self, legacy: JournalEntry, rest: deque[lm.LighthouseEffect]) -> bool:
         """Write it down, before the rest is carried out. False: that comes later, or not at all."""
         self.ledger, self._fresh = legacy, False
-        shared, rule, process = self.world.shared, self.lease, self.process
+        shared, process = self.world.shared, self.process
         if shared is None:
             return True
-        assert rule is not None
-        assert rule.held is not None
+        assert self.lease is not None
+        assert self.lease.entry is not None
         assert process is not None
         if shared.away:  # the write hangs, and with it this life
             shared.hang(process)
             self.world.after(0.0, process, self._carry_out, [lm.Keep(legacy), *rest])
             return False
-        shared.journals[rule.held.epoch] = legacy, self.clock
+        shared.journals[self.lease.entry.epoch] = legacy, self.clock
         return self._confirm()
 
     def _issue(self, effect: lm.Issue, rest: deque[lm.LighthouseEffect]) -> bool:
         """False: the rest comes later, or not at all."""
         quorum, world, process = effect.quorum, self.world, self.process
-        if self.stops_sending and process is not None:
-            world.checker.on_issue(self, quorum)
-            world.note(
-                self.name,
-                "issues {}, and is stopped before it has sent it",
-                _Shown(quorum, world.trace.name(quorum.id)),
-            )
+        world.checker.on_issue(self, quorum)
+        stops, self.stops_sending = self.stops_sending, 0.0
+        how = ", and is stopped before it has sent it" if stops else ""
+        world.note(self.name, "issues {}{}", partial(_shown, quorum, world.trace.name(quorum.id)), how)
+        if stops and process is not None:
             world.pause(process)
-            world.after(self.stops_sending, None, world.resume, process)
+            world.after(stops, None, world.resume, process)
             world.after(0.0, process, self._send, effect.sessions, quorum)
             world.after(0.0, process, self._carry_out, list(rest))
-            self.stops_sending = 0.0
             return False
-        world.checker.on_issue(self, quorum)
-        world.note(self.name, "issues {}", _Shown(quorum, world.trace.name(quorum.id)))
         sessions = effect.sessions
         if self.dies_sending:
             sessions = tuple(s for s in sessions if world.rng.chance(0.5))
@@ -305,11 +285,11 @@ class LighthouseNode:
         if effect.session is not None and effect.session in self.members and "two libraries" in effect.sentence:
             self.world.checker.hopeless.add(group_of(self.members[effect.session]))
         if effect.session is not None:
-            self.world.checker.on_turned_away(self, effect.session)
+            self.book.drop(effect.session)
             self._send((effect.session,), gm.RefusedArrived(effect.sentence), last=True)
         peer = self.calls.pop(effect.call, None) if effect.call is not None else None
         if peer is not None and effect.call is not None:
-            self.world.checker.on_call_refused(self, effect.call)
+            self.book.calls.pop(effect.call, None)  # by its number: whoever made it may have died since
             self.world.network.send(self.site, peer.process, peer.on_refused, effect.call, effect.sentence)
 
     def _send(self, sessions: Iterable[int], message: Any, *, last: bool = False) -> None:
@@ -328,7 +308,7 @@ class LighthouseNode:
         stream.ending = True
         stream.down.end("the lighthouse has ended it")
         assert self.process is not None
-        self.world.after(_CLOSING, self.process, self._forget, stream)
+        self.world.after(_CLOSING, self.process, self.on_end, stream)
 
     def _names(self, sessions: Iterable[int]) -> str:
         return ", ".join(self.members.get(s, "?") for s in sessions)
@@ -341,7 +321,7 @@ class LighthouseNode:
         session = stream.session
         if session == 0 and isinstance(message, SupervisorHello):
             silence = self.world.config.lighthouse.silence
-            stream.down.send(Welcome(silence.alone, silence.supervisor_ping))
+            stream.down.send(Welcome(Keepalive(silence.supervisor_ping, silence.alone)))
             self._ids += 1
             self._supervisors[stream] = (message.group, self._ids)
             self.feed(SupervisorHere(message.group, "host", stream=self._ids))
@@ -381,14 +361,12 @@ class LighthouseNode:
         effects = self.machine.handle(hello, self.clock.read(self.world.now))
         if not any(isinstance(e, (lm.Fence, lm.Refuse)) and e.session == session for e in effects):
             silence = self.world.config.lighthouse.silence
-            stream.down.send(Welcome(silence.alone, silence.member_ping, self.machine.others_train(hello.replica_id)))
+            rhythm = Keepalive(silence.member_ping, silence.alone)
+            stream.down.send(Welcome(rhythm, self.machine.others_train(hello.replica_id)))
         self.world.checker.on_lighthouse_event(self, hello)
         self._carry_out(effects)
 
-    def on_end(self, stream: Stream, reason: str) -> None:
-        self._forget(stream)
-
-    def _forget(self, stream: Stream) -> None:
+    def on_end(self, stream: Stream, reason: str = "") -> None:
         """`Closed` exactly once, and last."""
         if self.sessions.pop(stream.session, None) is not None:
             replica_id = self.members.pop(stream.session)
@@ -435,20 +413,11 @@ class LighthouseNode:
         self.world.after(pause, self.process, self._probe, replica_id, address, again, spent + pause)
 
 
-class _Shown:
+def _shown(q: Quorum, name: str) -> str:
     """A quorum in a line of the trace."""
-
-    def __init__(self, quorum: Quorum, name: str) -> None:
-        self._quorum, self._name = quorum, name
-
-    def __str__(self) -> str:
-        q = self._quorum
-        members = ", ".join(
-            f"{m.replica_id}@{m.state.step}{'' if m in q.carriers else ' behind'}{' torn' if m.torn else ''}"
-            for m in q.members
-        )
-        kept = "" if q.config_id == q.id else ", same process groups"
-        return f"{self._name} for step {q.top.step + 1}: {members}{kept}"
-
-    def __format__(self, spec: str) -> str:
-        return str(self)
+    members = ", ".join(
+        f"{m.replica_id}@{m.state.step}{'' if m in q.carriers else ' behind'}{' torn' if m.torn else ''}"
+        for m in q.members
+    )
+    kept = "" if q.config_id == q.id else ", same process groups"
+    return f"{name} for step {q.top.step + 1}: {members}{kept}"

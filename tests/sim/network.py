@@ -8,31 +8,27 @@ connection up before. Who closes, crashes or cuts decides which messages are los
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tests.sim.base import Call, Process
 
 if TYPE_CHECKING:
+    from tests.sim.lighthouse_node import LighthouseNode
+    from tests.sim.uplink import Uplink
     from tests.sim.world import World
+
+    Endpoint: TypeAlias = LighthouseNode | Uplink  # holds one side of a stream
 
 _SOON = 0.00001  # seconds; within a process
 
 
-class Endpoint(Protocol):
-    """Who holds one side of a stream."""
-
-    def on_message(self, stream: Stream, message: Any) -> None: ...
-    def on_end(self, stream: Stream, reason: str) -> None: ...
-
-
+@dataclass(frozen=True, slots=True)
 class _End:
     """Last in a pipe: the stream is over."""
 
-    __slots__ = ("reason",)
-
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
+    reason: str
 
 
 class Pipe:
@@ -126,12 +122,12 @@ class Stream:
             self.world.network.streams.pop(self, None)
         ours.end(reason)
 
-    def cut(self, reason: str, *, lose: bool, client_late: float, server_late: float) -> None:
+    def cut(self, *, lose: bool, client_late: float, server_late: float) -> None:
         """The connection breaks; each side notices so much later. `lose`: with what is on its way."""
         for pipe, late in ((self.up, server_late), (self.down, client_late)):
             if lose:
                 pipe.lose()
-            pipe.end(reason, late)
+            pipe.end("the connection broke", late)
 
     def give_up(self, reason: str) -> None:
         """Both kernels have heard nothing for too long: each side notices for itself, whatever the network does."""

@@ -82,9 +82,7 @@ class PeerNode:
             self.world.network.send(self.site, lighthouse.process, getattr(lighthouse, what), *values)
 
     def _beat(self) -> None:
-        lighthouse = self.world.lighthouse
-        if lighthouse.process is not None:
-            self.world.network.send(self.site, lighthouse.process, lighthouse.feed, m.Heartbeat(self.who))
+        self._tell("feed", m.Heartbeat(self.who))
         self.world.after(BEAT, self.process, self._beat)
 
     # --- ask -----------------------------------------------------------------------------------------------------
@@ -118,8 +116,11 @@ class PeerNode:
         """The lighthouse won't have it, and has said why."""
         if call == self._call:
             self.world.note(self.who, "is refused: {}", sentence)
-            self.hopeless += 1
-            self.crash()
+            self._despair()
+
+    def _despair(self) -> None:
+        self.hopeless += 1
+        self.crash()
 
     def _again(self) -> None:
         if self._phase == "idle":
@@ -134,8 +135,7 @@ class PeerNode:
         try:
             plan = heal.plan(replace(quorum, members=by_step), self.who, 0, init_sync=False)
         except (ConfigError, StepError):
-            self.hopeless += 1
-            self.crash()
+            self._despair()
             return
         self._plan, self.hopeless = plan, 0
         if plan.heal:
@@ -159,10 +159,7 @@ class PeerNode:
 
     def on_configured(self, mesh: Mesh, error: TorchftXError | None) -> None:
         if mesh is self.mesh and self._phase == "configuring":
-            if error is not None:
-                self._failed()
-            else:
-                self._compute()
+            self._compute() if error is None else self._failed()
 
     def _compute(self) -> None:
         self._phase = "computing"

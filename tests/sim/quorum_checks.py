@@ -54,7 +54,7 @@ class QuorumChecks:
         self._followed = -1  # lineage of the newest quorum; `lineage` is one further when the next one begins another
         self._base = State()  # what it began at
         self._closed: set[int] = set()  # quorums in which nothing may be committed any more (I4)
-        self._books: dict[str, Book] = {}  # who waits at each lighthouse (L2), by its site
+        self.books: dict[str, Book] = {}  # who waits at each lighthouse (L2), by its site
         self.departures = Departures(world)  # R21
         self._troubled: set[int] = set()  # quorums that ended for another reason than a grant that was used up
 
@@ -208,7 +208,7 @@ class QuorumChecks:
         limit = self._world.config.lighthouse.silence.shortest
         now = node.clock.read(self._world.now)
         members = {member.replica_id for member in quorum.members}
-        book = self._books[node.site]
+        book = self.books[node.site]
         for name, heard in book.waiting():
             if name in members:
                 book.answered(name)
@@ -229,7 +229,7 @@ class QuorumChecks:
 
     def on_lighthouse(self, node: LighthouseNode) -> None:
         """A new life of the lighthouse: whoever waits must ask again."""
-        self._books[node.site] = Book()
+        self.books[node.site] = Book()
         if self.newest is not None:
             self._troubled.add(self.newest.id)
 
@@ -237,26 +237,15 @@ class QuorumChecks:
         if self.newest is not None and (isinstance(event, (lm.Hello, lm.Leave, lm.Closed, lm.LifeEnded)) or (
                 isinstance(event, lm.Join) and event.reason is not JoinReason.BOUNDARY)):  # fmt: skip
             self._troubled.add(self.newest.id)
-        self._books[node.site].enter(event, node.clock.read(self._world.now))
+        self.books[node.site].enter(event, node.clock.read(self._world.now))
 
     def on_over(self, quorum_id: int) -> None:
         """The lighthouse tells members that this quorum is over."""
         self._troubled.add(quorum_id)
 
-    def on_extended(self, node: LighthouseNode, session: int) -> None:
-        """A grant has answered this session's join, if it had one."""
-        self._books[node.site].joins.pop(session, None)
-
-    def on_turned_away(self, node: LighthouseNode, session: int) -> None:
-        """The lighthouse ends this session."""
-        self._books[node.site].drop(session)
-
-    def on_call_refused(self, node: LighthouseNode, call: int) -> None:
-        self._books[node.site].refused(call)
-
     def on_lighthouse_tick(self, node: LighthouseNode) -> None:
         """I8: while somebody waits for a quorum the lighthouse has a reason that a person can read."""
-        book = self._books[node.site]
+        book = self.books[node.site]
         if node.machine is not None and book.joins and not is_sentence(node.machine.undecided):
             names = ", ".join(name for name, _ in book.waiting())
             self._violated("I8", f"{names} wait at the lighthouse, whose reason is {node.machine.undecided!r}")

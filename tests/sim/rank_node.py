@@ -6,20 +6,20 @@
      ^                  (heal beside compute, unless the quorum is waited for)
      +--- a step that did not commit is settled by the next quorum: late commit, redo, or dropped (`voting`)
 
-Rules are the product's (`core.commit.step`, `core.heal`); the order of things is that of `train.step.quorum_round`, `train.context.failures` and
-`train.manager`. Parameters are a number that stands for all of their history (`fold`), so equal numbers mean
+Rules are the product's (`core.commit.step`, `core.heal`), and so is what becomes of an error (`train.context.failures`); the order
+of things is that of `train.step.quorum_round` and `train.manager`. Parameters are a number that stands for all of their history (`fold`), so equal numbers mean
 bit-identical parameters.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from tests.sim.base import Process, fold
 from tests.sim.collective import Mesh
 from tests.sim.deadlines import Deadlines
-from tests.sim.guard import Guard
 from tests.sim.healing import Healing
 from tests.sim.held import HeldState
 from tests.sim.reduction import Reduction
@@ -27,13 +27,28 @@ from tests.sim.voting import Voting
 from torchft_x.core import heal
 from torchft_x.core.commit.step import Phase, Step, Terms
 from torchft_x.core.heal import Plan, WorldSizeMode
-from torchft_x.core.messages.group import PushRevoked
 from torchft_x.core.training.step_clock import StepTimeEstimate, WaitBudget
 from torchft_x.core.types import JoinReason, Part, Prepared, Quorum, State
 from torchft_x.errors import CollectiveError, ConfigError, DeadlineError, StepError, TorchftXError
+from torchft_x.train.context.failures import StepFailures
 
 if TYPE_CHECKING:
     from tests.sim.group_node import GroupNode
+
+
+class _TraceLog:
+    """What the product's log would have, in the trace."""
+
+    def __init__(self, rank: RankNode) -> None:
+        self._rank = rank
+
+    def info(self, text: str, *args: Any) -> None:
+        self._rank.world.note(self._rank.process.name, "{}", text % args)
+
+    warning = info
+
+
+_NO_EVENTS = SimpleNamespace(emit=lambda *args, **values: None)
 
 
 class RankNode:
@@ -54,14 +69,12 @@ class RankNode:
         self.healing = Healing(self)
         self.reduction = Reduction(self)
         self.voting = Voting(self)
-        self.guard = Guard(self)
+        self.failures = StepFailures(self.step, self, _TraceLog(self), _NO_EVENTS)  # type: ignore[arg-type]
         self.held = HeldState(self, node.supervisor.memory)
         self.deadlines = Deadlines(world, process, self)
         self._first = True  # has not asked for its first quorum
         self.pace = StepTimeEstimate()  # how long a step takes
-        self.budget = WaitBudget(
-            world.now, most=config.timeout, fixed=config.straggler_timeout
-        )  # how long it waits for other groups
+        self.budget = WaitBudget(world.now, most=config.timeout, fixed=config.straggler_timeout)  # for other groups
         self.hung = False  # its training thread does not go on from where it computes
         self._held: list[tuple[Callable[..., None], tuple[Any, ...]]] = []  # what is to go on when it hangs no more
         self.wait = ""  # what the training thread waits for, a clause; '' while it computes
@@ -106,12 +119,12 @@ class RankNode:
     def waits(self) -> float:
         """It begins to wait for other groups. Returns the seconds that may take."""
         quorum = self.node.machine.quorum
-        carriers = {m.replica_id for m in quorum.carriers} | {self.who} if quorum is not None else set()
-        self.budget.somebody_heals = quorum is not None and any(m.replica_id not in carriers for m in quorum.members)
+        self.budget.somebody_heals = (
+            quorum is not None
+            and len(quorum.carriers) < len(quorum.members)
+            and any(m not in quorum.carriers and m.replica_id != self.who for m in quorum.members)
+        )
         return self.budget.wait(self.world.now, connected=self.node.uplink.standing)
-
-    def works(self) -> None:
-        self.budget.work(self.world.now)
 
     # --- deadlines -----------------------------------------------------------------------------------------------
 
@@ -125,7 +138,8 @@ class RankNode:
                 reason = "group rank 0 has not begun the next step."
             world.checker.on_deadline(self, name, reason)
             world.note(self.process.name, "got no quorum in time: {}", reason)
-            self._hang_up()
+            self.node.gone(self.call)
+            self.call = 0
             self._unanswered("no quorum in time")
         elif name == "vote":
             if self.rank == 0:
@@ -149,17 +163,13 @@ class RankNode:
             self.deadlines.disarm("quorum")
             self.on_deadline("quorum")
 
-    def _hang_up(self) -> None:
-        self.node.gone(self.call)
-        self.call = 0
-
     # --- ask -----------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """The training script begins. Where others train already, its first step is for itself (`train.heal.rehearsal`)."""
         world = self.world
         if not (world.config.rehearses and self.node.uplink.others_train):
-            self.start_step()
+            self.ask()
             return
         world.note(self.process.name, "makes its first step for itself")
         seconds = world.compute_seconds(self.node.group)
@@ -168,22 +178,13 @@ class RankNode:
     def _rehearsed(self) -> None:
         if not self.holds(self._rehearsed):
             self.budget.next_step(self.world.now)
-            self.start_step()
+            self.ask()
 
-    def start_step(self) -> None:
-        """zero_grad: the boundary between two steps."""
-        self._ask(settling=False)
-
-    def settle(self) -> None:
-        """should_commit goes on: the step did not commit, and the next quorum says what becomes of it."""
-        self._ask(settling=True)
-
-    def _ask(self, *, settling: bool) -> None:
+    def ask(self, settling: bool = False) -> None:
+        """zero_grad, the boundary between two steps; or should_commit goes on (`settling`): the step did not commit, and the
+        next quorum says what becomes of it."""
         node = self.node
-        if settling:
-            self.held.restore()
-        else:
-            self.held.at_boundary()
+        self.held.restore() if settling else self.held.at_boundary()
         terms = self.step.ask()
         first, self._first = self._first, False
         config = self.world.config
@@ -229,7 +230,7 @@ class RankNode:
         assert self._quorum.id == quorum_id, "all ranks of a group hold the same quorum"
         self.on_quorum(0, self._quorum, state, None)
         if self._terms.reason is JoinReason.FAILED and self.plan is not None:
-            self.guard.fail(CollectiveError("the process group broke after the last commit"), self.plan.quorum_id)
+            self.failures.fail(CollectiveError("the process group broke after the last commit"), self.plan.quorum_id)
 
     def on_quorum(self, call: int, quorum: Quorum, base: State | None, commit: Prepared | None) -> None:
         if call != self.call:
@@ -251,7 +252,7 @@ class RankNode:
             mode=WorldSizeMode.FIXED_WITH_SPARES if config.spares else WorldSizeMode.DYNAMIC,
             min_replica_size=config.min_replica_size,
         )
-        ended = self.step.begin(plan.quorum_id, plan.top, part.rank, part.size, commit)
+        ended = self.failures.begin(plan, plan.top, part.rank, part.size, commit)
         self.voting.on_begin(ended)
         self.world.checker.on_begin(self, quorum, plan)
         self._configure(plan)
@@ -263,15 +264,11 @@ class RankNode:
         self.call = 0
         self.world.checker.on_deadline(self, "call", sentence)
         self.deadlines.disarm("quorum")
-        if retry:
-            self._unanswered(sentence)
-        else:
-            self.step.unanswered()
-            self.end(1, sentence)
+        self._unanswered(sentence, retry)
 
-    def _unanswered(self, why: str) -> None:
+    def _unanswered(self, why: str, retry: bool = True) -> None:
         self.step.unanswered()
-        if self.world.config.retry_quorum and not self.node.process.dead:
+        if retry and self.world.config.retry_quorum and not self.node.process.dead:
             self.wait = ""
             self.world.after(self.world.rng.uniform(0.01, 0.5), self.process, self.again)
         else:
@@ -279,17 +276,15 @@ class RankNode:
 
     def again(self) -> None:
         """The next step, unless something else has begun."""
-        if self.holds(self.again):
-            return
-        if self.step.phase is Phase.IDLE:
-            self.start_step()
+        if not self.holds(self.again) and self.step.phase is Phase.IDLE:
+            self.ask()
 
     # --- configure -----------------------------------------------------------------------------------------------
 
     def _configure(self, plan: Plan) -> None:
-        if not self.guard.must_configure(plan):
-            self._begin_round()
-            return
+        # The process group is made in the events that follow.
+        if self.failures.configure(plan, lambda: None) is None:
+            return self._begin_round()
         self.wait = "configure"
         self.deadlines.arm("configure", self.world.config.connect_limit)
         if self.mesh is not None:
@@ -303,9 +298,7 @@ class RankNode:
         self.deadlines.disarm("configure")
         self.wait = ""
         if error is not None:
-            self.guard.fail(error, self.plan.quorum_id)
-        else:
-            self.guard.configured()
+            self.failures.fail(error, self.plan.quorum_id)
         self._begin_round()
 
     def _begin_round(self) -> None:
@@ -321,26 +314,21 @@ class RankNode:
 
     def on_healed(self) -> None:
         """The heal has ended, well or not."""
-        if self._waits:
-            self._compute()
-        else:
-            self.voting.maybe_vote()
+        self._compute() if self._waits else self.voting.maybe_vote()
 
     # --- reduce --------------------------------------------------------------------------------------------------
 
     def _compute(self) -> None:
         if self._waits:
             self.wait = ""
-        if self.voting.redoes:
-            self.reduction.again()
-        else:
-            self.reduction.compute()
+        self.reduction.begin() if self.voting.redoes else self.reduction.compute()
 
     def on_reduced(self, mesh: Mesh, result: tuple[tuple[Any, ...], ...]) -> None:
         if mesh is self.mesh and self.wait == "cross":
             self.voting.on_crossed(result)
-        else:
-            self.reduction.on_result(mesh, result)
+        elif mesh is self.mesh and self.wait == "reduce":
+            self.reduction.result = result
+            self.reduction.end()
 
     def on_mesh_error(self, mesh: Mesh, error: CollectiveError) -> None:
         """The connection to another member broke, or it failed. With nothing in flight the next collective notices."""
@@ -355,14 +343,12 @@ class RankNode:
 
     # --- trouble -------------------------------------------------------------------------------------------------
 
-    def on_over(self, push: PushRevoked) -> None:
-        self.guard.over(push)
-
-    def on_end_of_group(self, sentence: str) -> None:
-        self.end(1, sentence)
-
-    def on_server_gone(self) -> None:
-        self.end(1, "the group server is gone")
+    def abort(self, config_id: int) -> None:
+        """Release the collectives in flight: this rank's, and by the closed connections the others'."""
+        if self.mesh is not None:
+            self.world.fabric.close(self, self.mesh)
+            error = CollectiveError("it was released")
+            self.world.after(self.world.config.inside[0], self.process, self.on_mesh_error, self.mesh, error)
 
     def end(self, code: int, reason: str) -> None:
         self.node.end_rank(self, code, reason)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.sim.collective import Contribution, Mesh
+from tests.sim.collective import Contribution
 from torchft_x.core.commit.step import Phase
 from torchft_x.core.types import Computed, Part, State
 from torchft_x.errors import TorchftXError
@@ -40,10 +40,6 @@ class Reduction:
         """Where and for which part the local gradients in hand were computed."""
         return None if self.kept is None or self.part is None else Computed(self.kept, self.part)
 
-    def again(self) -> None:
-        """Reduce the local gradients once more (R15)."""
-        self.begin()
-
     def compute(self) -> None:
         rank, world = self._rank, self._rank.world
         self.forget()
@@ -53,20 +49,23 @@ class Reduction:
         world.after(seconds, rank.process, self._on_computed, self._computing)
 
     def _on_computed(self, nth: int) -> None:
-        if self._rank.holds(self._on_computed, nth):
-            return
-        if nth == self._computing and self._rank.step.phase in (Phase.ASKING, Phase.RUNNING):
+        if (
+            not self._rank.holds(self._on_computed, nth)
+            and nth == self._computing
+            and self._rank.step.phase in (Phase.ASKING, Phase.RUNNING)
+        ):
             self._computed = True
             self.begin()
 
     def begin(self) -> None:
-        """Reduce, if everything it needs is there. After an error it returns at once, and the step will be dropped."""
+        """Reduce, once more perhaps (R15), if everything it needs is there. After an error it returns at once, and the step will be
+        dropped."""
         rank = self._rank
         if not (rank.ready and self._computed) or self.done or rank.wait == "reduce":
             return
         self.part = self.part or rank.part
         if rank.step.error is not None or rank.mesh is None:
-            self._end()
+            self.end()
             return
         rank.wait = "reduce"
         rank.deadlines.arm("reduce", rank.waits())
@@ -75,17 +74,13 @@ class Reduction:
         rank.world.fabric.reduce(rank, rank.mesh, gradient)
         rank.world.reach(rank.node, "reduce")
 
-    def on_result(self, mesh: Mesh, result: tuple[Contribution, ...]) -> None:
-        if self._rank.wait == "reduce" and mesh is self._rank.mesh:
-            self.result = result
-            self._end()
-
     def on_failed(self, error: TorchftXError) -> None:
-        self._rank.guard.fail(error)
-        self._end()
+        self._rank.failures.fail(error)
+        self.end()
 
-    def _end(self) -> None:
-        self._rank.deadlines.disarm("reduce")
-        self._rank.works()
-        self.done, self._rank.wait = True, ""
-        self._rank.voting.maybe_vote()
+    def end(self) -> None:
+        rank = self._rank
+        rank.deadlines.disarm("reduce")
+        rank.budget.work(rank.world.now)
+        self.done, rank.wait = True, ""
+        rank.voting.maybe_vote()

@@ -6,6 +6,7 @@ While it is away nobody can read or change it: who writes hangs until it is back
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torchft_x.core.journal import JournalEntry
@@ -39,24 +40,17 @@ class SharedDirectory:
         """The holder of a new epoch begins its file with the newest before it. Times on another clock, of
         another host or from before it was started again, mean nothing."""
         epoch = self.entry.epoch
-        found, written_by = next(
-            ((self.journals[e]) for e in range(epoch - 1, 0, -1) if e in self.journals), (None, None)
-        )
+        found, written_by = self.journals.get(max((e for e in self.journals if 0 < e < epoch), default=0), (None, None))
         self.journals = {e: x for e, x in self.journals.items() if e >= epoch}
         self.journals[epoch] = found, written_by
         if found is None or written_by is clock:
             return found
-        absent = tuple(type(a)(a.replica_id, None, a.proof) for a in found.absent)
-        return type(found)(found.quorum, found.granted_through, found.kin, found.open, absent, None, found.reached,
-                           found.left, found.job)  # fmt: skip
+        return replace(found, leased=None, absent=tuple(replace(absent, leased=None) for absent in found.absent))
 
     def hang(self, process: Process) -> None:
         """It writes while the directory is away: its thread stands until it is back."""
         self._hanging.append(process)
         self._world.pause(process, seen=False)
-
-    def leave(self) -> None:
-        self.away = True
 
     def come_back(self) -> None:
         self.away = False

@@ -14,89 +14,67 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from dataclasses import asdict
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
-from queue import Empty
 from typing import Any
 
 from tests.sim import swarm
 from tests.sim.invariants import Violation
 
-REPORT_EVERY = 10.0  # seconds between two reports of a worker
+BATCH = 10.0  # seconds between two reports of a worker
 SAY_EVERY = 60.0  # seconds between two lines on the screen
 STRIDE = 1 << 32  # seeds of one worker
 _USUAL = swarm.STANDBY
 
 
-def work(first_seed: int, until: float, results: Any, standby: float = swarm.STANDBY) -> None:
-    """One process: seed after seed until the time is over or something is violated; one at least, however late."""
-    total, sent, seed = swarm.Total(), time.monotonic(), first_seed
-    swarm.STANDBY = standby
+def work(seed: int, until: float, standby: float = _USUAL) -> tuple[swarm.Total, int, str]:
+    """Run seed after seed for `BATCH` seconds, but not beyond `until`, or until something is violated; one at least.
+
+    Returns what they came to, the next seed, and what was found.
+    """
+    total, swarm.STANDBY, end = swarm.Total(), standby, min(until, time.monotonic() + BATCH)
     try:
-        while seed == first_seed or time.monotonic() < until:
-            try:
-                total.add(swarm.run(seed))
-            except Violation as e:
-                results.put((total, seed, f"{e}{_option(standby)}"))
-                return
-            except Exception as e:  # the machines or the simulator broke: that is a finding, too
-                results.put(
-                    (
-                        total,
-                        seed,
-                        f"{type(e).__name__}: {e}\nReplay it: python -m tests.sim.run --seed {seed}{_option(standby)}",
-                    )
-                )
-                return
+        while not total.runs or time.monotonic() < end:
+            total.merge(swarm.run(seed))
             seed += 1
-            if time.monotonic() - sent > REPORT_EVERY:
-                results.put((total, seed, ""))
-                total, sent = swarm.Total(), time.monotonic()
     except KeyboardInterrupt:
         pass
-    results.put((total, seed, None))
+    except Exception as e:  # an invariant, or the machines or the simulator broke: that is a finding, too
+        replay = f"\nReplay it: python -m tests.sim.run --seed {seed}"
+        found = str(e) if isinstance(e, Violation) else f"{type(e).__name__}: {e}{replay}"
+        return total, seed, found if standby == _USUAL else f"{found} --standby {standby:g}"
+    return total, seed, ""
 
 
-def _option(standby: float) -> str:
-    """What the command that replays a run needs besides."""
-    return "" if standby == _USUAL else f" --standby {standby:g}"
-
-
-def soak(
-    minutes: float, processes: int, first_seed: int, standby: float = swarm.STANDBY
-) -> tuple[swarm.Total, list[str]]:
-    """The figures, and what was violated."""
-    context = mp.get_context("spawn")
-    results: Any = context.Queue()
+def soak(minutes: float, processes: int, first_seed: int, standby: float) -> tuple[swarm.Total, list[str]]:
+    """Return the figures, and what was violated."""
+    total, violations = swarm.Total(), list[str]()
     began = said = time.monotonic()
     until = began + 60.0 * minutes
-    workers = [
-        context.Process(target=work, args=(first_seed + STRIDE * i, until, results, standby)) for i in range(processes)
-    ]
-    for worker in workers:
-        worker.start()
-    total, running = swarm.Total(), processes
-    violations: list[str] = []
-    try:
-        while running and not violations:
-            try:
-                part, _, word = results.get(timeout=5.0)
-            except Empty:
-                if not any(w.is_alive() for w in workers):
-                    violations.append("A worker ended without a word.")
-                continue
-            total.merge(part)
-            running -= word is None
-            if word:
-                violations.append(word)
-            if time.monotonic() - said > SAY_EVERY:
-                said = time.monotonic()
-                print(f"{(said - began) / 60:.0f} min: {total.runs} runs, {total.faults.total()} faults", flush=True)
-    except KeyboardInterrupt:
-        print("stopped")
-    for worker in workers:
-        worker.terminate()
-        worker.join()
+
+    def take(future: Future[tuple[swarm.Total, int, str]]) -> int:
+        part, seed, found = future.result()
+        total.merge(part)
+        violations.extend([found] if found else [])
+        return seed
+
+    with ProcessPoolExecutor(processes, mp.get_context("spawn")) as pool:
+        running = {pool.submit(work, first_seed + STRIDE * i, until, standby) for i in range(processes)}
+        try:
+            while running and not violations:
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                seeds = [take(future) for future in done]
+                if time.monotonic() < until and not violations:
+                    running |= {pool.submit(work, seed, until, standby) for seed in seeds}
+                if time.monotonic() - said > SAY_EVERY:
+                    said = time.monotonic()
+                    print(
+                        f"{(said - began) / 60:.0f} min: {total.runs} runs, {total.faults.total()} faults", flush=True
+                    )
+        except KeyboardInterrupt:
+            print("stopped")
+        for future in running:
+            take(future)
     return total, violations
 
 
@@ -104,18 +82,16 @@ def add_to_file(path: Path, total: swarm.Total, violations: list[str], told: dic
     """Add this soak to the file: to its list, with what was found (the line of each finding that says what) and
     `told` (when, of which commit, how), and to the sums of all that are in it."""
     book: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    found = [_headline(word) for word in violations]
     numbers = {"runs": total.runs, "events": total.events, "commits": total.commits, "faults": total.faults.total()}
-    book.setdefault("soaks", []).append({**told, **numbers, "found": found})
-    sums: dict[str, Any] = book.get("sums", {})
-    counters: dict[str, Counter[str]] = {"faults": total.faults, "modes": total.modes, "figures": total.figures}
-    counters = {name: Counter(sums.get(name, {})) + counter for name, counter in counters.items()}
-    added: dict[str, Any] = {k: v for k, v in asdict(total).items() if k not in counters}
-    added.update(violations=len(violations), cpu_seconds=told["cpu_seconds"])
-    sums = {key: round(sums.get(key, 0) + value, 1) for key, value in added.items()}
-    sums["faults_total"] = counters["faults"].total()
-    sums.update({name: dict(sorted(counter.items())) for name, counter in counters.items()})
-    book["sums"] = sums
+    book.setdefault("soaks", []).append({**told, **numbers, "found": [_headline(word) for word in violations]})
+    added = {**vars(total), "violations": len(violations), "cpu_seconds": told["cpu_seconds"]}
+    sums: dict[str, Any] = book.setdefault("sums", {})
+    for key, value in added.items():
+        if isinstance(value, Counter):
+            sums[key] = dict(sorted((value + Counter(sums.get(key, {}))).items()))
+        else:
+            sums[key] = round(sums.get(key, 0) + value, 1)
+    sums["faults_total"] = sum(sums["faults"].values())
     path.write_text(json.dumps(book, indent=1) + "\n", encoding="utf-8")
     return sums
 
@@ -140,7 +116,7 @@ def main() -> int:
         "--first-seed", type=int, default=None, help="default: from the clock, so that no two soaks agree"
     )
     parser.add_argument("--total", type=Path, default=None, help="JSON file to add the figures to")
-    parser.add_argument("--standby", type=float, default=swarm.STANDBY, help="how likely a run has two lighthouses")
+    parser.add_argument("--standby", type=float, default=_USUAL, help="how likely a run has two lighthouses")
     options = parser.parse_args()
     first_seed = options.first_seed if options.first_seed is not None else int(time.time()) << 12
     began = time.monotonic()

@@ -45,7 +45,7 @@ class SupervisorNode:
         self._halted: tuple[Process, float] | None = None  # a process it has seen stopped, and since when
 
     def start(self) -> None:
-        self.uplink.start()
+        self.uplink.connect()
         self._begin_life()
 
     @property
@@ -63,7 +63,7 @@ class SupervisorNode:
         self.node = GroupNode(world, self, replica_id, life)
         self._halted = None
         self._begun = m.LifeBegun(self.group, life.attempt, life.token)
-        self._send(self._begun)
+        self.uplink.send(self._begun)
         world.nodes[replica_id] = self.node
         world.after(world.rng.uniform(*world.config.startup), self.node.process, self.node.start)
 
@@ -74,7 +74,7 @@ class SupervisorNode:
         self._reports.append(report)
         self._begun = None
         self._tell_held()
-        self._send(report)
+        self.uplink.send(report)
         self._hopeless = self._hopeless + 1 if self.group in self.world.checker.hopeless else 0
         if code == 0 or self._hopeless >= HOPELESS_LIVES:
             self.wants = False
@@ -103,18 +103,18 @@ class SupervisorNode:
     def _tell_halted(self) -> None:
         if self._halted is not None and self.node is not None:
             process, since = self._halted
-            self._send(m.LifeHalted(0, self.node.life.token, process.name, self.world.now - since))
+            self.uplink.send(m.LifeHalted(0, self.node.life.token, process.name, self.world.now - since))
 
     def _tell_again(self) -> None:
         """What it told of goes on."""
         if self._halted is not None and self.node is not None and not self._halted[0].paused:
             self._halted = None
-            self._send(m.LifeHalted(0, self.node.life.token, ""))
+            self.uplink.send(m.LifeHalted(0, self.node.life.token, ""))
 
     def _tell_held(self) -> None:
         """What its next life goes on from."""
         newest = self.memory.newest if self.memory is not None and self.wants else None
-        self._send(m.CopyHeld(0, newest or State()))
+        self.uplink.send(m.CopyHeld(0, newest or State()))
 
     def stop(self) -> None:
         """The lighthouse says that the job is finished."""
@@ -132,19 +132,18 @@ class SupervisorNode:
 
     def lose_power(self) -> None:
         """The whole host is gone at once: nobody is told, nothing is refused."""
-        network = self.world.network
-        network.off.update((self.host, self.process.site))
+        network, sites = self.world.network, (self.host, self.process.site)
+        network.off.update(sites)
         self.world.unproven = True
         if self.node is not None:
             self.node.vanish()
         self.process.die()
-        network.vanish(self.host)
-        network.vanish(self.process.site)
+        for site in sites:
+            network.vanish(site)
 
     def restore_power(self) -> SupervisorNode:
         """The scheduler starts the group's role again there."""
-        network = self.world.network
-        network.off.difference_update((self.host, self.process.site))
+        self.world.network.off.difference_update((self.host, self.process.site))
         return self._succeed(self.host)
 
     def move(self) -> SupervisorNode:
@@ -170,19 +169,18 @@ class SupervisorNode:
         if not self.running:
             self._tell_held()
         for report in self._reports:
-            self._send(report)
+            self.uplink.send(report)
         if self._begun is not None:
-            self._send(self._begun)
+            self.uplink.send(self._begun)
         self._tell_halted()
-
-    def _send(self, report: m.LifeBegun | m.LifeEnded | m.LifeHalted | m.CopyHeld) -> None:
-        self.uplink.send(report)
 
     def on_down(self, reason: str) -> None:
         self.world.note(self.process.name, "has lost the lighthouse: {}", reason)
 
-    def on_word(self, message: Any) -> None:
-        pass
+    def on_word(self, message: object) -> None:
+        pass  # it does nothing about a refusal, and an answer is a sign of life only
 
-    def on_refused(self, message: Any) -> None:
-        pass
+    on_pong = on_word
+
+    def eager(self) -> bool:
+        return False

@@ -6,11 +6,12 @@ Each run turns a random subset of the fault kinds on. Few kinds, often repeated,
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from tests.sim.base import Rng
-from tests.sim.config import PROMISED, WorldConfig, limits
-from tests.sim.ending import Over
+from tests.sim.config import WorldConfig, limits
+from tests.sim.ending import still_busy
 from tests.sim.faults import KINDS, Fault, arm, strike
 from tests.sim.kinds.processes import AROUND_RESTART
 from tests.sim.kinds.traps import POINTS, VOTE_POINTS
@@ -25,17 +26,13 @@ STEPS_AFTER = 3
 """So many steps must be committed by all once they are together again (L1)."""
 STANDBY = 0.15
 """How likely a run has a second lighthouse (decision 45). `--standby` of scripts/soak and of tests.sim.run sets it."""
-LATER = ("deaths_around_restart", "flapping")
+LATER, LATEST, NEWEST = (
+    ("deaths_around_restart", "flapping"),
+    ("training_ends", "second_thoughts"),
+    ("hang_first", "stall_fetch"),
+)
 """Kinds that were added when seeds had been written down: what these stand for must not change but by them."""
-LATER_SHARE = 0.3
-"""How likely each of them is in a run."""
-LATEST = ("training_ends", "second_thoughts")
-"""Kinds that were added after those, for the same reason; each with others around it."""
-LATEST_SHARE = 0.15
-"""How likely each of them is in a run."""
-NEWEST = ("hang_first", "stall_fetch")
-"""The same, later still."""
-NEWEST_SHARE = 0.3
+LATER_SHARE, LATEST_SHARE, NEWEST_SHARE = 0.3, 0.15, 0.3
 """How likely each of them is in a run."""
 MEMORY = 0.3
 """How likely supervisors hold copies in a run (decision 51)."""
@@ -43,7 +40,7 @@ OF_MEMORY = ("crash_all",)
 """Kinds for such runs; some of them in each."""
 OF_A_STANDBY = ("shared_gone", "holder_stops_sending", "holder_lost")
 """Kinds for runs with a second lighthouse; some of them in each."""
-AROUND_THE_END = (
+AROUND_THE_END = [
     "crash",
     "crash",
     "crash_rank",
@@ -55,31 +52,16 @@ AROUND_THE_END = (
     "power",
     "part",
     "leave",
-)
+]
 """What else happens while a job ends."""
 _LEASES = (3.0, 8.0, 20.0)
 _LONG_LEASE = 60.0  # longer than anybody may take where every end can be proven (L1)
 _LONGEST = 10.0  # seconds one fault lasts
 
 
-@dataclass(frozen=True)
-class Report:
-    """What a run came to."""
-
-    seed: int
-    faults: Counter[str]
-    events: int
-    commits: int
-    quorums: int
-    lineages: int
-    seconds: float  # virtual
-    mode: str = "off"  # parts of the full protocol that were on
-    figures: Counter[str] = field(default_factory=Counter)  # what became of steps that did not commit at once
-
-
 @dataclass
 class Total:
-    """What many runs came to."""
+    """What one run came to, or many together."""
 
     runs: int = 0
     events: int = 0
@@ -88,23 +70,12 @@ class Total:
     lineages: int = 0
     virtual_seconds: float = 0.0
     faults: Counter[str] = field(default_factory=Counter)
-    modes: Counter[str] = field(default_factory=Counter)  # runs by mode
-    figures: Counter[str] = field(default_factory=Counter)
-
-    def add(self, report: Report) -> None:
-        r = report
-        modes = Counter({r.mode: 1})
-        self.merge(Total(1, r.events, r.commits, r.quorums, r.lineages, r.seconds, r.faults, modes, r.figures))
+    modes: Counter[str] = field(default_factory=Counter)  # runs by the parts of the full protocol that were on
+    figures: Counter[str] = field(default_factory=Counter)  # what became of steps that did not commit at once
 
     def merge(self, other: Total) -> None:
-        self.runs += other.runs
-        self.events += other.events
-        self.commits += other.commits
-        self.quorums += other.quorums
-        self.lineages += other.lineages
-        self.virtual_seconds += other.virtual_seconds
-        for mine, more in ((self.faults, other.faults), (self.modes, other.modes), (self.figures, other.figures)):
-            mine.update(more)
+        for name, more in vars(other).items():
+            setattr(self, name, getattr(self, name) + more)
 
     def __str__(self) -> str:
         kinds, modes, figures = (
@@ -134,58 +105,27 @@ def scenario(seed: int) -> tuple[WorldConfig, tuple[Fault, ...]]:
                 kind = "crash"
         faults.append(_fault(rng, config, at, kind))
         at += rng.uniform(0.0, 2.0 * mean) if not rng.chance(0.15) else 0.001
-    config, faults = _add_later(Rng(seed ^ 0x1A7E5), config, faults, end)
-    config, more = _add_newest(Rng(seed ^ 0x2E3A1), *_add_latest(Rng(seed ^ 0x1A7E57), config, faults, end))
-    config, more = _add_memory(Rng(seed ^ 0x4E1D), config, more)
-    return config, _add_take_overs(Rng(seed ^ 0x57A2D), config, more) if config.standby else more
+    for salt, add in _ADDED.items():
+        config, faults = add(Rng(seed ^ salt), config, faults, end)
+        faults = sorted(faults, key=lambda fault: fault.at)
+    return config, tuple(faults)
 
 
-def _add_take_overs(rng: Rng, config: WorldConfig, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
-    end = max((f.at for f in faults), default=FAULT_TIME[0])
-    kinds = [rng.choose(OF_A_STANDBY) for _ in range(rng.below(4))]
-    more = [_fault(rng, config, rng.uniform(1.0, end + 1.0), kind) for kind in kinds]
-    return tuple(sorted((*faults, *more), key=lambda f: f.at))
-
-
-def _add_memory(rng: Rng, config: WorldConfig, faults: tuple[Fault, ...]) -> tuple[WorldConfig, tuple[Fault, ...]]:
-    """Supervisors that hold copies, and all workers killed at once: now and then while everybody waits for everybody."""
-    if not rng.chance(MEMORY):
-        return config, faults
-    end = max((f.at for f in faults), default=FAULT_TIME[0])
-    more = [_fault(rng, config, rng.uniform(1.0, end + 1.0), "crash_all") for _ in range(1 + rng.below(4))]
-    house = replace(config.lighthouse, join_timeout=rng.choose((config.lighthouse.join_timeout, 2.0)))
-    config = replace(config, memory=True, lighthouse=house)
-    return config, tuple(sorted((*faults, *more), key=lambda f: f.at))
-
-
-def _add_newest(rng: Rng, config: WorldConfig, faults: tuple[Fault, ...]) -> tuple[WorldConfig, tuple[Fault, ...]]:
-    """Newcomers that stand still, and a cluster in which they make their first step for themselves."""
-    kinds = rng.some(NEWEST, NEWEST_SHARE)
-    if not kinds:
-        return config, faults
-    end = max((f.at for f in faults), default=FAULT_TIME[0])
-    more = [_fault(rng, config, rng.uniform(1.0, end + 1.0), kind) for kind in kinds for _ in range(1 + rng.below(3))]
-    config = replace(config, rehearses=rng.chance(0.7))
-    return config, tuple(sorted((*faults, *more), key=lambda f: f.at))
-
-
-def _add_later(rng: Rng, config: WorldConfig, faults: list[Fault], end: float) -> tuple[WorldConfig, list[Fault]]:
-    """Of the kinds that came later: some of each, between the others, or alone."""
+def _later(rng: Rng, config: WorldConfig, faults: list[Fault], end: float) -> tuple[WorldConfig, list[Fault]]:
+    """Deaths around a restart, and sessions that flap: between the others, or alone."""
     kinds = rng.some(LATER, LATER_SHARE)
     if kinds and rng.chance(0.3):
         faults = []
     for kind in kinds:
-        faults += [_fault(rng, config, rng.uniform(1.0, end), kind) for _ in range(1 + rng.below(4))]
+        faults += _several(rng, config, kind, 4, end)
     if kinds and not config.standby and rng.chance(0.5):
         house = replace(config.lighthouse, lease=_LONG_LEASE, give_up_after=1.5 * _LONG_LEASE)
         config = replace(config, lighthouse=house)
     return config, faults
 
 
-def _add_latest(
-    rng: Rng, config: WorldConfig, faults: list[Fault], end: float
-) -> tuple[WorldConfig, tuple[Fault, ...]]:
-    """Of the newest kinds."""
+def _latest(rng: Rng, config: WorldConfig, faults: list[Fault], end: float) -> tuple[WorldConfig, list[Fault]]:
+    """The end of the training, with others around it, and scripts that throw decided steps away."""
     kinds = rng.some(LATEST, LATEST_SHARE)
     if "training_ends" in kinds and not config.peers:
         faults = [] if rng.chance(0.3) else faults
@@ -196,11 +136,41 @@ def _add_latest(
         # Who waits for the end of a job is told so after some time, and must not have given up before.
         config = replace(config, quorum_timeout=max(config.quorum_timeout, 15.0))
     if "second_thoughts" in kinds:
-        faults = [
-            *faults,
-            *(_fault(rng, config, rng.uniform(1.0, end), "second_thoughts") for _ in range(1 + rng.below(6))),
-        ]
-    return config, tuple(sorted(faults, key=lambda f: f.at))
+        faults = [*faults, *_several(rng, config, "second_thoughts", 6, end)]
+    return config, faults
+
+
+def _newest(rng: Rng, config: WorldConfig, faults: list[Fault], _end: float) -> tuple[WorldConfig, list[Fault]]:
+    """Newcomers that stand still, and a cluster in which they make their first step for themselves."""
+    kinds = rng.some(NEWEST, NEWEST_SHARE)
+    more = [fault for kind in kinds for fault in _several(rng, config, kind, 3, _last(faults))]
+    return replace(config, rehearses=rng.chance(0.7)) if kinds else config, faults + more
+
+
+def _memory(rng: Rng, config: WorldConfig, faults: list[Fault], _end: float) -> tuple[WorldConfig, list[Fault]]:
+    """Supervisors that hold copies, and all workers killed at once: now and then while everybody waits for everybody."""
+    if not rng.chance(MEMORY):
+        return config, faults
+    more = _several(rng, config, "crash_all", 4, _last(faults))
+    house = replace(config.lighthouse, join_timeout=rng.choose((config.lighthouse.join_timeout, 2.0)))
+    return replace(config, memory=True, lighthouse=house), faults + more
+
+
+def _take_overs(rng: Rng, config: WorldConfig, faults: list[Fault], _end: float) -> tuple[WorldConfig, list[Fault]]:
+    kinds = [rng.choose(OF_A_STANDBY) for _ in range(rng.below(4))] if config.standby else []
+    return config, faults + [_fault(rng, config, rng.uniform(1.0, _last(faults)), kind) for kind in kinds]
+
+
+def _several(rng: Rng, config: WorldConfig, kind: str, most: int, end: float) -> list[Fault]:
+    return [_fault(rng, config, rng.uniform(1.0, end), kind) for _ in range(1 + rng.below(most))]
+
+
+def _last(faults: list[Fault]) -> float:
+    return max((fault.at for fault in faults), default=FAULT_TIME[0]) + 1.0
+
+
+_ADDED = {0x1A7E5: _later, 0x1A7E57: _latest, 0x2E3A1: _newest, 0x4E1D: _memory, 0x57A2D: _take_overs}
+"""What was added when seeds had been written down: each draws from chance of its own, in this order."""
 
 
 def _config(rng: Rng) -> WorldConfig:
@@ -248,71 +218,70 @@ def _config(rng: Rng) -> WorldConfig:
 
 def _fault(rng: Rng, config: WorldConfig, at: float, kind: str) -> Fault:
     """One fault of this kind. Targets are groups of the beginning; whoever joins later is hit by what hits links."""
-    groups = [f"g{i}" for i in range(config.groups)]
-    target = rng.choose(groups)
-    seconds = _duration(rng, config)
-    if kind.startswith("trap_"):
-        points = (*POINTS, *VOTE_POINTS, *VOTE_POINTS) if config.commit_vote else POINTS
-        return Fault(at, kind, target, seconds, rng.choose(points))
-    if kind in ("part", "part_one_way"):
-        ends = rng.choose([(target, "lh"), ("lh", target), (target, rng.choose(groups)), ("s" + target, "lh")])
+    groups, peers = [f"g{i}" for i in range(config.groups)], [f"u{i}" for i in range(config.peers)]
+    houses = ["lh", "lh", "lh2"] if config.standby else ["lh"]
+    choose, chance, down = rng.choose, rng.chance, (0.02, 0.3, 3.0)
+    target, seconds = choose(groups), _duration(rng, config)
+
+    def one_rank() -> str:
+        return str(rng.below(config.ranks))
+
+    def part() -> tuple[str, float, str]:
+        ends: tuple[str, ...] = choose([(target, "lh"), ("lh", target), (target, choose(groups)), ("s" + target, "lh")])
         if ends[0] == ends[1]:
             ends = (target, "lh")
-        if config.standby and rng.chance(0.3):
+        if config.standby and chance(0.3):
             ends = tuple("lh2" if end == "lh" else end for end in ends)
-        return Fault(at, kind, ends[0], seconds, ends[1])
-    if kind == "cut":
-        who = target if rng.chance(0.8) else "s" + target
-        return Fault(at, kind, who, rng.choose((0.0, 0.02, 1.0)), rng.choose(("client", "server")) +
-                     rng.choose(("", "+lose")))  # fmt: skip
-    if kind == "pause":
-        who = rng.choose([*groups, *groups, *_houses(config), *(f"u{i}" for i in range(config.peers))])
-        one = str(rng.below(config.ranks)) if who in groups and rng.chance(0.3) else ""
-        if who in groups and not one and rng.chance(0.4):
-            one = rng.choose(("busy", "planned"))
-        return Fault(at, kind, who, seconds, one)
-    if kind == "hang":
-        how = rng.choose(("", "end", str(rng.below(config.ranks))))
-        return Fault(at, kind, target, seconds, how)
-    if kind == "crash":
-        return Fault(at, kind, rng.choose([*groups, *(f"u{i}" for i in range(config.peers))]))
-    if kind == "crash_all":
-        return Fault(at, kind, seconds=rng.choose((0.0, 0.0, 0.1, 1.0)))
-    if kind == "crash_rank":
-        return Fault(at, kind, target, 0.0, str(rng.below(config.ranks)))
-    if kind == "stall":
-        return Fault(at, kind, target, 0.2 * config.lighthouse.lease_margin * rng.random())
-    if kind == "leave":
-        return Fault(at, kind, target, rng.choose((0.0, 1.0, 5.0)), "")
-    if kind == "join":
-        return Fault(at, kind, other=str(1 + rng.below(3)))
-    if kind == "lighthouse":
-        house = rng.choose(_houses(config)) if config.standby else ""
-        return Fault(at, kind, house, rng.choose((0.02, 0.3, 3.0)), "host" if rng.chance(0.3) else "")
-    if kind == "lighthouse_and_group":
-        return Fault(at, kind, target, rng.choose((0.02, 0.3, 3.0)), "host" if rng.chance(0.2) else "")
-    if kind == "deaths_around_restart":
-        down = rng.choose((0.02, 0.3, 3.0))
-        return Fault(at, kind, target, AROUND_RESTART + down, rng.choose(groups))
-    if kind == "flapping":
-        return Fault(at, kind, target, rng.uniform(2.0, 8.0), rng.choose(("0.5", "1.0")))
-    if kind == "training_ends":
-        seconds = rng.choose((0.0, 1.0, 3.0, config.lighthouse.lease + 3.0))
-        return Fault(at, kind, target, seconds, f"{rng.choose((1, 5, 20))} {rng.choose((0.0, 0.3, 0.7))}")
-    if kind in OF_A_STANDBY:
-        return Fault(
-            at,
-            kind,
-            "",
-            rng.choose((0.3, TIMING.failover_ttl - 0.5, TIMING.failover_ttl + TIMING.failover_margin + 1.0, 15.0)),
-        )
-    if kind == "lighthouse_sending":
-        return Fault(at, kind, seconds=rng.choose((0.3, 3.0)))
-    return Fault(at, kind, target, seconds)
+        return ends[0], seconds, ends[1]
 
+    def pause() -> tuple[str, float, str]:
+        who = choose([*groups, *groups, *houses, *peers])
+        how = one_rank() if who in groups and chance(0.3) else ""
+        if who in groups and not how and chance(0.4):
+            how = choose(("busy", "planned"))
+        return who, seconds, how
 
-def _houses(config: WorldConfig) -> list[str]:
-    return ["lh", "lh", "lh2"] if config.standby else ["lh"]
+    def trap() -> tuple[str, float, str]:
+        return target, seconds, choose((*POINTS, *VOTE_POINTS, *VOTE_POINTS) if config.commit_vote else POINTS)
+
+    def take_over() -> tuple[str, float, str]:
+        ttl = TIMING.failover_ttl
+        return "", choose((0.3, ttl - 0.5, ttl + TIMING.failover_margin + 1.0, 15.0)), ""
+
+    shapes: dict[str, Callable[[], tuple[str, float, str]]] = {
+        "part": part,
+        "part_one_way": part,
+        "cut": lambda: (
+            target if chance(0.8) else "s" + target,
+            choose((0.0, 0.02, 1.0)),
+            choose(("client", "server")) + choose(("", "+lose")),
+        ),
+        "pause": pause,
+        "hang": lambda: (target, seconds, choose(("", "end", one_rank()))),
+        "crash": lambda: (choose([*groups, *peers]), 0.0, ""),
+        "crash_all": lambda: ("", choose((0.0, 0.0, 0.1, 1.0)), ""),
+        "crash_rank": lambda: (target, 0.0, one_rank()),
+        "stall": lambda: (target, 0.2 * config.lighthouse.lease_margin * rng.random(), ""),
+        "leave": lambda: (target, choose((0.0, 1.0, 5.0)), ""),
+        "join": lambda: ("", 0.0, str(1 + rng.below(3))),
+        "lighthouse": lambda: (
+            choose(houses) if config.standby else "",
+            choose(down),
+            "host" if chance(0.3) else "",
+        ),
+        "lighthouse_and_group": lambda: (target, choose(down), "host" if chance(0.2) else ""),
+        "lighthouse_sending": lambda: ("", choose((0.3, 3.0)), ""),
+        "deaths_around_restart": lambda: (target, AROUND_RESTART + choose(down), choose(groups)),
+        "flapping": lambda: (target, rng.uniform(2.0, 8.0), choose(("0.5", "1.0"))),
+        "training_ends": lambda: (
+            target,
+            choose((0.0, 1.0, 3.0, config.lighthouse.lease + 3.0)),
+            f"{choose((1, 5, 20))} {choose((0.0, 0.3, 0.7))}",
+        ),
+        **dict.fromkeys(OF_A_STANDBY, take_over),
+        **{name: trap for name in KINDS if name.startswith("trap_")},
+    }
+    return Fault(at, kind, *shapes.get(kind, lambda: (target, seconds, ""))())
 
 
 def _duration(rng: Rng, config: WorldConfig) -> float:
@@ -325,29 +294,23 @@ def _duration(rng: Rng, config: WorldConfig) -> float:
     return rng.uniform(0.05, _LONGEST) if rng.chance(0.4) else rng.uniform(0.01, 0.5)
 
 
-def run(seed: int, faults: tuple[Fault, ...] | None = None, *, trace: int | None = 400) -> Report:
+def run(seed: int, faults: tuple[Fault, ...] | None = None, *, trace: int | None = 400) -> Total:
     """One run, from the seed's scenario or with other faults on its cluster. Raises `Violation`."""
     return play(seed, faults, trace=trace)[1]
 
 
-def play(seed: int, faults: tuple[Fault, ...] | None = None, *, trace: int | None = 400) -> tuple[World, Report]:
+def play(seed: int, faults: tuple[Fault, ...] | None = None, *, trace: int | None = 400) -> tuple[World, Total]:
     """The same, with the world as the run left it."""
     config, scheduled = scenario(seed)
     world = World(seed, replace(config, trace=trace))
     return world, finish(world, scheduled if faults is None else faults)
 
 
-def finish(world: World, faults: tuple[Fault, ...]) -> Report:
+def finish(world: World, faults: tuple[Fault, ...]) -> Total:
     """Let the faults happen, then let the cluster recover and check L1."""
     arm(world, faults)
     world.run_until(max((f.at + f.seconds for f in faults), default=3.0) + 0.01)
-    world.note("--- calm", "the faults are over")
-    world.traps.clear()
-    world.fabric.glitches.clear()
-    world.transfers.spoiled.clear()
-    world.broken_loads.clear()
-    world.vetoes.clear()
-    world.regrets = {group: label for group, label in world.regrets.items() if label is not None}
+    world.calm("the faults are over")
     if world.ending is not None:
         check_end(world)
     else:
@@ -355,8 +318,8 @@ def finish(world: World, faults: tuple[Fault, ...]) -> Report:
         check_newcomer(world)
         check_newcomer(world, flapping=(0.5, 1.0)[world.seed % 2])
     checker = world.checker
-    return Report(world.seed, world.counts, world.events, checker.commits, checker.quorums, checker.lineage, world.now,
-                  world.config.mode, checker.figures)  # fmt: skip
+    return Total(1, world.events, checker.commits, checker.quorums, checker.lineage, world.now, world.counts,
+                 Counter([world.config.mode]), checker.figures)  # fmt: skip
 
 
 def check_liveness(world: World) -> None:
@@ -375,9 +338,10 @@ def check_end(world: World) -> None:
     to be started again. So who fails after the training keeps nobody for ever."""
     assert world.ending is not None
     world.ending.fails = 0.0
-    over, limit = Over(world), world.ending.limit(world)
-    if not world.run_while(over.awaited, limit):
-        world.violated("L1", f"{limit:.0f} s after the last fault the job has not ended: {over.why}")
+    limit = world.ending.limit(world)
+    if not world.run_while(lambda: bool(still_busy(world)), limit):
+        names = ", ".join(f"{s.node!r}" for s in still_busy(world))
+        world.violated("L1", f"{limit:.0f} s after the last fault the job has not ended: {names}")
 
 
 def check_newcomer(world: World, flapping: float = 0.0) -> None:
@@ -390,24 +354,19 @@ def check_newcomer(world: World, flapping: float = 0.0) -> None:
     if not config.runs_on or world.checker.newest is None or not _trains(world):
         return
     world.note("--- calm", "a newcomer{}", f", while a session flaps each {flapping} s" if flapping else "")
-    flapper = _flapper(world)
+    wanted = [s.group for s in world.supervisors.values() if s.wants]
+    flapper = wanted[world.seed // 2 % len(wanted)]
     newcomer = world.add_group("later" if flapping else "late")
     step = config.compute[1] * config.uneven + 20 * config.latency[1] + config.fetch[1]
     limit = config.startup[1] + 2 * config.lighthouse.grant_seconds + (4 + config.rehearses) * step + 1.0
     limit += 2.0 if config.standby else 0.0  # until it has found the one that serves
     if flapping:
-        limit += PROMISED + 10 * step + 6 * flapping
+        limit += TIMING.promised + 10 * step + 6 * flapping
         strike(world, Fault(world.now, "flapping", flapper, limit, str(flapping)))
     refused = world.checker.hopeless  # where only the peer's clients train it is refused, see `check_liveness`
     if not world.run_while(lambda: not _inside(world, newcomer) and newcomer.group not in refused, limit):
         how = f"though only a session flaps, each {flapping} s" if flapping else "without a fault"
         world.violated("L2", f"a newcomer is in no quorum after {limit:.1f} s {how}")
-
-
-def _flapper(world: World) -> str:
-    """A group that trains, by the seed."""
-    groups = [s.group for s in world.supervisors.values() if s.wants]
-    return groups[world.seed // 2 % len(groups)]
 
 
 def _trains(world: World) -> bool:
@@ -439,8 +398,7 @@ class Calm:
         world = self._world
         wanted = [s for s in world.supervisors.values() if s.wants and s.group not in world.checker.hopeless]
         peers = [p for p in world.peers.values() if not p.hopeless]
-        needed = max(world.config.lighthouse.min_replicas, world.config.min_replica_size)
-        if len(wanted) + len(peers) < needed or not wanted:
+        if len(wanted) + len(peers) < world.config.needed or not wanted:
             return False
         names = tuple(sorted([s.node.replica_id for s in wanted if s.node is not None] + [p.who for p in peers]))
         quorum = world.checker.newest

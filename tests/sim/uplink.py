@@ -1,41 +1,34 @@
-"""The client's side of a stream to the lighthouse: hello, welcome, pings, reconnects.
-
-As `rpc.transport.streams.session` keeps it.
-Its owner (a group server or a supervisor) provides `hello`, `on_up`, `on_down`, `on_word` and `on_refused`.
+"""The client's side of a stream to the lighthouse: hello, welcome, pings, reconnects, as
+`rpc.transport.streams.session` keeps it.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tests.sim.base import Process
 from tests.sim.network import Stream
 from torchft_x.core.group import lighthouse_choice
 from torchft_x.core.group.lighthouse_choice import FailoverPolicy
 from torchft_x.core.messages.group import FencedArrived, RefusedArrived
+from torchft_x.rpc.transport.streams.session import Keepalive
 from torchft_x.timing import TIMING
 
 if TYPE_CHECKING:
+    from tests.sim.group_node import GroupNode
     from tests.sim.lighthouse_node import LighthouseNode
+    from tests.sim.supervisor_node import SupervisorNode
     from tests.sim.world import World
 
-MISSED_PINGS = 5  # as rpc.transport.streams.session has it
-EAGER_PINGS = 2  # as many as its EAGER_LOOKS last, about
+EAGER_PINGS = 2  # as many as the product's EAGER_LOOKS last, about
 
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    heartbeat_timeout: float
-    ping: float
+    rhythm: Keepalive
     others_train: bool = False
-
-    @property
-    def pings(self) -> int:
-        """So many without an answer are too many."""
-        return max(MISSED_PINGS, round(self.heartbeat_timeout / self.ping))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,35 +36,19 @@ class Ping:
     """Either way."""
 
 
-class Owner(Protocol):
-    def hello(self) -> Any: ...
-    def on_up(self) -> None: ...
-    def on_down(self, reason: str) -> None: ...
-    def on_word(self, message: Any) -> None: ...
-    def on_refused(self, message: FencedArrived | RefusedArrived) -> None: ...
-
-
 class Uplink:
     """See the module."""
 
-    def __init__(
-        self,
-        world: World,
-        process: Process,
-        owner: Owner,
-        *,
-        on_pong: Callable[[float], None] | None = None,
-        eager: Callable[[], bool] | None = None,
-    ) -> None:
+    def __init__(self, world: World, process: Process, owner: GroupNode | SupervisorNode) -> None:
         self.world = world
         self.process = process  # whose connection this is
         self.stream: Stream | None = None  # open, from the handshake on
         self.standing = False  # the welcome has come
         self.others_train = False  # as the newest welcome said
         self._owner = owner
-        self._eager = eager  # None: never; whether the owner would go on at once without a session
-        self._on_pong = on_pong  # told when the answered ping was sent, on the process's clock
-        self._pinged: deque[float] = deque()  # when the unanswered ones of this session were
+        self._pinged: deque[float] = (
+            deque()
+        )  # when the unanswered pings of this session were sent, by the process's clock
         config = world.config
         self.wander = FailoverPolicy(len(world.lighthouses), comes_back=config.comes_back)
         self._pause = TIMING.reconnect_first  # before the next connect
@@ -80,9 +57,6 @@ class Uplink:
         self._tries = 0  # names the connect in hand; timers of older ones mean nothing
         self._sent = 0  # messages since the last beat
         self._silent = 0  # pings since the other side was last heard
-
-    def start(self) -> None:
-        self._connect()
 
     def send(self, message: Any) -> None:
         if self.standing and self.stream is not None:
@@ -104,7 +78,7 @@ class Uplink:
 
     # --- connecting ----------------------------------------------------------------------------------------------
 
-    def _connect(self) -> None:
+    def connect(self) -> None:
         if self._closing:
             return
         self._tries += 1
@@ -136,17 +110,16 @@ class Uplink:
         """The connect or session in hand is over; the next one comes after a pause."""
         stood, self.standing, self.stream = self.standing, False, None
         self._tries += 1
-        if not stood:
-            self.wander.failed(self.world.now)
-        else:
-            self.wander.ended(self.world.now)
-        if stood and not self._closing:
-            self._owner.on_down(reason)
         if stood:
+            self.wander.ended(self.world.now)
             self._away_since = self.world.now
+            if not self._closing:
+                self._owner.on_down(reason)
+        else:
+            self.wander.failed(self.world.now)
         self._pause = lighthouse_choice.pause(None if stood else self._pause, self.world.now - self._away_since)
         if not self._closing:
-            self.world.after(self._pause * self.world.rng.uniform(0.5, 1.0), self.process, self._connect)
+            self.world.after(self._pause * self.world.rng.uniform(0.5, 1.0), self.process, self.connect)
 
     # --- a session -----------------------------------------------------------------------------------------------
 
@@ -158,7 +131,7 @@ class Uplink:
             stream.finish(self.process, "refused")
             self._closing = True
             self.stream, self.standing = None, False
-            self._owner.on_refused(message)
+            self._owner.on_word(message)
         elif not self.standing:
             assert isinstance(message, Welcome), message
             self.standing = True
@@ -166,28 +139,27 @@ class Uplink:
             self.wander.up()
             self._sent = 0
             self._pinged.clear()
-            self.world.after(message.ping, self.process, self._beat, stream, message)
+            self.world.after(message.rhythm.ping, self.process, self._beat, stream, message.rhythm)
             self._owner.on_up()
         elif not isinstance(message, Ping):
             self._owner.on_word(message)
-        elif self._on_pong is not None and self._pinged:
-            self._on_pong(self._pinged.popleft())
+        elif self._pinged:
+            self._owner.on_pong(self._pinged.popleft())
 
     def on_end(self, stream: Stream, reason: str) -> None:
         if stream is self.stream:
             self._end(reason)
 
-    def _beat(self, stream: Stream, welcome: Welcome) -> None:
+    def _beat(self, stream: Stream, rhythm: Keepalive) -> None:
         if stream is not self.stream:
             return
-        if self._silent >= welcome.pings or (self._eager is not None and self._silent >= EAGER_PINGS and self._eager()):
+        if self._silent >= rhythm.pings or (self._silent >= EAGER_PINGS and self._owner.eager()):
             stream.finish(self.process, "the lighthouse was silent for too long")
             self._end("it was silent for too long")
             return
         if self._sent == 0:
             stream.up.send(Ping())
-            if self._on_pong is not None:
-                self._pinged.append(self.process.clock.read(self.world.now))
+            self._pinged.append(self.process.clock.read(self.world.now))
             self._silent += 1
         self._sent = 0
-        self.world.after(welcome.ping, self.process, self._beat, stream, welcome)
+        self.world.after(rhythm.ping, self.process, self._beat, stream, rhythm)

@@ -1,6 +1,6 @@
 """Known wrong variants of core: each leaves one rule of the protocol out, as a context manager that patches core.
 
-``with VARIANTS["R9a any"].applied(): ...`` works for whatever drives core's machines: the simulated cluster or a test.
+``with VARIANTS["R9a any"].patch(): ...`` works for whatever drives core's machines: the simulated cluster or a test.
 No product code knows of them. ``python -m tests.sim.variants`` runs each one against the test that must catch it.
 """
 
@@ -14,7 +14,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
-from math import inf
 from typing import Any
 from unittest import mock
 
@@ -56,42 +55,37 @@ class Variant:
     caught_by: str | int
     """A test of tests/unit/core, as "module:function" or "module:Class.method"; or a seed of the swarm."""
     patch: Patch
-
-    def applied(self) -> AbstractContextManager[Any]:
-        """Patch core, and put back what was there."""
-        return self.patch()
+    """Patch core, and put back what was there."""
 
     def catch(self) -> str:
         """Run what must catch this variant. Return how it was caught; raise `NotCaughtError` if it was not."""
-        if isinstance(self.caught_by, int):
-            found = self.hunt([self.caught_by])
-            if found:
-                return found
-            raise NotCaughtError(
-                f"{self.name} ({self.left_out}): the swarm's seed {self.caught_by} does not notice it."
-            )
-        run = _test(self.caught_by)
+        by = self.caught_by
+        run = partial(swarm.run, by) if isinstance(by, int) else _test(by)
         run()  # it passes where nothing is left out
-        with self.applied():
+        with self.patch():
             try:
                 run()
-            except Exception:  # it fails: by its assertion, or because what it looks at is not there
-                return self.caught_by
-        raise NotCaughtError(f"{self.name} ({self.left_out}): {self.caught_by} does not notice it.")
+            except Exception as e:  # it fails: by its assertion, or because what it looks at is not there
+                return found_by(e) if isinstance(e, Violation) else str(by)
+        raise NotCaughtError(f"{self.name} ({self.left_out}): {by} does not notice it.")
 
-    def hunt(self, seeds: Iterable[int], seconds: float = inf) -> str:
-        """Run the swarm's seeds on this variant, for at most so long on the processor. Return what it found, or ""."""
-        began = time.process_time()
-        with self.applied():
-            for seed in seeds:
-                spent = time.process_time() - began
-                if spent > seconds:
-                    break
-                try:
-                    swarm.run(seed)
-                except Violation as e:
-                    return f"{e.invariant} with seed {seed} after {spent:.1f} s: {e.what}"
-        return ""
+
+def hunt(patch: Patch, seeds: Iterable[int], seconds: float) -> Violation | None:
+    """Run the swarm's seeds on a variant, for at most so long on the processor. Return what it found."""
+    end = time.process_time() + seconds
+    with patch():
+        for seed in seeds:
+            if time.process_time() > end:
+                break
+            try:
+                swarm.run(seed)
+            except Violation as e:
+                return e
+    return None
+
+
+def found_by(found: Violation) -> str:
+    return f"{found.invariant} with seed {found.seed}: {found.what}"
 
 
 def _test(name: str) -> Callable[[], None]:
@@ -106,7 +100,7 @@ def _test(name: str) -> Callable[[], None]:
     return partial(test, **first)
 
 
-def _patched(*patches: tuple[Any, str, Any]) -> Patch:
+def patched(*patches: tuple[Any, str, Any]) -> Patch:
     """Set these attributes, and put back what was there."""
 
     @contextmanager
@@ -168,33 +162,15 @@ def _never_adopt(members: Any, nothing: State) -> Settlement:
     return settle([replace(m, prepared=None) for m in members], nothing) if settled.adopted else settled
 
 
-def _any_heir(cur: Quorum, whole: Mapping[str, Member]) -> bool:
-    return True
-
-
-def _any_member(cur: Quorum, whole: Mapping[str, Member]) -> bool:
-    return any(m.replica_id in whole for m in cur.members)
-
-
-def _healed_heirs(cur: Quorum, whole: Mapping[str, Member]) -> bool:
+def _heirs_at(stands: Callable[[State, State], bool], cur: Quorum, whole: Mapping[str, Member]) -> bool:
     carriers = {c.replica_id for c in cur.carriers}
     inside = [m for m in whole.values() if cur.member(m.replica_id) is not None]
-    return any(m.replica_id in carriers or m.state >= cur.top for m in inside)
-
-
-def _heirs_by_name(cur: Quorum, whole: Mapping[str, Member]) -> bool:
-    carriers = {c.replica_id for c in cur.carriers}
-    inside = [m for m in whole.values() if cur.member(m.replica_id) is not None]
-    return any(m.replica_id in carriers or m.state > cur.top for m in inside)
+    return any(m.replica_id in carriers or stands(m.state, cur.top) for m in inside)
 
 
 def _first_come(fresh: recover.Fresh) -> Start | Adopt:
     newest = recover._newest(fresh.reports)
     return Adopt(newest) if newest is not None else Start()
-
-
-def _ended_leases_vouch(report: recover.MemberReport | None, member: Member) -> bool:
-    return not member.library or report is not None
 
 
 _start = recover.start
@@ -211,14 +187,6 @@ def _superseded_is_dead(self: Lighthouse, older: MemberRecord | None, by: str) -
     if older is not None:
         older.proof = "it was superseded"
     return effects
-
-
-def _no_lease_at_the_end(self: GroupVote, now: float, lease_until: float) -> list[Any]:
-    return _decide(self, now, now)
-
-
-def _nothing_pending(self: QuorumState) -> bool:
-    return not self._steady
 
 
 def _wait_for_a_grant(self: Group, now: float, *, new_session: bool = False) -> list[Any]:
@@ -250,14 +218,6 @@ def _owed_without_commit(self: Group, ask: Any, now: float) -> list[Any]:
     return _on_ask(self, ask, now)
 
 
-def _begins_anew(self: FinishedJob, decision: Any, now: float) -> None:
-    return None
-
-
-def _unfrozen(self: Group) -> str:
-    return self._end
-
-
 def _no_vote_between_groups(self: TwoPhaseCommit, *args: Any, **options: Any) -> None:
     _begin_two_phase(self, *args, **{**options, "between_groups": False})
 
@@ -273,148 +233,148 @@ _ALL = [
         name="R1", left_out="ids restart with the lighthouse",
         harm="rendezvous keys of a dead process group match; (step, committed_in) names two states",
         caught_by="lighthouse.test_machine:TestTakeover.test_R1_new_ids_are_above_all_reported",
-        patch=_patched((QuorumState, "__init__", _ids_from_one), (QuorumState, "raise_ids", lambda self, heard: None)),
+        patch=patched((QuorumState, "__init__", _ids_from_one), (QuorumState, "raise_ids", lambda self, heard: None)),
     ),
     Variant(
         name="R3", left_out="a join outlives its session",
         harm="a quorum says of a member where it stood before",
         caught_by="lighthouse.test_machine:TestSessions.test_R3_the_newest_session_replaces_the_older_and_its_join",
-        patch=_patched((MemberTable, "close", _keep_the_join)),
+        patch=patched((MemberTable, "close", _keep_the_join)),
     ),
     Variant(
         name="R4", left_out="a member that has joined goes on",
         harm="a quorum says of a member where it stood before",
         caught_by="commit.test_two_phase:test_R4_nor_after_a_join_that_came_before_the_outcome",
-        patch=_patched((Group, "_on_ask", _go_on_while_asking), (Group, "_frozen", property(_unfrozen))),
+        patch=patched((Group, "_on_ask", _go_on_while_asking), (Group, "_frozen", property(lambda self: self._end))),
     ),
     Variant(
         name="step alone", left_out="states are compared by the step alone (no vote)",
         harm="two carriers with different weights average their gradients",
         caught_by="test_wrong_variants:test_the_step_alone_does_not_name_a_state",
-        patch=_patched((Quorum, "settled", property(_by_step_alone)), (Step, "vote", _vote_by_step_alone)),
+        patch=patched((Quorum, "settled", property(_by_step_alone)), (Step, "vote", _vote_by_step_alone)),
     ),
     Variant(
         name="vote off", left_out="no vote between groups",
         harm="a step is committed twice, differently; the first is rolled back",
         caught_by="commit.test_two_phase:test_a_commit_takes_both_rounds",
-        patch=_patched((TwoPhaseCommit, "__init__", _no_vote_between_groups)),
+        patch=patched((TwoPhaseCommit, "__init__", _no_vote_between_groups)),
     ),
     Variant(
         name="R14 adopt", left_out="a prepared result is forgotten",
         harm="a final step is redone although a survivor held the right bits",
         caught_by="test_in_doubt:test_cut_off_after_the_vote_the_result_is_adopted",
-        patch=_patched((types, "settle", _never_adopt)),
+        patch=patched((types, "settle", _never_adopt)),
     ),
     Variant(
         name="R9a any", left_out="any live joiner may follow a quorum",
         harm="split brain: two histories",
         caught_by="quorum.test_rule:TestSuccession.test_R9a_a_stranger_does_not_whatever_its_state",
-        patch=_patched((rule, "_heirs", _any_heir)),
+        patch=patched((rule, "_heirs", lambda cur, whole: True)),
     ),
     Variant(
         name="R9a member", left_out="any member of a quorum may follow it, carrier or not",
         harm="all progress is lost while a carrier lives",
         caught_by="quorum.test_rule:TestSuccession.test_R9a_membership_is_not_enough",
-        patch=_patched((rule, "_heirs", _any_member)),
+        patch=patched((rule, "_heirs", lambda cur, whole: any(m.replica_id in whole for m in cur.members))),
     ),
     Variant(
         name="R9a healed", left_out="who has healed to a quorum's top may follow it before it has committed in it",
         harm="a final step, committed with the healer's zeros, is redone without it",
         caught_by="quorum.test_rule:TestSuccession.test_R9a_healing_to_the_top_is_not_enough",
-        patch=_patched((rule, "_heirs", _healed_heirs)),
+        patch=patched((rule, "_heirs", partial(_heirs_at, State.__ge__))),
     ),
     Variant(
         name="R9a adopted", left_out="a carrier that has yet to commit a held result follows the quorum in which it was to",
         harm="a final step is redone: another member has committed that result, and this one meets somebody who denies it",
         caught_by="quorum.test_rule:test_a_carrier_that_has_not_adopted_yet_follows_nothing",
-        patch=_patched((rule, "_heirs", _heirs_by_name)),
+        patch=patched((rule, "_heirs", partial(_heirs_at, State.__gt__))),
     ),
     Variant(
         name="R8", left_out="a fresh lighthouse serves the first caller",
         harm="split brain: two histories",
         caught_by="lighthouse.test_machine:TestTakeover.test_a_report_within_the_grace_is_heeded",
-        patch=_patched((recover, "start", _first_come), (RestartRecovery, "surely_waits", lambda self: False)),
+        patch=patched((recover, "start", _first_come), (RestartRecovery, "surely_waits", lambda self: False)),
     ),
     Variant(
         name="R8 lease", left_out="members whose lease has ended vouch for the newest quorum, too",
         harm="split brain: the lighthouse before may have let others go on without them",
         caught_by="restart.test_recover:test_a_lease_vouches_while_anything_is_left_of_it",
-        patch=_patched((recover, "_vouches", _ended_leases_vouch)),
+        patch=patched((recover, "_vouches", lambda report, member: not member.library or report is not None)),
     ),
     Variant(
         name="R2/R9b", left_out="superseded counts as dead",
         harm="split brain: the older life goes on in its lease",
         caught_by="lighthouse.test_machine:TestLives.test_R9b_the_lease_counts_from_the_last_quorum",
-        patch=_patched((Lighthouse, "_fence", _superseded_is_dead)),
+        patch=patched((Lighthouse, "_fence", _superseded_is_dead)),
     ),
     Variant(
         name="R13", left_out="the lease is checked when a step begins, not when it is committed",
         harm="two histories for one step",
         caught_by="test_wrong_variants:test_R13_the_lease_is_checked_at_the_commit",
-        patch=_patched((GroupVote, "_decide", _no_lease_at_the_end)),
+        patch=patched((GroupVote, "_decide", lambda self, now, lease_until: _decide(self, now, now))),
     ),
     Variant(
         name="R7", left_out="grants grow though a change is pending",
         harm="a newcomer is passed over without end",
         caught_by="lighthouse.test_grants:TestLighthouse.test_R5_a_newcomer_stops_the_growth_and_all_meet_at_one_step",
-        patch=_patched((QuorumState, "pending", property(_nothing_pending))),
+        patch=patched((QuorumState, "pending", property(lambda self: not self._steady))),
     ),
     Variant(
         name="R21", left_out="who comes late may begin anew as soon as all others have left",
         harm="a job that is being finished, or is finished, is trained again",
         caught_by="admission.test_finished_job:test_when_it_has_ended_well_the_late_group_is_stopped",
-        patch=_patched((FinishedJob, "objection", _begins_anew)),
+        patch=patched((FinishedJob, "objection", lambda self, decision, now: None)),
     ),
     Variant(
         name="R17", left_out="a source serves its live state",
         harm="a step is applied twice in the healer",
         caught_by=13,
-        patch=_patched((Transfers, "_served", _serve_live)),
+        patch=patched((Transfers, "_served", _serve_live)),
     ),
     Variant(
         name="expired", left_out="a member with a session and no lease waits for a grant instead of joining",
         harm="stuck: the lighthouse waits for its join",
         caught_by="lighthouse.test_grants:TestGroup.test_a_grant_that_comes_after_the_lease_is_answered_by_another_join",
-        patch=_patched((Group, "_send_join", _wait_for_a_grant)),
+        patch=patched((Group, "_send_join", _wait_for_a_grant)),
     ),
     Variant(
         name="late grant", left_out="a grant that comes after the lease answers the join for good",
         harm="stuck: the group waits for an answer that the lighthouse has given",
         caught_by="lighthouse.test_grants:TestGroup.test_R3_a_grant_that_answers_an_earlier_request_does_not_answer_the_join",
-        patch=_patched((Group, "_on_grant", _grant_is_final)),
+        patch=patched((Group, "_on_grant", _grant_is_final)),
     ),
     Variant(
         name="second join", left_out="a group that asks again for another reason sends a second join on the session",
         harm="the second is taken as fresh after the first was answered: a quorum says where a member stood before",
         caught_by="group.test_machine:TestAsking.test_R3_one_join_at_a_time",
-        patch=_patched((Group, "_on_ask", _a_second_join)),
+        patch=patched((Group, "_on_ask", _a_second_join)),
     ),
     Variant(
         name="late hello", left_out="a stream that was replaced stays open",
         harm="stuck: a late hello of a broken stream takes the place of the living one, on which nobody listens then",
         caught_by="lighthouse.test_machine:TestSessions.test_R3_the_replaced_stream_is_closed",
-        patch=_patched((Lighthouse, "_on_hello", _both_streams)),
+        patch=patched((Lighthouse, "_on_hello", _both_streams)),
     ),
     Variant(
         name="broken call", left_out="a rank whose call broke is not told what the others committed by the quorum",
         harm="ranks of one group diverge, and its gradients spoil those of all groups",
         caught_by="commit.test_two_phase:test_I2_a_rank_whose_call_broke_commits_what_the_group_has_committed",
-        patch=_patched((Group, "_on_ask", _owed_without_commit)),
+        patch=patched((Group, "_on_ask", _owed_without_commit)),
     ),
     Variant(
         name="R9 chain", left_out="a quorum that was sent is followed, and not those before it",
         harm="split brain: whoever alone received it goes on, and so do those that never heard of it",
         caught_by="quorum.test_open_quorums:test_R9_of_two_groups",
-        patch=_patched((OpenQuorums, "leave", lambda self, quorum: None)),
+        patch=patched((OpenQuorums, "leave", lambda self, quorum: None)),
     ),
 ]  # fmt: skip
 VARIANTS = {variant.name: variant for variant in _ALL}
-SLOW_TAKEOVER = _patched(
+SLOW_TAKEOVER = patched(
     (recover, "start", _only_who_received_it), (RestartRecovery, "surely_waits", lambda self: False)
 )
 """R8 without the word of members that never received the newest quorum: safe and slow, so only a clock shows it."""
 
-ANY_PART = _patched((step, "misfit", lambda computed, part, *, all_keep: ""))
+ANY_PART = patched((step, "misfit", lambda computed, part, *, all_keep: ""))
 """I9 left out: a step is redone with gradients of whatever part. Only a model with spares, or with heals in place, shows it."""
 
 
@@ -422,7 +382,7 @@ def _any_number(computed: Part, part: Part, *, all_keep: bool) -> str:
     return _misfit(computed, part, all_keep=all_keep) if computed.rank is None else ""
 
 
-ANY_NUMBER = _patched((step, "misfit", _any_number))
+ANY_NUMBER = patched((step, "misfit", _any_number))
 """I9 as it would be if only gradients that were computed for nobody were kept out: two are counted for one number."""
 
 
@@ -436,7 +396,8 @@ def main() -> None:
     options = parser.parse_args()
     for name in options.names or VARIANTS:
         variant = VARIANTS[name]
-        how = variant.hunt(count(), options.swarm) or "-" if options.swarm else variant.catch()
+        found = hunt(variant.patch, count(), options.swarm) if options.swarm else None
+        how = variant.catch() if not options.swarm else "-" if found is None else found_by(found)
         print(f"{name:12} {variant.left_out}\n{'':12} {how[:130]}", flush=True)
 
 

@@ -136,13 +136,13 @@ class Voting:
 
     def on_not_crossed(self, error: TorchftXError) -> None:
         """Some others may have seen it pass."""
-        self._rank.guard.fail(error)
+        self._rank.failures.fail(error)
         self._say(False)
 
     def _say(self, passed: bool) -> None:
         rank = self._rank
         rank.deadlines.disarm("cross")
-        rank.works()
+        rank.budget.work(rank.world.now)
         self._wait()
         rank.node.tell(rank, rank.node.hub.crossed, passed, self._crossed)
         rank.world.reach(rank.node, "crossed")
@@ -150,13 +150,11 @@ class Voting:
     # --- the decision --------------------------------------------------------------------------------------------
 
     def on_decision(self, label: tuple[int, int], commit: bool, reason: str, undecided: bool, word: GroupWord) -> None:
-        if self._vote is None or (self._vote.quorum_id, self._vote.step) != label:
-            return
-        self._rank.wait = ""
-        self._rank.deadlines.disarm("vote")
-        self._rank.expects_start = commit
         rank, world, vote = self._rank, self._rank.world, self._vote
-        assert vote is not None
+        if vote is None or (vote.quorum_id, vote.step) != label:
+            return
+        rank.wait, rank.expects_start = "", commit
+        rank.deadlines.disarm("vote")
         before = (rank.step.state, rank.value)
         rank.held.hear(word, State(vote.step + 1, vote.quorum_id) if commit else None)
         held = Held(vote, rank.reduction.result or (), rank.step.size)
@@ -182,8 +180,8 @@ class Voting:
         elif commit and rank.node.leaves_after(rank.step.state.step):
             rank.node.leave(rank)
         elif settles:
-            rank.guard.abort("the step did not commit")
-            world.after(world.config.inside[0], rank.process, rank.settle)
+            rank.failures._abort(rank.failures.config_id, "the step did not commit")
+            world.after(world.config.inside[0], rank.process, rank.ask, True)
         else:
             if not commit:
                 world.checker.figures["dropped"] += 1
@@ -206,7 +204,7 @@ class Voting:
         rank.budget.next_step(world.now)
         world.note(rank.process.name, "throws step {} away after it was decided", vote.step + 1)
         world.checker.on_thrown_away(rank, vote, before)
-        rank.guard.fail(StepError("the step was thrown away"), vote.quorum_id)
+        rank.failures.fail(StepError("the step was thrown away"), vote.quorum_id)
         if outcome.give_up:
             rank.end(1, outcome.give_up)
         else:

@@ -5,13 +5,11 @@
     world = World(seed, WorldConfig(groups=3))
     world.run_for(10.0)
 
-The same seed and configuration give the same trace, byte for byte. There is no thread, socket or real clock. A world
-is plain data: `fork` copies it at any instant.
+The same seed and configuration give the same trace, byte for byte. There is no thread, socket or real clock.
 """
 
 from __future__ import annotations
 
-import pickle
 from collections import Counter
 from collections.abc import Callable
 from heapq import heappop, heappush
@@ -68,13 +66,9 @@ class World:
         self.broken_loads: set[str] = set()  # groups whose next load_state_dict fails
         self.first_steps: dict[str, float] = {}  # groups whose next life's first step does not end before
         self.vetoes: set[str] = set()  # groups whose next vote is no
-        self.regrets: dict[
-            str, tuple[int, int] | None
-        ] = {}  # groups that throw their next decided step away; which that is
+        self.regrets: dict[str, tuple[int, int] | None] = {}  # groups that throw a decided step away; which that is
         self.ending: Ending | None = None  # how the training ends; None: it goes on and on
-        self.unproven = (
-            not self.config.standby and not self.config.ledger
-        )  # an end, or what was issued, may be known to nobody
+        self.unproven = not (self.config.standby or self.config.ledger)  # an end or a quorum may be known to nobody
         self.traps: dict[tuple[str, str], list[tuple[str, Callable[[World, GroupNode, float], bool], float]]] = {}
         for house in self.lighthouses:
             house.start()
@@ -110,12 +104,10 @@ class World:
     def clock_of(self, site: str) -> Clock:
         clock = self.clocks.get(site)
         if clock is None:
-            clock = self.clocks[site] = self.clock(self.rng.uniform(10.0, 1000.0))
+            start, drift = self.rng.uniform(10.0, 1000.0), self.config.drift
+            rate = self.rng.uniform(1.0 - drift, 1.0 + drift) if drift else 1.0
+            clock = self.clocks[site] = Clock(self.now, start, rate)
         return clock
-
-    def clock(self, start: float) -> Clock:
-        drift = self.config.drift
-        return Clock(self.now, start, self.rng.uniform(1.0 - drift, 1.0 + drift) if drift else 1.0)
 
     @property
     def patience(self) -> float:
@@ -164,11 +156,6 @@ class World:
             self.run_until(min(end, max(self.now + 0.01, self.heap[0][0])))
         return True
 
-    def fork(self) -> World:
-        """An independent copy of everything, at this instant."""
-        copy: World = pickle.loads(pickle.dumps(self, protocol=5))
-        return copy
-
     # --- small services ------------------------------------------------------------------------------------------
 
     def next_id(self) -> int:
@@ -195,6 +182,13 @@ class World:
         return found
 
     # --- what faults do ------------------------------------------------------------------------------------------
+
+    def calm(self, why: str) -> None:
+        """Forget what lies in wait and has not struck yet."""
+        self.note("--- calm", why)
+        for waiting in (self.traps, self.fabric.glitches, self.transfers.spoiled, self.broken_loads, self.vetoes):
+            waiting.clear()
+        self.regrets = {group: label for group, label in self.regrets.items() if label is not None}
 
     def pause(self, process: Process, *, seen: bool = True) -> None:
         """SIGSTOP. Not `seen`: it runs, but computes something that lets it neither hear nor speak."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
-from queue import SimpleQueue
-from typing import Any
 
 import pytest
 
@@ -61,12 +59,10 @@ def test_what_lies_in_wait_counts_when_it_strikes() -> None:
 
 @pytest.mark.parametrize("error", [Violation(5, "I3", "an id came twice", 1.0, ["a line"]), KeyError("a defect")])
 def test_a_finding_stops_the_worker_and_says_how_to_replay(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(seed: int) -> swarm.Report:
+    def broken(seed: int) -> swarm.Total:
         raise error
 
     monkeypatch.setattr(swarm, "run", broken)
-    results: Any = SimpleQueue()
-    soak.work(5, float("inf"), results)
-    _, seed, word = results.get()
+    _, seed, word = soak.work(5, float("inf"))
     assert seed == 5
     assert "python -m tests.sim.run --seed 5" in word

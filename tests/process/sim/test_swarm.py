@@ -17,7 +17,7 @@ def spend(seconds: float, first_seed: int, *, kinds: Collection[str] = (), most:
     end = time.process_time() + seconds  # of the processor: what else the machine does is no matter
     seed = first_seed
     while time.process_time() < end or (total.runs < most and set(kinds) - set(total.faults)):
-        total.add(swarm.run(seed))
+        total.merge(swarm.run(seed))
         seed += 1
     print(f"\n{total}")
     return total

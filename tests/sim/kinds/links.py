@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.sim.faults import Fault, kind, node_of, site_of
-from tests.sim.uplink import Uplink
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -14,18 +13,12 @@ if TYPE_CHECKING:
 @kind
 def cut(world: World, fault: Fault) -> bool:
     """A session breaks. `other`: who notices first (client or server); with 'lose', what is on its way is lost."""
-    uplink: Uplink | None = None
-    node = node_of(world, fault.target)
-    if fault.target.startswith("s") and fault.target[1:] in world.supervisors:
-        uplink = world.supervisors[fault.target[1:]].uplink
-    elif node is not None:
-        uplink = node.uplink
-    if uplink is None or uplink.stream is None:
+    owner = world.supervisors.get(fault.target.removeprefix("s")) if fault.target.startswith("s") else None
+    session = owner or node_of(world, fault.target)
+    if session is None or session.uplink.stream is None:
         return False
-    late = fault.seconds
-    client_late, server_late = (0.0, late) if "client" in fault.other else (late, 0.0)
-    uplink.stream.cut("the connection broke", lose="lose" in fault.other, client_late=client_late,
-                      server_late=server_late)  # fmt: skip
+    client_late, server_late = (0.0, fault.seconds) if "client" in fault.other else (fault.seconds, 0.0)
+    session.uplink.stream.cut(lose="lose" in fault.other, client_late=client_late, server_late=server_late)
     return True
 
 
@@ -37,18 +30,14 @@ def flap(world: World, fault: Fault) -> bool:
 
 def _flap(world: World, group: str, until: float) -> bool:
     node, rng = node_of(world, group), world.rng
-    there = node is not None and node.uplink.stream is not None
-    if node is not None and node.uplink.stream is not None:
+    stream = node.uplink.stream if node is not None else None
+    if stream is not None:
         late = rng.choose((0.0, 0.02, 0.2))
-        node.uplink.stream.cut("the connection broke", lose=rng.chance(0.5), client_late=0.0, server_late=late)
+        stream.cut(lose=rng.chance(0.5), client_late=0.0, server_late=late)
     again = rng.uniform(0.03, 0.15)
     if world.now + again < until:
-        world.after(again, None, _flap_again, world, group, until)
-    return there
-
-
-def _flap_again(world: World, group: str, until: float) -> None:
-    _flap(world, group, until)
+        world.after(again, None, _flap, world, group, until)
+    return stream is not None
 
 
 @kind
@@ -69,15 +58,9 @@ def delay(world: World, fault: Fault) -> bool:
     """Messages between a group and the lighthouse take up to 0.3 s, each its own time."""
     site, lighthouse = site_of(world, fault.target), world.lighthouse.site
     pairs = [(site, lighthouse), (lighthouse, site)]
-    for pair in pairs:
-        world.network.slow[pair] = 0.3
-    world.after(fault.seconds, None, _forget_delay, world, pairs)
+    world.network.slow.update(dict.fromkeys(pairs, 0.3))
+    world.after(fault.seconds, None, lambda: [world.network.slow.pop(pair, None) for pair in pairs])
     return True
-
-
-def _forget_delay(world: World, pairs: list[tuple[str, str]]) -> None:
-    for pair in pairs:
-        world.network.slow.pop(pair, None)
 
 
 @kind
@@ -126,12 +109,8 @@ def second_thoughts(world: World, fault: Fault) -> bool:
 def late(world: World, fault: Fault) -> bool:
     """A group's results come 0.2 s late."""
     world.fabric.late[fault.target] = 0.2
-    world.after(fault.seconds, None, _forget_lateness, world, fault.target)
+    world.after(fault.seconds, None, world.fabric.late.pop, fault.target, None)
     return node_of(world, fault.target) is not None
-
-
-def _forget_lateness(world: World, group: str) -> None:
-    world.fabric.late.pop(group, None)
 
 
 @kind

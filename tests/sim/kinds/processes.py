@@ -11,9 +11,7 @@ from tests.sim.kinds.links import part
 from torchft_x.core.messages import lighthouse as m
 
 if TYPE_CHECKING:
-    from tests.sim.group_node import GroupNode
     from tests.sim.lighthouse_node import LighthouseNode
-    from tests.sim.supervisor_node import SupervisorNode
     from tests.sim.world import World
 
 _MOMENT = 0.003
@@ -106,15 +104,8 @@ def hang(world: World, fault: Fault) -> bool:
     ranks = [node.ranks[int(fault.other) % len(node.ranks)]] if fault.other.isdigit() else node.ranks
     for rank in ranks:
         rank.hung = True
-    world.after(fault.seconds, None, _hangs_no_more, node, fault.other)
+    world.after(fault.seconds, None, node.wake, fault.other == "end")
     return True
-
-
-def _hangs_no_more(node: GroupNode, how: str) -> None:
-    if how == "end":
-        node.kill(-9)
-    for rank in node.ranks:
-        rank.wake()
 
 
 @kind
@@ -142,12 +133,9 @@ def stall(world: World, fault: Fault) -> bool:
     if clock is None:
         return False
     clock.stall(world.now)
-    world.after(fault.seconds, None, _clock_goes_on, world, site_of(world, fault.target))
+    site = site_of(world, fault.target)
+    world.after(fault.seconds, None, lambda: world.clocks[site].go_on(world.now))
     return True
-
-
-def _clock_goes_on(world: World, site: str) -> None:
-    world.clocks[site].go_on(world.now)
 
 
 @kind
@@ -157,12 +145,8 @@ def power(world: World, fault: Fault) -> bool:
     if supervisor is None or supervisor.process.dead or not supervisor.wants:
         return False
     supervisor.lose_power()
-    world.after(fault.seconds, None, _power_is_back, supervisor)
+    world.after(fault.seconds, None, supervisor.restore_power)
     return True
-
-
-def _power_is_back(supervisor: SupervisorNode) -> None:
-    supervisor.restore_power()
 
 
 @kind
@@ -175,12 +159,8 @@ def leave(world: World, fault: Fault) -> bool:
     if fault.other == "now" and not node.ended and node.uplink.standing:
         node.leave(node.ranks[0])
     if fault.seconds:
-        world.after(fault.seconds, None, _is_wanted_again, world, fault.target)
+        world.after(fault.seconds, None, lambda: world.supervisors[fault.target].come_back())
     return True
-
-
-def _is_wanted_again(world: World, group: str) -> None:
-    world.supervisors[group].come_back()
 
 
 @kind
@@ -235,14 +215,13 @@ def holder_lost(world: World, fault: Fault) -> bool:
 def holder_stops_sending(world: World, fault: Fault) -> bool:
     """SIGSTOP of the lighthouse that serves when it has written down the next quorum, and not sent it; then SIGCONT."""
     _holder(world).stops_sending = fault.seconds
-    world.after(fault.seconds, None, _sends_after_all, world)
+
+    def nobody_has_asked() -> None:
+        for house in world.lighthouses:
+            house.stops_sending = 0.0
+
+    world.after(fault.seconds, None, nobody_has_asked)
     return world.shared is not None
-
-
-def _sends_after_all(world: World) -> None:
-    """Nobody has asked for a quorum."""
-    for house in world.lighthouses:
-        house.stops_sending = 0.0
 
 
 @kind
@@ -250,7 +229,7 @@ def shared_gone(world: World, fault: Fault) -> bool:
     """The directory that the lighthouses share does not answer for a while."""
     if world.shared is None or world.shared.away:
         return False
-    world.shared.leave()
+    world.shared.away = True
     world.after(fault.seconds, None, world.shared.come_back)
     return True
 
@@ -287,16 +266,15 @@ def lighthouse_sending(world: World, fault: Fault) -> bool:
     if house.process is None or house.dies_sending:
         return False
     house.dies_sending = True
-    world.after(fault.seconds, None, _dies_at_last, world)
+
+    def nobody_has_asked() -> None:
+        if house.dies_sending:
+            house.dies_sending = False
+            house.crash()
+
+    world.after(fault.seconds, None, nobody_has_asked)
     world.after(fault.seconds + 0.02, None, house.start)
     return True
-
-
-def _dies_at_last(world: World) -> None:
-    """Nobody has asked for a quorum."""
-    if world.lighthouse.dies_sending:
-        world.lighthouse.dies_sending = False
-        world.lighthouse.crash()
 
 
 @kind

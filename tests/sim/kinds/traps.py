@@ -75,7 +75,7 @@ def _cut_node(world: World, node: GroupNode, seconds: float) -> bool:
 def _break_session(world: World, node: GroupNode, seconds: float) -> bool:
     if node.uplink.stream is None:
         return False
-    node.uplink.stream.cut("the connection broke", lose=True, client_late=0.0, server_late=min(seconds, 1.0))
+    node.uplink.stream.cut(lose=True, client_late=0.0, server_late=min(seconds, 1.0))
     return True
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.sim import swarm
 from tests.sim.invariants import Violation
 from tests.sim.world import World
-from tests.unit.sim.test_world import all_is_well, cluster, hit, members, said, step_of
+from tests.unit.sim.test_world import all_is_well, cluster, hit, members, step_of
 from torchft_x.core.lighthouse.machine import LighthouseConfig
 from torchft_x.core.quorum import rule
 from torchft_x.core.types import State
@@ -116,8 +116,3 @@ def test_what_was_found(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     but one: each new ask began the wait anew. The last: a copy did not count in the vote that told of it."""
     monkeypatch.setattr(swarm, "MEMORY", 0.3 if seed > 10**9 else 1.0)
     swarm.run(seed)
-
-
-def test_copies_are_taken_while_all_goes_well() -> None:
-    world = trained(trace=None, ranks=2)
-    assert said(world, "copies step")

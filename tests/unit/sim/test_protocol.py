@@ -11,7 +11,7 @@ from tests.sim.faults import Fault, strike
 from tests.sim.kinds.processes import pause_all
 from tests.sim.swarm import check_newcomer
 from tests.sim.world import World
-from tests.unit.sim.test_world import all_is_well, cluster, members, said, step_of
+from tests.unit.sim.test_world import all_is_well, cluster, hit, members, said, step_of
 from torchft_x.core.lighthouse.machine import LighthouseConfig
 
 
@@ -19,28 +19,15 @@ def full(**config: Any) -> World:
     return cluster(**{"commit_vote": True, "runs_on": True, "max_redo": 2, "groups": 3, **config})
 
 
-def trap(world: World, kind: str, target: str, point: str, seconds: float = 0.0) -> None:
-    strike(world, Fault(world.now, kind, target, seconds, point))
-
-
-@pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("vote", [False, True])
-def test_inside_a_grant_no_quorum_is_needed(ranks: int, vote: bool) -> None:
-    world = cluster(5.0, groups=3, ranks=ranks, runs_on=True, commit_vote=vote)
-    assert min(step_of(world, f"g{i}") for i in range(3)) > 70
-    assert world.checker.quorums <= 4
-    assert not said(world, "drops")
-
-
+@pytest.mark.parametrize(("vote", "ranks"), [(False, 1), (False, 2), (True, 1), (True, 2)])
 @pytest.mark.parametrize("seed", range(6))
-def test_without_faults_nothing_ends_by_a_time_out(seed: int) -> None:
-    for vote, ranks in ((False, 1), (True, 2)):
-        config = WorldConfig(groups=2 + seed % 2, ranks=ranks, commit_vote=vote, runs_on=True, trace=None)
-        world = World(seed, config)
-        world.run_for(4.0)
-        assert not said(world, "drops")
-        assert not said(world, "in time")
-        assert not said(world, "too long")
+def test_without_faults_grants_need_no_quorum_and_nothing_ends_by_a_time_out(seed: int, vote: bool, ranks: int) -> None:
+    groups = 2 + seed % 2
+    world = World(seed, WorldConfig(groups=groups, ranks=ranks, commit_vote=vote, runs_on=True, trace=None))
+    world.run_for(5.0)
+    assert min(step_of(world, f"g{i}") for i in range(groups)) > 70
+    assert world.checker.quorums <= 4
+    assert not [text for text in ("drops", "in time", "too long") if said(world, text)]
 
 
 def test_a_newcomer_waits_for_a_grant_at_most() -> None:
@@ -52,7 +39,7 @@ def test_a_newcomer_waits_for_a_grant_at_most() -> None:
 
 def test_killed_in_the_reduction_nobody_drops_a_gradient() -> None:
     world = full()
-    trap(world, "trap_crash", "g2", "reduce")
+    hit(world, "trap_crash", "g2", other="reduce")
     world.run_for(0.5)
     assert said(world, "reduces again step")
     assert not world.checker.figures["dropped"]
@@ -62,7 +49,7 @@ def test_killed_in_the_reduction_nobody_drops_a_gradient() -> None:
 def a_spare_steps_in(group: str) -> World:
     """g0 and g1 contribute and g2 is the spare; one of the two is killed in a reduction."""
     world = full(min_replica_size=2, spares=True)
-    trap(world, "trap_crash", group, "reduce")
+    hit(world, "trap_crash", group, other="reduce")
     world.run_for(0.5)
     return world
 
@@ -81,7 +68,7 @@ def test_killed_in_the_vote_the_survivors_adopt() -> None:
     """All are prepared, so that somebody who is away may have committed: the others commit the same bits."""
     for seconds in (2.0, 2.1, 2.2, 2.3, 2.4, 2.5):  # until g2 comes last to the vote, and the others are prepared
         world = full(seconds=seconds)
-        trap(world, "trap_crash", "g2", "cross")
+        hit(world, "trap_crash", "g2", other="cross")
         world.run_for(0.5)
         if world.checker.figures["adopted"]:
             break
@@ -96,7 +83,7 @@ def test_a_vote_that_passed_on_one_side_is_committed_late_on_the_other() -> None
     for _ in range(20):
         world = full(groups=2, one_host=True)
         world.fabric.late["g1"] = 0.01
-        trap(world, "trap_crash", "g0", "decided")
+        hit(world, "trap_crash", "g0", other="decided")
         world.run_for(1.0)
         if world.checker.figures["adopted"]:
             break
@@ -109,7 +96,7 @@ def test_a_vote_that_passed_on_one_side_is_committed_late_on_the_other() -> None
 def test_stopped_between_the_lease_check_and_the_optimizer(vote: bool) -> None:
     """It carries out late what was decided in time, and finds its lineage where it left it, or heals."""
     world = full(commit_vote=vote)
-    trap(world, "trap_pause", "g1", "decided", seconds=12.0)
+    hit(world, "trap_pause", "g1", 12.0, "decided")
     world.run_for(13.0)
     assert step_of(world, "g0") > 200
     assert all_is_well(world)

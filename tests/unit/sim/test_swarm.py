@@ -36,11 +36,9 @@ from tests.sim.world import World
 )
 def test_what_the_soak_has_found(seed: int, standby: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Replay seeds that once violated an invariant. `standby`: the share of runs with two lighthouses in that soak."""
+    for setting in ("LATER_SHARE", "LATEST_SHARE", "NEWEST_SHARE", "MEMORY"):
+        monkeypatch.setattr(swarm, setting, 0.0)
     monkeypatch.setattr(swarm, "STANDBY", standby)
-    monkeypatch.setattr(swarm, "LATER_SHARE", 0.0)
-    monkeypatch.setattr(swarm, "LATEST_SHARE", 0.0)
-    monkeypatch.setattr(swarm, "NEWEST_SHARE", 0.0)
-    monkeypatch.setattr(swarm, "MEMORY", 0.0)
     swarm.run(seed)
 
 

@@ -72,7 +72,7 @@ class Lease:
         """
         silent_since = self._clock()
         while True:
-            entry = self._try()
+            entry = self.look()
             if entry is not None:
                 if entry.verdict is not None or entry is self._rule.held:
                     return entry
@@ -84,8 +84,8 @@ class Lease:
             if wait(TIMING.failover_look):
                 return None
 
-    def _try(self) -> LeaseEntry | None:
-        """What the register holds: ours, if it could be taken. None: it does not say."""
+    def look(self) -> LeaseEntry | None:
+        """Return what the register holds: our entry, if the lease could be taken. None: the register does not say."""
         try:
             entry = self._register.read()
             if entry is None:
