@@ -71,20 +71,6 @@ def test_a_lost_supervisor_ends_the_run_with_1_but_lets_the_others_finish() -> N
     assert "2 of 3" in verdict.sentence
 
 
-def test_a_supervisor_that_reconnects_in_time_is_not_lost() -> None:
-    roster = training(2)
-    roster.handle(SupervisorGone("1"), 10.0)
-    assert roster.handle(SupervisorHere("1", "host1"), 12.0) == []
-    assert roster.handle(Tick(), 60.0) == []
-
-
-def test_the_end_of_a_replaced_stream_is_no_loss() -> None:
-    roster = training(2)
-    roster.handle(SupervisorHere("1", "host1", stream=9), 10.0)  # reconnects before the old stream is seen to end
-    roster.handle(SupervisorGone("1"), 10.5)
-    assert roster.handle(Tick(), 60.0) == []
-
-
 def test_a_lost_group_may_come_back_before_the_verdict() -> None:
     roster = training(2)
     roster.handle(SupervisorGone("1"), 10.0)
@@ -114,15 +100,15 @@ def test_the_same_trouble_is_told_once() -> None:
 
 
 def test_too_few_groups_left_stops_the_rest_at_once() -> None:
-    roster = training(3, min_replicas=2)
-    assert roster.handle(SupervisorFinished("0", 1, "crash loop"), 10.0) == []
+    roster = training(3, min_replicas=3)
     effects = roster.handle(SupervisorFinished("1", 1, "crash loop"), 11.0)
     (verdict,) = verdicts(effects)
     assert verdict.code == 1
-    assert "only 1 of 3" in verdict.sentence
-    assert "min_replicas is 2" in verdict.sentence
-    assert effects == [TellStop("2", 1, verdict.sentence), verdict]  # the stop comes before the verdict
-    assert roster.handle(SupervisorFinished("2", 1, "told to stop"), 12.0) == []
+    assert "only 2 of 3" in verdict.sentence
+    assert "min_replicas is 3" in verdict.sentence
+    assert effects == [TellStop("0", 1, verdict.sentence), TellStop("2", 1, verdict.sentence), verdict]  # stops first
+    assert roster.handle(SupervisorFinished("0", 0, ""), 12.0) == []
+    assert roster.handle(LifeExited("2", 0, "L2", 1, "told to stop"), 12.0) == []
 
 
 def test_finished_groups_count_towards_min_replicas() -> None:
@@ -167,22 +153,25 @@ def test_a_group_that_is_killed_at_the_end_has_done_its_part(code: int) -> None:
     assert roster.handle(SupervisorFinished("0", 0, ""), 11.0) == [TellStop("1", 0, FINISHED)]
 
 
-def test_a_group_that_was_not_in_the_last_quorum_is_stopped_when_the_job_is_finished() -> None:
+@pytest.mark.parametrize("newer", [False, True])
+def test_a_group_that_was_not_in_the_last_quorum_is_stopped_when_the_job_is_finished(newer: bool) -> None:
     roster = training(2)
     roster.handle(LifeExited("1", 0, "L1", 1, "x"), 5.0)
     roster.handle(QuorumIssued(frozenset({"L0"})), 6.0)
     roster.handle(LifeStarted("1", 1, "L1b"), 7.0)
+    if newer:  # group 0 has left after its last step, but its process has not ended yet
+        roster.handle(QuorumIssued(frozenset({"L1b"})), 9.0)
     assert roster.handle(SupervisorFinished("0", 0, ""), 10.0) == [TellStop("1", 0, FINISHED)]
 
 
-def test_a_group_alone_in_a_newer_quorum_is_stopped_too() -> None:
+def test_a_supervisor_that_reconnects_hears_that_it_must_stop_once_more_if_it_was_told() -> None:
     roster = training(2)
-    roster.handle(LifeExited("1", 0, "L1", -9, "x"), 5.0)
-    roster.handle(QuorumIssued(frozenset({"L0"})), 5.1)
-    roster.handle(LifeStarted("1", 1, "L1b"), 6.0)
-    # group 0 has left after its last step, but its process has not ended yet
-    roster.handle(QuorumIssued(frozenset({"L1b"})), 9.0)
-    assert roster.handle(SupervisorFinished("0", 0, ""), 10.0) == [TellStop("1", 0, FINISHED)]
+    roster.handle(LifeExited("1", 0, "L1", -9, "x"), 9.0)
+    roster.handle(SupervisorGone("1"), 9.0)
+    assert roster.handle(SupervisorFinished("0", 0, ""), 10.0) == []
+    for now in (11.0, 12.0):
+        assert roster.handle(SupervisorHere("1", "host1"), now) == [TellStop("1", 0, FINISHED)]
+        roster.handle(SupervisorGone("1"), now + 0.1)
 
 
 def test_a_group_that_repeats_its_last_step_alone_goes_on() -> None:
@@ -288,22 +277,6 @@ def test_a_group_that_was_told_to_stop_has_not_done_the_jobs_work() -> None:
     assert roster.handle(SupervisorFinished("0", 0, ""), 10.0) == [TellStop("2", 0, FINISHED)]
     assert roster.handle(SupervisorFinished("2", 0, FINISHED), 10.5) == []
     assert roster.handle(SupervisorHere("3", "host3"), 11.0) == [TellStop("3", 0, FINISHED)]
-
-
-def test_who_is_away_when_the_job_is_finished_is_told_on_its_return() -> None:
-    roster = training(2)
-    roster.handle(LifeExited("1", 0, "L1", -9, "x"), 9.0)
-    roster.handle(SupervisorGone("1"), 9.0)
-    assert roster.handle(SupervisorFinished("0", 0, ""), 10.0) == []
-    assert roster.handle(SupervisorHere("1", "host1"), 11.0) == [TellStop("1", 0, FINISHED)]
-
-
-def test_after_the_verdict_nobody_is_told_anything_else() -> None:
-    roster = training(3, min_replicas=3)
-    effects = roster.handle(SupervisorFinished("1", 1, "crash loop"), 10.0)
-    assert [(s.group, s.code) for s in stops(effects)] == [("0", 1), ("2", 1)]
-    assert roster.handle(SupervisorFinished("0", 0, ""), 11.0) == []
-    assert roster.handle(LifeExited("2", 0, "L2", 1, "told to stop"), 12.0) == []
 
 
 def test_a_group_that_comes_back_after_the_verdict_hears_its_own_end() -> None:
@@ -546,13 +519,18 @@ def test_a_group_that_is_taken_away_is_forgotten() -> None:
     assert roster.handle(SupervisorGone("2"), 11.0) == []
     (stop,) = roster.handle(SupervisorHere("2", "host2"), 12.0)  # it should not have come again
     assert "groups are 0, 1" in stop.sentence
+    roster.handle(GroupsChanged(("0",)), 13.0)
+    roster.handle(GroupsChanged(("0", "1")), 14.0)  # it begins anew
+    assert roster.handle(SupervisorHere("1", "host1"), 15.0) == []
+    assert roster.status()["1"]["state"] == "starting"
     roster.handle(SupervisorFinished("0", 0, ""), 20.0)
     assert roster.handle(SupervisorFinished("1", 0, ""), 20.0) == [ALL_WELL]
 
 
-def test_a_group_that_comes_back_begins_anew() -> None:
-    roster = training(2, kept=True)
-    roster.handle(GroupsChanged(("0",), ()), 10.0)
-    roster.handle(GroupsChanged(("0", "1"), ()), 11.0)
+def test_a_supervisor_that_reconnects_in_time_is_not_lost_nor_is_one_whose_replaced_stream_ends() -> None:
+    roster = training(2)
+    roster.handle(SupervisorGone("1"), 10.0)
     assert roster.handle(SupervisorHere("1", "host1"), 12.0) == []
-    assert roster.status()["1"]["state"] == "starting"
+    roster.handle(SupervisorHere("1", "host1", stream=9), 13.0)  # reconnects before the old stream is seen to end
+    roster.handle(SupervisorGone("1"), 13.5)
+    assert roster.handle(Tick(), 60.0) == []
