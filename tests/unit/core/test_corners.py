@@ -30,37 +30,28 @@ def record_of(s: Scene, replica_id: str) -> MemberRecord:
 class TestLeaving:
     """Somebody may wait in a collective for whoever leaves inside a step; at a boundary nobody does."""
 
-    def test_inside_a_step_the_others_are_told(self) -> None:
-        s = Scene.started("a:1", "b:1")
-        effects = s.leave("b:1", State())
-        assert overs(effects) == [((s.sessions["a:1"],), ("b:1",))]
-        assert notes(effects) == ["leave", "member_lost"]
-
-    def test_after_the_last_step_it_was_granted_nobody_is(self) -> None:
-        s = Scene.started("a:1", "b:1")
-        effects = s.leave("b:1", s.committed())
-        assert (overs(effects), notes(effects)) == ([], ["leave"])
-
-    def test_nor_when_it_has_asked(self) -> None:
+    @pytest.mark.parametrize(
+        ("granted", "asked", "step", "history", "told"),
+        [
+            (1, False, 0, 0, True),
+            (1, False, 1, 0, False),  # the last step that it was granted
+            (1, True, 0, 0, False),
+            (1, False, 9, 1, True),  # as many steps of another history are no boundary of this one
+            (5, False, 4, 0, True),
+            (5, False, 5, 0, False),
+        ],
+    )
+    def test_inside_a_step_the_others_are_told(
+        self, granted: int, asked: bool, step: int, history: int, told: bool
+    ) -> None:
         s = Scene()
         q = s.start("a:1", "b:1")
-        s.join("b:1", q.top, JoinReason.BOUNDARY)
-        effects = s.leave("b:1", q.top)
-        assert (overs(effects), notes(effects)) == ([], ["leave"])
-
-    def test_as_many_steps_of_another_history_are_no_boundary_of_this_one(self) -> None:
-        s = Scene.started("a:1", "b:1")
-        assert overs(s.leave("b:1", State(9, 3)))
-
-    def test_nor_is_a_step_before_the_end_of_the_grant(self) -> None:
-        s = Scene()
-        q = s.start("a:1", "b:1")
-        s.lighthouse._tenure.granted_through = 5
-        assert overs(s.leave("b:1", State(4, q.id)))
-        s = Scene()
-        q = s.start("a:1", "b:1")
-        s.lighthouse._tenure.granted_through = 5
-        assert not overs(s.leave("b:1", State(5, q.id)))
+        s.lighthouse._tenure.granted_through = granted
+        if asked:
+            s.join("b:1", q.top, JoinReason.BOUNDARY)
+        effects = s.leave("b:1", State(step, q.id + history) if step else State())
+        assert overs(effects) == ([((s.sessions["a:1"],), ("b:1",))] if told else [])
+        assert notes(effects) == (["leave", "member_lost"] if told else ["leave"])
 
     def test_whoever_never_received_the_quorum_is_in_no_collective(self) -> None:
         s = Scene.started("a:1", "b:1")
@@ -108,21 +99,19 @@ class TestComingBack:
         s.hello("a:1")
         assert s.lighthouse._tenure.silent == {"a:1"}
 
-    def test_a_word_from_it_refutes_the_refused_connect(self) -> None:
+    @pytest.mark.parametrize("joins", [False, True])
+    def test_a_word_from_it_refutes_the_refused_connect(self, joins: bool) -> None:
         s = Scene.started("a:1", "b:1")
-        s.lighthouse._alarm.probe(record_of(s, "b:1"), s.now)
-        s.refused("b:1")
-        assert record_of(s, "b:1").proof
-        s.heard("b:1")
-        assert not record_of(s, "b:1").proof
-
-    def test_so_does_a_join(self) -> None:
-        s = Scene.started("a:1", "b:1")
-        s.lighthouse._alarm.probe(record_of(s, "b:1"), s.now)
-        s.refused("b:1")
-        s.join("b:1", State(), JoinReason.FAILED)
         record = record_of(s, "b:1")
-        assert (record.lost, record.proof, record.told) == ("", "", False)
+        s.lighthouse._alarm.probe(record, s.now)
+        s.refused("b:1")
+        assert record.proof
+        if joins:
+            s.join("b:1", State(), JoinReason.FAILED)
+            assert (record.lost, record.told) == ("", False)
+        else:
+            s.heard("b:1")
+        assert record.proof == ""
 
 
 class TestStopped:
@@ -134,17 +123,6 @@ class TestStopped:
         s.pass_time(2.0, "0:a", watched=(0, 1))
         assert record_of(s, "1:a").lost
         return s
-
-    def test_its_group_server_speaks_on(self) -> None:
-        s = self.lost_in_its_boundary()
-        s.heard("1:a")
-        assert record_of(s, "1:a").lost
-
-    def test_it_goes_on_but_its_address_has_refused(self) -> None:
-        s = self.lost_in_its_boundary()
-        record_of(s, "1:a").proof = "its address refuses connections"
-        s.feed(LifeHalted(101, "t1", ""))
-        assert record_of(s, "1:a").lost
 
     def test_it_goes_on_inside_a_step_that_the_others_have_left(self) -> None:
         s = Watched()
@@ -159,6 +137,14 @@ class TestStopped:
         s.pass_time(7.9, "0:a", watched=(0, 1))
         assert not record_of(s, "1:a").lost
         s.pass_time(0.3, "0:a", watched=(0, 1))
+        assert record_of(s, "1:a").lost
+
+    def test_it_is_lost_though_its_group_server_speaks_and_if_its_address_has_refused(self) -> None:
+        s = self.lost_in_its_boundary()
+        s.heard("1:a")
+        assert record_of(s, "1:a").lost
+        record_of(s, "1:a").proof = "its address refuses connections"
+        s.feed(LifeHalted(101, "t1", ""))
         assert record_of(s, "1:a").lost
 
 
@@ -327,23 +313,6 @@ class TestWaits:
 class TestReceived:
     """A quorum is open until a member says something that shows that it has received a newer one (R9)."""
 
-    def second(self, *replica_ids: str) -> Scene:
-        s = Scene()
-        first = s.start(*replica_ids)
-        s.join_all(*replica_ids, state=s.committed())
-        assert s.lighthouse._tenure.chain.open == (first,)
-        return s
-
-    def test_by_a_join(self) -> None:
-        s = self.second("a:1", "b:1")
-        s.join("a:1", s.committed())
-        assert s.lighthouse._tenure.chain.open == ()
-
-    def test_by_progress(self) -> None:
-        s = self.second("a:1", "b:1")
-        s.feed(Progress(s.sessions["a:1"], s.quorums["a:1"].id, 1, 1))
-        assert s.lighthouse._tenure.chain.open == ()
-
     def test_by_a_peers_client_that_asks(self) -> None:
         s = Scene()
         s.beat("p", "r")
@@ -353,6 +322,18 @@ class TestReceived:
         assert issued(s.unary("r", 4, 1)) == [["p", "r"]]
         assert len(s.lighthouse._tenure.chain.open) == 1
         s.unary("p", 5, 2)
+        assert s.lighthouse._tenure.chain.open == ()
+
+    @pytest.mark.parametrize("asks", [True, False])
+    def test_by_a_join_and_by_progress(self, asks: bool) -> None:
+        s = Scene()
+        first = s.start("a:1", "b:1")
+        s.join_all("a:1", "b:1", state=s.committed())
+        assert s.lighthouse._tenure.chain.open == (first,)
+        if asks:
+            s.join("a:1", s.committed())
+        else:
+            s.feed(Progress(s.sessions["a:1"], s.quorums["a:1"].id, 1, 1))
         assert s.lighthouse._tenure.chain.open == ()
 
 

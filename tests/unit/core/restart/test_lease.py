@@ -31,25 +31,10 @@ def holder(owner: str = "mine", began: float = 0.0) -> LeaseRule:
     return rule
 
 
-def test_a_lease_that_was_never_held_is_taken_at_once() -> None:
-    assert LeaseRule("mine").look(LeaseEntry(0), 7.0) == LeaseEntry(1, 0, "mine")
-
-
-def test_a_lease_that_was_given_back_is_taken_at_once() -> None:
-    assert LeaseRule("mine").look(LeaseEntry(3, 9, ""), 7.0) == LeaseEntry(4, 0, "mine")
-
-
-def test_the_lease_of_our_former_life_is_taken_at_once() -> None:
-    assert LeaseRule("mine").look(LeaseEntry(3, 9, "mine"), 7.0) == LeaseEntry(4, 0, "mine")
-
-
-def test_a_lease_that_is_renewed_is_never_taken() -> None:
-    rule = LeaseRule("mine")
-    for i in range(100):
-        assert rule.look(replace(OTHER, count=i), i * (TIMING.failover_ttl + TIMING.failover_margin)) is None
-
-
 def test_a_lease_that_stands_still_is_taken_when_its_holder_has_stopped_by_its_own_clock() -> None:
+    rule = LeaseRule("mine")
+    for i in range(100):  # it is renewed
+        assert rule.look(replace(OTHER, count=i), i * (TIMING.failover_ttl + TIMING.failover_margin)) is None
     rule = LeaseRule("mine")
     assert rule.look(OTHER, 100.0) is None
     assert rule.look(OTHER, 100.0 + TIMING.failover_ttl + TIMING.failover_margin) is None
@@ -121,3 +106,12 @@ def test_a_stale_look_at_the_register_takes_nothing() -> None:
     wanted = new.look(OTHER, 60.0)
     assert wanted is not None
     assert not cell.swap(OTHER, wanted)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [LeaseEntry(0), LeaseEntry(3, 9, ""), LeaseEntry(3, 9, "mine")],
+    ids=["never held", "given back", "of our former life"],
+)
+def test_a_lease_that_nobody_else_holds_is_taken_at_once(entry: LeaseEntry) -> None:
+    assert LeaseRule("mine").look(entry, 7.0) == LeaseEntry(entry.epoch + 1, 0, "mine")
