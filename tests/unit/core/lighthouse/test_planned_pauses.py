@@ -32,37 +32,15 @@ class Stage(Scene):
         return [([names[s] for s in e.sessions], e.seconds, e.reason) for e in of(SendPatience, effects)]
 
 
-def test_a_pause_is_noted_and_its_end_is_not() -> None:
-    s = Stage()
-    assert [n.event for n in of(Note, s.pause("a:1", 0.5))] == ["pause"]
-    assert of(Note, s.pause("a:1", 0.0)) == []
-
-
-@pytest.mark.parametrize("seconds", [0.0, -5.0])
-def test_it_ends_now(seconds: float) -> None:
-    s = Stage()
-    s.pause("a:1", 60.0)
-    s.now = 7.0
-    s.pause("a:1", seconds)
-    assert s.record("a:1").pause_until == 7.0
-
-
-def test_the_word_of_a_session_that_nobody_knows() -> None:
-    s = Stage()
-    assert s.feed(Paused(99, 5.0, "?")) == []
-
-
 def test_told_are_those_that_wait_and_can_be_told() -> None:
     s = Stage()
     s.close("c:1")
     s.hello("d:1")  # here, but has not asked
     s.arrive("e:1")
     assert s.told(s.pause("a:1", 60.0)) == [(["b:1", "e:1"], 60.0, "a:1 pauses: a evaluates")]
-
-
-def test_alone_there_is_nobody_to_tell() -> None:
-    s = Scene.started("a:1")
-    assert of(SendPatience, s.feed(Paused(s.sessions["a:1"], 5.0, "evaluation"))) == []
+    assert s.feed(Paused(99, 5.0, "?")) == []  # of a session that nobody knows
+    alone = Scene.started("a:1")
+    assert of(SendPatience, alone.feed(Paused(alone.sessions["a:1"], 5.0, "evaluation"))) == []
 
 
 def test_the_longest_pause_counts_of_those_that_are_waited_for() -> None:
@@ -85,8 +63,12 @@ def test_whoever_begins_to_wait_when_it_has_ended_is_told_nothing() -> None:
     assert s.told(s.join("c:1", state)) == []
 
 
-def test_how_long_it_takes_stands_in_the_status() -> None:
+@pytest.mark.parametrize("seconds", [0.0, -5.0])
+def test_it_is_noted_and_stands_in_the_status_and_ends_now_when_that_is_said(seconds: float) -> None:
     s = Stage()
-    s.pause("a:1", 60.0)
+    assert [n.event for n in of(Note, s.pause("a:1", 60.0))] == ["pause"]
     pauses = {m["replica_id"]: m["pause"] for m in s.lighthouse.status(10.0)["members"]}
     assert pauses == {"a:1": 50.0, "b:1": 0.0, "c:1": 0.0}
+    s.now = 7.0
+    assert of(Note, s.pause("a:1", seconds)) == []
+    assert s.record("a:1").pause_until == 7.0
