@@ -23,6 +23,7 @@ def test_a_death_from_the_loss_to_the_return() -> None:
     h.issued(of("0", "1", id=1), 0.25, 100.0)
     h.noted(lost("1"), of("0", "1", id=1), 41, 110.0)
     h.exited("1", "worker 0 killed by SIGKILL", 110.02)
+    assert h.out["1"].exit == "worker 0 killed by SIGKILL"
     h.issued(of("0", id=2, step=41), 0.01, 110.05)
     h.issued(of("0", "1", id=3, step=60), 0.01, 114.0)
     assert [q.reason for q in h.quorums] == ["the first quorum: groups 0, 1", "group 1 was lost", "group 1 joined"]
@@ -32,14 +33,6 @@ def test_a_death_from_the_loss_to_the_return() -> None:
     assert h.causes == {"exited": 1}
     assert (h.recovery.sum, h.rejoin.sum) == (pytest.approx(0.05), pytest.approx(4.0))
     assert h.out == {}
-
-
-def test_who_is_out_is_told_as_long_as_it_is() -> None:
-    h = History()
-    h.issued(of("0", "1", id=1), 0.0, 100.0)
-    h.noted(lost("1"), None, 5, 101.0)
-    h.exited("1", "killed", 102.0)
-    assert h.out["1"].exit == "killed"  # the amended one
 
 
 def test_a_group_that_is_back_before_there_was_a_quorum_without_it() -> None:
