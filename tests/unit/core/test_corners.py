@@ -7,7 +7,6 @@ import pytest
 from tests.unit.core.membership.test_failure_detector import Watched
 from tests.unit.core.scene import Scene, issued, member, notes, of, overs, quorum
 from torchft_x.core.membership.failure_detector import SilenceLimits
-from torchft_x.core.membership.members import MemberRecord
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.lighthouse import (
     Heartbeat,
@@ -19,12 +18,6 @@ from torchft_x.core.messages.lighthouse import (
     SendWaits,
 )
 from torchft_x.core.types import JoinReason, State
-
-
-def record_of(s: Scene, replica_id: str) -> MemberRecord:
-    record = s.lighthouse._roll.get(replica_id)
-    assert record is not None
-    return record
 
 
 class TestLeaving:
@@ -65,9 +58,9 @@ class TestComingBack:
         for name in ("a:1", "b:1"):
             s.hello(name)
         assert not of(Probe, s.wait(1.5, alive=("a:1",)))
-        assert record_of(s, "b:1").lost
+        assert s.record("b:1").lost
         s.hello("b:1")
-        assert not record_of(s, "b:1").lost
+        assert not s.record("b:1").lost
         assert not issued(s.join("a:1"))  # one of two is not more than half
         assert issued(s.join("b:1")) == [["a:1", "b:1"]]
 
@@ -76,7 +69,7 @@ class TestComingBack:
         s.start("a:1", "b:1", "c:1")
         assert overs(s.wait(1.5, alive=("a:1", "c:1")))
         assert not overs(s.hello("b:1", quorum=None, lease_left=0.0))  # the others know
-        assert record_of(s, "b:1").lost
+        assert s.record("b:1").lost
         s.join("a:1", s.committed())
         assert issued(s.join("c:1", s.committed())) == [["a:1", "c:1"]]
 
@@ -85,12 +78,12 @@ class TestComingBack:
         s.start("a:1")
         s.hello("b:1")
         s.wait(1.5, alive=("a:1",))
-        assert record_of(s, "b:1").lost
+        assert s.record("b:1").lost
         assert not overs(s.heard("b:1"))  # it holds nothing that could be over
-        assert not record_of(s, "b:1").lost
+        assert not s.record("b:1").lost
         s.wait(1.5, alive=("a:1",))
         s.hello("b:1")
-        assert not record_of(s, "b:1").lost
+        assert not s.record("b:1").lost
         assert "b:1" in s.lighthouse._tenure.silent
 
     def test_a_member_on_a_new_session_is_here_and_has_not_asked(self) -> None:
@@ -102,7 +95,7 @@ class TestComingBack:
     @pytest.mark.parametrize("joins", [False, True])
     def test_a_word_from_it_refutes_the_refused_connect(self, joins: bool) -> None:
         s = Scene.started("a:1", "b:1")
-        record = record_of(s, "b:1")
+        record = s.record("b:1")
         s.lighthouse._alarm.probe(record, s.now)
         s.refused("b:1")
         assert record.proof
@@ -121,7 +114,7 @@ class TestStopped:
         s.join("1:a", State(5, s.quorums["1:a"].id))
         s.feed(LifeHalted(101, "t1", "worker 1"))
         s.pass_time(2.0, "0:a", watched=(0, 1))
-        assert record_of(s, "1:a").lost
+        assert s.record("1:a").lost
         return s
 
     def test_it_goes_on_inside_a_step_that_the_others_have_left(self) -> None:
@@ -129,23 +122,23 @@ class TestStopped:
         s.feed(LifeHalted(101, "t1", "worker 1"))
         assert s.lost(s.pass_time(2.0, "0:a", watched=(0, 1)))
         s.feed(LifeHalted(101, "t1", ""))
-        assert record_of(s, "1:a").lost
+        assert s.record("1:a").lost
 
     def test_its_silence_counts_on_from_before(self) -> None:
         s = self.lost_in_its_boundary()
         s.feed(LifeHalted(101, "t1", ""))
         s.pass_time(7.9, "0:a", watched=(0, 1))
-        assert not record_of(s, "1:a").lost
+        assert not s.record("1:a").lost
         s.pass_time(0.3, "0:a", watched=(0, 1))
-        assert record_of(s, "1:a").lost
+        assert s.record("1:a").lost
 
     def test_it_is_lost_though_its_group_server_speaks_and_if_its_address_has_refused(self) -> None:
         s = self.lost_in_its_boundary()
         s.heard("1:a")
-        assert record_of(s, "1:a").lost
-        record_of(s, "1:a").proof = "its address refuses connections"
+        assert s.record("1:a").lost
+        s.record("1:a").proof = "its address refuses connections"
         s.feed(LifeHalted(101, "t1", ""))
-        assert record_of(s, "1:a").lost
+        assert s.record("1:a").lost
 
 
 class TestIds:
@@ -165,7 +158,7 @@ class TestJoins:
             s.hello(name)
         s.now = 1.5
         s.join("a:1")
-        assert record_of(s, "a:1").heard == 1.5
+        assert s.record("a:1").heard == 1.5
 
     def test_where_it_is_at_home_is_known_from_its_hello(self) -> None:
         s = Scene.started("a:1", "b:1")
@@ -181,7 +174,7 @@ class TestJoins:
         s = Scene()
         q = s.start("a:1", "b:1")
         s.feed(Progress(s.sessions["a:1"], q.id, 1, 1, 7.0))
-        assert record_of(s, "a:1").longest_step == 7.0
+        assert s.record("a:1").longest_step == 7.0
 
     def test_a_peers_client_that_asks_again_has_waited_since_it_asked_first(self) -> None:
         s = Scene(min_replicas=2)
@@ -196,7 +189,7 @@ class TestJoins:
         s.start("a:1", "b:1")
         s.wait(1.5, alive=("a:1",))
         s.feed(Heartbeat("b:1"))
-        assert record_of(s, "b:1").lost
+        assert s.record("b:1").lost
 
 
 class TestTicks:
@@ -386,6 +379,6 @@ class TestBeforeTheFirstQuorum:
         s = Scene(new_job=False, restarted=True, limits=SilenceLimits(alone=1.0))
         s.hello("a:1", quorum=quorum(member("a:1"), member("b:1")), lease_left=50.0)
         s.wait(1.5)
-        assert record_of(s, "a:1").lost
+        assert s.record("a:1").lost
         assert not overs(s.heard("a:1"))
-        assert not record_of(s, "a:1").lost
+        assert not s.record("a:1").lost

@@ -229,7 +229,7 @@ def test_R8c_a_refused_connect_is_not_written_down_as_proof() -> None:
     scene.now += 0.1
     assert [p.replica_id for p in of(Probe, scene.feed(Tick()))] == ["b:1"]
     assert of(RevokeQuorum, scene.refused("b:1"))
-    assert scene.lighthouse._roll.get("b:1").proof  # the boot id was written down, too
+    assert scene.record("b:1").proof  # the boot id was written down, too
 
 
 def test_R2_R7_an_older_life_is_fenced_and_the_highest_grant_remembered_by_what_is_written_down() -> None:

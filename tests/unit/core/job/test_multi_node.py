@@ -149,6 +149,28 @@ def test_who_is_away_is_missed_only_while_its_part_runs_and_is_not_told_to_stop(
     assert scene.see(NodeDone(1, 1, "x")) == []
 
 
+def test_the_predecessor_and_a_node_with_another_idea_of_the_group_are_refused(scene: Scene) -> None:
+    scene.here(1, session=7, incarnation="new")
+    (refused,) = scene.here(1, session=8)
+    assert refused == RefuseNode(8, "Another supervisor has taken over node 1 of group g, on host1.")
+    (refused,) = scene.here(1, session=9, incarnation="newer", nodes=3)
+    assert "3 nodes, the others 2" in refused.sentence
+
+
+def test_why_a_life_ended_and_why_a_group_was_stopped_stands() -> None:
+    scene = Scene()
+    scene.begin()
+    scene.ended(0, 5)
+    assert scene.here(1, session=7, incarnation="new") == [CloseStream(2)]
+    assert scene.started(0) == [SendLifeOver(1, "L0", 5, "why0")]
+    scene = Scene()
+    scene.begin()
+    scene.ended(0, 0)
+    scene.see(NodeDone(1, 0, "finished"))
+    scene.ended(1, 0)
+    assert scene.here(1, session=7, incarnation="new") == [CloseStream(2), SendStop(7, 0, "node 0 stopped: finished")]
+
+
 def test_a_newer_stream_of_the_same_supervisor_replaces_the_older(scene: Scene) -> None:
     assert scene.here(1, session=7) == [CloseStream(2)]
     assert scene.ended(1, 1) == []  # said on the old stream: the new one says it again, or not
@@ -190,23 +212,6 @@ def test_a_supervisor_that_was_started_again_gets_the_groups_number_and_proves_n
     assert begun == [LifeStarted("g", 1, "L1"), SendBegin(1, 1, "L1", MEETING), SendBegin(7, 1, "L1", MEETING)]
 
 
-def test_why_a_life_ended_stands(scene: Scene) -> None:
-    scene.ended(0, 5)
-    assert scene.here(1, session=7, incarnation="new") == [CloseStream(2)]
-    assert scene.started(0) == [SendLifeOver(1, "L0", 5, "why0")]
-
-
-def test_the_predecessor_is_sent_away(scene: Scene) -> None:
-    scene.here(1, session=7, incarnation="new")
-    (refused,) = scene.here(1, session=8)
-    assert refused == RefuseNode(8, "Another supervisor has taken over node 1 of group g, on host1.")
-
-
-def test_a_node_with_another_idea_of_the_group_is_refused(scene: Scene) -> None:
-    (refused,) = scene.here(1, session=7, incarnation="new", nodes=3)
-    assert "3 nodes, the others 2" in refused.sentence
-
-
 def test_a_group_that_was_stopped_begins_no_life_whoever_is_ready(scene: Scene) -> None:
     scene.ended(0, 1)
     stop = (1, "node 0 stopped: no restarts left")
@@ -235,13 +240,6 @@ def test_a_node_ends_the_life_unless_it_has_finished_its_part_and_is_content(cod
     finished.ended(1, 0)
     over = [SendLifeOver(1, "L0", -9, "node 1 stopped: told to")] if code else []
     assert finished.see(NodeDone(2, code, "told to")) == [*over, SendStop(1, code, "node 1 stopped: told to")]
-
-
-def test_why_a_group_was_stopped_stands(scene: Scene) -> None:
-    scene.ended(0, 0)
-    scene.see(NodeDone(1, 0, "finished"))
-    scene.ended(1, 0)
-    assert scene.here(1, session=7, incarnation="new") == [CloseStream(2), SendStop(7, 0, "node 0 stopped: finished")]
 
 
 def test_a_new_lighthouse_takes_a_running_life_over() -> None:

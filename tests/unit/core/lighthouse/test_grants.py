@@ -137,6 +137,10 @@ class TestLighthouse:
         assert s.granted(s.progress("a:1", 100)) == [103]
         s.now = 10.0
         assert s.granted(s.progress("a:1", 102)) == [112]
+        s = Lights.started("a:1", "b:1", return_seconds=2.0)
+        s.exited("b:1")
+        assert issued(s.join("a:1", s.committed())) == [["a:1"]]
+        assert s.granted(s.boundary("a:1", 2)) == [12]  # never larger
 
     def test_a_large_quorum_asks_less_often_after_a_loss(self) -> None:
         names = [f"g{n:03}:1" for n in range(601)]
@@ -146,12 +150,6 @@ class TestLighthouse:
             effects = s.join(name, s.committed())
         assert len(issued(effects)[0]) == 600
         assert s.granted(s.boundary(names[1], 2)) == [5]
-
-    def test_a_grant_is_never_larger_after_a_loss(self) -> None:
-        s = Lights.started("a:1", "b:1", return_seconds=2.0)
-        s.exited("b:1")
-        assert issued(s.join("a:1", s.committed())) == [["a:1"]]
-        assert s.granted(s.boundary("a:1", 2)) == [12]
 
     def test_a_member_that_takes_no_grants_keeps_all_at_one_step(self) -> None:
         """It would wait at the next boundary for those that wait for it in a collective."""
@@ -533,14 +531,6 @@ class TestGroup:
             s.now = s.group.lease_until + 0.1
         assert s.group.hello(s.now).granted_through == 2
 
-    def test_a_grant_that_nobody_waits_for_any_more(self) -> None:
-        s = Runner()
-        join = s.wants_more()
-        s.feed(CallGone(s.calls))
-        assert s.grant(11, join.number) == []
-        (answer,) = of(AnswerQuorum, s.ask(step=1))
-        assert answer.base == State(1, 7)
-
     def test_trouble_goes_to_the_lighthouse(self) -> None:
         for fields in ({"reason": JoinReason.FAILED}, {"torn": True}, {"commit_failures": 1}):
             s = Runner().granted(11)
@@ -590,15 +580,14 @@ class TestGroup:
 
     def test_a_rank_that_asks_again_after_the_others_run_on_runs_on_with_them(self) -> None:
         """And does not begin at the quorum's top again."""
-        s = Runner(2)
-        s.commit(0)
-        s.ask(0, 1)
-        (join,) = joins(s.ask(1, 1))
-        s.feed(CallGone(s.calls))
-        (answer,) = of(AnswerQuorum, s.grant(11, join.number))
-        assert answer.base == State(1, 7)
-        (again,) = of(AnswerQuorum, s.ask(1, 1))
-        assert again.base == State(1, 7)
+        for ranks in (2, 1):
+            s = Runner(ranks)
+            join = s.wants_more()
+            s.feed(CallGone(s.calls))
+            answers = of(AnswerQuorum, s.grant(11, join.number))
+            assert [a.base for a in answers] == [State(1, 7)] * (ranks - 1)
+            (again,) = of(AnswerQuorum, s.ask(ranks - 1, 1))
+            assert again.base == State(1, 7)
 
     @pytest.mark.parametrize("why", ["lease", "over"])
     def test_a_grant_that_comes_too_late_is_answered_by_another_join(self, why: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.core.scene import Scene, of
-from torchft_x.core.membership.members import MemberRecord
 from torchft_x.core.messages.common import Note
 from torchft_x.core.messages.lighthouse import LighthouseEffect, Paused, SendPatience
 
@@ -21,11 +20,6 @@ class Stage(Scene):
 
     def pause(self, replica_id: str, seconds: float) -> list[LighthouseEffect]:
         return self.feed(Paused(self.sessions[replica_id], seconds, f"{replica_id[0]} evaluates"))
-
-    def record(self, replica_id: str) -> MemberRecord:
-        record = self.lighthouse._roll.get(replica_id)
-        assert record is not None
-        return record
 
     def told(self, effects: list[LighthouseEffect]) -> list[tuple[list[str], float, str]]:
         names = {session: replica_id for replica_id, session in self.sessions.items()}

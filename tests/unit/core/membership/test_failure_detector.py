@@ -355,5 +355,5 @@ class TestSuspicion:
         assert probed(first, "2:a") == []  # an outsider
         s.hello("0:a", life=Life(0, 1.0, "t0"))
         assert probed(first, "1:a") == []  # the word of a replaced session counts for nothing
-        s.lighthouse._roll.get("1:a").lost = "silent"
+        s.record("1:a").lost = "silent"
         assert probed(s.sessions["0:a"], "1:a") == []
