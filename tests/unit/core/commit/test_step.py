@@ -55,16 +55,6 @@ def test_a_good_step_moves_the_state() -> None:
     assert step.ask().reason is JoinReason.BOUNDARY
 
 
-def test_the_first_ask_is_new_until_it_is_answered() -> None:
-    step = Step(min_replica_size=1)
-    assert step.ask().reason is JoinReason.NEW
-    step.unanswered()
-    assert step.ask().reason is JoinReason.NEW
-    step.begin(Q, State(), 0, 1)
-    end(step, True)
-    assert step.ask().reason is JoinReason.BOUNDARY
-
-
 def test_an_error_is_sticky_and_the_first_one_is_kept() -> None:
     step = running()
     assert step.fail(BOOM, suspects=("b:1",))

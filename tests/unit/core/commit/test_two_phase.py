@@ -145,15 +145,6 @@ def test_a_rank_whose_call_has_ended_can_not_learn_the_outcome() -> None:
     assert s.cross(1) == []
 
 
-def test_R4_nor_after_a_join_that_came_before_the_outcome() -> None:
-    s = Carriers()
-    s.votes()
-    s.fails()
-    (answer,) = s.cross()
-    assert answer == AnswerVote((s.calls,), False, "the group has asked for the next quorum.")
-    assert s.group.state == T
-
-
 def digest_of(s: Carriers) -> int:
     """What the group says once rank 1 has voted, too."""
     (prepared,) = of(AnswerPrepared, s.votes(1, digest=2))

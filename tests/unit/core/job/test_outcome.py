@@ -173,14 +173,6 @@ def test_a_group_that_repeats_its_last_step_alone_goes_on() -> None:
     assert roster.handle(SupervisorFinished("0", 0, ""), 10.0) == []
 
 
-def test_a_supervisor_that_reconnects_hears_again_that_it_must_stop() -> None:
-    roster = training(2)
-    roster.handle(SupervisorFinished("0", 0, ""), 10.0)
-    roster.handle(LifeExited("1", 0, "L1", -9, "x"), 11.0)
-    roster.handle(SupervisorGone("1"), 11.1)
-    assert roster.handle(SupervisorHere("1", "host1"), 11.2) == [TellStop("1", 0, FINISHED)]
-
-
 def test_a_supervisor_that_comes_after_the_verdict_is_told_it() -> None:
     roster = training(2, min_replicas=2)
     roster.handle(SupervisorGone("1"), 10.0)

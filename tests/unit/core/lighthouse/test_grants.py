@@ -49,13 +49,6 @@ class Lights(Scene):
 
 
 class TestLighthouse:
-    def test_a_boundary_with_nothing_pending_is_answered_by_more(self) -> None:
-        s = Lights.started("a:1", "b:1")
-        (extend,) = of(Extend, s.boundary("a:1", 1))
-        assert (extend.granted_through, extend.number, extend.lease) == (11, 1, 120.0)
-        assert s.granted(s.boundary("b:1", 1)) == [11]
-        assert s.lighthouse.current.number == 1  # still the same quorum
-
     def test_the_status_knows_about_steps_that_were_not_asked_for(self) -> None:
         s = Lights.started("a:1", "b:1")
         s.boundary("a:1", 1)
