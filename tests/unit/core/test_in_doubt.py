@@ -38,9 +38,7 @@ HOLDS, DENIES = at("a", prepared=RESULT), at("b")
         ((at("a", COMMITTED, carried=()), at("b", prepared=RESULT), at("c")), (COMMITTED, ["a", "b"], None, ["b:1"])),
         ((at("a", State(5, 13), carried=()), at("b", prepared=RESULT)), (State(5, 13), ["a"], None, [])),
         ((at("a", COMMITTED, carried=()), at("c", State(3, 9), RESULT)), (COMMITTED, ["a"], None, [])),
-        # Cut off after the vote: the result is adopted. A newcomer heals, and denies nothing.
-        ((at("b", prepared=RESULT),), (COMMITTED, ["b"], RESULT, [])),
-        ((at("b", prepared=RESULT), at("c", prepared=RESULT)), (COMMITTED, ["b", "c"], RESULT, [])),
+        # A newcomer heals, and denies nothing.
         ((at("b", prepared=RESULT), at("d", carried=())), (COMMITTED, ["b"], RESULT, [])),
         # Nor does a healer of that quorum: the vote did not wait for it.
         ((at("b", prepared=RESULT), at("c", carried=(12,))), (COMMITTED, ["b"], RESULT, [])),
@@ -58,6 +56,11 @@ HOLDS, DENIES = at("a", prepared=RESULT), at("b")
 )
 def test_R14_what_becomes_of_prepared_results(members: tuple[Member, ...], expected: tuple[object, ...]) -> None:
     assert settled(*members) == expected
+
+
+def test_cut_off_after_the_vote_the_result_is_adopted() -> None:
+    assert settled(at("b", prepared=RESULT)) == (COMMITTED, ["b"], RESULT, [])
+    assert settled(at("b", prepared=RESULT), at("c", prepared=RESULT)) == (COMMITTED, ["b", "c"], RESULT, [])
 
 
 @pytest.mark.parametrize("prepared", [None, RESULT])

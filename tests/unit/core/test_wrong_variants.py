@@ -9,7 +9,7 @@ from __future__ import annotations
 from tests.unit.core.scene import OURS, Scene, issued, member, of, overs, quorum
 from torchft_x.core.group.machine import Group, GroupConfig
 from torchft_x.core.heal import plan
-from torchft_x.core.messages.group import AnswerVote, Ask, QuorumArrived, SendJoin, SessionUp, Vote
+from torchft_x.core.messages.group import AnswerVote, Ask, QuorumArrived, SendJoin, SessionDown, SessionUp, Vote
 from torchft_x.core.messages.lighthouse import Hello, Issue, Join, Refuse, RevokeQuorum
 from torchft_x.core.types import JoinReason, Life, State
 
@@ -41,6 +41,16 @@ def test_the_step_alone_does_not_name_a_state() -> None:
     assert issue.quorum.top == at_b
     assert plan(issue.quorum, "a:2", 0).heal
     assert not plan(issue.quorum, "b:1", 0).heal
+
+
+def test_R13_the_lease_is_checked_at_the_commit() -> None:
+    group = Group(GroupConfig(replica_id="a:1", address="x", store_address="y", library=OURS), 0.0)
+    group.handle(SessionUp(), 0.0)
+    group.handle(Ask(1, 0, State()), 0.0)
+    group.handle(QuorumArrived(quorum(member("a:1"))), 0.0)
+    group.handle(SessionDown("cut off"), 1.0)
+    (answer,) = of(AnswerVote, group.handle(Vote(2, 0, 0, 7, True), 120.1))  # has reduced; the lease ended meanwhile
+    assert not answer.commit
 
 
 def test_R13_no_member_commits_when_a_new_lineage_may_begin() -> None:

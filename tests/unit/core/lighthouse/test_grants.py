@@ -583,7 +583,7 @@ class TestGroup:
             assert again.base == State(1, 7)
 
     @pytest.mark.parametrize("why", ["lease", "over"])
-    def test_a_grant_that_comes_too_late_is_answered_by_another_join(self, why: str) -> None:
+    def test_a_grant_that_comes_after_the_lease_is_answered_by_another_join(self, why: str) -> None:
         """L1: the lighthouse takes the join for answered."""
         s = Runner()
         join = s.wants_more()

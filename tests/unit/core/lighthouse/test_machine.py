@@ -215,7 +215,7 @@ class TestSessions:
         assert s.feed(Probed("nobody:1", True)) == []
 
     @pytest.mark.parametrize("breaks", [False, True])
-    def test_R3_a_join_ends_with_its_session_and_when_a_newer_one_replaces_it(self, breaks: bool) -> None:
+    def test_R3_the_newest_session_replaces_the_older_and_its_join(self, breaks: bool) -> None:
         s = Scene(min_replicas=2)
         s.arrive("a:1")
         if breaks:
@@ -431,7 +431,7 @@ class TestTakeover:
         assert issued(s.wait(0.3, alive=("b:1",))) == [["b:1"]]
 
     @pytest.mark.parametrize("told", ["reported", "committed in"])
-    def test_R1_new_ids_are_above_all_that_was_told(self, told: str) -> None:
+    def test_R1_new_ids_are_above_all_reported(self, told: str) -> None:
         s = Scene()
         high = int(UNIX * 1000) << 12
         if told == "reported":

@@ -76,15 +76,7 @@ SUCCESSORS: list[tuple[QuorumInputs, list[str] | str]] = [
 # R9 (a): a carrier follows although it did not commit, and a healed member once it has committed.
 FOLLOWERS: list[tuple[QuorumInputs, list[str] | str]] = [
     (situation(asks("a", state=State(4, 3)), Q1, lost={"b"}), ["a"]),
-    (
-        situation(asks("b"), HEALING, lost={"a"}),
-        "No candidate holds the newest state of q1 (step 4 (quorum 3)), and a may still",
-    ),
     (situation(asks("b", state=DONE), HEALING, lost={"a"}), ["b"]),
-    # a may have committed step 5: b took part in it with zeros and nothing to remember it by.
-    (situation(asks("b", state=State(4, 3)), HEALING, lost={"a"}), "a may still commit"),
-    (situation(asks("b", state=State(4, 3)), HEALING, lost={"a"}, over={"a"}), ["b"]),
-    (situation(asks("n", state=State(9, 9)), Q1, lost={"a", "b"}, over={"a"}), "b may still commit"),  # a stranger
     (situation(asks("a", state=State(4, 3), torn=True), Q1, lost={"b"}), "may still"),
     (situation(asks("n"), Q1, lost={"a", "b"}), "a, b may still commit"),  # R9 (b): lost is not over
     (situation(asks("b"), HEALING, lost={"a"}, over={"a"}), ["b"]),  # those inside need not be over
@@ -97,6 +89,24 @@ def test_R6_R9_who_forms_a_quorum(inputs: QuorumInputs, expected: list[str] | st
         assert expected in waits(inputs)
     else:
         assert formed(inputs) == expected
+
+
+class TestSuccession:
+    """R9 (a): who may not follow (tests.sim.variants names each of these)."""
+
+    def test_R9a_membership_is_not_enough(self) -> None:
+        s = situation(asks("b"), HEALING, lost={"a"})
+        assert "No candidate holds the newest state of q1 (step 4 (quorum 3)), and a may still" in waits(s)
+
+    def test_R9a_healing_to_the_top_is_not_enough(self) -> None:
+        """a may have committed step 5: b took part in it with zeros and nothing to remember it by."""
+        s = situation(asks("b", state=State(4, 3)), HEALING, lost={"a"})
+        assert "a may still commit" in waits(s)
+        assert formed(replace(s, over=frozenset({"a"}))) == ["b"]
+
+    def test_R9a_a_stranger_does_not_whatever_its_state(self) -> None:
+        s = situation(asks("n", state=State(9, 9)), Q1, lost={"a", "b"}, over={"a"})
+        assert "b may still commit" in waits(s)
 
 
 def test_the_join_timeout_counts_from_the_first_who_asked() -> None:
