@@ -152,24 +152,6 @@ class TestIds:
 
 
 class TestJoins:
-    def test_a_join_is_a_sign_of_life(self) -> None:
-        s = Scene(limits=SilenceLimits(alone=2.0))
-        for name in ("a:1", "b:1"):
-            s.hello(name)
-        s.now = 1.5
-        s.join("a:1")
-        assert s.record("a:1").heard == 1.5
-
-    def test_where_it_is_at_home_is_known_from_its_hello(self) -> None:
-        s = Scene.started("a:1", "b:1")
-        s.join("b:1", s.committed(), address="")
-        assert [p.address for p in of(Probe, s.close("b:1"))] == [member("b:1").address]
-
-    def test_a_newcomer_that_asks_twice_is_noted_once(self) -> None:
-        s = Scene.started("a:1")
-        assert "joined" in notes(s.arrive("b:1"))
-        assert "joined" not in notes(s.join("b:1"))
-
     def test_how_long_its_steps_take_is_told_inside_a_grant_too(self) -> None:
         s = Scene()
         q = s.start("a:1", "b:1")
@@ -190,6 +172,15 @@ class TestJoins:
         s.wait(1.5, alive=("a:1",))
         s.feed(Heartbeat("b:1"))
         assert s.record("b:1").lost
+
+    def test_a_join_is_a_sign_of_life_and_is_noted_once(self) -> None:
+        s = Scene.started("a:1", "b:1")
+        assert "joined" in notes(s.arrive("c:1"))
+        s.now = 1.5
+        assert "joined" not in notes(s.join("c:1", address=""))
+        assert s.record("c:1").heard == 1.5
+        home = member("c:1").address  # known from its hello
+        assert [p.address for p in of(Probe, s.close("c:1"))] == [home]
 
 
 class TestTicks:
@@ -338,18 +329,11 @@ class TestAdopting:
     def fresh(self) -> Scene:
         return Scene(new_job=False, restarted=True)
 
-    def test_nobody_outside_is_told_or_matters(self) -> None:
+    def test_nobody_outside_is_told_and_whoever_never_received_it_is_waited_for_when_it_is_back(self) -> None:
         s = self.fresh()
         s.hello("c:1")
         s.hello("d:1")
-        s.leave("d:1", State())
-        s.hello("a:1", quorum=self.Q, lease_left=50.0)
-        effects = s.hello("b:1", quorum=self.Q, lease_left=50.0)
-        assert "adopted" in notes(effects)
-        assert not overs(effects)
-
-    def test_whoever_never_received_it_is_waited_for_when_it_is_back(self) -> None:
-        s = self.fresh()
+        assert notes(s.leave("d:1", State())) == ["leave"]
         s.hello("b:1", quorum=None)
         s.close("b:1")
         effects = s.hello("a:1", quorum=self.Q, lease_left=50.0)
@@ -370,11 +354,6 @@ def test_how_far_a_member_ran_without_a_lighthouse_stands_in_the_status() -> Non
 
 
 class TestBeforeTheFirstQuorum:
-    def test_whoever_leaves_is_noted_and_no_more(self) -> None:
-        s = Scene()
-        s.hello("a:1")
-        assert notes(s.leave("a:1", State())) == ["leave"]
-
     def test_a_member_that_was_silent_is_not_told_to_leave_what_it_is_in(self) -> None:
         s = Scene(new_job=False, restarted=True, limits=SilenceLimits(alone=1.0))
         s.hello("a:1", quorum=quorum(member("a:1"), member("b:1")), lease_left=50.0)

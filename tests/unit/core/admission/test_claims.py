@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.core.scene import Scene, member, of, quorum
+from tests.unit.core.scene import Scene, issued, member, of, quorum
 from torchft_x.core.admission.claims import MOST_STEPS, impossible, set_aside, unfounded
 from torchft_x.core.messages.common import Note
 from torchft_x.core.messages.lighthouse import Hello, Issue, Refuse
@@ -67,8 +67,7 @@ class TestImpossible:
         (refusal,) = of(Refuse, s.unary("e:1", 1, step=1 << 61))
         assert refusal.call == 1
         assert s.lighthouse._tenure.next_id == before
-        (issue,) = of(Issue, s.join_all("a:1", "b:1", state=s.committed()))
-        assert [m.replica_id for m in issue.quorum.members] == ["a:1", "b:1"]
+        assert issued(s.join_all("a:1", "b:1", state=s.committed())) == [["a:1", "b:1"]]
 
 
 class TestUnfounded:

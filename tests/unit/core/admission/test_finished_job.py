@@ -517,7 +517,7 @@ def test_who_was_in_an_older_quorum_may_finish_the_job_and_holds_nobody_up_if_it
 
 
 @pytest.mark.parametrize("story", ["has asked", "asks then", "no leave arrived"])
-def test_a_host_that_is_lost_is_waited_for_a_lease_and_its_margin_after_its_last_word(story: str) -> None:
+def test_the_last_word_of_a_supervisor_counts_though_nobody_asked_then(story: str) -> None:
     if story == "no leave arrived":  # it was cut off with its supervisor, which may yet say that it has ended well
         s = Job.started("a:1")
         s.kill("a:1")

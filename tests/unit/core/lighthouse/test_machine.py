@@ -481,8 +481,7 @@ class TestAcrossLibraries:
         s.unary("p:1", 1)
         s.now = 1.0
         assert len(of(Refuse, s.arrive("a:1", traits=TRAINER))) == 1
-        (issue,) = of(Issue, s.unary("p:2", 2))
-        assert [m.replica_id for m in issue.quorum.members] == ["p:1", "p:2"]
+        assert issued(s.unary("p:2", 2)) == [["p:1", "p:2"]]
 
     def test_not_where_there_is_one_to_heal_from(self) -> None:
         s = Scene.started("a:1", join_timeout=0.0)
