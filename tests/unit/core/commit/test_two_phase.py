@@ -269,24 +269,6 @@ def undecided() -> tuple[Carriers, Prepared]:
     return s, held
 
 
-def test_the_others_have_committed_late() -> None:
-    s, held = undecided()
-    answer = s.meets(8, member(NAME, T, prepared=held, carried=(7,)), member("h:1", State(5, 7)))
-    assert answer.commit == held
-    assert s.group.state == State(5, 7)
-    assert s.asks(State(5, 7), reason=JoinReason.FAILED).carried == (8,)
-
-
-def test_another_carrier_denies_redo() -> None:
-    s, held = undecided()
-    answer = s.meets(8, member(NAME, T, prepared=held, carried=(7,)), member("h:1", T, carried=(7,)))
-    assert answer.commit is None
-    assert s.group.state == T
-    join = s.fails()
-    assert join.prepared is None  # forgotten, because it is proven that nobody committed it
-    assert join.carried == (7, 8)
-
-
 @pytest.mark.parametrize("asked", ["before", "after"])
 @pytest.mark.parametrize("lapsed", [False, True])
 def test_R12_neither_a_new_session_nor_the_end_of_the_lease_lets_it_forget_what_is_prepared(
@@ -308,27 +290,6 @@ def test_R12_neither_a_new_session_nor_the_end_of_the_lease_lets_it_forget_what_
     assert (join_again.member.prepared, join_again.member.carried) == (held, (7,))
     assert (join_again.reason is JoinReason.REJOINED) == lapsed
     assert s.meets(8, member(NAME, T, prepared=held, carried=(7,))).commit == held
-
-
-def test_R14_what_is_held_is_not_committed_because_another_result_is() -> None:
-    """h has reduced the step again in quorum 8, which we never received: that result is newer, and nobody at the top that was
-    in 8 denies it. Ours is committed nowhere."""
-    s, held = undecided()
-    other = Prepared(8, 5, 77)
-    answer = s.meets(9, member(NAME, T, prepared=held, carried=(7,)), member("h:1", T, prepared=other, carried=(7, 8)))
-    assert answer.quorum.settled.adopted == other
-    assert answer.commit is None
-    assert s.group.state == T
-
-
-def test_R14_what_is_held_is_not_committed_because_somebody_else_commits_late() -> None:
-    """The others stand at step 5 as quorum 6 committed it; c holds that result. Ours of quorum 7 is another one."""
-    s, held = undecided()
-    late = member("c:1", T, prepared=Prepared(8, 5, 77))
-    answer = s.meets(9, member(NAME, T, prepared=held, carried=(7,)), late, member("h:1", State(5, 8)))
-    assert answer.quorum.settled.late == ("c:1",)
-    assert answer.commit is None
-    assert s.group.state == T
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -407,3 +368,33 @@ def test_a_step_that_was_abstained_from_says_nothing_of_the_next() -> None:
     s.cross(ok=False)
     s.vote(step=5)
     assert s.cross(step=5)[0].commit
+
+
+OTHER = Prepared(8, 5, 77)
+
+
+@pytest.mark.parametrize(
+    ("others", "settled", "carried"),
+    [
+        # The others have committed it late, and this group does, too: from there it carries the quorum it is in.
+        ((member("h:1", State(5, 7)),), (None, (NAME,)), (9,)),
+        # Another carrier denies it, which proves that nobody committed it.
+        ((member("h:1", T, carried=(7,)),), (None, ()), (7, 9)),
+        # h has reduced the step again in quorum 8, which we never received: that result is newer, and nobody at the
+        # top that was in 8 denies it. Ours is committed nowhere.
+        ((member("h:1", T, prepared=OTHER, carried=(7, 8)),), (OTHER, ()), (7,)),
+        # The others stand at step 5 as quorum 8 committed it; c holds that result. Ours of quorum 7 is another one.
+        ((member("c:1", T, prepared=OTHER), member("h:1", State(5, 8))), (None, ("c:1",)), (7,)),
+    ],
+)
+def test_R14_what_is_held_is_committed_only_where_the_others_have_committed_the_very_result(
+    others: tuple[Member, ...], settled: tuple[Prepared | None, tuple[str, ...]], carried: tuple[int, ...]
+) -> None:
+    s, held = undecided()
+    answer = s.meets(9, member(NAME, T, prepared=held, carried=(7,)), *others)
+    assert (answer.quorum.settled.adopted, answer.quorum.settled.late) == settled
+    commits = NAME in settled[1]
+    assert answer.commit == (held if commits else None)
+    assert s.group.state == (State(5, 7) if commits else T)
+    join = s.fails(s.group.state)
+    assert (join.prepared, join.carried) == (None, carried)
