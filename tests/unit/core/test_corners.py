@@ -63,6 +63,9 @@ class TestComingBack:
         assert not s.record("b:1").lost
         assert not issued(s.join("a:1"))  # one of two is not more than half
         assert issued(s.join("b:1")) == [["a:1", "b:1"]]
+        s.close("a:1")
+        s.hello("a:1")
+        assert s.lighthouse._tenure.silent == {"a:1", "b:1"}  # it is here and has not asked
 
     def test_one_of_the_quorum_that_was_lost_is_waited_for_when_it_asks_and_not_before(self) -> None:
         s = Scene(limits=SilenceLimits(alone=1.0), lease=5.0)
@@ -85,12 +88,6 @@ class TestComingBack:
         s.hello("b:1")
         assert not s.record("b:1").lost
         assert "b:1" in s.lighthouse._tenure.silent
-
-    def test_a_member_on_a_new_session_is_here_and_has_not_asked(self) -> None:
-        s = Scene.started("a:1")
-        s.close("a:1")
-        s.hello("a:1")
-        assert s.lighthouse._tenure.silent == {"a:1"}
 
     @pytest.mark.parametrize("joins", [False, True])
     def test_a_word_from_it_refutes_the_refused_connect(self, joins: bool) -> None:
@@ -207,13 +204,6 @@ class TestTicks:
             effects = s.feed(Tick())
             said.append((notes(effects), [w.sessions for w in of(SendWaits, effects)]))
         assert said == [([], []), (["undecided"], [(s.sessions["a:1"],)]), ([], [])]
-
-    def test_that_all_who_asked_are_silent_is_noted_and_told_to_nobody(self) -> None:
-        s = Scene(limits=SilenceLimits(alone=1.0), min_replicas=2)
-        s.arrive("a:1")
-        effects = s.wait(3.0)
-        reasons = [n.text for n in of(Note, effects) if n.event == "undecided"]
-        assert reasons[-1] == "Nobody who has asked is alive: a:1 (silent for 1 s)."
 
 
 class TestKept:

@@ -166,8 +166,15 @@ def test_why_a_life_ended_and_why_a_group_was_stopped_stands() -> None:
     scene = Scene()
     scene.begin()
     scene.ended(0, 0)
+    assert scene.here(0, session=6, incarnation="new") == [CloseStream(1)]
+    assert scene.ready(0, session=6) == []  # its part had finished: it waits for the others
+    assert SendStop(6, 0, "group g has finished already") in scene.ended(1, 0)
+    scene = Scene(here=(0, 1))
+    for node in (0, 1):
+        scene.started(node, "old")
+    scene.ended(0, 0, "old")
     scene.see(NodeDone(1, 0, "finished"))
-    scene.ended(1, 0)
+    assert SendLifeOver(2, "old", 0, "") in scene.ended(1, 0, "old")
     assert scene.here(1, session=7, incarnation="new") == [CloseStream(2), SendStop(7, 0, "node 0 stopped: finished")]
 
 
@@ -261,12 +268,8 @@ def test_a_life_taken_over_ends_if_a_node_does_not_come_or_does_not_know_it() ->
     scene.here(1)
     scene.ready(1, 0)
     assert scene.ended(0, -9, "old") == [SendLifeOver(1, "old", -9, "the supervisor of node 1 is gone")]  # no proof
-
-
-def test_a_node_that_was_away_before_the_life_was_known_has_the_whole_grace() -> None:
-    scene = Scene()
-    scene.here(1)
-    scene.see(NodeGone(2))
+    scene = Scene(here=(1,))
+    scene.see(NodeGone(2))  # it was away before the life was known, and has the whole grace
     scene.now = 10.0
     scene.here(0)
     assert scene.started(0) == [LifeStarted("g", 0, "L0")]
@@ -314,22 +317,6 @@ def test_what_was_said_on_an_older_stream_counts_no_more() -> None:
     assert scene.ready(0, session=7) == []
     scene.here(0, session=8)
     assert scene.ready(0, session=8)[1] == SendBegin(8, 5, "L0", MEETING)  # the highest number that any node knows
-
-
-def test_a_supervisor_started_again_after_its_part_had_finished_waits_for_the_others(scene: Scene) -> None:
-    scene.ended(0, 0)
-    assert scene.here(0, session=7, incarnation="new") == [CloseStream(1)]
-    assert scene.ready(0, session=7) == []
-    assert SendStop(7, 0, "group g has finished already") in scene.ended(1, 0)
-
-
-def test_a_new_lighthouse_hears_that_all_had_finished() -> None:
-    scene = Scene(here=(0, 1))
-    scene.started(0, "old")
-    scene.started(1, "old")
-    scene.ended(0, 0, "old")
-    scene.see(NodeDone(1, 0, ""))
-    assert SendLifeOver(2, "old", 0, "") in scene.ended(1, 0, "old")
 
 
 def test_the_end_of_another_life_does_not_end_this_one(scene: Scene) -> None:
