@@ -167,21 +167,6 @@ def test_the_scheduler_is_asked_for_rounds_while_a_part_begins_to_wait_for_room(
     assert watch.all(again, looks + 1.0) == [Reschedule(part(1))]  # it was requeued
 
 
-@pytest.mark.parametrize("text", [BEGIN_TIME.replace("|1|PENDING", "|0|PENDING"), ADMIN_HELD, HELD, runs(1)])
-def test_what_does_not_wait_for_room_asks_for_no_round(text: str) -> None:
-    watch = Watch()
-    watch(runs(1), 0)
-    found = [a for t in range(1, 100) for a in watch.all(text, float(t))]
-    assert not any(isinstance(a, Reschedule) for a in found)
-
-
-def test_one_round_is_for_all_parts() -> None:
-    rules = Restarts()
-    rows = [row(LIGHTHOUSE_RUNS), *(row(RESOURCES.replace("31_1", f"31_{n}")) for n in range(3))]
-    made = manifest(*map(part, range(3)))
-    assert rules.look(made, rows, HEARD, {}, 0.0) == [Reschedule(part(0))]
-
-
 @pytest.mark.parametrize("text", [KILLED, LAUNCH_FAILED, NODE_FAIL, TIMED_OUT])
 def test_what_slurm_gave_up_is_submitted_anew(text: str) -> None:
     watch = Watch()
@@ -419,3 +404,13 @@ def test_heard_from_a_lighthouses_status() -> None:
 def test_another_programs_answer_is_no_status(status: dict[str, object]) -> None:
     with pytest.raises(ValueError):
         heard_from(status)
+
+
+@pytest.mark.parametrize("text", [BEGIN_TIME.replace("|1|PENDING", "|0|PENDING"), ADMIN_HELD, HELD, runs(1)])
+def test_what_does_not_wait_for_room_asks_for_no_round_and_one_is_for_all_parts(text: str) -> None:
+    watch = Watch()
+    watch(runs(1), 0)
+    found = [a for t in range(1, 100) for a in watch.all(text, float(t))]
+    assert not any(isinstance(a, Reschedule) for a in found)
+    rows = [row(LIGHTHOUSE_RUNS), *(row(RESOURCES.replace("31_1", f"31_{n}")) for n in range(3))]
+    assert Restarts().look(manifest(*map(part, range(3))), rows, HEARD, {}, 0.0) == [Reschedule(part(0))]
