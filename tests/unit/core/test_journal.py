@@ -100,16 +100,6 @@ def test_R8c_who_died_in_the_same_moment_is_known_by_its_supervisors_word() -> N
     assert issued(scene.feed(LifeEnded("token-c:1", -9))) == [["a:1", "b:1"]]
 
 
-def test_R8c_the_only_carrier_died_with_the_lighthouse_and_its_supervisor_says_so() -> None:
-    """R9(b): a new lineage at once, which took a lease without the ledger."""
-    before = trained("a:1", steps=3)
-    scene = follow(before, kept(before))
-    scene.feed(LifeEnded("token-a:1", -9))
-    scene.hello("a:2", life=Life(1, 0.0, "token-a:2"))
-    (issue,) = of(Issue, scene.join("a:2", reason=JoinReason.NEW))
-    assert issue.quorum.members[0].replica_id == "a:2"
-
-
 def test_R8c_a_lease_is_not_counted_anew_by_each_lighthouse() -> None:
     scene, waited = trained("a:1", steps=3), 0.0
     for _ in range(4):  # lighthouses, each of them waits for half a minute and dies
@@ -156,7 +146,8 @@ def dead_before_the_lighthouse() -> Scene:
 @pytest.mark.parametrize("told_again", [False, True])
 @pytest.mark.parametrize("lighthouses", [1, 2, 3])
 def test_R8c_two_deaths_around_a_restart_cost_no_lease(told_again: bool, lighthouses: int) -> None:
-    """F3. b's end is written down, or b is known by its life's token when its supervisor tells it again."""
+    """F3, R9 (b). b's end is written down, or b is known by its life's token when its supervisor tells it again; of a, the
+    only carrier, which dies with the lighthouse, its supervisor tells. A new lineage begins at once."""
     before = dead_before_the_lighthouse()
     if not told_again:
         before.wait(0.2)
@@ -164,7 +155,7 @@ def test_R8c_two_deaths_around_a_restart_cost_no_lease(told_again: bool, lightho
         before = scene = follow(before, kept(before))
         if told_again:
             scene.exited("b:1")
-    scene.exited("a:1")
+    scene.feed(LifeEnded("token-a:1", -9))
     scene.hello("b:2", life=Life(1, 0.0, "token-b:2"))
     assert issued(scene.join("b:2", reason=JoinReason.NEW)) == [["b:2"]]
 

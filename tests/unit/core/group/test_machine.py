@@ -370,14 +370,13 @@ class TestEnds:
         assert s.vote(0) == [AnswerVote((4,), False, "your model differs.")]
         assert s.feed(RefusedArrived("again")) == []
         assert s.feed(SessionUp()) == []  # nothing is asked any more
-
-    def test_refused_while_voting_those_who_wait_are_told(self) -> None:
         s = Stage(2).training()
         s.vote(0)
         assert AnswerVote((3,), False, "no.") in s.feed(RefusedArrived("no."))
 
     @pytest.mark.parametrize("asking", [False, True])
     def test_leaving(self, asking: bool) -> None:
+        assert Stage(connected=False).feed(Leave()) == []  # without a session it is silent
         s = Stage().training()
         s.vote()
         told = [FailCalls((3,), "g:1 is leaving the job.", False)]
@@ -388,9 +387,6 @@ class TestEnds:
         assert s.feed(Leave()) == []
         s.feed(SessionDown("x"))
         assert s.feed(SessionUp()) == []  # no join any more
-
-    def test_leaving_without_a_session_is_silent(self) -> None:
-        assert Stage(connected=False).feed(Leave()) == []
 
 
 @pytest.mark.parametrize("keeps", [(True, True), (True, False), (False, True), (False, False)])

@@ -515,8 +515,6 @@ class TestOthersTrain:
         s.kill("a:1")
         s.hello("b:2", life=Life(1))
         assert not s.lighthouse.others_train("b:2")  # its older life does not count
-
-    def test_not_where_the_others_wait_for_it(self) -> None:
         s = Scene.started("a:1", "b:1", new_job=True, min_replicas=2)
         s.hello("b:2", life=Life(1))
-        assert not s.lighthouse.others_train("b:2")
+        assert not s.lighthouse.others_train("b:2")  # the others wait for it
