@@ -313,10 +313,14 @@ def test_what_was_said_on_an_older_stream_counts_no_more() -> None:
     scene.ready(0)
     scene.here(0, session=7)
     assert scene.ready(1, 5) == []
-    scene.see(NodeGone(7))
-    assert scene.ready(0, session=7) == []
-    scene.here(0, session=8)
-    assert scene.ready(0, session=8)[1] == SendBegin(8, 5, "L0", MEETING)  # the highest number that any node knows
+    assert scene.ready(0, session=7)[1] == SendBegin(7, 5, "L0", MEETING)  # the highest number that any node knows
+
+
+def test_who_has_gone_is_ready_no_more() -> None:
+    scene = Scene(here=(0, 1))
+    scene.ready(0)
+    scene.see(NodeGone(1))
+    assert scene.ready(1) == []
 
 
 def test_the_end_of_another_life_does_not_end_this_one(scene: Scene) -> None:
