@@ -244,7 +244,7 @@ _ALL = [
     Variant(
         name="R4", left_out="a member that has joined goes on",
         harm="a quorum says of a member where it stood before",
-        caught_by="commit.test_two_phase:test_R4_nor_after_a_join_that_came_before_the_outcome",
+        caught_by="commit.test_two_phase:test_R4_nothing_is_committed_after_a_join",
         patch=patched((Group, "_on_ask", _go_on_while_asking), (Group, "_frozen", property(lambda self: self._end))),
     ),
     Variant(

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from torchft_x.core.fingerprint import Fingerprint
 from torchft_x.core.lighthouse.machine import Lighthouse, LighthouseConfig
+from torchft_x.core.membership.members import MemberRecord
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.job import SupervisorHere
 from torchft_x.core.messages.lighthouse import (
@@ -135,6 +136,12 @@ class Scene:
         (issue,) = of(Issue, self.join_all(*replica_ids, state=state))
         assert [m.replica_id for m in issue.quorum.members] == sorted(replica_ids)
         return issue.quorum
+
+    def record(self, replica_id: str) -> MemberRecord:
+        """What the lighthouse knows of this member."""
+        record = self.lighthouse._roll.get(replica_id)
+        assert record is not None
+        return record
 
     def committed(self) -> State:
         """The state of whoever commits the present quorum's step."""

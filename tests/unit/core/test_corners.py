@@ -7,7 +7,6 @@ import pytest
 from tests.unit.core.membership.test_failure_detector import Watched
 from tests.unit.core.scene import Scene, issued, member, notes, of, overs, quorum
 from torchft_x.core.membership.failure_detector import SilenceLimits
-from torchft_x.core.membership.members import MemberRecord
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.lighthouse import (
     Heartbeat,
@@ -21,46 +20,31 @@ from torchft_x.core.messages.lighthouse import (
 from torchft_x.core.types import JoinReason, State
 
 
-def record_of(s: Scene, replica_id: str) -> MemberRecord:
-    record = s.lighthouse._roll.get(replica_id)
-    assert record is not None
-    return record
-
-
 class TestLeaving:
     """Somebody may wait in a collective for whoever leaves inside a step; at a boundary nobody does."""
 
-    def test_inside_a_step_the_others_are_told(self) -> None:
-        s = Scene.started("a:1", "b:1")
-        effects = s.leave("b:1", State())
-        assert overs(effects) == [((s.sessions["a:1"],), ("b:1",))]
-        assert notes(effects) == ["leave", "member_lost"]
-
-    def test_after_the_last_step_it_was_granted_nobody_is(self) -> None:
-        s = Scene.started("a:1", "b:1")
-        effects = s.leave("b:1", s.committed())
-        assert (overs(effects), notes(effects)) == ([], ["leave"])
-
-    def test_nor_when_it_has_asked(self) -> None:
+    @pytest.mark.parametrize(
+        ("granted", "asked", "step", "history", "told"),
+        [
+            (1, False, 0, 0, True),
+            (1, False, 1, 0, False),  # the last step that it was granted
+            (1, True, 0, 0, False),
+            (1, False, 9, 1, True),  # as many steps of another history are no boundary of this one
+            (5, False, 4, 0, True),
+            (5, False, 5, 0, False),
+        ],
+    )
+    def test_inside_a_step_the_others_are_told(
+        self, granted: int, asked: bool, step: int, history: int, told: bool
+    ) -> None:
         s = Scene()
         q = s.start("a:1", "b:1")
-        s.join("b:1", q.top, JoinReason.BOUNDARY)
-        effects = s.leave("b:1", q.top)
-        assert (overs(effects), notes(effects)) == ([], ["leave"])
-
-    def test_as_many_steps_of_another_history_are_no_boundary_of_this_one(self) -> None:
-        s = Scene.started("a:1", "b:1")
-        assert overs(s.leave("b:1", State(9, 3)))
-
-    def test_nor_is_a_step_before_the_end_of_the_grant(self) -> None:
-        s = Scene()
-        q = s.start("a:1", "b:1")
-        s.lighthouse._tenure.granted_through = 5
-        assert overs(s.leave("b:1", State(4, q.id)))
-        s = Scene()
-        q = s.start("a:1", "b:1")
-        s.lighthouse._tenure.granted_through = 5
-        assert not overs(s.leave("b:1", State(5, q.id)))
+        s.lighthouse._tenure.granted_through = granted
+        if asked:
+            s.join("b:1", q.top, JoinReason.BOUNDARY)
+        effects = s.leave("b:1", State(step, q.id + history) if step else State())
+        assert overs(effects) == ([((s.sessions["a:1"],), ("b:1",))] if told else [])
+        assert notes(effects) == (["leave", "member_lost"] if told else ["leave"])
 
     def test_whoever_never_received_the_quorum_is_in_no_collective(self) -> None:
         s = Scene.started("a:1", "b:1")
@@ -74,18 +58,21 @@ class TestComingBack:
         for name in ("a:1", "b:1"):
             s.hello(name)
         assert not of(Probe, s.wait(1.5, alive=("a:1",)))
-        assert record_of(s, "b:1").lost
+        assert s.record("b:1").lost
         s.hello("b:1")
-        assert not record_of(s, "b:1").lost
+        assert not s.record("b:1").lost
         assert not issued(s.join("a:1"))  # one of two is not more than half
         assert issued(s.join("b:1")) == [["a:1", "b:1"]]
+        s.close("a:1")
+        s.hello("a:1")
+        assert s.lighthouse._tenure.silent == {"a:1", "b:1"}  # it is here and has not asked
 
     def test_one_of_the_quorum_that_was_lost_is_waited_for_when_it_asks_and_not_before(self) -> None:
         s = Scene(limits=SilenceLimits(alone=1.0), lease=5.0)
         s.start("a:1", "b:1", "c:1")
         assert overs(s.wait(1.5, alive=("a:1", "c:1")))
         assert not overs(s.hello("b:1", quorum=None, lease_left=0.0))  # the others know
-        assert record_of(s, "b:1").lost
+        assert s.record("b:1").lost
         s.join("a:1", s.committed())
         assert issued(s.join("c:1", s.committed())) == [["a:1", "c:1"]]
 
@@ -94,35 +81,27 @@ class TestComingBack:
         s.start("a:1")
         s.hello("b:1")
         s.wait(1.5, alive=("a:1",))
-        assert record_of(s, "b:1").lost
+        assert s.record("b:1").lost
         assert not overs(s.heard("b:1"))  # it holds nothing that could be over
-        assert not record_of(s, "b:1").lost
+        assert not s.record("b:1").lost
         s.wait(1.5, alive=("a:1",))
         s.hello("b:1")
-        assert not record_of(s, "b:1").lost
+        assert not s.record("b:1").lost
         assert "b:1" in s.lighthouse._tenure.silent
 
-    def test_a_member_on_a_new_session_is_here_and_has_not_asked(self) -> None:
-        s = Scene.started("a:1")
-        s.close("a:1")
-        s.hello("a:1")
-        assert s.lighthouse._tenure.silent == {"a:1"}
-
-    def test_a_word_from_it_refutes_the_refused_connect(self) -> None:
+    @pytest.mark.parametrize("joins", [False, True])
+    def test_a_word_from_it_refutes_the_refused_connect(self, joins: bool) -> None:
         s = Scene.started("a:1", "b:1")
-        s.lighthouse._alarm.probe(record_of(s, "b:1"), s.now)
+        record = s.record("b:1")
+        s.lighthouse._alarm.probe(record, s.now)
         s.refused("b:1")
-        assert record_of(s, "b:1").proof
-        s.heard("b:1")
-        assert not record_of(s, "b:1").proof
-
-    def test_so_does_a_join(self) -> None:
-        s = Scene.started("a:1", "b:1")
-        s.lighthouse._alarm.probe(record_of(s, "b:1"), s.now)
-        s.refused("b:1")
-        s.join("b:1", State(), JoinReason.FAILED)
-        record = record_of(s, "b:1")
-        assert (record.lost, record.proof, record.told) == ("", "", False)
+        assert record.proof
+        if joins:
+            s.join("b:1", State(), JoinReason.FAILED)
+            assert (record.lost, record.told) == ("", False)
+        else:
+            s.heard("b:1")
+        assert record.proof == ""
 
 
 class TestStopped:
@@ -132,34 +111,31 @@ class TestStopped:
         s.join("1:a", State(5, s.quorums["1:a"].id))
         s.feed(LifeHalted(101, "t1", "worker 1"))
         s.pass_time(2.0, "0:a", watched=(0, 1))
-        assert record_of(s, "1:a").lost
+        assert s.record("1:a").lost
         return s
-
-    def test_its_group_server_speaks_on(self) -> None:
-        s = self.lost_in_its_boundary()
-        s.heard("1:a")
-        assert record_of(s, "1:a").lost
-
-    def test_it_goes_on_but_its_address_has_refused(self) -> None:
-        s = self.lost_in_its_boundary()
-        record_of(s, "1:a").proof = "its address refuses connections"
-        s.feed(LifeHalted(101, "t1", ""))
-        assert record_of(s, "1:a").lost
 
     def test_it_goes_on_inside_a_step_that_the_others_have_left(self) -> None:
         s = Watched()
         s.feed(LifeHalted(101, "t1", "worker 1"))
         assert s.lost(s.pass_time(2.0, "0:a", watched=(0, 1)))
         s.feed(LifeHalted(101, "t1", ""))
-        assert record_of(s, "1:a").lost
+        assert s.record("1:a").lost
 
     def test_its_silence_counts_on_from_before(self) -> None:
         s = self.lost_in_its_boundary()
         s.feed(LifeHalted(101, "t1", ""))
         s.pass_time(7.9, "0:a", watched=(0, 1))
-        assert not record_of(s, "1:a").lost
+        assert not s.record("1:a").lost
         s.pass_time(0.3, "0:a", watched=(0, 1))
-        assert record_of(s, "1:a").lost
+        assert s.record("1:a").lost
+
+    def test_it_is_lost_though_its_group_server_speaks_and_if_its_address_has_refused(self) -> None:
+        s = self.lost_in_its_boundary()
+        s.heard("1:a")
+        assert s.record("1:a").lost
+        s.record("1:a").proof = "its address refuses connections"
+        s.feed(LifeHalted(101, "t1", ""))
+        assert s.record("1:a").lost
 
 
 class TestIds:
@@ -173,29 +149,11 @@ class TestIds:
 
 
 class TestJoins:
-    def test_a_join_is_a_sign_of_life(self) -> None:
-        s = Scene(limits=SilenceLimits(alone=2.0))
-        for name in ("a:1", "b:1"):
-            s.hello(name)
-        s.now = 1.5
-        s.join("a:1")
-        assert record_of(s, "a:1").heard == 1.5
-
-    def test_where_it_is_at_home_is_known_from_its_hello(self) -> None:
-        s = Scene.started("a:1", "b:1")
-        s.join("b:1", s.committed(), address="")
-        assert [p.address for p in of(Probe, s.close("b:1"))] == [member("b:1").address]
-
-    def test_a_newcomer_that_asks_twice_is_noted_once(self) -> None:
-        s = Scene.started("a:1")
-        assert "joined" in notes(s.arrive("b:1"))
-        assert "joined" not in notes(s.join("b:1"))
-
     def test_how_long_its_steps_take_is_told_inside_a_grant_too(self) -> None:
         s = Scene()
         q = s.start("a:1", "b:1")
         s.feed(Progress(s.sessions["a:1"], q.id, 1, 1, 7.0))
-        assert record_of(s, "a:1").longest_step == 7.0
+        assert s.record("a:1").longest_step == 7.0
 
     def test_a_peers_client_that_asks_again_has_waited_since_it_asked_first(self) -> None:
         s = Scene(min_replicas=2)
@@ -210,7 +168,16 @@ class TestJoins:
         s.start("a:1", "b:1")
         s.wait(1.5, alive=("a:1",))
         s.feed(Heartbeat("b:1"))
-        assert record_of(s, "b:1").lost
+        assert s.record("b:1").lost
+
+    def test_a_join_is_a_sign_of_life_and_is_noted_once(self) -> None:
+        s = Scene.started("a:1", "b:1")
+        assert "joined" in notes(s.arrive("c:1"))
+        s.now = 1.5
+        assert "joined" not in notes(s.join("c:1", address=""))
+        assert s.record("c:1").heard == 1.5
+        home = member("c:1").address  # known from its hello
+        assert [p.address for p in of(Probe, s.close("c:1"))] == [home]
 
 
 class TestTicks:
@@ -237,13 +204,6 @@ class TestTicks:
             effects = s.feed(Tick())
             said.append((notes(effects), [w.sessions for w in of(SendWaits, effects)]))
         assert said == [([], []), (["undecided"], [(s.sessions["a:1"],)]), ([], [])]
-
-    def test_that_all_who_asked_are_silent_is_noted_and_told_to_nobody(self) -> None:
-        s = Scene(limits=SilenceLimits(alone=1.0), min_replicas=2)
-        s.arrive("a:1")
-        effects = s.wait(3.0)
-        reasons = [n.text for n in of(Note, effects) if n.event == "undecided"]
-        assert reasons[-1] == "Nobody who has asked is alive: a:1 (silent for 1 s)."
 
 
 class TestKept:
@@ -327,23 +287,6 @@ class TestWaits:
 class TestReceived:
     """A quorum is open until a member says something that shows that it has received a newer one (R9)."""
 
-    def second(self, *replica_ids: str) -> Scene:
-        s = Scene()
-        first = s.start(*replica_ids)
-        s.join_all(*replica_ids, state=s.committed())
-        assert s.lighthouse._tenure.chain.open == (first,)
-        return s
-
-    def test_by_a_join(self) -> None:
-        s = self.second("a:1", "b:1")
-        s.join("a:1", s.committed())
-        assert s.lighthouse._tenure.chain.open == ()
-
-    def test_by_progress(self) -> None:
-        s = self.second("a:1", "b:1")
-        s.feed(Progress(s.sessions["a:1"], s.quorums["a:1"].id, 1, 1))
-        assert s.lighthouse._tenure.chain.open == ()
-
     def test_by_a_peers_client_that_asks(self) -> None:
         s = Scene()
         s.beat("p", "r")
@@ -355,6 +298,18 @@ class TestReceived:
         s.unary("p", 5, 2)
         assert s.lighthouse._tenure.chain.open == ()
 
+    @pytest.mark.parametrize("asks", [True, False])
+    def test_by_a_join_and_by_progress(self, asks: bool) -> None:
+        s = Scene()
+        first = s.start("a:1", "b:1")
+        s.join_all("a:1", "b:1", state=s.committed())
+        assert s.lighthouse._tenure.chain.open == (first,)
+        if asks:
+            s.join("a:1", s.committed())
+        else:
+            s.feed(Progress(s.sessions["a:1"], s.quorums["a:1"].id, 1, 1))
+        assert s.lighthouse._tenure.chain.open == ()
+
 
 class TestAdopting:
     """A lighthouse without memory takes a quorum over, and says only what somebody must know (R8)."""
@@ -364,18 +319,11 @@ class TestAdopting:
     def fresh(self) -> Scene:
         return Scene(new_job=False, restarted=True)
 
-    def test_nobody_outside_is_told_or_matters(self) -> None:
+    def test_nobody_outside_is_told_and_whoever_never_received_it_is_waited_for_when_it_is_back(self) -> None:
         s = self.fresh()
         s.hello("c:1")
         s.hello("d:1")
-        s.leave("d:1", State())
-        s.hello("a:1", quorum=self.Q, lease_left=50.0)
-        effects = s.hello("b:1", quorum=self.Q, lease_left=50.0)
-        assert "adopted" in notes(effects)
-        assert not overs(effects)
-
-    def test_whoever_never_received_it_is_waited_for_when_it_is_back(self) -> None:
-        s = self.fresh()
+        assert notes(s.leave("d:1", State())) == ["leave"]
         s.hello("b:1", quorum=None)
         s.close("b:1")
         effects = s.hello("a:1", quorum=self.Q, lease_left=50.0)
@@ -396,15 +344,10 @@ def test_how_far_a_member_ran_without_a_lighthouse_stands_in_the_status() -> Non
 
 
 class TestBeforeTheFirstQuorum:
-    def test_whoever_leaves_is_noted_and_no_more(self) -> None:
-        s = Scene()
-        s.hello("a:1")
-        assert notes(s.leave("a:1", State())) == ["leave"]
-
     def test_a_member_that_was_silent_is_not_told_to_leave_what_it_is_in(self) -> None:
         s = Scene(new_job=False, restarted=True, limits=SilenceLimits(alone=1.0))
         s.hello("a:1", quorum=quorum(member("a:1"), member("b:1")), lease_left=50.0)
         s.wait(1.5)
-        assert record_of(s, "a:1").lost
+        assert s.record("a:1").lost
         assert not overs(s.heard("a:1"))
-        assert not record_of(s, "a:1").lost
+        assert not s.record("a:1").lost

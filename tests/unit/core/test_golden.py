@@ -13,7 +13,6 @@ Quorum ids are shown as ``+N`` from the lighthouse's first.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -49,80 +48,58 @@ class Player:
         words = line.split()
         names = [w for w in words[1:] if "=" not in w]
         options = dict(w.split("=", 1) for w in words[1:] if "=" in w)
-        action: Callable[[list[str], dict[str, str]], list[LighthouseEffect]] | None = getattr(
-            self, f"do_{words[0]}", None
-        )
         if words[0] == "undecided":
             return [self._ids(self.scene.lighthouse.undecided) or "-"]
-        if action is None:
-            raise ValueError(f"unknown line {line!r}")
-        return [self.show(e) for e in action(names, options)]
+        return [self.show(e) for e in self.do(words[0], names, options)]
 
-    # --- lines -----------------------------------------------------------------------------------------------------
-
-    def do_lighthouse(self, _names: list[str], options: dict[str, str]) -> list[LighthouseEffect]:
-        self.config = {k: (v == "yes" if v in ("yes", "no") else float(v)) for k, v in options.items()}
-        self.scene = Scene(**self.config)
+    def do(self, action: str, names: list[str], options: dict[str, str]) -> list[LighthouseEffect]:
+        s = self.scene
+        match action:
+            case "lighthouse":
+                self.config = {k: (v == "yes" if v in ("yes", "no") else float(v)) for k, v in options.items()}
+                self.scene = Scene(**self.config)
+            case "restart":
+                now = s.now + float(names[0])
+                self.scene = Scene(now=now, unix=UNIX + now, **self.config)
+                self.scene.quorums = s.quorums
+                self.base = int((UNIX + now) * 1000) << 10
+            case "hello":
+                return self.hello(names[0], options)
+            case "join":
+                suspects = tuple(options["suspects"].split(",")) if "suspects" in options else ()
+                reason = JoinReason(options.get("reason", "boundary"))
+                model = Fingerprint((describe("model", options["model"]),)) if "model" in options else None
+                return s.join(names[0], self._state(options), reason, suspects, traits=model)
+            case "leave":
+                return s.leave(names[0], self._state(options))
+            case "heard" | "close" | "refused" | "exited":
+                return getattr(s, action)(names[0])  # type: ignore[no-any-return]
+            case "accepted":
+                return s.feed(Probed(names[0], False))
+            case "beat":
+                s.beat(*names)
+            case "unary":
+                return s.unary(names[0], int(options["call"]), int(options.get("step", "0")))
+            case "gone":
+                return s.unary_gone(int(options["call"]))
+            case "announce":
+                s.announce(*names)
+            case "wait":
+                alive = tuple(options["alive"].split(",")) if "alive" in options else ()
+                return s.wait(float(names[0]), alive=alive)
+            case _:
+                raise ValueError(f"unknown line {action!r}")
         return []
 
-    def do_restart(self, names: list[str], _options: dict[str, str]) -> list[LighthouseEffect]:
-        old, now = self.scene, self.scene.now + float(names[0])
-        self.scene = Scene(now=now, unix=UNIX + now, **self.config)
-        self.scene.quorums = old.quorums
-        self.base = int((UNIX + now) * 1000) << 10
-        return []
-
-    def do_hello(self, names: list[str], options: dict[str, str]) -> list[LighthouseEffect]:
-        fields: dict[str, object] = {"life": Life(int(options.get("attempt", "0")), 0.0, f"token-{names[0]}")}
+    def hello(self, name: str, options: dict[str, str]) -> list[LighthouseEffect]:
+        fields: dict[str, object] = {"life": Life(int(options.get("attempt", "0")), 0.0, f"token-{name}")}
         if "boot" in options:
             fields["boot_id"] = options["boot"]
         if options.get("quorum") == "none":
             fields["quorum"] = None
         if "lease_left" in options:
             fields["lease_left"] = float(options["lease_left"])
-        return self.scene.hello(names[0], **fields)
-
-    def do_join(self, names: list[str], options: dict[str, str]) -> list[LighthouseEffect]:
-        suspects = tuple(options["suspects"].split(",")) if "suspects" in options else ()
-        reason = JoinReason(options.get("reason", "boundary"))
-        model = Fingerprint((describe("model", options["model"]),)) if "model" in options else None
-        return self.scene.join(names[0], self._state(options), reason, suspects, traits=model)
-
-    def do_leave(self, names: list[str], options: dict[str, str]) -> list[LighthouseEffect]:
-        return self.scene.leave(names[0], self._state(options))
-
-    def do_heard(self, names: list[str], _options: dict[str, str]) -> list[LighthouseEffect]:
-        return self.scene.heard(names[0])
-
-    def do_close(self, names: list[str], _options: dict[str, str]) -> list[LighthouseEffect]:
-        return self.scene.close(names[0])
-
-    def do_refused(self, names: list[str], _options: dict[str, str]) -> list[LighthouseEffect]:
-        return self.scene.refused(names[0])
-
-    def do_accepted(self, names: list[str], _options: dict[str, str]) -> list[LighthouseEffect]:
-        return self.scene.feed(Probed(names[0], False))
-
-    def do_exited(self, names: list[str], _options: dict[str, str]) -> list[LighthouseEffect]:
-        return self.scene.exited(names[0])
-
-    def do_beat(self, names: list[str], _options: dict[str, str]) -> list[LighthouseEffect]:
-        self.scene.beat(*names)
-        return []
-
-    def do_unary(self, names: list[str], options: dict[str, str]) -> list[LighthouseEffect]:
-        return self.scene.unary(names[0], int(options["call"]), int(options.get("step", "0")))
-
-    def do_gone(self, _names: list[str], options: dict[str, str]) -> list[LighthouseEffect]:
-        return self.scene.unary_gone(int(options["call"]))
-
-    def do_announce(self, names: list[str], _options: dict[str, str]) -> list[LighthouseEffect]:
-        self.scene.announce(*names)
-        return []
-
-    def do_wait(self, names: list[str], options: dict[str, str]) -> list[LighthouseEffect]:
-        alive = tuple(options["alive"].split(",")) if "alive" in options else ()
-        return self.scene.wait(float(names[0]), alive=alive)
+        return self.scene.hello(name, **fields)
 
     def _state(self, options: dict[str, str]) -> State:
         step = options.get("step", "0")

@@ -71,18 +71,12 @@ def test_all_ranks_begin_with_the_weights_of_one_group(group_rank: int) -> None:
     assert {p.store_address for p in plans} == {f"r{group_rank % 3}-store"}
 
 
-@pytest.mark.parametrize("own", [0, 1])
-def test_without_init_sync_nobody_heals_at_step_0(own: int) -> None:
-    p = plan(of_steps(0, 0), f"r{own}", 0, init_sync=False)
-    assert (p.heal, p.sources, p.dst_ranks) == (False, (), ())
-    assert p.max_replica_rank == own
-
-
-def test_init_sync_does_nothing_after_the_first_step() -> None:
-    assert not plan(of_steps(2, 2), "r1", 0, init_sync=True).heal
-
-
-def test_without_init_sync_those_behind_still_heal() -> None:
+def test_without_init_sync_nobody_heals_at_step_0() -> None:
+    for own in (0, 1):
+        p = plan(of_steps(0, 0), f"r{own}", 0, init_sync=False)
+        assert (p.heal, p.sources, p.dst_ranks) == (False, (), ())
+        assert p.max_replica_rank == own
+    assert not plan(of_steps(2, 2), "r1", 0, init_sync=True).heal  # it does nothing after the first step
     assert plan(of_steps(0, 2), "r0", 0, init_sync=False).source_rank == 1
 
 
@@ -108,23 +102,27 @@ def test_ids_failures_and_handles_are_handed_on() -> None:
     assert (p.commit_failures, p.replica_ids, p.handles) == (3, ("a", "b"), ("a1", ""))
 
 
-def test_every_usable_source_is_named_the_peers_choice_first() -> None:
-    p = plan(of_steps(1, 1, 0, 1), "r2", 1)
-    assert [m.replica_id for m in p.sources] == ["r1", "r3", "r0"]
-    assert p.source_rank == 1
-
-
 @pytest.mark.parametrize(("failures", "source"), [(0, 0), (1, 1), (2, 3), (3, 0)])
 def test_after_a_failure_the_next_source_is_tried_and_everybody_knows_which(failures: int, source: int) -> None:
     members = [member(f"r{i}", State(s, 5 if s else 0)) for i, s in enumerate((1, 1, 0, 1))]
     members[2] = replace(members[2], commit_failures=failures)
     plans = [plan(quorum(*members), f"r{own}", 0) for own in range(4)]
     assert plans[2].source_rank == source
+    assert {m.replica_id for m in plans[2].sources} == {"r0", "r1", "r3"}
     assert [p.replica_rank for p in plans if 2 in p.dst_ranks] == [source]
     # the peer's clients go by their own rule, whatever has failed
     members[0] = replace(members[0], library="")
     plans = [plan(quorum(*members), f"r{own}", 0) for own in range(4)]
     assert plans[2].source_rank == 1
+    p = plan(of_steps(1, 1, 0, 1), "r2", 1)
+    assert [m.replica_id for m in p.sources] == ["r1", "r3", "r0"]  # every usable one, the peer's choice first
+
+
+def test_who_has_no_plan_is_told_so() -> None:
+    with pytest.raises(StepError, match="no member of quorum 7 holds a complete state"):
+        plan(quorum(member("a", torn=True)), "a", 0)
+    with pytest.raises(ConfigError, match="x is not a member of quorum 7"):
+        plan(of_steps(1, 1), "x", 0)
 
 
 def test_same_step_committed_elsewhere_heals() -> None:
@@ -148,29 +146,15 @@ def test_R19_a_torn_member_heals_at_step_0_without_init_sync() -> None:
     assert not plan(q, "a", 0, init_sync=False).heal
 
 
-def test_all_torn_is_the_end_with_a_sentence() -> None:
-    with pytest.raises(StepError, match="no member of quorum 7 holds a complete state"):
-        plan(quorum(member("a", torn=True)), "a", 0)
-
-
-def test_a_stranger_is_told_so() -> None:
-    with pytest.raises(ConfigError, match="x is not a member of quorum 7"):
-        plan(of_steps(1, 1), "x", 0)
-
-
-def test_a_later_step_of_the_same_quorum_begins_at_its_own_state() -> None:
-    q = of_steps(0, 0)
-    later = plan(q, "r1", 0, base=State(3, q.id))
-    assert later.top == State(3, q.id)
-    assert not later.heal  # it is not the first step any more, so nobody starts from another one's weights
-    assert plan(q, "r1", 0).top == State()
-
-
 @pytest.mark.parametrize("own", ["r0", "r1", "r2"])
 @pytest.mark.parametrize("group_rank", [0, 1])
 def test_the_plan_for_a_later_step_is_what_it_would_be_anew(own: str, group_rank: int) -> None:
     q, base = of_steps(0, 0, 0), State(3, 7)
-    assert replace(later(plan(q, own, group_rank)), top=base) == plan(q, own, group_rank, base=base)
+    anew = plan(q, own, group_rank, base=base)
+    assert (anew.top, anew.heal) == (base, False)  # not the first step: nobody starts from another one's weights
+    first = plan(q, own, group_rank)
+    assert first.top == State()
+    assert replace(later(first), top=base) == anew
 
 
 class TestStranded:
@@ -211,22 +195,13 @@ class TestStranded:
 class TestLibraries:
     """State never moves between the two libraries."""
 
-    def test_ours_does_not_heal_from_a_peers_client(self) -> None:
-        q = quorum(member("ours"), member("theirs", State(3, 2), library=""))
-        with pytest.raises(ConfigError, match=r"ours \(torchft_x\).*theirs \(torchft\).*all groups on one"):
-            plan(q, "ours", 0)
-
-    def test_nor_the_reverse(self) -> None:
-        q = quorum(member("ours", State(3, 2)), member("theirs", library=""))
-        with pytest.raises(ConfigError, match=r"theirs \(torchft\).*ours \(torchft_x\)"):
-            plan(q, "theirs", 0)
-        assert plan(q, "ours", 0).dst_ranks == ()
-
     def test_a_source_of_the_own_library_is_found_among_others(self) -> None:
         q = quorum(member("a", State(3, 2), library=""), member("b", State(3, 2)), member("c"))
         assert [m.replica_id for m in plan(q, "c", 0).sources] == ["b"]
         assert plan(q, "b", 0).dst_ranks == (2,)
         assert plan(q, "a", 0).dst_ranks == ()
+        two_versions = quorum(member("a", State(3, 2), library="torchft_x/9.9"), member("b"))
+        assert plan(two_versions, "b", 0).heal
 
     def test_beside_a_peers_client_each_rank_begins_with_the_weights_that_the_peer_chooses(self) -> None:
         q = quorum(member("a", library=""), member("b"), member("c"))
@@ -234,9 +209,14 @@ class TestLibraries:
         assert [m.replica_id for m in plan(q, "c", 1).sources] == ["b"]
         assert [m.replica_id for m in plan(q, "b", 2).sources] == ["c"]
 
-    def test_two_versions_of_ours_are_one_library(self) -> None:
-        q = quorum(member("a", State(3, 2), library="torchft_x/9.9"), member("b"))
-        assert plan(q, "b", 0).heal
+    def test_neither_heals_from_the_other(self) -> None:
+        q = quorum(member("ours"), member("theirs", State(3, 2), library=""))
+        with pytest.raises(ConfigError, match=r"ours \(torchft_x\).*theirs \(torchft\).*all groups on one"):
+            plan(q, "ours", 0)
+        q = quorum(member("ours", State(3, 2)), member("theirs", library=""))
+        with pytest.raises(ConfigError, match=r"theirs \(torchft\).*ours \(torchft_x\)"):
+            plan(q, "theirs", 0)
+        assert plan(q, "ours", 0).dst_ranks == ()
 
 
 PARTICIPATION = [

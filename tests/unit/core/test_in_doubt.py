@@ -20,75 +20,47 @@ def settled(*members: Member):
     return s.top, [m.group_id for m in s.carriers], s.adopted, list(s.late)
 
 
-def test_nothing_is_prepared() -> None:
-    assert settled(at("a"), at("b")) == (T, ["a", "b"], None, [])
+COMMITTED = RESULT.state
+OLDER, NEWER = Prepared(11, 5, 1), Prepared(13, 5, 2)
+A_OLDER = at("a", prepared=OLDER, carried=(11,))
+HOLDS, DENIES = at("a", prepared=RESULT), at("b")
 
 
-def test_kill_in_the_reduction_one_that_has_not_prepared_proves_that_nobody_committed() -> None:
-    assert settled(at("a", prepared=RESULT), at("b")) == (T, ["a", "b"], None, [])
-
-
-def test_kill_in_the_vote_the_others_commit_late() -> None:
-    committed = RESULT.state
-    assert settled(at("a", committed, carried=()), at("b", prepared=RESULT)) == (committed, ["a", "b"], None, ["b:1"])
+@pytest.mark.parametrize(
+    ("members", "expected"),
+    [
+        ((at("a"), at("b")), (T, ["a", "b"], None, [])),
+        # A kill in the reduction: one that has not prepared proves that nobody committed, also quorums later.
+        ((HOLDS, DENIES), (T, ["a", "b"], None, [])),
+        ((HOLDS, at("b", carried=(11, 12, 13))), (T, ["a", "b"], None, [])),
+        # A kill in the vote: the others commit late, but only the very result; and who holds none is not late.
+        ((at("a", COMMITTED, carried=()), at("b", prepared=RESULT)), (COMMITTED, ["a", "b"], None, ["b:1"])),
+        ((at("a", COMMITTED, carried=()), at("b", prepared=RESULT), at("c")), (COMMITTED, ["a", "b"], None, ["b:1"])),
+        ((at("a", State(5, 13), carried=()), at("b", prepared=RESULT)), (State(5, 13), ["a"], None, [])),
+        ((at("a", COMMITTED, carried=()), at("c", State(3, 9), RESULT)), (COMMITTED, ["a"], None, [])),
+        # A newcomer heals, and denies nothing.
+        ((at("b", prepared=RESULT), at("d", carried=())), (COMMITTED, ["b"], RESULT, [])),
+        # Nor does a healer of that quorum: the vote did not wait for it.
+        ((at("b", prepared=RESULT), at("c", carried=(12,))), (COMMITTED, ["b"], RESULT, [])),
+        # Of several results the newest that nobody denies: b was in 11, and is not prepared for it.
+        ((A_OLDER, at("b", prepared=NEWER, carried=(11, 13))), (NEWER.state, ["b"], NEWER, [])),
+        (
+            (A_OLDER, at("b", prepared=NEWER, carried=(11, 13)), at("c", carried=(13,))),
+            (T, ["a", "b", "c"], None, []),
+        ),
+        ((A_OLDER, at("b", prepared=NEWER, carried=(13,))), (NEWER.state, ["b"], NEWER, [])),
+        # Different bits were never committed, and what is prepared for an older step counts for nothing.
+        ((HOLDS, at("b", prepared=Prepared(11, 5, 78))), (T, ["a", "b"], None, [])),
+        ((at("a", prepared=Prepared(8, 3, 1)), at("b")), (T, ["a", "b"], None, [])),
+    ],
+)
+def test_R14_what_becomes_of_prepared_results(members: tuple[Member, ...], expected: tuple[object, ...]) -> None:
+    assert settled(*members) == expected
 
 
 def test_cut_off_after_the_vote_the_result_is_adopted() -> None:
-    assert settled(at("b", prepared=RESULT)) == (RESULT.state, ["b"], RESULT, [])
-    assert settled(at("b", prepared=RESULT), at("c", prepared=RESULT)) == (RESULT.state, ["b", "c"], RESULT, [])
-
-
-def test_a_member_that_was_not_in_that_quorum_denies_nothing_and_heals() -> None:
-    newcomer = at("d", carried=())
-    assert settled(at("b", prepared=RESULT), newcomer) == (RESULT.state, ["b"], RESULT, [])
-
-
-def test_a_healer_of_that_quorum_denies_nothing() -> None:
-    """The vote did not wait for it, so that it holds no result says nothing about a commit."""
-    healed = at("c", carried=(12,))
-    assert settled(at("b", prepared=RESULT), healed)[2] == RESULT
-
-
-def test_the_newest_that_nobody_denies() -> None:
-    older, newer = Prepared(11, 5, 1), Prepared(13, 5, 2)
-    a = at("a", prepared=older, carried=(11,))
-    b = at("b", prepared=newer, carried=(11, 13))  # was in 11 and is not prepared for it
-    assert settled(a, b) == (newer.state, ["b"], newer, [])
-    c = at("c", carried=(13,))  # denies the newer one; the older one is denied by b
-    assert settled(a, b, c) == (T, ["a", "b", "c"], None, [])
-
-
-def test_of_two_that_nobody_denies_the_newer_one() -> None:
-    older, newer = Prepared(11, 5, 1), Prepared(13, 5, 2)
-    a, b = at("a", prepared=older, carried=(11,)), at("b", prepared=newer, carried=(13,))
-    assert settled(a, b) == (newer.state, ["b"], newer, [])
-
-
-def test_a_denial_is_remembered_over_quorums() -> None:
-    assert settled(at("a", prepared=RESULT), at("b", carried=(11, 12, 13)))[2] is None
-
-
-def test_different_bits_were_never_committed() -> None:
-    assert settled(at("a", prepared=RESULT), at("b", prepared=Prepared(11, 5, 78)))[:3] == (T, ["a", "b"], None)
-
-
-def test_one_step_behind_with_nothing_prepared_is_not_late() -> None:
-    committed = RESULT.state
-    members = at("a", committed, carried=()), at("b", prepared=RESULT), at("c")
-    assert settled(*members) == (committed, ["a", "b"], None, ["b:1"])
-
-
-def test_late_is_for_the_very_result_only() -> None:
-    committed = State(5, 13)
-    top, carriers, adopted, late = settled(at("a", committed, carried=()), at("b", prepared=RESULT))
-    assert (top, carriers, adopted, late) == (committed, ["a"], None, [])
-    behind = at("c", State(3, 9), Prepared(11, 5, 77))
-    assert settled(at("a", RESULT.state, carried=()), behind)[1] == ["a"]
-
-
-def test_what_is_prepared_for_an_older_step_counts_for_nothing() -> None:
-    old = Prepared(8, 3, 1)
-    assert settled(at("a", prepared=old), at("b")) == (T, ["a", "b"], None, [])
+    assert settled(at("b", prepared=RESULT)) == (COMMITTED, ["b"], RESULT, [])
+    assert settled(at("b", prepared=RESULT), at("c", prepared=RESULT)) == (COMMITTED, ["b", "c"], RESULT, [])
 
 
 @pytest.mark.parametrize("prepared", [None, RESULT])

@@ -24,27 +24,16 @@ def test_what_a_replica_id_tells(replica_id: str, group: str, number: int | None
     assert group_number(replica_id) == number
 
 
-def test_states_are_compared_step_first() -> None:
-    assert sorted([State(3, 9), State(4, 1), State(4, 2), State()]) == [State(), State(3, 9), State(4, 1), State(4, 2)]
-
-
-def test_lives_are_compared_attempt_first() -> None:
-    assert sorted([Life(1, 5.0), Life(0, 9.0), Life(1, 6.0)]) == [Life(0, 9.0), Life(1, 5.0), Life(1, 6.0)]
-
-
 def test_the_top_is_the_newest_complete_state_and_carriers_hold_it() -> None:
-    q = quorum(
-        member("a", State(4, 3)),
-        member("b", State(4, 2)),
-        member("c", State(9, 9), torn=True),
-        member("d", State(4, 3)),
-    )
+    torn = member("c", State(9, 9), torn=True)
+    q = quorum(member("a", State(4, 3)), member("b", State(4, 2)), torn, member("d", State(4, 3)))
     assert q.top == State(4, 3)
     assert [m.replica_id for m in q.carriers] == ["a", "d"]
     assert q.member("b") == member("b", State(4, 2))
     assert q.member("x") is None
+    assert (quorum(torn).top, quorum(torn).carriers) == (State(), ())
 
 
-def test_a_quorum_of_torn_members_stands_at_nothing() -> None:
-    q = quorum(member("a", State(4, 3), torn=True))
-    assert (q.top, q.carriers) == (State(), ())
+def test_states_are_compared_step_first_and_lives_attempt_first() -> None:
+    assert sorted([State(3, 9), State(4, 1), State(4, 2), State()]) == [State(), State(3, 9), State(4, 1), State(4, 2)]
+    assert sorted([Life(1, 5.0), Life(0, 9.0), Life(1, 6.0)]) == [Life(0, 9.0), Life(1, 5.0), Life(1, 6.0)]

@@ -1,8 +1,4 @@
-"""Section 8 of the protocol: the shortest trace known for each rule that was once left out.
-
-The lines about grants that run ahead (R7), adopting prepared results (R14), the cross-group vote and the heal source's
-live state (R17) come with the parts that build them; in this part a grant covers one step.
-"""
+"""Section 8 of the protocol: the shortest trace known for rules that were once left out."""
 
 from __future__ import annotations
 
@@ -12,6 +8,14 @@ from torchft_x.core.heal import plan
 from torchft_x.core.messages.group import AnswerVote, Ask, QuorumArrived, SendJoin, SessionDown, SessionUp, Vote
 from torchft_x.core.messages.lighthouse import Hello, Issue, Join, Refuse, RevokeQuorum
 from torchft_x.core.types import JoinReason, Life, State
+
+
+def asking() -> Group:
+    """A group that has asked for its first quorum."""
+    group = Group(GroupConfig(replica_id="a:1", address="x", store_address="y", library=OURS), 0.0)
+    group.handle(SessionUp(), 0.0)
+    assert of(SendJoin, group.handle(Ask(1, 0, State()), 0.0))
+    return group
 
 
 def test_R3_a_join_does_not_outlive_its_session() -> None:
@@ -44,9 +48,7 @@ def test_the_step_alone_does_not_name_a_state() -> None:
 
 
 def test_R13_the_lease_is_checked_at_the_commit() -> None:
-    group = Group(GroupConfig(replica_id="a:1", address="x", store_address="y", library=OURS), 0.0)
-    group.handle(SessionUp(), 0.0)
-    group.handle(Ask(1, 0, State()), 0.0)
+    group = asking()
     group.handle(QuorumArrived(quorum(member("a:1"))), 0.0)
     group.handle(SessionDown("cut off"), 1.0)
     (answer,) = of(AnswerVote, group.handle(Vote(2, 0, 0, 7, True), 120.1))  # has reduced; the lease ended meanwhile
@@ -56,9 +58,7 @@ def test_R13_the_lease_is_checked_at_the_commit() -> None:
 def test_R13_no_member_commits_when_a_new_lineage_may_begin() -> None:
     """The lease as the group counts it is over before the lighthouse takes it to be."""
     s = Scene()
-    group = Group(GroupConfig(replica_id="a:1", address="x", store_address="y", library=OURS), 0.0)
-    group.handle(SessionUp(), 0.0)
-    assert of(SendJoin, group.handle(Ask(1, 0, State()), 0.0))
+    group = asking()
     s.now = 0.5  # the join travels
     first = s.start("a:1")
     group.handle(QuorumArrived(first), 0.9)  # the quorum travels

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.core.scene import Scene, member, of, quorum
+from tests.unit.core.scene import Scene, issued, member, of, quorum
 from torchft_x.core.admission.claims import MOST_STEPS, impossible, set_aside, unfounded
 from torchft_x.core.messages.common import Note
 from torchft_x.core.messages.lighthouse import Hello, Issue, Refuse
@@ -67,15 +67,11 @@ class TestImpossible:
         (refusal,) = of(Refuse, s.unary("e:1", 1, step=1 << 61))
         assert refusal.call == 1
         assert s.lighthouse._tenure.next_id == before
-        (issue,) = of(Issue, s.join_all("a:1", "b:1", state=s.committed()))
-        assert [m.replica_id for m in issue.quorum.members] == ["a:1", "b:1"]
+        assert issued(s.join_all("a:1", "b:1", state=s.committed())) == [["a:1", "b:1"]]
 
 
 class TestUnfounded:
     """R22."""
-
-    def test_while_nobody_trains_the_newest_state_wins(self) -> None:
-        assert doubted([at("a:1", 10), at("b:1", 10**9)], None) == []
 
     def test_what_happens_every_day(self) -> None:
         q = running("a:1", "b:1")
@@ -86,6 +82,9 @@ class TestUnfounded:
         assert doubted([at("a:1", 9)], q) == []  # the only one
         late = [at("a:1", 9), at("b:1", 8, prepared=Prepared(Q, 9, 1))]
         assert doubted(late, q) == []
+        held = [at(n, 9, prepared=Prepared(Q, 10, 1), carried=(Q,)) for n in ("a:1", "b:1")]
+        assert doubted([*held, at("c:1", 10)], q) == []  # what all of them are about to commit is known
+        assert doubted([at("a:1", 10), at("b:1", 10**9)], None) == []  # nobody trains
 
     def test_a_newcomer_knows_no_newer_state(self) -> None:
         q = running("a:1", "b:1")
@@ -93,12 +92,6 @@ class TestUnfounded:
         assert doubted([*members, at("c:1", 10**9)], q) == ["c:1"]
         assert doubted([*members, at("c:1", 9, Q + 1)], q) == ["c:1"]
         assert doubted([*members, at("c:1", 10**9), at("d:1", 10**9)], q) == ["c:1", "d:1"]
-
-    def test_what_all_of_them_are_about_to_commit_is_known(self) -> None:
-        q = running("a:1", "b:1")
-        held = Prepared(Q, 10, 1)
-        members = [at(n, 9, prepared=held, carried=(Q,)) for n in ("a:1", "b:1")]
-        assert doubted([*members, at("c:1", 10)], q) == []
 
     def test_where_none_of_them_is_left_nobody_can_contradict(self) -> None:
         assert doubted([at("c:1", 10**9)], running("a:1", "b:1")) == []
@@ -120,10 +113,6 @@ class TestUnfounded:
         assert doubted([at("a:1", 401), at("b:1", 0, 0), at("c:1", 0, 0)], q, granted=401) == []
         assert doubted([at("a:1", 401), at("b:1", 500), at("c:1", 0, 0)], q, granted=401) == ["b:1"]
 
-    def test_set_aside_it_heals(self) -> None:
-        a, b = set_aside((at("a:1", 9), at("b:1", 99, prepared=Prepared(Q, 100, 1))), {"b:1"})
-        assert (a.torn, b.torn, b.prepared) == (False, True, None)
-
 
 class TestLighthouse:
     """The rules at work."""
@@ -138,14 +127,6 @@ class TestLighthouse:
         assert "which nobody knows of those that train" in refusal.sentence
         (issue,) = of(Issue, effects)
         assert [m.replica_id for m in issue.quorum.carriers] == ["a:1", "b:1"]
-
-    def test_nor_may_it_begin_the_job_for_them(self) -> None:
-        s = Scene(min_replicas=3, join_timeout=0.0)
-        for name in ("a:1", "b:1"):
-            s.hello(name)
-            s.join(name)
-        effects = s.unary("p:1", 1, step=10**9)
-        assert [r.call for r in of(Refuse, effects)] == [1]
 
     def test_peers_clients_that_train_refuse_it_as_well(self) -> None:
         s = Scene(join_timeout=0.0)
@@ -164,13 +145,17 @@ class TestLighthouse:
         assert issue.quorum.member("c:1") is not None
         (note,) = (n for n in of(Note, effects) if n.event == "doubted")
         assert note.text.endswith("start them again from it. It heals.")
+        a, b = set_aside((at("a:1", 9), at("b:1", 99, prepared=Prepared(Q, 100, 1))), {"b:1"})
+        assert (a.torn, b.torn, b.prepared) == (False, True, None)
 
-    def test_the_newest_checkpoint_wins_at_the_beginning(self) -> None:
+    def test_before_anybody_trains_the_newest_checkpoint_of_ours_wins(self) -> None:
+        s = Scene(min_replicas=3, join_timeout=0.0)
+        s.arrive("a:1")
+        s.arrive("b:1")
+        assert [r.call for r in of(Refuse, s.unary("p:1", 1, step=10**9))] == [1]
         s = Scene(min_replicas=2, join_timeout=0.0)
-        s.hello("a:1")
-        s.hello("b:1")
-        s.join("a:1", State(100, 3))
-        (issue,) = of(Issue, s.join("b:1", State(120, 4)))
+        s.arrive("a:1", State(100, 3))
+        (issue,) = of(Issue, s.arrive("b:1", State(120, 4)))
         assert [m.replica_id for m in issue.quorum.carriers] == ["b:1"]
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.unit.core.scene import Scene, issued, member, of
 from torchft_x.core.fingerprint import Fingerprint, describe, difference
 from torchft_x.core.messages.common import Tick
-from torchft_x.core.messages.lighthouse import Closed, Issue, Join, LighthouseEffect, Refuse
-from torchft_x.core.types import JoinReason, Life
+from torchft_x.core.messages.lighthouse import Issue, Join, LighthouseEffect, Refuse
+from torchft_x.core.types import Life
 
 A, B = (Fingerprint((describe("model", "1 tensors", [f"w ({n},)"]),)) for n in (1, 2))
 DATA = describe("data set", "a.txt")
@@ -33,32 +33,30 @@ def pair() -> Scene:
 
 
 class TestFirstQuorum:
-    def test_who_has_waited_longest_counts(self) -> None:
+    @pytest.mark.parametrize(
+        ("other", "said"),
+        [
+            (
+                B,
+                "its model has w (2,) where group 2's has w (1,); start every group with the same script and settings.",
+            ),
+            (
+                Fingerprint((describe("model", "1 tensors", ["_orig_mod.w (1,)"]),)),
+                "its model has _orig_mod.w (1,) where group 2's has w (1,); compile in every group or in none, or by "
+                "model.compile(), which, unlike torch.compile(model), renames nothing.",
+            ),
+        ],
+    )
+    def test_who_has_waited_longest_counts(self, other: Fingerprint, said: str) -> None:
         s = Scene(min_replicas=2)
         for name in ("2:x", "1:x", "3:x"):
             s.hello(name)
         s.join("2:x", traits=A)
         s.now = 0.1
-        [(session, sentence)] = refusals(s.join("1:x", traits=B))
+        [(session, sentence)] = refusals(s.join("1:x", traits=other))
         assert session == s.sessions["1:x"]
-        assert sentence == (
-            "Group 1 (host 1-x) can't train with group 2 (host 2-x): its model has w (2,) where group 2's has w (1,); "
-            "start every group with the same script and settings."
-        )
+        assert sentence == f"Group 1 (host 1-x) can't train with group 2 (host 2-x): {said}"
         assert issued(s.join("3:x", traits=A)) == [["2:x", "3:x"]]
-
-    def test_a_compiled_model_beside_one_that_is_not_is_told_how(self) -> None:
-        s = Scene(min_replicas=2)
-        compiled = Fingerprint((describe("model", "1 tensors", ["_orig_mod.w (1,)"]),))
-        for name in ("0:x", "1:x"):
-            s.hello(name)
-        s.join("0:x", traits=A)
-        [(_, sentence)] = refusals(s.join("1:x", traits=compiled))
-        assert sentence == (
-            "Group 1 (host 1-x) can't train with group 0 (host 0-x): its model has _orig_mod.w (1,) where group 0's has "
-            "w (1,); compile in every group or in none, or by model.compile(), which, unlike torch.compile(model), renames "
-            "nothing."
-        )
 
     @pytest.mark.parametrize(
         ("other", "lowest"), [("10:x", "9:x"), ("alpha:x", "7:x")]
@@ -71,15 +69,11 @@ class TestFirstQuorum:
         [(session, _)] = refusals(s.join(lowest, traits=A))
         assert session == s.sessions[other]
 
-    def test_one_that_fits_some_is_compared_with_all(self) -> None:
-        s = Scene(min_replicas=4)
-        for name in ("0:x", "1:x", "2:x"):
-            s.hello(name)
-        s.join("0:x", traits=A)
-        assert refusals(s.join("1:x", traits=Fingerprint((DATA,)))) == []
-        assert [session for session, _ in refusals(s.join("2:x", traits=B))] == [s.sessions["2:x"]]
-
     def test_a_difference_is_not_forgotten_when_a_third_fits_both(self) -> None:
+        s = Scene(min_replicas=4)
+        s.arrive("0:x", traits=A)
+        assert refusals(s.arrive("1:x", traits=Fingerprint((DATA,)))) == []
+        assert [session for session, _ in refusals(s.arrive("2:x", traits=B))] == [s.sessions["2:x"]]
         s = Scene(min_replicas=4)
         s.arrive("0:x", traits=A)
         s.wait(6.0)
@@ -99,15 +93,6 @@ class TestFirstQuorum:
 
 
 class TestRunningQuorum:
-    def test_a_newcomer_is_compared_with_the_members_and_they_never_notice(self) -> None:
-        s = Scene()
-        s.arrive("0:x", traits=A)
-        [(session, sentence)] = refusals(s.arrive("1:x", reason=JoinReason.NEW, traits=B))
-        assert session == s.sessions["1:x"]
-        assert "can't train with group 0" in sentence
-        assert s.feed(Closed(session)) == []
-        assert issued(s.join("0:x", s.committed())) == [["0:x"]]
-
     def test_a_group_restarted_with_another_model_is_refused_while_others_train(self) -> None:
         s = pair()
         s.exited("0:x")
@@ -133,18 +118,6 @@ class TestRunningQuorum:
         assert (refusals(effects), issued(effects)) == ([], [])
         s.hello("0:x")
         effects = s.join("0:x", s.committed())
-        assert [session for session, _ in refusals(effects)] == [s.sessions["1:x"]]
-        assert issued(effects) == [["0:x"]]
-
-    def test_after_a_restart_of_the_lighthouse_members_declare_again(self) -> None:
-        before = Scene()
-        before.arrive("0:x", traits=A)
-        held = before.quorums
-        s = Scene(now=1.0, restarted=True)
-        assert refusals(s.arrive("1:x", traits=B)) == []  # nobody else has spoken yet
-        s.quorums = held
-        s.hello("0:x")
-        effects = s.join("0:x", s.committed(), traits=A)
         assert [session for session, _ in refusals(effects)] == [s.sessions["1:x"]]
         assert issued(effects) == [["0:x"]]
 
@@ -179,12 +152,10 @@ class TestRunningQuorum:
         state = s.committed()
         assert refusals(s.join("0:x", state, traits=B)) == []  # the lower group counts, and group 1 still trains
         assert [session for session, _ in refusals(s.join("1:x", state))] == [s.sessions["1:x"]]
-
-    def test_among_those_who_train_it_does_not_matter_who_asks_first(self) -> None:
         s = Scene.started("0:x", "1:x", min_replicas=2)
-        s.now = 1.0
         state = s.committed()
-        s.join("1:x", state, traits=A)
+        s.now = 1.0
+        s.join("1:x", state, traits=A)  # it does not matter who asks first
         s.now = 2.0
         assert [session for session, _ in refusals(s.join("0:x", state, traits=B))] == [s.sessions["1:x"]]
 

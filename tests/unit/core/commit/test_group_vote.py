@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from torchft_x.core.commit.two_phase import GroupVote
 from torchft_x.core.messages.group import AnswerVote, FailCalls, Vote
 
@@ -43,26 +45,6 @@ def test_R13_the_lease_is_looked_at_when_everybody_has_said_yes() -> None:
     assert answer == AnswerVote((1, 2), False, f"the lease of quorum {Q} ended 0.5 s before the commit.")
 
 
-def test_a_vote_for_another_quorum_is_refused_and_changes_nothing() -> None:
-    b = ballot()
-    vote(b, 0)
-    refusal = vote(b, 1, quorum=39)
-    assert refusal == AnswerVote((101,), False, f"group rank 1 votes in quorum 39, but the group holds quorum {Q}.")
-    assert vote(b, 1) == AnswerVote((100, 101), True, "")
-
-
-def test_a_vote_for_another_step_is_refused_and_changes_nothing() -> None:
-    b = ballot()
-    vote(b, 0)
-    text = "group rank 1 votes on step 4, but the ballot in hand is on step 3."
-    assert vote(b, 1, step=4) == AnswerVote((101,), False, text)
-    assert vote(b, 1) == AnswerVote((100, 101), True, "")
-
-
-def test_a_rank_that_is_none_is_refused() -> None:
-    assert vote(ballot(), 2) == AnswerVote((102,), False, "group rank 2 is outside this group of 2 ranks.")
-
-
 def test_I2_who_asks_again_after_the_decision_gets_the_same_answer_whatever_is_said() -> None:
     b = ballot()
     vote(b, 0)
@@ -72,24 +54,14 @@ def test_I2_who_asks_again_after_the_decision_gets_the_same_answer_whatever_is_s
     assert vote(b, 1, ok=False, call=8) == AnswerVote((8,), True, "")
 
 
-def test_I2_who_votes_after_a_cancellation_gets_the_same_answer() -> None:
+@pytest.mark.parametrize("voted", [True, False])
+def test_I2_who_votes_after_a_cancellation_gets_the_same_answer(voted: bool) -> None:
     b = ballot()
-    vote(b, 0)
-    assert b.cancel("the quorum is over") == [AnswerVote((100,), False, "the quorum is over")]
+    if voted:
+        vote(b, 0)
+    assert b.cancel("the quorum is over") == [AnswerVote((100,), False, "the quorum is over")] * voted
+    assert voted or vote(b, 0) == AnswerVote((100,), False, "the quorum is over")
     assert vote(b, 1) == AnswerVote((101,), False, "the quorum is over")
-
-
-def test_I2_a_ballot_cancelled_before_anybody_voted_is_a_no_for_all() -> None:
-    b = ballot()
-    b.cancel("the quorum is over")
-    assert vote(b, 0) == AnswerVote((100,), False, "the quorum is over")
-    assert vote(b, 1) == AnswerVote((101,), False, "the quorum is over")
-
-
-def test_without_a_quorum_a_vote_that_names_one_is_refused() -> None:
-    for named in (1, Q):
-        text = f"group rank 0 votes in quorum {named}, but the group holds no quorum."
-        assert vote(GroupVote(2), 0, quorum=named) == AnswerVote((100,), False, text)
 
 
 def test_the_next_step_of_the_same_quorum_is_a_new_ballot() -> None:
@@ -153,3 +125,20 @@ class TestPeersClients:
         vote(b, 0, quorum=0)
         assert isinstance(vote(b, 1, quorum=0, step=9), AnswerVote)
         assert b.waiting
+
+
+@pytest.mark.parametrize(
+    ("rank", "step", "quorum", "why"),
+    [
+        (1, 3, 39, f"group rank 1 votes in quorum 39, but the group holds quorum {Q}."),
+        (1, 4, Q, "group rank 1 votes on step 4, but the ballot in hand is on step 3."),
+        (2, 3, Q, "group rank 2 is outside this group of 2 ranks."),
+    ],
+)
+def test_a_vote_for_another_ballot_is_refused_and_changes_nothing(rank: int, step: int, quorum: int, why: str) -> None:
+    b = ballot()
+    vote(b, 0)
+    assert vote(b, rank, step=step, quorum=quorum) == AnswerVote((100 + rank,), False, why)
+    assert vote(b, 1) == AnswerVote((100, 101), True, "")
+    text = "group rank 0 votes in quorum 1, but the group holds no quorum."
+    assert vote(GroupVote(2), 0, quorum=1) == AnswerVote((100,), False, text)

@@ -71,20 +71,12 @@ def test_a_grant_answers_one_request_about_this_quorum() -> None:
     assert hold.extend(GrantArrived(Q, 9, 100.0, number))
     assert (hold.granted_through, hold.lease_until) == (9, 121.0)
     assert not hold.extend(GrantArrived(Q, 99, 100.0, number))
-
-
-def test_requests_of_a_session_that_is_gone_are_never_answered() -> None:
-    hold = held()
-    number = hold.progress(20.0)
-    hold.forget_requests()
-    assert hold.wants_more(4, 109.0)  # it may ask again
-    assert not hold.extend(GrantArrived(Q, 9, 100.0, number))
-
-
-def test_a_grant_never_takes_steps_back() -> None:
-    hold = held(granted_through=9)
     assert grant(hold, 7)
-    assert hold.granted_through == 9
+    assert hold.granted_through == 9  # a grant never takes steps back
+    number = hold.progress(22.0)
+    hold.forget_requests()  # of a session that is gone
+    assert hold.wants_more(4, 119.0)  # it may ask again
+    assert not hold.extend(GrantArrived(Q, 99, 100.0, number))
 
 
 @pytest.mark.parametrize(("step", "wanted"), [(4, False), (8, False), (9, True), (14, True)])
@@ -95,12 +87,12 @@ def test_more_steps_are_asked_for_when_half_of_the_last_extension_is_left(step: 
     grant(grown, 15)
     grant(grown, 25)  # ten steps from 15 on
     assert grown.wants_more(step + 11, 21.0) is wanted
-
-
-def test_a_grant_of_one_step_is_no_reason_to_ask() -> None:
-    """Whoever is granted step by step asks at the boundary anyway."""
+    # Whoever is granted step by step asks at the boundary anyway.
     assert not held(granted_through=5).wants_more(5, 20.0)
     assert held(granted_through=6).wants_more(5, 20.0)
+    promised = held()
+    promised.promise(100, 20.0, 1.0, 20.0)
+    assert not promised.wants_more(105, 21.0)  # what is promised counts as an extension
 
 
 def test_a_lease_is_renewed_when_three_quarters_are_left() -> None:
@@ -148,9 +140,3 @@ def test_a_promise_counts_from_the_hello_that_named_it() -> None:
     hold.greeted(20.0 + 0.9 * TIMING.promise_again)
     hold.promise(50, 3.0, 1.0, 20.0 + TIMING.promise_again)
     assert hold.granted_through == 53
-
-
-def test_what_is_promised_counts_as_an_extension() -> None:
-    hold = held()
-    hold.promise(100, 20.0, 1.0, 20.0)
-    assert not hold.wants_more(105, 21.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.core.group.test_machine import Stage
+from tests.unit.core.group.stage import Stage
 from torchft_x.core.group.phase import TRANSITIONS, Phase, Progression
 from torchft_x.core.messages.common import Tick
 from torchft_x.core.messages.group import CallGone, Leave, QuorumRevoked, SessionDown

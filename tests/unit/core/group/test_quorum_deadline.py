@@ -34,6 +34,11 @@ def test_time_without_a_lighthouse_does_not_count() -> None:
     e.session(True, 200.0)
     assert e.expired(230.0) == []  # a second of it is the lighthouse's, to say what it waits for
     assert e.expired(231.0) == [1]
+    e = standing(10.0)
+    e.session(False, 4.0)  # nobody has looked since 0
+    e.session(True, 100.0)
+    assert e.expired(106.9) == []
+    assert e.expired(107.0) == [1]
 
 
 def test_it_is_not_waited_for_for_ever() -> None:
@@ -65,12 +70,16 @@ def test_nor_does_time_in_which_other_ranks_of_the_group_are_missing() -> None:
 
 
 def test_what_was_said_before_a_new_session_or_a_quorum_means_nothing() -> None:
+    e = QuorumDeadline(0.0)
+    assert (e.reason, e.for_lease) == ("", False)
     e = standing()
     e.told("a lease", True, 0.0)
+    assert e.for_lease
     e.answered(1.0)
     assert not e.for_lease
     e.told("a lease", True, 2.0)
     e.session(False, 3.0)
+    assert not e.for_lease
     e.session(True, 4.0)
     assert e.reason == ""
 
@@ -82,28 +91,12 @@ def test_each_call_has_its_own_time() -> None:
     assert e.expired(15.0) == [1, 2]
 
 
-def test_before_anything_was_said() -> None:
-    e = QuorumDeadline(0.0)
-    assert (e.reason, e.for_lease) == ("", False)
-
-
-def test_what_was_waited_before_the_lighthouse_went_is_counted() -> None:
-    e = standing(10.0)
-    e.session(False, 4.0)
-    e.session(True, 100.0)
-    assert e.expired(106.9) == []
-    assert e.expired(107.0) == [1]
-
-
 def test_a_pause_that_was_announced_does_not_count() -> None:
     e = standing(10.0)
     e.paused(5.0, 4.0)
     assert e.expired(6.0) == []  # asking in the middle of it takes nothing back
     assert e.expired(14.9) == []
     assert e.expired(15.0) == [1]
-
-
-def test_a_pause_that_is_over_counts_no_more() -> None:
     e = standing(10.0)
     e.paused(50.0, 4.0)
     e.paused(0.0, 6.0)
@@ -125,31 +118,9 @@ def test_whoever_waits_is_told_once_and_when_the_kind_of_waiting_changes() -> No
 
 def test_another_reason_of_the_same_kind_can_wait() -> None:
     w = WaitNotices()
-    w.tell([1], OTHER, 0.0)
-    assert w.tell([1], THIRD, 4.9) == []
-    assert w.tell([1], THIRD, 5.0) == [SendWaits((1,), "other too few", False)]
-
-
-def test_another_reason_counts_from_when_the_last_was_said() -> None:
-    w = WaitNotices()
     w.tell([1], OTHER, 10.0)
     assert w.tell([1], THIRD, 14.9) == []
     assert w.tell([1], THIRD, 15.0) == [SendWaits((1,), "other too few", False)]
-
-
-def test_that_it_is_no_lease_any_more_is_said_at_once() -> None:
-    w = WaitNotices()
-    w.tell([1], LEASE, 10.0)
-    assert w.tell([1], OTHER, 10.1) == [SendWaits((1,), "too few", False)]
-    assert w.tell([1], OTHER, 10.2) == []
-
-
-def test_whether_a_lease_is_waited_for_is_as_told_last() -> None:
-    e = standing()
-    e.told("Waiting for a lease to end.", True, 1.0)
-    assert e.for_lease
-    e.session(False, 2.0)
-    assert not e.for_lease
-    e.told("Waiting for a lease to end.", True, 3.0)
-    e.answered(4.0)
-    assert not e.for_lease
+    assert w.tell([1], LEASE, 15.0) == [SendWaits((1,), "a lease", True)]
+    assert w.tell([1], OTHER, 15.1) == [SendWaits((1,), "too few", False)]  # that it is no lease is said at once
+    assert w.tell([1], OTHER, 15.2) == []

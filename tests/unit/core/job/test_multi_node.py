@@ -109,29 +109,25 @@ def test_the_first_bad_end_makes_the_life_over_and_the_last_confirmation_reports
     ]
 
 
-def test_a_life_that_ended_well_on_one_node_waits_for_the_others(scene: Scene) -> None:
+@pytest.mark.parametrize(("code", "why"), [(0, ""), (3, "why1")])
+def test_a_life_that_ended_well_on_one_node_waits_for_the_others(scene: Scene, code: int, why: str) -> None:
     assert scene.ended(0, 0) == []
-    assert scene.ended(1, 0) == [
-        SendLifeOver(1, "L0", 0, ""),
-        SendLifeOver(2, "L0", 0, ""),
-        LifeExited("g", 0, "L0", 0, ""),
+    assert scene.ended(1, code) == [
+        SendLifeOver(1, "L0", code, why),
+        SendLifeOver(2, "L0", code, why),
+        LifeExited("g", 0, "L0", code, why),
     ]
-    assert scene.see(NodeDone(1, 0, "")) == []
-    assert scene.see(NodeDone(2, 0, "")) == []
-
-
-def test_one_node_ended_well_another_not(scene: Scene) -> None:
-    scene.ended(0, 0)
-    effects = scene.ended(1, 3)
-    assert effects[-1] == LifeExited("g", 0, "L0", 3, "why1")
-    assert SendLifeOver(1, "L0", 3, "why1") in effects
+    if code == 0:
+        assert scene.see(NodeDone(1, 0, "")) == []
+        assert scene.see(NodeDone(2, 0, "")) == []
 
 
 def test_a_stream_away_for_longer_than_the_grace_makes_the_life_over_but_proves_nothing(scene: Scene) -> None:
+    gone = SendLifeOver(1, "L0", -9, "the supervisor of node 1 on host1 is gone")
     scene.see(NodeGone(2))
     assert scene.tick(2.9) == []
-    assert scene.tick(3.0) == [SendLifeOver(1, "L0", -9, "the supervisor of node 1 on host1 is gone")]
-    assert scene.ended(0, -9) == [SendLifeOver(1, "L0", -9, "the supervisor of node 1 on host1 is gone")]
+    assert scene.tick(3.0) == [gone]
+    assert scene.ended(0, -9) == [gone]
     # it comes back, and is told at once
     assert scene.here(1, session=7) == []
     assert scene.started(1, session=7) == [SendLifeOver(7, "L0", -9, "the supervisor of node 1 on host1 is gone")]
@@ -139,18 +135,47 @@ def test_a_stream_away_for_longer_than_the_grace_makes_the_life_over_but_proves_
     assert isinstance(exited, LifeExited)
 
 
-def test_a_node_that_has_ended_its_part_may_be_away(scene: Scene) -> None:
-    scene.ended(1, 0)
-    scene.see(NodeGone(2))
-    assert scene.tick(60.0) == []
-
-
-def test_a_reconnect_within_the_grace_changes_nothing(scene: Scene) -> None:
+def test_who_is_away_is_missed_only_while_its_part_runs_and_is_not_told_to_stop(scene: Scene) -> None:
     scene.see(NodeGone(2))
     scene.now = 2.0
-    assert scene.here(1, session=7) == []
+    assert scene.here(1, session=7) == []  # within the grace
     assert scene.started(1, session=7) == []
     assert scene.tick(60.0) == []
+    scene.ended(1, 0, session=7)
+    scene.see(NodeGone(7))
+    assert scene.tick(120.0) == []
+    scene = Scene(here=(0, 1))
+    scene.see(NodeGone(2))
+    assert scene.see(NodeDone(1, 1, "x")) == []
+
+
+def test_the_predecessor_and_a_node_with_another_idea_of_the_group_are_refused(scene: Scene) -> None:
+    scene.here(1, session=7, incarnation="new")
+    (refused,) = scene.here(1, session=8)
+    assert refused == RefuseNode(8, "Another supervisor has taken over node 1 of group g, on host1.")
+    (refused,) = scene.here(1, session=9, incarnation="newer", nodes=3)
+    assert "3 nodes, the others 2" in refused.sentence
+
+
+def test_why_a_life_ended_and_why_a_group_was_stopped_stands() -> None:
+    scene = Scene()
+    scene.begin()
+    scene.ended(0, 5)
+    assert scene.here(1, session=7, incarnation="new") == [CloseStream(2)]
+    assert scene.started(0) == [SendLifeOver(1, "L0", 5, "why0")]
+    scene = Scene()
+    scene.begin()
+    scene.ended(0, 0)
+    assert scene.here(0, session=6, incarnation="new") == [CloseStream(1)]
+    assert scene.ready(0, session=6) == []  # its part had finished: it waits for the others
+    assert SendStop(6, 0, "group g has finished already") in scene.ended(1, 0)
+    scene = Scene(here=(0, 1))
+    for node in (0, 1):
+        scene.started(node, "old")
+    scene.ended(0, 0, "old")
+    scene.see(NodeDone(1, 0, "finished"))
+    assert SendLifeOver(2, "old", 0, "") in scene.ended(1, 0, "old")
+    assert scene.here(1, session=7, incarnation="new") == [CloseStream(2), SendStop(7, 0, "node 0 stopped: finished")]
 
 
 def test_a_newer_stream_of_the_same_supervisor_replaces_the_older(scene: Scene) -> None:
@@ -159,22 +184,13 @@ def test_a_newer_stream_of_the_same_supervisor_replaces_the_older(scene: Scene) 
     assert scene.see(NodeGone(2)) == []
 
 
-def test_an_order_to_begin_that_was_lost_is_sent_again() -> None:
-    scene = Scene(here=(0, 1))
-    scene.ready(0)
-    scene.ready(1)
-    scene.see(NodeGone(2))
-    scene.here(1, session=7)
-    assert scene.ready(1, session=7) == [SendBegin(7, 0, "L0", MEETING)]
-
-
 def test_a_node_that_was_sent_the_order_again_waits_for_no_other_life() -> None:
     scene = Scene(here=(0, 1))
     scene.ready(0)
     scene.ready(1)
     scene.see(NodeGone(2))
     scene.here(1, session=7)
-    scene.ready(1, session=7)
+    assert scene.ready(1, session=7) == [SendBegin(7, 0, "L0", MEETING)]  # the order was lost
     scene.started(1, session=7)
     scene.ended(0, 1)
     scene.ended(1, -9, session=7)
@@ -203,35 +219,10 @@ def test_a_supervisor_that_was_started_again_gets_the_groups_number_and_proves_n
     assert begun == [LifeStarted("g", 1, "L1"), SendBegin(1, 1, "L1", MEETING), SendBegin(7, 1, "L1", MEETING)]
 
 
-def test_why_a_life_ended_stands(scene: Scene) -> None:
-    scene.ended(0, 5)
-    assert scene.here(1, session=7, incarnation="new") == [CloseStream(2)]
-    assert scene.started(0) == [SendLifeOver(1, "L0", 5, "why0")]
-
-
-def test_the_predecessor_is_sent_away(scene: Scene) -> None:
-    scene.here(1, session=7, incarnation="new")
-    (refused,) = scene.here(1, session=8)
-    assert refused == RefuseNode(8, "Another supervisor has taken over node 1 of group g, on host1.")
-
-
-def test_a_node_with_another_idea_of_the_group_is_refused(scene: Scene) -> None:
-    (refused,) = scene.here(1, session=7, incarnation="new", nodes=3)
-    assert "3 nodes, the others 2" in refused.sentence
-
-
-def test_one_node_done_stops_the_others_and_those_that_come_later(scene: Scene) -> None:
+def test_a_group_that_was_stopped_begins_no_life_whoever_is_ready(scene: Scene) -> None:
     scene.ended(0, 1)
     stop = (1, "node 0 stopped: no restarts left")
     assert scene.see(NodeDone(1, 1, "no restarts left")) == [SendStop(2, *stop)]
-    assert scene.here(1, session=7, incarnation="new")[-1] == SendStop(7, *stop)
-    assert scene.ready(1, session=7) == []
-
-
-def test_a_group_that_was_stopped_begins_no_life_whoever_is_ready(scene: Scene) -> None:
-    scene.ended(0, 1)
-    scene.see(NodeDone(1, 1, "no restarts left"))
-    stop = (1, "node 0 stopped: no restarts left")
     assert scene.here(0, session=8) == [CloseStream(1)]  # it knows
     for node, session in ((0, 9), (1, 7)):
         assert scene.here(node, session, incarnation=f"new{node}")[-1] == SendStop(session, *stop)
@@ -241,11 +232,6 @@ def test_a_group_that_was_stopped_begins_no_life_whoever_is_ready(scene: Scene) 
         )
     assert scene.machine.waits_for("g") == ""
     assert scene.machine.status()["g"]["life"] == ""
-
-
-def test_who_is_away_is_not_told_to_stop(scene: Scene) -> None:
-    scene.see(NodeGone(2))
-    assert scene.see(NodeDone(1, 1, "x")) == []
 
 
 @pytest.mark.parametrize("code", [0, 143])
@@ -261,13 +247,6 @@ def test_a_node_ends_the_life_unless_it_has_finished_its_part_and_is_content(cod
     finished.ended(1, 0)
     over = [SendLifeOver(1, "L0", -9, "node 1 stopped: told to")] if code else []
     assert finished.see(NodeDone(2, code, "told to")) == [*over, SendStop(1, code, "node 1 stopped: told to")]
-
-
-def test_why_a_group_was_stopped_stands(scene: Scene) -> None:
-    scene.ended(0, 0)
-    scene.see(NodeDone(1, 0, "finished"))
-    scene.ended(1, 0)
-    assert scene.here(1, session=7, incarnation="new") == [CloseStream(2), SendStop(7, 0, "node 0 stopped: finished")]
 
 
 def test_a_new_lighthouse_takes_a_running_life_over() -> None:
@@ -289,12 +268,8 @@ def test_a_life_taken_over_ends_if_a_node_does_not_come_or_does_not_know_it() ->
     scene.here(1)
     scene.ready(1, 0)
     assert scene.ended(0, -9, "old") == [SendLifeOver(1, "old", -9, "the supervisor of node 1 is gone")]  # no proof
-
-
-def test_a_node_that_was_away_before_the_life_was_known_has_the_whole_grace() -> None:
-    scene = Scene()
-    scene.here(1)
-    scene.see(NodeGone(2))
+    scene = Scene(here=(1,))
+    scene.see(NodeGone(2))  # it was away before the life was known, and has the whole grace
     scene.now = 10.0
     scene.here(0)
     assert scene.started(0) == [LifeStarted("g", 0, "L0")]
@@ -333,41 +308,23 @@ def test_the_number_of_a_life_that_is_over_is_not_used_again() -> None:
     assert scene.ready(1, 0)[0] == LifeStarted("g", 5, "L0")
 
 
-def test_the_highest_number_any_node_knows_is_the_groups() -> None:
-    scene = Scene(here=(0, 1))
-    scene.ready(0, 0)
-    assert scene.ready(1, 5)[1] == SendBegin(1, 5, "L0", MEETING)
-
-
 def test_what_was_said_on_an_older_stream_counts_no_more() -> None:
     scene = Scene(here=(0, 1))
     scene.ready(0)
     scene.here(0, session=7)
-    assert scene.ready(1) == []
-    assert scene.ready(0, session=7)[1] == SendBegin(7, 0, "L0", MEETING)
+    assert scene.ready(1, 5) == []
+    assert scene.ready(0, session=7)[1] == SendBegin(7, 5, "L0", MEETING)  # the highest number that any node knows
 
 
-def test_a_supervisor_started_again_after_its_part_had_finished_waits_for_the_others(scene: Scene) -> None:
-    scene.ended(0, 0)
-    assert scene.here(0, session=7, incarnation="new") == [CloseStream(1)]
-    assert scene.ready(0, session=7) == []
-    assert SendStop(7, 0, "group g has finished already") in scene.ended(1, 0)
-
-
-def test_a_new_lighthouse_hears_that_all_had_finished() -> None:
+def test_who_has_gone_is_ready_no_more() -> None:
     scene = Scene(here=(0, 1))
-    scene.started(0, "old")
-    scene.started(1, "old")
-    scene.ended(0, 0, "old")
-    scene.see(NodeDone(1, 0, ""))
-    assert SendLifeOver(2, "old", 0, "") in scene.ended(1, 0, "old")
-
-
-def test_a_second_life_is_told_to_end(scene: Scene) -> None:
-    assert scene.started(1, "other", 7) == [SendLifeOver(2, "other", -9, "another life of the group has been begun")]
+    scene.ready(0)
+    scene.see(NodeGone(1))
+    assert scene.ready(1) == []
 
 
 def test_the_end_of_another_life_does_not_end_this_one(scene: Scene) -> None:
+    assert scene.started(1, "other", 7) == [SendLifeOver(2, "other", -9, "another life of the group has been begun")]
     assert scene.ended(1, 3, "other") == [SendLifeOver(2, "other", 3, "why1")]
     assert scene.ended(1, 0, "other") == [SendLifeOver(2, "other", -9, "why1")]
     assert scene.machine.waits_for("g") == ""  # L0 runs
@@ -405,13 +362,6 @@ def test_a_group_that_waits_says_for_whom() -> None:
     assert scene.machine.waits_for("g") == (
         "group g waits for node 1 to come back and node 2 to end its part and node 0 to be ready"
     )
-
-
-def test_who_has_gone_is_ready_no_more() -> None:
-    scene = Scene(here=(0, 1))
-    scene.ready(0)
-    scene.see(NodeGone(1))
-    assert scene.ready(1) == []
 
 
 def test_what_is_waited_for_is_said_again_when_it_is_waited_for_again() -> None:

@@ -13,20 +13,6 @@ from torchft_x.errors import RefusedError
 RUNS = Asked("1", supervised=True, life="x", alive=True, rests=False, finished=False, reachable=True)
 
 
-def test_kill_means_the_life_that_runs() -> None:
-    assert Orders().give("kill", RUNS) == Order("kill", "1", "x", "killed by request")
-
-
-def test_without_a_supervisor_the_group_server_is_told() -> None:
-    assert Orders().give("kill", replace(RUNS, supervised=False)) is None
-
-
-@pytest.mark.parametrize("kind", ["drain", "resume"])
-def test_only_a_supervisor_keeps_a_group_from_being_started(kind: str) -> None:
-    with pytest.raises(RefusedError, match="no supervisor here"):
-        Orders().give(kind, replace(RUNS, supervised=False))
-
-
 def test_drained_until_resumed() -> None:
     orders = Orders()
     assert orders.give("drain", RUNS) == Order("drain", "1", "", "drained by request")
@@ -52,18 +38,21 @@ def test_a_lighthouse_that_was_started_again_learns_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "sentence"),
+    ("kind", "asked", "sentence"),
     [
-        (replace(RUNS, finished=True), "Group 1 has finished"),
-        (replace(RUNS, alive=False), "No process of group 1 runs now"),
-        (replace(RUNS, supervised=False, reachable=False), "No process of group 1 runs now"),
+        ("kill", replace(RUNS, finished=True), "Group 1 has finished"),
+        ("kill", replace(RUNS, alive=False), "No process of group 1 runs now"),
+        ("kill", replace(RUNS, supervised=False, reachable=False), "No process of group 1 runs now"),
+        ("drain", replace(RUNS, supervised=False), "no supervisor here"),
+        ("resume", replace(RUNS, supervised=False), "no supervisor here"),
+        ("pause", RUNS, "There is no order 'pause'"),
     ],
 )
-def test_nothing_to_kill(asked: Asked, sentence: str) -> None:
+def test_what_cannot_be_done(kind: str, asked: Asked, sentence: str) -> None:
     with pytest.raises(RefusedError, match=sentence):
-        Orders().give("kill", asked)
+        Orders().give(kind, asked)
 
 
-def test_an_order_that_does_not_exist() -> None:
-    with pytest.raises(RefusedError, match="There is no order 'pause'"):
-        Orders().give("pause", RUNS)
+def test_kill_means_the_life_that_runs_and_without_a_supervisor_the_group_server_is_told() -> None:
+    assert Orders().give("kill", RUNS) == Order("kill", "1", "x", "killed by request")
+    assert Orders().give("kill", replace(RUNS, supervised=False)) is None

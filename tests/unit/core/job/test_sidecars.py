@@ -19,6 +19,8 @@ def test_the_end_is_told_to_those_here_and_to_whoever_comes_later() -> None:
     machine.handle(SidecarGone("c"), 1.0)
     assert machine.end("over") == [StopSidecar("a", "over"), StopSidecar("b", "over")]
     assert machine.handle(SidecarHere("c", "h"), 2.0) == [StopSidecar("c", "over")]
+    machine.handle(SidecarGone("a"), 10.0)
+    assert machine.handle(Tick(), 60.0) == []  # a silent end is no trouble any more
 
 
 def test_one_that_gives_up_is_said_with_its_reason_and_that_the_job_goes_on() -> None:
@@ -69,18 +71,8 @@ def test_the_one_that_went_first_is_forgotten_and_nobody_before_there_are_too_ma
     assert len(machine.status()) == REMEMBERED
     assert "c0" not in machine.status()
     assert "c1" in machine.status()
-
-
-def test_those_that_are_here_are_never_forgotten() -> None:
     names = [f"c{k}" for k in range(REMEMBERED + 2)]
-    assert present(*names).present == set(names)
-
-
-def test_after_the_end_of_the_job_a_silent_end_is_no_trouble() -> None:
-    machine = present("eval")
-    machine.end("over")
-    machine.handle(SidecarGone("eval"), 10.0)
-    assert machine.handle(Tick(), 60.0) == []
+    assert present(*names).present == set(names)  # those that are here are never forgotten
 
 
 def test_one_that_is_here_again_is_watched_as_before() -> None:

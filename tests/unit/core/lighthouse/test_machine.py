@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.unit.core.scene import OURS, UNIX, Scene, issued, member, notes, of, overs, quorum
 from torchft_x.core.fingerprint import LIBRARY, TORCH, Fingerprint, release
 from torchft_x.core.messages.common import Note, Tick
@@ -26,18 +28,6 @@ from torchft_x.core.types import JoinReason, Life, State
 
 
 class TestFirstQuorum:
-    def test_a_new_job_starts_at_once(self) -> None:
-        s = Scene(new_job=True)
-        (issue,) = of(Issue, s.arrive("a:1", reason=JoinReason.NEW))
-        assert (issue.sessions, issue.quorum.members, issue.quorum.lease) == ((1,), (member("a:1"),), 120.0)
-        assert issue.quorum.granted_through == 1
-
-    def test_a_group_whose_supervisor_went_away_is_not(self) -> None:
-        s = Scene(join_timeout=60.0)
-        s.announce("0", "1")
-        assert issued(s.arrive("0:x")) == []
-        assert issued(s.feed(SupervisorGone("1", stream=s.supervisors["1"]))) == [["0:x"]]
-
     def test_a_group_that_was_drained_is_not(self) -> None:
         s = Scene(join_timeout=60.0)
         s.announce("0", "1")
@@ -52,42 +42,13 @@ class TestFirstQuorum:
         s.feed(SupervisorGone("1", stream=s.supervisors["1"]))
         s.announce("1")  # another supervisor has said nothing of the kind
         assert s.lighthouse.status(s.now)["announced"] == ["0", "1"]
-
-    def test_a_connected_group_whose_session_breaks_is_not_waited_for(self) -> None:
         s = Scene(join_timeout=60.0)
-        for name in ("a:1", "b:1", "c:1"):
-            s.hello(name)
-        s.join_all("a:1", "b:1")
-        assert issued(s.close("c:1")) == [["a:1", "b:1"]]
-
-    def test_min_replicas(self) -> None:
-        s = Scene(min_replicas=2)
-        assert issued(s.arrive("a:1")) == []
-        assert s.lighthouse.undecided.endswith("only have 1 participants (a:1), need min_replicas 2.")
-        assert issued(s.arrive("b:1")) == [["a:1", "b:1"]]
+        s.announce("0", "1")
+        assert issued(s.arrive("0:x")) == []
+        assert issued(s.feed(SupervisorGone("1", stream=s.supervisors["1"]))) == [["0:x"]]
 
 
 class TestSuccessor:
-    def test_the_same_members_keep_their_process_group(self) -> None:
-        s = Scene()
-        first = s.start("a:1", "b:1")
-        (issue,) = of(Issue, s.join_all("a:1", "b:1", state=s.committed()))
-        assert issue.quorum.config_id == first.config_id
-        assert issue.quorum.id > first.id
-        assert issue.quorum.number == 2
-        assert issue.quorum.granted_through == 2  # one step a time (R7)
-
-    def test_a_newcomer_goes_in_at_the_next_boundary(self) -> None:
-        s = Scene()
-        first = s.start("a:1", "b:1")
-        effects = s.arrive("c:1", reason=JoinReason.NEW)
-        assert issued(effects) == []
-        assert of(RevokeQuorum, effects) == []  # R5: members just run to their boundary
-        assert s.lighthouse.undecided == "Waiting for members of q1 to ask: a:1, b:1."
-        (issue,) = of(Issue, s.join_all("a:1", "b:1", state=s.committed()))
-        assert [m.replica_id for m in issue.quorum.members] == ["a:1", "b:1", "c:1"]
-        assert issue.quorum.config_id > first.config_id
-
     def test_a_joiner_is_never_starved_by_fast_quorums(self) -> None:
         s = Scene.started("a:1")
         s.hello("b:1")
@@ -111,20 +72,6 @@ class TestKill:
         s.join("a:1", s.committed())
         assert overs(s.kill("c:1")) == [((2,), ("c:1",))]
 
-    def test_an_accepted_probe_proves_nothing(self) -> None:
-        s = Scene.started("a:1", "b:1")
-        s.close("b:1")
-        assert s.feed(Probed("b:1", False)) == []
-        s.join("a:1", s.committed())
-        assert s.lighthouse.undecided == "Waiting for members of q1 to ask: b:1."
-
-    def test_a_later_refusal_counts(self) -> None:
-        """A dying process may close its listening socket last."""
-        s = Scene.started("a:1", "b:1")
-        s.close("b:1")
-        s.feed(Probed("b:1", False))
-        assert overs(s.refused("b:1")) == [((1,), ("b:1",))]
-
     def test_all_members_restart(self) -> None:
         s = Scene(min_replicas=2)
         first = s.start("a:1", "b:1")
@@ -138,6 +85,17 @@ class TestKill:
         assert "new_lineage" in notes(effects)
         assert of(Issue, effects)[0].quorum.top == State(0, 0)
         assert of(Issue, effects)[0].quorum.id > first.id
+
+    def test_an_accepted_probe_proves_nothing_but_a_later_refusal_counts(self) -> None:
+        """A dying process may close its listening socket last."""
+        s = Scene.started("a:1", "b:1")
+        s.close("b:1")
+        assert s.feed(Probed("b:1", False)) == []
+        s.now = 3.0
+        s.feed(Tick())  # a starved lighthouse shifts the last signs of life, and still believes a refusal
+        s.join("a:1", s.committed())
+        assert s.lighthouse.undecided == "Waiting for members of q1 to ask: b:1."
+        assert issued(s.refused("b:1")) == [["a:1"]]
 
 
 class TestFailedStep:
@@ -155,13 +113,6 @@ class TestFailedStep:
         assert of(Probe, effects) == [Probe("c:1", "http://c-1")]
         assert overs(s.refused("c:1")) == [((2,), ("c:1",))]
 
-    def test_a_suspect_that_has_spoken_since_the_probe_is_alive(self) -> None:
-        s = Scene.started("a:1", "b:1")
-        s.join("a:1", reason=JoinReason.FAILED, suspects=("b:1",))
-        s.now = 0.01
-        s.heard("b:1")
-        assert s.refused("b:1") == []
-
     def test_a_refusal_that_is_contradicted_later_is_no_proof(self) -> None:
         """Its port refused, but its session stands: it is told to ask, and does."""
         s = Scene.started("a:1", "b:1")
@@ -171,14 +122,12 @@ class TestFailedStep:
         s.join("b:1", reason=JoinReason.REJOINED)
         assert issued(s.join("a:1", s.committed())) == [["a:1", "b:1"]]
 
-    def test_a_starved_lighthouse_still_believes_a_refusal(self) -> None:
+    def test_a_suspect_that_has_spoken_since_the_probe_or_is_back_is_alive(self) -> None:
         s = Scene.started("a:1", "b:1")
-        s.close("b:1")
-        s.now = 3.0
-        s.feed(Tick())  # shifts the last signs of life
-        assert overs(s.refused("b:1")) == [((1,), ("b:1",))]
-
-    def test_a_refusal_from_before_a_reconnect_says_nothing(self) -> None:
+        s.join("a:1", reason=JoinReason.FAILED, suspects=("b:1",))
+        s.now = 0.01
+        s.heard("b:1")
+        assert s.refused("b:1") == []
         s = Scene.started("a:1", "b:1")
         s.close("b:1")
         s.hello("b:1")
@@ -221,14 +170,6 @@ class TestSilence:
 
 
 class TestSessions:
-    def test_R3_the_newest_session_replaces_the_older_and_its_join(self) -> None:
-        s = Scene(min_replicas=2)
-        s.arrive("a:1")
-        s.hello("a:1")
-        assert s.feed(Closed(1)) == []  # of nobody any more
-        assert issued(s.arrive("b:1")) == []
-        assert issued(s.join("a:1")) == [["a:1", "b:1"]]
-
     def test_R3_the_replaced_stream_is_closed(self) -> None:
         """L1: the older one's hello may be the one that came late. Its group would wait on a stream nobody listens to."""
         s = Scene()
@@ -238,25 +179,15 @@ class TestSessions:
         s.close("a:1")
         assert of(CloseSession, s.hello("a:1")) == []
 
-    def test_R3_a_broken_session_takes_its_join_along(self) -> None:
-        s = Scene(min_replicas=2)
-        s.arrive("a:1")
-        s.close("a:1")
-        assert issued(s.arrive("b:1")) == []
-
     def test_a_quorum_that_got_lost_on_the_way_is_over(self) -> None:
         """It was sent to b, but b's session broke first: a must not wait for b in a collective."""
         s = Scene()
         first = s.start("a:1", "b:1")
         s.join_all("a:1", "b:1", state=s.committed())
         s.close("b:1")
-        effects = s.hello("b:1", quorum=first)
-        (to_a, to_b) = of(RevokeQuorum, effects)
+        (to_a, to_b) = of(RevokeQuorum, s.hello("b:1", quorum=first))
         assert (to_a.sessions, to_a.reason) == ((1,), "b:1 never received the quorum.")
         assert (to_b.sessions, to_b.quorum_id) == ((3,), first.id)
-        s.join("b:1", State(1, first.id))
-        (issue,) = of(Issue, s.join("a:1", State(1, first.id), reason=JoinReason.FAILED))
-        assert issue.quorum.config_id == issue.quorum.id
 
     def test_who_was_away_when_the_quorum_ended_hears_it_on_return(self) -> None:
         s = Scene()
@@ -278,19 +209,28 @@ class TestSessions:
             assert s.feed(event) == []
         assert s.feed(Probed("nobody:1", True)) == []
 
+    @pytest.mark.parametrize("breaks", [False, True])
+    def test_R3_the_newest_session_replaces_the_older_and_its_join(self, breaks: bool) -> None:
+        s = Scene(min_replicas=2)
+        s.arrive("a:1")
+        if breaks:
+            s.close("a:1")
+        s.hello("a:1")
+        assert s.feed(Closed(1)) == []  # of nobody any more
+        assert issued(s.arrive("b:1")) == []
+        assert issued(s.join("a:1")) == [["a:1", "b:1"]]
+
 
 class TestLeave:
     def test_those_who_wait_for_it_wait_no_longer(self) -> None:
         s = Scene.started("a:1", "b:1")
         s.join("a:1", s.committed())
         assert issued(s.leave("b:1", s.committed())) == [["a:1"]]
-
-    def test_R9b_who_left_is_over(self) -> None:
-        s = Scene.started("a:1")
-        s.feed(Leave(s.sessions["a:1"], s.committed(), early=True))
-        effects = s.arrive("b:1")
-        assert issued(effects) == [["b:1"]]
-        assert "new_lineage" in notes(effects)
+        s = Scene(join_timeout=60.0)
+        for name in ("a:1", "b:1", "c:1"):
+            s.hello(name)
+        s.join_all("a:1", "b:1")
+        assert issued(s.close("c:1")) == [["a:1", "b:1"]]  # nor if its session breaks before the first quorum
 
 
 class TestLives:
@@ -305,15 +245,6 @@ class TestLives:
         s.join("b:2", reason=JoinReason.NEW)
         assert issued(s.join("a:1", reason=JoinReason.FAILED)) == [["a:1", "b:2"]]
 
-    def test_the_next_life_is_above_every_life_that_was_heard_of(self) -> None:
-        s = Scene()
-        assert s.lighthouse.next_attempt("0") == 0
-        s.hello("train_ddp_0:a", life=Life(2, 5.0))  # a supervisor calls that group 0
-        assert s.lighthouse.next_attempt("0") == s.lighthouse.next_attempt("train_ddp_0") == 3
-        assert s.lighthouse.next_attempt("1") == s.lighthouse.next_attempt("ddp_0") == 0
-        s.feed(LifeBegun("0", 5))  # that life may never say hello
-        assert s.lighthouse.next_attempt("0") == 6
-
     def test_the_number_that_was_told_is_not_fenced_and_an_older_life_does_not_lower_it(self) -> None:
         s = Scene()  # a lighthouse after another one, which the members come back to in any order
         s.hello("g_0:new", life=Life(7, 9.0))
@@ -321,12 +252,6 @@ class TestLives:
         s.feed(LifeBegun("0", 3))
         assert s.lighthouse.next_attempt("0") == 8
         assert of(Fence, s.hello("g_0:next", life=Life(8, 0.0))) == [Fence(1, "g_0:next")]  # whatever its host's clock
-
-    def test_R9b_or_its_supervisor_has_said_so(self) -> None:
-        s = Scene.started("a:1")
-        s.hello("a:2", life=Life(1))
-        assert issued(s.join("a:2")) == []
-        assert issued(s.exited("a:1")) == [["a:2"]]
 
     def test_R9b_a_lighthouse_that_does_not_know_its_own_boot_believes_no_refusal(self) -> None:
         s = Scene(boot_id="")
@@ -359,6 +284,7 @@ class TestPeersClients:
     """The unary service: the peer's rules."""
 
     def test_shared_with_ours(self) -> None:
+        """It tells only its step; the quorum it was in says where it committed."""
         s = Scene()
         s.hello("ours:1")
         s.beat("theirs")
@@ -366,14 +292,6 @@ class TestPeersClients:
         (issue,) = of(Issue, s.unary("theirs", 7))
         assert (issue.calls, issue.sessions) == ((7,), (1,))
         assert [m.library for m in issue.quorum.members] == [OURS, ""]
-
-    def test_in_the_next_step_theirs_stands_at_the_top_too(self) -> None:
-        """It tells only its step; the quorum it was in says where it committed."""
-        s = Scene()
-        s.hello("ours:1")
-        s.beat("theirs")
-        s.join("ours:1")
-        s.unary("theirs", 7)
         s.join("ours:1", s.committed())
         (issue,) = of(Issue, s.unary("theirs", 8, step=1))
         assert len(issue.quorum.carriers) == 2
@@ -384,6 +302,9 @@ class TestPeersClients:
         s.unary("a", 2)
         (issue,) = of(Issue, s.unary("b", 3))
         assert issue.calls == (1, 2, 3)
+        s.hello("c:1")
+        (refusal,) = s.unary("c:1", 5)  # a name of a session is taken
+        assert refusal.call == 5
 
     def test_without_heartbeats_it_is_no_candidate(self) -> None:
         s = Scene(min_replicas=2)
@@ -425,12 +346,6 @@ class TestPeersClients:
         s.unary("b", 6, step=2)
         assert issued(s.unary("a", 7, step=2)) == [["a", "b", "c"]]
 
-    def test_a_name_of_a_session_is_taken(self) -> None:
-        s = Scene()
-        s.hello("a:1")
-        (refusal,) = s.unary("a:1", 5)
-        assert refusal.call == 5
-
     def test_healthy_ones_that_do_not_ask_are_forgotten_in_time(self) -> None:
         s = Scene(join_timeout=60.0)
         s.beat("x", "y", "z")
@@ -448,31 +363,6 @@ class TestTakeover:
         old = quorum(member("a:1"), member("b:1"), number=40)
         s.quorums = {"a:1": old, "b:1": old}
         return s
-
-    def test_all_report_and_it_goes_on_at_once(self) -> None:
-        s = self.restarted()
-        s.arrive("a:1", State(1, 7))
-        assert "waiting until b:1 report" in s.lighthouse.undecided
-        effects = s.hello("b:1")
-        assert notes(effects) == ["hello", "adopted"]
-        assert of(RevokeQuorum, effects) == []
-        (issue,) = of(Issue, s.join("b:1", State(1, 7)))
-        assert issue.quorum.config_id == 7  # the process group stays
-        assert issue.quorum.number == 41
-        assert issue.quorum.id >= int(UNIX * 1000) << 10
-
-    def test_R1_new_ids_are_above_all_reported(self) -> None:
-        s = Scene()
-        high = int(UNIX * 1000) << 12
-        s.hello("a:1", quorum=quorum(member("a:1"), id=high), lease_left=5.0)
-        (issue,) = of(Issue, s.join("a:1", State(1, high)))
-        assert issue.quorum.id == high + 1
-
-    def test_R1_also_above_what_somebody_committed_in(self) -> None:
-        s = Scene()
-        high = int(UNIX * 1000) << 12
-        (issue,) = of(Issue, s.arrive("a:1", State(1, high)))
-        assert issue.quorum.id == high + 1
 
     def test_a_report_of_an_older_quorum_is_told_to_ask(self) -> None:
         s = self.restarted()
@@ -535,6 +425,17 @@ class TestTakeover:
         assert issued(s.wait(30.9, alive=("b:1",))) == []
         assert issued(s.wait(0.3, alive=("b:1",))) == [["b:1"]]
 
+    @pytest.mark.parametrize("told", ["reported", "committed in"])
+    def test_R1_new_ids_are_above_all_reported(self, told: str) -> None:
+        s = Scene()
+        high = int(UNIX * 1000) << 12
+        if told == "reported":
+            s.hello("a:1", quorum=quorum(member("a:1"), id=high), lease_left=5.0)
+        else:
+            s.hello("a:1")
+        (issue,) = of(Issue, s.join("a:1", State(1, high)))
+        assert issue.quorum.id == high + 1
+
 
 class TestForPeople:
     def test_repr_says_where_it_stands(self) -> None:
@@ -547,24 +448,6 @@ TRAINER = Fingerprint((release(LIBRARY, "0.1.0"), release(TORCH, "2.13.0")))
 
 class TestAcrossLibraries:
     """State is not moved between torchft's clients and ours: who could heal from the other library only is refused."""
-
-    def test_ours_behind_a_peers_client(self) -> None:
-        s = Scene(join_timeout=0.0)
-        assert issued(s.unary("p:1", 1, step=5)) == [["p:1"]]
-        s.arrive("a:1")
-        effects = s.unary("p:1", 2, step=6)
-        assert issued(effects) == [["p:1"]]
-        (refusal,) = of(Refuse, effects)
-        assert refusal.session == s.sessions["a:1"]
-        assert "state is not moved between the two libraries" in refusal.sentence
-
-    def test_a_peers_client_behind_ours(self) -> None:
-        s = Scene.started("a:1", join_timeout=0.0)
-        s.unary("p:1", 1)
-        effects = s.join("a:1", s.committed())
-        assert issued(effects) == [["a:1"]]
-        (refusal,) = of(Refuse, effects)
-        assert refusal.call == 1
 
     def test_a_trainer_of_ours_is_refused_where_peers_train_whatever_it_holds(self) -> None:
         s = Scene(join_timeout=0.0)
@@ -593,8 +476,7 @@ class TestAcrossLibraries:
         s.unary("p:1", 1)
         s.now = 1.0
         assert len(of(Refuse, s.arrive("a:1", traits=TRAINER))) == 1
-        (issue,) = of(Issue, s.unary("p:2", 2))
-        assert [m.replica_id for m in issue.quorum.members] == ["p:1", "p:2"]
+        assert issued(s.unary("p:2", 2)) == [["p:1", "p:2"]]
 
     def test_not_where_there_is_one_to_heal_from(self) -> None:
         s = Scene.started("a:1", join_timeout=0.0)
@@ -602,28 +484,37 @@ class TestAcrossLibraries:
         s.unary("p:1", 1, step=1)
         assert issued(s.join("a:1", s.committed())) == [["a:1", "b:1", "p:1"]]
 
+    def test_who_could_heal_from_the_other_library_only_is_refused(self) -> None:
+        s = Scene(join_timeout=0.0)
+        assert issued(s.unary("p:1", 1, step=5)) == [["p:1"]]
+        s.arrive("a:1")
+        effects = s.unary("p:1", 2, step=6)
+        assert issued(effects) == [["p:1"]]
+        (refusal,) = of(Refuse, effects)
+        assert refusal.session == s.sessions["a:1"]
+        assert "state is not moved between the two libraries" in refusal.sentence
+        s = Scene.started("a:1", join_timeout=0.0)
+        s.unary("p:1", 1)
+        effects = s.join("a:1", s.committed())
+        assert issued(effects) == [["a:1"]]
+        (refusal,) = of(Refuse, effects)
+        assert refusal.call == 1
+
 
 class TestOthersTrain:
     """Whether a newcomer may make its first step before it asks."""
 
-    def test_not_before_there_is_a_quorum(self) -> None:
+    def test_while_others_train_and_not_for_these(self) -> None:
         s = Scene(new_job=True)
         s.hello("a:1")
-        assert not s.lighthouse.others_train("a:1")
-
-    def test_while_others_train_and_not_for_these(self) -> None:
+        assert not s.lighthouse.others_train("a:1")  # there is no quorum
         s = Scene.started("a:1", "b:1", new_job=True)
         s.hello("c:1")
         assert s.lighthouse.others_train("c:1")
         assert not s.lighthouse.others_train("a:1")
-
-    def test_its_older_life_does_not_count(self) -> None:
-        s = Scene.started("a:1", "b:1", new_job=True)
         s.kill("a:1")
         s.hello("b:2", life=Life(1))
-        assert not s.lighthouse.others_train("b:2")
-
-    def test_not_where_the_others_wait_for_it(self) -> None:
+        assert not s.lighthouse.others_train("b:2")  # its older life does not count
         s = Scene.started("a:1", "b:1", new_job=True, min_replicas=2)
         s.hello("b:2", life=Life(1))
-        assert not s.lighthouse.others_train("b:2")
+        assert not s.lighthouse.others_train("b:2")  # the others wait for it

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.core.scene import Scene, of
-from torchft_x.core.membership.members import MemberRecord
 from torchft_x.core.messages.common import Note
 from torchft_x.core.messages.lighthouse import LighthouseEffect, Paused, SendPatience
 
@@ -22,34 +21,9 @@ class Stage(Scene):
     def pause(self, replica_id: str, seconds: float) -> list[LighthouseEffect]:
         return self.feed(Paused(self.sessions[replica_id], seconds, f"{replica_id[0]} evaluates"))
 
-    def record(self, replica_id: str) -> MemberRecord:
-        record = self.lighthouse._roll.get(replica_id)
-        assert record is not None
-        return record
-
     def told(self, effects: list[LighthouseEffect]) -> list[tuple[list[str], float, str]]:
         names = {session: replica_id for replica_id, session in self.sessions.items()}
         return [([names[s] for s in e.sessions], e.seconds, e.reason) for e in of(SendPatience, effects)]
-
-
-def test_a_pause_is_noted_and_its_end_is_not() -> None:
-    s = Stage()
-    assert [n.event for n in of(Note, s.pause("a:1", 0.5))] == ["pause"]
-    assert of(Note, s.pause("a:1", 0.0)) == []
-
-
-@pytest.mark.parametrize("seconds", [0.0, -5.0])
-def test_it_ends_now(seconds: float) -> None:
-    s = Stage()
-    s.pause("a:1", 60.0)
-    s.now = 7.0
-    s.pause("a:1", seconds)
-    assert s.record("a:1").pause_until == 7.0
-
-
-def test_the_word_of_a_session_that_nobody_knows() -> None:
-    s = Stage()
-    assert s.feed(Paused(99, 5.0, "?")) == []
 
 
 def test_told_are_those_that_wait_and_can_be_told() -> None:
@@ -58,11 +32,9 @@ def test_told_are_those_that_wait_and_can_be_told() -> None:
     s.hello("d:1")  # here, but has not asked
     s.arrive("e:1")
     assert s.told(s.pause("a:1", 60.0)) == [(["b:1", "e:1"], 60.0, "a:1 pauses: a evaluates")]
-
-
-def test_alone_there_is_nobody_to_tell() -> None:
-    s = Scene.started("a:1")
-    assert of(SendPatience, s.feed(Paused(s.sessions["a:1"], 5.0, "evaluation"))) == []
+    assert s.feed(Paused(99, 5.0, "?")) == []  # of a session that nobody knows
+    alone = Scene.started("a:1")
+    assert of(SendPatience, alone.feed(Paused(alone.sessions["a:1"], 5.0, "evaluation"))) == []
 
 
 def test_the_longest_pause_counts_of_those_that_are_waited_for() -> None:
@@ -85,8 +57,12 @@ def test_whoever_begins_to_wait_when_it_has_ended_is_told_nothing() -> None:
     assert s.told(s.join("c:1", state)) == []
 
 
-def test_how_long_it_takes_stands_in_the_status() -> None:
+@pytest.mark.parametrize("seconds", [0.0, -5.0])
+def test_it_is_noted_and_stands_in_the_status_and_ends_now_when_that_is_said(seconds: float) -> None:
     s = Stage()
-    s.pause("a:1", 60.0)
+    assert [n.event for n in of(Note, s.pause("a:1", 60.0))] == ["pause"]
     pauses = {m["replica_id"]: m["pause"] for m in s.lighthouse.status(10.0)["members"]}
     assert pauses == {"a:1": 50.0, "b:1": 0.0, "c:1": 0.0}
+    s.now = 7.0
+    assert of(Note, s.pause("a:1", seconds)) == []
+    assert s.record("a:1").pause_until == 7.0

@@ -36,18 +36,34 @@ class Stage(Scene):
         reason = JoinReason.FAILED if state is None else JoinReason.BOUNDARY
         return self.feed(Join(self.sessions[replica_id], member(replica_id, state), reason, patience=patience))
 
+    def go_on(self) -> list[LighthouseEffect]:
+        """a and b ask at their next boundary."""
+        state = self.committed()
+        return self.asks("a:1", state=state) + self.asks("b:1", state=state)
+
+    def late(self) -> list[LighthouseEffect]:
+        """c does not come to the boundary of a and b."""
+        self.go_on()
+        return self.passes(2.2)
+
+    def back(self) -> list[LighthouseEffect]:
+        """c asks, then a and b do."""
+        return self.asks("c:1") + self.go_on()
+
     def passes(self, seconds: float) -> list[LighthouseEffect]:
         return self.wait(seconds, alive=self.members)
 
 
 def test_who_does_not_ask_is_left_out_when_the_first_that_has_waited_for_as_long_as_it_said() -> None:
-    s = Stage()
-    s.asks("a:1", patience=5.0)
-    s.asks("b:1", patience=2.0)
-    assert issued(s.passes(1.9)) == []
-    effects = s.passes(0.3)
-    assert notes(effects).count("member_lost") == 1
-    assert issued(effects) == [["a:1", "b:1"]]
+    for first, least in ((5.0, 2.0), (1e-6, 1e-6)):
+        s = Stage()
+        s.asks("a:1", patience=first)
+        s.asks("b:1", patience=least)
+        waits = max(least, TIMING.ask_moment)  # a moment is waited even for who says none
+        assert issued(s.passes(waits - 0.1)) == []
+        effects = s.passes(0.3)
+        assert notes(effects).count("member_lost") == 1
+        assert issued(effects) == [["a:1", "b:1"]]
 
 
 def test_pings_do_not_bring_it_back_and_it_is_told_once() -> None:
@@ -57,25 +73,6 @@ def test_pings_do_not_bring_it_back_and_it_is_told_once() -> None:
     told = [o for o in overs(s.passes(10.0)) if o[1] == ("c:1",)]
     assert told == [((s.sessions["c:1"],), ("c:1",))]
     assert s.lighthouse.status(s.now)["missing"] != ["c:1"]
-
-
-def test_asking_brings_it_back() -> None:
-    s = Stage()
-    s.asks("a:1")
-    s.asks("b:1")
-    s.passes(3.0)
-    s.asks("c:1")
-    state = s.committed()
-    s.asks("a:1", state=state)
-    assert issued(s.asks("b:1", state=state)) == [list(ALL)]
-
-
-def test_a_moment_is_waited_even_for_who_says_none() -> None:
-    s = Stage()
-    s.asks("a:1", patience=1e-6)
-    s.asks("b:1", patience=1e-6)
-    assert issued(s.passes(TIMING.ask_moment - 0.1)) == []
-    assert issued(s.passes(0.2)) == [["a:1", "b:1"]]
 
 
 def test_nobody_is_left_out_where_the_others_could_not_go_on_without_it() -> None:
@@ -110,30 +107,16 @@ def test_an_announced_pause_counts_from_its_end() -> None:
 def test_who_was_late_twice_within_a_minute_is_kept_out_for_a_while_and_told_why() -> None:
     s = Stage()
 
-    def late() -> list[LighthouseEffect]:
-        state = s.committed()
-        s.asks("a:1", state=state)
-        s.asks("b:1", state=state)
-        return s.passes(2.2)
-
-    def back() -> list[LighthouseEffect]:
-        effects = s.asks("c:1")
-        state = s.committed()
-        s.asks("a:1", state=state)
-        return effects + s.asks("b:1", state=state)
-
-    late()
-    assert issued(back()) == [list(ALL)]
-    assert "kept_out" in notes(late())
-    effects = back()
+    s.late()
+    assert issued(s.back()) == [list(ALL)]
+    assert "kept_out" in notes(s.late())
+    effects = s.back()
     assert issued(effects) == [["a:1", "b:1"]]
     told = [e for e in effects if isinstance(e, SendWaits) and s.sessions["c:1"] in e.sessions]
     assert told
     assert "late" in told[0].reason
     s.passes(10.5)
-    state = s.committed()
-    s.asks("a:1", state=state)
-    assert issued(s.asks("b:1", state=state)) == [list(ALL)]
+    assert issued(s.go_on()) == [list(ALL)]
 
 
 def test_who_is_kept_out_is_let_in_when_nobody_else_is_left() -> None:
@@ -254,21 +237,9 @@ def test_a_penalty_is_remembered_for_a_minute_after_its_end() -> None:
     """A group that is late again after its penalty has had no minute on time yet: it is kept out for twice as long."""
     s = Stage()
 
-    def late() -> list[LighthouseEffect]:
-        state = s.committed()
-        s.asks("a:1", state=state)
-        s.asks("b:1", state=state)
-        return s.passes(2.2)
-
-    def back() -> None:
-        s.asks("c:1")
-        state = s.committed()
-        s.asks("a:1", state=state)
-        assert issued(s.asks("b:1", state=state)) == [list(ALL)]
-
-    late()
-    back()
-    assert "let in again in 10 s" in next(e.text for e in late() if isinstance(e, Note) and e.event == "kept_out")
-    s.passes(62.0)  # a minute after it was left out, and not after its penalty
-    back()
-    assert "let in again in 20 s" in next(e.text for e in late() if isinstance(e, Note) and e.event == "kept_out")
+    s.late()
+    for seconds, penalty in ((0.0, 10), (62.0, 20)):  # a minute after it was left out, and not after its penalty
+        s.passes(seconds)
+        assert issued(s.back()) == [list(ALL)]
+        (note,) = [e for e in s.late() if isinstance(e, Note) and e.event == "kept_out"]
+        assert f"let in again in {penalty} s" in note.text

@@ -25,19 +25,17 @@ class TestOver:
     def over(self, record: MemberRecord, now: float) -> bool:
         return record.is_over(now, lease=30.0, alone=5.0)
 
-    def test_proof(self) -> None:
-        assert self.over(MemberRecord("a", 0.0, proof="it has left"), 0.0)
-
-    def test_the_end_of_the_lease_it_was_sent(self) -> None:
-        record = MemberRecord("a", 0.0, lease_sent=10.0)
-        assert not self.over(record, 39.9)
-        assert self.over(record, 40.0)
-        assert not self.over(MemberRecord("a", 0.0), 1000.0)  # never had one: nothing is known
-
     def test_a_peers_client_has_no_lease_and_is_over_when_it_is_silent(self) -> None:
         record = MemberRecord("a", heard=10.0, unary=True, lease_sent=0.0)
         assert not self.over(record, 15.0)
         assert self.over(record, 15.1)
+
+    def test_proof_or_the_end_of_the_lease_it_was_sent(self) -> None:
+        assert self.over(MemberRecord("a", 0.0, proof="it has left"), 0.0)
+        record = MemberRecord("a", 0.0, lease_sent=10.0)
+        assert not self.over(record, 39.9)
+        assert self.over(record, 40.0)
+        assert not self.over(MemberRecord("a", 0.0), 1000.0)  # never had one: nothing is known
 
 
 class TestSessions:
@@ -98,10 +96,7 @@ class TestLives:
         assert roll.superseded_by(hello("g:old", life=older)) == "g:new"
         assert roll.superseded_by(hello("other:old", life=older)) == ""
         assert roll.superseded_by(hello("g:new", life=older)) == ""  # itself
-
-    def test_a_member_that_comes_back_fences_nobody(self) -> None:
-        roll = self.roll("g:new", Life(1, 5.0))
-        assert roll.supersede(hello("g:new", life=Life(1, 5.0))) is None
+        assert roll.supersede(hello("g:new", life=Life(1, 5.0))) is None  # one that comes back fences nobody
         assert roll.superseded_by(hello("g:new", life=Life(1, 5.0))) == ""
 
     def test_the_end_of_a_process_ends_all_that_it_was_called(self) -> None:
@@ -137,19 +132,27 @@ class TestTime:
     def test_silence_is_the_lighthouses_own_when_its_ticks_come_late(self) -> None:
         roll = MemberTable(10.0)
         record = roll.ensure("a", 9.9, unary=False)
+        roll.supervisors.arrive(SupervisorHere("g", "host", stream=1), 9.0)
+        roll.supervisors.begin("g", 0, "t")
         assert roll.forgive(10.2, tick=0.1) == 0.0  # twice the tick is no trouble
         assert record.heard == 9.9
         assert roll.forgive(15.2, tick=0.1) == pytest.approx(4.9)
         assert record.heard == pytest.approx(14.8)
+        assert roll.supervisors.heard("t") == pytest.approx(13.9)
         record.heard = 18.0
         roll.forgive(18.2, tick=0.1)
         assert record.heard == 18.2  # never in the future
         assert roll.forgive(18.3, tick=0.1) == 0.0
 
-    def test_twice_the_tick_is_no_starvation_and_more_is(self) -> None:
-        roll = MemberTable(0.0)
-        assert roll.forgive(2.0, tick=1.0) == 0.0
-        assert roll.forgive(4.5, tick=1.0) == 1.5
+    def test_whoever_is_found_again_is_late_no_more_and_may_be_silent_at_once(self) -> None:
+        roll, limits = MemberTable(0.0), SilenceLimits.all(1.5)
+        found = roll.ensure("a", 0.0, unary=False)
+        found.lost, found.late = "stopped", True
+        roll.ensure("b", 1.0, unary=False)
+        assert roll.silent(1.6, limits) == []
+        roll.find(found)
+        assert (found.lost, found.late) == ("", False)
+        assert roll.silent(1.7, limits) == [found]
 
     def test_silent_are_those_for_whom_time_has_just_run_out(self) -> None:
         roll = MemberTable(0.0)
@@ -160,15 +163,6 @@ class TestTime:
         limits = SilenceLimits.all(5.0)
         assert roll.gone(5.0, limits) == []
         assert [(r.replica_id, why) for r, why in roll.gone(5.1, limits)] == [("a", "silent for 5 s")]
-
-    def test_whoever_is_found_again_may_be_silent_at_once(self) -> None:
-        roll, limits = MemberTable(0.0), SilenceLimits.all(1.5)
-        found = roll.ensure("a", 0.0, unary=False)
-        found.lost = "stopped"
-        roll.ensure("b", 1.0, unary=False)
-        assert roll.silent(1.6, limits) == []
-        roll.find(found)
-        assert roll.silent(1.7, limits) == [found]
 
     def test_away_are_those_of_the_quorum_who_may_or_may_not_be_dead(self) -> None:
         roll = MemberTable(0.0)
@@ -258,20 +252,8 @@ class TestRestored:
         assert roll.next_attempt("g") == 1
         assert roll.superseded_by(hello("g:c", life=Life(-1, 0.0))) == "g:a"
 
-    def test_a_lighthouse_that_was_starved_forgives_supervisors_too(self) -> None:
-        roll = MemberTable(0.0)
-        roll.supervisors.arrive(SupervisorHere("g", "host", stream=1), 0.0)
-        roll.supervisors.begin("g", 0, "t")
-        roll.forgive(3.0, 0.5)
-        assert roll.supervisors.heard("t") == 2.5
-
 
 class TestRecordsByName:
-    def test_who_is_not_known_is_left_out(self) -> None:
-        roll = MemberTable(0.0)
-        record = roll.open(hello("a:1"), 0.0)
-        assert roll.named(["a:1", "b:1"]) == [record]
-
     def test_lost_are_those_that_nobody_waits_for(self) -> None:
         roll = MemberTable(0.0)
         gone, here, other = (roll.open(hello(f"{name}:1", i), 0.0) for i, name in enumerate("abc", 1))
@@ -280,15 +262,8 @@ class TestRecordsByName:
         gone.lost = other.lost = "it was silent"
         assert roll.lost(frozenset({"a:1", "b:1"})) == [gone]
 
-    def test_who_is_found_is_late_no_more(self) -> None:
-        roll = MemberTable(0.0)
-        record = roll.open(hello("a:1"), 0.0)
-        record.lost, record.late = "it was late", True
-        roll.find(record)
-        assert (record.lost, record.late) == ("", False)
-
     def test_a_member_of_before_runs_on_as_it_did(self) -> None:
         roll = MemberTable(0.0)
         roll.restore(MemberEntry("a:1", Life(1, 0.0, "token"), "boot", runs_on=True), 0.0)
-        (record,) = roll.named(["a:1"])
+        (record,) = roll.named(["a:1", "b:1"])  # who is not known is left out
         assert record.runs_on

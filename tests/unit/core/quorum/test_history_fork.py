@@ -22,29 +22,20 @@ def test_what_was_lost_is_the_newest_step_that_anybody_told() -> None:
 
 
 def test_it_says_what_was_lost_with_whom_and_what_would_have_kept_it() -> None:
-    text = sentence(OLD, 12, quorum(member("x:1"), id=8), {"a:1": "its process ended with exit code -9"})
-    assert text == (
+    new = quorum(member("x:1"), id=8)
+    assert sentence(OLD, 12, new, {"a:1": "its process ended with exit code -9"}) == (
         "A new lineage begins at step 0: at least 12 committed steps are lost, up to step 12 of q4, because all groups that "
         "held them are gone: a:1 (its process ended with exit code -9), b:1 (it is away). What outlives all groups is a "
         "checkpoint (train_ddp.py: --checkpoint PATH; in your own script: save one and load it at the start); more groups, on "
         "more hosts, make it rarer that all are gone at once."
     )
     assert "at least 1 committed step is lost, up to step 5" in sentence(OLD, 0, quorum(member("x:1", State(4, 3))), {})
-
-
-def test_where_nothing_is_known_to_be_lost_it_says_so() -> None:
-    text = sentence(OLD, 0, quorum(member("x:1", State(5, 3)), id=8), {"b:1": "it has left"})
-    assert text.startswith(
-        "A new lineage begins at step 5: no member carries on q4, which stood at step 5 (quorum 3). No "
-    )
-
-
-def test_where_nobody_held_a_whole_state_all_members_are_named() -> None:
+    nothing = sentence(OLD, 0, quorum(member("x:1", State(5, 3)), id=8), {"b:1": "it has left"})
+    known = "A new lineage begins at step 5: no member carries on q4, which stood at step 5 (quorum 3). No "
+    assert nothing.startswith(known)
     torn = quorum(member("a:1", torn=True), member("b:1", torn=True), id=7, number=4)
     assert torn.carriers == ()
-    assert "a:1 (it is away), b:1 (it has left)" in sentence(
-        torn, 0, quorum(member("x:1"), id=8), {"b:1": "it has left"}
-    )
+    assert "a:1 (it is away), b:1 (it has left)" in sentence(torn, 0, new, {"b:1": "it has left"})
 
 
 def all_dead(*, reached: int = 40, **config: object) -> Scene:
@@ -155,9 +146,6 @@ def test_a_member_that_is_back_in_time_has_lost_nothing() -> None:
     effects = s.join("a:1", s.committed(), JoinReason.REJOINED)
     assert issued(effects) == [["a:1", "b:1"]]
     assert not [n for n in of(Note, effects) if n.event == "new_lineage"]
-
-
-def test_a_proof_ends_the_wait_at_once() -> None:
     s = alone_with_the_state()
     s.wait(150.0, alive=("b:1",))
-    assert issued(s.exited("a:1")) == [["b:1"]]
+    assert issued(s.exited("a:1")) == [["b:1"]]  # a proof ends the wait at once

@@ -28,6 +28,9 @@ def situation(candidates: Iterable[Candidate], cur: Quorum | None = None, **fiel
     return QuorumInputs(**{"now": 0.0, "cur": cur, "candidates": tuple(candidates), "join_timeout": 10.0, **fields})
 
 
+EARLY = (*asks("a", since=1.0), *asks("b", since=5.0))
+
+
 def formed(s: QuorumInputs) -> list[str]:
     decision = form(s)
     return [m.replica_id for m in decision.members]
@@ -38,135 +41,100 @@ def waits(s: QuorumInputs) -> str:
     return decision.reason
 
 
-class TestFirstQuorum:
-    def test_all_who_are_alive_have_asked(self) -> None:
-        assert formed(situation(asks("b", "a"))) == ["a", "b"]
+HEALING = quorum(member("a", State(4, 3)), member("b", State(0, 0)), id=10)  # b was still behind
+HEALTHY = {"c", "d", "e"}
 
-    def test_nobody_has_asked(self) -> None:
-        assert waits(situation(())) == "New quorum not ready, only have 0 participants, need min_replicas 1."
+# (situation, the members of the quorum that is formed, or a part of the reason why none is)
+FIRST: list[tuple[QuorumInputs, list[str] | str]] = [
+    (situation(asks("b", "a")), ["a", "b"]),
+    (situation(()), "New quorum not ready, only have 0 participants, need min_replicas 1."),
+    (situation(asks("a"), min_replicas=2), "New quorum not ready, only have 1 participants (a), need min_replicas 2."),
+    # Half of the healthy is not enough; more than half waits for the rest until the join timeout.
+    (
+        situation(asks("a", "b"), silent_healthy={"c", "d"}, now=99.0),
+        "need more than half of 4 healthy groups; not asked yet: c, d.",
+    ),
+    (situation(EARLY, silent_healthy={"c"}, now=10.9), "not asked yet: c."),
+    (situation(EARLY, silent_healthy={"c"}, now=11.0), ["a", "b"]),
+    # Announced groups are waited for but count for no half.
+    (situation(asks("a"), absent_groups={"1", "2"}, now=9.9), "not asked yet: group 1, group 2."),
+    (situation(asks("a"), absent_groups={"1", "2"}, now=10.0), ["a"]),
+    (situation(asks("a", "b", shrink_only=True)), ["a", "b"]),  # without a quorum it cuts nothing
+]
+SUCCESSORS: list[tuple[QuorumInputs, list[str] | str]] = [
+    (situation(asks("a", "b", state=DONE), Q1), ["a", "b"]),
+    (situation(asks("a", state=DONE), Q1), "Waiting for members of q1 to ask: b."),
+    # Neither the half rule nor the join timeout hold survivors up.
+    (situation(asks("a", state=DONE), Q1, lost={"b"}, silent_healthy=HEALTHY, absent_groups={"9"}), ["a"]),
+    (situation(asks("n", "b", "a", state=DONE), Q1), ["a", "b", "n"]),
+    (situation(asks("a"), Q1, lost={"b"}, min_replicas=2), "only have 1 participants (a)"),
+    # Shrink-only of a member keeps all newcomers out, of a newcomer only itself.
+    (situation([*asks("a", "n", state=DONE), *asks("b", state=DONE, shrink_only=True)], Q1), ["a", "b"]),
+    (situation([*asks("a", "b", "m", state=DONE), *asks("n", shrink_only=True)], Q1), ["a", "b", "m"]),
+    (situation([*asks("a", "b", state=DONE), *asks("n", shrink_only=True)], Q1), ["a", "b"]),
+]
+# R9 (a): a carrier follows although it did not commit, and a healed member once it has committed.
+FOLLOWERS: list[tuple[QuorumInputs, list[str] | str]] = [
+    (situation(asks("a", state=State(4, 3)), Q1, lost={"b"}), ["a"]),
+    (situation(asks("b", state=DONE), HEALING, lost={"a"}), ["b"]),
+    (situation(asks("a", state=State(4, 3), torn=True), Q1, lost={"b"}), "may still"),
+    (situation(asks("n"), Q1, lost={"a", "b"}), "a, b may still commit"),  # R9 (b): lost is not over
+    (situation(asks("b"), HEALING, lost={"a"}, over={"a"}), ["b"]),  # those inside need not be over
+]
 
-    def test_min_replicas_is_not_met(self) -> None:
-        reason = "New quorum not ready, only have 1 participants (a), need min_replicas 2."
-        assert waits(situation(asks("a"), min_replicas=2)) == reason
 
-    def test_half_of_the_healthy_is_not_enough(self) -> None:
-        s = situation(asks("a", "b"), silent_healthy={"c", "d"}, now=99.0)
-        assert "need more than half of 4 healthy groups; not asked yet: c, d." in waits(s)
-
-    def test_more_than_half_waits_for_the_rest_until_the_join_timeout(self) -> None:
-        s = situation([*asks("a", since=1.0), *asks("b", since=5.0)], silent_healthy={"c"}, now=10.9)
-        assert "not asked yet: c." in waits(s)
-        decision = form(s)
-        assert decision.until == 11.0  # from the first who asked
-        assert formed(situation(s.candidates, silent_healthy={"c"}, now=11.0)) == ["a", "b"]
-
-    def test_announced_groups_are_waited_for_but_count_for_no_half(self) -> None:
-        s = situation(asks("a"), absent_groups={"1", "2"}, now=9.9)
-        assert "not asked yet: group 1, group 2." in waits(s)
-        assert formed(situation(asks("a"), absent_groups={"1", "2"}, now=10.0)) == ["a"]
-
-    def test_it_always_builds_process_groups(self) -> None:
-        assert form(situation(asks("a"))) == Form((member("a"),), rebuild=True)
-
-
-class TestSuccessor:
-    def test_R6_all_members_have_asked(self) -> None:
-        assert formed(situation(asks("a", "b", state=DONE), Q1)) == ["a", "b"]
-
-    def test_R6_one_has_not_asked(self) -> None:
-        assert waits(situation(asks("a", state=DONE), Q1)) == "Waiting for members of q1 to ask: b."
-
-    def test_R6_one_is_lost_and_nothing_else_is_waited_for(self) -> None:
-        s = situation(asks("a", state=DONE), Q1, lost={"b"}, silent_healthy={"c", "d", "e"}, absent_groups={"9"})
-        assert formed(s) == ["a"]  # neither the half rule nor the join timeout hold survivors up
-
-    def test_R6_newcomers_who_asked_go_in(self) -> None:
-        assert formed(situation(asks("n", "b", "a", state=DONE), Q1)) == ["a", "b", "n"]
-
-    def test_min_replicas_holds_for_successors_too(self) -> None:
-        assert "only have 1 participants (a)" in waits(situation(asks("a"), Q1, lost={"b"}, min_replicas=2))
-
-    def test_shrink_only_of_one_keeps_newcomers_out(self) -> None:
-        candidates = [*asks("a", "n", state=DONE), *asks("b", state=DONE, shrink_only=True)]
-        assert formed(situation(candidates, Q1)) == ["a", "b"]
-
-    def test_shrink_only_without_a_quorum_cuts_nothing(self) -> None:
-        assert formed(situation(asks("a", "b", shrink_only=True))) == ["a", "b"]
-
-    def test_shrink_only_of_a_newcomer_keeps_no_other_one_out(self) -> None:
-        candidates = [*asks("a", "b", "m", state=DONE), *asks("n", shrink_only=True)]
-        assert formed(situation(candidates, Q1)) == ["a", "b", "m"]
-
-    def test_shrink_only_of_a_newcomer_keeps_itself_out(self) -> None:
-        candidates = [*asks("a", "b", state=DONE), *asks("n", shrink_only=True)]
-        assert formed(situation(candidates, Q1)) == ["a", "b"]
+@pytest.mark.parametrize(("inputs", "expected"), FIRST + SUCCESSORS + FOLLOWERS)
+def test_R6_R9_who_forms_a_quorum(inputs: QuorumInputs, expected: list[str] | str) -> None:
+    if isinstance(expected, str):
+        assert expected in waits(inputs)
+    else:
+        assert formed(inputs) == expected
 
 
 class TestSuccession:
-    """R9: who may follow."""
-
-    HEALING = quorum(member("a", State(4, 3)), member("b", State(0, 0)), id=10)  # b was still behind
-
-    def test_R9a_a_carrier_follows_although_it_did_not_commit(self) -> None:
-        assert formed(situation(asks("a", state=State(4, 3)), Q1, lost={"b"})) == ["a"]
+    """R9 (a): who may not follow (tests.sim.variants names each of these)."""
 
     def test_R9a_membership_is_not_enough(self) -> None:
-        s = situation(asks("b"), self.HEALING, lost={"a"})
+        s = situation(asks("b"), HEALING, lost={"a"})
         assert "No candidate holds the newest state of q1 (step 4 (quorum 3)), and a may still" in waits(s)
-
-    def test_R9a_a_healed_member_follows_once_it_has_committed(self) -> None:
-        assert formed(situation(asks("b", state=State(5, 10)), self.HEALING, lost={"a"})) == ["b"]
 
     def test_R9a_healing_to_the_top_is_not_enough(self) -> None:
         """a may have committed step 5: b took part in it with zeros and nothing to remember it by."""
-        s = situation(asks("b", state=State(4, 3)), self.HEALING, lost={"a"})
+        s = situation(asks("b", state=State(4, 3)), HEALING, lost={"a"})
         assert "a may still commit" in waits(s)
-        assert formed(situation(asks("b", state=State(4, 3)), self.HEALING, lost={"a"}, over={"a"})) == ["b"]
+        assert formed(replace(s, over=frozenset({"a"}))) == ["b"]
 
     def test_R9a_a_stranger_does_not_whatever_its_state(self) -> None:
         s = situation(asks("n", state=State(9, 9)), Q1, lost={"a", "b"}, over={"a"})
         assert "b may still commit" in waits(s)
 
-    def test_R9a_a_torn_carrier_does_not(self) -> None:
-        assert "may still" in waits(situation(asks("a", state=State(4, 3), torn=True), Q1, lost={"b"}))
 
-    def test_R9b_all_outside_are_over(self) -> None:
-        decision = form(situation(asks("n"), Q1, lost={"a", "b"}, over={"a", "b"}))
-        assert decision == Form((member("n"),), rebuild=True, left=Q1)
-
-    def test_R9b_lost_is_not_over(self) -> None:
-        assert "a, b may still commit" in waits(situation(asks("n"), Q1, lost={"a", "b"}))
-
-    def test_R9b_those_inside_need_not_be_over(self) -> None:
-        assert formed(situation(asks("b"), self.HEALING, lost={"a"}, over={"a"})) == ["b"]
+def test_the_join_timeout_counts_from_the_first_who_asked() -> None:
+    decision = form(situation(EARLY, silent_healthy={"c"}, now=10.9))
+    assert decision.until == 11.0
 
 
-class TestRebuild:
-    """When process groups are built anew."""
+def test_R9b_a_new_lineage_begins_when_all_outside_are_over() -> None:
+    decision = form(situation(asks("n"), Q1, lost={"a", "b"}, over={"a", "b"}))
+    assert decision == Form((member("n"),), rebuild=True, left=Q1)
 
-    def test_not_for_the_same_members(self) -> None:
-        assert form(situation(asks("a", "b", state=DONE), Q1)) == Form(
-            (member("a", DONE), member("b", DONE)), rebuild=False
-        )
 
-    @pytest.mark.parametrize("reason", [JoinReason.FAILED, JoinReason.REJOINED])
-    def test_a_failed_step(self, reason: JoinReason) -> None:
-        candidates = (*asks("a", state=DONE), Candidate(member("b", DONE), reason))
-        decision = form(situation(candidates, Q1))
-        assert decision.rebuild
-
-    def test_a_peers_failed_commit(self) -> None:
-        decision = form(situation([*asks("a", state=DONE), *asks("b", commit_failures=1)], Q1))
-        assert decision.rebuild
-
-    def test_members_were_told_to_leave_their_collectives(self) -> None:
-        decision = form(situation(asks("a", "b", state=DONE), Q1, broken=True))
-        assert decision.rebuild
-
-    def test_a_member_less_or_more(self) -> None:
-        for names in (["a"], ["a", "b", "c"]):
-            decision = form(situation(asks(*names, state=DONE), Q1, lost={"b"}))
-            assert decision.rebuild
+@pytest.mark.parametrize(
+    ("inputs", "rebuild"),
+    [
+        (situation(asks("a")), True),  # the first quorum
+        (situation(asks("a", "b", state=DONE), Q1), False),
+        (situation((*asks("a", state=DONE), Candidate(member("b", DONE), JoinReason.FAILED)), Q1), True),
+        (situation((*asks("a", state=DONE), Candidate(member("b", DONE), JoinReason.REJOINED)), Q1), True),
+        (situation([*asks("a", state=DONE), *asks("b", commit_failures=1)], Q1), True),  # of a peer's client
+        (situation(asks("a", "b", state=DONE), Q1, broken=True), True),  # members were told to leave their collectives
+        (situation(asks("a", state=DONE), Q1, lost={"b"}), True),
+        (situation(asks("a", "b", "c", state=DONE), Q1), True),
+    ],
+)
+def test_when_process_groups_are_built_anew(inputs: QuorumInputs, rebuild: bool) -> None:
+    members = tuple(sorted((c.member for c in inputs.candidates), key=lambda m: m.replica_id))
+    assert form(inputs) == Form(members, rebuild=rebuild)
 
 
 def test_lists_stay_short() -> None:

@@ -31,25 +31,10 @@ def holder(owner: str = "mine", began: float = 0.0) -> LeaseRule:
     return rule
 
 
-def test_a_lease_that_was_never_held_is_taken_at_once() -> None:
-    assert LeaseRule("mine").look(LeaseEntry(0), 7.0) == LeaseEntry(1, 0, "mine")
-
-
-def test_a_lease_that_was_given_back_is_taken_at_once() -> None:
-    assert LeaseRule("mine").look(LeaseEntry(3, 9, ""), 7.0) == LeaseEntry(4, 0, "mine")
-
-
-def test_the_lease_of_our_former_life_is_taken_at_once() -> None:
-    assert LeaseRule("mine").look(LeaseEntry(3, 9, "mine"), 7.0) == LeaseEntry(4, 0, "mine")
-
-
-def test_a_lease_that_is_renewed_is_never_taken() -> None:
-    rule = LeaseRule("mine")
-    for i in range(100):
-        assert rule.look(replace(OTHER, count=i), i * (TIMING.failover_ttl + TIMING.failover_margin)) is None
-
-
 def test_a_lease_that_stands_still_is_taken_when_its_holder_has_stopped_by_its_own_clock() -> None:
+    rule = LeaseRule("mine")
+    for i in range(100):  # it is renewed
+        assert rule.look(replace(OTHER, count=i), i * (TIMING.failover_ttl + TIMING.failover_margin)) is None
     rule = LeaseRule("mine")
     assert rule.look(OTHER, 100.0) is None
     assert rule.look(OTHER, 100.0 + TIMING.failover_ttl + TIMING.failover_margin) is None
@@ -82,6 +67,7 @@ def test_it_is_held_from_the_begin_of_the_swap() -> None:
 
 
 def test_a_renewal_counts_and_keeps_epoch_and_owner() -> None:
+    assert TIMING.failover_ttl >= 4 * TIMING.failover_renew  # several times before a standby may come
     rule = holder()
     entry = rule.renewal()
     assert entry == LeaseEntry(3, 1, "mine")
@@ -90,10 +76,6 @@ def test_a_renewal_counts_and_keeps_epoch_and_owner() -> None:
     assert rule.released() == LeaseEntry(3, 2, "")
     assert rule.job_over(1) == LeaseEntry(3, 2, "mine", 1)
     assert rule.holds(2.0)
-
-
-def test_a_holder_renews_several_times_before_a_standby_may_come() -> None:
-    assert TIMING.failover_ttl >= 4 * TIMING.failover_renew
 
 
 @pytest.mark.parametrize(
@@ -121,3 +103,12 @@ def test_a_stale_look_at_the_register_takes_nothing() -> None:
     wanted = new.look(OTHER, 60.0)
     assert wanted is not None
     assert not cell.swap(OTHER, wanted)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [LeaseEntry(0), LeaseEntry(3, 9, ""), LeaseEntry(3, 9, "mine")],
+    ids=["never held", "given back", "of our former life"],
+)
+def test_a_lease_that_nobody_else_holds_is_taken_at_once(entry: LeaseEntry) -> None:
+    assert LeaseRule("mine").look(entry, 7.0) == LeaseEntry(entry.epoch + 1, 0, "mine")

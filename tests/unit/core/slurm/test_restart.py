@@ -126,17 +126,24 @@ def test_a_requeued_group_does_not_wait_and_stays_off_the_node_that_is_down() ->
     assert watch(BEGIN_TIME, 1, nodes={"n2": "down*"}) == [Kick(part(1), ("n2",))]
     assert watch(BEGIN_TIME, 2, nodes={"n2": "down*"}) == [Kick(part(1), ("n2",))]  # it was still being cleared away
     assert watch(runs(1, 1, node=4), 3) == []
-
-
-def test_who_requeues_a_group_on_a_good_node_gets_it_on_any() -> None:
     watch = Watch()
     watch(runs(1), 0)
-    assert watch(BEGIN_TIME, 1, nodes={"n2": "idle"}) == [Kick(part(1), ())]
+    assert watch(BEGIN_TIME, 1, nodes={"n2": "idle"}) == [Kick(part(1), ())]  # its node is good
+    asked_for = BEGIN_TIME.replace("|1|PENDING", "|0|PENDING")  # a begin time that the user has asked for
+    assert Watch()(asked_for, 0) == []
 
 
-def test_a_begin_time_that_the_user_has_asked_for_is_waited_for() -> None:
-    first = BEGIN_TIME.replace("|1|PENDING", "|0|PENDING")
-    assert Watch()(first, 0) == []
+def test_the_budget_of_an_hour_ends_and_the_lighthouse_is_told() -> None:
+    watch = Watch(manifest(part(0), part(1), retries=2))
+    anew = [(t, a) for t in range(60) for a in watch(KILLED, float(t))]
+    assert [(t, type(a)) for t, a in anew] == [(0, Anew), (5, Anew), (15, TellLost)]  # with growing pauses
+    (told,) = (a for _, a in anew if isinstance(a, TellLost))
+    assert "exit code 137, after 2 submissions within an hour" in told.lost["1"]
+    assert watch.rules.lost == told.lost
+    watch = Watch(manifest(part(0), part(1), retries=1))
+    assert [type(a) for a in watch(KILLED, 0)] == [Anew]
+    assert watch(runs(1), 10) == []
+    assert [type(a) for a in watch(KILLED, 3700)] == [Anew]
 
 
 def test_where_no_other_node_is_free_the_bad_one_will_do_once_it_is_back() -> None:
@@ -160,21 +167,6 @@ def test_the_scheduler_is_asked_for_rounds_while_a_part_begins_to_wait_for_room(
     assert watch.all(again, looks + 1.0) == [Reschedule(part(1))]  # it was requeued
 
 
-@pytest.mark.parametrize("text", [BEGIN_TIME.replace("|1|PENDING", "|0|PENDING"), ADMIN_HELD, HELD, runs(1)])
-def test_what_does_not_wait_for_room_asks_for_no_round(text: str) -> None:
-    watch = Watch()
-    watch(runs(1), 0)
-    found = [a for t in range(1, 100) for a in watch.all(text, float(t))]
-    assert not any(isinstance(a, Reschedule) for a in found)
-
-
-def test_one_round_is_for_all_parts() -> None:
-    rules = Restarts()
-    rows = [row(LIGHTHOUSE_RUNS), *(row(RESOURCES.replace("31_1", f"31_{n}")) for n in range(3))]
-    made = manifest(*map(part, range(3)))
-    assert rules.look(made, rows, HEARD, {}, 0.0) == [Reschedule(part(0))]
-
-
 @pytest.mark.parametrize("text", [KILLED, LAUNCH_FAILED, NODE_FAIL, TIMED_OUT])
 def test_what_slurm_gave_up_is_submitted_anew(text: str) -> None:
     watch = Watch()
@@ -183,22 +175,6 @@ def test_what_slurm_gave_up_is_submitted_anew(text: str) -> None:
     assert isinstance(action, Anew)
     assert (action.part, action.exclude) == (part(1), ())
     assert "31_1" in action.why
-
-
-def test_the_budget_ends_and_the_lighthouse_is_told() -> None:
-    watch = Watch(manifest(part(0), part(1), retries=2))
-    anew = [(t, a) for t in range(60) for a in watch(KILLED, float(t))]
-    assert [(t, type(a)) for t, a in anew] == [(0, Anew), (5, Anew), (15, TellLost)]  # with growing pauses
-    (told,) = (a for _, a in anew if isinstance(a, TellLost))
-    assert "exit code 137, after 2 submissions within an hour" in told.lost["1"]
-    assert watch.rules.lost == told.lost
-
-
-def test_the_budget_is_of_an_hour() -> None:
-    watch = Watch(manifest(part(0), part(1), retries=1))
-    assert [type(a) for a in watch(KILLED, 0)] == [Anew]
-    assert watch(runs(1), 10) == []
-    assert [type(a) for a in watch(KILLED, 3700)] == [Anew]
 
 
 def test_what_the_lighthouse_was_told_of_a_group_is_respected() -> None:
@@ -254,11 +230,16 @@ def test_what_the_lighthouse_could_not_be_told_is_told_again() -> None:
     watch.rules.not_told()
     assert [type(a) for a in watch(CANCELLED, 2)] == [TellLost]
     assert watch(CANCELLED, 3) == []
-
-
-def test_a_new_watcher_knows_who_was_given_up() -> None:
-    watch = Watch(lost={"1": "its job 31_1 was cancelled"})
+    watch = Watch(lost={"1": "its job 31_1 was cancelled"})  # a new watcher knows who was given up
     assert [watch(None, float(t), heard(SILENT)) for t in range(0, 100, 10)] == [[]] * 10
+
+
+def test_a_stream_that_comes_back_and_a_group_that_has_not_come_yet_are_no_loss() -> None:
+    watch = Watch()
+    for t in range(0, 100, 4):
+        assert watch(runs(1), float(t), heard(SILENT if t % 8 else 0.1)) == []
+    watch = Watch()
+    assert [watch(runs(1), float(t), heard(SILENT)) for t in range(100)] == [[]] * 100
 
 
 @pytest.mark.parametrize("text", [ADMIN_HELD, COMPLETING, runs(1).replace("RUNNING", "SUSPENDED")])
@@ -286,12 +267,6 @@ def test_a_group_on_a_silent_node_is_begun_elsewhere_before_slurm_finds_out() ->
     assert (action.exclude, action.why) == (("n2",), "its supervisor on n2 has been silent for 3.5 s")
 
 
-def test_a_stream_that_comes_back_is_no_loss() -> None:
-    watch = Watch()
-    for t in range(0, 100, 4):
-        assert watch(runs(1), float(t), heard(SILENT if t % 8 else 0.1)) == []
-
-
 @pytest.mark.parametrize(
     "said",
     [
@@ -306,11 +281,6 @@ def test_a_silence_that_may_be_somebody_elses_costs_no_group(said: Heard | None)
     watch = Watch()
     watch(runs(1), 0)
     assert [watch(runs(1), float(t), said) for t in range(1, 10)] == [[]] * 9
-
-
-def test_a_group_that_has_not_come_yet_is_not_silent() -> None:
-    watch = Watch()
-    assert [watch(runs(1), float(t), heard(SILENT)) for t in range(100)] == [[]] * 100
 
 
 def test_of_a_group_over_several_nodes_only_the_silent_one_is_excluded() -> None:
@@ -342,11 +312,14 @@ def test_a_submission_is_given_time_and_then_made_again() -> None:
     (action,) = watch(None, 45, heard(SILENT))
     assert isinstance(action, Anew)
     assert "interrupted" in action.why
+    arrived = Watch(manifest(part(0), part(1, job=SUBMITTING, ticket="t1")))
+    assert arrived(runs(1), 0) == [Settle()]
 
 
-def test_a_submission_that_has_arrived_is_written_down() -> None:
-    watch = Watch(manifest(part(0), part(1, job=SUBMITTING, ticket="t1")))
-    assert watch(runs(1), 0) == [Settle()]
+@pytest.mark.parametrize("how", [{"cancelled": True}, {"outcome": 0}, {"outcome": 1}])
+def test_a_job_that_is_over_is_left_alone_and_so_is_a_group_that_it_does_not_have(how: dict[str, object]) -> None:
+    assert Watch(manifest(**how))(KILLED, 0) == [Over()]
+    assert Watch(manifest(part(0), part(1, gone=True)))(CANCELLED, 0) == []
 
 
 def test_what_slurm_has_forgotten_is_submitted_anew_if_it_is_not_heard() -> None:
@@ -411,15 +384,6 @@ def test_what_is_no_memory_is_left_out(found: object) -> None:
     assert watch(runs(1), 0) == []
 
 
-@pytest.mark.parametrize("how", [{"cancelled": True}, {"outcome": 0}, {"outcome": 1}])
-def test_a_job_that_is_over_is_left_alone(how: dict[str, object]) -> None:
-    assert Watch(manifest(**how))(KILLED, 0) == [Over()]
-
-
-def test_groups_that_the_job_does_not_have_any_more_are_left_alone() -> None:
-    assert Watch(manifest(part(0), part(1, gone=True)))(CANCELLED, 0) == []
-
-
 def test_bad_nodes() -> None:
     for state in ("down", "down*", "drained", "draining", "allocated*", "fail", "powering_down", "reboot"):
         assert is_bad(state)
@@ -440,3 +404,13 @@ def test_heard_from_a_lighthouses_status() -> None:
 def test_another_programs_answer_is_no_status(status: dict[str, object]) -> None:
     with pytest.raises(ValueError):
         heard_from(status)
+
+
+@pytest.mark.parametrize("text", [BEGIN_TIME.replace("|1|PENDING", "|0|PENDING"), ADMIN_HELD, HELD, runs(1)])
+def test_what_does_not_wait_for_room_asks_for_no_round_and_one_is_for_all_parts(text: str) -> None:
+    watch = Watch()
+    watch(runs(1), 0)
+    found = [a for t in range(1, 100) for a in watch.all(text, float(t))]
+    assert not any(isinstance(a, Reschedule) for a in found)
+    rows = [row(LIGHTHOUSE_RUNS), *(row(RESOURCES.replace("31_1", f"31_{n}")) for n in range(3))]
+    assert Restarts().look(manifest(*map(part, range(3))), rows, HEARD, {}, 0.0) == [Reschedule(part(0))]

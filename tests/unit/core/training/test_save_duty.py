@@ -28,31 +28,28 @@ def saved(duty: SaveDuty, places: dict[int, int | None], steps: range) -> list[i
     return result
 
 
-def test_the_first_group_saves_at_each_due_step() -> None:
-    assert saved(SaveDuty(10), {1: 0}, range(1, 31)) == [10, 20, 30]
-    assert saved(SaveDuty(1), {1: 0}, range(1, 4)) == [1, 2, 3]
-
-
-def test_no_other_one_does() -> None:
-    assert saved(SaveDuty(10), {1: 1}, range(1, 31)) == []
-    assert saved(SaveDuty(10), {1: None}, range(1, 31)) == []
-
-
-def test_who_becomes_the_first_takes_over_at_once() -> None:
-    """... what may have been in hand, and only then."""
-    assert saved(SaveDuty(10), {1: 1, 12: 0}, range(1, 31)) == [12, 20, 30]
-    assert saved(SaveDuty(10), {1: 1, 5: 0}, range(1, 31)) == [10, 20, 30]
-    assert saved(SaveDuty(10), {1: 1, 10: 0}, range(1, 21)) == [10, 20]
-
-
-def test_a_first_group_that_comes_and_goes_costs_one_save_for_each_due_step() -> None:
-    places = {1: 1, 12: 0, 13: 1, 14: 0, 15: 1, 16: 0, 17: 1, 21: 0, 22: 1, 23: 0}
-    assert saved(SaveDuty(10), places, range(1, 28)) == [12, 21]
-
-
-def test_a_healing_group_has_no_place_and_takes_over_like_the_others() -> None:
-    assert saved(SaveDuty(10), {1: None, 9: 0}, range(1, 21)) == [10, 20]
-    assert saved(SaveDuty(10), {1: 1, 10: None, 11: 0}, range(1, 21)) == [11, 20]
+@pytest.mark.parametrize(
+    ("every", "places", "steps", "saves"),
+    [
+        (10, {1: 0}, 30, [10, 20, 30]),
+        (1, {1: 0}, 3, [1, 2, 3]),
+        (10, {1: 1}, 30, []),  # not the first group
+        (10, {1: None}, 30, []),
+        # Who becomes the first takes over what may have been in hand at once, and only then.
+        (10, {1: 1, 12: 0}, 30, [12, 20, 30]),
+        (10, {1: 1, 5: 0}, 30, [10, 20, 30]),
+        (10, {1: 1, 10: 0}, 20, [10, 20]),
+        # A first group that comes and goes costs one save for each due step.
+        (10, {1: 1, 12: 0, 13: 1, 14: 0, 15: 1, 16: 0, 17: 1, 21: 0, 22: 1, 23: 0}, 27, [12, 21]),
+        # A healing group has no place and takes over like the others.
+        (10, {1: None, 9: 0}, 20, [10, 20]),
+        (10, {1: 1, 10: None, 11: 0}, 20, [11, 20]),
+    ],
+)
+def test_the_first_group_saves_at_each_due_step(
+    every: int, places: dict[int, int | None], steps: int, saves: list[int]
+) -> None:
+    assert saved(SaveDuty(every), places, range(1, steps + 1)) == saves
 
 
 OTHER = Entry("other", 3, False)
@@ -79,16 +76,10 @@ def test_another_job_that_runs_is_refused() -> None:
     assert claim.seen(OTHER, 100.0) == ""
     assert "runs now" in claim.seen(OTHER._replace(beat=4), 105.0)
     assert not claim.ours
-
-
-def test_another_job_that_ends_meanwhile_leaves_its_place() -> None:
     claim = Claim("us")
     claim.seen(OTHER, 100.0)
     assert claim.seen(OTHER._replace(over=True), 105.0) == ""
-    assert claim.ours
-
-
-def test_one_that_comes_later_is_noticed() -> None:
+    assert claim.ours  # the other one has left its place
     claim = Claim("us")
     claim.seen(Entry("us", 1, False), 100.0)
     assert "has begun" in claim.seen(OTHER, 1000.0)

@@ -33,27 +33,6 @@ def exchange(s: SyncSchedule) -> list[Act]:
             return acts
 
 
-def test_one_fragment_is_exchanged_at_the_end_of_each_period() -> None:
-    s = begun()
-    for _ in range(2):
-        assert exchange(s) == [Act.TRAIN] * 3 + [Act.ASK, Act.FINISH]
-    assert s.exchanges == 2
-
-
-def test_with_a_delay_training_goes_on_while_it_is_reduced() -> None:
-    s = begun(delay=2)
-    assert exchange(s) == [Act.TRAIN, Act.ASK, Act.TRAIN, Act.TRAIN, Act.FINISH]
-
-
-def test_fragments_take_turns() -> None:
-    s = begun(sync_every=6, fragments=3, delay=1)
-    turns = []
-    for _ in range(4):
-        turns.append(s.fragment)
-        assert exchange(s) == [Act.ASK, Act.TRAIN, Act.FINISH]  # every two inner steps, one of them in the background
-    assert turns == [0, 1, 2, 0]
-
-
 def test_progress_is_the_inner_steps_that_the_common_weights_stand_for_and_those_of_this_period() -> None:
     s = SyncSchedule(Settings(sync_every=6, fragments=2))
     assert s.progress == 0
@@ -65,6 +44,12 @@ def test_progress_is_the_inner_steps_that_the_common_weights_stand_for_and_those
     exchange(s)
     s.stepped()
     assert s.progress == 7
+    s = begun(delay=2)
+    while s.stepped() is Act.TRAIN:
+        pass
+    assert s.counted(AGAIN, behind=False) is Act.SEND
+    assert s.sent() is Act.FINISH  # the others have waited for their delay
+    assert s.progress == 4
 
 
 def test_training_that_goes_on_after_a_break_asks_for_nothing() -> None:
@@ -80,6 +65,13 @@ def test_after_an_exchange_there_is_nothing_to_send_until_the_next_inner_step() 
     assert not s.has_work
     s.stepped()
     assert s.has_work
+    s.healed(3)  # a heal ends the group's own work
+    assert not s.has_work
+    s = SyncSchedule(Settings(sync_every=4, delay=3))
+    s.enter()
+    s.healed(2)
+    assert s.counted(AGAIN, behind=True) is Act.SEND
+    assert s.sent() is Act.FINISH
 
 
 def test_an_exchange_may_be_asked_for_before_its_time_and_finished_before_its_time() -> None:
@@ -101,14 +93,6 @@ def test_who_begins_in_a_running_job_goes_along_with_nothing() -> None:
     assert s.stepped() is Act.FINISH
     assert s.finished(True, moved=True) is Act.TRAIN
     assert (s.exchanges, s.position) == (6, 0)
-
-
-def test_who_meets_the_others_at_the_end_of_their_delay_finishes_at_once() -> None:
-    s = SyncSchedule(Settings(sync_every=4, delay=3))
-    s.enter()
-    s.healed(2)
-    assert s.counted(AGAIN, behind=True) is Act.SEND
-    assert s.sent() is Act.FINISH
 
 
 def test_a_failure_keeps_the_inner_work_and_is_tried_again_soon() -> None:
@@ -242,18 +226,20 @@ def test_whatever_fails_groups_of_a_quorum_send_the_same_fragment_and_count_no_w
         assert {g.exchanges for g in groups} == {done}
 
 
-def test_a_heal_ends_the_groups_own_work() -> None:
-    s = begun()
-    s.stepped()
-    assert s.has_work
-    s.healed(3)
-    assert not s.has_work
-
-
-def test_progress_is_that_of_a_whole_period_while_an_exchange_is_finished_early() -> None:
-    s = begun(delay=2)
-    while s.stepped() is Act.TRAIN:
-        pass
-    assert s.counted(AGAIN, behind=False) is Act.SEND
-    assert s.sent() is Act.FINISH
-    assert s.progress == 4
+@pytest.mark.parametrize(
+    ("settings", "acts", "turns"),
+    [
+        ({}, [Act.TRAIN] * 3 + [Act.ASK, Act.FINISH], [0, 0, 0]),  # at the end of each period
+        ({"delay": 2}, [Act.TRAIN, Act.ASK, Act.TRAIN, Act.TRAIN, Act.FINISH], [0, 0, 0]),  # reduced meanwhile
+        # every two inner steps, one of them in the background
+        ({"sync_every": 6, "fragments": 3, "delay": 1}, [Act.ASK, Act.TRAIN, Act.FINISH], [0, 1, 2]),
+    ],
+)
+def test_fragments_take_turns_and_training_goes_on_while_one_is_reduced(
+    settings: dict[str, int], acts: list[Act], turns: list[int]
+) -> None:
+    s = begun(**settings)
+    for turn in [*turns, turns[0]]:
+        assert s.fragment == turn
+        assert exchange(s) == acts
+    assert s.exchanges == 4

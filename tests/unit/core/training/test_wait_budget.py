@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from torchft_x.core.training.step_clock import TIMES, WaitBudget
@@ -9,7 +11,7 @@ from torchft_x.errors import CollectiveError
 from torchft_x.timing import TIMING
 
 
-def budget(own: float, **more: float) -> WaitBudget:
+def budget(own: float, **more: Any) -> WaitBudget:
     """A rank that has worked for so long since the last step, and waits now (at that time)."""
     b = WaitBudget(0.0, **{"most": 60.0, **more})
     b.wait(own)
@@ -37,14 +39,6 @@ def test_only_the_timeout_counts_where_nobody_could_be_left_out() -> None:
     assert b.wait(0.4) == 60.0
 
 
-def test_who_looks_on_hears_of_each_wait() -> None:
-    told: list[bool] = []
-    b = WaitBudget(0.0, most=60.0, tell=told.append)
-    b.wait(1.0)
-    b.work(2.0)
-    assert told == [True, False]
-
-
 def test_only_an_error_at_a_limit_of_its_own_is_explained() -> None:
     b = budget(0.1)
     late = CollectiveError("no answer", ("b:1",))
@@ -57,18 +51,17 @@ def test_only_an_error_at_a_limit_of_its_own_is_explained() -> None:
 
 
 def test_waiting_is_not_work() -> None:
-    b = budget(1.0)
+    told: list[bool] = []
+    b = budget(1.0, tell=told.append)
     b.work(10.0)
     b.wait(10.5)
     assert b.limit == pytest.approx(1.5 * TIMES)
-
-
-def test_work_counts_from_the_end_of_the_last_step() -> None:
+    assert told == [True, False, True]  # who looks on hears of each wait
     b = budget(20.0)  # an evaluation
     b.work(20.0)
     b.next_step(20.0)
     b.wait(20.1)
-    assert b.limit == TIMING.lateness
+    assert b.limit == TIMING.lateness  # work counts from the end of the last step
 
 
 def test_who_asks_at_once_waits_for_others_at_the_boundary_as_long_as_in_a_reduction() -> None:
@@ -81,17 +74,9 @@ def test_who_has_waited_already_gives_the_others_a_moment() -> None:
     b = budget(0.1)
     b.work(0.1 + TIMING.lateness)
     assert b.patience(0.1 + TIMING.lateness) == TIMING.ask_moment
-
-
-def test_a_short_wait_after_the_long_one_changes_nothing() -> None:
-    b = budget(0.1)
-    b.work(0.1 + TIMING.lateness)
     b.wait(0.2 + TIMING.lateness)
-    b.work(0.2 + TIMING.lateness)  # a reduction that had failed already
+    b.work(0.2 + TIMING.lateness)  # a reduction that had failed already changes nothing
     assert b.patience(0.2 + TIMING.lateness) == TIMING.ask_moment
-
-
-def test_what_was_waited_before_the_timeout_is_taken_off() -> None:
     b = budget(20.0)
     b.work(80.0)
     assert b.patience(80.0) == pytest.approx(20 * TIMES - 60.0)

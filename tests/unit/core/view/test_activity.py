@@ -54,14 +54,6 @@ def test_a_member(fields: dict[str, object], expected: tuple[str, str]) -> None:
     assert does(replace(MEMBER, **fields)) == expected  # type: ignore[arg-type]
 
 
-def test_a_member_that_waits_says_for_what() -> None:
-    assert does(replace(MEMBER, asked=2.0), undecided="Waiting for 2 groups.") == ("waits", "Waiting for 2 groups")
-
-
-def test_a_quorum_that_is_over() -> None:
-    assert does(broken="group 0 is lost.") == ("regroups", "group 0 is lost")
-
-
 def test_its_supervisor_knows_better() -> None:
     ended = replace(RUNS, alive=False, reason="worker 0 killed by SIGKILL")
     assert does(lives=RUNS) == ("trains", "")
@@ -86,6 +78,8 @@ def test_nobody_is_here() -> None:
     assert does(None, loss=replace(LOSS, exit="killed by SIGKILL")) == ("lost", "killed by SIGKILL")
 
 
-def test_each_word_is_known() -> None:
+def test_the_world_says_what_it_waits_for_and_that_its_quorum_is_over() -> None:
+    assert does(replace(MEMBER, asked=2.0), undecided="Waiting for 2 groups.") == ("waits", "Waiting for 2 groups")
+    assert does(broken="group 0 is lost.") == ("regroups", "group 0 is lost")
     assert {does(lives=RUNS)[0], does(None)[0]} <= set(DOES)
     assert len(set(DOES)) == len(DOES)

@@ -23,6 +23,7 @@ def test_a_death_from_the_loss_to_the_return() -> None:
     h.issued(of("0", "1", id=1), 0.25, 100.0)
     h.noted(lost("1"), of("0", "1", id=1), 41, 110.0)
     h.exited("1", "worker 0 killed by SIGKILL", 110.02)
+    assert h.out["1"].exit == "worker 0 killed by SIGKILL"
     h.issued(of("0", id=2, step=41), 0.01, 110.05)
     h.issued(of("0", "1", id=3, step=60), 0.01, 114.0)
     assert [q.reason for q in h.quorums] == ["the first quorum: groups 0, 1", "group 1 was lost", "group 1 joined"]
@@ -34,29 +35,18 @@ def test_a_death_from_the_loss_to_the_return() -> None:
     assert h.out == {}
 
 
-def test_who_is_out_is_told_as_long_as_it_is() -> None:
-    h = History()
-    h.issued(of("0", "1", id=1), 0.0, 100.0)
-    h.noted(lost("1"), None, 5, 101.0)
-    h.exited("1", "killed", 102.0)
-    assert h.out["1"].exit == "killed"  # the amended one
-
-
-def test_a_group_that_is_back_before_there_was_a_quorum_without_it() -> None:
-    h = History()
-    h.issued(of("0", id=1), 0.0, 100.0)
-    h.noted(lost("0"), None, 5, 101.0)
-    h.issued(of("0", id=2), 0.0, 103.0)
-    assert (h.losses[0].rejoined, h.quorums[-1].reason) == (2.0, "group 0 joined")
-
-
 def test_who_leaves_is_not_lost() -> None:
     h = History()
-    h.issued(of("0", "1", "2", id=1), 0.0, 100.0)
+    h.noted(Note("adopted", "Adopted."), of("0", "1", id=1), 3, 1.0)  # a quorum that was going on before
+    h.issued(of("0", "1", "2", id=2), 0.0, 100.0)
+    assert h.quorums[-1].reason == "group 2 joined"
     h.noted(lost("1", "left"), None, 5, 101.0)
     h.noted(lost("2"), None, 5, 101.0)
-    h.issued(of("0", "3", id=2), 0.0, 101.1)
+    h.issued(of("0", "3", id=3), 0.0, 101.1)
     assert h.quorums[-1].reason == "group 2 was lost, group 1 left, group 3 joined"
+    h.noted(lost("3"), None, 5, 102.0)
+    h.issued(of("0", "3", id=4), 0.0, 104.0)  # it is back before there was a quorum without it
+    assert (h.losses[-1].rejoined, h.quorums[-1].reason) == (2.0, "group 3 joined")
 
 
 def test_a_quorum_of_the_same_members_is_counted_and_no_entry() -> None:
@@ -75,13 +65,6 @@ def test_a_new_lineage_says_what_was_lost() -> None:
     h.issued(of("0", id=2), 0.0, 2.0)
     assert h.quorums[-1].reason == "A new lineage begins."
     assert (h.count["lineages"], h.count["undone"]) == (1, 7)
-
-
-def test_a_quorum_that_was_going_on_before() -> None:
-    h = History()
-    h.noted(Note("adopted", "Adopted."), of("0", "1", id=5), 3, 1.0)
-    h.issued(of("0", "1", "2", id=6), 0.0, 2.0)
-    assert h.quorums[-1].reason == "group 2 joined"
 
 
 def test_everything_is_bounded() -> None:

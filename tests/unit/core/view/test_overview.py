@@ -78,39 +78,6 @@ def test_a_job_that_trains_and_a_newcomer_that_heals() -> None:
     assert [q["reason"] for q in found["quorums"]] == ["the first quorum: group 0", "group 1 joined"]
 
 
-def test_a_member_that_dies_stays_in_the_list() -> None:
-    shown = Shown()
-    s = shown.scene
-    for name in ("0:x", "1:x"):
-        s.hello(name)
-    s.join("0:x")
-    shown.take(s.join("1:x"))
-    s.close("1:x")
-    shown.take(s.exited("1:x"))
-    shown.take(s.join("0:x", s.committed()))
-    found = shown.look()
-    assert {g["group"]: g["does"] for g in found["groups"]} == {"0": "trains", "1": "lost"}
-    assert (found["losses"][0]["cause"], found["counts"]["losses"]) == ("exited", {"exited": 1})
-
-
-def test_a_group_that_the_job_does_not_have_any_more_is_no_row() -> None:
-    shown = Shown()
-    s = shown.scene
-    for name in ("0:x", "1:x"):
-        s.hello(name)
-    s.join("0:x")
-    shown.take(s.join("1:x"))
-    s.close("1:x")
-    shown.take(s.exited("1:x"))
-    fewer = Job(outcome={"0": {"trouble": ""}}, verdict=None, sidecars={}, drained=frozenset())
-    assert list(shown.does(fewer)) == ["0"]
-    shown.take(s.join("0:x", s.committed()))
-    assert list(shown.does(fewer)) == ["0"]
-    assert shown.look(fewer)["losses"][0]["cause"] == "exited"
-    shown.lives.hear(SupervisorHere("1", "node-b", stream=1), 0.0)  # until its supervisor has gone, too
-    assert list(shown.does(fewer)) == ["0", "1"]
-
-
 def test_groups_as_supervisors_name_them() -> None:
     shown = Shown()
     shown.lives.hear(SupervisorHere("1", "node-b", stream=1), 0.0)
@@ -145,3 +112,24 @@ def test_a_group_that_is_started_again() -> None:
     shown.lives.hear(LifeStarted("0", 1, "next"), 2.0)
     group = shown.look()["groups"][0]
     assert (group["does"], group["restarts"], group["attempt"]) == ("starts", 1, 1)
+
+
+def test_a_member_that_dies_stays_in_the_list_unless_the_job_does_not_have_its_group_any_more() -> None:
+    shown = Shown()
+    s = shown.scene
+    for name in ("0:x", "1:x"):
+        s.hello(name)
+    s.join("0:x")
+    shown.take(s.join("1:x"))
+    s.close("1:x")
+    shown.take(s.exited("1:x"))
+    fewer = Job(outcome={"0": {"trouble": ""}}, verdict=None, sidecars={}, drained=frozenset())
+    assert list(shown.does(fewer)) == ["0"]
+    shown.take(s.join("0:x", s.committed()))
+    assert list(shown.does(fewer)) == ["0"]
+    assert shown.does() == {"0": "trains", "1": "lost"}
+    for job in (fewer, NO_JOB):
+        found = shown.look(job)
+        assert (found["losses"][0]["cause"], found["counts"]["losses"]) == ("exited", {"exited": 1})
+    shown.lives.hear(SupervisorHere("1", "node-b", stream=1), 0.0)  # until its supervisor has gone, too
+    assert list(shown.does(fewer)) == ["0", "1"]

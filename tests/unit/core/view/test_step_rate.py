@@ -7,13 +7,6 @@ import pytest
 from torchft_x.core.view.step_rate import StepRate
 
 
-def test_unknown_until_two_steps_were_told() -> None:
-    rate = StepRate()
-    rate.at(5, 0.0)
-    rate.at(5, 1.0)
-    assert rate.per_second(2.0) is None
-
-
 def test_steps_that_are_told_in_leaps() -> None:
     rate = StepRate()
     for t in range(10):
@@ -36,9 +29,11 @@ def test_only_the_last_while_counts() -> None:
     assert rate.per_second(99.0) == pytest.approx(10.0, rel=0.1)
 
 
-def test_a_new_lineage_begins_anew() -> None:
+def test_unknown_until_two_steps_were_told_and_again_after_a_new_lineage() -> None:
     rate = StepRate()
-    rate.at(100, 0.0)
-    rate.at(200, 1.0)
-    rate.at(50, 2.0)
+    rate.at(5, 0.0)
+    rate.at(5, 1.0)
     assert rate.per_second(2.0) is None
+    rate.at(200, 3.0)
+    rate.at(50, 4.0)
+    assert rate.per_second(4.0) is None

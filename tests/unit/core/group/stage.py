@@ -1,0 +1,80 @@
+"""A group server on a stage: its calls are numbered, its effects come back as lists, and time only moves when told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.unit.core.scene import OURS, member, of, quorum
+from torchft_x.core.group.machine import Group, GroupConfig
+from torchft_x.core.messages.group import (
+    AnswerQuorum,
+    Ask,
+    GroupEffect,
+    GroupEvent,
+    QuorumArrived,
+    SendJoin,
+    SessionUp,
+    Vote,
+)
+from torchft_x.core.types import Life, Quorum, State
+
+NAME = "g:1"
+
+
+class Stage:
+    """A group with calls numbered 1, 2, ...; a step that is not 0 was committed in quorum 7 unless told otherwise."""
+
+    def __init__(
+        self, world_size: int = 1, *, connected: bool = True, step_seconds: float = 0.0, **config: Any
+    ) -> None:
+        named: dict[str, Any] = {"replica_id": NAME, "address": "http://g", "store_address": "g-store"}
+        said: dict[str, Any] = {"library": OURS, "life": Life(2, 5.0, "t"), "boot_id": "boot"}
+        self.group = Group(GroupConfig(**{**named, **said, "world_size": world_size, **config}), 0.0)
+        self.ranks = world_size
+        self.step_seconds = step_seconds
+        self.now = 0.0
+        self.calls = 0
+        if connected:
+            assert self.feed(SessionUp()) == []
+
+    def feed(self, event: GroupEvent) -> list[GroupEffect]:
+        return self.group.handle(event, self.now)
+
+    def call(self) -> int:
+        self.calls += 1
+        return self.calls
+
+    def ask(self, rank: int = 0, step: int = 0, *, state: State | None = None, **fields: Any) -> list[GroupEffect]:
+        at = state or State(step, 7 if step else 0)
+        return self.feed(Ask(self.call(), rank, at, step_seconds=self.step_seconds, **fields))
+
+    def vote(
+        self, rank: int = 0, ok: bool = True, *, step: int = 0, quorum_id: int | None = None, **fields: Any
+    ) -> list[GroupEffect]:
+        held = self.group.quorum
+        in_hand = held.id if held else 0
+        return self.feed(Vote(self.call(), rank, step, in_hand if quorum_id is None else quorum_id, ok, **fields))
+
+    def commit(self, step: int) -> None:
+        """All ranks vote yes."""
+        for rank in range(self.ranks):
+            effects = self.vote(rank, step=step)
+        assert effects
+
+    def quorum(self, id: int = 7, **fields: Any) -> Quorum:
+        """A quorum with h:1 at step 0."""
+        return quorum(member(NAME), member("h:1"), id=id, **fields)
+
+    def arrive(self, id: int = 7, **fields: Any) -> list[GroupEffect]:
+        return self.feed(QuorumArrived(self.quorum(id, **fields)))
+
+    def training(self, **fields: Any) -> Stage:
+        """Stands in quorum 7, all ranks answered at time 0."""
+        for rank in range(self.ranks):
+            self.ask(rank)
+        assert of(AnswerQuorum, self.arrive(**fields))
+        return self
+
+
+def joins(effects: list[GroupEffect]) -> list[SendJoin]:
+    return of(SendJoin, effects)
