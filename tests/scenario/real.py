@@ -33,7 +33,7 @@ STILL = 4.0
 """Seconds without a step after which everybody's stacks are kept, in case it is not meant to be so."""
 _LOOK = 0.005
 _PORT = 29510
-_FOREIGN = ("TORCHFT", "TORCHX", "TORCHELASTIC", "REPLICA_GROUP", "NUM_REPLICA", "MASTER_", "RANK", "WORLD_SIZE")
+FOREIGN = ("TORCHFT", "TORCHX", "TORCHELASTIC", "REPLICA_GROUP", "NUM_REPLICA", "MASTER_", "RANK", "WORLD_SIZE")
 
 
 class Failed(AssertionError):
@@ -163,7 +163,7 @@ class Cluster:
         self._all.append(service)
 
     def _environ(self, host: str) -> dict[str, str]:
-        own = {k: v for k, v in env.everything().items() if not k.startswith(_FOREIGN) or k == env.TIME_SCALE}
+        own = {k: v for k, v in env.everything().items() if not k.startswith(FOREIGN) or k == env.TIME_SCALE}
         kills = any(isinstance(d.action, Kill) and d.action.target.kind == "trainer" for d in self._scenario.story)
         return own | {
             env.WARM: "1" if kills else "0",  # else nobody is started again below its supervisor: spare the imports

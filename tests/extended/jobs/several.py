@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -48,17 +46,8 @@ class House:
 
     def start(self, *flags: str) -> None:
         """Returns when it serves, or stands by."""
-        command = [
-            sys.executable,
-            "-m",
-            "torchft_x",
-            "lighthouse",
-            "--lease_dir",
-            str(self.lease_dir),
-            "--min_replicas",
-            "1",
-        ]
-        command += ["--run_dir", str(self.folder)]
+        command = [sys.executable, "-m", "torchft_x", "lighthouse", "--lease_dir", str(self.lease_dir)]
+        command += ["--min_replicas", "1", "--run_dir", str(self.folder)]
         before = self.answers
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
@@ -123,52 +112,6 @@ def _cmdline(pid: int) -> bytes:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return b""
-
-
-class Link:
-    """A way to a lighthouse that can be cut: then nothing passes, and nobody is told."""
-
-    def __init__(self, target: str) -> None:
-        self._target = parse_address(target)
-        self._open = threading.Event()
-        self._open.set()
-        self._loop = asyncio.new_event_loop()
-        self._writers: set[asyncio.StreamWriter] = set()
-        threading.Thread(target=self._loop.run_forever, daemon=True).start()
-        serving = asyncio.run_coroutine_threadsafe(
-            asyncio.start_server(self._accept, "127.0.0.1", 0), self._loop
-        ).result()
-        self.address = f"http://127.0.0.1:{serving.sockets[0].getsockname()[1]}"
-
-    def cut(self) -> None:
-        self._open.clear()
-
-    def mend(self) -> None:
-        """What was open is reset: too much was lost."""
-        self._open.set()
-        self._loop.call_soon_threadsafe(lambda: [w.transport.abort() for w in self._writers])
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while not self._open.is_set():
-            await asyncio.sleep(0.05)
-        try:
-            there, back = await asyncio.open_connection(self._target.host, self._target.port)
-        except OSError:
-            writer.transport.abort()
-            return
-        self._writers |= {writer, back}
-        await asyncio.gather(self._pass(reader, back), self._pass(there, writer))
-        self._writers -= {writer, back}
-
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while data := await reader.read(65536):
-                if self._open.is_set():
-                    writer.write(data)
-        except OSError:
-            pass
-        if self._open.is_set():
-            writer.transport.abort()
 
 
 def environment(**variables: str) -> dict[str, str]:
@@ -237,27 +180,12 @@ class Groups(Job):
 
 
 @contextmanager
-def houses(folder: Path, count: int = 2) -> Iterator[list[House]]:
-    made = [House(folder, i) for i in range(count)]
-    try:
-        yield made
-    finally:
-        for house in made:
-            house.kill()
-
-
-@contextmanager
-def groups(folder: Path) -> Iterator[Groups]:
-    made = Groups(folder)
-    try:
-        yield made
-    finally:
-        made.stop()
-
-
-@contextmanager
 def cluster(folder: Path) -> Iterator[tuple[House, House, Groups]]:
-    """The first lighthouse and a standby, not started, and nobody yet."""
-    with ExitStack() as stack:
-        first, standby = stack.enter_context(houses(folder))
-        yield first, standby, stack.enter_context(groups(folder))
+    """The first lighthouse and a standby, not started, and no group yet."""
+    first, standby, job = House(folder, 0), House(folder, 1), Groups(folder)
+    try:
+        yield first, standby, job
+    finally:
+        job.stop()
+        first.kill()
+        standby.kill()

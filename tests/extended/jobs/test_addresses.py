@@ -21,24 +21,13 @@ from scripts import check_params
 from tests.journeys.jobs import ROOT, Events
 from tests.scenario import networks
 from tests.scenario.cable import SIDES, Pair
+from tests.scenario.real import FOREIGN, TRAINER
 from tests.util import scaled, wait_for
 from torchft_x import env
 from torchft_x.observe.processes import job_processes
 from torchft_x.observe.report import commits, training_together, workers
 
 pytestmark = [pytest.mark.timeout(150)]
-TRAINER = ROOT / "tests" / "scenario" / "trainer.py"
-FOREIGN = (
-    "TORCHFT",
-    "TORCHX",
-    "TORCHELASTIC",
-    "REPLICA_GROUP",
-    "NUM_REPLICA",
-    "MASTER_",
-    "RANK",
-    "WORLD_SIZE",
-    "SLURM",
-)
 PORT = 29510
 
 
@@ -80,17 +69,12 @@ class Run:
             env.LAUNCHER_PID: str(os.getpid()),  # they end with us, however we end
         }
         with (self.run_dir / f"{name}.log").open("wb") as log:
-            self._started.append(
-                subprocess.Popen(
-                    [*self._pair.command(side), sys.executable, "-m", "torchft_x", *command],
-                    cwd=ROOT,
-                    env={**own, **more, **dict(case.variables)},
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
-            )
+            process = subprocess.Popen(
+                [*self._pair.command(side), sys.executable, "-m", "torchft_x", *command], cwd=ROOT,
+                env={**own, **more, **dict(case.variables)}, stdin=subprocess.DEVNULL,
+                stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        self._started.append(process)
 
     def start_group(self, side: str, group: str) -> None:
         command = ["supervise", "--group", group, "--groups", "2", "--workers", "1"]

@@ -12,9 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.journeys.jobs import BIN, ROOT, SMALL, TOGETHER, gone, running
-from tests.unit.launch.lines import interpreter
 from tests.util import scaled
-from torchft_x.observe.processes import job_processes
 from torchft_x.observe.report import workers
 
 pytestmark = [pytest.mark.timeout(300)]
@@ -54,15 +52,3 @@ def test_a_killed_worker_of_a_groups_second_node_brings_the_whole_group_back(tmp
         timeout=scaled(120),
     )
     assert checked.returncode == 0, checked.stdout
-
-
-def test_the_nightly_line_trains_too_and_nothing_is_left_after_Ctrl_C(tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
-    torchx = Path(interpreter("nightly")).with_name("torchx")
-    command = torchx_nodes(run_dir, "--steps", "100000", "--pace", "0.05", *SMALL, groups=1, torchx=torchx)
-    with running(command, tmp_path / "log", run_dir) as job:
-        job.wait_until_training(1, 90)
-        assert len(job_processes(run_dir)) >= 5  # lighthouse, two supervisors, two workers at least
-        os.kill(job.process.pid, signal.SIGINT)
-        gone(run_dir, 10)
-        assert job.wait(10) != 0

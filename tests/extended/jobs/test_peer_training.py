@@ -53,14 +53,8 @@ def test_the_peers_manager_trains_through_a_kill_under_our_lighthouse(tmp_path: 
         pytest.skip(HOW)
     address_file = tmp_path / "lighthouse"
     command = [sys.executable, "-m", "torchft_x", "lighthouse", "--min_replicas", "1", "--bind", "127.0.0.1:0"]
-    command += [
-        "--join_timeout_ms",
-        "1000",
-        "--heartbeat_timeout_ms",
-        str(int(clock(1000))),
-        "--address_file",
-        str(address_file),
-    ]
+    command += ["--join_timeout_ms", "1000", "--heartbeat_timeout_ms", str(int(clock(1000)))]
+    command += ["--address_file", str(address_file)]
     started = [subprocess.Popen(command, stderr=(tmp_path / "lighthouse.log").open("wb"))]
     try:
         wait_for(address_file.exists, 20, "the lighthouse's address")

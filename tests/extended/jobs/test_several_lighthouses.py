@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.extended.jobs.several import Groups, House, Link, cluster
+from tests.extended.jobs.several import Groups, House, cluster
 from torchft_x.errors import TorchftXError
 from torchft_x.launch.process import process_tree
 
@@ -93,54 +93,3 @@ def test_a_holder_that_was_stopped_and_goes_on_issues_nothing(tmp_path: Path) ->
         assert job.lives() == {"0": 1, "1": 2, "2": 1}
         job.stop()
         assert job.findings() == []
-
-
-def test_the_shared_directory_is_away_for_a_while(tmp_path: Path) -> None:
-    """Nobody issues meanwhile, groups run on in what they were granted, and one serves when it is back."""
-    with cluster(tmp_path) as (first, standby, job):
-        begin(first, standby, job)
-        shared, away = first.lease_dir, tmp_path / "away"
-        os.rename(shared, away)
-        for house in (first, standby):
-            job.wait_for(lambda house=house: not _serves(house), 60, "nobody to serve")
-        job.go_on(60, 60, "the groups to run on")
-        assert not shared.exists()
-        os.rename(away, shared)
-        job.wait_for(lambda: _serves(first) or _serves(standby), 60, "one that serves")
-        assert not (_serves(first) and _serves(standby))
-        all_at(job, first if _serves(first) else standby)
-        job.go_on(60, 60, "the groups to go on")
-        assert job.lives() == {"0": 1, "1": 1, "2": 1}
-        job.stop()
-        assert job.findings() == []
-
-
-def test_nobody_trains_apart_where_each_lighthouse_is_reached_by_half_of_the_groups(tmp_path: Path) -> None:
-    """Those at the one that serves go on; the others wait at the standby, and come back as soon as they can."""
-    with cluster(tmp_path) as (first, standby, job):
-        first.start()
-        standby.start()
-        links = {(g, h.place): Link(h.address) for g in "01" for h in (first, standby)}
-        for group in "01":
-            job.start(group, [links[group, 0].address, links[group, 1].address], 2)
-        job.wait_until_training(2, 120)
-        links["0", 1].cut()
-        links["1", 0].cut()
-        job.go_on(40, 90, "group 0 to go on alone", "0")
-        stands = job.furthest("1")
-        job.go_on(200, 60, "group 0 to go on alone", "0")
-        assert job.furthest("1") == stands, "group 1 has trained apart"
-        assert not standby.serves
-        for link in links.values():
-            link.mend()
-        job.wait_for(lambda: job.furthest("1") > stands + 60, 90, "group 1 to come back")
-        assert first.here() == {"0", "1"}
-        job.stop()
-        assert job.findings() == []
-
-
-def _serves(house: House) -> bool:
-    try:
-        return house.serves
-    except TorchftXError:
-        return False
