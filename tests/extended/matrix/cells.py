@@ -145,7 +145,7 @@ def _request(place: Place, scheduler: str, component: str, script: str, *words: 
     """What would be submitted, made without a network."""
     command = ["run", "-s", scheduler, "--workspace", "", "--dryrun"]
     if scheduler == "kubernetes":  # the nightly line would ask a cluster what it thinks of the request
-        command += ["-cfg", "queue=default" + ("" if place.line.startswith("0.7") else ",validate_spec=False")]
+        command += ["-cfg", "queue=default" + ("" if place.line == "this" else ",validate_spec=False")]
     command += [place.component(component), *options(component), *words]
     command += [] if component == "lighthouse" else ["--script", script]
     done = place.torchx(*command, offline=True)
@@ -154,13 +154,15 @@ def _request(place: Place, scheduler: str, component: str, script: str, *words: 
     return done.stdout.split("=== SCHEDULER REQUEST ===\n", 1)[1]
 
 
-def check_listed(place: Place, own: list[str]) -> None:
-    """`torchx builtins` has TorchX's own components, which are `own`, and ours where they are installed."""
+def check_listed(place: Place, clone: Place) -> None:
+    """`torchx builtins` has TorchX's own components, as in a bare clone, and ours where they are installed."""
     ours = [] if place.way == "bare clone" else ["ft.ddp", "ft.diloco", "ft.hsdp", "ft.lighthouse", "ft.titan"]
-    assert listed(place) == sorted([*own, *ours])
+    own = _listed(clone)
+    assert "dist.ddp" in own
+    assert _listed(place) == sorted([*own, *ours])
 
 
-def listed(place: Place) -> list[str]:
+def _listed(place: Place) -> list[str]:
     done = place.torchx("builtins")
     assert done.returncode == 0, _end(done)
     return sorted(re.findall(r"^ *\d+\. (\S+)", done.stdout, re.MULTILINE))
