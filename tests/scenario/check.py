@@ -29,11 +29,3 @@ def unequal(folder: Path) -> list[str]:
         for (step, rank, quorum), different in sorted(digests.items())
         if len(different) > 1
     ]
-
-
-def committed_twice(folder: Path) -> list[int]:
-    """Steps that were committed in two quorums, with different bits."""
-    at = defaultdict(set)
-    for d in check_params.read_dumps(folder):
-        at[d.step, d.rank].add(d.digest)
-    return sorted({step for (step, _), digests in at.items() if len(digests) > 1})

@@ -64,11 +64,6 @@ class Networks:
             remove(self._name(host))
         remove(self._switch)
 
-    @property
-    def names(self) -> set[str]:
-        """Of all our namespaces."""
-        return {self._switch, *map(self._name, self._numbers)}
-
     def address(self, host: str) -> str:
         return f"10.77.0.{self._numbers[host]}"
 

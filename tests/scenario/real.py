@@ -8,6 +8,7 @@ story is a second on every machine; only what is waited for, and what is expecte
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -19,9 +20,8 @@ from pathlib import Path
 
 from tests.scenario.networks import Networks
 from tests.scenario.play import Commit, Record
-from tests.scenario.processes import free_port, handles, is_worker
 from tests.scenario.values import EVERYBODY, LIGHTHOUSE, Action, Cut, Join, Kill, Leave, Lose, Pause, Scenario, Start
-from tests.util import clock, scaled, wait_for
+from tests.util import clock, free_port, scaled, wait_for
 from torchft_x import env
 from torchft_x.launch.process import process_tree
 from torchft_x.observe.events import EventTail
@@ -61,10 +61,6 @@ class Cluster:
         self._add_machine(LIGHTHOUSE)
         for group in scenario.wanted(0):
             self._add_machine(group)
-
-    @property
-    def namespaces(self) -> set[str]:
-        return self._networks.names if self._networks else set()
 
     # --- the stage -----------------------------------------------------------------------------------------------------
 
@@ -136,16 +132,15 @@ class Cluster:
 
     def start_lighthouse(self) -> None:
         bind = f"{self._address(LIGHTHOUSE)}:{self._port}"
-        command = ["lighthouse", "--bind", bind, "--min_replicas", str(self._scenario.min_replicas)]
+        command = ["lighthouse", "--bind", bind, "--min_replicas", "1"]
         if self._scenario.heartbeat_timeout is not None:
             command += ["--heartbeat_timeout_ms", str(int(1000 * clock(self._scenario.heartbeat_timeout)))]
         self._start(LIGHTHOUSE, [*command, "--run_dir", str(self.run_dir)])
 
     def _start_supervisor(self, group: str) -> None:
-        s = self._scenario
-        command = ["supervise", "--group", group, "--groups", str(s.groups), "--workers", str(s.ranks)]
+        command = ["supervise", "--group", group, "--groups", str(self._scenario.groups), "--workers", "1"]
         command += ["--max_restarts", "1000", "--run_dir", str(self.run_dir), "--", str(TRAINER)]
-        self._start(group, [*command, "--dump-params", str(self.dumps), "--min-groups", str(s.min_replicas)])
+        self._start(group, [*command, "--dump-params", str(self.dumps)])
 
     def _start(self, host: str, arguments: Sequence[str]) -> None:
         prefix = self._networks.command(host) if self._networks else []
@@ -187,7 +182,7 @@ class Cluster:
 
     def _trainers(self, group: str) -> list[int]:
         """The group's workers, as far as they are there."""
-        return [pid for pid in process_tree.descendants(self._services[group].pid) if is_worker(pid, TRAINER)]
+        return [pid for pid in process_tree.descendants(self._services[group].pid) if is_worker(pid)]
 
     # --- deeds ---------------------------------------------------------------------------------------------------------
 
@@ -269,7 +264,7 @@ class Cluster:
 
     def _keep_stacks(self) -> None:
         """Every trainer writes its threads' stacks to RUN_DIR/stacks."""
-        pids = [pid for pid in job_processes(self.run_dir) if is_worker(pid, TRAINER)]
+        pids = [pid for pid in job_processes(self.run_dir) if is_worker(pid)]
         process_tree.send([pid for pid in pids if handles(pid, signal.SIGUSR1)], signal.SIGUSR1)
 
     def _tell(self, what: str) -> str:
@@ -294,3 +289,26 @@ def cluster(scenario: Scenario, folder: Path, *, networks: bool) -> Iterator[Clu
     finally:
         if nets is not None:
             nets.__exit__()
+
+
+def is_worker(pid: int) -> bool:
+    """Whether the process is a worker with the trainer's script: it speaks to its supervisor, as neither the warm parent does, whose command
+    line a forked one shows, nor the process with the group's store."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        return (
+            os.fsencode(TRAINER) in words
+            and re.fullmatch(r"\d+\.out", Path(os.readlink(f"/proc/{pid}/fd/1")).name) is not None
+        )
+    except OSError:
+        return False
+
+
+def handles(pid: int, number: int) -> bool:
+    """Whether the process has a handler for this signal: it would die of it otherwise."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    caught = next((int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigCgt:")), 0)
+    return bool(caught >> (number - 1) & 1)

@@ -52,8 +52,8 @@ def _real(scenario: Scenario) -> int:
     from tests.scenario.real import cluster
 
     missing = networks.missing()
-    if missing and scenario.cuts:
-        print(missing, file=sys.stderr)
+    if why := scenario.only_simulated or (missing if scenario.cuts else ""):
+        print(f"It can't be played with real processes: {why}", file=sys.stderr)
         return 2
     folder = Path(tempfile.mkdtemp(prefix=f"{scenario.name}-"))
     print(f"Run directory: {folder / 'run'}", flush=True)

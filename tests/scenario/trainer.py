@@ -24,6 +24,7 @@ from train_ddp import Dumper  # noqa: E402
 from tests.journeys.plain_sgd import PlainSGD  # noqa: E402
 from torchft_x import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo, env, observe  # noqa: E402
 
+PACE = 0.03  # seconds that a step takes, on average
 leaving = False
 committed_in = 0
 
@@ -42,8 +43,6 @@ def on_event(event: dict) -> None:
 def main() -> None:
     p = argparse.ArgumentParser()
     p.add_argument("--dump-params", required=True)
-    p.add_argument("--min-groups", type=int, default=1)
-    p.add_argument("--pace", type=float, default=0.03, help="seconds a step takes, on average")
     p.add_argument("--ballast", type=int, default=16, help="megabytes of state that a heal must copy besides")
     args = p.parse_args()
     group, rank = env.read(env.REPLICA_GROUP_ID, "0"), env.read_int(env.RANK, 0)
@@ -62,7 +61,7 @@ def main() -> None:
         pg=ProcessGroupGloo(timeout=env.read_seconds(env.TIMEOUT, 60.0)),
         load_state_dict=load,
         state_dict=lambda: {"model": model.state_dict(), "optim": sgd.state_dict(), "ballast": state["ballast"]},
-        min_replica_size=args.min_groups,
+        min_replica_size=1,
         replica_id=group,
     )
     observe.subscribe(on_event)
@@ -71,7 +70,7 @@ def main() -> None:
     rng = random.Random(group)
     while not leaving:
         optimizer.zero_grad()
-        time.sleep(rng.uniform(0.5, 1.5) * args.pace)  # so that some group always waits for another, in the reduction
+        time.sleep(rng.uniform(0.5, 1.5) * PACE)  # so that some group always waits for another, in the reduction
         step, participant = manager.current_step(), manager.participating_rank() or 0
         x = torch.randn(8, 16, generator=torch.Generator().manual_seed(1000 * step + participant))
         ddp(x).square().mean().backward()

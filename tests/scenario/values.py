@@ -45,9 +45,6 @@ class Target:
     kind: str  # "trainer", "supervisor", "lighthouse"
     group: str = ""  # empty: the lighthouse
 
-    def __str__(self) -> str:
-        return f"supervisor of {self.group}" if self.kind == "supervisor" else self.group or LIGHTHOUSE
-
 
 @dataclass(frozen=True)
 class Kill:
@@ -106,6 +103,16 @@ class Deed:
     moment: Moment
     action: Action
 
+    @property
+    def needs(self) -> set[str]:
+        """Groups that must be there for it."""
+        a = self.action
+        if isinstance(a, Join | Start):
+            return set()
+        named = {a.target.group} if isinstance(a, Kill | Pause) else {a.group}
+        named |= {a.other} if isinstance(a, Cut) else set()
+        return named - {"", LIGHTHOUSE, EVERYBODY}
+
 
 @dataclass(frozen=True)
 class AllAt:
@@ -160,10 +167,6 @@ class Scenario:
     name: str
     groups: int = 3
     """At the start: g0, g1, ..."""
-    ranks: int = 1
-    """Of each group."""
-    min_replicas: int = 1
-    """Fewest groups of a quorum and of a commit."""
     steps: int = 40
     """The run goes on at least so far."""
     heartbeat_timeout: float | None = None

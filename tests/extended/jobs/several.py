@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,7 +13,7 @@ from typing import Any
 
 from tests.journeys.jobs import ROOT, SMALL, Job
 from tests.scenario.check import check_params
-from tests.util import scaled, wait_for
+from tests.util import free_port, scaled, wait_for
 from torchft_x import env
 from torchft_x.launch.process import process_tree
 from torchft_x.net import parse_address
@@ -24,12 +23,6 @@ from torchft_x.rpc.status_query import lighthouse_status
 TOKEN = "secret"
 SERVES = "Lighthouse listening on"
 STANDS_BY = "This lighthouse stands by;"
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
 
 
 class House:

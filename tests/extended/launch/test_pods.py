@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.journeys.jobs import SMALL, Job, running
+from tests.util import free_port
 from torchft_x import env
 from torchft_x.observe.report import commits
 
@@ -18,12 +18,6 @@ pytestmark = [pytest.mark.timeout(300)]
 
 STEPS = 120
 TOKEN = "as-made-for-this-request"
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 class Pods:

@@ -17,6 +17,9 @@ from torchft_x.launch.kubernetes.app import request
 from torchft_x.launch.kubernetes.cluster import Cluster
 
 
+pytest.importorskip("kubernetes")  # its import takes seconds, which are none of the test's
+
+
 def test_one_request_for_each_object_two_to_see_the_job_and_two_to_cancel_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
