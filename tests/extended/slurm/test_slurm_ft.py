@@ -15,6 +15,7 @@ import pytest
 
 from tests.extended.slurm.cluster import SlurmCluster
 from tests.journeys.jobs import ROOT, SMALL, TOGETHER, WARM, Events, gone
+from tests.journeys.test_detached import TORCHX
 from tests.util import wait_for
 from torchft_x import env
 from torchft_x.launch.slurm import store
@@ -22,9 +23,6 @@ from torchft_x.observe.processes import job_processes
 from torchft_x.observe.report import commits, training_together, workers
 
 pytestmark = [pytest.mark.timeout(300)]
-
-# the command as where torchft_x is installed: in these tests it may be on the path only
-TORCHX = "import sys; from torchft_x.launch.plugin.command import CmdFt; from torchx.cli.main import main; CmdFt(); main(sys.argv[1:])"
 
 
 class Shell:
@@ -53,15 +51,8 @@ class Shell:
         self, *script_args: str, component: str = "ddp", cfg: str = "", options: tuple[str, ...] = ()
     ) -> subprocess.CompletedProcess[str]:
         words = ["run", "-s", "slurm_ft", *(["-cfg", cfg] if cfg else []), "--workspace", ""]
-        words += [
-            str(ROOT / f"components.py:{component}"),
-            "--run_dir",
-            str(self.run_dir),
-            "--cpu",
-            "1",
-            "--memMB",
-            "1000",
-        ]
+        words += [str(ROOT / f"components.py:{component}"), "--run_dir", str(self.run_dir)]
+        words += ["--cpu", "1", "--memMB", "1000"]
         words += ["--script", str(ROOT / f"scripts/train_{component}.py"), *options, "--", *script_args, *SMALL]
         done = self.torchx(*words)
         found = re.search(r"^slurm_ft://\S+$", done.stdout, re.MULTILINE)
@@ -172,16 +163,6 @@ def test_a_job_that_finishes_has_succeeded_and_its_output_can_be_read(shell: She
     assert "partition=nowhere: there is none" in again.stderr
 
 
-def test_a_group_over_two_nodes(shell: Shell) -> None:
-    sizes = ("--nodes_per_replica", "2", "--workers_per_replica", "2", "--replicas", "1")
-    done = shell.run("--steps", "20", options=sizes)
-    assert done.returncode == 0, done.stderr
-    shell.wait_until_over()
-    assert shell.state() == "SUCCEEDED", shell.logs()
-    names = {path.name.partition(".")[0] for path in (store.folder(shell.run_dir) / "logs").glob("*-r0.log")}
-    assert names == {"lighthouse-0-0", "trainer-0-0", "trainer-0-1"}
-
-
 def test_groups_of_different_sizes_are_arrays_of_their_own_and_train_together(shell: Shell) -> None:
     sizes = ("--replicas", "3", "--islands", "1,2,1", "--min_replicas", "3", "--sync_steps", "5")
     done = shell.run("--steps", "40", component="diloco", options=(*sizes, "--env", "TORCHFT_QUORUM_TIMEOUT_SEC=200"))
@@ -195,13 +176,3 @@ def test_groups_of_different_sizes_are_arrays_of_their_own_and_train_together(sh
     assert {(str(w.group), w.rank) for w in workers(shell.events())} >= {("0", 0), ("1", 0), ("2", 0)}
     assert max(e["participants"] for e in commits(shell.events())) == 3
     gone(shell.run_dir, 10)
-
-
-def test_nothing_is_queued_where_slurm_takes_only_a_part(shell: Shell) -> None:
-    """The lighthouse is accepted, the groups are not: the partition takes them for longer than it may."""
-    done = shell.run("--steps", "20", cfg="constraint=unheard-of")
-    assert done.returncode == 2
-    assert "role trainer" in done.stderr
-    assert "feature" in done.stderr
-    assert shell.queued() == []
-    assert not shell.run_dir.exists()  # the next attempt may have it
