@@ -179,7 +179,7 @@ def run_here(name: str, kind: str, out: Path) -> int:
         kit = Kit(device, Path(folder))
         status, reason = "passed", ""
         try:
-            getattr(importlib.import_module(f"tests.gpu.{module}"), function)(kit)
+            getattr(importlib.import_module(f"tests.extended.gpu.{module}"), function)(kit)
         except Skip as e:
             status, reason = "skipped", str(e)
         except BaseException as e:

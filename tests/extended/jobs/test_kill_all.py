@@ -7,20 +7,22 @@ from pathlib import Path
 import pytest
 
 from tests.extended.jobs.test_nodes import torchx_nodes
-from tests.journeys.jobs import BIN, SMALL
+from tests.journeys.jobs import BIN, SMALL, WARM
 from tests.journeys.test_kill_all import (
     killed,
     killed_twice,
 )
+from torchft_x.observe.events import read_events
 
 pytestmark = [pytest.mark.timeout(300)]
 
 
 def test_groups_over_two_nodes(tmp_path: Path) -> None:
-    """Each node's supervisor holds what its own worker has copied. Their lives begin cold."""
+    """Each node's supervisor holds what its own worker has copied, and forks its worker's next life."""
     run_dir = tmp_path / "run"
     args = ("--steps", "100000", "--pace", "0.04", "--dump-params", str(tmp_path / "dumps"), *SMALL)
-    killed(torchx_nodes(run_dir, *args), tmp_path, run_dir, ranks=2, lives=1)
+    killed(torchx_nodes(run_dir, *args), tmp_path, run_dir, ranks=2, lives=1, **WARM)
+    assert any(e["warm"] for e in read_events(run_dir) if e["event"] == "start" and e["role"] == "supervisor")
 
 
 def test_groups_that_train_apart(tmp_path: Path) -> None:

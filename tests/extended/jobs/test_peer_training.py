@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.extended.rpc.test_peer import HOW
-from tests.torch.train.jobs import Group
 from tests.util import clock, scaled, wait_for
 from torchft_x import env
 from torchft_x.comm.store.create import host_store
-from torchft_x.rpc.coordination import LighthouseServer
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(240)]
 
@@ -87,50 +83,3 @@ def test_the_peers_manager_trains_through_a_kill_under_our_lighthouse(tmp_path: 
             if process.poll() is None:
                 process.kill()
             process.wait()
-
-
-@pytest.mark.parametrize("first", ["peer", "ours"])
-def test_a_mix_is_refused_at_the_join_and_who_was_there_trains_on(tmp_path: Path, first: str) -> None:
-    python = env.read(env.PEER_PYTHON)
-    if python is None:
-        pytest.skip(HOW)
-    (tmp_path / "stop").write_text("1000000")
-    server = LighthouseServer("127.0.0.1:0", 1, 1000, heartbeat_timeout_ms=int(clock(5000)))
-    address = server.address()
-    started: list[Any] = []
-
-    def peer() -> Trainer:
-        trainer = Trainer(python, "0", address, tmp_path / "peer.log", tmp_path / "end")
-        started.append(trainer.process)
-        return trainer
-
-    def ours() -> Group:
-        group = Group(1, address, tmp_path)
-        started.append(group.process)
-        return group
-
-    try:
-        if first == "peer":
-            theirs = peer()
-            wait_for(lambda: len(theirs.commits()) > 5, 60, "the peer to train")
-            mine = ours()
-            wait_for(lambda: mine.process.poll() is not None, 60, "ours to end")
-            there = len(theirs.commits())
-            wait_for(lambda: len(theirs.commits()) > there + 5, 30, "the peer to train on")
-            said, want = (tmp_path / "group1.log").read_text(), "runs torchft_x and can't train with"
-        else:
-            mine = ours()
-            wait_for(lambda: mine.last_step() > 5, 60, "ours to train")
-            theirs = peer()
-            wait_for(lambda: theirs.process.poll() is not None, 60, "the peer to end")
-            last = mine.last_step()
-            wait_for(lambda: mine.last_step() > last + 5, 30, "ours to train on")
-            said, want = (tmp_path / "peer.log").read_text(), "runs torchft and can't train with"
-        assert want in said, said[-2000:]
-        assert "run all groups on one library" in said
-    finally:
-        for process in started:
-            if process.poll() is None:
-                process.send_signal(signal.SIGKILL)
-            process.wait()
-        server.shutdown()

@@ -13,11 +13,11 @@ from typing import Any
 
 from tests.extended.kubernetes.cluster import IMAGE
 from tests.extended.kubernetes.space import Space
+from tests.journeys.test_detached import TORCHX
 from tests.unit.launch.lines import ROOT, environment
 from tests.util import scaled
 from torchft_x.core.kubernetes import rights
 
-_TORCHX = "import sys; from torchft_x.launch.plugin.command import CmdFt; from torchx.cli.main import main; CmdFt(); main(sys.argv[1:])"
 USER = 65534  # of the pods
 TOLERATION = 1  # seconds that they stay on a node which is not ready
 _OVERLAY = """
@@ -85,7 +85,7 @@ class Shell:
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         pipe: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        return subprocess.Popen([sys.executable, "-c", _TORCHX, *words], cwd=ROOT, env=self._variables(), **pipe)
+        return subprocess.Popen([sys.executable, "-c", TORCHX, *words], cwd=ROOT, env=self._variables(), **pipe)
 
     def _variables(self) -> dict[str, str]:
         return {**environment(), "KUBECONFIG": str(self.kubeconfig), "PYTHONUNBUFFERED": "1"}
