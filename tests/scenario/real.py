@@ -29,11 +29,9 @@ from torchft_x.observe.processes import job_processes
 
 ROOT = Path(__file__).parents[2]
 TRAINER = Path(__file__).with_name("trainer.py")
-STILL = 4.0
-"""Seconds without a step after which everybody's stacks are kept, in case it is not meant to be so."""
 _LOOK = 0.005
 _PORT = 29510
-FOREIGN = ("TORCHFT", "TORCHX", "TORCHELASTIC", "REPLICA_GROUP", "NUM_REPLICA", "MASTER_", "RANK", "WORLD_SIZE")
+_FOREIGN = ("TORCHFT", "TORCHX", "TORCHELASTIC", "REPLICA_GROUP", "NUM_REPLICA", "MASTER_", "RANK", "WORLD_SIZE")
 
 
 class Failed(AssertionError):
@@ -56,7 +54,6 @@ class Cluster:
         self._all: list[subprocess.Popen[bytes]] = []  # services so far, those that have ended, too
         self._later: list[tuple[float, Callable[[], None]]] = []  # ends of pauses, cuts, power failures
         self._heals: dict[str, float] = {}  # group -> unix time at which it last began to heal
-        self._progress = 0.0  # unix time of the job's latest step, or of the stacks that were kept since
         self.run_dir.mkdir(parents=True)
         self._add_machine(LIGHTHOUSE)
         for group in scenario.wanted(0):
@@ -80,7 +77,6 @@ class Cluster:
                 if service.poll() is not None:
                     raise Failed(self._tell(f"{name} has ended with {service.returncode} before {what}"))
             if time.monotonic() > deadline:
-                self._keep_stacks()
                 raise Failed(self._tell(f"waited {scaled(seconds):g} s for {what}"))
             time.sleep(_LOOK)
 
@@ -143,10 +139,9 @@ class Cluster:
         self._start(group, [*command, "--dump-params", str(self.dumps)])
 
     def _start(self, host: str, arguments: Sequence[str]) -> None:
-        prefix = self._networks.command(host) if self._networks else []
         with (self.run_dir / f"{len(self._all):02d}-{host}.log").open("wb") as log:
             service = subprocess.Popen(
-                [*prefix, sys.executable, "-m", "torchft_x", *arguments],
+                [*self._command(host), sys.executable, "-m", "torchft_x", *arguments],
                 cwd=ROOT,
                 env=self._environ(host),
                 stdin=subprocess.DEVNULL,
@@ -158,7 +153,7 @@ class Cluster:
         self._all.append(service)
 
     def _environ(self, host: str) -> dict[str, str]:
-        own = {k: v for k, v in env.everything().items() if not k.startswith(FOREIGN) or k == env.TIME_SCALE}
+        own = {k: v for k, v in env.everything().items() if not k.startswith(_FOREIGN) or k == env.TIME_SCALE}
         kills = any(isinstance(d.action, Kill) and d.action.target.kind == "trainer" for d in self._scenario.story)
         return own | {
             env.WARM: "1" if kills else "0",  # else nobody is started again below its supervisor: spare the imports
@@ -172,6 +167,10 @@ class Cluster:
             env.TIMEOUT: str(clock(self._scenario.timeout)),
             env.LAUNCHER_PID: str(os.getpid()),  # they end with us, however we end
         }
+
+    def _command(self, host: str) -> list[str]:
+        """What makes a command run on that machine, if put before it."""
+        return self._networks.command(host) if self._networks else []
 
     def _address(self, host: str) -> str:
         return self._networks.address(host) if self._networks else "127.0.0.1"
@@ -243,7 +242,6 @@ class Cluster:
     # --- what is seen --------------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        before = self.record.step
         for e in self._tail.new():
             group, t = str(e.get("group")), float(e["t"])
             if e.get("role") == "supervisor" and e["event"] == "start":
@@ -256,16 +254,6 @@ class Cluster:
                 self.record.dropped.add((int(e["step"]) + 1, int(e.get("quorum", 0))))
             elif e["event"] == "heal_begin":
                 self._heals[group] = t
-        if self.record.step > before or not self.record.step:
-            self._progress = time.time()
-        elif time.time() - self._progress > scaled(STILL):
-            self._keep_stacks()
-            self._progress = time.time()
-
-    def _keep_stacks(self) -> None:
-        """Every trainer writes its threads' stacks to RUN_DIR/stacks."""
-        pids = [pid for pid in job_processes(self.run_dir) if is_worker(pid)]
-        process_tree.send([pid for pid in pids if handles(pid, signal.SIGUSR1)], signal.SIGUSR1)
 
     def _tell(self, what: str) -> str:
         tails = []
@@ -302,13 +290,3 @@ def is_worker(pid: int) -> bool:
         )
     except OSError:
         return False
-
-
-def handles(pid: int, number: int) -> bool:
-    """Whether the process has a handler for this signal: it would die of it otherwise."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False
-    caught = next((int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigCgt:")), 0)
-    return bool(caught >> (number - 1) & 1)
