@@ -1,4 +1,4 @@
-"""One attack for each kind of endpoint: three by strangers without the token, and a member that lies."""
+"""One attack for each kind of endpoint: by a member that lies, and by strangers without the token."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.unit.attacks.http2 import Connection
 from torchft_x.net import parse_address
 
 from torchft_x.rpc.transport import grpc_options  # isort: skip
@@ -51,23 +50,6 @@ def _call(url: str, path: str, request: bytes, token: str) -> bytes:
 def _pair(url: str) -> tuple[str, int]:
     address = parse_address(url)
     return address.host, address.port
-
-
-def unfinished_messages(aim: Aim, calls: int = 64, size: int = 15 << 20) -> None:
-    """Begin unary messages at the lighthouse and never finish them, each on a connection of its own (S3)."""
-    connections, taken = [], 0
-    for _ in range(calls):
-        with suppress(OSError):
-            connection = Connection(aim.lighthouse)
-            connections.append(connection)
-            stream = connection.call(f"/{grpc_options.LIGHTHOUSE}/Heartbeat")
-            taken += connection.feed(stream, size, begin=True, seconds=0.3)
-        if aim.over.is_set():
-            break
-    aim.did["taken_mb"] = round(taken / 1e6)
-    aim.over.wait()
-    for connection in connections:
-        connection.close()
 
 
 def idle_connections(aim: Aim, count: int = 1500) -> None:

@@ -33,7 +33,6 @@ from torchft_x.observe.report import commits, training_together
 TOKEN = "a-token-of-these-tests"
 ATTACKS: dict[str, Callable[[Aim], None]] = {
     "none": lambda aim: None,
-    "unfinished_messages": attackers.unfinished_messages,
     "idle_connections": attackers.idle_connections,
     "endless_headers": attackers.endless_headers,
     "lies": attackers.lies,
