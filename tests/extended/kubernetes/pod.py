@@ -109,7 +109,7 @@ class Pod(threading.Thread):
                 network.connect(self._node.wire, sandbox, self._link, self._address)
                 return
             except RuntimeError as e:
-                self._event("Warning", "FailedCreatePodSandBox", str(e))
+                print(f"{self.name}: {e}", flush=True)
                 network.remove(self._node.wire, [self._link])
                 time.sleep(_RETRY)
 
@@ -157,7 +157,7 @@ class Pod(threading.Thread):
         try:
             self._inputs.refresh()
         except (NotReady, OSError, ApiError) as e:
-            self._event("Warning", "FailedMount", str(e))
+            print(f"{self.name}: {e}", flush=True)
 
     def _step(self) -> None:
         current = time.monotonic()
@@ -176,7 +176,6 @@ class Pod(threading.Thread):
         if image not in self._node.images:
             message = f'Container image "{image}" is not present'
             slot.state = {"waiting": {"reason": "ErrImageNeverPull", "message": message}}
-            self._event("Warning", "ErrImageNeverPull", message)
             slot.start_at = time.monotonic() + 10
             return
         try:
@@ -244,7 +243,6 @@ class Pod(threading.Thread):
             if slot.start_at > current:
                 wait = f"back-off {slot.start_at - current:.0f}s restarting failed container={slot.name}"
                 slot.state = {"waiting": {"reason": "CrashLoopBackOff", "message": wait}}
-                self._event("Warning", "BackOff", f"Back-off restarting failed container: {slot.name}")
 
     def _end_all(self, grace: float) -> None:
         for slot in self._slots:
@@ -299,25 +297,6 @@ class Pod(threading.Thread):
 
     def _status(self) -> Json:
         return self._report.status(self._slots, self._policy, self._deadline is not None)
-
-    def _event(self, kind: str, reason: str, message: str) -> None:
-        meta = self._pod["metadata"]
-        names = {"name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"]}
-        body = {
-            "metadata": {"generateName": f"{meta['name']}.", "namespace": meta["namespace"]},
-            "involvedObject": {"kind": "Pod", "apiVersion": "v1", **names},
-            "type": kind,
-            "reason": reason,
-            "message": message,
-            "source": {"component": "kubelet", "host": self._node.name},
-            "firstTimestamp": now()[:19] + "Z",
-            "lastTimestamp": now()[:19] + "Z",
-            "count": 1,
-        }
-        try:
-            self._node.api.post(f"/api/v1/namespaces/{meta['namespace']}/events", body)
-        except (OSError, ApiError) as e:
-            print(f"an event was lost: {e}", flush=True)
 
     def _id(self, slot: Slot, life: int) -> str:
         return slot.id(self._pod["metadata"]["uid"], life)

@@ -22,7 +22,6 @@ WAYS = ("bare clone", "wheel", "editable")
 
 _CONSOLE = "#!{python}\nimport sys\nfrom torchx.cli.main import main\nsys.exit(main())\n"
 _OURS = ("torchft_x", "__editable__", "_virtualenv")  # of the base; they would be found in the place as well
-_NO_LINK = (["-n"], ["-r", "-n"])  # unshare's options: as root; else as root of a user namespace, where that's allowed
 _DEAD = "http://127.0.0.1:9"
 
 
@@ -45,10 +44,8 @@ class Place:
         return [str(self.python.with_name("torchx")), *words]
 
     def torchx(self, *words: str, offline: bool = False) -> subprocess.CompletedProcess[str]:
-        """To its end. `offline`: without any network, and without the tools and settings of this machine's clusters."""
-        return _run(
-            [*(without_network() if offline else ()), *self.command(*words)], self.folder, self.environ(offline)
-        )
+        """To its end. `offline`: without the tools and settings of this machine's clusters, and with proxies that lead nowhere."""
+        return _run(self.command(*words), self.folder, self.environ(offline))
 
     def run_python(self, *words: str) -> subprocess.CompletedProcess[str]:
         return _run([str(self.python), *words], self.folder, self.environ())
@@ -144,17 +141,6 @@ def _pip(python: Path, *words: str) -> None:
     assert done.returncode == 0, (
         f"pip {words[0]} failed; the base environment needs pip and setuptools>=68: {done.stderr}"
     )
-
-
-@functools.cache
-def without_network() -> tuple[str, ...]:
-    """Words before a command that take every network interface from it; none where that is not allowed."""
-    tool = shutil.which("unshare")
-    for options in _NO_LINK if tool else ():
-        words = (str(tool), *options)
-        if subprocess.run([*words, "true"], capture_output=True, check=False).returncode == 0:
-            return words
-    return ()
 
 
 def _run(command: list[str], folder: Path, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
