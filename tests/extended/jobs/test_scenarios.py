@@ -36,6 +36,7 @@ REAL = (
 @pytest.mark.parametrize("name", REAL)
 def test_with_real_processes(name: str, tmp_path: Path) -> None:
     scenario = read(FILES / f"{name}.txt")
+    assert not scenario.only_simulated
     missing = networks.missing()
     if scenario.cuts and missing:
         pytest.skip(missing)

@@ -163,6 +163,16 @@ def test_a_job_that_finishes_has_succeeded_and_its_output_can_be_read(shell: She
     assert "partition=nowhere: there is none" in again.stderr
 
 
+def test_a_group_over_two_nodes(shell: Shell) -> None:
+    sizes = ("--nodes_per_replica", "2", "--workers_per_replica", "2", "--replicas", "1")
+    done = shell.run("--steps", "20", options=sizes)
+    assert done.returncode == 0, done.stderr
+    shell.wait_until_over()
+    assert shell.state() == "SUCCEEDED", shell.logs()
+    names = {path.name.partition(".")[0] for path in (store.folder(shell.run_dir) / "logs").glob("*-r0.log")}
+    assert names == {"lighthouse-0-0", "trainer-0-0", "trainer-0-1"}
+
+
 def test_groups_of_different_sizes_are_arrays_of_their_own_and_train_together(shell: Shell) -> None:
     sizes = ("--replicas", "3", "--islands", "1,2,1", "--min_replicas", "3", "--sync_steps", "5")
     done = shell.run("--steps", "40", component="diloco", options=(*sizes, "--env", "TORCHFT_QUORUM_TIMEOUT_SEC=200"))
