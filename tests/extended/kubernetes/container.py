@@ -40,10 +40,7 @@ class Process:
     env: Mapping[str, str]
     cwd: str
     uid: int = 0
-    gid: int = 0
     read_only_root: bool = False
-    no_new_privileges: bool = False
-    memory: int | None = None  # limit in bytes
 
 
 class Runtime:
@@ -85,18 +82,17 @@ class Runtime:
             "hostname": hostname,
             "root": {"path": "rootfs", "readonly": process.read_only_root},
             "process": {
-                "user": {"uid": process.uid, "gid": process.gid},
+                "user": {"uid": process.uid, "gid": 0},
                 "args": list(process.args),
                 "env": [f"{k}={v}" for k, v in process.env.items()],
                 "cwd": process.cwd,
                 "capabilities": dict.fromkeys(("bounding", "effective", "permitted"), capabilities),
-                "noNewPrivileges": process.no_new_privileges,
+                "noNewPrivileges": True,
             },
             "mounts": every,
             "linux": {
                 "namespaces": namespaces,
                 "cgroupsPath": f"/torchft-x-{name}",
-                "resources": {"memory": {"limit": process.memory}} if process.memory else {},
                 "maskedPaths": ["/proc/kcore", "/proc/keys", "/proc/timer_list"],
             },
         }

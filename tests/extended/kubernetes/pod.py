@@ -15,11 +15,12 @@ from tests.extended.kubernetes import network
 from tests.extended.kubernetes.api import Api, ApiError
 from tests.extended.kubernetes.container import Mount, Process, Runtime, now
 from tests.extended.kubernetes.inputs import Inputs, NotReady, expand, write_hosts
-from tests.extended.kubernetes.rules import Probe, quantity, runs_again
+from tests.extended.kubernetes.rules import Probe, runs_again
 from tests.extended.kubernetes.status import Report, Slot, ready_word
 
 Json = dict[str, Any]
 _RETRY = 1.0  # seconds until something is tried again that needs the API server
+_BACK_OFF = 10.0  # seconds until a container is run again that has ended a second time
 
 
 class Node(NamedTuple):
@@ -200,8 +201,6 @@ class Pod(threading.Thread):
         log.parent.mkdir(parents=True, exist_ok=True)
         slot.running = self._node.runtime.start(container, bundle, log, lambda c: self._events.put((slot, life, c)))
         slot.code, slot.start_at = None, None
-        if life > 1:
-            slot.back_off.started(time.monotonic())
         slot.state = {"running": {"startedAt": now()}}
         probe = slot.spec.get("readinessProbe")
         slot.probe = Probe(probe, time.monotonic()) if probe else None
@@ -210,16 +209,12 @@ class Pod(threading.Thread):
         pod = self._pod["spec"].get("securityContext") or {}
         own = {**pod, **(spec.get("securityContext") or {})}
         words = [*(spec.get("command") or []), *(spec.get("args") or [])]
-        memory = ((spec.get("resources") or {}).get("limits") or {}).get("memory")
         return Process(
             args=[expand(word, env) for word in words],
             env=env,
             cwd=spec.get("workingDir") or env.get("PWD", "/"),
             uid=own.get("runAsUser", 0),
-            gid=own.get("runAsGroup", 0),
             read_only_root=own.get("readOnlyRootFilesystem", False),
-            no_new_privileges=not own.get("allowPrivilegeEscalation", True),
-            memory=quantity(memory) if memory else None,
         )
 
     def _ended(self, slot: Slot, life: int, code: int) -> None:
@@ -238,7 +233,7 @@ class Pod(threading.Thread):
         slot.running, slot.code, slot.state, slot.killed_at = None, code, terminated, None
         if self._deadline is None and not self._gone and runs_again(self._policy, code):
             current = time.monotonic()
-            slot.start_at = slot.back_off.start_at(current)
+            slot.start_at = current + (_BACK_OFF if life > 1 else 0.0)
             slot.last = terminated
             if slot.start_at > current:
                 wait = f"back-off {slot.start_at - current:.0f}s restarting failed container={slot.name}"

@@ -43,7 +43,6 @@ class Shell:
         self.space = space
         self.overlay = folder / "overlay.yaml"
         self.overlay.write_text(_OVERLAY % USER)
-        self.memory = 1000  # MB of each container
         self.kubeconfig = self.here(space.cluster.kubeconfig)
 
     def here(self, kubeconfig: Path) -> Path:
@@ -101,7 +100,7 @@ class Shell:
     def run(self, *words: str, code: int = 0, wait: bool = False, cfg: str = "") -> str:
         options = f"overlay={self.overlay},grace=15,toleration={TOLERATION}{cfg}"
         flags = ["-s", "kubernetes_ft", "--workspace=", "-cfg", options, *(["--wait"] if wait else [])]
-        component = ["./components.py:ddp", "--image", IMAGE, "--cpu", "1", "--memMB", str(self.memory)]
+        component = ["./components.py:ddp", "--image", IMAGE, "--cpu", "1", "--memMB", "1000"]
         return self.say("run", *flags, *component, *words, code=code)
 
 

@@ -52,14 +52,6 @@ def run_here(place: Place, component: str, top: Path) -> None:
     assert "Traceback" not in done.stdout + done.stderr, _end(done)
 
 
-def render_here(place: Place, component: str) -> None:
-    """Each replica would be started as it should be."""
-    request = _request(place, "local_cwd", component, str(JOB))
-    roles = sorted({replica[:-2] for replica in _replicas(component)})
-    assert re.findall(r"'(lighthouse|trainer)': \[ \{ 'args'", request) == roles
-    assert request.count(f"'args': [ '{place.python}'") == len(_replicas(component))
-
-
 def render_slurm(place: Place, component: str, top: Path) -> None:
     """The script is one that bash understands, in which one group's end leaves the others alone."""
     script = _request(place, "slurm", component, str(JOB))

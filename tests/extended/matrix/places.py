@@ -69,11 +69,10 @@ class Workshop:
         self._clone = functools.cache(self._make_clone)
         self._wheel = functools.cache(self._make_wheel)
 
-    def _place(self, line: str, way: str, python: str | None = None) -> Place:
+    def _place(self, line: str, way: str, python: str = "") -> Place:
         """`line` is "this" or "nightly"; `python` another interpreter than the base's, for packages of pure Python."""
-        base = interpreter(line)
-        top = self._top / "-".join([line, way.replace(" ", "-"), *([Path(python).name] if python else [])])
-        ours = make_environment(python or base, base, top)
+        top = self._top / f"{line}-{way.replace(' ', '-')}{Path(python).name}"
+        ours = _make_environment(python or interpreter(line), interpreter(line), top)
         user = top / "user"
         user.mkdir(exist_ok=True)  # if what follows failed before, it shall say so again
         if way == "bare clone":
@@ -105,7 +104,7 @@ class Workshop:
         return found
 
 
-def make_environment(python: str, base: str, top: Path) -> Path:
+def _make_environment(python: str, base: str, top: Path) -> Path:
     """An environment of `python` with the packages of `base`; its interpreter."""
     made = _run([python, "-m", "venv", "--without-pip", str(top)], top.parent, environment())
     assert made.returncode == 0, made.stderr

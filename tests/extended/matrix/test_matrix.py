@@ -10,7 +10,6 @@ import pytest
 from tests.extended.matrix.cells import (
     check_listed,
     check_schedulers,
-    render_here,
     render_kubernetes,
     render_slurm,
     run_here,
@@ -55,10 +54,12 @@ def other_pythons() -> list[str]:
     """Interpreters of the other Python versions on this machine. A shim on PATH may lead nowhere, so PATH isn't asked."""
     found = []
     for version in ("3.10", "3.11", "3.12", "3.13"):
-        pyenv = sorted((Path.home() / ".pyenv/versions").glob(f"{version}.*/bin/python{version}"))
-        places = [Path(f"/usr/bin/python{version}"), Path(f"/usr/local/bin/python{version}"), *pyenv[-1:]]
+        paths = [
+            Path(f"/usr/bin/python{version}"),
+            *Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}"),
+        ]
         if version != f"{sys.version_info[0]}.{sys.version_info[1]}":
-            found += [str(path) for path in places if path.exists()][:1]
+            found += [str(path) for path in paths if path.exists()][:1]
     return found
 
 
@@ -66,7 +67,5 @@ def other_pythons() -> list[str]:
 @pytest.mark.parametrize("python", other_pythons())
 def test_other_pythons(python: str, line: str, workshop: Workshop, tmp_path: Path) -> None:
     """With the base's packages, of which those that TorchX and the components need are of pure Python."""
-    place = workshop.place(line, PLAIN, python=python)
     for component in COMPONENTS:
-        render_here(place, component)
-        render_slurm(place, component, tmp_path)
+        render_slurm(workshop.place(line, PLAIN, python), component, tmp_path)
