@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tests.scenario.networks import Networks
@@ -266,17 +266,11 @@ class Cluster:
 @contextmanager
 def cluster(scenario: Scenario, folder: Path, *, networks: bool) -> Iterator[Cluster]:
     """A cluster that runs; nothing of it is left at the end: no process, no namespace."""
-    nets = Networks().__enter__() if networks else None
-    try:
-        stage = Cluster(scenario, folder, nets)
-        try:
-            stage.start()
-            yield stage
-        finally:
-            stage.close()
-    finally:
-        if nets is not None:
-            nets.__exit__()
+    with ExitStack() as stack:
+        stage = Cluster(scenario, folder, stack.enter_context(Networks()) if networks else None)
+        stack.callback(stage.close)
+        stage.start()
+        yield stage
 
 
 def is_worker(pid: int) -> bool:

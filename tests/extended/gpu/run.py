@@ -168,7 +168,7 @@ def run_here(name: str, kind: str, out: Path) -> int:
 
     import torch
 
-    from tests.extended.gpu.kit import Kit, Skip
+    from tests.extended.gpu.kit import Kit
 
     faulthandler.enable()
     module, _, function = name.partition(":")
@@ -180,8 +180,6 @@ def run_here(name: str, kind: str, out: Path) -> int:
         status, reason = "passed", ""
         try:
             getattr(importlib.import_module(f"tests.extended.gpu.{module}"), function)(kit)
-        except Skip as e:
-            status, reason = "skipped", str(e)
         except BaseException as e:
             status, reason = "failed", f"{type(e).__name__}: {e}"
             traceback.print_exc()

@@ -14,11 +14,10 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from tests.extended.slurm.cluster import SlurmCluster, end
+from tests.extended.slurm.cluster import SlurmCluster, end, running
 from tests.extended.slurm.cluster import missing as missing_programs
 from tests.util import scaled, wait_for
 
@@ -186,15 +185,8 @@ class SlurmHosts(SlurmCluster):
         self._inits[node] = self._spawn("nsenter", space, *shell)
 
 
-@contextmanager
-def slurm_hosts(folder: Path, nodes: int = 4, *, stock: bool = False) -> Iterator[SlurmHosts]:
-    """A cluster in `folder`, which must not exist or be empty; its path must be short (a socket is in there)."""
-    cluster = SlurmHosts(folder, nodes, stock=stock)
-    try:
-        cluster.start()
-        yield cluster
-    finally:
-        cluster.stop()
+def slurm_hosts(folder: Path, nodes: int = 4, *, stock: bool = False) -> AbstractContextManager[SlurmHosts]:
+    return running(SlurmHosts(folder, nodes, stock=stock))
 
 
 def _kill_node(init: subprocess.Popen[bytes]) -> None:
