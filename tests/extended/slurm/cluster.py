@@ -1,7 +1,7 @@
 """A real Slurm cluster for tests: munged, slurmctld and several slurmd as children, all in one private directory.
 
 Every node is this host (other port, same name and address), so no privileges are needed. Nothing is written outside
-the directory; ports are free ones; several clusters may run side by side. Nodes of their own: slurm_hosts.py.
+the directory; ports are free ones; several clusters may run side by side. Nodes that are hosts: hosts.py.
 """
 
 from __future__ import annotations

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.launch.supervisor.test_group import Driven, drive  # noqa: F401  # the fixture  # noqa: F401  # the fixture
+from tests.process.launch.supervisor.test_group import Driven, drive  # noqa: F401  # the fixture
 from tests.process.launch.workers.test_warm_client import (
     COLD,
     WITNESS,
     Starter,
     _forkers,
+    by_default,  # noqa: F401  # the fixture
     end,
     events,
     found,
@@ -22,16 +23,9 @@ from tests.process.launch.workers.test_warm_client import (
     warm,
 )
 from tests.util import wait_for
-from torchft_x import env
 from torchft_x.launch.process import process_tree
 
 pytestmark = [pytest.mark.timeout(300)]
-
-
-@pytest.fixture(autouse=True)
-def by_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As users have it; the other tests go without."""
-    monkeypatch.delenv(env.WARM, raising=False)
 
 
 def test_exit_codes(drive: Starter) -> None:
