@@ -12,11 +12,7 @@ import check_params
 
 
 def unequal(folder: Path) -> list[str]:
-    """Findings, one sentence each.
-
-    Until the groups vote across (part 4 of the protocol) a step that a lost group has committed alone may be done again
-    with other bits, in another quorum. That is no fault yet; within one quorum the bits must be equal.
-    """
+    """Findings, one sentence each. The bits of a step must be equal within one quorum; a lost group may have made it alone."""
     dumps = check_params.read_dumps(folder)
     if not dumps:
         return ["no parameters were dumped"]
