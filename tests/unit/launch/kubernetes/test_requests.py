@@ -16,7 +16,6 @@ from torchft_x.launch.kubernetes import jobs
 from torchft_x.launch.kubernetes.app import request
 from torchft_x.launch.kubernetes.cluster import Cluster
 
-
 pytest.importorskip("kubernetes")  # its import takes seconds, which are none of the test's
 
 
