@@ -54,6 +54,12 @@ def fork_server(*preload: str) -> Iterator[Any]:
         multiprocessing.forkserver._forkserver._stop()  # type: ignore[attr-defined]
 
 
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
 class Listener(NamedTuple):
     """A listening TCP socket."""
 

@@ -4,6 +4,8 @@ import pytest
 
 from tests.extended.matrix.places import Workshop
 
+pytest.register_assert_rewrite("tests.extended.matrix.cells")
+
 
 @pytest.fixture(scope="session")
 def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:

@@ -12,11 +12,7 @@ import check_params
 
 
 def unequal(folder: Path) -> list[str]:
-    """Findings, one sentence each.
-
-    Until the groups vote across (part 4 of the protocol) a step that a lost group has committed alone may be done again
-    with other bits, in another quorum. That is no fault yet; within one quorum the bits must be equal.
-    """
+    """Findings, one sentence each. The bits of a step must be equal within one quorum; a lost group may have made it alone."""
     dumps = check_params.read_dumps(folder)
     if not dumps:
         return ["no parameters were dumped"]
@@ -29,11 +25,3 @@ def unequal(folder: Path) -> list[str]:
         for (step, rank, quorum), different in sorted(digests.items())
         if len(different) > 1
     ]
-
-
-def committed_twice(folder: Path) -> list[int]:
-    """Steps that were committed in two quorums, with different bits."""
-    at = defaultdict(set)
-    for d in check_params.read_dumps(folder):
-        at[d.step, d.rank].add(d.digest)
-    return sorted({step for (step, _), digests in at.items() if len(digests) > 1})

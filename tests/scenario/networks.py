@@ -24,13 +24,13 @@ _OURS = re.compile(r"tfx(\d+)-\S+")
 def missing() -> str:
     """What keeps us from making networks, a sentence; '' if nothing does."""
     if shutil.which("ip") is None:
-        return "Links can't be cut: there is no `ip` command; install iproute2."
+        return "Networks can't be made: there is no `ip` command; install iproute2."
     if os.geteuid() != 0:
-        return "Links can't be cut: network namespaces need root, and these tests run as another user."
+        return "Networks can't be made: their namespaces need root, and these tests run as another user."
     probe = f"tfx{os.getpid()}-probe"
     made = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if made.returncode != 0:
-        return f"Links can't be cut: root may not make network namespaces here ({made.stderr.strip()})."
+        return f"Networks can't be made: root may not make namespaces here ({made.stderr.strip()})."
     ip("netns", "del", probe)
     return ""
 
@@ -63,11 +63,6 @@ class Networks:
         for host in self._numbers:
             remove(self._name(host))
         remove(self._switch)
-
-    @property
-    def names(self) -> set[str]:
-        """Of all our namespaces."""
-        return {self._switch, *map(self._name, self._numbers)}
 
     def address(self, host: str) -> str:
         return f"10.77.0.{self._numbers[host]}"

@@ -8,20 +8,20 @@ story is a second on every machine; only what is waited for, and what is expecte
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tests.scenario.networks import Networks
 from tests.scenario.play import Commit, Record
-from tests.scenario.processes import free_port, handles, is_worker
 from tests.scenario.values import EVERYBODY, LIGHTHOUSE, Action, Cut, Join, Kill, Leave, Lose, Pause, Scenario, Start
-from tests.util import clock, scaled, wait_for
+from tests.util import clock, free_port, scaled, wait_for
 from torchft_x import env
 from torchft_x.launch.process import process_tree
 from torchft_x.observe.events import EventTail
@@ -29,8 +29,6 @@ from torchft_x.observe.processes import job_processes
 
 ROOT = Path(__file__).parents[2]
 TRAINER = Path(__file__).with_name("trainer.py")
-STILL = 4.0
-"""Seconds without a step after which everybody's stacks are kept, in case it is not meant to be so."""
 _LOOK = 0.005
 _PORT = 29510
 _FOREIGN = ("TORCHFT", "TORCHX", "TORCHELASTIC", "REPLICA_GROUP", "NUM_REPLICA", "MASTER_", "RANK", "WORLD_SIZE")
@@ -56,15 +54,10 @@ class Cluster:
         self._all: list[subprocess.Popen[bytes]] = []  # services so far, those that have ended, too
         self._later: list[tuple[float, Callable[[], None]]] = []  # ends of pauses, cuts, power failures
         self._heals: dict[str, float] = {}  # group -> unix time at which it last began to heal
-        self._progress = 0.0  # unix time of the job's latest step, or of the stacks that were kept since
         self.run_dir.mkdir(parents=True)
         self._add_machine(LIGHTHOUSE)
         for group in scenario.wanted(0):
             self._add_machine(group)
-
-    @property
-    def namespaces(self) -> set[str]:
-        return self._networks.names if self._networks else set()
 
     # --- the stage -----------------------------------------------------------------------------------------------------
 
@@ -84,7 +77,6 @@ class Cluster:
                 if service.poll() is not None:
                     raise Failed(self._tell(f"{name} has ended with {service.returncode} before {what}"))
             if time.monotonic() > deadline:
-                self._keep_stacks()
                 raise Failed(self._tell(f"waited {scaled(seconds):g} s for {what}"))
             time.sleep(_LOOK)
 
@@ -136,22 +128,20 @@ class Cluster:
 
     def start_lighthouse(self) -> None:
         bind = f"{self._address(LIGHTHOUSE)}:{self._port}"
-        command = ["lighthouse", "--bind", bind, "--min_replicas", str(self._scenario.min_replicas)]
+        command = ["lighthouse", "--bind", bind, "--min_replicas", "1"]
         if self._scenario.heartbeat_timeout is not None:
             command += ["--heartbeat_timeout_ms", str(int(1000 * clock(self._scenario.heartbeat_timeout)))]
         self._start(LIGHTHOUSE, [*command, "--run_dir", str(self.run_dir)])
 
     def _start_supervisor(self, group: str) -> None:
-        s = self._scenario
-        command = ["supervise", "--group", group, "--groups", str(s.groups), "--workers", str(s.ranks)]
+        command = ["supervise", "--group", group, "--groups", str(self._scenario.groups), "--workers", "1"]
         command += ["--max_restarts", "1000", "--run_dir", str(self.run_dir), "--", str(TRAINER)]
-        self._start(group, [*command, "--dump-params", str(self.dumps), "--min-groups", str(s.min_replicas)])
+        self._start(group, [*command, "--dump-params", str(self.dumps)])
 
     def _start(self, host: str, arguments: Sequence[str]) -> None:
-        prefix = self._networks.command(host) if self._networks else []
         with (self.run_dir / f"{len(self._all):02d}-{host}.log").open("wb") as log:
             service = subprocess.Popen(
-                [*prefix, sys.executable, "-m", "torchft_x", *arguments],
+                [*self._command(host), sys.executable, "-m", "torchft_x", *arguments],
                 cwd=ROOT,
                 env=self._environ(host),
                 stdin=subprocess.DEVNULL,
@@ -178,6 +168,10 @@ class Cluster:
             env.LAUNCHER_PID: str(os.getpid()),  # they end with us, however we end
         }
 
+    def _command(self, host: str) -> list[str]:
+        """What makes a command run on that machine, if put before it."""
+        return self._networks.command(host) if self._networks else []
+
     def _address(self, host: str) -> str:
         return self._networks.address(host) if self._networks else "127.0.0.1"
 
@@ -187,7 +181,7 @@ class Cluster:
 
     def _trainers(self, group: str) -> list[int]:
         """The group's workers, as far as they are there."""
-        return [pid for pid in process_tree.descendants(self._services[group].pid) if is_worker(pid, TRAINER)]
+        return [pid for pid in process_tree.descendants(self._services[group].pid) if is_worker(pid)]
 
     # --- deeds ---------------------------------------------------------------------------------------------------------
 
@@ -248,7 +242,6 @@ class Cluster:
     # --- what is seen --------------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        before = self.record.step
         for e in self._tail.new():
             group, t = str(e.get("group")), float(e["t"])
             if e.get("role") == "supervisor" and e["event"] == "start":
@@ -261,16 +254,6 @@ class Cluster:
                 self.record.dropped.add((int(e["step"]) + 1, int(e.get("quorum", 0))))
             elif e["event"] == "heal_begin":
                 self._heals[group] = t
-        if self.record.step > before or not self.record.step:
-            self._progress = time.time()
-        elif time.time() - self._progress > scaled(STILL):
-            self._keep_stacks()
-            self._progress = time.time()
-
-    def _keep_stacks(self) -> None:
-        """Every trainer writes its threads' stacks to RUN_DIR/stacks."""
-        pids = [pid for pid in job_processes(self.run_dir) if is_worker(pid, TRAINER)]
-        process_tree.send([pid for pid in pids if handles(pid, signal.SIGUSR1)], signal.SIGUSR1)
 
     def _tell(self, what: str) -> str:
         tails = []
@@ -283,14 +266,21 @@ class Cluster:
 @contextmanager
 def cluster(scenario: Scenario, folder: Path, *, networks: bool) -> Iterator[Cluster]:
     """A cluster that runs; nothing of it is left at the end: no process, no namespace."""
-    nets = Networks().__enter__() if networks else None
+    with ExitStack() as stack:
+        stage = Cluster(scenario, folder, stack.enter_context(Networks()) if networks else None)
+        stack.callback(stage.close)
+        stage.start()
+        yield stage
+
+
+def is_worker(pid: int) -> bool:
+    """Whether the process is a worker with the trainer's script: it speaks to its supervisor, as neither the warm parent does, whose command
+    line a forked one shows, nor the process with the group's store."""
     try:
-        stage = Cluster(scenario, folder, nets)
-        try:
-            stage.start()
-            yield stage
-        finally:
-            stage.close()
-    finally:
-        if nets is not None:
-            nets.__exit__()
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        return (
+            os.fsencode(TRAINER) in words
+            and re.fullmatch(r"\d+\.out", Path(os.readlink(f"/proc/{pid}/fd/1")).name) is not None
+        )
+    except OSError:
+        return False

@@ -174,7 +174,7 @@ def config(scenario: Scenario) -> WorldConfig:
     product = LighthouseConfig()
     lighthouse = replace(
         product,
-        min_replicas=scenario.min_replicas,
+        min_replicas=1,
         heartbeat_timeout=scenario.heartbeat_timeout,
         lease=scenario.lease or product.lease,
         join_timeout=2 * STARTUP[1],
@@ -182,8 +182,8 @@ def config(scenario: Scenario) -> WorldConfig:
     )
     return WorldConfig(
         groups=scenario.groups,
-        ranks=scenario.ranks,
-        min_replica_size=scenario.min_replicas,
+        ranks=1,
+        min_replica_size=1,
         lighthouse=lighthouse,
         timeout=scenario.timeout,
         quorum_timeout=60.0,  # train.setup.options

@@ -1,13 +1,11 @@
 """What real groups of a scenario run: a tiny model trained for ever, its parameters dumped after every commit.
 
-SIGTERM makes it leave at the next boundary; SIGUSR1 makes it write the stacks of all threads to RUN_DIR/stacks.
+SIGTERM makes it leave at the next boundary.
 """
 
 from __future__ import annotations
 
 import argparse
-import faulthandler
-import os
 import random
 import signal
 import sys
@@ -24,6 +22,8 @@ from train_ddp import Dumper  # noqa: E402
 from tests.journeys.plain_sgd import PlainSGD  # noqa: E402
 from torchft_x import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo, env, observe  # noqa: E402
 
+BALLAST = 16  # megabytes of state that a heal must copy besides
+PACE = 0.03  # seconds that a step takes, on average
 leaving = False
 committed_in = 0
 
@@ -42,16 +42,13 @@ def on_event(event: dict) -> None:
 def main() -> None:
     p = argparse.ArgumentParser()
     p.add_argument("--dump-params", required=True)
-    p.add_argument("--min-groups", type=int, default=1)
-    p.add_argument("--pace", type=float, default=0.03, help="seconds a step takes, on average")
-    p.add_argument("--ballast", type=int, default=16, help="megabytes of state that a heal must copy besides")
     args = p.parse_args()
     group, rank = env.read(env.REPLICA_GROUP_ID, "0"), env.read_int(env.RANK, 0)
     torch.set_num_threads(1)
     torch.manual_seed(sum(group.encode()))  # different on purpose: the first quorum must make them equal
     model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
     sgd = PlainSGD(model.parameters(), lr=0.01, momentum=0.9)
-    state = {"ballast": torch.zeros(args.ballast << 18), "healed": False}
+    state = {"ballast": torch.zeros(BALLAST << 18), "healed": False}
 
     def load(new: dict) -> None:
         model.load_state_dict(new["model"])
@@ -62,7 +59,7 @@ def main() -> None:
         pg=ProcessGroupGloo(timeout=env.read_seconds(env.TIMEOUT, 60.0)),
         load_state_dict=load,
         state_dict=lambda: {"model": model.state_dict(), "optim": sgd.state_dict(), "ballast": state["ballast"]},
-        min_replica_size=args.min_groups,
+        min_replica_size=1,
         replica_id=group,
     )
     observe.subscribe(on_event)
@@ -71,7 +68,7 @@ def main() -> None:
     rng = random.Random(group)
     while not leaving:
         optimizer.zero_grad()
-        time.sleep(rng.uniform(0.5, 1.5) * args.pace)  # so that some group always waits for another, in the reduction
+        time.sleep(rng.uniform(0.5, 1.5) * PACE)  # so that some group always waits for another, in the reduction
         step, participant = manager.current_step(), manager.participating_rank() or 0
         x = torch.randn(8, 16, generator=torch.Generator().manual_seed(1000 * step + participant))
         ddp(x).square().mean().backward()
@@ -84,9 +81,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, on_term)
-    folder = Path(env.read(env.RUN_DIR, "."), "stacks")
-    folder.mkdir(parents=True, exist_ok=True)
-    who = f"{env.read(env.REPLICA_GROUP_ID)}-{env.read_int(env.RANK, 0)}-{os.getpid()}.txt"
-    with (folder / who).open("a") as stacks:
-        faulthandler.register(signal.SIGUSR1, stacks, all_threads=True)
-        main()
+    main()

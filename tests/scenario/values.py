@@ -10,24 +10,18 @@ EVERYBODY = "everybody"
 
 @dataclass(frozen=True)
 class AtStep:
-    """When the job has committed so many steps."""
-
-    step: int
+    step: int  # that the job has committed
 
 
 @dataclass(frozen=True)
 class Later:
-    """So many seconds after the deed before (0: at the same moment)."""
-
-    seconds: float
+    seconds: float  # after the deed before; 0: at the same moment
 
 
 @dataclass(frozen=True)
 class When:
-    """When this group next begins to heal ("heals"), or to reduce gradients ("reduces")."""
-
     group: str
-    does: str
+    does: str  # "heals": next begins to heal; "reduces": next begins to reduce gradients
 
 
 @dataclass(frozen=True)
@@ -45,9 +39,6 @@ class Target:
     kind: str  # "trainer", "supervisor", "lighthouse"
     group: str = ""  # empty: the lighthouse
 
-    def __str__(self) -> str:
-        return f"supervisor of {self.group}" if self.kind == "supervisor" else self.group or LIGHTHOUSE
-
 
 @dataclass(frozen=True)
 class Kill:
@@ -56,9 +47,7 @@ class Kill:
 
 @dataclass(frozen=True)
 class Start:
-    """Of a supervisor or lighthouse that was killed."""
-
-    target: Target
+    target: Target  # a supervisor or lighthouse that was killed
 
 
 @dataclass(frozen=True)
@@ -69,19 +58,15 @@ class Pause:
 
 @dataclass(frozen=True)
 class Cut:
-    """Nothing passes between a group's machine and the other end: a group, the lighthouse, or everybody."""
-
     group: str
-    other: str
+    other: str  # a group, the lighthouse, or everybody: nothing passes between the two machines
     seconds: float
 
 
 @dataclass(frozen=True)
 class Lose:
-    """The group's machine loses its power; so many seconds later the group is started again there."""
-
-    group: str
-    seconds: float
+    group: str  # its machine loses its power
+    seconds: float  # until the group is started again there
 
 
 @dataclass(frozen=True)
@@ -106,41 +91,41 @@ class Deed:
     moment: Moment
     action: Action
 
+    @property
+    def needs(self) -> set[str]:
+        """Groups that must be there for it."""
+        a = self.action
+        if isinstance(a, Join | Start):
+            return set()
+        named = {a.target.group} if isinstance(a, Kill | Pause) else {a.group}
+        named |= {a.other} if isinstance(a, Cut) else set()
+        return named - {"", LIGHTHOUSE, EVERYBODY}
+
 
 @dataclass(frozen=True)
 class AllAt:
-    """Every group that should be there has committed this step (it may have copied it from another)."""
-
-    step: int
+    step: int  # every group that should be there has committed it, or has copied it from another
 
 
 @dataclass(frozen=True)
 class Gapless:
-    """The group has committed every step itself."""
-
-    group: str
+    group: str  # has committed every step itself
 
 
 @dataclass(frozen=True)
 class MostLives:
-    """The group was started so often, and not more often."""
-
     group: str
-    lives: int
+    lives: int  # so often it was started at the most
 
 
 @dataclass(frozen=True)
 class MostDropped:
-    """So many steps, and no more, were dropped by anybody."""
-
-    steps: int
+    steps: int  # so many were dropped by anybody at the most
 
 
 @dataclass(frozen=True)
 class LongestStall:
-    """The longest time between two steps of the job, from its first on."""
-
-    seconds: float
+    seconds: float  # the longest time between two steps of the job, from its first on
 
 
 Wish = AllAt | Gapless | MostLives | MostDropped | LongestStall
@@ -160,10 +145,6 @@ class Scenario:
     name: str
     groups: int = 3
     """At the start: g0, g1, ..."""
-    ranks: int = 1
-    """Of each group."""
-    min_replicas: int = 1
-    """Fewest groups of a quorum and of a commit."""
     steps: int = 40
     """The run goes on at least so far."""
     heartbeat_timeout: float | None = None

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -89,11 +88,9 @@ class Suite:
         if "WRITE_FIXTURE" in (self._source / file).read_text(encoding="utf-8"):
             self.run(file, peer=True, record=True)
 
-    def run(
-        self, file: str, *, peer: bool, excluded: bool = True, timed: bool = True, record: bool = False
-    ) -> list[Result]:
-        """The tests of one file. `peer`: against torchft itself. `excluded`: leave those of `EXCLUDED` out. `timed`: with
-        those of `TIMED`."""
+    def run(self, file: str, *, peer: bool, timed: bool = True, record: bool = False) -> list[Result]:
+        """The tests of one file, against ours without those of `EXCLUDED`. `peer`: against torchft itself. `timed`: with those
+        of `TIMED`."""
         report = self._folder / "report.xml"
         report.unlink(missing_ok=True)
         paths = [str(self.site)] if peer else [str(PATH), str(ROOT)]
@@ -102,7 +99,7 @@ class Suite:
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--import-mode=importlib"]
         command += ["-c", os.devnull, "--rootdir", str(self._folder), f"--timeout={scaled(_TEST_LIMIT):g}"]
         command += [f"--junit-xml={report}", "-o", "junit_family=xunit1"]
-        left_out = {} if peer or not excluded else EXCLUDED.get(file, {})
+        left_out = {} if peer else EXCLUDED.get(file, {})
         if ALL in left_out:
             return []
         environ["LEFT_OUT"] = " ".join((*left_out, *(() if timed else TIMED.get(file, ()))))
@@ -139,9 +136,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="peer_tests", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("files", nargs="*", metavar="FILE", help="below torchft, such as ddp_test.py")
     parser.add_argument("--peer", action="store_true", help="against torchft itself")
-    parser.add_argument("--all", action="store_true", help="those that are left out, too")
     parser.add_argument("--write", action="store_true", help="against both, and write the page's table")
-    parser.add_argument("-v", "--verbose", action="store_true", help="show how tests failed")
     args = parser.parse_args(argv)
     python = env.read(env.PEER_PYTHON)
     if python is None:
@@ -154,11 +149,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             return write(suite, files)
         bad = 0
         for file in files:
-            if not args.peer and args.all:
-                suite.record(file)
-            results = suite.run(file, peer=args.peer, excluded=not args.all)
-            tell(file, results, args.verbose)
-            bad += counts(results)["failed"]
+            results = suite.run(file, peer=args.peer)
+            print(f"{file:45} {dict(counts(results))}", flush=True)
+            for failed in (r for r in results if r.outcome == "failed"):
+                print(f"    {failed.name}: {failed.words}", flush=True)
+                bad += 1
     return min(bad, 1)
 
 
@@ -179,18 +174,6 @@ def write(suite: Suite, files: Sequence[str]) -> int:
     text = page.PAGE.read_text(encoding="utf-8")
     page.PAGE.write_text(page.put(text, "counts", page.table(head, rows), ": ./scripts/peer_tests --write"), "utf-8")
     return min(totals[2], 1)
-
-
-def tell(file: str, results: Iterable[Result], verbose: bool) -> None:
-    print(f"{file:45} {dict(counts(results))}", flush=True)
-    for r in results:
-        if r.outcome == "failed":
-            print(f"    {r.name}: {(r.words if verbose else first_line(r.words))}", flush=True)
-
-
-def first_line(words: str) -> str:
-    lines = [line for line in words.splitlines() if line.strip()]
-    return re.sub(r"\s+", " ", lines[0])[:220] if lines else ""
 
 
 if __name__ == "__main__":

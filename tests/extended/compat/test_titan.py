@@ -1,7 +1,7 @@
 """torchtitan's whole Trainer by `torchx run ./components.py:titan` (docs/torchtitan.md): two groups, one killed, both end equal;
 the whole job killed, and started again from torchtitan's checkpoint.
 
-The files of torchtitan are unmodified; tests/compat/cpu gives it a device. Data set and tokenizer are made here.
+The files of torchtitan are unmodified; tests/extended/compat/cpu gives it a device. Data set and tokenizer are made here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torchft_x import env
 
 pytestmark = [pytest.mark.timeout(900)]
 
-CPU = ROOT / "tests/compat/cpu"
+CPU = ROOT / "tests/extended/compat/cpu"
 CONSTANT_RATE = ("--lr_scheduler.warmup_steps", "0", "--lr_scheduler.min_lr_factor", "1.0")
 
 

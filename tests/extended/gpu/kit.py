@@ -18,10 +18,6 @@ from torchft_x.comm.store.create import host_store
 Figures = dict[str, Any]
 
 
-class Skip(Exception):
-    """The check, or what is left of it, needs something that isn't here; the sentence says what."""
-
-
 @dataclass
 class Kit:
     """The same checks run on a card and, as far as that goes, on the CPU."""

@@ -168,7 +168,7 @@ def run_here(name: str, kind: str, out: Path) -> int:
 
     import torch
 
-    from tests.extended.gpu.kit import Kit, Skip
+    from tests.extended.gpu.kit import Kit
 
     faulthandler.enable()
     module, _, function = name.partition(":")
@@ -179,9 +179,7 @@ def run_here(name: str, kind: str, out: Path) -> int:
         kit = Kit(device, Path(folder))
         status, reason = "passed", ""
         try:
-            getattr(importlib.import_module(f"tests.gpu.{module}"), function)(kit)
-        except Skip as e:
-            status, reason = "skipped", str(e)
+            getattr(importlib.import_module(f"tests.extended.gpu.{module}"), function)(kit)
         except BaseException as e:
             status, reason = "failed", f"{type(e).__name__}: {e}"
             traceback.print_exc()

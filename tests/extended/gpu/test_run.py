@@ -22,7 +22,7 @@ SLOW = [c.name for c in CHECKS if c.module not in IN_THIS_PROCESS and c.on_cpu a
 
 @pytest.mark.parametrize("check", [c for c in CHECKS if c.module in IN_THIS_PROCESS], ids=lambda c: c.name)
 def test_a_checks_code_runs_on_the_cpu(check: Check, tmp_path: Path) -> None:
-    module = importlib.import_module(f"tests.gpu.{check.module}")
+    module = importlib.import_module(f"tests.extended.gpu.{check.module}")
     assert getattr(module, check.name)(Kit(torch.device("cpu"), tmp_path))
 
 
@@ -40,5 +40,5 @@ def test_every_file_with_gpu_tests_is_run() -> None:
     """By `gpu_tests`, which names them: a card's machine may lack what other tests import."""
     marked = {str(p.relative_to(ROOT)) for p in (ROOT / "tests").rglob("test_*.py") if "mark.gpu(" in p.read_text()}
     named = (ROOT / "tests/extended/gpu/jobs.py").read_text()
-    names = {Path(path).stem.removeprefix("test_") for path in marked if "tests/gpu/" not in path}
+    names = {Path(path).stem.removeprefix("test_") for path in marked if "tests/extended/gpu/" not in path}
     assert [name for name in sorted(names) if f'"{name}"' not in named and f"test_{name}.py" not in named] == []

@@ -30,13 +30,8 @@ def test_the_report_names_every_fault(tmp_path: Path) -> None:
     command = torchx_ddp(run_dir, "--steps", "100000", "--pace", "0.04", *SMALL)
     with running(command, tmp_path / "log", run_dir, **WARM) as job:
         job.wait_until_training(2)
-        for fault in (
-            "kill:1",
-            f"stop:0:{2 * TIMING.silence_stopped}",
-            f"hang:1:{2.5 * TIMING.lateness}",
-            "lighthouse",
-            "drain:0",
-        ):
+        waits = (f"stop:0:{2 * TIMING.silence_stopped}", f"hang:1:{2.5 * TIMING.lateness}")
+        for fault in ("kill:1", *waits, "lighthouse", "drain:0"):
             command = [sys.executable, "-m", "torchft_x", "chaos", str(run_dir), "--at", f"0:{fault}"]
             done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=scaled(60))
             assert done.returncode == 0, done.stdout + done.stderr

@@ -52,17 +52,6 @@ def test_the_missions_configurations_run_as_they_stand(config: str, ranks: tuple
     assert "ok: 4 dumps" in checked.stdout or "ok: 8 dumps" in checked.stdout
 
 
-def test_inner_steps_are_no_stall_however_far_apart_the_exchanges_are(tmp_path: Path) -> None:
-    """10 s between two of them, with a timeout of 10 s: three quarters of it would be the limit in a reduction."""
-    run_dir = tmp_path / "run"
-    command = [str(BIN / "torchx"), "run", "-s", "local_cwd", "./components.py:diloco", "--sync_steps", "10"]
-    command += ["--run_dir", str(run_dir), "--", "--steps", "20", "--pace", "1", *SMALL]
-    with running(command, tmp_path / "log", run_dir) as job:
-        assert job.wait(120) == 0, job.output()[-3000:]
-    assert "no step for" not in job.output()
-    assert list(run_dir.glob("dumps/*-stalled-*")) == []
-
-
 ISLAND = ("--fault_tolerance.rank0_synchronization_only=true",)
 
 
@@ -88,10 +77,3 @@ def test_a_checkpoint_goes_on_with_other_numbers(
         assert checked.returncode == 0, checked.stdout
     assert f"resumed from {url} at step 3" in job.output()  # two exchanges, and the step before them
     assert re.search(r"step +16 \| exchange 4 ", job.output())
-
-
-def test_a_mistake_is_one_sentence_and_no_traceback(tmp_path: Path) -> None:
-    done = script("train_diloco.py", "--fault_tolerance.sync_step=3")
-    assert done.returncode == 2
-    assert done.stderr.strip().splitlines()[-1].endswith("did you mean sync_steps?")
-    assert "Traceback" not in done.stderr

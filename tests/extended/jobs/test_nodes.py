@@ -5,24 +5,20 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.journeys.jobs import BIN, ROOT, SMALL, TOGETHER, gone, running
-from tests.unit.launch.lines import interpreter
-from tests.util import scaled
-from torchft_x.observe.processes import job_processes
+from tests.journeys.jobs import BIN, SMALL, TOGETHER, gone, running
+from tests.journeys.test_kills import script
 from torchft_x.observe.report import workers
 
 pytestmark = [pytest.mark.timeout(300)]
 
 
-def torchx_nodes(run_dir: Path, *script_args: str, groups: int = 2, torchx: Path = BIN / "torchx") -> list[str]:
-    """Groups over 2 nodes, one worker on each."""
-    command = [str(torchx), "run", "-s", "local_cwd", "./components.py:hsdp", "--replicas", str(groups)]
+def torchx_nodes(run_dir: Path, *script_args: str) -> list[str]:
+    """Two groups over 2 nodes, one worker on each."""
+    command = [str(BIN / "torchx"), "run", "-s", "local_cwd", "./components.py:hsdp", "--replicas", "2"]
     command += ["--workers_per_replica", "2", "--nodes_per_replica", "2", "--run_dir", str(run_dir)]
     return [*command, "--script", "scripts/train_ddp.py", "--", *script_args]
 
@@ -47,22 +43,5 @@ def test_a_killed_worker_of_a_groups_second_node_brings_the_whole_group_back(tmp
         assert re.search(r"step +200 \| loss .* groups 2", job.output())
         assert "Traceback" not in job.output()
         gone(run_dir, 10)
-    checked = subprocess.run(
-        [sys.executable, ROOT / "scripts" / "check_params.py", dumps],
-        capture_output=True,
-        text=True,
-        timeout=scaled(120),
-    )
+    checked = script("check_params.py", dumps)
     assert checked.returncode == 0, checked.stdout
-
-
-def test_the_nightly_line_trains_too_and_nothing_is_left_after_Ctrl_C(tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
-    torchx = Path(interpreter("nightly")).with_name("torchx")
-    command = torchx_nodes(run_dir, "--steps", "100000", "--pace", "0.05", *SMALL, groups=1, torchx=torchx)
-    with running(command, tmp_path / "log", run_dir) as job:
-        job.wait_until_training(1, 90)
-        assert len(job_processes(run_dir)) >= 5  # lighthouse, two supervisors, two workers at least
-        os.kill(job.process.pid, signal.SIGINT)
-        gone(run_dir, 10)
-        assert job.wait(10) != 0

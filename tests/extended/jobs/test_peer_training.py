@@ -3,140 +3,69 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.extended.rpc.test_peer import HOW
-from tests.torch.train.jobs import Group
-from tests.util import clock, scaled, wait_for
+from tests.journeys.jobs import Job, running
+from tests.util import clock
 from torchft_x import env
 from torchft_x.comm.store.create import host_store
-from torchft_x.rpc.coordination import LighthouseServer
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(240)]
 
 SCRIPT = Path(__file__).with_name("peer_train.py")
 
 
-class Trainer:
-    """One life of a group, its committed steps read from its output."""
+def commits(trainer: Job) -> list[dict[str, Any]]:
+    lines = trainer.output().splitlines()
+    return [json.loads(line) for line in lines if line.startswith('{"step"') and line.endswith("}")]
 
-    def __init__(self, python: str, group: str, lighthouse: str, out: Path, end: Path) -> None:
-        self.store, address = host_store("127.0.0.1")
-        self.out = out
-        environ = {**os.environ, "TORCHFT_LIGHTHOUSE": lighthouse, "MASTER_ADDR": "127.0.0.1"}
-        environ["MASTER_PORT"] = str(address.port)
-        environ.pop("PYTHONPATH", None)  # the peer's environment knows nothing of ours
-        with out.open("wb") as f:
-            self.process = subprocess.Popen(
-                [python, str(SCRIPT), group, str(end)], env=environ, stdout=f, stderr=subprocess.STDOUT, cwd=out.parent
-            )
 
-    def commits(self) -> list[dict]:
-        lines = self.out.read_text(errors="replace").splitlines()
-        return [json.loads(line) for line in lines if line.startswith('{"step"') and line.endswith("}")]
-
-    def in_pairs(self) -> int:
-        """Steps committed together with the other group."""
-        return sum(c["groups"] == 2 for c in self.commits())
+def in_pairs(trainer: Job) -> int:
+    """Steps committed together with the other group."""
+    return sum(commit["groups"] == 2 for commit in commits(trainer))
 
 
 def test_the_peers_manager_trains_through_a_kill_under_our_lighthouse(tmp_path: Path) -> None:
-    python = env.read(env.PEER_PYTHON)
+    python, address, end = env.read(env.PEER_PYTHON), tmp_path / "lighthouse", tmp_path / "end"
     if python is None:
         pytest.skip(HOW)
-    address_file = tmp_path / "lighthouse"
-    command = [sys.executable, "-m", "torchft_x", "lighthouse", "--min_replicas", "1", "--bind", "127.0.0.1:0"]
-    command += [
-        "--join_timeout_ms",
-        "1000",
-        "--heartbeat_timeout_ms",
-        str(int(clock(1000))),
-        "--address_file",
-        str(address_file),
-    ]
-    started = [subprocess.Popen(command, stderr=(tmp_path / "lighthouse.log").open("wb"))]
-    try:
-        wait_for(address_file.exists, 20, "the lighthouse's address")
-        address, end = address_file.read_text().strip(), tmp_path / "end"
+    serve = [sys.executable, "-m", "torchft_x", "lighthouse", "--min_replicas", "1", "--bind", "127.0.0.1:0"]
+    serve += ["--join_timeout_ms", "1000", "--heartbeat_timeout_ms", str(int(clock(1000)))]
+    stores = []  # they live as long as the test
+    with ExitStack() as stack:
 
-        def start(group: str, life: int) -> Trainer:
-            trainer = Trainer(python, group, address, tmp_path / f"g{group}-{life}.log", end)
-            started.append(trainer.process)
-            return trainer
+        def start(name: str, command: list[str], **variables: str) -> Job:
+            log = tmp_path / f"{name}.log"
+            return stack.enter_context(running(command, log, tmp_path / "run", cwd=tmp_path, **variables))
 
-        survivor, victim = start("0", 0), start("1", 0)
-        wait_for(lambda: survivor.in_pairs() > 20 and victim.in_pairs() > 20, 90, "both train together")
+        def group(number: str, life: int) -> Job:
+            store, at = host_store("127.0.0.1")
+            stores.append(store)
+            meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(at.port)}
+            more = {env.LIGHTHOUSE: address.read_text().strip(), "PYTHONPATH": ""}  # theirs knows nothing of ours
+            return start(f"{number}-{life}", [python, str(SCRIPT), number, str(end)], **meeting, **more)
+
+        start("service", [*serve, "--address_file", str(address)]).wait_for(address.exists, 20, "the lighthouse")
+        survivor, victim = group("0", 0), group("1", 0)
+        survivor.wait_for(lambda: min(in_pairs(survivor), in_pairs(victim)) > 20, 90, "both train together")
         victim.process.kill()
         victim.process.wait()
-        alone = len(survivor.commits())
-        wait_for(lambda: len(survivor.commits()) > alone + 5, 60, "the survivor goes on")
-        back = start("1", 1)
-        wait_for(lambda: back.in_pairs() > 20, 90, "the group is back and trains with the other")
+        alone = len(commits(survivor))
+        survivor.wait_for(lambda: len(commits(survivor)) > alone + 5, 60, "the survivor goes on")
+        back = group("1", 1)
+        back.wait_for(lambda: in_pairs(back) > 20, 90, "the group is back and trains with the other")
         end.touch()
-        for trainer in (survivor, back):
-            trainer.process.wait(scaled(60))
+        survivor.wait(60)
+        back.wait(60)
         digests: dict[int, set[str]] = {}
         for trainer in (survivor, victim, back):
-            for commit in trainer.commits():
+            for commit in commits(trainer):
                 digests.setdefault(commit["step"], set()).add(commit["digest"])
-        assert all(len(d) == 1 for d in digests.values()), "the groups' parameters differ"
-        assert sorted(digests) == list(range(1, len(digests) + 1)), "a step number is missing"
-    finally:
-        for process in started:
-            if process.poll() is None:
-                process.kill()
-            process.wait()
-
-
-@pytest.mark.parametrize("first", ["peer", "ours"])
-def test_a_mix_is_refused_at_the_join_and_who_was_there_trains_on(tmp_path: Path, first: str) -> None:
-    python = env.read(env.PEER_PYTHON)
-    if python is None:
-        pytest.skip(HOW)
-    (tmp_path / "stop").write_text("1000000")
-    server = LighthouseServer("127.0.0.1:0", 1, 1000, heartbeat_timeout_ms=int(clock(5000)))
-    address = server.address()
-    started: list[Any] = []
-
-    def peer() -> Trainer:
-        trainer = Trainer(python, "0", address, tmp_path / "peer.log", tmp_path / "end")
-        started.append(trainer.process)
-        return trainer
-
-    def ours() -> Group:
-        group = Group(1, address, tmp_path)
-        started.append(group.process)
-        return group
-
-    try:
-        if first == "peer":
-            theirs = peer()
-            wait_for(lambda: len(theirs.commits()) > 5, 60, "the peer to train")
-            mine = ours()
-            wait_for(lambda: mine.process.poll() is not None, 60, "ours to end")
-            there = len(theirs.commits())
-            wait_for(lambda: len(theirs.commits()) > there + 5, 30, "the peer to train on")
-            said, want = (tmp_path / "group1.log").read_text(), "runs torchft_x and can't train with"
-        else:
-            mine = ours()
-            wait_for(lambda: mine.last_step() > 5, 60, "ours to train")
-            theirs = peer()
-            wait_for(lambda: theirs.process.poll() is not None, 60, "the peer to end")
-            last = mine.last_step()
-            wait_for(lambda: mine.last_step() > last + 5, 30, "ours to train on")
-            said, want = (tmp_path / "peer.log").read_text(), "runs torchft and can't train with"
-        assert want in said, said[-2000:]
-        assert "run all groups on one library" in said
-    finally:
-        for process in started:
-            if process.poll() is None:
-                process.send_signal(signal.SIGKILL)
-            process.wait()
-        server.shutdown()
+    assert all(len(d) == 1 for d in digests.values()), "the groups' parameters differ"
+    assert sorted(digests) == list(range(1, len(digests) + 1)), "a step number is missing"

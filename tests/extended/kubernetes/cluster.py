@@ -77,9 +77,6 @@ class Cluster:
         assert done.returncode == 0, f"kubectl {' '.join(words)}: {done.stderr}{done.stdout}"
         return done.stdout
 
-    def program(self, name: str) -> Path:
-        return self._bin / name
-
     def guest_kubeconfig(self) -> Path:
         """The kubeconfig of `guest`, who may nothing."""
         path = self.folder / "kubeconfig-guest"
@@ -87,19 +84,8 @@ class Cluster:
         path.chmod(0o600)
         return path
 
-    def run_inside(self, *command: str, **options: Any) -> subprocess.CompletedProcess[str]:
-        """Run a command of this machine in the cluster's network, where pods and services have addresses."""
-        return subprocess.run(
-            [*network.inside(self._wire), *command], stdin=subprocess.DEVNULL, capture_output=True, text=True, **options
-        )
-
-    def add_node(
-        self,
-        name: str,
-        resources: Mapping[str, str] | None = None,
-        labels: Mapping[str, str] | None = None,
-    ) -> LocalNode:
-        """Add a node, which is ready on return. `resources` such as ``nvidia.com/gpu`` are only counted."""
+    def add_node(self, name: str, resources: Mapping[str, str]) -> LocalNode:
+        """Add a node, which is ready on return."""
         number = len(self.nodes) + 1
         folder = self.folder / name
         folder.mkdir()
@@ -112,16 +98,12 @@ class Cluster:
             images={IMAGE: image_environment()},
             paths=_image_paths(),
             certificate=[str(self.folder / "pki/apiserver.crt"), str(self.folder / "pki/apiserver.key")],
-            resources=dict(resources or {}),
-            labels=dict(labels or {}),
+            resources=dict(resources),
             heartbeat=min(1.0, self._node_grace / 6),
         )
-        node = self.nodes[name] = self._new_node(settings)
+        node = self.nodes[name] = LocalNode(self, settings)
         node.start()
         return node
-
-    def _new_node(self, settings: Settings) -> LocalNode:
-        return LocalNode(self, settings)
 
     # --- faults ----------------------------------------------------------------------------------------------------
 
@@ -379,16 +361,16 @@ def _image_paths() -> list[str]:
 
 @contextmanager
 def cluster(
-    folder: Path, nodes: int = 1, node_grace: float = 5.0, kind: type[Cluster] = Cluster, **options: Any
+    folder: Path, nodes: int = 1, node_grace: float = 5.0, resources: Mapping[str, str] | None = None
 ) -> Iterator[Cluster]:
     """A cluster in `folder`, which must not exist or be empty, with nodes node-a, node-b ... A node that is silent for
-    `node_grace` seconds (scaled) is lost. `options` are those of `add_node`.
+    `node_grace` seconds (scaled) is lost. `resources` of each node, such as ``nvidia.com/gpu``, are only counted.
     """
-    made = kind(folder, scaled(node_grace))
+    made = Cluster(folder, scaled(node_grace))
     try:
         made.start()
         for i in range(nodes):
-            made.add_node(f"node-{chr(ord('a') + i)}", **options)
+            made.add_node(f"node-{chr(ord('a') + i)}", resources or {})
         yield made
     finally:
         made.stop()

@@ -5,23 +5,19 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import signal
 import subprocess
 from pathlib import Path
 
-import grpc
 import pytest
 import yaml
 
-from tests.extended.matrix.job import status
 from tests.extended.matrix.places import Place
-from tests.util import scaled, wait_for
+from tests.util import scaled
 
 GROUPS = 2
 JOB = Path(__file__).with_name("job.py")
 DILOCO = {"TORCHFT_X_SYNC_STEPS": "7", "TORCHFT_X_NUM_FRAGMENTS": "1", "TORCHFT_X_QUANTIZE": "none"}
 KUBERNETES = "1.37"  # version whose schemas the pods are held against
-TOKEN = "the-matrix-token"
 
 
 def options(component: str) -> list[str]:
@@ -36,8 +32,6 @@ def options(component: str) -> list[str]:
 
 def run_here(place: Place, component: str, top: Path) -> None:
     """A real job of two groups: each of its workers was started right and could ask the lighthouse."""
-    if component == "lighthouse":
-        return _run_lighthouse(place, top)
     out, script, run_dir = top / "out", top / "job.py", top / "run"
     out.mkdir()
     shutil.copy(JOB, script)
@@ -56,46 +50,6 @@ def run_here(place: Place, component: str, top: Path) -> None:
         assert worker["diloco"] == (DILOCO if component == "diloco" else {})
     assert len({worker["lighthouse"] for worker in seen.values()}) == 1
     assert "Traceback" not in done.stdout + done.stderr, _end(done)
-
-
-def render_here(place: Place, component: str) -> None:
-    """Each replica would be started as it should be."""
-    request = _request(place, "local_cwd", component, str(JOB))
-    roles = sorted({replica[:-2] for replica in _replicas(component)})
-    assert re.findall(r"'(lighthouse|trainer)': \[ \{ 'args'", request) == roles
-    assert request.count(f"'args': [ '{place.python}'") == len(_replicas(component))
-
-
-def _run_lighthouse(place: Place, top: Path) -> None:
-    """It stays, answers whoever has the token, and ends with Ctrl-C."""
-    token, output = top / "token", top / "output.txt"
-    token.touch(0o600)
-    token.write_text(TOKEN)
-    words = ["run", "-s", "local_cwd", place.component("lighthouse"), "--port", "0", "--token_file", str(token)]
-    with open(output, "wb") as file:
-        cli = subprocess.Popen(
-            place.command(*words),
-            cwd=place.folder,
-            env=place.environ(),
-            stdout=file,
-            stderr=file,
-            start_new_session=True,
-        )
-    try:
-        pattern = r"listening on http://\S+:(\d+)"
-        found = wait_for(lambda: re.search(pattern, output.read_text(errors="replace")), 30, "the lighthouse's address")
-        address = f"http://127.0.0.1:{found[1]}"
-        assert status(address, TOKEN)
-        with pytest.raises(grpc.RpcError, match="UNAUTHENTICATED"):
-            status(address, "another")
-        cli.send_signal(signal.SIGINT)
-        cli.wait(scaled(30))
-        with pytest.raises(grpc.RpcError, match="UNAVAILABLE"):
-            status(address, TOKEN)
-    finally:
-        if cli.poll() is None:
-            cli.kill()
-            cli.wait()
 
 
 def render_slurm(place: Place, component: str, top: Path) -> None:
@@ -145,7 +99,7 @@ def _request(place: Place, scheduler: str, component: str, script: str, *words: 
     """What would be submitted, made without a network."""
     command = ["run", "-s", scheduler, "--workspace", "", "--dryrun"]
     if scheduler == "kubernetes":  # the nightly line would ask a cluster what it thinks of the request
-        command += ["-cfg", "queue=default" + ("" if place.line.startswith("0.7") else ",validate_spec=False")]
+        command += ["-cfg", "queue=default" + ("" if place.line == "this" else ",validate_spec=False")]
     command += [place.component(component), *options(component), *words]
     command += [] if component == "lighthouse" else ["--script", script]
     done = place.torchx(*command, offline=True)
@@ -154,13 +108,15 @@ def _request(place: Place, scheduler: str, component: str, script: str, *words: 
     return done.stdout.split("=== SCHEDULER REQUEST ===\n", 1)[1]
 
 
-def check_listed(place: Place, own: list[str]) -> None:
-    """`torchx builtins` has TorchX's own components, which are `own`, and ours where they are installed."""
+def check_listed(place: Place, clone: Place) -> None:
+    """`torchx builtins` has TorchX's own components, as in a bare clone, and ours where they are installed."""
     ours = [] if place.way == "bare clone" else ["ft.ddp", "ft.diloco", "ft.hsdp", "ft.lighthouse", "ft.titan"]
-    assert listed(place) == sorted([*own, *ours])
+    own = _listed(clone)
+    assert "dist.ddp" in own
+    assert _listed(place) == sorted([*own, *ours])
 
 
-def listed(place: Place) -> list[str]:
+def _listed(place: Place) -> list[str]:
     done = place.torchx("builtins")
     assert done.returncode == 0, _end(done)
     return sorted(re.findall(r"^ *\d+\. (\S+)", done.stdout, re.MULTILINE))

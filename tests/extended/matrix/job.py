@@ -10,19 +10,9 @@ from pathlib import Path
 import torchft_x
 from torchft_x import env
 from torchft_x.net import parse_address
-from torchft_x.rpc.proto import torchft_x_pb2 as pb
-from torchft_x.rpc.transport import grpc_options
-from torchft_x.rpc.transport.token import metadata
+from torchft_x.rpc.status_query import lighthouse_status
 
 _TIMEOUT = 10.0  # seconds
-
-
-def status(address: str, token: str | None) -> dict:
-    """The lighthouse's, if it can be reached and takes the token."""
-    with grpc_options.channel(parse_address(address, what="the lighthouse")) as channel:
-        call = channel.unary_unary(f"/{grpc_options.STATUS}/Status")
-        reply = call(pb.StatusRequest().SerializeToString(), metadata=metadata(token), timeout=_TIMEOUT)
-    return json.loads(pb.StatusReply.FromString(reply).json)
 
 
 def main() -> None:
@@ -34,7 +24,7 @@ def main() -> None:
         "world_size": os.environ[env.WORLD_SIZE],
         "lighthouse": address,
         "token": bool(token),
-        "asked": sorted(status(address, token)),
+        "asked": sorted(lighthouse_status(parse_address(address), token, _TIMEOUT)),
         "python": sys.executable,
         "diloco": {k: v for k, v in os.environ.items() if k in (env.SYNC_STEPS, env.NUM_FRAGMENTS, env.QUANTIZE)},
     }

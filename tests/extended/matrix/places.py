@@ -12,11 +12,8 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import pytest
 
 from tests.unit.launch.lines import ROOT, environment, interpreter
 from tests.util import scaled
@@ -25,14 +22,13 @@ WAYS = ("bare clone", "wheel", "editable")
 
 _CONSOLE = "#!{python}\nimport sys\nfrom torchx.cli.main import main\nsys.exit(main())\n"
 _OURS = ("torchft_x", "__editable__", "_virtualenv")  # of the base; they would be found in the place as well
-_NO_LINK = (["-n"], ["-r", "-n"])  # unshare's options: as root; else as root of a user namespace, where that's allowed
 _DEAD = "http://127.0.0.1:9"
 
 
 @dataclass(frozen=True)
 class Place:
     line: str
-    """Its TorchX's version."""
+    """Of TorchX: "this" (0.7) or "nightly"."""
     way: str
     python: Path
     folder: Path
@@ -48,10 +44,8 @@ class Place:
         return [str(self.python.with_name("torchx")), *words]
 
     def torchx(self, *words: str, offline: bool = False) -> subprocess.CompletedProcess[str]:
-        """To its end. `offline`: without any network, and without the tools and settings of this machine's clusters."""
-        return _run(
-            [*(without_network() if offline else ()), *self.command(*words)], self.folder, self.environ(offline)
-        )
+        """To its end. `offline`: without the tools and settings of this machine's clusters, and with proxies that lead nowhere."""
+        return _run(self.command(*words), self.folder, self.environ(offline))
 
     def run_python(self, *words: str) -> subprocess.CompletedProcess[str]:
         return _run([str(self.python), *words], self.folder, self.environ())
@@ -75,11 +69,10 @@ class Workshop:
         self._clone = functools.cache(self._make_clone)
         self._wheel = functools.cache(self._make_wheel)
 
-    def _place(self, line: str, way: str, python: str | None = None) -> Place:
+    def _place(self, line: str, way: str, python: str = "") -> Place:
         """`line` is "this" or "nightly"; `python` another interpreter than the base's, for packages of pure Python."""
-        base = interpreter(line)
-        top = self._top / "-".join([line, way.replace(" ", "-"), *([Path(python).name] if python else [])])
-        ours = make_environment(python or base, base, top)
+        top = self._top / f"{line}-{way.replace(' ', '-')}{Path(python).name}"
+        ours = _make_environment(python or interpreter(line), interpreter(line), top)
         user = top / "user"
         user.mkdir(exist_ok=True)  # if what follows failed before, it shall say so again
         if way == "bare clone":
@@ -89,7 +82,7 @@ class Workshop:
         else:
             _install(ours, "--editable", str(self._clone("editable")))
             folder, package = user, self._clone("editable") / "torchft_x"
-        return Place(label(line), way, ours, folder, package)
+        return Place(line, way, ours, folder, package)
 
     def _make_clone(self, name: str) -> Path:
         """What `git clone` would bring, were the working tree committed."""
@@ -111,37 +104,34 @@ class Workshop:
         return found
 
 
-def make_environment(python: str, base: str, top: Path) -> Path:
+def _make_environment(python: str, base: str, top: Path) -> Path:
     """An environment of `python` with the packages of `base`; its interpreter."""
     made = _run([python, "-m", "venv", "--without-pip", str(top)], top.parent, environment())
     assert made.returncode == 0, made.stderr
-    ours = top / "bin" / "python"
-    where = _run([str(ours), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], top, environment())
-    site = Path(where.stdout.strip())
+    interpreter_here = top / "bin" / "python"
+    site = _site_packages(interpreter_here)
     paths = _run([base, "-I", "-c", "import json, sys; print(json.dumps(sys.path))"], top, environment())
     for folder in map(Path, json.loads(paths.stdout)):
         if folder.name in ("site-packages", "dist-packages"):  # else the standard library, or an editable install
-            for entry in borrowed([e.name for e in folder.iterdir()]):
-                if not (site / entry).exists():  # the first one on the path is the one that counts
-                    (site / entry).symlink_to(folder / entry)
+            for entry in folder.iterdir():
+                ours = entry.name.startswith(_OURS) or entry.suffix == ".pth" or entry.name == "__pycache__"
+                if not ours and not (site / entry.name).exists():  # the first one on the path is the one that counts
+                    (site / entry.name).symlink_to(entry)
     script = top / "bin" / "torchx"
-    script.write_text(_CONSOLE.format(python=ours))
+    script.write_text(_CONSOLE.format(python=interpreter_here))
     script.chmod(0o755)
-    return ours
-
-
-def borrowed(entries: Sequence[str]) -> list[str]:
-    """What may be used of a base environment: no start-up files, and nothing of torchft_x, neither code nor metadata."""
-    return [e for e in entries if not e.startswith(_OURS) and not e.endswith(".pth") and e != "__pycache__"]
+    return interpreter_here
 
 
 def _install(python: Path, *what: str) -> Path:
     """By pip without a network; the environment's site-packages."""
     _pip(python, "install", *what)
-    where = _run(
-        [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], Path("/"), environment()
-    )
-    return Path(where.stdout.strip())
+    return _site_packages(python)
+
+
+def _site_packages(python: Path) -> Path:
+    code = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    return Path(_run([str(python), "-c", code], Path("/"), environment()).stdout.strip())
 
 
 def _pip(python: Path, *words: str) -> None:
@@ -150,29 +140,6 @@ def _pip(python: Path, *words: str) -> None:
     assert done.returncode == 0, (
         f"pip {words[0]} failed; the base environment needs pip and setuptools>=68: {done.stderr}"
     )
-
-
-@functools.cache
-def label(line: str) -> str:
-    """The version of a line's TorchX; the line's own name where there is no environment with it."""
-    try:
-        base = interpreter(line)
-    except pytest.skip.Exception:
-        return line
-    done = _run([base, "-c", "import torchx.version as v; print(v.__version__)"], Path("/"), environment())
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
-@functools.cache
-def without_network() -> tuple[str, ...]:
-    """Words before a command that take every network interface from it; none where that is not allowed."""
-    tool = shutil.which("unshare")
-    for options in _NO_LINK if tool else ():
-        words = (str(tool), *options)
-        if subprocess.run([*words, "true"], capture_output=True, check=False).returncode == 0:
-            return words
-    return ()
 
 
 def _run(command: list[str], folder: Path, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:

@@ -1,7 +1,7 @@
 """A real Slurm cluster for tests: munged, slurmctld and several slurmd as children, all in one private directory.
 
 Every node is this host (other port, same name and address), so no privileges are needed. Nothing is written outside
-the directory; ports are free ones; several clusters may run side by side. Nodes of their own: slurm_hosts.py.
+the directory; ports are free ones; several clusters may run side by side. Nodes that are hosts: hosts.py.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from tests.util import scaled, wait_for
 
@@ -231,10 +232,12 @@ class SlurmCluster:
         return child
 
 
+C = TypeVar("C", bound=SlurmCluster)
+
+
 @contextmanager
-def slurm_cluster(folder: Path, nodes: int = 4) -> Iterator[SlurmCluster]:
-    """A cluster in `folder`, which must not exist or be empty; its path must be short (a socket is in there)."""
-    cluster = SlurmCluster(folder, nodes)
+def running(cluster: C) -> Iterator[C]:
+    """Start the cluster. Its folder must not exist or be empty, and have a short path (a socket is in there)."""
     try:
         cluster.start()
         yield cluster

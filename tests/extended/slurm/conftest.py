@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.extended.slurm.cluster import SlurmCluster, missing, slurm_cluster
+from tests.extended.slurm.cluster import SlurmCluster, missing, running
 
 
 @pytest.fixture(scope="session")
@@ -19,7 +19,7 @@ def slurm() -> Iterator[SlurmCluster]:
         pytest.skip(sentence)
     folder = Path(tempfile.mkdtemp(prefix="slurm-"))  # pytest's own path is too long for a socket
     try:
-        with slurm_cluster(folder) as cluster:
+        with running(SlurmCluster(folder, 4)) as cluster:
             yield cluster
     finally:
         shutil.rmtree(folder, ignore_errors=True)

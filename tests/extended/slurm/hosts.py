@@ -1,4 +1,4 @@
-"""A real Slurm cluster (slurm_cluster.py) whose nodes are hosts: own address, name, boot id, process ids; power and cables.
+"""A real Slurm cluster (cluster.py) whose nodes are hosts: own address, name, boot id, process ids; power and cables.
 
 A node is a network namespace on a bridge, with namespaces for names, mounts and processes. Files are shared, as on a cluster. The
 controller, and whoever submits, are on the bridge's side. Needs root; outside its folder it makes only namespaces and
@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from tests.extended.slurm.cluster import SlurmCluster, end
+from tests.extended.slurm.cluster import SlurmCluster, end, running
 from tests.extended.slurm.cluster import missing as missing_programs
+from tests.scenario import networks
 from tests.util import scaled, wait_for
 
 _NOTICES = 8.0  # seconds for Slurm to see by itself that a node is back
@@ -37,17 +36,7 @@ while :; do wait -n || sleep 0.2; done
 
 def missing() -> str:
     """A sentence that says what is missing on this machine; empty if a cluster can be started."""
-    tools = [name for name in ("ip", "nsenter", "unshare") if shutil.which(name) is None]
-    if tools:
-        return f"No {', '.join(tools)} on this machine; install iproute2 and util-linux."
-    if os.geteuid() != 0:
-        return "Nodes with addresses of their own need root."
-    name = f"tfs-{secrets.token_hex(3)}"
-    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True)
-    subprocess.run(["ip", "netns", "del", name], capture_output=True)
-    if made.returncode != 0:
-        return f"Network namespaces can't be made here: {made.stderr.strip()}"
-    return missing_programs()
+    return networks.missing() or missing_programs()
 
 
 class SlurmHosts(SlurmCluster):
@@ -186,15 +175,8 @@ class SlurmHosts(SlurmCluster):
         self._inits[node] = self._spawn("nsenter", space, *shell)
 
 
-@contextmanager
-def slurm_hosts(folder: Path, nodes: int = 4, *, stock: bool = False) -> Iterator[SlurmHosts]:
-    """A cluster in `folder`, which must not exist or be empty; its path must be short (a socket is in there)."""
-    cluster = SlurmHosts(folder, nodes, stock=stock)
-    try:
-        cluster.start()
-        yield cluster
-    finally:
-        cluster.stop()
+def slurm_hosts(folder: Path, nodes: int = 4, *, stock: bool = False) -> AbstractContextManager[SlurmHosts]:
+    return running(SlurmHosts(folder, nodes, stock=stock))
 
 
 def _kill_node(init: subprocess.Popen[bytes]) -> None:

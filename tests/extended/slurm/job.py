@@ -1,24 +1,21 @@
-"""A job whose parts are Slurm jobs of their own, submitted to a cluster of tests by what slurm_ft is made of; without TorchX."""
+"""A job whose parts are Slurm jobs of their own, submitted to a cluster of tests by what slurm_ft is made of."""
 
 from __future__ import annotations
 
 import os
-import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tests.extended.slurm.cluster import SlurmCluster
 from tests.journeys.jobs import ROOT, Events
 from tests.util import wait_for
-from torchft_x import env
-from torchft_x.core.slurm.manifest import Manifest, Part
 from torchft_x.core.slurm.queue import Row
 from torchft_x.core.slurm.state import told
-from torchft_x.launch.slurm import options, store
+from torchft_x.launch.job.build import ft_app
+from torchft_x.launch.slurm import store
+from torchft_x.launch.slurm.build import build
 from torchft_x.launch.slurm.controller import Controller
-from torchft_x.launch.slurm.script import REPLICA, RoleScript, render
-from torchft_x.launch.slurm.submit import submit_parts
+from torchft_x.launch.slurm.launch import launch
 from torchft_x.observe.report import training_together
 
 APP = "ddp-test"
@@ -35,75 +32,16 @@ class SlurmFtJob:
         self.events = Events(self.run_dir)
 
     def submit(
-        self,
-        script_args: Sequence[str],
-        *,
-        retries: int = 10,
-        nodes: int = 1,
-        cfg: Mapping[str, str] | None = None,
-        **more: str,
+        self, script_args: Sequence[str], *, retries: int = 10, nodes: int = 1, cfg: Mapping[str, str] | None = None
     ) -> None:
-        """`cfg`: as slurm_ft takes it. `more`: variables of the trainers."""
-        folder = store.folder(self.run_dir)
-        common = {
-            env.RUN_DIR: str(self.run_dir),
-            env.LIGHTHOUSE_PORT: "29510",
-            "PYTHONPATH": str(ROOT),
-            "PYTHONUNBUFFERED": "1",
-        }
-        numbers = ",".join(map(str, range(self.groups)))
-        jobs = f"--min_replicas 1 --job_groups {numbers} --job_min_replicas 1".split()
-        kept = ["--run_dir", str(self.run_dir), "--groups_file", str(folder / "groups.json")]
-        kept += ["--lease_dir", str(store.lease_folder(self.run_dir))]
-        lighthouse = [sys.executable, "-m", "torchft_x", "lighthouse", *jobs, *kept]
-        which = ["--group", REPLICA] if nodes == 1 else ["--replica", REPLICA, "--nodes", str(nodes)]
-        sizes = ["--groups", str(self.groups), "--workers", str(nodes), "--max_restarts", "10"]
-        trainer = [sys.executable, "-m", "torchft_x", "supervise", *which, *sizes, "--run_dir", str(self.run_dir), "--"]
-        trainer += [str(ROOT / "scripts/train_ddp.py"), *script_args]
-        roles = [
-            self._role("lighthouse", lighthouse, common, 1, cfg or {}),
-            self._role("trainer", trainer, {**common, env.GIVE_UP_CODE: "1", **more}, nodes, cfg or {}),
-        ]
-        parts = [self._part("lighthouse", 0, 1), *(self._part("trainer", n, nodes) for n in range(self.groups))]
-        manifest = Manifest(
-            app=APP,
-            session="test",
-            run_dir=str(self.run_dir),
-            token_file=str(self.run_dir / "token"),
-            log_dir=str(folder / "logs"),
-            created=time.time(),
-            retries=retries,
-            parts=tuple(parts),
-        )
-        store.create(manifest)
-        store.lease_folder(self.run_dir).mkdir(exist_ok=True)
-        for role in roles:
-            (folder / f"{role.role}.sh").write_text(render(role))
-        store.tell_groups(manifest)
-        manifest = submit_parts(self.controller, manifest, parts[:1])
-        submit_parts(self.controller, manifest, parts[1:], after=manifest.jobs[:1])
-
-    def _role(
-        self, kind: str, command: list[str], environ: dict[str, str], nodes: int, cfg: Mapping[str, str]
-    ) -> RoleScript:
-        return RoleScript(
-            role=kind,
-            kind=kind,
-            command=tuple(command),
-            env=environ,
-            run_dir=str(self.run_dir),
-            log_dir=str(store.folder(self.run_dir) / "logs"),
-            folder=str(self.run_dir),
-            nodes=nodes,
-            cpus=1,
-            memory=1000,
-            options=("--exclusive", *options.words(cfg, kind).sbatch),
-            python=sys.executable,
-        )
-
-    def _part(self, kind: str, number: int, nodes: int) -> Part:
-        script = str(store.folder(self.run_dir) / f"{kind}.sh")
-        return Part(role=kind, kind=kind, number=number, script=script, nodes=nodes)
+        """`nodes` of each group, with a worker on each. `cfg`: as slurm_ft takes it."""
+        app = ft_app(
+            str(ROOT / "scripts/train_ddp.py"), script_args, replicas=self.groups, workers_per_replica=nodes,
+            nodes_per_replica=nodes, max_restarts=retries, run_dir=str(self.run_dir), cpu=1, memMB=1000,
+            env={"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
+        )  # fmt: skip
+        where = {"app_id": APP, "session": "test", "run_dir": str(self.run_dir)}
+        launch(build(app, {"exclusive": True, **(cfg or {})}, **where), self.controller)
 
     # --- what is seen --------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.extended.slurm.cluster import SlurmCluster
-from tests.journeys.jobs import BIN, ROOT, SMALL, TOGETHER, Events, gone
+from tests.journeys.jobs import ROOT, SMALL, TOGETHER, Events, gone
+from tests.journeys.test_kills import script as check
 from tests.process.launch.slurm_script import NASTY, script
-from tests.util import scaled, wait_for
+from tests.util import wait_for
 from torchft_x import env
 from torchft_x.observe.processes import job_processes
 from torchft_x.observe.report import training_together, workers
@@ -72,27 +72,13 @@ def submit(slurm: SlurmCluster, tmp_path: Path) -> Iterator[Submit]:
     """Submits as a user does; whatever is left at the end is cancelled."""
     submitted: list[SlurmJob] = []
 
-    def run(
-        *script_args: str | Path, python: str = sys.executable, cpu: int = 1, options: Sequence[str] = ()
-    ) -> SlurmJob:
+    def run(*script_args: str | Path, cpu: int = 1, options: Sequence[str] = ()) -> SlurmJob:
         run_dir = tmp_path / "run"
         component = ["-s", "slurm", "--workspace", "", str(ROOT / "components.py:ddp"), "--run_dir", str(run_dir)]
         sizes = ["--script", str(ROOT / "scripts/train_ddp.py"), "--cpu", str(cpu), "--memMB", "1000"]
-        done = slurm.try_run(
-            *(
-                python,
-                "-m",
-                "torchx.cli.main",
-                "run",
-                *component,
-                *sizes,
-                *options,
-                "--",
-                *map(str, (*script_args, *SMALL)),
-            ),
-            cwd=tmp_path,
-            env={"PYTHONPATH": str(ROOT)},
-        )
+        words = [*component, *sizes, *options, "--", *map(str, (*script_args, *SMALL))]
+        torchx = (sys.executable, "-m", "torchx.cli.main", "run")
+        done = slurm.try_run(*torchx, *words, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)})
         # Its exit code says nothing: without slurmdbd the look at the job's state that follows ends in a traceback.
         handle = re.search(r"^slurm://\S+/(\d+)$", done.stdout, re.MULTILINE)
         assert handle is not None, done.stdout + done.stderr
@@ -109,12 +95,6 @@ def submit(slurm: SlurmCluster, tmp_path: Path) -> Iterator[Submit]:
                 pass
 
 
-def check_params(dumps: Path) -> subprocess.CompletedProcess[str]:
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{BIN}:{os.environ.get('PATH', '')}"}
-    command = [sys.executable, ROOT / "scripts/check_params.py", dumps]
-    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=scaled(60))
-
-
 def test_a_killed_worker_comes_back_to_the_group_that_stays(submit: Submit, tmp_path: Path) -> None:
     job = submit("--steps", "200", "--pace", "0.02", "--dump-params", tmp_path / "dumps", options=TOGETHER)
     job.wait_until_training()
@@ -126,18 +106,9 @@ def test_a_killed_worker_comes_back_to_the_group_that_stays(submit: Submit, tmp_
     assert "restart 1 of 10" in job.output("trainer-1")
     assert re.search(r"step +200 \| loss .* groups 2", job.output("trainer-0"))
     assert "All 2 groups finished." in job.output("lighthouse-0")
-    checked = check_params(tmp_path / "dumps")
+    checked = check("check_params.py", tmp_path / "dumps")
     assert checked.returncode == 0, checked.stdout
     gone(job.run_dir, 10)
-
-
-def test_the_nightly_line_trains_too(submit: Submit) -> None:
-    nightly = env.read(env.NIGHTLY_PYTHON)
-    if nightly is None:
-        pytest.skip(f"set {env.NIGHTLY_PYTHON} to the interpreter of an environment with torchx-nightly")
-    job = submit("--steps", "30", python=nightly)
-    assert job.end(120) == "COMPLETED"
-    assert re.search(r"step +30 \| loss .* groups 2", job.output("trainer-0"))
 
 
 @pytest.mark.parametrize("group", ["0", "1"])  # the lighthouse runs beside group 0, and lives on

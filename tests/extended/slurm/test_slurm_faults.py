@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -16,7 +13,8 @@ import pytest
 
 from tests.extended.slurm.hosts import SlurmHosts, missing, slurm_hosts
 from tests.extended.slurm.job import SlurmFtJob
-from tests.journeys.jobs import BIN, ROOT, SMALL
+from tests.journeys.jobs import SMALL
+from tests.journeys.test_kills import script
 from tests.util import scaled
 from torchft_x import env
 from torchft_x.errors import TorchftXError
@@ -94,7 +92,7 @@ def test_groups_whose_nodes_are_lost_come_back_elsewhere(hosts: SlurmHosts) -> N
 
     hosts.run("scancel", *store.read(job.run_dir).jobs)
     job.wait_for(job.over, 60, "the end of the job")
-    said = check_params(dumps)
+    said = script("check_params.py", dumps)
     assert said.returncode == 0, said.stdout + said.stderr
 
 
@@ -119,7 +117,7 @@ def test_a_job_goes_through_its_time_limit_and_ends_by_itself(hosts: SlurmHosts)
     assert {int(e["step"]) for e in events} == set(range(steps))
     times = sorted(float(e["t"]) for e in events)
     assert max(b - a for a, b in pairwise(times)) < 110
-    said = check_params(folder / "dumps")
+    said = script("check_params.py", folder / "dumps")
     assert said.returncode == 0, said.stdout + said.stderr
 
 
@@ -131,9 +129,3 @@ def supervisors_at_the_lighthouse(job: SlurmFtJob) -> set[str]:
         return {one["group"] for one in status["supervisors"]}
     except (TorchftXError, KeyError):
         return set()
-
-
-def check_params(dumps: Path) -> subprocess.CompletedProcess[str]:
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{BIN}:{os.environ.get('PATH', '')}"}
-    command = [sys.executable, str(ROOT / "scripts/check_params.py"), str(dumps)]
-    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=scaled(60))

@@ -15,6 +15,7 @@ import pytest
 
 from tests.extended.slurm.cluster import SlurmCluster
 from tests.journeys.jobs import ROOT, SMALL, TOGETHER, WARM, Events, gone
+from tests.journeys.test_detached import TORCHX
 from tests.util import wait_for
 from torchft_x import env
 from torchft_x.launch.slurm import store
@@ -22,9 +23,6 @@ from torchft_x.observe.processes import job_processes
 from torchft_x.observe.report import commits, training_together, workers
 
 pytestmark = [pytest.mark.timeout(300)]
-
-# the command as where torchft_x is installed: in these tests it may be on the path only
-TORCHX = "import sys; from torchft_x.launch.plugin.command import CmdFt; from torchx.cli.main import main; CmdFt(); main(sys.argv[1:])"
 
 
 class Shell:
@@ -53,15 +51,8 @@ class Shell:
         self, *script_args: str, component: str = "ddp", cfg: str = "", options: tuple[str, ...] = ()
     ) -> subprocess.CompletedProcess[str]:
         words = ["run", "-s", "slurm_ft", *(["-cfg", cfg] if cfg else []), "--workspace", ""]
-        words += [
-            str(ROOT / f"components.py:{component}"),
-            "--run_dir",
-            str(self.run_dir),
-            "--cpu",
-            "1",
-            "--memMB",
-            "1000",
-        ]
+        words += [str(ROOT / f"components.py:{component}"), "--run_dir", str(self.run_dir)]
+        words += ["--cpu", "1", "--memMB", "1000"]
         words += ["--script", str(ROOT / f"scripts/train_{component}.py"), *options, "--", *script_args, *SMALL]
         done = self.torchx(*words)
         found = re.search(r"^slurm_ft://\S+$", done.stdout, re.MULTILINE)
@@ -195,13 +186,3 @@ def test_groups_of_different_sizes_are_arrays_of_their_own_and_train_together(sh
     assert {(str(w.group), w.rank) for w in workers(shell.events())} >= {("0", 0), ("1", 0), ("2", 0)}
     assert max(e["participants"] for e in commits(shell.events())) == 3
     gone(shell.run_dir, 10)
-
-
-def test_nothing_is_queued_where_slurm_takes_only_a_part(shell: Shell) -> None:
-    """The lighthouse is accepted, the groups are not: the partition takes them for longer than it may."""
-    done = shell.run("--steps", "20", cfg="constraint=unheard-of")
-    assert done.returncode == 2
-    assert "role trainer" in done.stderr
-    assert "feature" in done.stderr
-    assert shell.queued() == []
-    assert not shell.run_dir.exists()  # the next attempt may have it

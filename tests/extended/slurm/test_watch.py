@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -56,12 +59,8 @@ def test_a_killed_part_is_submitted_anew_and_a_cancelled_one_is_respected(watchi
     wait_for(lambda: "watches over" in log.read_text(), 20, "a watcher")
     first = store.read(watching).groups
 
-    def sleepers() -> list[int]:
-        alive = [pid for pid in slurm.processes() if _words(pid) == ["sleep", "600"]]
-        return [pid for pid in alive if _variable(pid, "number") == "1"]
-
-    sleeper = wait_for(sleepers, 20, "group 1's process, which comes after Slurm has said so")[0]
-    subprocess.run(["kill", "-9", str(sleeper)], check=True)
+    sleeper = wait_for(lambda: _sleeper(slurm, "1"), 20, "group 1's process, which comes after Slurm has said so")
+    os.kill(sleeper, signal.SIGKILL)
     wait_for(lambda: store.read(watching).groups[1].earlier == (first[1].job,), 30, f"another job: {log.read_text()}")
     wait_for(lambda: states() == ["RUNNING", "RUNNING"], 30, "it to run")
     assert store.read(watching).groups[0] == first[0]
@@ -99,13 +98,12 @@ def test_a_round_of_the_scheduler_is_asked_for_and_the_job_stays_as_it_is(
     wait_for(lambda: not controller.reschedule(job, f"{made.app}-trainer"), 10, "Slurm to say that it waits no longer")
 
 
-def _words(pid: int) -> list[str]:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
-    except OSError:
-        return []
-
-
-def _variable(pid: int, name: str) -> str:
-    pairs = (pair.partition("=") for pair in Path(f"/proc/{pid}/environ").read_text().split("\0"))
-    return next((value for key, _, value in pairs if key == name), "")
+def _sleeper(slurm: SlurmCluster, number: str) -> int:
+    """The process of a group's part; 0: there is none."""
+    for pid in slurm.processes():
+        with suppress(OSError):
+            proc = Path(f"/proc/{pid}")
+            sleeps = (proc / "cmdline").read_bytes() == b"sleep\x00600\x00"
+            if sleeps and f"number={number}".encode() in (proc / "environ").read_bytes().split(b"\0"):
+                return pid
+    return 0

@@ -55,8 +55,8 @@ class Connection:
         self._send(_frame(_HEADERS, _END_HEADERS, stream, block))
         return stream
 
-    def feed(self, stream: int, length: int, *, begin: bool = False, seconds: float = 5.0) -> int:
-        """Send so many bytes of data, as the other side takes them; how many it took. `begin`: of a message of 4 GB."""
+    def feed(self, stream: int, length: int, *, seconds: float) -> int:
+        """Send so many bytes of a message that is never finished, as the other side takes them; how many it took."""
         sent, deadline = 0, time.monotonic() + seconds
         while sent < length and self.alive and stream not in self.ended:
             room = min(self._window, self._windows.get(stream, 0), _FRAME, length - sent)
@@ -66,7 +66,7 @@ class Connection:
                 self.read(0.05)
                 continue
             data = b"\0" * room
-            if begin and sent == 0:
+            if sent == 0:
                 data = b"\0" + struct.pack("!I", length + 1) + data[5:]  # one byte more than ever comes
             self._send(_frame(_DATA, 0, stream, data))
             self._window -= room

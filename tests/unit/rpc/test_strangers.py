@@ -57,7 +57,7 @@ def test_what_is_begun_without_a_token_is_small() -> None:
     with lighthouse() as server:
         connection = Connection(where(server), scaled(5.0))
         stream = connection.call(f"/{grpc_options.LIGHTHOUSE}/Heartbeat")
-        taken = connection.feed(stream, 32 << 20, begin=True, seconds=scaled(2.0))
+        taken = connection.feed(stream, 32 << 20, seconds=scaled(2.0))
         wait_for(lambda: connection.read(0.05) or stream in connection.ended, 5.0, "the refusal")
         assert taken < 16 << 20  # what is under way when its length is seen
         connection.close()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.scenario.language import parse
-from tests.scenario.play import Commit, Record, judge, longest_stall
+from tests.scenario.play import Commit, Record, judge
 
 
 def record(*commits: tuple[float, str, int, int]) -> Record:
@@ -12,10 +14,6 @@ def record(*commits: tuple[float, str, int, int]) -> Record:
     for t, group, step, participants in commits:
         made.committed(Commit(t, group, step, 100 + step, participants))
     return made
-
-
-def verdicts(expected: str, seen: Record, factor: float = 1.0) -> list[str]:
-    return judge(parse(f"groups 2\n{expected}", "s"), seen, factor=factor)
 
 
 def test_together_are_all_and_nobody_else_after_that_moment() -> None:
@@ -27,35 +25,32 @@ def test_together_are_all_and_nobody_else_after_that_moment() -> None:
     assert not seen.together(["g0", "g1", "g2"], 1.5)
 
 
-def test_all_groups_at_a_step() -> None:
-    seen = record((1.0, "g0", 8, 2), (1.0, "g1", 7, 2))
-    assert verdicts("expect all groups at step 7", seen) == []
-    assert verdicts("expect all groups at step 8", seen) == [
-        "s, line 2: expected all groups at step 8, but g1 is at step 7."
-    ]
-
-
-def test_gapless() -> None:
-    seen = record((1.0, "g0", 1, 1), (1.0, "g0", 2, 1), (1.0, "g0", 4, 1), (1.0, "g1", 4, 1), (1.0, "g1", 5, 1))
-    assert verdicts("expect gapless g1", seen) == []
-    assert verdicts("expect gapless g0", seen) == ["s, line 2: expected gapless g0, but g0 went from step 2 to 4."]
-
-
-def test_lives_and_drops() -> None:
-    seen = record((1.0, "g0", 1, 1))
+@pytest.mark.parametrize(
+    ("expected", "verdict"),
+    [
+        ("all groups at step 4", ""),
+        ("all groups at step 5", "g0 is at step 4"),
+        ("gapless g1", ""),
+        ("gapless g0", "g0 went from step 2 to 4"),
+        ("no restart of g1", ""),
+        ("at most 2 lives of g0", ""),
+        ("no restart of g0", "it was started 2 times"),
+        ("at most 2 steps dropped", ""),
+        ("no step dropped", "2 were: 3, 3"),
+        ("longest stall under 3 s", ""),
+        (
+            "longest stall under 2 s",
+            "before step 5 nothing went on for 2.60 s",
+        ),  # between the first commits of two steps
+    ],
+)
+def test_expectations(expected: str, verdict: str) -> None:
+    seen = record(
+        (1.0, "g0", 1, 1), (1.2, "g0", 2, 1), (1.4, "g0", 4, 1), (1.9, "g1", 4, 2), (4.0, "g1", 5, 1)
+    )  # fmt: skip
     seen.lives.update(g0=2, g1=1)
     seen.dropped |= {(3, 7), (3, 8)}
-    assert verdicts("expect no restart of g1; expect at most 2 lives of g0; expect at most 2 steps dropped", seen) == []
-    assert verdicts("expect no restart of g0; expect no step dropped", seen) == [
-        "s, line 2: expected no restart of g0, but it was started 2 times.",
-        "s, line 2: expected no step dropped, but 2 were: 3, 3.",
-    ]
-
-
-def test_the_longest_stall_is_between_the_first_commits_of_two_steps() -> None:
-    seen = record((1.0, "g0", 1, 2), (1.5, "g1", 1, 2), (1.4, "g0", 2, 1), (4.0, "g1", 3, 1), (4.1, "g0", 3, 1))
-    assert longest_stall(seen) == (2.6, 3)
-    assert verdicts("expect longest stall under 2 s", seen, factor=2.0) == []
-    assert verdicts("expect longest stall under 2 s", seen) == [
-        "s, line 2: expected longest stall under 2 s, but before step 3 nothing went on for 2.60 s."
-    ]
+    said = [f"s, line 2: expected {expected}, but {verdict}."] if verdict else []
+    scenario = parse(f"groups 2\nexpect {expected}", "s")
+    assert judge(scenario, seen) == said
+    assert judge(scenario, seen, factor=2.0) == (said if "stall" not in expected else [])

@@ -87,12 +87,9 @@ class TrainingJob:
         return [p["metadata"]["uid"] for p in every if names.label_of(p, names.GROUP) == group]
 
     def lighthouse(self) -> Json:
-        found = wait_for(self.lighthouse_ready, 60, "the lighthouse's pod")
+        found = wait_for(lambda: self.space.ready(**{names.ROLE: LIGHTHOUSE}), 60, "the lighthouse's pod")
         assert found is not None
         return found
-
-    def lighthouse_ready(self) -> Json | None:
-        return self.space.ready(**{names.ROLE: LIGHTHOUSE})
 
     def _is_over(self) -> bool:
         jobs = {j["metadata"]["name"]: j["status"] for j in self.space.list("batch/v1/jobs")}

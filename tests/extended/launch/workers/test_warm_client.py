@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.launch.supervisor.test_group import Driven, drive  # noqa: F401  # the fixture  # noqa: F401  # the fixture
+from tests.process.launch.supervisor.test_group import Driven, drive  # noqa: F401  # the fixture
 from tests.process.launch.workers.test_warm_client import (
     COLD,
-    KILLS,
     WITNESS,
     Starter,
     _forkers,
+    by_default,  # noqa: F401  # the fixture
     end,
     events,
     found,
@@ -23,16 +23,9 @@ from tests.process.launch.workers.test_warm_client import (
     warm,
 )
 from tests.util import wait_for
-from torchft_x import env
 from torchft_x.launch.process import process_tree
 
 pytestmark = [pytest.mark.timeout(300)]
-
-
-@pytest.fixture(autouse=True)
-def by_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As users have it; the other tests go without."""
-    monkeypatch.delenv(env.WARM, raising=False)
 
 
 def test_exit_codes(drive: Starter) -> None:
@@ -111,28 +104,12 @@ def test_a_parent_with_threads_is_not_forked(drive: Starter, monkeypatch: pytest
     end(run)
 
 
-@pytest.mark.parametrize("workers", [2])
-def test_all_lives_are_warm(drive: Starter, workers: int) -> None:
-    run = warm(drive, WITNESS, workers=workers)
+def test_each_forked_worker_of_each_life_draws_its_own_random_numbers(drive: Starter) -> None:
+    run = warm(drive, WITNESS, workers=2)
     wait_until_warm(run)
-    chances = set()
-    seeds = set()
-    for attempt in range(KILLS + 1):
-        rank = attempt % workers
-        for other in range(workers):
-            chances.add(found(run, attempt, other)["chance"])
-            seeds.add(found(run, attempt, other)["seed"])
-        if attempt < KILLS:
-            kill(run, attempt, rank)
-    # a forked worker may be quicker than the supervisor's own word
-    wait_for(lambda: len(events(run, "start")) > KILLS, what="the event of the last start")
-    starts = events(run, "start")
-    assert [e["warm"] for e in starts] == [True] * (KILLS + 1), [e.get("reason") for e in starts]
-    assert [e["code"] for e in events(run, "exit")] == [-9] * KILLS
-    assert {r["reason"] for r in run.reports("exited")} == {f"worker {r} killed by SIGKILL" for r in range(workers)}
-    assert len(chances) == len(seeds) == (KILLS + 1) * workers  # each process draws its own
-    assert len({r["life"] for r in run.reports("started")}) == KILLS + 1
-    assert run.err.read_text().count("group 1 is started warm, from the pre-imported process") == KILLS
-    # nothing waits beside the warm parent and the life: its workers, and the store where several meet
-    assert len(process_tree.descendants(run.process.pid)) == 1 + workers + (workers > 1)
+    drawn = [found(run, 0, rank) for rank in (0, 1)]
+    kill(run, 0)
+    drawn += [found(run, 1, rank) for rank in (0, 1)]
+    assert [e["warm"] for e in events(run, "start")][:1] == [True]
+    assert len({one["chance"] for one in drawn}) == len({one["seed"] for one in drawn}) == 4
     end(run)

@@ -9,8 +9,7 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from tests.extended.jobs.several import free_port
-from tests.util import scaled, wait_for
+from tests.util import free_port, scaled, wait_for
 from torchft_x.errors import RefusedError, TokenError, TorchftXError
 from torchft_x.net import Address
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
