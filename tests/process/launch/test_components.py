@@ -9,11 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.launch.lines import BOTH, ROOT, environment, interpreter, torchx
-from tests.unit.launch.test_components import (
-    PLACES,
-    TRAINING,
-)
+from tests.unit.launch.lines import BOTH, PLACES, ROOT, TRAINING, environment, interpreter, torchx
 from tests.util import scaled, wait_for
 
 

@@ -13,17 +13,8 @@ from types import ModuleType
 import pytest
 from torchx import specs
 
-from tests.unit.launch.lines import ROOT
+from tests.unit.launch.lines import NAMES, PLACES, ROOT, TRAINING
 from torchft_x.launch.schedulers.role import FtRole
-
-NAMES = ("ddp", "hsdp", "diloco", "titan", "lighthouse")
-TRAINING = NAMES[:3]
-PLACES = {
-    "components.py": NAMES,
-    "components/__init__.py": NAMES,
-    "components/listed.py": NAMES,
-    **{f"components/{name}.py": (name,) for name in NAMES},
-}
 
 
 def maker() -> ModuleType:

@@ -10,12 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.launch.slurm.test_build import (
-    SCRIPT,
-    directives,
-    how,
-    request,
-)
+from tests.unit.launch.slurm.made import SCRIPT, directives, how, request
 from torchft_x.launch.slurm.build import arrays
 from torchft_x.launch.slurm.script import REPLICA, render, submission
 

@@ -119,24 +119,23 @@ def test_it_ends_with_the_job_and_with_0_whatever_the_verdict(job: Job) -> None:
     assert "trying again" not in job.said()  # the lighthouse went as it should
 
 
-def test_what_the_program_finds_in_its_environment(job: Job) -> None:
+def test_any_program_with_its_arguments_and_its_environment(job: Job) -> None:
     names = ["TORCHFT_LIGHTHOUSE", "TORCHFT_X_RUN_DIR", "TORCHFT_X_TOKEN_FILE", "TORCHFT_X_ADVERTISE_HOST"]
-    show = "import json, os, torchft_x; print(json.dumps([os.environ.get(n) for n in %r]))"
-    sidecar = job.accompany(sys.executable, "-c", show % [*names, "REPLICA_GROUP_ID", "TORCHFT_X_LIFE"])
-    assert ends(sidecar) == 0
+    names += ["REPLICA_GROUP_ID", "TORCHFT_X_LIFE"]
+    show = f"import json, os, torchft_x; print(json.dumps([os.environ.get(n) for n in {names}]))"
+    shell = 'echo "out: $1"; echo err >&2; exec "$2" -c "$3"'
+    assert ends(job.accompany("sh", "-c", shell, "sh", "a $b -- c", sys.executable, show)) == 0
     address = (job.run_dir / "lighthouse").read_text().strip()
     expected = [address, str(job.run_dir), str(job.run_dir / "token"), "127.0.0.1", None, None]
-    assert json.loads(job.said()) == expected
-
-
-def test_any_program_with_its_arguments_as_they_are(job: Job) -> None:
-    assert ends(job.accompany("sh", "-c", 'echo "out: $1"; echo err >&2', "sh", "a $b -- c")) == 0
-    assert "out: a $b -- c\n" in job.said()
+    first, second, *_ = job.said().splitlines()
+    assert (first, json.loads(second)) == ("out: a $b -- c", expected)
     assert "err\n" in job.said()
     (log,) = (job.run_dir / "logs").iterdir()
     assert log.name == "sidecar-eval-attempt-0.log"
     events = [e for e in read_events(job.run_dir) if e["role"] == "sidecar"]
     assert [(e["event"], e["sidecar"]) for e in events] == [("start", "eval"), ("exit", "eval")]
+    assert ends(job.accompany("no-such-program")) == 2
+    assert "The program no-such-program" in job.said()
 
 
 def test_when_it_gives_up_the_job_goes_on_and_says_so(job: Job) -> None:
@@ -148,11 +147,6 @@ def test_when_it_gives_up_the_job_goes_on_and_says_so(job: Job) -> None:
     job.finish()
     assert job.lighthouse is not None
     assert ends(job.lighthouse) == 0
-
-
-def test_a_program_that_is_not_there_is_one_sentence(job: Job) -> None:
-    assert ends(job.accompany("no-such-program")) == 2
-    assert "The program no-such-program" in job.said()
 
 
 def test_when_the_launcher_is_gone_nothing_is_left(job: Job) -> None:
