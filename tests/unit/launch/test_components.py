@@ -53,6 +53,15 @@ def test_every_file_is_made() -> None:
     assert there == set(PLACES) == set(maker().FILES)
 
 
+@pytest.mark.parametrize("place", PLACES)
+def test_every_place_has_all_that_its_functions_use(place: str) -> None:
+    space: dict = {}
+    exec(compile((ROOT / place).read_text(), place, "exec"), space)
+    for name in PLACES[place]:
+        assert set(space[name].__code__.co_names) <= set(space)
+        assert ast.dump(ast.parse(defs(place)[name])) == ast.dump(ast.parse(defs("components.py")[name]))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_parameter_is_explained_and_passed_on(name: str) -> None:
     node = ast.parse(defs("components.py")[name]).body[0]

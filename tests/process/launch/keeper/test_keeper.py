@@ -25,10 +25,12 @@ from torchft_x.observe.events import read_events
 from torchft_x.timing import TIMING
 
 
-def test_one_that_fails(keep) -> None:
+def test_one_that_fails(keep, capsys: pytest.CaptureFixture[str]) -> None:
     job = keep(role("bad", "import sys; sys.exit('no such thing')"))
     assert job.end() == 1
     assert job.until("FAILED").reason == "bad ended with code 1: no such thing"
+    assert command("scale", [str(job.run_dir), "--replicas", "2"]) == 2
+    assert "has ended: FAILED" in capsys.readouterr().err
 
 
 def test_a_program_that_is_not_there(keep, tmp_path: Path) -> None:
@@ -170,7 +172,11 @@ def groups(job: Kept) -> list[str]:
 
 def test_more_groups_and_fewer(keep, capsys: pytest.CaptureFixture[str]) -> None:
     job = keep(role("trainer", PARENT, kind="trainer", replicas=2))
-    job.until("RUNNING")
+    before = job.until("RUNNING")
+    assert command("scale", [str(job.run_dir), "--replicas", "0"]) == 2
+    assert "torchft_x scale: --replicas is 0; it must lie between 1" in capsys.readouterr().err
+    after = job.until("RUNNING")
+    assert (after.groups, after.roles) == (before.groups, before.roles)
     assert command("scale", [str(job.run_dir), "--replicas", "4"]) == 0
     assert capsys.readouterr().out == "The job app has 4 groups now; it had 2.\n"
     assert groups(job) == ["0", "1", "2", "3"]
@@ -186,15 +192,6 @@ def test_more_groups_and_fewer(keep, capsys: pytest.CaptureFixture[str]) -> None
     assert [r.id for r in job.until("RUNNING").roles[0].replicas] == [0]
     assert command("scale", [str(job.run_dir), "--replicas", "2"]) == 0
     wait_for(lambda: job.child("trainer", 1) != children[1], 20, "group 1, again")
-
-
-def test_a_number_that_is_refused_changes_nothing(keep, capsys: pytest.CaptureFixture[str]) -> None:
-    job = keep(role("trainer", PARENT, kind="trainer", replicas=2))
-    before = job.until("RUNNING")
-    assert command("scale", [str(job.run_dir), "--replicas", "0"]) == 2
-    assert "torchft_x scale: --replicas is 0; it must lie between 1" in capsys.readouterr().err
-    after = job.until("RUNNING")
-    assert (after.groups, after.roles) == (before.groups, before.roles)
 
 
 def test_commands_without_a_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -221,10 +218,3 @@ def test_a_process_that_is_no_keeper_gets_no_signal(keep, capsys: pytest.Capture
         assert bystander.poll() is None
     finally:
         bystander.communicate()
-
-
-def test_scaling_a_job_that_has_ended(keep, capsys: pytest.CaptureFixture[str]) -> None:
-    job = keep(role("other", "pass"))
-    job.end()
-    assert command("scale", [str(job.run_dir), "--replicas", "2"]) == 2
-    assert "has ended: SUCCEEDED" in capsys.readouterr().err
