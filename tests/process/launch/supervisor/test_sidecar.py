@@ -13,9 +13,7 @@ import pytest
 
 from tests.util import scaled, wait_for
 from torchft_x.env import TIME_SCALE
-from torchft_x.errors import ConfigError
 from torchft_x.launch.process import process_tree
-from torchft_x.launch.process.restarts import RestartRules
 from torchft_x.launch.supervisor.coordination import Begun
 from torchft_x.launch.supervisor.sidecar import Accompanied, SidecarConfig
 from torchft_x.observe.events import read_events
@@ -172,9 +170,3 @@ def test_a_lighthouse_that_stays_away_is_the_end_of_the_job() -> None:
     for reports.seconds in (0.0, 599.0, 601.0):
         assert not lives.is_over(Begun(0, "life"))
     assert said == ["the lighthouse has been away for 600 s: the job counts as over"]
-
-
-@pytest.mark.parametrize(("options", "field"), [({"sidecar": ""}, "--name"), ({"command": ()}, "No program")])
-def test_config_errors_name_the_field(options: dict, field: str) -> None:
-    with pytest.raises(ConfigError, match=field):
-        SidecarConfig(**{"sidecar": "eval", "command": ("x",), "rules": RestartRules(), **options})

@@ -11,6 +11,7 @@ from tests.unit.launch.slurm.made import SCRIPT, directives, how, request
 from torchft_x import env
 from torchft_x.errors import ConfigError
 from torchft_x.launch.job.build import ft_app
+from torchft_x.launch.plugin.slurm import create_scheduler
 from torchft_x.launch.slurm import options
 from torchft_x.launch.slurm.build import arrays
 from torchft_x.launch.slurm.options import seconds
@@ -126,13 +127,9 @@ def test_what_no_script_can_hold_is_refused(changed: dict[str, Any]) -> None:
 def test_ranges() -> None:
     assert array_range([0, 1, 2, 7, 4, 5]) == "0-2,4-5,7"
     assert array_range([3], 2) == "3%2"
-    assert set(options.OPTIONS) >= {
-        "partition",
-        "account",
-        "qos",
-        "time",
-        "nodes",
-        "exclusive",
-        "constraint",
-        "reservation",
-    }
+
+
+def test_torchx_knows_every_option_and_has_its_help() -> None:
+    opts = dict(create_scheduler("here").run_opts())
+    assert set(options.OPTIONS) <= set(opts)
+    assert all(option.help for option in opts.values())

@@ -191,7 +191,7 @@ def test_the_token_guards_every_call() -> None:
 def test_a_port_in_use_is_one_sentence_and_a_stopped_server_frees_it_at_once() -> None:
     with lighthouse() as first:
         bind = first.address().removeprefix("http://")
-        with pytest.raises(AddressError, match=r"can't listen on .*in use"):
+        with pytest.raises(AddressError, match=r"can't listen on 127\.0\.0\.1:\d+: .*in use; free the port"):
             LighthouseServer(bind, 1)
     for _ in range(3):
         with lighthouse(bind=bind) as again:
