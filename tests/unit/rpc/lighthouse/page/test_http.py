@@ -88,8 +88,9 @@ def test_a_defect_of_ours_ends_one_connection(page: Served, monkeypatch: pytest.
 
 
 def test_many_requests_take_their_time_and_all_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_http, "PER_SECOND", 100.0)
-    more = 20
+    monkeypatch.setattr(page_http, "PER_SECOND", 10.0)
+    monkeypatch.setattr(page_http, "BURST", 3)
+    more = 5
     with (
         served() as page,
         contextlib.closing(http.client.HTTPConnection(*page.place, timeout=scaled(20))) as connection,
