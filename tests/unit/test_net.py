@@ -42,6 +42,14 @@ def test_a_malformed_lighthouse_is_complained_about_elsewhere() -> None:
         assert advertise_host(environ={env.LIGHTHOUSE: text}) == PLAIN
 
 
+@pytest.mark.parametrize("port", ["9" * 5000, "65536", "\u00b2", "-1", ""])
+def test_a_port_that_is_none_is_a_sentence(port: str) -> None:
+    """S11: of 5,000 digits it was a traceback."""
+    with pytest.raises(AddressError, match="has no valid port") as e:
+        parse_address(f"http://host:{port}")
+    assert len(str(e.value)) < 500
+
+
 @pytest.mark.parametrize("address", ["ftp://x:1", "http://:1", "http://a b:1"])
 def test_an_address_that_is_none_is_quoted(address: str) -> None:
     with pytest.raises(AddressError, match=f"lighthouse '{address}'"):

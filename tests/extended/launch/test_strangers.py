@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.launch.supervisor.test_group import Driven, drive  # noqa: F401  # the fixture
+from tests.process.launch.driven import Driven, drive  # noqa: F401
 from tests.process.launch.test_strangers import SCRIPT, Payload, below, wait_until_up, write_into_store
 from tests.util import listeners, wait_for
 

@@ -11,13 +11,8 @@ import pytest
 import yaml
 
 from tests.golden import Golden
+from tests.unit.launch.kube import SHARED, Request, need_package, request
 from tests.unit.launch.lines import BOTH, torchx
-from tests.unit.launch.test_kubernetes import (
-    SHARED,
-    Request,
-    need_package,
-    request,
-)
 from torchft_x import env
 
 GOLDEN = Path(__file__).parents[2] / "unit/launch/golden/kubernetes"

@@ -61,5 +61,4 @@ def test_each_group_is_given_its_own(asked: Run, line: str) -> None:
 def test_the_users_own_value_reaches_each_group(asked: Run, line: str) -> None:
     mine = ("--gpu", "1", "--env", "CUDA_VISIBLE_DEVICES=2,3,A=1")
     assert asked(line, *mine, CUDA_VISIBLE_DEVICES="0,1") == ["2,3", "2,3"]
-    assert asked(line, "--env", "CUDA_VISIBLE_DEVICES=-1,A=1", CUDA_VISIBLE_DEVICES="3,1") == ["-1", "-1"]
     assert asked(line, "--env", "CUDA_VISIBLE_DEVICES=''", CUDA_VISIBLE_DEVICES="3,1") == ["", ""]

@@ -56,16 +56,15 @@ def test_golden(line: str, name: str, options: dict[str, Any], golden: Golden) -
 
 @pytest.mark.parametrize("line", BOTH)
 def test_a_component_renders_without_any_slurm_on_this_machine(line: str, tmp_path: Path) -> None:
-    for _ in ("once", "again: nothing is left behind that would be in the way"):
-        component = ("-s", "slurm", "--dryrun", str(ROOT / "components.py:ddp"), "--run_dir", str(tmp_path / "run"))
-        args = ("--script", str(ROOT / "scripts/train_ddp.py"), "--replicas", "3", "--lighthouses", "2")
-        said = run(line, "torchx.cli.main", "run", "--workspace", "", *component, *args, cwd=tmp_path)
-        text = said[said.index("#!/bin/bash") :]
-        check_shell(text)
-        assert re.findall(r"#SBATCH --job-name=(\S+)", text) == ["trainer-0", "trainer-1", "trainer-2"]
-        assert re.findall(r"--place (\d)", text) == ["0", "1"]
-        assert "TORCHFT_X_LIGHTHOUSES=2" in text
-    assert list(tmp_path.iterdir()) == []
+    component = ("-s", "slurm", "--dryrun", str(ROOT / "components.py:ddp"), "--run_dir", str(tmp_path / "run"))
+    args = ("--script", str(ROOT / "scripts/train_ddp.py"), "--replicas", "3", "--lighthouses", "2")
+    said = run(line, "torchx.cli.main", "run", "--workspace", "", *component, *args, cwd=tmp_path)
+    text = said[said.index("#!/bin/bash") :]
+    check_shell(text)
+    assert re.findall(r"#SBATCH --job-name=(\S+)", text) == ["trainer-0", "trainer-1", "trainer-2"]
+    assert re.findall(r"--place (\d)", text) == ["0", "1"]
+    assert "TORCHFT_X_LIGHTHOUSES=2" in text
+    assert list(tmp_path.iterdir()) == []  # nothing that would be in the way of the next time
 
 
 def test_a_lighthouse_alone_keeps_its_component() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from tests.process.launch.supervisor.test_group import Driven, drive  # noqa: F401  # the fixture
+from tests.process.launch.driven import Driven, drive  # noqa: F401
 from tests.util import listeners, wait_for
 from torchft_x.launch.process import process_tree
 

@@ -37,8 +37,8 @@ def test_the_lighthouse_is_the_process_that_serves(tmp_path: Path) -> None:
             wait_for(lambda: lighthouse_process(tmp_path) == server.pid, what="the server to be seen")
 
 
-def started(code: str, *, parent_dies: bool, **variables: str) -> tuple[subprocess.Popen[str], int]:
-    """A process (its pid) below another that is still there, or is not."""
+def started(code: str, **variables: str) -> tuple[subprocess.Popen[str], int]:
+    """Start a process below another one. Returns that one and the process's pid."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("TORCHFT_X_")}
     above = (
         "import os, subprocess, sys; "
@@ -52,11 +52,7 @@ def started(code: str, *, parent_dies: bool, **variables: str) -> tuple[subproce
         text=True,
         env=clean | variables,
     )
-    pid = int(launcher.stdout.readline())
-    if parent_dies:
-        launcher.kill()
-        launcher.wait()
-    return launcher, pid
+    return launcher, int(launcher.stdout.readline())
 
 
 def end(launcher: subprocess.Popen[str], pid: int) -> None:
@@ -71,30 +67,19 @@ def end(launcher: subprocess.Popen[str], pid: int) -> None:
 SLEEP = "import time; time.sleep(1000)"
 
 
-@pytest.mark.parametrize("gone", [True, False])
-def test_a_process_whose_launcher_is_gone(tmp_path: Path, gone: bool) -> None:
-    variables = {env.LAUNCHER_PID: "@launcher@", env.RUN_DIR: str(tmp_path)}
-    launcher, pid = started(SLEEP, parent_dies=gone, **variables)
-    try:
-        wait_for(lambda: job_processes(tmp_path), what="the process to show its environment")
-        if gone:
-            (found,) = wait_for(lambda: [o for o in orphans() if o.pid == pid], what="the orphan")
-            assert found.run_dir == str(tmp_path)
-        else:
-            wait_for(lambda: pid in job_processes(tmp_path), what="the process to show its environment")
-            assert pid not in [o.pid for o in orphans()]
-    finally:
-        end(launcher, pid)
-
-
-def test_a_worker_whose_supervisor_is_gone(tmp_path: Path) -> None:
-    variables = {env.ATTEMPT: "0", env.RUN_DIR: str(tmp_path)}
-    launcher, pid = started(f"{SLEEP}  # torchft_x", parent_dies=False, **variables)
+@pytest.mark.parametrize(
+    ("code", "variables"),
+    [(SLEEP, {env.LAUNCHER_PID: "@launcher@"}), (f"{SLEEP}  # torchft_x", {env.ATTEMPT: "0"})],
+    ids=["of a launcher", "worker of a supervisor"],
+)
+def test_a_process_whose_parent_is_gone(tmp_path: Path, code: str, variables: dict[str, str]) -> None:
+    launcher, pid = started(code, **variables, **{env.RUN_DIR: str(tmp_path)})
     try:
         wait_for(lambda: pid in job_processes(tmp_path), what="the process to show its environment")
-        assert pid not in [o.pid for o in orphans()]  # who carries the attempt is looked after by whom it carries, too
+        assert pid not in [o.pid for o in orphans()]
         launcher.kill()
         launcher.wait()
-        wait_for(lambda: pid in [o.pid for o in orphans()], what="the orphan")
+        (found,) = wait_for(lambda: [o for o in orphans() if o.pid == pid], what="the orphan")
+        assert found.run_dir == str(tmp_path)
     finally:
         end(launcher, pid)

@@ -7,11 +7,23 @@ from typing import Any
 
 import pytest
 
-from tests.unit.rpc.lighthouse.test_server import RawSession, hello, join
-from tests.unit.rpc.support import Asking, Watched, client, group, is_marked, known, life, lighthouse, members
+from tests.unit.rpc.support import (
+    Asking,
+    RawSession,
+    Watched,
+    client,
+    group,
+    hello,
+    is_marked,
+    join,
+    known,
+    life,
+    lighthouse,
+    members,
+)
 from tests.util import wait_for
 from torchft_x.core.types import Life, State
-from torchft_x.errors import ConfigError, DeadlineError
+from torchft_x.errors import DeadlineError
 from torchft_x.rpc.coordination import LighthouseServer
 from torchft_x.rpc.group.server import GroupServer
 from torchft_x.rpc.supervisor.client import SupervisorClient
@@ -143,8 +155,3 @@ def test_a_suspect_is_probed_before_the_join_says_so() -> None:
         wait_for(lambda: watched.overs, what="the loss to be told")
         assert "refuses connections" in watched.overs[0][2]
         session.close()
-
-
-def test_times_that_contradict_each_other_are_refused_at_the_start() -> None:
-    with pytest.raises(ConfigError, match="tick is 6 s and a silence of 5 s"):
-        LighthouseServer("127.0.0.1:0", 1, quorum_tick_ms=6000, heartbeat_timeout_ms=5000)

@@ -9,10 +9,7 @@ import time
 import pytest
 
 from tests.unit.attacks.http2 import PREFACE
-from tests.unit.rpc.support import lighthouse
-from tests.unit.rpc.test_strangers import (
-    where,
-)
+from tests.unit.rpc.support import lighthouse, where
 from tests.util import scaled, wait_for
 from torchft_x.rpc.coordination import LighthouseClient, LighthouseServer
 from torchft_x.rpc.transport import file_limits, grpc_options

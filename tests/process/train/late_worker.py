@@ -1,9 +1,9 @@
 """One group as a process of its own whose training thread can be told to stand still; everything else as by default.
 
-    python -m tests.process.train.late_worker GROUP LIGHTHOUSE OUT_FILE STOP_FILE PLACE
+    python -m tests.process.train.late_worker GROUP LIGHTHOUSE OUT_FILE STOP_FILE
 
-While ``OUT_FILE.hold`` exists the training thread waits at PLACE: "before" a step (a data loader), in the "forward", in the
-"backward" (between two buckets), or "after" the commit (an evaluation). The other threads of the process go on.
+While ``OUT_FILE.hold`` exists the training thread waits in the backward, between two buckets. The other threads of the
+process go on.
 """
 
 from __future__ import annotations
@@ -16,22 +16,20 @@ import torch
 from tests.torch.train.jobs import Told, Trainer, model
 
 
-def main(told: Told, place: str) -> None:
-    def stand(here: str) -> None:
-        while here == place and told.file("hold").exists():
+def main(told: Told) -> None:
+    def stand(_: torch.Tensor) -> None:
+        while told.file("hold").exists():
             time.sleep(0.02)
 
     net = model(told.group)
-    next(iter(net.parameters())).register_hook(lambda grad: stand("backward"))  # of the first layer: the last gradient
+    next(iter(net.parameters())).register_hook(stand)  # of the first layer: the last gradient
     trainer = Trainer(told.group, told.lighthouse, net=net, timeout=None, quorum_timeout=None, straggler_timeout=None)
     torch.set_num_threads(1)
     while told.goes_on(trainer.manager.current_step()):
-        stand("before")
-        told.step(trainer, trainer.step(lambda: stand("forward")))
-        stand("after")
+        told.step(trainer, trainer.step())
         time.sleep(0.05)
     trainer.manager.shutdown()
 
 
 if __name__ == "__main__":
-    main(Told(sys.argv[1:]), sys.argv[5])
+    main(Told(sys.argv[1:]))

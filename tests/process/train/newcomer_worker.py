@@ -1,10 +1,9 @@
-"""One group as a process of its own whose heals can be told to stand still. All as by default, but that
-waits for others may take ten minutes: whoever waits for what stands still has waited in vain.
+"""One group as a process of its own whose heals can be told to stand still. Waits for others may take ten minutes, so
+that a group which waits for what stands still fails the test; all else is as by default.
 
     python -m tests.process.train.newcomer_worker GROUP LIGHTHOUSE OUT_FILE STOP_FILE
 
-While ``OUT_FILE.fetch`` exists, what this group copies from others waits, and while ``OUT_FILE.serve`` does, what others
-copy from it.
+While ``OUT_FILE.fetch`` exists, what this group copies from others waits.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ import torch
 from torch import nn
 
 from tests.torch.train.jobs import Told, Trainer, rng
-from torchft_x.transfer.http import server
 from torchft_x.transfer.http.transport import HTTPTransport
 
 
@@ -33,25 +31,14 @@ def main(told: Told) -> None:
     torch.set_num_threads(1)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
 
-    def stand(what: str) -> None:
-        """Wait while a file is there, and say so."""
-        if told.file(what).exists():
-            told.say(what)
-        while told.file(what).exists():
-            time.sleep(0.02)
-
-    send = server._Handler._send_blocks
-
     class Transport(HTTPTransport[Any]):
         def recv_checkpoint(self, *args: Any, **kwargs: Any) -> Any:
-            stand("fetch")
+            if told.file("fetch").exists():
+                told.say("fetch")
+            while told.file("fetch").exists():
+                time.sleep(0.02)
             return super().recv_checkpoint(*args, **kwargs)
 
-    def send_blocks(*args: Any, **kwargs: Any) -> None:
-        stand("serve")
-        send(*args, **kwargs)
-
-    server._Handler._send_blocks = send_blocks  # type: ignore[method-assign]
     trainer = Trainer(
         told.group, told.lighthouse, net=network(told.group), pg_timeout=600.0, timeout=600.0, quorum_timeout=None,
         straggler_timeout=None, rehearse=True, checkpoint_transport=Transport(host="127.0.0.1", shared_memory=False),

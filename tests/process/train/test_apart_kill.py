@@ -25,10 +25,9 @@ STREAMING = (
     [
         (2, ("local_sgd", "sync_every=5")),
         (2, ("diloco", "sync_every=6", "fragment_sync_delay=5")),
-        (3, ("diloco", *STREAMING)),
         (3, ("diloco", *STREAMING, 'should_quantize="int4"')),
     ],
-    ids=["local_sgd", "always on the way", "streaming", "4 bits with error feedback"],
+    ids=["local_sgd", "always on the way", "streaming in 4 bits with error feedback"],
 )
 def test_kill_and_return(tmp_path: Path, count: int, settings: tuple[str, ...]) -> None:
     silence = scaled(5.0)  # taken for death; nobody may wait for it

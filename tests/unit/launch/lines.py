@@ -50,3 +50,17 @@ def torchx(
         timeout=scaled(seconds),
         check=False,
     )
+
+
+NAMES = ("ddp", "hsdp", "diloco", "titan", "lighthouse")
+
+
+TRAINING = NAMES[:3]
+
+
+PLACES = {
+    "components.py": NAMES,
+    "components/__init__.py": NAMES,
+    "components/listed.py": NAMES,
+    **{f"components/{name}.py": (name,) for name in NAMES},
+}

@@ -67,3 +67,13 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
 def test_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["clean", str(tmp_path / "nowhere")]) == 2
     assert "there is no directory" in capsys.readouterr().err
+
+
+def test_what_goes_on_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = a_run(tmp_path / "here", 9 * DAY)
+    monkeypatch.setattr("torchft_x.launch.clean.job_processes", lambda run_dir: [7] if run_dir == here else [])
+    assert main(["clean", str(tmp_path), "--yes"]) == 0
+    assert "stays: it goes on" in capsys.readouterr().out
+    assert here.exists()

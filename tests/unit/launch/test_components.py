@@ -13,17 +13,8 @@ from types import ModuleType
 import pytest
 from torchx import specs
 
-from tests.unit.launch.lines import ROOT
+from tests.unit.launch.lines import NAMES, PLACES, ROOT, TRAINING
 from torchft_x.launch.schedulers.role import FtRole
-
-NAMES = ("ddp", "hsdp", "diloco", "titan", "lighthouse")
-TRAINING = NAMES[:3]
-PLACES = {
-    "components.py": NAMES,
-    "components/__init__.py": NAMES,
-    "components/listed.py": NAMES,
-    **{f"components/{name}.py": (name,) for name in NAMES},
-}
 
 
 def maker() -> ModuleType:
@@ -60,6 +51,15 @@ def test_the_files_are_made_from_the_list() -> None:
 def test_every_file_is_made() -> None:
     there = {f"components/{p.name}" for p in (ROOT / "components").glob("*.py")} | {"components.py"}
     assert there == set(PLACES) == set(maker().FILES)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_every_place_has_all_that_its_functions_use(place: str) -> None:
+    space: dict = {}
+    exec(compile((ROOT / place).read_text(), place, "exec"), space)
+    for name in PLACES[place]:
+        assert set(space[name].__code__.co_names) <= set(space)
+        assert ast.dump(ast.parse(defs(place)[name])) == ast.dump(ast.parse(defs("components.py")[name]))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -31,6 +31,13 @@ class Request:
         return [r.env.get(variable) for r in self.role_params[role]]
 
 
+def prepared(*roles: FtRole, **environ: str) -> Request:
+    request = Request(*roles, **environ)
+    for role in roles:
+        role.pre_proc("local", request)
+    return request
+
+
 def trainer(gpu: int, replicas: int = 2, name: str = "trainer", **environ: str) -> FtRole:
     resource = specs.Resource(cpu=1, gpu=gpu, memMB=1)
     facts = RoleFacts(kind="trainer", groups=2)
@@ -53,39 +60,32 @@ def machine(monkeypatch: pytest.MonkeyPatch):
 def test_each_replica_has_its_own_of_the_shells_gpus(machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
     role = trainer(1)
-    request = Request(role)
-    role.pre_proc("local", request)
+    request = prepared(role)
     assert request.gpus("trainer") == ["3", "1"]
 
 
 def test_nodes_of_one_group_have_their_own(machine) -> None:
     role = trainer(1, replicas=4)
     role.ft = dataclasses.replace(role.ft, nodes=2)
-    request = Request(role)
-    role.pre_proc("local", request)
+    request = prepared(role)
     assert request.gpus("trainer") == ["0", "1", "2", "3"]
 
 
 def test_torchxs_own_option_is_overruled(machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
     first, second = trainer(1, 1), trainer(1, 1, name="evaluator")
-    request = Request(first, second, CUDA_VISIBLE_DEVICES="0")
-    first.pre_proc("local", request)
-    second.pre_proc("local", request)
+    request = prepared(first, second, CUDA_VISIBLE_DEVICES="0")
     assert [request.gpus(r)[0] for r in ("trainer", "evaluator")] == ["2", "3"]
     machine(Machine("AMD", ("0", "1"), ""))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    request = Request(first, CUDA_VISIBLE_DEVICES="0")
-    first.pre_proc("local", request)
+    request = prepared(first, CUDA_VISIBLE_DEVICES="0")
     assert request.gpus("trainer", "HIP_VISIBLE_DEVICES") == ["0"]
     assert request.gpus("trainer") == [None]
 
 
 def test_a_second_role_gets_others(machine) -> None:
     roles = trainer(1), trainer(1, 2, name="evaluator")
-    request = Request(*roles)
-    for role in roles:
-        role.pre_proc("local", request)
+    request = prepared(*roles)
     assert [request.gpus(r.name) for r in roles] == [["0", "1"], ["2", "3"]]
     with pytest.raises(SystemExit, match="other roles have 4;"):
         trainer(1, 2, name="third").pre_proc("local", request)
@@ -105,8 +105,7 @@ def test_the_users_own_variable_wins(machine, auto: bool) -> None:
 def test_without_gpu_nothing_is_hidden_or_looked_for(machine) -> None:
     machine(None)
     role = trainer(0)
-    request = Request(role)
-    role.pre_proc("local", request)
+    request = prepared(role)
     assert request.gpus("trainer") == [None, None]
 
 

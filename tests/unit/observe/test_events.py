@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from torchft_x.observe.events import EVENTS, EventLog, EventTail, incomplete, read_events, subscribe
+from torchft_x.observe.events import EVENTS, EventLog, EventTail, incomplete, read_events
 from torchft_x.observe.report import summarize, workers
 from torchft_x.observe.run import reading
 
@@ -27,16 +27,6 @@ def test_a_line_carries_the_common_fields_and_leaves_out_none(tmp_path: Path) ->
 def test_an_unknown_event_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="unknown event 'committed'"):
         EventLog(tmp_path, "trainer").emit("committed")
-
-
-def test_listeners_hear_events_without_a_run_directory_until_they_unsubscribe() -> None:
-    heard: list[dict] = []
-    stop = subscribe(heard.append)
-    log = EventLog(None, "trainer", group="0")
-    log.emit("commit", step=1)
-    stop()
-    log.emit("commit", step=2)
-    assert [(e["event"], e["step"], e["group"]) for e in heard] == [("commit", 1, "0")]
 
 
 def test_the_tail_gives_each_event_once_and_waits_for_whole_lines(tmp_path: Path) -> None:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import queue
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import grpc
 
-from tests.util import clock, scaled
+from tests.util import clock, scaled, wait_for
+from torchft_x.core.messages.lighthouse import Hello
 from torchft_x.core.types import JoinReason, Life, State
 from torchft_x.net import parse_address
+from torchft_x.rpc.codec import messages
 from torchft_x.rpc.codec.ranks import QuorumReply
 from torchft_x.rpc.coordination import LighthouseServer
 from torchft_x.rpc.group.client import GroupClient, LocalGroupClient
 from torchft_x.rpc.group.server import GroupServer
+from torchft_x.rpc.proto import torchft_x_pb2 as pb
+from torchft_x.rpc.supervisor.client import SupervisorClient
 from torchft_x.rpc.transport import grpc_options
+from torchft_x.rpc.transport.token import metadata
 
 LOCAL = "127.0.0.1:0"
 
@@ -120,3 +126,76 @@ def channel(address: str) -> grpc.Channel:
 
 def members(reply: QuorumReply) -> list[str]:
     return [x.replica_id for x in reply.quorum.members]
+
+
+class RawSession:
+    """A session whose every byte the test writes."""
+
+    def __init__(
+        self, address: str, method: str = f"/{grpc_options.SESSION}/Session", token: str | None = None
+    ) -> None:
+        self._channel = channel(address)
+        self._out: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._call = self._channel.stream_stream(method)(iter(self._out.get, None), metadata=metadata(token))
+
+    def send(self, message: Any) -> None:
+        self._out.put(message if isinstance(message, bytes) else message.SerializeToString())
+
+    def receive(self) -> pb.Down:
+        return pb.Down.FromString(next(self._call))
+
+    def rest(self) -> list[pb.Down]:
+        """What still comes until the server ends the stream."""
+        return [pb.Down.FromString(data) for data in self._call]
+
+    def close(self) -> None:
+        self._out.put(None)
+        self._call.cancel()
+        self._channel.close()
+
+
+def hello(replica_id: str = "a:1", **kwargs: Any) -> pb.Up:
+    return pb.Up(hello=messages.hello_to_proto(Hello(0, replica_id, address="http://127.0.0.1:1", **kwargs), "a"))
+
+
+def join(replica_id: str = "a:1", step: int = 0) -> pb.Up:
+    member = pb.Member(replica_id=replica_id, world_size=1, state=pb.State(step=step))
+    return pb.Up(join=pb.Join(member=member, reason="new"))
+
+
+MEETING = "127.0.0.1:4321"
+
+
+class Supervisor:
+    """A client of one node, and what it was told."""
+
+    def __init__(self, address: str, node: int, nodes: int = 2, group: str = "a") -> None:
+        self.client = SupervisorClient(address, group, f"host{node}", "boot", node=node, nodes=nodes)
+        self.begun: list[tuple[int, str, str]] = []
+        self.overs: list[tuple[str, int, str]] = []
+        self.stops: list[tuple[int, str]] = []
+        self.node = node
+        self.client.on_life(lambda *order: self.begun.append(order), lambda *order: self.overs.append(order))
+        self.client.on_stop(lambda *order: self.stops.append(order))
+
+    def ready(self, attempt: int = 0) -> None:
+        self.client.ready(attempt, MEETING if self.node == 0 else "")
+
+    def next(self, kind: str, count: int = 1) -> Any:
+        """The newest of so many orders of that kind."""
+        wait_for(lambda: len(getattr(self, kind)) >= count, what=f"{count} {kind} at node {self.node}")
+        return getattr(self, kind)[-1]
+
+    def ended(self, code: int, reason: str = "killed") -> None:
+        attempt, life, _ = self.begun[-1]
+        self.client.ended(attempt, life, code, reason)
+
+
+def close(*supervisors: Supervisor) -> None:
+    for s in supervisors:
+        s.client.close(0.1)
+
+
+def where(server: LighthouseServer) -> tuple[str, int]:
+    address = parse_address(server.address())
+    return address.host, address.port

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.rpc.support import LOCAL, lighthouse
-from tests.util import scaled
+from tests.util import clock, scaled
 from torchft_x import env
 from torchft_x.errors import ConfigError, TokenError
 from torchft_x.rpc.coordination import (
@@ -119,7 +119,12 @@ def test_the_lighthouse_class_and_client() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kwargs", "names"), [({"min_replicas": 0}, "min_replicas"), ({"min_replicas": 1, "quorum_tick_ms": 0}, "tick")]
+    ("kwargs", "names"),
+    [
+        ({"min_replicas": 0}, "min_replicas"),
+        ({"min_replicas": 1, "quorum_tick_ms": 0}, "tick"),
+        ({"min_replicas": 1, "quorum_tick_ms": 6000, "heartbeat_timeout_ms": 5000}, "tick is 6 s and a silence of 5 s"),
+    ],
 )
 def test_bad_arguments_are_named(kwargs: dict[str, int], names: str) -> None:
     with pytest.raises(ConfigError, match=names):
@@ -135,3 +140,26 @@ def test_the_token_of_the_run_is_the_default(monkeypatch: pytest.MonkeyPatch) ->
         with pytest.raises(TokenError):
             LighthouseClient(lh.address(), SECOND, token="other").heartbeat("a")
         server.shutdown()
+
+
+def test_deadlines_are_timeout_errors_and_the_rest_runtime_errors() -> None:
+    with lighthouse(2) as lh:
+        server = manager("g0:x", lh.address())
+        client = ManagerClient(server.address(), SECOND)
+        with pytest.raises(TimeoutError, match="No quorum in time"):
+            quorum(client, timeout=timedelta(seconds=clock(0.2)))
+        with lighthouse(2) as other, pytest.raises(TimeoutError, match="min_replicas"):
+            LighthouseClient(other.address(), SECOND).quorum("a", timeout=clock(0.2))
+        with pytest.raises(RuntimeError, match="Rank 9"):
+            client._checkpoint_metadata(9, SECOND)
+        server.shutdown()
+        with pytest.raises(RuntimeError):
+            quorum(client, timeout=SECOND)
+    with pytest.raises(RuntimeError, match=r"127\.0\.0\.1:9"):
+        ManagerClient("http://127.0.0.1:9", timedelta(milliseconds=50))
+    with pytest.raises(RuntimeError, match=r"127\.0\.0\.1:9"):
+        LighthouseClient("http://127.0.0.1:9", timedelta(milliseconds=50))
+
+
+def quorum(client: ManagerClient, timeout: timedelta) -> QuorumResult:
+    return client._quorum(group_rank=0, step=0, checkpoint_metadata="", shrink_only=False, timeout=timeout)

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.rpc.lighthouse.test_server import RawSession, hello, join
-from tests.unit.rpc.support import asking, lighthouse
+from tests.unit.rpc.support import RawSession, asking, hello, join, lighthouse
 from tests.util import scaled, wait_for
 from torchft_x.core.job.outcome import JobConfig, JobOutcome
 from torchft_x.core.lighthouse.machine import LighthouseConfig

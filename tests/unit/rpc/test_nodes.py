@@ -3,53 +3,20 @@
 from __future__ import annotations
 
 import concurrent.futures
-from typing import Any
 
 import grpc
 import pytest
 
+from tests.unit.rpc.support import MEETING, Supervisor, close, is_marked, lighthouse
 from tests.unit.rpc.support import group as group_server
-from tests.unit.rpc.support import is_marked, lighthouse
 from tests.unit.rpc.support import life as a_life
 from tests.util import wait_for
 from torchft_x.rpc.coordination import LighthouseServer
-from torchft_x.rpc.supervisor.client import REFUSED_CODE, SupervisorClient
-
-MEETING = "127.0.0.1:4321"
-
-
-class Supervisor:
-    """A client of one node, and what it was told."""
-
-    def __init__(self, address: str, node: int, nodes: int = 2, group: str = "a") -> None:
-        self.client = SupervisorClient(address, group, f"host{node}", "boot", node=node, nodes=nodes)
-        self.begun: list[tuple[int, str, str]] = []
-        self.overs: list[tuple[str, int, str]] = []
-        self.stops: list[tuple[int, str]] = []
-        self.node = node
-        self.client.on_life(lambda *order: self.begun.append(order), lambda *order: self.overs.append(order))
-        self.client.on_stop(lambda *order: self.stops.append(order))
-
-    def ready(self, attempt: int = 0) -> None:
-        self.client.ready(attempt, MEETING if self.node == 0 else "")
-
-    def next(self, kind: str, count: int = 1) -> Any:
-        """The newest of so many orders of that kind."""
-        wait_for(lambda: len(getattr(self, kind)) >= count, what=f"{count} {kind} at node {self.node}")
-        return getattr(self, kind)[-1]
-
-    def ended(self, code: int, reason: str = "killed") -> None:
-        attempt, life, _ = self.begun[-1]
-        self.client.ended(attempt, life, code, reason)
+from torchft_x.rpc.supervisor.client import REFUSED_CODE
 
 
 def both(server: LighthouseServer) -> tuple[Supervisor, Supervisor]:
     return Supervisor(server.address(), 0), Supervisor(server.address(), 1)
-
-
-def close(*supervisors: Supervisor) -> None:
-    for s in supervisors:
-        s.client.close(0.1)
 
 
 def test_a_life_begins_and_ends_together_and_its_end_is_proof_when_all_have_confirmed() -> None:

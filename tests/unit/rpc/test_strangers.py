@@ -9,9 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.unit.attacks.http2 import Connection
-from tests.unit.rpc.support import lighthouse
+from tests.unit.rpc.support import lighthouse, where
 from tests.util import scaled, wait_for
-from torchft_x.net import parse_address
 from torchft_x.rpc.coordination import LighthouseServer
 from torchft_x.rpc.transport import file_limits, grpc_options
 
@@ -28,11 +27,6 @@ METHODS = [
 def guarded() -> Iterator[LighthouseServer]:
     with lighthouse(token="secret") as made:
         yield made
-
-
-def where(server: LighthouseServer) -> tuple[str, int]:
-    address = parse_address(server.address())
-    return address.host, address.port
 
 
 @pytest.mark.parametrize("path", METHODS)

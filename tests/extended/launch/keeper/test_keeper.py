@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from tests.process.launch.keeper.test_keeper import (
-    STUBBORN,
-    gone,
-    keep,  # noqa: F401
-    role,
-)
+from tests.process.launch.keeper.kept import STUBBORN, gone, keep, role  # noqa: F401
 from tests.util import wait_for
 from torchft_x.launch.keeper.commands import main as command
 from torchft_x.launch.process import process_tree

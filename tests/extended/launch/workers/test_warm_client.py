@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.launch.supervisor.test_group import Driven, drive  # noqa: F401  # the fixture
+from tests.process.launch.driven import Driven, drive  # noqa: F401
 from tests.process.launch.workers.test_warm_client import (
     COLD,
     WITNESS,

@@ -39,6 +39,16 @@ def test_a_child_forked_under_a_lock_has_a_group_of_its_own(module: ModuleType, 
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
+def test_a_forked_child_touches_no_device_of_its_parents() -> None:
+    device = devices.lease("127.0.0.1")
+    child = os.fork()
+    if child == 0:
+        fine = not device.own and not device.abortable and device.shut() == 0 and device.addresses() == []
+        os._exit(0 if fine else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    devices.give_back(device)
+
+
 MEMBER_THAT_STOPS = """
 import os, signal, sys, torch
 from torchft_x.comm.gloo.group import ProcessGroupGloo

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.unit.launch.devices.test_accelerators import (
-    tool,  # noqa: F401
-    touch,
-)
+import pytest
+
 from torchft_x.launch.devices.accelerators import find
 
 PLAIN = """\
@@ -16,24 +14,37 @@ GPU 1: NVIDIA H200 (UUID: GPU-1aaaaaaa-1111-2222-3333-444444444444)
 """
 
 
-def test_the_drivers_list(tool, tmp_path: Path) -> None:
-    tool(PLAIN)
-    machine = find(tmp_path)
-    assert (machine.vendor, machine.names) == ("NVIDIA", ("0", "1"))
-    assert machine.source == "as nvidia-smi -L lists them"
+@pytest.fixture
+def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Puts an nvidia-smi on PATH that prints a text and ends with a code; before that there is none."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setattr("torchft_x.launch.devices.accelerators._WSL_TOOLS", str(folder))
+
+    def make(text: str, code: int = 0) -> None:
+        path = folder / "nvidia-smi"
+        path.write_text(f"#!/bin/sh\n[ \"$1\" = -L ] || exit 9\necho '{text}'\nexit {code}\n")
+        path.chmod(0o755)
+
+    return make
 
 
 def test_device_files_when_the_tool_fails(tool, tmp_path: Path) -> None:
-    touch(tmp_path, "dev/nvidia4", "dev/nvidia5", "dev/nvidiactl", "dev/nvidia-uvm")
+    (tmp_path / "dev").mkdir()
+    for name in ("nvidia4", "nvidia5", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / "dev" / name).touch()
     for broken in (("couldn't communicate with the driver", 9), ("No devices found", 6)):
         tool(*broken)
         assert find(tmp_path).names == ("0", "1")  # CUDA counts what it sees in the container
 
 
 def test_wsl(tool, tmp_path: Path) -> None:
-    touch(tmp_path, "dev/dxg")
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/dxg").touch()
     machine = find(tmp_path)
     assert (machine.vendor, machine.names) == ("NVIDIA", None)
     tool(PLAIN)
     machine = find(tmp_path)
-    assert machine.names == ("0", "1")
+    assert (machine.vendor, machine.names) == ("NVIDIA", ("0", "1"))
+    assert machine.source == "as nvidia-smi -L lists them"

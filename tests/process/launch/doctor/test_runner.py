@@ -24,18 +24,20 @@ def doctor(*words: str, folder: Path = ROOT, **variables: str) -> subprocess.Com
 
 
 def test_the_command_looks_at_everything_and_finds_no_problem_here(tmp_path: Path) -> None:
-    done = doctor("--run_dir", str(tmp_path / "run"), "--json")
+    done = doctor("--run_dir", str(tmp_path / "run"), "--torch", "--json")
     assert done.returncode == 0, done.stdout
     assert done.stderr == ""
     told = json.loads(done.stdout)
     assert told["problems"] == 0, done.stdout
     assert {f["check"] for f in told["findings"]} == {
-        "python", "torchft_x", "torch", "grpcio", "protobuf", "fsspec", "isal", "h11", "prometheus-client", "rich", "torchx",
+        "python", "torchft_x", "torch", "import torch", "grpcio", "protobuf", "fsspec", "isal", "h11", "prometheus-client", "rich", "torchx",
         "schedulers", "components",
         "torchxconfig", "ports", "name", "reverse", "lighthouse", "run dir", "open files", "processes", "shared memory",
         "accelerators", "leftovers",
     }  # fmt: skip
     assert not (tmp_path / "run").exists()  # it changes nothing
+    (imported,) = [f for f in told["findings"] if f["check"] == "import torch"]
+    assert "gloo" in imported["text"]
 
 
 def test_a_problem_is_the_exit_code(tmp_path: Path) -> None:
@@ -53,10 +55,3 @@ def test_a_reader_that_goes_away_is_no_traceback() -> None:
     command = ["bash", "-c", f"{sys.executable} -m torchft_x doctor --json | true"]
     environ = environment(PYTHONPATH=str(ROOT))
     assert subprocess.run(command, cwd=ROOT, env=environ, stderr=-1, timeout=scaled(120)).stderr == b""
-
-
-def test_importing_torch_is_a_check_of_its_own() -> None:
-    done = doctor("--torch", "--json")
-    (found,) = [f for f in json.loads(done.stdout)["findings"] if f["check"] == "import torch"]
-    assert found["level"] == "ok"
-    assert "gloo" in found["text"]

@@ -103,18 +103,23 @@ def launch(tmp_path: Path) -> Iterator:
         job.close()
 
 
-def test_a_job_ends_by_itself_and_leaves_what_it_should(launch) -> None:
-    job = launch("import sys; print('args', sys.argv[1:])", "--", "--steps", "3")
-    assert job.wait() == 0, job.text()
-    text = job.text()
-    assert text.count("args ['--steps', '3']") == 2
-    assert str(job.run_dir) in text
-    assert "Traceback" not in text
-    assert job.left() == []
-    token = job.run_dir / "token"
-    assert stat.S_IMODE(token.stat().st_mode) == 0o600
-    assert token.read_text().strip() not in text
-    assert {e["event"] for e in read_events(job.run_dir)} >= {"start", "exit"}
+def test_two_jobs_side_by_side_end_by_themselves_and_leave_what_they_should(launch, tmp_path: Path) -> None:
+    script = "import sys; print('args', sys.argv[1:])\n" + UNTIL.format(str(tmp_path / "go"))
+    jobs = [launch(script, *words, "--", "--steps", "3") for words in ((), ("--replicas", "1"))]
+    for job, groups in zip(jobs, (2, 1), strict=True):
+        job.workers(groups)
+    (tmp_path / "go").touch()
+    for job, groups in zip(jobs, (2, 1), strict=True):
+        assert job.wait() == 0, job.text()
+        text = job.text()
+        assert text.count("args ['--steps', '3']") == groups
+        assert str(job.run_dir) in text
+        assert "Traceback" not in text
+        assert job.left() == []
+        token = job.run_dir / "token"
+        assert stat.S_IMODE(token.stat().st_mode) == 0o600
+        assert token.read_text().strip() not in text
+        assert {e["event"] for e in read_events(job.run_dir)} >= {"start", "exit"}
 
 
 def test_a_killed_worker_comes_back_and_a_killed_supervisor_takes_it_along(launch, tmp_path: Path) -> None:
@@ -145,11 +150,3 @@ def test_stopping_the_command_leaves_nothing(launch, how: str) -> None:
         job.cli.send_signal(signal.SIGINT)
     wait_for(lambda: not job.left(), 10.0, "the end of every process")
     job.wait()
-
-
-def test_two_jobs_side_by_side(launch, tmp_path: Path) -> None:
-    jobs = [launch(UNTIL.format(str(tmp_path / "go")), "--replicas", "1") for _ in range(2)]
-    for job in jobs:
-        job.workers(1)
-    (tmp_path / "go").touch()
-    assert [job.wait() for job in jobs] == [0, 0]

@@ -9,114 +9,28 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.process.launch.keeper.kept import PARENT, STAYS, STUBBORN, Kept, gone, keep, role  # noqa: F401
 from tests.util import scaled, wait_for
 from torchft_x.errors import TorchftXError
-from torchft_x.launch.keeper import plan, record
+from torchft_x.launch.keeper import record
 from torchft_x.launch.keeper.commands import main as command
-from torchft_x.launch.keeper.plan import REPLICA, Plan, Process, RolePlan
-from torchft_x.launch.keeper.record import JobRecord, ReplicaRecord
+from torchft_x.launch.keeper.plan import Process, RolePlan
+from torchft_x.launch.keeper.record import JobRecord
 from torchft_x.launch.process import process_tree
 from torchft_x.observe.events import read_events
 from torchft_x.timing import TIMING
 
-STAYS = "import time; print('here', flush=True); time.sleep(600)"
-STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + STAYS
-# it has a child in a session of its own, whose pid it prints; when it is told to, it ends in good order
-PARENT = (
-    "import os, signal, subprocess, sys, time; "
-    "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True); "
-    "signal.signal(signal.SIGTERM, lambda *_: (child.kill(), sys.exit(143))); "
-    "print(child.pid, flush=True); time.sleep(600)"
-)
 
-
-def role(name: str, code: str, *, kind: str = "", replicas: int = 1, **more: Any) -> RolePlan:
-    process = Process(args=(sys.executable, "-c", code, "--groups", "?", "--", REPLICA), env={"WHO": REPLICA})
-    template = process if kind == "trainer" else None
-    return RolePlan(name=name, replicas=(process,) * replicas, kind=kind, template=template, **more)
-
-
-class Kept:
-    """A job that is kept."""
-
-    def __init__(self, run_dir: Path, *roles: RolePlan, app_id: str = "app", launcher: int | None = None) -> None:
-        self.run_dir = run_dir
-        self.app_id = app_id
-        self.logs = run_dir / "replicas"
-        (run_dir / "keeper").mkdir(parents=True, exist_ok=True)
-        plan.write(
-            Plan(
-                app_id=app_id, session="s", run_dir=str(run_dir), log_dir=str(self.logs), roles=roles, launcher=launcher
-            )
-        )
-        words = [sys.executable, "-m", "torchft_x", "keep-job", str(run_dir), app_id]
-        self.words = words if launcher is None or launcher == os.getpid() else []
-        self.process = subprocess.Popen(words, stderr=subprocess.PIPE, start_new_session=True) if self.words else None
-
-    def know(self) -> JobRecord | None:
-        try:
-            return record.read(self.run_dir, self.app_id)
-        except TorchftXError:
-            return None
-
-    def until(self, state: str) -> JobRecord:
-        def there() -> JobRecord | None:
-            now = self.know()
-            return now if now is not None and now.state == state else None
-
-        return wait_for(there, 20, f"the job to be {state}, which is {self.know()}")
-
-    def replica(self, number: int = 0, role: int = 0) -> ReplicaRecord:
-        now = self.know()
-        return next(r for r in now.roles[role].replicas if r.id == number)
-
-    def pid(self, number: int = 0) -> int:
-        process = self.replica(number).process
-        return 0 if process is None else process.pid
-
-    def printed(self, name: str, number: int = 0) -> str:
-        path = self.logs / name / str(number) / "combined.log"
-        return path.read_text() if path.exists() else ""
-
-    def child(self, name: str, number: int = 0) -> int:
-        """The pid that the newest `PARENT` has printed."""
-        return int(wait_for(lambda: [w for w in self.printed(name, number).split() if w.isdigit()], 20, "a pid")[-1])
-
-    def end(self) -> int:
-        code = self.process.wait(scaled(30))
-        self.process.stderr.close()
-        return code
-
-
-@pytest.fixture
-def keep(tmp_path: Path) -> Iterator[Any]:
-    made: list[Kept] = []
-
-    def start(*roles: RolePlan, run_dir: Path = tmp_path / "run", **options: Any) -> Kept:
-        made.append(Kept(run_dir, *roles, **options))
-        return made[-1]
-
-    yield start
-    for job in made:
-        if job.process is not None and job.process.returncode is None:
-            process_tree.send([*process_tree.descendants(job.process.pid), job.process.pid], signal.SIGKILL)
-            job.end()
-
-
-def gone(*pids: int) -> None:
-    wait_for(lambda: not any(process_tree.is_alive(pid) for pid in pids), 20, f"the end of {pids}")
-
-
-def test_one_that_fails(keep) -> None:
+def test_one_that_fails(keep, capsys: pytest.CaptureFixture[str]) -> None:
     job = keep(role("bad", "import sys; sys.exit('no such thing')"))
     assert job.end() == 1
     assert job.until("FAILED").reason == "bad ended with code 1: no such thing"
+    assert command("scale", [str(job.run_dir), "--replicas", "2"]) == 2
+    assert "has ended: FAILED" in capsys.readouterr().err
 
 
 def test_a_program_that_is_not_there(keep, tmp_path: Path) -> None:
@@ -212,7 +126,7 @@ def test_it_ends_with_its_launcher(tmp_path: Path) -> None:
         "import os, subprocess, sys, json, time\n"
         "sys.path.insert(0, sys.argv[2])\n"
         "from pathlib import Path\n"
-        "from tests.process.launch.keeper.test_keeper import Kept, role, STAYS\n"
+        "from tests.process.launch.keeper.kept import Kept, role, STAYS\n"
         "Kept(Path(sys.argv[1]), role('other', STAYS), launcher=os.getpid())\n"
         "time.sleep(600)\n"
     )
@@ -258,7 +172,11 @@ def groups(job: Kept) -> list[str]:
 
 def test_more_groups_and_fewer(keep, capsys: pytest.CaptureFixture[str]) -> None:
     job = keep(role("trainer", PARENT, kind="trainer", replicas=2))
-    job.until("RUNNING")
+    before = job.until("RUNNING")
+    assert command("scale", [str(job.run_dir), "--replicas", "0"]) == 2
+    assert "torchft_x scale: --replicas is 0; it must lie between 1" in capsys.readouterr().err
+    after = job.until("RUNNING")
+    assert (after.groups, after.roles) == (before.groups, before.roles)
     assert command("scale", [str(job.run_dir), "--replicas", "4"]) == 0
     assert capsys.readouterr().out == "The job app has 4 groups now; it had 2.\n"
     assert groups(job) == ["0", "1", "2", "3"]
@@ -274,15 +192,6 @@ def test_more_groups_and_fewer(keep, capsys: pytest.CaptureFixture[str]) -> None
     assert [r.id for r in job.until("RUNNING").roles[0].replicas] == [0]
     assert command("scale", [str(job.run_dir), "--replicas", "2"]) == 0
     wait_for(lambda: job.child("trainer", 1) != children[1], 20, "group 1, again")
-
-
-def test_a_number_that_is_refused_changes_nothing(keep, capsys: pytest.CaptureFixture[str]) -> None:
-    job = keep(role("trainer", PARENT, kind="trainer", replicas=2))
-    before = job.until("RUNNING")
-    assert command("scale", [str(job.run_dir), "--replicas", "0"]) == 2
-    assert "torchft_x scale: --replicas is 0; it must lie between 1" in capsys.readouterr().err
-    after = job.until("RUNNING")
-    assert (after.groups, after.roles) == (before.groups, before.roles)
 
 
 def test_commands_without_a_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -309,10 +218,3 @@ def test_a_process_that_is_no_keeper_gets_no_signal(keep, capsys: pytest.Capture
         assert bystander.poll() is None
     finally:
         bystander.communicate()
-
-
-def test_scaling_a_job_that_has_ended(keep, capsys: pytest.CaptureFixture[str]) -> None:
-    job = keep(role("other", "pass"))
-    job.end()
-    assert command("scale", [str(job.run_dir), "--replicas", "2"]) == 2
-    assert "has ended: SUCCEEDED" in capsys.readouterr().err

@@ -9,16 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.launch.postmortem.test_collector import short  # noqa: F401
 from tests.util import wait_for
 from torchft_x.launch.postmortem import probe_worker
 from torchft_x.launch.postmortem.probe_worker import Silent, Target
 
 
-def test_a_dead_one_is_described(short: Path) -> None:
+def test_a_dead_one_is_described(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
-    target = Target(0, process.pid, short)
+    target = Target(0, process.pid, tmp_path)
     assert probe_worker.why_silent(process.pid) == "it is dead"
     assert "is gone" in probe_worker.kernel_view(process.pid)
     with pytest.raises(Silent, match="can't answer"):

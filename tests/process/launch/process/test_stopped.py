@@ -6,11 +6,7 @@ import os
 import signal
 from collections.abc import Callable
 
-from tests.process.launch.supervisor.test_group import (
-    SLEEPER,
-    Driven,
-    drive,  # noqa: F401
-)
+from tests.process.launch.driven import SLEEPER, Driven, drive  # noqa: F401
 from tests.util import wait_for
 from torchft_x.timing import TIMING
 

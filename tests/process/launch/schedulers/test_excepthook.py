@@ -16,21 +16,11 @@ ANYWHERE = f"{ROOT}/components.py:ddp"
 
 
 @pytest.mark.parametrize("line", BOTH)
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["--script", "none.py"], "none.py does not exist"),
-        (["--script", "train.py", "--replicas", "0"], "--replicas is 0"),
-    ],
-)
-def test_a_mistake_ends_torchx_run_with_2(line: str, words: list[str], sentence: str, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("")
-    done = torchx("run", "-s", "local_cwd", ANYWHERE, *words, folder=tmp_path, line=line)
+def test_a_mistake_ends_torchx_run_with_2(line: str, tmp_path: Path) -> None:
+    done = torchx("run", "-s", "local_cwd", ANYWHERE, "--script", "none.py", folder=tmp_path, line=line)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith("torchft_x: ")
-    assert re.search(sentence, last)
+    assert re.match("torchft_x: .*none.py does not exist", done.stderr.splitlines()[-1])
 
 
 @pytest.mark.parametrize("line", BOTH)

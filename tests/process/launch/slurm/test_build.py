@@ -10,14 +10,19 @@ from typing import Any
 
 import pytest
 
-from tests.unit.launch.slurm.test_build import (
-    SCRIPT,
-    directives,
-    how,
-    request,
-)
+from tests.unit.launch.slurm.made import SCRIPT, directives, how, request
 from torchft_x.launch.slurm.build import arrays
 from torchft_x.launch.slurm.script import REPLICA, render, submission
+
+
+def run(text: str, folder: Path, srun: str, number: int, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a batch script as task `number` of job 4, with this script in srun's place."""
+    stub = folder / "srun"
+    stub.write_text(f"#!/bin/bash\n{srun}\n")
+    stub.chmod(0o755)
+    given = {"SLURM_ARRAY_JOB_ID": "4", "SLURM_ARRAY_TASK_ID": str(number), "SLURM_JOB_NODELIST": "n1"}
+    given |= {"PATH": f"{folder}:/usr/bin:/bin", **variables}
+    return subprocess.run(["bash"], input=text, env=given, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_identical_groups_are_one_array_behind_the_lighthouse() -> None:
@@ -42,17 +47,12 @@ def test_words_and_values_arrive_as_they_are(tmp_path: Path) -> None:
     }
     values |= {"HERE": "TORCHFT_X_TASKS", "MIXED": f"a {REPLICA} $b"}
     (tmp_path / "run/slurm/logs").mkdir(parents=True)
-    stub = tmp_path / "srun"
-    stub.write_text('#!/bin/bash\nwhile [ "$1" != bash ]; do shift; done\nSLURM_PROCID=1 exec "$@"\n')
-    stub.chmod(0o755)
     write = "import json,os,sys; json.dump([dict(os.environ), sys.argv[2:]], open(sys.argv[1], 'w'))"
     words = [*values.values(), REPLICA]
     command = (sys.executable, "-c", write, str(tmp_path / "out.json"), *words)
     text = render(how(command=command, env=values, run_dir=str(tmp_path / "run"), nodes=2, folder=str(tmp_path)))
     made = submission(text, app="a", role="trainer", ticket="t", run_dir="/r", numbers=[3])
-    given = {"SLURM_ARRAY_JOB_ID": "4", "SLURM_ARRAY_TASK_ID": "3", "SLURM_JOB_NODELIST": "n1"}
-    path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-    done = subprocess.run(["bash"], input=made, env={**given, **path}, capture_output=True, text=True, timeout=60)
+    done = run(made, tmp_path, 'while [ "$1" != bash ]; do shift; done\nSLURM_PROCID=1 exec "$@"', 3)
     assert done.returncode == 0, done.stdout + done.stderr
     environ, argv = json.loads((tmp_path / "out.json").read_text())
     expected = {name: value.replace(REPLICA, "7") for name, value in values.items()}
@@ -65,19 +65,14 @@ def test_a_lighthouse_that_is_told_to_end_says_so_only_if_the_job_was_cancelled(
     tmp_path: Path, cancelled: bool, said: dict[str, Any] | None
 ) -> None:
     """It might be queued again. The script itself is run, and is told by a signal, as Slurm does."""
-    run = tmp_path / "run"
-    (run / "slurm/logs").mkdir(parents=True)
-    (run / "slurm/manifest.json").write_text(json.dumps({"cancelled": cancelled}, indent=1))
-    stub = tmp_path / "srun"
-    stub.write_text("#!/bin/bash\nkill -TERM $PPID; sleep 0.2; exit 143\n")
-    stub.chmod(0o755)
-    one = how(role="lighthouse", kind="lighthouse", run_dir=str(run), folder=str(tmp_path), python=sys.executable)
-    made = submission(render(one), app="a", role="lighthouse", ticket="t", run_dir=str(run), numbers=[7])
-    given = {"SLURM_ARRAY_JOB_ID": "4", "SLURM_ARRAY_TASK_ID": "7", "SLURM_JOB_NODELIST": "n1"}
-    path = {"PATH": f"{tmp_path}:/usr/bin:/bin", "PYTHONPATH": str(SCRIPT.parents[1])}
-    done = subprocess.run(["bash"], input=made, env={**given, **path}, capture_output=True, text=True, timeout=60)
+    run_dir = tmp_path / "run"
+    (run_dir / "slurm/logs").mkdir(parents=True)
+    (run_dir / "slurm/manifest.json").write_text(json.dumps({"cancelled": cancelled}, indent=1))
+    one = how(role="lighthouse", kind="lighthouse", run_dir=str(run_dir), folder=str(tmp_path), python=sys.executable)
+    made = submission(render(one), app="a", role="lighthouse", ticket="t", run_dir=str(run_dir), numbers=[7])
+    done = run(made, tmp_path, "kill -TERM $PPID; sleep 0.2; exit 143", 7, PYTHONPATH=str(SCRIPT.parents[1]))
     assert done.returncode == 143, done.stdout + done.stderr
-    written = [json.loads(line) for f in run.glob("events/lighthouse-*") for line in f.read_text().splitlines()]
+    written = [json.loads(line) for f in run_dir.glob("events/lighthouse-*") for line in f.read_text().splitlines()]
     assert [{"code": e["code"], "reason": e["reason"]} for e in written if e["event"] == "exit"] == [said][
         : said is not None
     ]
@@ -85,7 +80,6 @@ def test_a_lighthouse_that_is_told_to_end_says_so_only_if_the_job_was_cancelled(
 
 def test_a_run_directory_that_the_node_does_not_see_is_said(tmp_path: Path) -> None:
     text = render(how(run_dir=str(tmp_path / "elsewhere"), folder=str(tmp_path)))
-    given = {"SLURM_ARRAY_JOB_ID": "4", "SLURM_ARRAY_TASK_ID": "0", "PATH": "/usr/bin:/bin"}
-    done = subprocess.run(["bash"], input=text, env=given, capture_output=True, text=True, timeout=60)
+    done = run(text, tmp_path, "exit 1", 0)
     assert done.returncode == 2
     assert "must lie on a file system that all nodes share" in done.stderr

@@ -190,12 +190,6 @@ def test_the_budget_is_the_groups_and_giving_up_is_told_once(cluster) -> None:
     assert "gave up" in run.text("lighthouse")
 
 
-def test_a_mistake_on_one_node_stops_the_group(cluster) -> None:
-    run = cluster("import os, sys; sys.exit(2) if os.environ['TORCHFT_X_X'] else 0", groups=1)
-    assert run.codes() == {"lighthouse": 1, "0.0": 1, "0.1": 1}
-    assert "KeyError: 'TORCHFT_X_X'" in run.text("0.0")
-
-
 def test_a_supervisor_that_is_started_again_alone_is_brought_up_to_the_groups_number(cluster, monkeypatch) -> None:
     monkeypatch.setenv("TORCHFT_X_REPLACED_WITHIN", "60")  # a busy machine is slow to start it
     run = cluster(SLEEPER, groups=1)
@@ -212,11 +206,10 @@ def test_a_supervisor_that_is_started_again_alone_is_brought_up_to_the_groups_nu
     assert not process_tree.is_alive(other[2])
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_to_all_leaves_nothing(cluster, number: int) -> None:
+def test_a_signal_to_all_leaves_nothing(cluster) -> None:
     run = cluster(SLEEPER)
     sleeping(run)
     for process in run.processes.values():
-        process.send_signal(number)
+        process.send_signal(signal.SIGINT)
     run.codes()
     wait_for(lambda: not job_processes(run.folder), what="everybody's end")

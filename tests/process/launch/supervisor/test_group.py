@@ -2,92 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import signal
-import socket
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.util import scaled, wait_for
+from tests.process.launch.driven import SLEEPER, drive  # noqa: F401
+from tests.util import wait_for
 from torchft_x import env
 from torchft_x.launch.process import process_tree
 from torchft_x.launch.workers import lives_file
 from torchft_x.observe.events import read_events
-
-SLEEPER = "import os, time; print('up', os.getpid(), flush=True); time.sleep(1000)"
-
-
-class Driven:
-    """A supervisor process and what it leaves behind."""
-
-    def __init__(self, folder: Path, text: str, *, script: str = "", served: bool = True, **options: object) -> None:
-        self.folder = folder
-        (folder / "script.py").write_text(text)
-        self._server = socket.create_server(("127.0.0.1", 0))  # stands for the lighthouse: it accepts
-        if served:
-            (folder / "lighthouse").write_text(f"http://127.0.0.1:{self._server.getsockname()[1]}\n")
-        self.port = self._server.getsockname()[1]
-        given = {"group": "1", "groups": 2, "warm_after": 1e9, "grace": scaled(1.0), "find_timeout": scaled(5.0)}
-        given |= options
-        command = [sys.executable, "-m", "tests.process.launch.drive", str(folder), json.dumps(given)]
-        self.out = folder / "out.txt"
-        self.err = folder / "err.txt"
-        with open(self.out, "wb") as out, open(self.err, "wb") as err:
-            self.process = subprocess.Popen(
-                [*command, script or str(folder / "script.py"), "--flag", "$x"],
-                stdout=out,
-                stderr=err,
-                env={**os.environ, "TORCHFT_X_TOKEN": "secret"},
-                # a shell's background jobs ignore SIGINT, and so would all that the tests start
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-            )
-
-    def reports(self, kind: str | None = None) -> list[dict]:
-        path = self.folder / "reports.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
-        reports = [json.loads(line) for line in lines]
-        return [r for r in reports if kind in (None, r["kind"])]
-
-    def wait(self, seconds: float = 15.0) -> int:
-        return self.process.wait(scaled(seconds))
-
-    def worker(self) -> int:
-        """The pid of the newest life's worker, once it says so."""
-        attempt = len(self.reports("exited"))
-        wait_for(lambda: len(self.reports("started")) > attempt, what="the life's start")
-        wait_for(lambda: len(self._words()) > attempt, what="the worker's word")
-        return int(self._words()[-1])
-
-    def _words(self) -> list[str]:
-        """Pids that workers have told, in whole lines."""
-        return re.findall(r"^up (\d+)\n", self.out.read_text(), re.MULTILINE)
-
-    def close(self) -> None:
-        self._server.close()
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-
-
-@pytest.fixture
-def drive(tmp_path: Path) -> Iterator:
-    made: list[Driven] = []
-
-    def start(text: str, **options) -> Driven:
-        folder = tmp_path / str(len(made))
-        folder.mkdir()
-        made.append(Driven(folder, text, **options))
-        return made[-1]
-
-    yield start
-    for driven in made:
-        driven.close()
 
 
 def test_a_clean_end(drive) -> None:
@@ -127,13 +53,6 @@ def test_its_lives_go_on_from_the_number_that_the_lighthouse_tells(drive, monkey
     assert run.wait() == 0
     assert [r["attempt"] for r in run.reports("started")] == [4, 5, 6]
     assert "restart 1 of 2" in run.err.read_text()
-
-
-def test_without_a_number_it_goes_on_in_time(drive, monkeypatch) -> None:
-    monkeypatch.setenv("TELL_NUMBER", "")
-    run = drive("", number_timeout=0.2)
-    assert run.wait() == 0
-    assert run.reports("started")[0]["attempt"] == 0
 
 
 def test_a_number_that_was_guessed_and_too_low_is_no_mistake_of_the_script(drive, monkeypatch, tmp_path: Path) -> None:
@@ -199,8 +118,7 @@ def test_where_a_scheduler_starts_again_what_fails_a_group_that_is_over_exits_as
     assert run.reports("done")[0]["code"] == 1  # the lighthouse hears what it was
 
 
-@pytest.mark.parametrize(("give_up_code", "exit_code"), [("0", 0), ("", 143)])
-@pytest.mark.parametrize("while_it_runs", [True, False])
+@pytest.mark.parametrize(("give_up_code", "exit_code", "while_it_runs"), [("0", 0, False), ("", 143, True)])
 def test_a_group_that_the_lighthouse_stops_with_any_code_is_over(
     drive, monkeypatch, give_up_code: str, exit_code: int, while_it_runs: bool
 ) -> None:
@@ -234,16 +152,16 @@ def test_a_missing_script_is_one_sentence(drive) -> None:
     assert run.reports("started") == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_the_group(drive, number: int) -> None:
+def test_ctrl_c_stops_the_group(drive) -> None:
+    """SIGTERM: the two tests that follow."""
     script = "import signal, sys; signal.signal(15, lambda *a: (print('leaving', flush=True), sys.exit(0)))\n" + SLEEPER
     run = drive(script)
     worker = run.worker()
-    run.process.send_signal(number)
-    assert run.wait() == 128 + number
+    run.process.send_signal(signal.SIGINT)
+    assert run.wait() == 128 + signal.SIGINT
     assert "leaving" in run.out.read_text()
     assert not process_tree.is_alive(worker)
-    assert run.reports("done")[0]["code"] == 128 + number
+    assert run.reports("done")[0]["code"] == 128 + signal.SIGINT
 
 
 def test_a_worker_that_ignores_the_signal_is_killed_after_the_grace(drive) -> None:
@@ -251,6 +169,7 @@ def test_a_worker_that_ignores_the_signal_is_killed_after_the_grace(drive) -> No
     worker = run.worker()
     run.process.send_signal(signal.SIGTERM)
     assert run.wait() == 143
+    assert run.reports("done")[0]["code"] == 143
     assert not process_tree.is_alive(worker)
 
 
@@ -273,14 +192,6 @@ def test_the_lighthouse_tells_to_stop(drive) -> None:
     assert not process_tree.is_alive(worker)
     assert run.err.read_text() == "group 1 stops: the job is finished\n"
     assert run.reports("done")[0] == {"kind": "done", "code": 0, "sentence": "the job is finished"}
-
-
-def test_kill_9_of_the_supervisor_takes_the_worker_with_it(drive) -> None:
-    run = drive(SLEEPER)
-    worker = run.worker()
-    run.process.kill()
-    run.process.wait()
-    wait_for(lambda: not process_tree.is_alive(worker), what="the worker's end")
 
 
 def test_it_says_which_life_runs_and_the_next_supervisor_that_it_died_with_this_one(

@@ -119,22 +119,14 @@ def test_who_died_in_the_same_moment_is_not_waited_for_until_its_lease_ends(tmp_
         assert "A new lineage begins" in lh.said()
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 0)])
-def test_a_signal_is_passed_on(tmp_path: Path, number: signal.Signals, code: int) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_passed_on(tmp_path: Path, number: signal.Signals) -> None:
     with kept(tmp_path) as lh:
         server = lh.server
         lh.process.send_signal(number)
-        assert lh.end() == code
+        assert lh.end() == 0
         assert not process_tree.is_alive(server)
         assert "Traceback" not in lh.said()
-
-
-def test_it_dies_with_its_keeper(tmp_path: Path) -> None:
-    with kept(tmp_path) as lh:
-        server = lh.server
-        lh.process.kill()
-        lh.end()
-        wait_for(lambda: not process_tree.is_alive(server), 10.0, "the end of the server")
 
 
 def test_a_local_job_takes_it_along(tmp_path: Path) -> None:
@@ -184,14 +176,6 @@ def test_an_earlier_jobs_state_in_the_same_directory_is_not_this_jobs(tmp_path: 
             lh.err.rename(tmp_path / f"stderr-{job}")
             lh.err.write_text("")
     assert "taken over" not in (tmp_path / "stderr-2").read_text()
-
-
-def test_the_parent_loads_neither_grpc_nor_torch() -> None:
-    code = (
-        "import torchft_x.launch.supervisor.lighthouse, torchft_x.launch.cli, sys;"
-        "sys.exit('grpc' in sys.modules or 'torch' in sys.modules or 'google.protobuf' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=scaled(60), check=False).returncode == 0
 
 
 def taken_from_it(register: LeaseDirectory) -> LeaseEntry:

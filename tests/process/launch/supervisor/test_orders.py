@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 
-from tests.process.launch.supervisor.test_group import SLEEPER, Driven, drive
+from tests.process.launch.driven import SLEEPER, Driven, drive
 from tests.util import wait_for
 from torchft_x.launch.process import process_tree
 from torchft_x.launch.supervisor.requests import TakenOrders
@@ -65,7 +64,7 @@ def test_a_kill_ends_a_life_and_costs_no_restart(drive: Callable[..., Driven]) -
     assert not (run.folder / "dumps").exists()  # nothing has to be explained
 
 
-def test_drained_it_leaves_in_good_order_and_rests_until_it_is_resumed(drive: Callable[..., Driven]) -> None:
+def test_drained_it_leaves_in_good_order_and_rests_until_it_is_resumed_or_stopped(drive: Callable[..., Driven]) -> None:
     run = drive(LEAVES, rules={"max_restarts": 0})
     run.worker()
     order(run, "drain")
@@ -79,6 +78,12 @@ def test_drained_it_leaves_in_good_order_and_rests_until_it_is_resumed(drive: Ca
     run.worker()
     assert [r["rests"] for r in run.reports("rests")] == [True, False]
     assert re.findall(r"group 1 (rests|is resumed)", run.err.read_text()) == ["rests", "is resumed"]
+    order(run, "drain")
+    wait_for(lambda: len(run.reports("rests")) == 3, what="its second rest")
+    with open(run.folder / "stop", "w") as pipe:
+        pipe.write("0 the job is finished")
+    assert run.wait() == 0
+    assert run.reports("done")[0]["code"] == 0
 
 
 def test_who_does_not_leave_is_killed_in_the_end(drive: Callable[..., Driven]) -> None:
@@ -88,17 +93,6 @@ def test_who_does_not_leave_is_killed_in_the_end(drive: Callable[..., Driven]) -
     order(run, "drain")
     wait_for(lambda: run.reports("rests"), what="its rest")
     assert run.reports("exited")[0]["reason"] == "drained by request"
-
-
-def test_a_group_that_rests_can_be_stopped(drive: Callable[..., Driven], tmp_path: Path) -> None:
-    run = drive(LEAVES)
-    run.worker()
-    order(run, "drain")
-    wait_for(lambda: run.reports("rests"), what="its rest")
-    with open(run.folder / "stop", "w") as pipe:
-        pipe.write("0 the job is finished")
-    assert run.wait() == 0
-    assert run.reports("done")[0]["code"] == 0
 
 
 def test_a_stop_during_a_drain_has_its_own_grace(drive: Callable[..., Driven]) -> None:

@@ -13,9 +13,7 @@ import pytest
 
 from tests.util import scaled, wait_for
 from torchft_x.env import TIME_SCALE
-from torchft_x.errors import ConfigError
 from torchft_x.launch.process import process_tree
-from torchft_x.launch.process.restarts import RestartRules
 from torchft_x.launch.supervisor.coordination import Begun
 from torchft_x.launch.supervisor.sidecar import Accompanied, SidecarConfig
 from torchft_x.observe.events import read_events
@@ -119,24 +117,23 @@ def test_it_ends_with_the_job_and_with_0_whatever_the_verdict(job: Job) -> None:
     assert "trying again" not in job.said()  # the lighthouse went as it should
 
 
-def test_what_the_program_finds_in_its_environment(job: Job) -> None:
+def test_any_program_with_its_arguments_and_its_environment(job: Job) -> None:
     names = ["TORCHFT_LIGHTHOUSE", "TORCHFT_X_RUN_DIR", "TORCHFT_X_TOKEN_FILE", "TORCHFT_X_ADVERTISE_HOST"]
-    show = "import json, os, torchft_x; print(json.dumps([os.environ.get(n) for n in %r]))"
-    sidecar = job.accompany(sys.executable, "-c", show % [*names, "REPLICA_GROUP_ID", "TORCHFT_X_LIFE"])
-    assert ends(sidecar) == 0
+    names += ["REPLICA_GROUP_ID", "TORCHFT_X_LIFE"]
+    show = f"import json, os, torchft_x; print(json.dumps([os.environ.get(n) for n in {names}]))"
+    shell = 'echo "out: $1"; echo err >&2; exec "$2" -c "$3"'
+    assert ends(job.accompany("sh", "-c", shell, "sh", "a $b -- c", sys.executable, show)) == 0
     address = (job.run_dir / "lighthouse").read_text().strip()
     expected = [address, str(job.run_dir), str(job.run_dir / "token"), "127.0.0.1", None, None]
-    assert json.loads(job.said()) == expected
-
-
-def test_any_program_with_its_arguments_as_they_are(job: Job) -> None:
-    assert ends(job.accompany("sh", "-c", 'echo "out: $1"; echo err >&2', "sh", "a $b -- c")) == 0
-    assert "out: a $b -- c\n" in job.said()
+    first, second, *_ = job.said().splitlines()
+    assert (first, json.loads(second)) == ("out: a $b -- c", expected)
     assert "err\n" in job.said()
     (log,) = (job.run_dir / "logs").iterdir()
     assert log.name == "sidecar-eval-attempt-0.log"
     events = [e for e in read_events(job.run_dir) if e["role"] == "sidecar"]
     assert [(e["event"], e["sidecar"]) for e in events] == [("start", "eval"), ("exit", "eval")]
+    assert ends(job.accompany("no-such-program")) == 2
+    assert "The program no-such-program" in job.said()
 
 
 def test_when_it_gives_up_the_job_goes_on_and_says_so(job: Job) -> None:
@@ -148,11 +145,6 @@ def test_when_it_gives_up_the_job_goes_on_and_says_so(job: Job) -> None:
     job.finish()
     assert job.lighthouse is not None
     assert ends(job.lighthouse) == 0
-
-
-def test_a_program_that_is_not_there_is_one_sentence(job: Job) -> None:
-    assert ends(job.accompany("no-such-program")) == 2
-    assert "The program no-such-program" in job.said()
 
 
 def test_when_the_launcher_is_gone_nothing_is_left(job: Job) -> None:
@@ -178,9 +170,3 @@ def test_a_lighthouse_that_stays_away_is_the_end_of_the_job() -> None:
     for reports.seconds in (0.0, 599.0, 601.0):
         assert not lives.is_over(Begun(0, "life"))
     assert said == ["the lighthouse has been away for 600 s: the job counts as over"]
-
-
-@pytest.mark.parametrize(("options", "field"), [({"sidecar": ""}, "--name"), ({"command": ()}, "No program")])
-def test_config_errors_name_the_field(options: dict, field: str) -> None:
-    with pytest.raises(ConfigError, match=field):
-        SidecarConfig(**{"sidecar": "eval", "command": ("x",), "rules": RestartRules(), **options})

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.launch.supervisor.test_group import Driven, drive  # noqa: F401  # the fixture
+from tests.process.launch.driven import Driven, drive  # noqa: F401
 from tests.util import scaled, wait_for
 from torchft_x import env
 from torchft_x.launch.process import process_tree
@@ -161,8 +161,7 @@ def compare(cold: dict, warm: dict, attempt: int) -> None:
     assert cold == warm
 
 
-@pytest.mark.parametrize("workers", [2])
-def test_the_workers_meet_in_the_store_of_their_life(drive: Starter, workers: int) -> None:
+def test_the_workers_meet_in_the_store_of_their_life(drive: Starter) -> None:
     text = """
 import os, sys
 os.environ  # so that the first life is cold
@@ -174,15 +173,14 @@ print("sum", int(x), flush=True)
 if os.environ["TORCHFT_X_ATTEMPT"] == "0":
     sys.stdin.read(); import time; time.sleep(1000)
 """
-    run = warm(drive, text, workers=workers)
+    run = warm(drive, text, workers=2)
     wait_until_warm(run)
-    wait_for(lambda: run.out.read_text().count(f"sum {workers}\n") == workers, 60, "the cold sums")
+    wait_for(lambda: run.out.read_text().count("sum 2\n") == 2, 60, "the cold sums")
     (start,) = events(run, "start")
-    last = next(p for p in process_tree.descendants(start["pid"]) if _rank(p) == str(workers - 1))
+    last = next(p for p in process_tree.descendants(start["pid"]) if _rank(p) == "1")
     os.kill(last, signal.SIGKILL)
     assert run.wait(60) == 0, run.err.read_text()
-    names = [f"[rank {rank}] " for rank in range(workers)] if workers > 1 else [""]
-    assert sorted(run.out.read_text().splitlines()) == sorted([f"{name}sum {workers}" for name in names] * 2)
+    assert sorted(run.out.read_text().splitlines()) == sorted(["[rank 0] sum 2", "[rank 1] sum 2"] * 2)
     assert [e["warm"] for e in events(run, "start")] == [False, True]
 
 
@@ -218,26 +216,10 @@ ValueError: bad luck
     assert done["sentence"].endswith("twice before it made a Manager: ValueError: bad luck")
 
 
-def test_a_stopped_supervisor_asks_a_warm_worker_to_end(drive: Starter) -> None:
-    text = WITNESS.replace(
-        "signal.pause()", "signal.signal(15, lambda *_: (print('asked', flush=True), sys.exit(0)))\nsignal.pause()"
-    )
-    run = warm(drive, text, grace=scaled(20.0))
-    wait_until_warm(run)
-    kill(run, 0)
-    wait_for(lambda: "asked" in run.out.read_text() or _ask(run), 30, "the worker's answer")
-    assert run.wait() == 128 + signal.SIGTERM
-    assert run.reports("exited")[-1]["code"] != -9
-
-
-def _ask(run: Driven) -> None:
-    if (run.folder / "found-1-0.json").exists() and run.process.poll() is None and not getattr(run, "asked", False):
-        run.asked = True  # type: ignore[attr-defined]  # once: a second request ends the grace
-        run.process.send_signal(signal.SIGTERM)
-
-
 def test_the_loss_of_the_parent_costs_warmth_only(drive: Starter) -> None:
-    run = warm(drive, COLD)
+    """A worker that it had forked is still asked to end when the supervisor is stopped."""
+    leaves = "signal.signal(15, lambda *_: (print('asked', flush=True), sys.exit(0)))\nsignal.pause()"
+    run = warm(drive, COLD.replace("signal.pause()", leaves), grace=scaled(20.0))
     wait_until_warm(run)
     found(run, 0)
     (parent,) = _forkers(run)
@@ -253,6 +235,8 @@ def test_the_loss_of_the_parent_costs_warmth_only(drive: Starter) -> None:
     assert len(events(run, "exit")) == 1  # the life it has forked goes on
     assert [e["warm"] for e in events(run, "start")] == [False, True]
     end(run)
+    assert "asked" in run.out.read_text()
+    assert run.reports("exited")[-1]["code"] != -9
 
 
 def test_a_first_life_whose_parent_is_lost_is_cold(drive: Starter) -> None:

@@ -6,26 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from tests.unit.rpc.support import Asking, client, group, lighthouse
 from tests.util import scaled
-from torchft_x.core.types import State
-from torchft_x.errors import DeadlineError
 
 ROOT = Path(__file__).parents[4]
-
-
-def test_a_deadline_names_the_missing_rank() -> None:
-    with lighthouse() as lh, group("a:1", lh.address(), world_size=2) as a, client(a.address()) as one:
-        for who in (a, one):
-            with pytest.raises(DeadlineError, match="group rank 1 of 2 has not asked"):
-                who.quorum(group_rank=0, state=State(), timeout=0.3)
-        asks = [Asking(a), Asking(one, 1)]
-        quorum_id = asks[0].result().quorum.id
-        for who in (a, one):
-            with pytest.raises(DeadlineError, match="group rank 1 of 2 has not voted"):
-                who.should_commit(0, 0, quorum_id, True, 0.3)
 
 
 FORKS = """

@@ -13,7 +13,7 @@ from tests.util import scaled
 ROOT = Path(__file__).parents[4]
 SCRIPT = """
 import atexit
-from torchft_x.errors import RefusedError, TokenError, UnsavedError
+from torchft_x.errors import RefusedError, UnsavedError
 from torchft_x.train.setup.excepthook import end_with_a_sentence
 end_with_a_sentence(); end_with_a_sentence()
 atexit.register(print, "at exit")
@@ -24,7 +24,6 @@ atexit.register(print, "at exit")
     ("raised", "code", "err"),
     [
         ("RefusedError('No.')", 2, "torchft_x: No.\n"),
-        ("TokenError('No token.')", 2, "torchft_x: No token.\n"),
         ("UnsavedError('Lost.')", 73, "torchft_x: Lost.\n"),
         ("KeyError('x')", 1, "KeyError: 'x'\n"),
     ],

@@ -16,20 +16,11 @@ GPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-1aaaaaaa-1111-2222-3333-444444444444)
 """
 
 
-@pytest.fixture
-def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Puts an nvidia-smi on PATH that prints a text and ends with a code; before that there is none."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", str(folder))
-    monkeypatch.setattr("torchft_x.launch.devices.accelerators._WSL_TOOLS", str(folder))
-
-    def make(text: str, code: int = 0) -> None:
-        path = folder / "nvidia-smi"
-        path.write_text(f"#!/bin/sh\n[ \"$1\" = -L ] || exit 9\necho '{text}'\nexit {code}\n")
-        path.chmod(0o755)
-
-    return make
+@pytest.fixture(autouse=True)
+def no_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither an nvidia-smi on PATH, nor WSL's."""
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setattr("torchft_x.launch.devices.accelerators._WSL_TOOLS", str(tmp_path / "bin"))
 
 
 def touch(root: Path, *files: str, text: str = "") -> Path:
@@ -39,7 +30,7 @@ def touch(root: Path, *files: str, text: str = "") -> Path:
     return root
 
 
-def test_a_machine_without_any(tool, tmp_path: Path) -> None:
+def test_a_machine_without_any(tmp_path: Path) -> None:
     files = ("dev/nvidiactl", "dev/nvidia-uvm", "dev/nvidia-caps/nvidia-cap1", "dev/kfd", "dev/dri/renderD128")
     assert find(touch(tmp_path, *files)) is None
 
@@ -49,7 +40,7 @@ def test_a_gpu_in_parts() -> None:
     assert from_smi(CUT) == (a, b, "GPU-1aaaaaaa-1111-2222-3333-444444444444")
 
 
-def test_amd(tool, tmp_path: Path) -> None:
+def test_amd(tmp_path: Path) -> None:
     nodes = "sys/class/kfd/kfd/topology/nodes"
     touch(tmp_path, f"{nodes}/0/properties", text="cpu_cores_count 64\nsimd_count 0\ndrm_render_minor 0\n")
     for k in (128, 129, 130):  # the last one isn't in this container
@@ -59,7 +50,7 @@ def test_amd(tool, tmp_path: Path) -> None:
     assert (machine.vendor, machine.names) == ("AMD", ("0", "1"))
 
 
-def test_intel(tool, tmp_path: Path) -> None:
+def test_intel(tmp_path: Path) -> None:
     for k, vendor in ((128, "0x8086"), (129, "0x10de"), (130, "0x8086")):
         touch(tmp_path, f"dev/dri/renderD{k}")
         touch(tmp_path, f"sys/class/drm/renderD{k}/device/vendor", text=f"{vendor}\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from tests.unit.rpc.support import lighthouse
 from tests.util import scaled
 from torchft_x.launch.doctor import network
-from torchft_x.launch.doctor.network import check_lighthouse, check_ports, name_finding
+from torchft_x.launch.doctor.network import check_lighthouse, check_ports, name_finding, reverse_finding
 from torchft_x.launch.doctor.runner import Case, Finding
 from torchft_x.net import Address
 from torchft_x.rpc.lighthouse.failover.standby import StandbyServer
@@ -149,3 +150,16 @@ def test_something_that_does_not_answer(mute: int, monkeypatch: pytest.MonkeyPat
     found = look(f"127.0.0.1:{mute}")
     assert found.level == "problem"
     assert "takes connections, but does not answer as a lighthouse" in found.text
+
+
+def test_a_slow_reverse_look_up_says_what_it_costs_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(address: str) -> None:
+        time.sleep(0.05 if address == "10.0.0.1" else 0.0)
+
+    monkeypatch.setattr(network, "SLOW_LOOKUP", 0.03)
+    found = reverse_finding(["127.0.0.1", "10.0.0.1"], slow)
+    assert found.level == "warning"
+    assert "for 10.0.0.1" in found.text
+    assert "/etc/hosts" in found.text
+    assert "RES_OPTIONS='timeout:1 attempts:1'" in found.text
+    assert reverse_finding(["127.0.0.1"], lambda _: None).level == "ok"

@@ -93,3 +93,17 @@ def test_nothing_is_there(tmp_path: Path) -> None:
         with pytest.raises(RecordError, match="no job of local_ft") as e:
             record.read(run_dir)
         assert e.value.missing
+
+
+def test_whether_its_keeper_lives(tmp_path: Path) -> None:
+    """That of one that was killed: tests/process/launch/keeper/test_keeper.py."""
+    made = job(tmp_path)
+    for change, state in (
+        ({}, "RUNNING"),
+        ({"keeper": Pid(pid=os.getpid(), ticks=1)}, "FAILED"),  # another one has its number
+        ({"boot": "another"}, "FAILED"),  # the host was started anew
+        ({"keeper": Pid(pid=os.getpid(), ticks=1), "host": "elsewhere"}, "RUNNING"),  # of which nothing can be known
+        ({"keeper": Pid(pid=os.getpid(), ticks=1), "state": "SUCCEEDED"}, "SUCCEEDED"),
+    ):
+        record.write(dataclasses.replace(made, **change))
+        assert record.read(tmp_path).state == state

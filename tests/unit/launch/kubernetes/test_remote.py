@@ -17,11 +17,12 @@ from tests.unit.observe.written import Job, Log
 from torchft_x import env
 from torchft_x.core.kubernetes import names
 from torchft_x.errors import ConfigError, RefusedError, UnreachableError
-from torchft_x.launch.kubernetes import jobs
+from torchft_x.launch.kubernetes import commands, jobs, scale
 from torchft_x.launch.kubernetes.cluster import Cluster, ClusterError
 from torchft_x.launch.kubernetes.place import Pods, check
 from torchft_x.launch.kubernetes.remote import Remote
 from torchft_x.launch.run_commands import chaos
+from torchft_x.launch.status.commands import order, status
 from torchft_x.observe.run import read_run
 from torchft_x.observe.run.collected import write_run
 
@@ -32,6 +33,7 @@ PAGE = "/api/v1/namespaces/team/services/a-1-lighthouse:page/proxy"
 @pytest.fixture
 def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(env.KUBECONFIG, str(tmp_path / "kubeconfig"))
+    monkeypatch.setattr(scale, "_LOOK", 0.0)
     for name in (env.TOKEN, env.TOKEN_FILE):
         monkeypatch.delenv(name, raising=False)
     return tmp_path / "kubeconfig"
@@ -229,3 +231,61 @@ def test_all_that_a_pod_has_printed_with_the_container_before(kubeconfig: Path) 
         assert list(jobs.written(Cluster(), again)) == ["before\n", "now\n"]
         again["status"]["containerStatuses"][0]["restartCount"] = 0
         assert list(jobs.written(Cluster(), again)) == ["now\n"]
+
+
+def test_a_group_is_made_when_the_lighthouse_knows_it_and_not_before(kubeconfig: Path) -> None:
+    known = [["0", "1"], ["0", "1"], ["0", "1", "2"]]
+    others = _cluster(_jobs(2), [_lighthouse()])
+    with answering(
+        lambda asked: (200, {"wanted": known.pop(0)}) if "/proxy/" in asked.path else others(asked), kubeconfig
+    ) as asked:
+        made = scale.resize(Cluster(), "a-1", 3)
+    assert (made.before, made.groups) == (2, ("0", "1", "2"))
+    changes = [(a.method, a.path.rpartition("/")[2]) for a in asked if a.method != "GET"]
+    assert changes == [("PATCH", "a-1"), ("PATCH", "a-1-lighthouse-0-x"), ("POST", "jobs")]
+    assert asked[-1].method == "POST"
+    note, settled = (a.body for a in asked if a.method == "PATCH")
+    assert '"groups": ["0", "1", "2"]' in note["data"]["groups.json"]
+    assert settled == {"metadata": {"annotations": {names.GROUPS: "3"}}}
+
+
+def test_a_lighthouse_that_does_not_hear_of_it_changes_nothing(
+    kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scale, "_HEARD", 0.1)
+    with (
+        answering(_cluster(_jobs(3), [], (200, {"wanted": ["0", "1", "2"]})), kubeconfig) as asked,
+        pytest.raises(ClusterError, match=r"it has the groups .* nothing was made or deleted"),
+    ):
+        scale.resize(Cluster(), "a-1", 2)
+    assert {a.method for a in asked} == {"GET", "PATCH"}
+
+
+def test_status_and_orders_of_a_job_that_is_over_or_none(kubeconfig: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    over = _jobs(1)
+    over[0]["status"] = {"conditions": [{"type": "Failed", "status": "True", "message": "it had enough"}]}
+    with answering(_cluster(over, []), kubeconfig):
+        assert status(["kubernetes_ft://team/a-1"]) == 0
+        assert "failed with code 1: it had enough." in capsys.readouterr().out
+        assert order("kill", ["1", "kubernetes_ft://team/a-1"]) == 2
+        assert "Nothing of the job a-1 runs any more" in capsys.readouterr().err
+    with answering(_cluster([], []), kubeconfig):
+        assert status(["kubernetes_ft://team/a-1"]) == 2
+        assert "no job a-1 in the namespace team" in capsys.readouterr().err
+
+
+def test_the_log_of_all_pods_of_a_replica_the_oldest_first(
+    kubeconfig: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failed = pod("trainer", 1, phase="Failed", made=1, **{"state": {"terminated": {"exitCode": 1}}})
+    newest = pod("trainer", 1, made=2, **RUNS)
+    logs = {"p_1": "first\n", "p_2": "second\n"}
+    with answering(_cluster([], [newest, failed], **logs), kubeconfig) as asked:
+        assert commands.main("log", ["kubernetes_ft://team/a-1/trainer/1"]) == 0
+        assert capsys.readouterr().out == "first\nsecond\n"
+        assert "replica%3D1" in asked[0].path
+    with answering(_cluster([], []), kubeconfig):
+        assert commands.main("log", ["kubernetes_ft://team/a-1/trainer/2"]) == 2
+        assert "no pod of trainer/2" in capsys.readouterr().err
+        assert commands.main("log", ["kubernetes_ft://team/a-1"]) == 2
+        assert "names no replica" in capsys.readouterr().err

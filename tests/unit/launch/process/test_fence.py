@@ -2,7 +2,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from torchft_x.launch.process.fence import superseded
+import pytest
+
+from tests.util import wait_for
+from torchft_x import env
+from torchft_x.launch.process import fence
+from torchft_x.launch.process.fence import superseded, watch_fence
 
 
 def test_whoever_wrote_last_is_the_newest(tmp_path: Path) -> None:
@@ -16,3 +21,16 @@ def test_whoever_wrote_last_is_the_newest(tmp_path: Path) -> None:
     assert superseded(file, "7_1-r0")
     file.write_bytes(b"\xff\xfe")
     assert not superseded(file, "7_1-r0")
+
+
+def test_one_that_was_started_again_elsewhere_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fence, "EACH", 0.01)
+    told: list[str] = []
+    file = tmp_path / "newest"
+    file.write_text("7_1-r0\n")
+    watch_fence({}, told.append)
+    watch_fence({env.FENCE_FILE: str(file), env.FENCE: "7_1-r0"}, told.append)
+    assert told == []
+    file.write_text("9_1-r0\n")
+    wait_for(lambda: told, 10, "the older one to be told")
+    assert told == ["it was started again elsewhere, and this is the one before"]

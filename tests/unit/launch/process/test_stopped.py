@@ -1,14 +1,11 @@
-"""Which processes are stopped, and for how long: from looks with their times alone; and a real supervisor's."""
+"""Which processes are stopped, and for how long: from looks with their times alone."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.process.launch.supervisor.test_group import drive
 from torchft_x.launch.process.stopped import StoppedProcesses
 from torchft_x.timing import TIMING
-
-__all__ = ["drive"]  # the fixture
 
 
 def looks(

@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 from torchx.specs import AppDef, Role, resource
 
+from tests.unit.launch.slurm.made import SCRIPT, directives, how, request
 from torchft_x import env
 from torchft_x.errors import ConfigError
 from torchft_x.launch.job.build import ft_app
+from torchft_x.launch.plugin.slurm import create_scheduler
 from torchft_x.launch.slurm import options
-from torchft_x.launch.slurm.build import Request, arrays, build
+from torchft_x.launch.slurm.build import arrays
 from torchft_x.launch.slurm.options import seconds
-from torchft_x.launch.slurm.script import RoleScript, array_range, render
-
-SCRIPT = Path(__file__).parents[4] / "scripts/train_ddp.py"
-
-
-def request(app: AppDef | None = None, **cfg: Any) -> Request:
-    made = app or ft_app(str(SCRIPT), ["--steps", "5"], replicas=3, run_dir="/shared/run")
-    return build(made, cfg, app_id="ddp-x", session="torchx", run_dir="/shared/run")
-
-
-def directives(text: str) -> list[str]:
-    return [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH ")]
+from torchft_x.launch.slurm.script import array_range, render
 
 
 def test_groups_that_differ_are_jobs_of_their_own_and_those_alike_are_one_array() -> None:
@@ -119,14 +109,6 @@ def test_a_program_that_is_not_ours() -> None:
         request(other(**{env.TOKEN: "secret"}))
 
 
-def how(**changed: Any) -> RoleScript:
-    values: dict[str, Any] = {
-        "role": "trainer", "kind": "sidecar", "command": ("prog",), "env": {}, "run_dir": "/r", "log_dir": "/r/slurm/logs",
-        "folder": "/home",
-    }  # fmt: skip
-    return RoleScript(**{**values, **changed})
-
-
 @pytest.mark.parametrize(
     "changed",
     [
@@ -145,13 +127,9 @@ def test_what_no_script_can_hold_is_refused(changed: dict[str, Any]) -> None:
 def test_ranges() -> None:
     assert array_range([0, 1, 2, 7, 4, 5]) == "0-2,4-5,7"
     assert array_range([3], 2) == "3%2"
-    assert set(options.OPTIONS) >= {
-        "partition",
-        "account",
-        "qos",
-        "time",
-        "nodes",
-        "exclusive",
-        "constraint",
-        "reservation",
-    }
+
+
+def test_torchx_knows_every_option_and_has_its_help() -> None:
+    opts = dict(create_scheduler("here").run_opts())
+    assert set(options.OPTIONS) <= set(opts)
+    assert all(option.help for option in opts.values())

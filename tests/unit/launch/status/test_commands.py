@@ -23,11 +23,7 @@ def lighthouse() -> Iterator[Served]:
 
 @pytest.fixture
 def run_dir(lighthouse: Served, tmp_path: Path) -> str:
-    (tmp_path / "events").mkdir()
-    (tmp_path / "lighthouse").write_text(lighthouse.address)
-    (tmp_path / "token").write_text(TOKEN)
-    (tmp_path / "token").chmod(0o600)
-    return str(tmp_path)
+    return lighthouse.run_dir(tmp_path)
 
 
 def test_status_of_a_run(lighthouse: Served, run_dir: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -114,14 +114,6 @@ def test_the_peers_member_keeps_what_the_peer_knows(member: Member) -> None:
     )
 
 
-def test_the_peer_sees_the_config_id_and_the_time() -> None:
-    quorum = Quorum(900, 800, 1, (Member("a:1"), Member("b:1")), created=12.5)
-    reply = messages.parse(peer_pb.LighthouseQuorumResponse, messages.peer_quorum_bytes(quorum), "reply").quorum
-    assert reply.quorum_id == 800
-    assert [p.replica_id for p in reply.participants] == ["a:1", "b:1"]
-    assert (reply.created.seconds, reply.created.nanos) == (12, 500_000_000)
-
-
 @given(st.binary(max_size=300))
 def test_garbage_is_refused_or_read_but_never_breaks(data: bytes) -> None:
     for kind, read in [

@@ -285,3 +285,15 @@ def test_a_rank_out_of_range_is_refused() -> None:
                 who.quorum(group_rank=5, state=State(), timeout=scaled(5.0))
         with pytest.raises(RefusedError, match="Rank 7"):
             one.checkpoint_metadata(a.address(), 7, 5.0)
+
+
+def test_a_deadline_names_the_missing_rank() -> None:
+    with lighthouse() as lh, group("a:1", lh.address(), world_size=2) as a, client(a.address()) as one:
+        for who in (a, one):
+            with pytest.raises(DeadlineError, match="group rank 1 of 2 has not asked"):
+                who.quorum(group_rank=0, state=State(), timeout=0.1)
+        asks = [Asking(a), Asking(one, 1)]
+        quorum_id = asks[0].result().quorum.id
+        for who in (a, one):
+            with pytest.raises(DeadlineError, match="group rank 1 of 2 has not voted"):
+                who.should_commit(0, 0, quorum_id, True, 0.1)

@@ -3,63 +3,26 @@
 from __future__ import annotations
 
 import os
-import queue
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import grpc
 import pytest
 
-from tests.unit.rpc.support import asking, channel, known, lighthouse
+from tests.unit.rpc.support import RawSession, asking, channel, hello, join, known, lighthouse
 from tests.util import scaled, wait_for
 from torchft_x._version import __version__
-from torchft_x.core.messages.lighthouse import Hello
-from torchft_x.errors import AddressError, TokenError
+from torchft_x.errors import AddressError, DeadlineError, TokenError
 from torchft_x.net import parse_address
 from torchft_x.rpc.codec import messages
 from torchft_x.rpc.coordination import LighthouseClient, LighthouseServer
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options
-from torchft_x.rpc.transport.token import metadata
 from torchft_x.timing import TIMING
-
-
-class RawSession:
-    """A session whose every byte the test writes."""
-
-    def __init__(
-        self, address: str, method: str = f"/{grpc_options.SESSION}/Session", token: str | None = None
-    ) -> None:
-        self._channel = channel(address)
-        self._out: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._call = self._channel.stream_stream(method)(iter(self._out.get, None), metadata=metadata(token))
-
-    def send(self, message: Any) -> None:
-        self._out.put(message if isinstance(message, bytes) else message.SerializeToString())
-
-    def receive(self) -> pb.Down:
-        return pb.Down.FromString(next(self._call))
-
-    def rest(self) -> list[pb.Down]:
-        """What still comes until the server ends the stream."""
-        return [pb.Down.FromString(data) for data in self._call]
-
-    def close(self) -> None:
-        self._out.put(None)
-        self._call.cancel()
-        self._channel.close()
-
-
-def hello(replica_id: str = "a:1", **kwargs: Any) -> pb.Up:
-    return pb.Up(hello=messages.hello_to_proto(Hello(0, replica_id, address="http://127.0.0.1:1", **kwargs), "a"))
-
-
-def join(replica_id: str = "a:1", step: int = 0) -> pb.Up:
-    member = pb.Member(replica_id=replica_id, world_size=1, state=pb.State(step=step))
-    return pb.Up(join=pb.Join(member=member, reason="new"))
 
 
 @pytest.fixture
@@ -228,7 +191,7 @@ def test_the_token_guards_every_call() -> None:
 def test_a_port_in_use_is_one_sentence_and_a_stopped_server_frees_it_at_once() -> None:
     with lighthouse() as first:
         bind = first.address().removeprefix("http://")
-        with pytest.raises(AddressError, match=r"can't listen on .*in use"):
+        with pytest.raises(AddressError, match=r"can't listen on 127\.0\.0\.1:\d+: .*in use; free the port"):
             LighthouseServer(bind, 1)
     for _ in range(3):
         with lighthouse(bind=bind) as again:
@@ -239,3 +202,13 @@ def test_many_lighthouses_in_one_process_do_not_see_each_other() -> None:
     with lighthouse() as a, lighthouse() as b:
         LighthouseClient(a.address(), scaled(5.0)).heartbeat("x")
         assert (known(a), known(b)) == (["x"], [])
+
+
+def test_the_unary_deadline_gives_the_reason() -> None:
+    with lighthouse(min_replicas=2) as two:
+        client = LighthouseClient(two.address(), scaled(5.0))
+        begun = time.monotonic()
+        with pytest.raises(DeadlineError, match="min_replicas"):
+            client.quorum("a", timeout=0.3)
+        assert 0.1 < time.monotonic() - begun < scaled(10.0)
+        wait_for(lambda: not asking(two), what="the request to be forgotten")

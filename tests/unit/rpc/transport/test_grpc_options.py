@@ -2,41 +2,14 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 
-import grpc.aio
 import pytest
 
 from tests.util import wait_for
-from torchft_x.errors import AddressError
 from torchft_x.net import Address
-from torchft_x.rpc.transport import grpc_options, loop
+from torchft_x.rpc.transport import grpc_options
 from torchft_x.rpc.transport.notifier import Notifier
-
-
-def listen(bind: Address) -> int:
-    async def run() -> int:
-        server = grpc.aio.server(options=grpc_options.server_options(guarded=True, connections=16))
-        try:
-            return grpc_options.listen(server, bind, "The test server")
-        finally:
-            await server.stop(None)
-
-    return loop.call(run(), 10.0)
-
-
-def test_any_port() -> None:
-    assert listen(Address("127.0.0.1", 0)) > 0
-    assert listen(Address("::", 0)) > 0  # also on hosts without IPv6
-
-
-def test_a_port_in_use_is_a_sentence() -> None:
-    with (
-        socket.create_server(("127.0.0.1", 0)) as s,
-        pytest.raises(AddressError, match=r"The test server can't listen on 127\.0\.0\.1:\d+: .*in use; free the port"),
-    ):
-        listen(Address("127.0.0.1", s.getsockname()[1]))
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.rpc.lighthouse.failover.test_journal import (
-    RUN,
-    opened,
-    read,
-)
+from tests.unit.rpc.lighthouse.failover.journals import RUN, opened, read
 from torchft_x.errors import ConfigError
 from torchft_x.rpc.lighthouse.failover.journal import open_ledger
 
@@ -34,7 +30,7 @@ def test_it_survives_a_killed_process_at_any_point(tmp_path: Path) -> None:
     code = textwrap.dedent("""
         import sys
         from pathlib import Path
-        from tests.unit.rpc.lighthouse.failover.test_journal import *
+        from tests.unit.rpc.lighthouse.failover.journals import *
         ledger = opened(Path(sys.argv[1]))
         members = made(1, members=20).members
         for i in range(2, 10**9):

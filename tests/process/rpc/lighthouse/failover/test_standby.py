@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.rpc.lighthouse.failover.test_journal import KIN, RUN, keep, made
-from tests.unit.rpc.support import Asking, group, members
-from tests.unit.rpc.test_nodes import Supervisor, close
+from tests.unit.rpc.lighthouse.failover.journals import KIN, RUN, keep, made
+from tests.unit.rpc.support import Asking, Supervisor, close, group, members
 from tests.util import free_port, scaled, wait_for
 from torchft_x.core.journal import JournalEntry
 from torchft_x.core.lighthouse.machine import LighthouseConfig

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 
-from tests.util import scaled
+from tests.util import scaled, wait_for
 from torchft_x.core.restart.lease import LeaseEntry
+from torchft_x.rpc.lighthouse.failover import lease as module
 from torchft_x.rpc.lighthouse.failover.lease import Lease, LeaseLostError
 from torchft_x.timing import TIMING
 
@@ -148,3 +150,38 @@ def test_who_has_lost_it_neither_gives_it_back_nor_ends_the_job(bench: Bench) ->
     first.end()
     first.end(0)
     assert bench.cell.entry == LeaseEntry(2, 0, "b")
+
+
+def test_a_register_that_fails_for_a_moment_costs_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_AGAIN", 0.0)
+    lease = bench.held()
+    bench.cell.fails = 3
+    lease.confirm()
+    assert bench.cell.entry == LeaseEntry(1, 1, "a")
+    assert not bench.lost
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Renewals come a hundred times a second."""
+    monkeypatch.setattr(module, "TIMING", replace(TIMING, failover_renew=0.01))
+
+
+@pytest.mark.usefixtures("often")
+def test_the_thread_renews_until_it_is_given_back(bench: Bench) -> None:
+    lease = bench.held()
+    lease.start()
+    wait_for(lambda: bench.cell.swaps >= 3)
+    lease.end()
+    assert bench.cell.entry.owner == ""
+    assert not bench.lost
+
+
+@pytest.mark.usefixtures("often")
+def test_the_thread_notices_that_another_one_has_it(bench: Bench) -> None:
+    lease = bench.held()
+    lease.start()
+    bench.cell.entry = LeaseEntry(2, 0, "b")
+    wait_for(lambda: bench.lost)
+    assert not lease.holds()
+    assert len(bench.lost) == 1

@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.util import clock, scaled
@@ -50,6 +51,14 @@ class Served:
     def order(self, kind: str, group: Any, token: str | None = TOKEN) -> Answer:
         given = {} if token is None else {"Authorization": f"Bearer {token}"}
         return self.ask(f"/{kind}", "POST", {"group": group}, **given)
+
+    def run_dir(self, folder: Path) -> str:
+        """Make this the run directory of a job that has this lighthouse."""
+        (folder / "events").mkdir()
+        (folder / "lighthouse").write_text(self.address)
+        (folder / "token").write_text(TOKEN)
+        (folder / "token").chmod(0o600)
+        return str(folder)
 
     def groups(self) -> dict[str, dict[str, Any]]:
         return {g["group"]: g for g in self.ask("/status.json").json["groups"]}

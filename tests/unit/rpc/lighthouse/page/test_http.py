@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import socket
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -84,3 +85,18 @@ def test_a_defect_of_ours_ends_one_connection(page: Served, monkeypatch: pytest.
     monkeypatch.setattr(page.shell.recorder, "bytes", fail)
     assert said(page, b"GET /status.json HTTP/1.1\r\nHost: localhost\r\n\r\n") == b""
     wait_for(lambda: page.ask("/healthz").status == 200, 5.0, "an answer")
+
+
+def test_many_requests_take_their_time_and_all_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_http, "PER_SECOND", 10.0)
+    monkeypatch.setattr(page_http, "BURST", 3)
+    more = 5
+    with (
+        served() as page,
+        contextlib.closing(http.client.HTTPConnection(*page.place, timeout=scaled(20))) as connection,
+    ):
+        began = time.monotonic()
+        for _ in range(page_http.BURST + more):
+            connection.request("GET", "/healthz")
+            assert connection.getresponse().read() == b"ok\n"
+    assert time.monotonic() - began > 0.9 * more / page_http.PER_SECOND

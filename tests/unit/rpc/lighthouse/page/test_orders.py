@@ -5,9 +5,18 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+import pytest
+
 from tests.unit.rpc.lighthouse.page.served import TOKEN, Served, served
 from tests.util import wait_for
+from torchft_x.rpc.lighthouse.page import recorder
 from torchft_x.rpc.supervisor.client import SupervisorClient
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No answer is an old overview."""
+    monkeypatch.setattr(recorder, "FRESH", 0.0)
 
 
 @contextlib.contextmanager
@@ -27,3 +36,41 @@ def test_a_supervisor_that_is_done_takes_no_orders() -> None:
         client.done(0, "")
         wait_for(lambda: page.groups()["0"]["does"] == "finished", 5.0, "its end")
         assert page.order("kill", "0").json["error"] == "Group 0 has finished: there is nothing of it to kill."
+
+
+DRAIN = ("drain", "", "drained by request")
+
+
+def test_a_kill_names_the_life_that_runs() -> None:
+    with served(groups=("0", "1")) as page, supervisor(page) as (client, heard):
+        client.started(0, "life-0")
+        wait_for(lambda: page.groups()["0"]["supervised"], 5.0, "the supervisor")
+        answer = wait_for(lambda: (a := page.order("kill", "0")).status == 200 and a, 5.0, "the life to be known")
+        assert answer.json["done"].startswith("Group 0 is killed by request")
+        wait_for(lambda: heard == [("kill", "life-0", "killed by request")], 5.0, "the order")
+        client.exited(0, "life-0", -9, "killed by request")
+        wait_for(lambda: page.order("kill", "0").status == 409, 5.0, "nothing to kill any more")
+        wait_for(lambda: page.groups()["0"]["does"] == "restarts", 5.0, "that to be shown")
+
+
+def test_a_group_that_was_drained_rests_whoever_comes() -> None:
+    with served(groups=("0", "1")) as page:
+        with supervisor(page) as (client, heard):
+            client.started(0, "life-0")
+            wait_for(lambda: page.groups()["0"]["supervised"], 5.0, "the supervisor")
+            assert page.order("drain", "0").status == 200
+            assert page.order("drain", "0").status == 409
+            wait_for(lambda: heard == [DRAIN], 5.0, "the order")
+            wait_for(lambda: page.groups()["0"]["does"] == "drains", 5.0, "that to be shown")
+            client.exited(0, "life-0", 143, "drained by request")
+            client.rests(True)
+            wait_for(lambda: page.groups()["0"]["does"] == "drained", 5.0, "its rest")
+            assert "0" not in page.shell.status()["announced"]  # nobody waits for it
+        with supervisor(page) as (client, heard):  # one that replaces it
+            wait_for(lambda: heard == [DRAIN], 5.0, "the same order")
+            client.rests(True)
+            assert page.order("resume", "0").status == 200
+            wait_for(lambda: heard[-1][0] == "resume", 5.0, "the order")
+            client.rests(False)
+            client.started(1, "life-1")
+            wait_for(lambda: page.groups()["0"]["does"] == "starts", 5.0, "its next life")

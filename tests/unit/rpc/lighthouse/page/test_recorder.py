@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from torchft_x.rpc.lighthouse.page.recorder import FRESH, Recorder
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [100.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0], time=time.time))
     return now
 
 
@@ -50,3 +52,14 @@ def test_what_supervisors_say_is_kept(clock: list[float]) -> None:
     assert [(g["group"], g["does"]) for g in recorder.value()["groups"]] == [("0", "restarts")]
     recorder.heard(GroupRests("0", True))  # what was asked for is shown at once
     assert [g["does"] for g in recorder.value()["groups"]] == ["drained"]
+
+
+def test_one_that_takes_long_is_shown_for_longer(clock: list[float]) -> None:
+    recorder, count = made(clock, seconds=0.1)
+    recorder.bytes()
+    clock[0] += 4.9
+    recorder.bytes()
+    assert count == [1]
+    clock[0] += 0.2
+    recorder.bytes()
+    assert count == [2]
