@@ -25,7 +25,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def hang(quorum_id: int, meeting: Meeting) -> None:
-    """One collective that works, and one that is aborted."""
     groups = [ProcessGroupGloo(scaled(30), host="127.0.0.1") for _ in range(2)]
     configure(groups, meeting(), quorum_id)
     each(groups, lambda rank, group: group.allreduce([ramp(rank)]).wait())

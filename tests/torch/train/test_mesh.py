@@ -63,8 +63,6 @@ def test_groups_on_a_managed_mesh_train_like_one_process(groups: Groups) -> None
 
 
 class Alone:
-    """A manager with no others."""
-
     def __init__(self) -> None:
         self._pg = ProcessGroupGloo(scaled(10), host="127.0.0.1")
         self._pg.configure("", "a", 0, 1)

@@ -57,7 +57,6 @@ def transports(make: Make) -> Transports:
 
 
 def carry(transports: Transports, state: Any, into: Any = None, step: int = 5) -> Any:
-    """From rank 0 to rank 1."""
     with ThreadPoolExecutor(1) as pool:
         sent = pool.submit(transports[0].send_checkpoint, [1], step, state, committed_in=7)
         got = transports[1].recv_checkpoint(0, transports[0].metadata(), step, committed_in=7, into=into)
@@ -171,7 +170,6 @@ def test_times_that_are_none(make: Make) -> None:
 
 
 def test_a_broken_byte_is_noticed(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The source changes its state while it sends."""
     source, destination = make(2)
     state = {"a": {"w": torch.ones(300_000)}}
     send = source.send

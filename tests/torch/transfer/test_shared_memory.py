@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.torch.transfer.conformance import WAIT
-from tests.torch.transfer.http.test_transport import HTTP, Proxy, RawReader, big, make
+from tests.torch.transfer.http.test_transport import HTTP, Proxy, RawReader, big, make, source  # noqa: F401
 from tests.torch.transfer.states import same
 from tests.util import wait_for
 from torchft_x.core.types import State
@@ -26,13 +26,6 @@ from torchft_x.transfer.shared_memory import Buffer, SharedFile, allocate_buffer
 STATE_BYTES = big(0)["a"].nbytes
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no memory files")
-
-
-@pytest.fixture
-def source() -> Iterator[HTTP]:
-    transport = make()
-    yield transport
-    transport.shutdown(wait=False)
 
 
 @pytest.fixture

@@ -21,8 +21,6 @@ from torchft_x.errors import CollectiveError, ConfigError
 
 
 class Own(ProcessGroupWrapper):
-    """As in the peer's documentation."""
-
     def __init__(self) -> None:
         super().__init__(timedelta(seconds=clock(4.0)))
         self.created: list[tuple[int, int]] = []

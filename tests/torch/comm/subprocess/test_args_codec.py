@@ -20,7 +20,6 @@ from torchft_x.errors import CollectiveError
 
 
 def carried(op: str, *args: object) -> list[object]:
-    """Through JSON and back."""
     tensors = [t for arg in args for t in args_codec.tensors_in(arg)]
     return args_codec.unpack(json.loads(json.dumps(args_codec.pack(op, args))), tensors)
 

@@ -50,5 +50,4 @@ def as_rank(rank: int, shape: tuple[int, ...]) -> Iterator[DeviceMesh]:
 
 
 def cut(value: torch.Tensor, mesh: DeviceMesh, placements: Any) -> Any:
-    """A DTensor with this rank's part of `value`."""
     return distribute_tensor(value, mesh, placements, src_data_rank=None)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import http.client
 import socket
 import threading
@@ -229,72 +230,65 @@ def test_cut_for_ever_ends_at_the_deadline(source: HTTP, destination: HTTP, rela
     assert caught.value.torn
 
 
-@pytest.mark.parametrize("first", [0, 5000])
-def test_a_source_that_drips_ends_at_the_deadline(destination: HTTP, first: int) -> None:
-    """The deadline holds although no single read is slow: a byte every 50 ms."""
-    text = manifest(blobs=[4 << 20], tensors=[["uint8", [4 << 20], [1], 0, 0]])
-    answers = {
-        "/checkpoint/1/0": f"X-Snapshot: {'a' * 16}\r\nX-Crc32: {zlib.crc32(text)}\r\nContent-Length: {len(text)}\r\n\r\n"
-    }
-    done = threading.Event()
-
-    def serve(connection: socket.socket) -> None:
-        with connection:
-            try:
-                while request := connection.recv(4096):
-                    path = request.split()[1].decode()
-                    head = answers.get(path, f"Content-Length: {(2 << 20) + 2 * DIGEST_BYTES}\r\n\r\n")
-                    body = text if path in answers else bytes((2 << 20) + 2 * DIGEST_BYTES)
-                    out = b"HTTP/1.1 200 OK\r\n" + head.encode() + body
-                    connection.sendall(out[:first])
-                    for byte in out[first:]:
-                        if path in answers and first:
-                            connection.sendall(out[first:])
-                            break
-                        connection.sendall(bytes([byte]))
-                        if done.wait(0.05):
-                            return
-            except OSError:
-                return
-
+@contextlib.contextmanager
+def answering(serve: Callable[[socket.socket], None]) -> Iterator[str]:
+    """A source whose connections `serve` answers; its metadata."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def accept() -> None:
-            while True:
-                try:
+            with contextlib.suppress(OSError):
+                while True:
                     connection, _ = listener.accept()
-                except OSError:
-                    return
-                threading.Thread(target=serve, args=(connection,), daemon=True).start()
+                    threading.Thread(target=answer, args=(connection,), daemon=True).start()
+
+        def answer(connection: socket.socket) -> None:
+            with connection, contextlib.suppress(OSError):
+                serve(connection)
 
         threading.Thread(target=accept, daemon=True).start()
-        metadata = f"http://127.0.0.1:{listener.getsockname()[1]}/checkpoint/"
-        with pytest.raises(TransferError, match="deadline"):
-            destination.recv_checkpoint(0, metadata, 1, 0.5)
-        done.set()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/checkpoint/"
         listener.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize("what", ["manifest", "blocks"])
+def test_a_source_that_drips_ends_at_the_deadline(destination: HTTP, what: str) -> None:
+    """The deadline holds although no single read is slow: a byte every 50 ms."""
+    text = manifest(blobs=[4 << 20], tensors=[["uint8", [4 << 20], [1], 0, 0]])
+    head = f"X-Snapshot: {'a' * 16}\r\nX-Crc32: {zlib.crc32(text)}\r\n".encode()
+    done = threading.Event()
+
+    def serve(connection: socket.socket) -> None:
+        while request := connection.recv(4096):
+            first = request.split()[1] == b"/checkpoint/1/0"
+            body = text if first else bytes((2 << 20) + 2 * DIGEST_BYTES)
+            out = b"HTTP/1.1 200 OK\r\n%sContent-Length: %d\r\n\r\n" % (head if first else b"", len(body)) + body
+            if first and what == "blocks":
+                connection.sendall(out)
+                continue
+            begin = 0 if first else 5000
+            connection.sendall(out[:begin])
+            for byte in out[begin:]:
+                connection.sendall(bytes([byte]))
+                if done.wait(0.05):
+                    return
+
+    with answering(serve) as metadata, pytest.raises(TransferError, match="deadline"):
+        destination.recv_checkpoint(0, metadata, 1, 0.5)
+    done.set()
 
 
 def test_what_the_source_said_is_told_although_it_then_falls_silent(destination: HTTP) -> None:
     """On a busy machine the last answer may come too late; the reason came with the one before."""
     text = b"it is at step 5"
-    answer = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: %d\r\n\r\n" % len(text) + text
-    with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def serve() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                connection.recv(4096)
-                connection.sendall(answer)
-                while connection.recv(4096):
-                    pass
+    def serve(connection: socket.socket) -> None:
+        connection.recv(4096)
+        connection.sendall(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: %d\r\n\r\n" % len(text) + text)
+        while connection.recv(4096):
+            pass
 
-        thread = threading.Thread(target=serve)
-        thread.start()
-        with pytest.raises(TransferError, match="until the deadline: it is at step 5"):
-            destination.recv_checkpoint(0, f"http://127.0.0.1:{listener.getsockname()[1]}/checkpoint/", 6, scaled(0.5))
-        thread.join(WAIT)
-        assert not thread.is_alive()
+    with answering(serve) as metadata, pytest.raises(TransferError, match="until the deadline: it is at step 5"):
+        destination.recv_checkpoint(0, metadata, 6, scaled(0.5))
 
 
 def test_an_unknown_host_is_noticed_before_the_deadline(destination: HTTP) -> None:
