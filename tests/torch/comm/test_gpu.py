@@ -1,9 +1,9 @@
 """NCCL on real GPUs. Skipped where there is none, CI included. On a machine with GPUs (PyTorch >= 2.11 with CUDA)::
 
-    pytest -v -rs -m gpu tests/comm
+    pytest -v -rs -m gpu tests/torch/comm
 
-One GPU is enough for the library's own calls and for tensors shared with a child process; NCCL refuses two members on
-one GPU, so what takes several members needs two.
+NCCL refuses two members on one GPU, so what takes several members needs two. What one GPU shows is in
+tests/extended/gpu/groups.py.
 """
 
 from __future__ import annotations

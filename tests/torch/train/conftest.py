@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.torch.train import jobs
+from tests.torch.train.fakes import run_threads
 
 
 @pytest.fixture
@@ -38,4 +39,4 @@ def _left(min_replicas: int) -> Iterator[str]:
     with jobs.lighthouse(min_replicas) as address:
         yield address
         made = jobs.managers.copy()
-        jobs.run_threads(len(made), lambda i: made[i].shutdown())
+        run_threads(len(made), lambda i: made[i].shutdown())

@@ -39,7 +39,7 @@ class Own(ProcessGroupWrapper):
 
 
 class TestOwn(Together):
-    sizes = (1, 2)
+    sizes = (2,)
     backend = "own-gloo"
 
     # Of another process these make a ProcessGroupGloo, whose members connect otherwise; and a torch group of somebody else's

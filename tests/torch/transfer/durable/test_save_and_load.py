@@ -11,7 +11,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from torch.distributed.tensor import Replicate, Shard
 
-from tests.torch.transfer.durable.saving import WAIT, as_rank, cut, save
+from tests.torch.transfer.durable.saving import WAIT, as_rank, cut, load, save
 from tests.torch.transfer.states import same, states, zeroed
 from torchft_x.errors import DeadlineError, TransferError
 from torchft_x.transfer.durable import filling, names, sealed, shard, writer
@@ -26,12 +26,6 @@ from torchft_x.transfer.format.digests import digest_1
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return Store(str(tmp_path / "run"))
-
-
-def load(store: Store, into: Any = None) -> Any:
-    name = newest(store)
-    assert name is not None
-    return Saved(store, name).load(into)
 
 
 def as_format_1(patch: pytest.MonkeyPatch) -> None:

@@ -34,29 +34,38 @@ def make(streams: int = 0, *, token: str | None = "secret", **kwargs: Any) -> HT
     return HTTPTransport(WAIT, streams, host="127.0.0.1", token=token, **kwargs)
 
 
-@pytest.fixture
-def source() -> Iterator[HTTP]:
-    transport = make()
-    yield transport
-    transport.shutdown(wait=False)
+Make = Callable[..., HTTP]
 
 
 @pytest.fixture
-def destination() -> Iterator[HTTP]:
+def made() -> Iterator[Make]:
+    """Make transports that are shut down when the test is over."""
+    with contextlib.ExitStack() as stack:
+
+        def one(*args: Any, **kwargs: Any) -> HTTP:
+            transport = make(*args, **kwargs)
+            stack.callback(transport.shutdown, wait=False)
+            return transport
+
+        yield one
+
+
+@pytest.fixture
+def source(made: Make) -> HTTP:
+    return made()
+
+
+@pytest.fixture
+def destination(made: Make) -> HTTP:
     """As if on another host; test_shared_memory.py has the case of one host."""
-    transport = make(shared_memory=False)
-    yield transport
-    transport.shutdown(wait=False)
+    return made(shared_memory=False)
 
 
 class TestHTTPTransport(TransportConformance):
-    @pytest.fixture(params=[(0, True), (0, False), (1, False), (4, True), (4, False)])
-    def pair(self, request: pytest.FixtureRequest) -> Iterator[Pair]:
+    @pytest.fixture(params=[(0, True), (0, False), (1, False), (4, False)])
+    def pair(self, request: pytest.FixtureRequest, made: Make) -> Pair:
         streams, shared = request.param
-        made = [make(streams, shared_memory=shared) for _ in range(2)]
-        yield made[0], made[1]
-        for transport in made:
-            transport.shutdown(wait=False)
+        return made(streams, shared_memory=shared), made(streams, shared_memory=shared)
 
 
 def big(value: float) -> State:
@@ -210,13 +219,12 @@ def test_a_damaged_manifest_is_detected(source: HTTP, destination: HTTP, relay: 
 
 
 @pytest.mark.parametrize("streams", [1, 2, 3])
-def test_cut_connections_are_resumed(source: HTTP, relay: Relay, streams: int) -> None:
+def test_cut_connections_are_resumed(source: HTTP, made: Make, relay: Relay, streams: int) -> None:
     proxy = relay(lambda number, offset, chunk: None if offset > 1_500_000 and number < 7 else chunk)
-    receiver = make(streams, shared_memory=False)
+    receiver = made(streams, shared_memory=False)
     source.send_checkpoint([1], 1, big(3), WAIT)
     into = big(0)
     result = receiver.recv_checkpoint(0, proxy.metadata, 1, WAIT, into=into)
-    receiver.shutdown()
     assert same(into, big(3))
     assert result["a"] is into["a"]
     assert proxy.count > streams
@@ -304,12 +312,10 @@ def test_a_source_that_is_gone_is_noticed_before_the_deadline(source: HTTP, dest
 
 
 @pytest.mark.parametrize("token", ["wrong", "", "secre", "secret2", "~"])
-def test_a_wrong_or_missing_token_is_refused_at_once(source: HTTP, token: str) -> None:
+def test_a_wrong_or_missing_token_is_refused_at_once(source: HTTP, made: Make, token: str) -> None:
     source.send_checkpoint([1], 1, {"w": torch.ones(1)}, WAIT)
-    reader = make(token=token)
     with pytest.raises(TokenError, match="TORCHFT_X_TOKEN"):
-        reader.recv_checkpoint(0, source.metadata(), 1, 1e6)
-    reader.shutdown()
+        made(token=token).recv_checkpoint(0, source.metadata(), 1, 1e6)
 
 
 def test_blocks_need_the_token_too(source: HTTP) -> None:
@@ -431,15 +437,13 @@ def test_the_advertised_host_is_the_argument_then_the_variable(monkeypatch: pyte
         transport.shutdown()
 
 
-def test_the_token_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_token_comes_from_the_environment(made: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHFT_X_TOKEN", "from-env")
-    made = [make(token=t) for t in (None, "from-env", "")]
-    made[0].send_checkpoint([1], 1, {"w": 1}, WAIT)
-    assert made[1].recv_checkpoint(0, made[0].metadata(), 1, WAIT) == {"w": 1}
+    source, member, stranger = (made(token=t) for t in (None, "from-env", ""))
+    source.send_checkpoint([1], 1, {"w": 1}, WAIT)
+    assert member.recv_checkpoint(0, source.metadata(), 1, WAIT) == {"w": 1}
     with pytest.raises(TokenError):
-        made[2].recv_checkpoint(0, made[0].metadata(), 1, WAIT)
-    for transport in made:
-        transport.shutdown()
+        stranger.recv_checkpoint(0, source.metadata(), 1, WAIT)
 
 
 def test_arguments_are_checked() -> None:
