@@ -140,16 +140,6 @@ def test_who_waits_is_told_at_once_and_can_be_released(
         store.client.open(1.0)  # type: ignore[attr-defined]
 
 
-def test_what_is_below_a_prefix_can_be_deleted(served: tuple[StoreServer, KeyedAddress]) -> None:
-    server, address = served
-    store = connected(address)
-    for key in ("c/1", "c/2/x", "d"):
-        store.set(key, "v")
-    server.delete_below("c/")
-    assert len(server) == 1
-    assert store.check(["d"])
-
-
 def test_a_client_of_another_store_is_refused_by_both_sides(served: tuple[StoreServer, KeyedAddress]) -> None:
     _, address = served
     wrong = address._replace(key="00" * 16)

@@ -22,6 +22,7 @@ def test_failed_raises_each_time() -> None:
 def test_all_waits_for_all_and_raises_the_first() -> None:
     t = torch.ones(2)
     assert AllWork([DoneWork(), DoneWork()], t).wait()
+    assert DoneWork([t]).result() == [t]
     assert AllWork([DoneWork(), DoneWork()], t).get_future().wait() is t
     bad = AllWork([DoneWork(), FailedWork(CollectiveError("first")), FailedWork(CollectiveError("second"))], t)
     assert bad.is_completed()

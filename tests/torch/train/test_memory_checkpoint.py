@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tests.torch.train.apart import Apart
+from tests.torch.train.checkpoint.test_checkpoint import Counter
 from tests.torch.train.fakes import run_threads
 from tests.torch.train.jobs import HOST, Trainer, lighthouse, ranks_of_one, same
 from tests.util import scaled, wait_for
@@ -223,33 +224,22 @@ def apart(address: str, algorithm: str, seed: int) -> Iterator[Any]:
         del store
 
 
-class Drawn:
-    def __init__(self) -> None:
-        self.batches = 0
-
-    def state_dict(self) -> dict[str, int]:
-        return {"batches": self.batches}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.batches = state["batches"]
-
-
 def test_what_is_saved_from_a_copy_is_what_was_there_to_be_saved(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The copy is made where the next step begins; by then the script has drawn its batch."""
     memory = CheckpointMemory(1)
     monkeypatch.setenv("TORCHFT_X_MEMORY_SLOTS", memory.setting(LIMIT))
-    drawn = Drawn()
+    drawn = Counter()
     there: dict[int, int] = {}
     with lighthouse() as address, life(1, address) as (trainer,):
         parts = {"model": trainer.net, "optim": trainer.optim, "data": drawn}
         checkpoint = Checkpoint(trainer.manager, str(tmp_path), parts, every=100_000)
 
         def held() -> bool:
-            drawn.batches += 1
+            drawn.position += 1
             trainer.step()
-            there[trainer.manager.current_step()] = drawn.batches
+            there[trainer.manager.current_step()] = drawn.position
             checkpoint.step()
             return (common(trainer) or State()).step >= 3
 
@@ -260,7 +250,7 @@ def test_what_is_saved_from_a_copy_is_what_was_there_to_be_saved(
     name = newest(Store(str(tmp_path)))
     assert name is not None
     state = Saved(Store(str(tmp_path)), name).load()
-    assert state["parts"]["data"]["batches"] == there[name.step]
+    assert state["parts"]["data"]["position"] == there[name.step]
     assert same(state["parts"]["model"], trainer.history[name.step])
     assert state["torchft"]["step"] == name.step
 
