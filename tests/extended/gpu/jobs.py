@@ -143,7 +143,6 @@ def gpu_tests(kit: Kit) -> Figures:
     """The tests that are marked ``gpu``; those for several cards are skipped."""
     files = [
         "tests/torch/comm/test_gpu.py",
-        "tests/torch/comm/quantized/test_format.py",
         "tests/torch/comm/quantized/test_collectives.py",
         "tests/torch/train/test_offload.py",
         "tests/torch/transfer/test_shared_memory.py",

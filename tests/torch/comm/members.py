@@ -25,7 +25,6 @@ def configure(groups: Sequence[ProcessGroup], address: str, quorum_id: int | Non
 
 
 def each(groups: Sequence[ProcessGroup], action: Callable[[int, ProcessGroup], T]) -> list[T]:
-    """action(rank, group) of all members at the same time."""
     return run_threads(len(groups), lambda rank: action(rank, groups[rank]), 30)
 
 

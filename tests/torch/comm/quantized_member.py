@@ -41,7 +41,6 @@ def digest(tensors: list[torch.Tensor]) -> str:
 
 
 def main(pipe: Connection, port: int, rank: int, sizes: tuple[int, ...]) -> None:
-    """Sends {(number of members, format): digest}."""
     torch.set_num_threads(1)
     collectives.CHUNK = 1 << 12  # several chunks, the last one short
     found: dict[tuple[int, str], str] = {}

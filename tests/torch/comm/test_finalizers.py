@@ -28,7 +28,6 @@ class Owner:
 
 @pytest.fixture
 def by_hand() -> Iterator[None]:
-    """The collector works when it is told to."""
     gc.collect()
     gc.disable()
     yield

@@ -24,21 +24,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "flight"
 
 
-def hang(quorum_id: int, meeting: Meeting) -> None:
-    """One collective that works, and one that is aborted."""
+def test_an_abort_leaves_one_readable_file_per_rank(folder: Path, meeting: Meeting) -> None:
     groups = [ProcessGroupGloo(scaled(30), host="127.0.0.1") for _ in range(2)]
-    configure(groups, meeting(), quorum_id)
+    configure(groups, meeting(), 41)
     each(groups, lambda rank, group: group.allreduce([ramp(rank)]).wait())
     work = groups[0].allreduce([torch.ones(12345)])
-    groups[0].abort(quorum_id)
+    groups[0].abort(41)
     with pytest.raises(CollectiveError):
         work.wait()
     for group in groups:
         group.shutdown()
-
-
-def test_an_abort_leaves_one_readable_file_per_rank(folder: Path, meeting: Meeting) -> None:
-    hang(41, meeting)
     path = folder / "quorum_41" / "replica0_0.json"
     wait_for(path.exists, what="the file")
     told = json.loads(path.read_text())
@@ -68,13 +63,6 @@ def test_a_shutdown_in_peace_leaves_none(folder: Path, meeting: Meeting) -> None
     for group in groups:
         group.shutdown()
     assert not folder.exists()
-
-
-def test_off_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(env.FLIGHT_RECORDER, raising=False)
-    monkeypatch.setenv(env.RUN_DIR, str(tmp_path))
-    assert not flight_recorder.wanted()
-    assert flight_recorder.dump(1, "a", 0, 1, "x") is None
 
 
 def test_where_it_goes() -> None:

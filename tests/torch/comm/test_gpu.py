@@ -1,9 +1,9 @@
 """NCCL on real GPUs. Skipped where there is none, CI included. On a machine with GPUs (PyTorch >= 2.11 with CUDA)::
 
-    pytest -v -rs -m gpu tests/comm
+    pytest -v -rs -m gpu tests/torch/comm
 
-One GPU is enough for the library's own calls and for tensors shared with a child process; NCCL refuses two members on
-one GPU, so what takes several members needs two.
+NCCL refuses two members on one GPU, so what takes several members needs two. What one GPU shows is in
+tests/extended/gpu/groups.py.
 """
 
 from __future__ import annotations
@@ -14,32 +14,17 @@ from datetime import timedelta
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from tests.torch.comm.conformance import LONG, SOON, Meeting, ramp, total
 from tests.torch.comm.members import each, together
 from tests.util import scaled, wait_for
 from torchft_x.comm import ProcessGroupBabyNCCL, ProcessGroupNCCL
 from torchft_x.comm.base import ProcessGroup
-from torchft_x.comm.rank_info import RankInfo
-from torchft_x.comm.subprocess.child_handle import ChildHandle
-from torchft_x.comm.subprocess.shared_memory import SharedSegments
 from torchft_x.errors import CollectiveError
 
 pytestmark = pytest.mark.gpu(1)
 
 Pair = list[ProcessGroup]
-
-
-def test_the_library_takes_our_options_and_our_abort() -> None:
-    group = ProcessGroupNCCL(scaled(LONG))
-    device = torch.device("cuda", torch.cuda.current_device())
-    names = {"group_name": "torchft_1_rank_0", "global_ranks": [0]}
-    backend = group._backend(dist.HashStore(), RankInfo(0, 1, 1), device, names)
-    t = ramp(0).to(device)
-    backend.allreduce([t]).wait()
-    assert torch.equal(t.cpu(), ramp(0))
-    backend.abort()
 
 
 def test_group_of_one() -> None:
@@ -52,21 +37,6 @@ def test_group_of_one() -> None:
         group.shutdown()
 
 
-def test_a_child_writes_into_our_memory() -> None:
-    """CUDA tensors reach the child as they are, after what the stream was still doing to them."""
-    cradle = ChildHandle("nccl", "cuda", SharedSegments(), RankInfo(0, 1, 1))
-    at = {"store_addr": "", "replica_id": "a", "rank": 0, "world_size": 1, "quorum_id": 1}
-    cradle.configure(scaled(LONG), torch.cuda.current_device(), None, at)
-    assert cradle.configured.wait(scaled(LONG))
-    assert cradle.error is None
-    given, out = torch.zeros(1 << 20, device="cuda"), torch.zeros(1 << 20, device="cuda")
-    torch.cuda._sleep(int(1e8))
-    given += 3
-    assert cradle.issue("allgather", ([[out]], [given])).wait()
-    assert torch.equal(out.cpu(), torch.full((1 << 20,), 3.0))
-    cradle.end(CollectiveError("done"))
-
-
 @pytest.fixture(params=[ProcessGroupNCCL, ProcessGroupBabyNCCL])
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     groups = [request.param(scaled(LONG)) for _ in range(2)]
@@ -76,8 +46,6 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
 
 
 def connect(groups: Pair, address: str, quorum_id: int) -> None:
-    """Each member on a GPU of its own."""
-
     def configure(rank: int) -> None:
         torch.cuda.set_device(rank)
         groups[rank].configure(address, f"replica{rank}", rank, len(groups), quorum_id)

@@ -10,12 +10,10 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
-import torch
 import torch.distributed as dist
 
-from tests.torch.train.fakes import run_threads
 from tests.util import scaled
-from torchft_x.comm import ProcessGroupGloo, create_store_client
+from torchft_x.comm import create_store_client
 from torchft_x.comm.store import table, wire
 from torchft_x.comm.store.client import Connection, MeetingStore
 from torchft_x.comm.store.create import (
@@ -140,28 +138,6 @@ def test_who_waits_is_told_at_once_and_can_be_released(
     assert isinstance(found[1], dist.DistNetworkError)
     with pytest.raises(UnreachableError, match="was shut"):
         store.client.open(1.0)  # type: ignore[attr-defined]
-
-
-def test_groups_meet_in_it(served: tuple[StoreServer, KeyedAddress]) -> None:
-    server, address = served
-    del _here[server.key]  # all come by connections
-    groups = [ProcessGroupGloo(scaled(10.0), host=HOST) for _ in range(3)]
-    sums: dict[int, float] = {}
-
-    def run(rank: int, config: int) -> None:
-        groups[rank].configure(f"{address.text}/c/{config}", f"g{rank}", rank, 3, quorum_id=config)
-        x = torch.tensor([float(rank)])
-        groups[rank].allreduce([x], dist.ReduceOp.SUM).wait()
-        sums[rank] = float(x)
-
-    for config in (1, 2, 3):
-        run_threads(3, lambda rank, config=config: run(rank, config))  # type: ignore[misc]
-        assert sums == {0: 3.0, 1: 3.0, 2: 3.0}
-        sums.clear()
-    server.delete_below("c/")
-    assert len(server) == 0
-    for group in groups:
-        group.shutdown()
 
 
 def test_a_client_of_another_store_is_refused_by_both_sides(served: tuple[StoreServer, KeyedAddress]) -> None:

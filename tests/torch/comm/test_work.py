@@ -3,18 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torchft_x.comm.single_member import alone, reduce_op_of
+from torchft_x.comm.single_member import alone
 from torchft_x.comm.work import AllWork, DoneWork, FailedWork
 from torchft_x.errors import CollectiveError
-
-
-def test_done() -> None:
-    t = torch.ones(2)
-    work = DoneWork([t])
-    assert work.wait()
-    assert work.is_completed()
-    assert work.get_future().wait() == [t]
-    assert work.result() == [t]
 
 
 def test_failed_raises_each_time() -> None:
@@ -31,6 +22,7 @@ def test_failed_raises_each_time() -> None:
 def test_all_waits_for_all_and_raises_the_first() -> None:
     t = torch.ones(2)
     assert AllWork([DoneWork(), DoneWork()], t).wait()
+    assert DoneWork([t]).result() == [t]
     assert AllWork([DoneWork(), DoneWork()], t).get_future().wait() is t
     bad = AllWork([DoneWork(), FailedWork(CollectiveError("first")), FailedWork(CollectiveError("second"))], t)
     assert bad.is_completed()
@@ -46,11 +38,3 @@ def test_alone_refuses_what_needs_others_or_scales() -> None:
             alone(op, [torch.ones(1)], 0, 0)
     with pytest.raises(CollectiveError, match="PREMUL_SUM"):
         alone("allreduce", [torch.ones(1)], torch.distributed.ReduceOp.PREMUL_SUM)
-
-
-def test_reduce_op_of_options_operation_and_nothing() -> None:
-    options = torch.distributed.AllreduceOptions()
-    options.reduceOp = torch.distributed.ReduceOp.AVG
-    assert reduce_op_of(options) == torch.distributed.ReduceOp.AVG
-    assert reduce_op_of(torch.distributed.ReduceOp.MAX) == torch.distributed.ReduceOp.MAX
-    assert reduce_op_of(None) == torch.distributed.ReduceOp.SUM

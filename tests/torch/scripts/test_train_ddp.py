@@ -29,11 +29,6 @@ def args(ddp: ModuleType) -> argparse.Namespace:
     return ddp.parse_args(["--width", "16", "--heads", "2", "--layers", "1", "--seq-len", "8", "--batch-size", "3"])
 
 
-def test_the_default_model_has_about_the_promised_size(ddp: ModuleType) -> None:
-    model = ddp.Transformer(ddp.parse_args([]))
-    assert 0.8e6 < sum(p.numel() for p in model.parameters()) < 1.0e6
-
-
 def test_a_batch_depends_on_seed_step_and_participant_only(ddp: ModuleType, args: argparse.Namespace) -> None:
     data = torch.arange(256, dtype=torch.uint8)
     x, y = ddp.get_batch(data, args, 7, 1)
@@ -77,15 +72,6 @@ def test_data_is_a_file_a_directory_a_glob_or_a_url(ddp: ModuleType, tmp_path: P
 def test_bad_data_is_named(ddp: ModuleType, url: str) -> None:
     with pytest.raises(ConfigError, match=r"^--data .*nowhere|nosuchscheme|nothing"):
         ddp.load_bytes(url, 1000)
-
-
-def test_the_learning_rate_warms_up_and_falls_to_a_tenth(ddp: ModuleType) -> None:
-    args = ddp.parse_args(["--steps", "100", "--warmup", "10", "--lr", "1.0"])
-    rates = [ddp.learning_rate(args, step) for step in range(101)]
-    assert rates[0] == pytest.approx(0.1)
-    assert rates[9] == rates[10] == pytest.approx(1.0)
-    assert rates[10:] == sorted(rates[10:], reverse=True)
-    assert rates[100] == pytest.approx(0.1)
 
 
 def test_what_could_not_be_saved_has_an_exit_code_of_its_own(

@@ -73,7 +73,6 @@ class Apart:
         return loss_of(self.net, self.group, self.steps)
 
     def step(self, hook: Callable[[], None] | None = None) -> None:
-        """One inner step."""
         self.inner.zero_grad()
         self.loss().backward()
         if hook is not None:
@@ -96,14 +95,12 @@ class Apart:
         return [local(p).clone() for p in self.net.parameters()]
 
     def run(self, steps: int) -> Apart:
-        """So many inner steps."""
         with self.loop:
             for _ in range(steps):
                 self.step()
         return self
 
     def run_to(self, exchanges: int, hook: Callable[[], None] | None = None) -> Apart:
-        """Until so many exchanges are committed."""
         with self.loop:
             if self.loop.exchanges and self.loop.exchanges not in self.history:
                 self.note()

@@ -27,7 +27,6 @@ def forkserver() -> Any:
 
 
 def _run(module: str, arguments: Sequence[str], log: Path, environ: Mapping[str, str]) -> None:
-    """In the new process."""
     with log.open("ab") as out:
         os.dup2(out.fileno(), 1)
         os.dup2(out.fileno(), 2)

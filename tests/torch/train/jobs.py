@@ -31,6 +31,7 @@ T = TypeVar("T")
 HOST = "127.0.0.1"
 ROOT = Path(__file__).parents[3]
 rng = threading.Lock()  # threads share torch's generator
+managers: list[Manager] = []  # that `manager_of` has made
 
 
 @contextlib.contextmanager
@@ -63,10 +64,12 @@ def manager_of(
     """Make a Manager on loopback with the patience of tests."""
     patience = dict.fromkeys(("timeout", "quorum_timeout", "connect_timeout"), scaled(20.0))
     place = {"rank": 0, "world_size": 1, "store_addr": HOST, "store_port": 0, "hostname": HOST, "min_replica_size": 1}
-    return kind(
+    made = kind(
         pg=pg, load_state_dict=load, state_dict=save, lighthouse_addr=lighthouse_addr, replica_id=f"group_{group}",
         **{**patience, **place, **kwargs},
     )  # fmt: skip
+    managers.append(made)
+    return made
 
 
 class Trainer:
@@ -105,7 +108,6 @@ class Trainer:
         return self.finish_step()
 
     def finish_step(self) -> bool:
-        """Step with the optimizer and remember the weights if that was committed."""
         self.optimizer.step()
         if self.optimizer.committed:
             self.remember()
@@ -269,10 +271,6 @@ class Group:
     def last_step(self) -> int:
         return max((step for step, _, _ in self.lines()), default=0)
 
-    def digests(self) -> dict[int, set[str]]:
-        """Return the digests by step, over all lives."""
-        return digests_of([self])
-
 
 @contextlib.contextmanager
 def running(count: int, *args: Any) -> Iterator[list[Group]]:
@@ -308,7 +306,6 @@ def wait_end(groups: Sequence[Group]) -> None:
 
 
 def digests_of(groups: Sequence[Group]) -> dict[int, set[str]]:
-    """Return the digests by step, over all lives of all of them."""
     found: dict[int, set[str]] = {}
     for g in groups:
         for step, digest, _ in g.lines():

@@ -30,8 +30,6 @@ from torchft_x.train.manager import Manager
 
 @dataclass(frozen=True)
 class Place:
-    """Where a process stands."""
-
     group: int
     rank: int
     ranks: int
@@ -41,7 +39,6 @@ class Place:
     kwargs: dict[str, Any] = field(default_factory=dict)  # for the body
 
     def manager(self, load: Any = None, save: Any = None, **kwargs: Any) -> Manager:
-        """Make this rank's Manager, on gloo unless `pg` is given."""
         where = {"rank": self.rank, "world_size": self.ranks, "store_port": self.port}
         pg = kwargs.pop("pg", None) or ProcessGroupGloo(scaled(20.0), host=HOST)
         return manager_of(self.group, self.lighthouse, pg, load, save, **{**where, **kwargs})
@@ -51,7 +48,6 @@ Body = Callable[[Place], Any]
 
 
 def _enter(pipe: Connection, body: Body, place: Place) -> None:
-    """A rank's process."""
     faulthandler.dump_traceback_later(scaled(50), exit=True)
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
@@ -89,13 +85,13 @@ class Group:
             self.pipes.append(mine)
             self.processes.append(process)
 
-    def results(self, seconds: float = 40.0) -> list[Any]:
+    def results(self) -> list[Any]:
         """What the body returned, by rank. Raises AssertionError with the first rank's traceback that failed."""
-        deadline = time.monotonic() + scaled(seconds)
+        deadline = time.monotonic() + scaled(40.0)
         found = []
         for rank, pipe in enumerate(self.pipes):
             who = f"group {self.number} rank {rank}"
-            assert pipe.poll(max(0.0, deadline - time.monotonic())), f"{who} has no result after {seconds} s"
+            assert pipe.poll(max(0.0, deadline - time.monotonic())), f"{who} has no result"
             try:
                 kind, value = pickle.loads(pipe.recv_bytes())
             except EOFError:
@@ -104,11 +100,11 @@ class Group:
             found.append(value)
         return found
 
-    def wait_step(self, step: int, seconds: float = 20.0) -> None:
-        wait_for(lambda: self.steps.value >= step, seconds, f"group {self.number} to commit step {step}")
+    def wait_step(self, step: int) -> None:
+        wait_for(lambda: self.steps.value >= step, 20.0, f"group {self.number} to commit step {step}")
 
-    def wait_dead(self, rank: int, seconds: float = 20.0) -> None:
-        self.processes[rank].join(scaled(seconds))
+    def wait_dead(self, rank: int) -> None:
+        self.processes[rank].join(scaled(20.0))
         assert not self.processes[rank].is_alive()
 
     def kill(self) -> None:
@@ -134,6 +130,5 @@ class Groups(ExitStack):
         return group
 
     def run(self, count: int, body: Body, **kwargs: Any) -> list[list[Any]]:
-        """Results by group and rank."""
         groups = [self.start(n, body, **kwargs) for n in range(count)]
         return [g.results() for g in groups]

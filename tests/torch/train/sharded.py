@@ -67,8 +67,6 @@ def shard(net: Net, mesh: Any = None, **kwargs: Any) -> Net:
 
 
 class Trainer:
-    """One rank: model, optimizer and Manager as a script would make them."""
-
     def __init__(
         self, place: Place, *, net: Net | None = None, seed: int = 0, cut: Callable[[Net], Any] = shard,
         bucket_cap_mb: float | None = None, clip: float = 0.0, **kwargs: Any,

@@ -52,37 +52,35 @@ def explain(groups: list[Watched], who: Callable[[int], list[int]], exchanges: i
         assert all(equal(h, held[0]) for h in held)
 
 
-def test_a_group_that_begins_has_the_global_weights_and_counts_from_its_own_first_step() -> None:
+def test_a_group_that_begins_has_the_global_weights_and_counts_from_its_own_first_step(address: str) -> None:
     made: list[Watched] = []
     inside, here, left = threading.Event(), threading.Event(), threading.Event()
-    with lighthouse(1) as addr:
-        a = Watched(0, addr, sync_every=3)
-        begin = a.weights()
+    a = Watched(0, address, sync_every=3)
+    begin = a.weights()
 
-        def first() -> None:
-            with a.loop:
-                while a.loop.exchanges < 2:
-                    a.step()
-                a.step()  # in the middle of a period
-                inside.set()
-                assert here.wait(scaled(20))
-                while not left.is_set():
-                    a.step()
+    def first() -> None:
+        with a.loop:
+            while a.loop.exchanges < 2:
+                a.step()
+            a.step()  # in the middle of a period
+            inside.set()
+            assert here.wait(scaled(20))
+            while not left.is_set():
+                a.step()
 
-        def second() -> None:
-            assert inside.wait(scaled(20))
-            made.append(Watched(1, addr, sync_every=3, seed=7))
-            here.set()
-            with made[0].loop:
-                assert made[0].steps == 0
-                made[0].note()
-                for _ in range(9):
-                    made[0].step()
-            made[0].manager.shutdown()
-            left.set()
+    def second() -> None:
+        assert inside.wait(scaled(20))
+        made.append(Watched(1, address, sync_every=3, seed=7))
+        here.set()
+        with made[0].loop:
+            assert made[0].steps == 0
+            made[0].note()
+            for _ in range(9):
+                made[0].step()
+        made[0].manager.shutdown()
+        left.set()
 
-        run_threads(2, lambda i: second() if i else first())
-        leave(a)
+    run_threads(2, lambda i: second() if i else first())
     b, arrived = made[0], min(made[0].history)
     assert arrived >= 3
     assert sorted(b.sent) == [arrived + 1, arrived + 2, arrived + 3]  # nothing in the one that it arrived with
@@ -90,50 +88,46 @@ def test_a_group_that_begins_has_the_global_weights_and_counts_from_its_own_firs
 
 
 @pytest.mark.parametrize("delay", [1, 3])
-def test_a_reduction_that_breaks_is_done_again_with_the_same_pseudo_gradients(delay: int) -> None:
+def test_a_reduction_that_breaks_is_done_again_with_the_same_pseudo_gradients(delay: int, pair_address: str) -> None:
     """Both groups' process groups are torn down while the second exchange is on the way."""
-    with lighthouse(2) as addr:
-        groups = start(2, addr, sync_every=4, fragment_sync_delay=delay)
+    groups = start(2, pair_address, sync_every=4, fragment_sync_delay=delay)
 
-        def run(g: int) -> None:
-            with groups[g].loop:
-                for step in range(12):
-                    if g and step == 7:
-                        groups[g].pg.abort()
-                    groups[g].step()
+    def run(g: int) -> None:
+        with groups[g].loop:
+            for step in range(12):
+                if g and step == 7:
+                    groups[g].pg.abort()
+                groups[g].step()
 
-        run_threads(2, run)
-        leave(*groups)
+    run_threads(2, run)
     check(groups, 12, sync_every=4, delay=delay)
 
 
 @pytest.mark.parametrize("algorithm", ["diloco", "local_sgd"])
-def test_an_exchange_that_is_refused_loses_no_inner_step(algorithm: str) -> None:
+def test_an_exchange_that_is_refused_loses_no_inner_step(algorithm: str, pair_address: str) -> None:
     """Every attempt of the second exchange is refused by a group, three times: weights stay, and it comes later."""
     refused: list[int] = []
-    with lighthouse(2) as addr:
-        groups = run_threads(2, lambda g: Watched(g, addr, algorithm=algorithm, sync_every=3))
-        begin = groups[0].weights()
-        original = groups[1].manager.steps.end_pass
+    groups = run_threads(2, lambda g: Watched(g, pair_address, algorithm=algorithm, sync_every=3))
+    begin = groups[0].weights()
+    original = groups[1].manager.steps.end_pass
 
-        def refuse(*args: Any) -> bool:
-            if groups[1].loop.exchanges == 1 and len(refused) < 3:
-                refused.append(groups[1].steps)
-                groups[1].manager.report_error(RuntimeError("not now"))
-            return original(*args)
+    def refuse(*args: Any) -> bool:
+        if groups[1].loop.exchanges == 1 and len(refused) < 3:
+            refused.append(groups[1].steps)
+            groups[1].manager.report_error(RuntimeError("not now"))
+        return original(*args)
 
-        groups[1].manager.steps.end_pass = refuse  # type: ignore[method-assign]
-        before: dict[int, list[Weights]] = {0: [], 1: []}
+    groups[1].manager.steps.end_pass = refuse  # type: ignore[method-assign]
+    before: dict[int, list[Weights]] = {0: [], 1: []}
 
-        def run(g: int) -> None:
-            with groups[g].loop:
-                while groups[g].loop.exchanges < 4:
-                    groups[g].step()
-                    if groups[g].loop.exchanges == 1:
-                        before[g].append(groups[g].weights())
+    def run(g: int) -> None:
+        with groups[g].loop:
+            while groups[g].loop.exchanges < 4:
+                groups[g].step()
+                if groups[g].loop.exchanges == 1:
+                    before[g].append(groups[g].weights())
 
-        run_threads(2, run)
-        leave(*groups)
+    run_threads(2, run)
     assert len(refused) == 3
     assert groups[1].steps > 12  # three of the second exchange's attempts came to nothing
     for g in groups:
@@ -149,29 +143,26 @@ def test_an_exchange_that_is_refused_loses_no_inner_step(algorithm: str) -> None
             near(groups[0].history[k], [(x + y) / 2 for x, y in zip(*(g.sent[k] for g in groups), strict=True)])
 
 
-def test_groups_that_stand_at_different_exchanges_are_told() -> None:
-    with lighthouse(2) as addr:
-        groups = start(2, addr, sync_every=2, manager={"init_sync": False})
-        groups[1].loop._loop.schedule.exchanges = 5
+def test_groups_that_stand_at_different_exchanges_are_told(pair_address: str) -> None:
+    groups = start(2, pair_address, sync_every=2, manager={"init_sync": False})
+    groups[1].loop._loop.schedule.exchanges = 5
 
-        def body(g: int) -> str:
-            with pytest.raises(StepError) as error:
-                groups[g].run(3)
-            return str(error.value)
+    def body(g: int) -> str:
+        with pytest.raises(StepError) as error:
+            groups[g].run(3)
+        return str(error.value)
 
-        said = run_threads(2, body)
-        leave(*groups)
+    said = run_threads(2, body)
     assert all("resume all of them from the same checkpoint" in s for s in said)
 
 
-def test_a_checkpoint_goes_on_where_it_was() -> None:
-    with lighthouse(2) as addr:
-        groups = start(2, addr, sync_every=3)
-        run_threads(2, lambda g: groups[g].run(6))
-        leave(*groups)
+def test_a_checkpoint_goes_on_where_it_was(pair_address: str) -> None:
+    groups = start(2, pair_address, sync_every=3)
+    run_threads(2, lambda g: groups[g].run(6))
+    leave(*groups)
     saved = [(g.loop.state_dict(), g.inner.state_dict(), g.manager.state_dict()) for g in groups]  # type: ignore[union-attr]
-    with lighthouse(2) as addr:
-        again = start(2, addr, sync_every=3, seed=9)
+    with lighthouse(2) as another:
+        again = start(2, another, sync_every=3, seed=9)
 
         def body(g: int) -> None:
             loop, inner, manager = saved[g]

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from tests.torch.train.fakes import run_threads
-from tests.torch.train.jobs import lighthouse
 from tests.torch.train.test_apart_faults import Watched, explain
 from torchft_x.core.heal import WorldSizeMode
 from torchft_x.observe.events import read_events
@@ -33,30 +32,27 @@ def leave_while_it_sends(group: Watched) -> None:
 
 
 @pytest.mark.parametrize("leaver", [0, 1])
-def test_a_spare_that_counts_sends_its_work_again(leaver: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCHFT_X_RUN_DIR", str(tmp_path))
+def test_a_spare_that_counts_sends_its_work_again(leaver: int, run_dir: Path, pair_address: str) -> None:
     options = {"min_replica_size": 2, "world_size_mode": WorldSizeMode.FIXED_WITH_SPARES}
-    with lighthouse(2) as address:
-        groups = run_threads(3, lambda g: Watched(g, address, sync_every=2, manager=options))
-        begin = groups[0].weights()
+    groups = run_threads(3, lambda g: Watched(g, pair_address, sync_every=2, manager=options))
+    begin = groups[0].weights()
 
-        def body(i: int) -> None:
-            group = groups[i]
-            with group.loop:
-                while group.loop.exchanges < 3:
-                    if group.loop.exchanges == 1 and i == leaver:
-                        leave_while_it_sends(group)
-                    try:
-                        group.step()
-                    except Exception:
-                        if i != leaver:
-                            raise
-                        return
+    def body(i: int) -> None:
+        group = groups[i]
+        with group.loop:
+            while group.loop.exchanges < 3:
+                if group.loop.exchanges == 1 and i == leaver:
+                    leave_while_it_sends(group)
+                try:
+                    group.step()
+                except Exception:
+                    if i != leaver:
+                        raise
+                    return
 
-        run_threads(3, body)
-        stayed = [g for g in groups if g.group != leaver]
-        run_threads(2, lambda i: stayed[i].manager.shutdown())
+    run_threads(3, body)
+    stayed = [g for g in groups if g.group != leaver]
     ids = [g.group for g in stayed]
     explain(groups, lambda k: [0, 1] if k == 1 else ids, 3, begin)
-    redone = {str(e["group"]) for e in read_events(tmp_path) if e["event"] == "redo"}
+    redone = {str(e["group"]) for e in read_events(run_dir) if e["event"] == "redo"}
     assert redone == {f"group_{g}" for g in ids}

@@ -61,9 +61,8 @@ def state_moves_in_forward(t: Trainer) -> None:
 
 
 def late_or_first(place: Place) -> Any:
-    t = Trainer(place, seed=place.group, use_async_quorum=place.kwargs["asynchronous"])
-    if place.kwargs["asynchronous"]:
-        state_moves_in_forward(t)
+    t = Trainer(place, seed=place.group)
+    state_moves_in_forward(t)
     return train(t, together=3)
 
 
@@ -81,11 +80,10 @@ def same_where_shared(lives: list[list[Life]]) -> int:
     return shared // RANKS
 
 
-@pytest.mark.parametrize("asynchronous", [True, False], ids=["while the source's forward runs", "before the forward"])
-def test_a_late_group_copies_each_rank_s_shards(groups: Groups, asynchronous: bool) -> None:
-    first = groups.start(0, late_or_first, asynchronous=asynchronous)
+def test_a_late_group_copies_each_rank_s_shards_while_the_source_s_forward_runs(groups: Groups) -> None:
+    first = groups.start(0, late_or_first)
     first.wait_step(2)
-    late = groups.start(1, late_or_first, asynchronous=asynchronous)
+    late = groups.start(1, late_or_first)
     lives = [first.results(), late.results()]
     assert same_where_shared(lives) >= 3
     assert min(lives[1][0].history) > 2  # it began where the first one stood

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tests.torch.train.apart import Apart
+from tests.torch.train.checkpoint.test_checkpoint import Counter
 from tests.torch.train.fakes import run_threads
 from tests.torch.train.jobs import HOST, Trainer, lighthouse, ranks_of_one, same
 from tests.util import scaled, wait_for
@@ -65,7 +66,6 @@ def stop(*trainers: Trainer) -> None:
 
 
 def life(ranks: int, address: str, **kwargs: Any) -> contextlib.AbstractContextManager[list[Trainer]]:
-    """One life of the group."""
     return ranks_of_one(ranks, address, stop, **kwargs)
 
 
@@ -80,59 +80,46 @@ def train_until_held(trainers: list[Trainer], steps: int = 1) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_the_next_life_goes_on_from_the_copy(ranks: int, memory: CheckpointMemory) -> None:
-    with lighthouse() as address:
-        with life(ranks, address, seed=1) as first:
-            train_until_held(first, 5)
-            copy = common(first[0])
-            assert copy is not None
-            histories = [t.history for t in first]
-            before = [t.optim.state_dict()["state"][0]["step"].item() for t in first]
-        with life(ranks, address, seed=2) as second:
-            run_threads(ranks, lambda rank: second[rank].step())
-            assert [t.manager.current_step() for t in second] == [second[0].manager.current_step()] * ranks
-            began = second[0].manager.current_step() - 1
-            assert copy.step <= began <= copy.step + 20  # or a later one, that was complete and not yet told
-            for rank, trainer in enumerate(second):
-                run_threads(ranks, lambda r, all=second: all[r].run_to(began + 3))
-                for step in range(began + 1, min(began + 3, max(histories[rank])) + 1):
-                    assert same(trainer.history[step], histories[rank][step]), (rank, step)
-                assert trainer.optim.state_dict()["state"][0]["step"].item() >= min(before[rank], began + 3)
+def test_the_next_life_goes_on_from_the_copy(ranks: int, memory: CheckpointMemory, address: str) -> None:
+    with life(ranks, address, seed=1) as first:
+        train_until_held(first, 5)
+        copy = common(first[0])
+        assert copy is not None
+        histories = [t.history for t in first]
+        before = [t.optim.state_dict()["state"][0]["step"].item() for t in first]
+    with life(ranks, address, seed=2) as second:
+        run_threads(ranks, lambda rank: second[rank].step())
+        assert [t.manager.current_step() for t in second] == [second[0].manager.current_step()] * ranks
+        began = second[0].manager.current_step() - 1
+        assert copy.step <= began <= copy.step + 20  # or a later one, that was complete and not yet told
+        for rank, trainer in enumerate(second):
+            run_threads(ranks, lambda r, all=second: all[r].run_to(began + 3))
+            for step in range(began + 1, min(began + 3, max(histories[rank])) + 1):
+                assert same(trainer.history[step], histories[rank][step]), (rank, step)
+            assert trainer.optim.state_dict()["state"][0]["step"].item() >= min(before[rank], began + 3)
 
 
-def test_without_memory_it_begins_at_step_0() -> None:
-    with lighthouse() as address:
-        with life(1, address) as (trainer,):
-            trainer.run_to(5)
-            assert trainer.manager._context.memory is None
-        with life(1, address) as (trainer,):
-            trainer.step()
-            assert trainer.manager.current_step() == 1
-
-
-def test_what_the_script_has_loaded_counts_if_it_is_newer(memory: CheckpointMemory) -> None:
-    with lighthouse() as address:
-        with life(1, address) as (first,):
-            train_until_held([first])
-            far = {"step": 5000, "batches_committed": 5000, "committed_in": first.manager.state_dict()["committed_in"]}
-        with life(1, address) as (second,):
-            second.manager.load_state_dict(far)
-            second.step()
-            assert second.manager.current_step() == 5001
+def test_what_the_script_has_loaded_counts_if_it_is_newer(memory: CheckpointMemory, address: str) -> None:
+    with life(1, address) as (first,):
+        train_until_held([first])
+        far = {"step": 5000, "batches_committed": 5000, "committed_in": first.manager.state_dict()["committed_in"]}
+    with life(1, address) as (second,):
+        second.manager.load_state_dict(far)
+        second.step()
+        assert second.manager.current_step() == 5001
 
 
 def test_another_model_s_copy_is_dropped_with_a_sentence_and_the_life_after_that_begins_anew(
-    memory: CheckpointMemory,
+    memory: CheckpointMemory, address: str
 ) -> None:
-    with lighthouse() as address:
-        with life(1, address) as (first,):
-            train_until_held([first])
-        sentence = r"can't be loaded \(.* next start goes on without it"
-        with life(1, address, net=torch.nn.Linear(6, 2)) as (second,), pytest.raises(TransferError, match=sentence):
-            second.step()
-        with life(1, address, net=torch.nn.Linear(6, 2)) as (third,):
-            third.step()
-            assert third.manager.current_step() == 1
+    with life(1, address) as (first,):
+        train_until_held([first])
+    sentence = r"can't be loaded \(.* next start goes on without it"
+    with life(1, address, net=torch.nn.Linear(6, 2)) as (second,), pytest.raises(TransferError, match=sentence):
+        second.step()
+    with life(1, address, net=torch.nn.Linear(6, 2)) as (third,):
+        third.step()
+        assert third.manager.current_step() == 1
 
 
 def test_a_state_without_room_is_not_copied_and_said_once(
@@ -149,78 +136,79 @@ def test_a_state_without_room_is_not_copied_and_said_once(
     memory.close()
 
 
-def test_ranks_that_hold_different_copies_go_on_from_one_that_both_hold(memory: CheckpointMemory) -> None:
-    with lighthouse() as address:
-        with life(2, address) as first:
-            train_until_held(first, 3)
-            newest = max(s for s in memory_of(first[1])._holds if s is not None)
-            index = memory_of(first[1])._holds.index(newest)
-            memory_of(first[1])._slots[index].erase()  # it died while it copied
-        with life(2, address) as second:
-            run_threads(2, lambda rank: second[rank].step())
-            steps = [t.manager.current_step() for t in second]
-            assert steps[0] == steps[1]
-            assert steps[0] - 1 != newest.step
+def test_ranks_that_hold_different_copies_go_on_from_one_that_both_hold(memory: CheckpointMemory, address: str) -> None:
+    with life(2, address) as first:
+        train_until_held(first, 3)
+        newest = max(s for s in memory_of(first[1])._holds if s is not None)
+        index = memory_of(first[1])._holds.index(newest)
+        memory_of(first[1])._slots[index].erase()  # it died while it copied
+    with life(2, address) as second:
+        run_threads(2, lambda rank: second[rank].step())
+        steps = [t.manager.current_step() for t in second]
+        assert steps[0] == steps[1]
+        assert steps[0] - 1 != newest.step
 
 
-def test_a_heal_that_breaks_off_leaves_the_copy(memory: CheckpointMemory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_heal_that_breaks_off_leaves_the_copy(
+    memory: CheckpointMemory, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
     """The source dies in the middle of it, and nobody else is there: the group goes on from where it began."""
-    with lighthouse() as address:
-        with life(1, address) as (first,):
-            train_until_held([first], 3)
-        far = first.manager.current_step() + 50  # where it stopped is the machine's affair
-        monkeypatch.delenv("TORCHFT_X_MEMORY_SLOTS")
-        other = Trainer(1, address)
-        other.run_to(far)
-        monkeypatch.setenv("TORCHFT_X_MEMORY_SLOTS", memory.setting(LIMIT))
-        with life(1, address) as (second,):
+    with life(1, address) as (first,):
+        train_until_held([first], 3)
+    far = first.manager.current_step() + 50  # where it stopped is the machine's affair
+    monkeypatch.delenv("TORCHFT_X_MEMORY_SLOTS")
+    other = Trainer(1, address)
+    other.run_to(far)
+    monkeypatch.setenv("TORCHFT_X_MEMORY_SLOTS", memory.setting(LIMIT))
+    with life(1, address) as (second,):
 
-            def breaks(*args: Any, **kwargs: Any) -> Any:
-                for parameter in second.net.parameters():
-                    parameter.data.fill_(7.0)
-                other.manager.shutdown(wait=False, finished=False)
-                error = TransferError("the source is gone")
-                error.torn = True
-                raise error
+        def breaks(*args: Any, **kwargs: Any) -> Any:
+            for parameter in second.net.parameters():
+                parameter.data.fill_(7.0)
+            other.manager.shutdown(wait=False, finished=False)
+            error = TransferError("the source is gone")
+            error.torn = True
+            raise error
 
-            monkeypatch.setattr(second.manager._context.transport, "recv_checkpoint", breaks)
-            stays = [True]
+        monkeypatch.setattr(second.manager._context.transport, "recv_checkpoint", breaks)
+        stays = [True]
 
-            def others(rank: int) -> None:
-                if rank == 0:
-                    while not second.step():
-                        pass
-                    stays.clear()
-                while rank == 1 and stays and not other.manager._closed:
-                    with contextlib.suppress(Exception):
-                        other.step()
+        def others(rank: int) -> None:
+            if rank == 0:
+                while not second.step():
+                    pass
+                stays.clear()
+            while rank == 1 and stays and not other.manager._closed:
+                with contextlib.suppress(Exception):
+                    other.step()
 
-            run_threads(2, others)
-            began = second.manager.current_step()
-            assert 3 < began < far
-            if began in first.history:
-                assert same(second.history[began], first.history[began])
+        run_threads(2, others)
+        began = second.manager.current_step()
+        assert 3 < began < far
+        if began in first.history:
+            assert same(second.history[began], first.history[began])
 
 
 @pytest.mark.parametrize("algorithm", ["diloco", "local_sgd"])
-def test_a_group_that_trains_apart_goes_on_from_its_last_exchange(algorithm: str, memory: CheckpointMemory) -> None:
+def test_a_group_that_trains_apart_goes_on_from_its_last_exchange(
+    algorithm: str, memory: CheckpointMemory, address: str
+) -> None:
     """Its inner steps since then are lost, and nothing else: the copy is of no other moment."""
-    with lighthouse() as address:
-        with apart(address, algorithm, seed=1) as first:
+    with apart(address, algorithm, seed=1) as first:
 
-            def held() -> bool:
-                first.step()
-                return (common(first) or State()).step >= 3
+        def held() -> bool:
+            first.step()
+            return (common(first) or State()).step >= 3
 
-            wait_for(held, 20, "a copy after an exchange")
-            before = {n: [t.clone() for t in weights] for n, weights in first.history.items()}
-        with apart(address, algorithm, seed=2) as second:
-            began = second.loop.exchanges
-            assert began >= 2
-            assert all(map(torch.equal, second.common(), before[began]))
-            assert all(map(torch.equal, [p.detach() for p in second.net.parameters()], before[began]))
-            while second.loop.exchanges < began + 1:
-                second.step()
+        wait_for(held, 20, "a copy after an exchange")
+        before = {n: [t.clone() for t in weights] for n, weights in first.history.items()}
+    with apart(address, algorithm, seed=2) as second:
+        began = second.loop.exchanges
+        assert began >= 2
+        assert all(map(torch.equal, second.common(), before[began]))
+        assert all(map(torch.equal, [p.detach() for p in second.net.parameters()], before[began]))
+        while second.loop.exchanges < began + 1:
+            second.step()
 
 
 @contextlib.contextmanager
@@ -236,35 +224,22 @@ def apart(address: str, algorithm: str, seed: int) -> Iterator[Any]:
         del store
 
 
-class Drawn:
-    """The position in the data."""
-
-    def __init__(self) -> None:
-        self.batches = 0
-
-    def state_dict(self) -> dict[str, int]:
-        return {"batches": self.batches}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.batches = state["batches"]
-
-
 def test_what_is_saved_from_a_copy_is_what_was_there_to_be_saved(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The copy is made where the next step begins; by then the script has drawn its batch."""
     memory = CheckpointMemory(1)
     monkeypatch.setenv("TORCHFT_X_MEMORY_SLOTS", memory.setting(LIMIT))
-    drawn = Drawn()
+    drawn = Counter()
     there: dict[int, int] = {}
     with lighthouse() as address, life(1, address) as (trainer,):
         parts = {"model": trainer.net, "optim": trainer.optim, "data": drawn}
         checkpoint = Checkpoint(trainer.manager, str(tmp_path), parts, every=100_000)
 
         def held() -> bool:
-            drawn.batches += 1
+            drawn.position += 1
             trainer.step()
-            there[trainer.manager.current_step()] = drawn.batches
+            there[trainer.manager.current_step()] = drawn.position
             checkpoint.step()
             return (common(trainer) or State()).step >= 3
 
@@ -275,7 +250,7 @@ def test_what_is_saved_from_a_copy_is_what_was_there_to_be_saved(
     name = newest(Store(str(tmp_path)))
     assert name is not None
     state = Saved(Store(str(tmp_path)), name).load()
-    assert state["parts"]["data"]["batches"] == there[name.step]
+    assert state["parts"]["data"]["position"] == there[name.step]
     assert same(state["parts"]["model"], trainer.history[name.step])
     assert state["torchft"]["step"] == name.step
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from tests.torch.comm.test_base import torch_world  # noqa: F401
+from tests.torch.comm.wrappers.test_process_groups import Manager
 from tests.torch.train.jobs import lighthouse
 from tests.torch.train.ranks import Groups, Place
 from tests.torch.train.sharded import assert_near, assert_same, batch, full, loss_of, model, reference, shard
-from tests.util import scaled
 from torchft_x import ft_init_device_mesh
-from torchft_x.comm.gloo.group import ProcessGroupGloo
 from torchft_x.comm.wrappers.process_groups import ManagedProcessGroup
 from torchft_x.errors import ConfigError
 from torchft_x.train.ddp.sharded_state import ShardedState
@@ -62,30 +62,16 @@ def test_groups_on_a_managed_mesh_train_like_one_process(groups: Groups) -> None
         assert_near(full([found[0][rank][step] for rank in range(RANKS)], model(0)), expected, step)
 
 
-class Alone:
-    """A manager with no others."""
-
-    def __init__(self) -> None:
-        self._pg = ProcessGroupGloo(scaled(10), host="127.0.0.1")
-        self._pg.configure("", "a", 0, 1)
-
-    def allreduce(self, tensor: torch.Tensor, *, reduce_op: Any = None) -> dist.Work:
-        return self._pg.allreduce([tensor], reduce_op)
-
-    def num_participants(self) -> int:
-        return 1
-
-
-@pytest.fixture
-def torch_world() -> Iterator[None]:
-    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
-    yield
-    dist.destroy_process_group()
+def alone() -> Manager:
+    """Return a manager with no others."""
+    manager = Manager()
+    manager._pg.configure("", "a", 0, 1)
+    return manager
 
 
 def init(shape: tuple[int, ...], names: tuple[str, ...], replicate_dim: int, manager: Any = None) -> Any:
     return ft_init_device_mesh(
-        device_type="cpu", mesh_shape=shape, mesh_dim_names=names, replicate_dim=replicate_dim, manager=manager or Alone()
+        device_type="cpu", mesh_shape=shape, mesh_dim_names=names, replicate_dim=replicate_dim, manager=manager or alone()
     )  # fmt: skip
 
 

@@ -16,13 +16,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy
 from torch.distributed.tensor import DTensor, Shard
 
 from tests.torch.train.fakes import FakeManager, gloo_groups
 from tests.torch.train.jobs import lighthouse
 from tests.torch.train.ranks import Groups, Place
-from tests.torch.train.sharded import Net, Trainer, assert_near, batch, loss_of, reference, shard
+from tests.torch.train.sharded import Net, Trainer, batch, loss_of, shard
 from tests.torch.train.test_hsdp_faults import same_where_shared, train
 from torchft_x.comm import ProcessGroupDummy
 from torchft_x.comm.wrappers.process_groups import FakeProcessGroupWrapper
@@ -56,7 +56,6 @@ def on_the_host(net: nn.Module) -> nn.Module:
 def averaged(
     net: nn.Module, value: float, manager: FakeManager | None = None
 ) -> tuple[HybridShardedDataParallel, FakeManager]:
-    """After the average of gradients that are `value` here."""
     manager = manager or FakeManager(gloo_groups(1)[0], 1)
     wrapped = HybridShardedDataParallel(manager, net)  # type: ignore[arg-type]
     for p in net.parameters():
@@ -117,25 +116,13 @@ class OfGpus(ProcessGroupDummy):
 
 
 @pytest.mark.parametrize("pg", [OfGpus(), FakeProcessGroupWrapper(OfGpus())])
-def test_a_process_group_that_takes_no_host_memory_is_refused_at_the_start(pg: Any) -> None:
-    with lighthouse(1) as address:
-        manager = Manager(pg, None, None, 1, rank=0, world_size=1, lighthouse_addr=address, replica_id="a")
-        try:
-            with pytest.raises(ConfigError, match=r"the gradients are on cpu, and \w+ takes tensors on cuda only"):
-                HybridShardedDataParallel(manager, on_the_host(nn.Linear(2, 2)))
-        finally:
-            manager.shutdown(wait=False)
-
-
-def test_the_policy_changes_nothing_where_there_is_no_device() -> None:
-    """What PyTorch makes of it, on which the documentation relies."""
-    net = nn.Linear(2, 2)
-    fully_shard(net, offload_policy=CPUOffloadPolicy(pin_memory=False))
-    net(torch.ones(1, 2)).sum().backward()
-    assert not any(offloaded(p) for p in net.parameters())
-    if not torch.accelerator.is_available():
-        with pytest.raises(RuntimeError, match="accelerator"):
-            fully_shard(nn.Linear(2, 2), offload_policy=CPUOffloadPolicy())
+def test_a_process_group_that_takes_no_host_memory_is_refused_at_the_start(pg: Any, address: str) -> None:
+    manager = Manager(pg, None, None, 1, rank=0, world_size=1, lighthouse_addr=address, replica_id="a")
+    try:
+        with pytest.raises(ConfigError, match=r"the gradients are on cpu, and \w+ takes tensors on cuda only"):
+            HybridShardedDataParallel(manager, on_the_host(nn.Linear(2, 2)))
+    finally:
+        manager.shutdown(wait=False)
 
 
 def with_policy(net: Net) -> None:
@@ -153,33 +140,14 @@ def on_a_gpu(place: Place) -> Any:
         loss_of(t.model, batch(place.group, place.rank, step).cuda()).backward()
 
     t.backward = backward  # type: ignore[method-assign]
-    if place.kwargs["steps"]:
-        return t.run_to(place.kwargs["steps"]).end()
     return train(t, together=3)
-
-
-@pytest.mark.gpu(1)
-def test_groups_that_offload_train_like_one_process_on_the_host() -> None:
-    with lighthouse(2) as address, Groups(address, 1) as groups:
-        found = groups.run(2, on_a_gpu, steps=4)
-    # At step 0 all take the weights of one group: of which one is the lighthouse's choice.
-    either = [reference(2, 1, 4, seed=seed) for seed in (0, 1)]
-    mine = found[0][0]
-    first = min(either, key=lambda want: sum((mine[1][n] - v).abs().sum().item() for n, v in want[0].items()))
-    for step, want in enumerate(first, start=1):
-        assert all(torch.equal(v, found[1][0][step][n]) for n, v in mine[step].items())
-        assert_near({n: v for n, v in mine[step].items() if n in want}, want, step)
 
 
 @pytest.mark.gpu(1)
 def test_a_late_group_that_offloads_copies_the_shards_on_the_host() -> None:
     with lighthouse(1) as address, Groups(address, 1) as groups:
-        first = groups.start(0, on_a_gpu, steps=0)
+        first = groups.start(0, on_a_gpu)
         first.wait_step(2)
-        late = groups.start(1, on_a_gpu, steps=0)
-        assert same_where_shared_by_one([first.results(), late.results()]) >= 3
-
-
-def same_where_shared_by_one(lives: list[list[Any]]) -> int:
-    """`same_where_shared` for groups of one rank."""
-    return same_where_shared([[life[0]] * 2 for life in lives])
+        late = groups.start(1, on_a_gpu)
+        lives = [first.results(), late.results()]
+        assert same_where_shared([life * 2 for life in lives]) >= 3  # as if each group had two ranks

@@ -19,7 +19,7 @@ import torch
 from tests.torch.comm.accelerator.test_from_factory import Own
 from tests.torch.train import jobs
 from tests.torch.train.fakes import run_threads
-from tests.torch.train.jobs import Trainer, leave, lighthouse, same
+from tests.torch.train.jobs import Trainer, leave, same
 from tests.torch.train.test_newcomers import together
 from torchft_x.observe.events import read_events
 from torchft_x.transfer.http.transport import HTTPTransport
@@ -77,20 +77,18 @@ class NarrowShelf(Shelf):
 @pytest.mark.parametrize("shelf", [Shelf, NarrowShelf])
 @pytest.mark.parametrize("asynchronous", [True, False])
 def test_a_transport_with_the_peers_interface_heals(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asynchronous: bool, shelf: type[Shelf]
+    run_dir: Path, asynchronous: bool, shelf: type[Shelf], address: str
 ) -> None:
-    monkeypatch.setenv("TORCHFT_X_RUN_DIR", str(tmp_path))
 
     def trainer(g: int) -> Trainer:
         transport: Any = shelf(f"{g}")
         return Trainer(g, address, checkpoint_transport=transport, use_async_quorum=asynchronous)
 
-    with lighthouse(1) as address:
-        a, b = trainer(0).run_to(3), trainer(1)
-        last = together([a, b])
-        assert same(a.history[last], b.history[last])
-        leave(a, b)
-    heals = [e for e in read_events(tmp_path) if e["event"] == "heal_end"]
+    a, b = trainer(0).run_to(3), trainer(1)
+    last = together([a, b])
+    assert same(a.history[last], b.history[last])
+    leave(a, b)
+    heals = [e for e in read_events(run_dir) if e["event"] == "heal_end"]
     assert [e["group"] for e in heals] == ["group_1"]
     assert all(Shelf.shelves[n].shut == [True] for n in "01")
 
@@ -107,8 +105,6 @@ class Sampler:
 
 
 class Keeper(Trainer):
-    """Keeps more than tensors."""
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.sampler = Sampler(np.arange(4), Stage.EARLY)
         self.counts: collections.defaultdict[str, int] = collections.defaultdict(int)
@@ -126,33 +122,29 @@ class Keeper(Trainer):
 
 
 @pytest.mark.parametrize("asynchronous", [True, False])
-def test_a_heal_copies_what_scripts_keep_beside_tensors(asynchronous: bool) -> None:
-    with lighthouse(1) as address:
-        a = Keeper(0, address, use_async_quorum=asynchronous)
-        a.run_to(2)
-        a.sampler = Sampler(np.array([3, 1, 2, 0]), Stage.LATE)
-        a.counts["cat"] += 5
-        a.random.random()
-        b = Keeper(1, address, use_async_quorum=asynchronous)
-        together([a, b])
-        leave(a, b)
+def test_a_heal_copies_what_scripts_keep_beside_tensors(asynchronous: bool, address: str) -> None:
+    a = Keeper(0, address, use_async_quorum=asynchronous)
+    a.run_to(2)
+    a.sampler = Sampler(np.array([3, 1, 2, 0]), Stage.LATE)
+    a.counts["cat"] += 5
+    a.random.random()
+    b = Keeper(1, address, use_async_quorum=asynchronous)
+    together([a, b])
     assert b.sampler.order.tolist() == [3, 1, 2, 0]
     assert b.sampler.stage is Stage.LATE
     assert (b.counts["cat"], b.counts["dog"]) == (5, 0)
     assert b.random.random() == a.random.random()
 
 
-def test_groups_train_with_a_process_group_that_creates_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_train_with_a_process_group_that_creates_its_own(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     """The one that stays is released from the collective, and goes on."""
     monkeypatch.setattr(jobs, "ProcessGroupGloo", lambda *_, **__: Own())
-    with lighthouse(1) as address:
-        a, b = run_threads(2, lambda g: Trainer(g, address))
-        run_threads(2, lambda g: (a, b)[g].run_to(4))
-        assert a.pg.created[-1][1] == 2  # type: ignore[attr-defined]
-        assert all(same(a.history[s], b.history[s]) for s in range(1, 5))
-        b.manager.shutdown()
-        a.run_to(7)
-        a.manager.shutdown()
+    a, b = run_threads(2, lambda g: Trainer(g, address))
+    run_threads(2, lambda g: (a, b)[g].run_to(4))
+    assert a.pg.created[-1][1] == 2  # type: ignore[attr-defined]
+    assert all(same(a.history[s], b.history[s]) for s in range(1, 5))
+    b.manager.shutdown()
+    a.run_to(7)
 
 
 def test_nobody_reads_the_state_while_it_changes() -> None:

@@ -80,7 +80,6 @@ def add(pg: ProcessGroup, value: float) -> float:
 
 
 def client(pipe: Connection, address: str, token: str) -> None:
-    """A client's process: adds what it is told to."""
     pg = Adder.new_session(address, token=token, timeout=scaled(10))
     pipe.send("ready")
     while (value := pipe.recv()) is not None:
@@ -176,7 +175,7 @@ def test_a_stranger_can_not_take_a_clients_session() -> None:
     with serving(token="secret") as server:
         status = json.loads(ask(server, token="secret")[1])
         address, prefix = split_store_address(status["store_addr"])
-        stranger = ProcessGroupGloo(2.0, host=HOST)
+        stranger = ProcessGroupGloo(0.5, host=HOST)
         with pytest.raises(TorchftXError):
             stranger.configure(f"{address.target}/{prefix}", "client", 1, 2)
         client = Adder.new_process_group()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.torch.transfer.states import same
 from torchft_x.core import memory_slot
 from torchft_x.core.types import State
 from torchft_x.errors import LeafError, TransferError
@@ -52,12 +53,6 @@ def filled(fd: int) -> MemorySlot:
     slot = slot_of(fd)
     fill(slot, 3.0)
     return slot
-
-
-def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
-    return a.keys() == b.keys() and all(
-        torch.equal(x, b[k]) if isinstance(x, torch.Tensor) else x == b[k] for k, x in a.items()
-    )
 
 
 def test_an_empty_slot_holds_nothing(fd: int) -> None:

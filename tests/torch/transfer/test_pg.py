@@ -56,11 +56,10 @@ def transports(make: Make) -> Transports:
     return [PGTransport(group, WAIT, "cpu") for group in make(3)]
 
 
-def carry(transports: Transports, state: Any, into: Any = None, step: int = 5) -> Any:
-    """From rank 0 to rank 1."""
+def carry(transports: Transports, state: Any, into: Any = None) -> Any:
     with ThreadPoolExecutor(1) as pool:
-        sent = pool.submit(transports[0].send_checkpoint, [1], step, state, committed_in=7)
-        got = transports[1].recv_checkpoint(0, transports[0].metadata(), step, committed_in=7, into=into)
+        sent = pool.submit(transports[0].send_checkpoint, [1], 5, state, committed_in=7)
+        got = transports[1].recv_checkpoint(0, transports[0].metadata(), 5, committed_in=7, into=into)
         sent.result(WAIT)
     return got
 
@@ -171,7 +170,6 @@ def test_times_that_are_none(make: Make) -> None:
 
 
 def test_a_broken_byte_is_noticed(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The source changes its state while it sends."""
     source, destination = make(2)
     state = {"a": {"w": torch.ones(300_000)}}
     send = source.send

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.torch.transfer.conformance import WAIT
-from tests.torch.transfer.http.test_transport import HTTP, Proxy, RawReader, big, make
+from tests.torch.transfer.http.test_transport import HTTP, Make, Proxy, RawReader, big, made, make, source  # noqa: F401
 from tests.torch.transfer.states import same
 from tests.util import wait_for
 from torchft_x.core.types import State
@@ -29,17 +29,8 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this sy
 
 
 @pytest.fixture
-def source() -> Iterator[HTTP]:
-    transport = make()
-    yield transport
-    transport.shutdown(wait=False)
-
-
-@pytest.fixture
-def destination() -> Iterator[HTTP]:
-    transport = make()
-    yield transport
-    transport.shutdown(wait=False)
+def destination(made: Make) -> HTTP:
+    return made()
 
 
 class Counter(Proxy):
@@ -67,14 +58,12 @@ def test_what_is_in_memory_is_not_sent(source: HTTP, destination: HTTP, in_place
 
 
 @pytest.mark.parametrize(("offers", "takes"), [(False, True), (True, False)])
-def test_either_side_can_do_without(offers: bool, takes: bool) -> None:
-    source, destination = make(shared_memory=offers), make(shared_memory=takes)
+def test_either_side_can_do_without(made: Make, offers: bool, takes: bool) -> None:
+    source, destination = made(shared_memory=offers), made(shared_memory=takes)
     relay = Counter(source)
     source.send_checkpoint([1], 1, big(3), WAIT)
     assert same(destination.recv_checkpoint(0, relay.metadata, 1, WAIT), big(3))
     assert relay.sent > STATE_BYTES
-    for transport in (source, destination):
-        transport.shutdown(wait=False)
     relay.close()
 
 
@@ -105,7 +94,9 @@ def test_what_nobody_confirms_is_fetched_again(source: HTTP, destination: HTTP) 
     relay.close()
 
 
-def test_memory_that_was_used_again_is_never_taken_for_the_state(source: HTTP, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_was_used_again_is_never_taken_for_the_state(
+    source: HTTP, made: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The reader is cut off in the middle, and the source freezes the next states into the memory that it reads."""
     relay = Counter(source)
     source.send_checkpoint([1], 1, big(1), WAIT)
@@ -125,17 +116,16 @@ def test_memory_that_was_used_again_is_never_taken_for_the_state(source: HTTP, m
         read(self, target, start)
 
     monkeypatch.setattr(SharedFile, "read", slow_read)
-    destination = make(1)
+    destination = made(1)
     into = big(0)
     with pytest.raises(TransferError, match="this snapshot is gone") as caught:
         destination.recv_checkpoint(0, relay.metadata, 1, WAIT, into=into)
     assert caught.value.torn
     assert float(into["a"].max()) > 1  # without the question at the end this would have been a state of step 1
-    destination.shutdown(wait=False)
     relay.close()
 
 
-def test_the_source_sees_whether_a_copy_moves(source: HTTP, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_source_sees_whether_a_copy_moves(source: HTTP, made: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """For each block there is a sign, for one that takes long no second one."""
     read, signs = SharedFile.read, []
 
@@ -151,11 +141,10 @@ def test_the_source_sees_whether_a_copy_moves(source: HTTP, monkeypatch: pytest.
     monkeypatch.setattr(memory_copy, "CONFIRM_EVERY", 0.005)
     monkeypatch.setattr(SharedFile, "read", slow_read)
     source.send_checkpoint([1], 1, big(3), WAIT)
-    destination = make(1)
+    destination = made(1)
     assert same(destination.recv_checkpoint(0, source.metadata(), 1, WAIT), big(3))
     assert len(signs) > 10
     wait_for(lambda: source.progress()[1], what="the reader to be done")
-    destination.shutdown(wait=False)
 
 
 def test_nothing_else_is_opened(tmp_path: Path) -> None:
@@ -248,8 +237,8 @@ def holder(source: HTTP) -> Iterator[Holder]:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_state_is_offered_in_memory_that_is_lent(source: HTTP, holder: Holder, shared: bool) -> None:
-    destination = make(shared_memory=shared)
+def test_a_state_is_offered_in_memory_that_is_lent(source: HTTP, made: Make, holder: Holder, shared: bool) -> None:
+    destination = made(shared_memory=shared)
     relay = Counter(source)
     source.prepare(big(3))
     source.send_checkpoint([1], 1, big(3), WAIT)
@@ -261,7 +250,6 @@ def test_a_state_is_offered_in_memory_that_is_lent(source: HTTP, holder: Holder,
     assert same(destination.recv_checkpoint(0, relay.metadata, 1, WAIT), big(3))
     assert (relay.sent < 10_000) is shared
     relay.close()
-    destination.shutdown(wait=False)
 
 
 def test_lent_memory_is_back_when_nobody_reads_it_any_more(
@@ -295,4 +283,6 @@ def test_who_comes_late_for_a_promised_state_gets_it_from_lent_memory(
     source.disallow_checkpoint()
     assert not holder.returned()
     assert same(destination.recv_checkpoint(0, source.metadata(), 1, WAIT), big(1))
+    for snapshot in source._store._alive:
+        snapshot.held_until = 0.0  # as if the grace were over
     wait_for(holder.returned, what="the end of the reader")

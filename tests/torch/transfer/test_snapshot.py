@@ -115,28 +115,11 @@ def test_readers_without_end_do_not_take_memory_without_end(store: SnapshotStore
     assert not snapshots[-1].revoked
 
 
-def test_a_larger_state_gets_a_larger_buffer(store: SnapshotStore) -> None:
-    freeze(store, 1)
-    assert first_value(freeze(store, 2, size=100_000)) == 2
-    assert first_value(freeze(store, 3, size=10)) == 3
-
-
 def test_a_state_that_cannot_be_sent_leaves_the_old_snapshot(store: SnapshotStore) -> None:
     freeze(store, 1)
     with pytest.raises(LeafError):
         store.freeze(State(2), {"w": object()}, 0)
     held(store, 1)
-
-
-def test_a_request_waits_for_its_state(store: SnapshotStore) -> None:
-    freeze(store, 1)
-    got: list[Snapshot | Refusal] = []
-    reader = threading.Thread(target=lambda: got.append(store.ask(State(2), scaled(10))))
-    reader.start()
-    freeze(store, 2)
-    reader.join(scaled(10))
-    assert isinstance(got[0], Snapshot)
-    assert got[0].state == State(2)
 
 
 def test_refusals_say_why(store: SnapshotStore) -> None:

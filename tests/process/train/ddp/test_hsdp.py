@@ -24,7 +24,7 @@ from tests.torch.train.sharded import (
 
 
 def offloading(net: Net) -> None:
-    """A policy that changes nothing here (test_offload.py), and does no harm."""
+    """A policy that changes nothing without a device, and does no harm."""
     shard(net, offload_policy=CPUOffloadPolicy(pin_memory=False))
 
 

@@ -18,6 +18,7 @@ from torchft_x.errors import ConfigError
 LARGE = 2.0**127  # within 1 % of the largest float32, twice this, a value may arrive as infinity
 formats = pytest.mark.parametrize("fmt", FORMATS.values(), ids=str)
 INTEGERS = (INT8, INT4)
+ALL_BITS = torch.tensor([-1, 5], dtype=torch.int32).view(torch.float32)  # a NaN with all bits set, and a number
 
 
 # --- a reference: one value at a time -----------------------------------------------------------------------------------
@@ -92,6 +93,9 @@ def test_the_error_of_each_value_is_bounded_by_its_block(x: torch.Tensor, fmt: F
 @given(tensors(finite=False), st.sampled_from(list(FORMATS.values())))
 @settings(max_examples=150)
 @example(torch.tensor([3.4026e38]), INT8)
+@example(ALL_BITS, INT8)
+@example(ALL_BITS, INT4)
+@example(ALL_BITS, FP8)
 def test_a_block_that_is_not_finite_arrives_as_nan_and_the_others_as_ever(x: torch.Tensor, fmt: Format) -> None:
     got = decode(encode(x, fmt), x.numel(), fmt)
     for first in range(0, x.numel(), fmt.block):
@@ -104,12 +108,6 @@ def test_a_block_that_is_not_finite_arrives_as_nan_and_the_others_as_ever(x: tor
 
 
 @formats
-def test_a_nan_with_all_bits_set_stays_a_nan(fmt: Format) -> None:
-    x = torch.tensor([-1, 5], dtype=torch.int32).view(torch.float32)
-    assert decode(encode(x, fmt), 2, fmt).isnan().all()
-
-
-@formats
 @pytest.mark.parametrize("n", [0, 1, 2, 63, 64, 65, 127, 128, 129, 1000, (1 << 16) + 129])
 def test_sizes_are_exact_and_nothing_is_inflated(fmt: Format, n: int) -> None:
     blocks = math.ceil(n / fmt.block)
@@ -119,13 +117,6 @@ def test_sizes_are_exact_and_nothing_is_inflated(fmt: Format, n: int) -> None:
     assert size <= max(4 * n, 4)
     if n > 128:
         assert size <= (0.26 if fmt.bits == 8 else 0.14) * 4 * n
-
-
-def test_the_share_of_float32_bytes() -> None:
-    n = 1 << 20
-    assert INT8.nbytes(n) / (4 * n) <= 0.26
-    assert INT4.nbytes(n) / (4 * n) <= 0.135
-    assert FP8.nbytes(n) / (4 * n) <= 0.26
 
 
 @formats
@@ -160,24 +151,9 @@ def test_in_place_forms(fmt: Format) -> None:
     assert torch.equal(residual(x, fmt, x), lost)
 
 
-def test_error_feedback_loses_nothing_in_the_long_run() -> None:
-    """What one round leaves out the next ones send: the sum of 200 rounds is off by one round's error, not by 200."""
-    x = torch.randn(1000)
-    carried, sent = torch.zeros(1000), torch.zeros(1000, dtype=torch.float64)
-    for _ in range(200):
-        carried += x
-        sent += decode(encode(carried, INT4), 1000, INT4)
-        residual(carried, INT4, carried)
-    assert (200 * x.double() - sent).abs().max() < 0.5
-
-
-@pytest.mark.parametrize("asked", [None, False, "none"])
-def test_full_precision(asked: object) -> None:
-    assert format_of(asked) is None  # type: ignore[arg-type]
-
-
 def test_names_of_formats() -> None:
     assert format_of(True) is INT8
+    assert {format_of(off) for off in (None, False, "none")} == {None}
     assert [format_of(name) for name in FORMATS] == list(FORMATS.values())
     for wrong in ("int7", "INT8", 1, 8):
         with pytest.raises(ConfigError, match="should_quantize"):
@@ -191,17 +167,6 @@ def test_what_is_impossible_is_refused() -> None:
         format.check(torch.ones(1, dtype=torch.int64), INT8)
     with pytest.raises(ConfigError, match="only dense"):
         format.check(torch.ones(2).to_sparse(), INT8)
-
-
-@pytest.mark.gpu(1)
-@formats
-def test_a_gpu_writes_and_reads_the_same_bytes(fmt: Format) -> None:
-    x = torch.randn((1 << 17) + 77)
-    x[100] = math.nan
-    there = encode(x.cuda(), fmt)
-    assert torch.equal(there.cpu(), encode(x, fmt)) or fmt is FP8  # a division may differ in its last bit
-    here = decode(there.cpu(), x.numel(), fmt)
-    assert torch.equal(decode(there, x.numel(), fmt).cpu().view(torch.int32), here.view(torch.int32))
 
 
 @formats

@@ -3,7 +3,6 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from datetime import timedelta
 
 import pytest
 import torch.distributed as dist
@@ -22,12 +21,6 @@ def test_addresses() -> None:
     for text in ("host", "host/a", ":1/a", "host:0/a", "fdaa::1/a", "a:b:1234/a"):
         with pytest.raises(AddressError):
             split_store_address(text)
-
-
-def test_keys_are_under_the_prefix(store: dist.TCPStore) -> None:
-    client = create_store_client(f"127.0.0.1:{store.port}/some/where", timedelta(seconds=5))
-    client.set("key", "value")
-    assert store.get("some/where/key") == b"value"
 
 
 def test_nobody_there_is_told_at_once() -> None:

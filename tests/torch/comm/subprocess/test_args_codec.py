@@ -20,19 +20,8 @@ from torchft_x.errors import CollectiveError
 
 
 def carried(op: str, *args: object) -> list[object]:
-    """Through JSON and back."""
     tensors = [t for arg in args for t in args_codec.tensors_in(arg)]
     return args_codec.unpack(json.loads(json.dumps(args_codec.pack(op, args))), tensors)
-
-
-def test_arguments_of_every_form_come_back() -> None:
-    a, b, c = torch.ones(1), torch.ones(2), torch.ones(3)
-    rows, given, sizes = carried("allgather", [[a, b]], [c], [1, 2])
-    assert rows[0][0] is a  # type: ignore[index]
-    assert rows[0][1] is b  # type: ignore[index]
-    assert given[0] is c  # type: ignore[index]
-    assert sizes == [1, 2]
-    assert carried("recv", [a], 3, 7)[1:] == [3, 7]
 
 
 def test_options_come_back() -> None:
@@ -49,15 +38,6 @@ def test_options_come_back() -> None:
 def test_what_cannot_be_told_is_refused() -> None:
     with pytest.raises(CollectiveError, match="argument of type object"):
         args_codec.pack("allreduce", ([torch.ones(1)], object()))
-
-
-def test_who_reads_and_who_writes() -> None:
-    out, given = torch.zeros(1), torch.ones(1)
-    assert [t is out for t in args_codec.written("allgather", ([[out]], [given]))] == [True]
-    assert [t is given for t in args_codec.read("allgather", ([[out]], [given]))] == [True]
-    assert args_codec.written("send", ([out], 0, 0)) == []
-    assert args_codec.read("recv", ([out], 0, 0)) == []
-    assert args_codec.read("barrier", ()) == args_codec.written("barrier", ()) == []
 
 
 def test_tensors_in_a_segment_are_aligned_and_apart() -> None:

@@ -58,7 +58,7 @@ class TestWrapper(Together):
 
 
 class TestErrorSwallowing(Together):
-    sizes = (1, 2)
+    sizes = (2,)
     reports_failures = False
 
     def make(self) -> ProcessGroup:
@@ -66,14 +66,14 @@ class TestErrorSwallowing(Together):
 
 
 class TestFake(Together):
-    sizes = (1, 2)
+    sizes = (2,)
 
     def make(self) -> ProcessGroup:
         return FakeProcessGroupWrapper(gloo())
 
 
 class TestManaged(Together):
-    sizes = (1, 2)
+    sizes = (2,)
     shuts_down = False
 
     def make(self) -> ProcessGroup:

@@ -66,8 +66,6 @@ class Job:
 
 
 class Counter:
-    """The position in the data."""
-
     def __init__(self) -> None:
         self.position = 0
 
@@ -79,8 +77,6 @@ class Counter:
 
 
 class Run:
-    """A script."""
-
     all: list[Run] = []
 
     def __init__(self, url: str, job: Job | None = None, *, every: int = 10, **kwargs: Any) -> None:
@@ -180,16 +176,7 @@ def test_a_save_is_told_and_a_dropped_step_saves_nothing(url: str) -> None:
     assert event["bytes"] > 0
 
 
-def test_only_the_first_group_saves(url: str) -> None:
-    run = Run(url)
-    run.job.place = 1
-    run.run_to(30)
-    run.checkpoint.finish()
-    assert steps(url) == []
-
-
 def test_another_group_takes_over_in_the_middle_of_a_save(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first one writes half of its shard and is gone; the other saves at the next step that it commits."""
     groups = [Run(url, Job(group=g)) for g in "01"]
     groups[1].job.place = 1
     whole = writer.write_shard
@@ -300,7 +287,6 @@ def test_an_error_of_any_kind_costs_one_save(url: str, caplog: pytest.LogCapture
 
 
 def held_up(run: Run) -> threading.Event:
-    """Nothing is written until this is set."""
     gate = threading.Event()
 
     def slow(name: str, parts: Any) -> None:
@@ -324,7 +310,6 @@ def test_a_store_that_is_too_slow_skips_saves(url: str, caplog: pytest.LogCaptur
 
 
 def test_what_is_saved_is_the_state_of_its_step(url: str) -> None:
-    """Training goes on while it is written."""
     run = Run(url)
     gate = held_up(run)
     run.run_to(10)

@@ -15,8 +15,6 @@ WAIT = scaled(20)
 
 
 class Saving(Trainer):
-    """A trainer that saves every 5 steps."""
-
     def begin(self, url: str) -> bool:
         parts = {"model": self.net, "optim": self.optim}
         self.checkpoint = Checkpoint(self.manager, url, parts, every=5, timeout=WAIT)

@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from tests.torch.train.fakes import FakeManager, gloo_groups
-from tests.torch.train.jobs import Trainer, lighthouse
+from tests.torch.train.jobs import Trainer
 from torchft_x.core.fingerprint import Fingerprint, difference
 from torchft_x.errors import ConfigError
 from torchft_x.train.ddp.hsdp import HybridShardedDataParallel
@@ -169,15 +169,12 @@ def test_beside_a_group_that_does_not_compile() -> None:
     assert difference(declared(net), plain) is None
 
 
-def test_a_whole_step_that_is_compiled_is_refused_with_a_sentence() -> None:
+def test_a_whole_step_that_is_compiled_is_refused_with_a_sentence(address: str) -> None:
     """Dynamo would go through the Manager's own code: no step would ever be committed."""
-    with lighthouse() as address:
-        trainer = Trainer(0, address)
-        try:
-            with pytest.raises(
-                ConfigError, match=r"given to torch.compile, .*; compile the model \(model.compile\(\)\)"
-            ):
-                torch.compile(trainer.step, backend="eager")()
-            assert trainer.step()
-        finally:
-            trainer.manager.shutdown()
+    trainer = Trainer(0, address)
+    try:
+        with pytest.raises(ConfigError, match=r"given to torch.compile, .*; compile the model \(model.compile\(\)\)"):
+            torch.compile(trainer.step, backend="eager")()
+        assert trainer.step()
+    finally:
+        trainer.manager.shutdown()

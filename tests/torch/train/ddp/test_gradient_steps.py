@@ -13,7 +13,6 @@ from torchft_x.train.manager import Manager
 
 
 def manager(kind: type[Manager] = Manager) -> Any:
-    """One that is connected to nobody."""
     made = object.__new__(kind)
     made.steps = mock.Mock(**{"scale.return_value": 0.5, "end_pass.return_value": True})
     return made
@@ -25,8 +24,6 @@ def test_the_managers_own_loop_is_called_without_the_manager() -> None:
 
 
 class Compressing(Manager):
-    """A script's own."""
-
     def allreduce(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         return "compressed", kwargs
 

@@ -45,41 +45,35 @@ def check(found: list[list[dict[int, Tensors]]], want: list[Tensors], frozen: bo
         assert_near(full([found[0][rank][step] for rank in range(RANKS)], net), expected, step)
 
 
-def accumulating(place: Place) -> Any:
+def two_micro_batches(place: Place) -> Any:
+    """Two micro-batches a step, in another way each time."""
     t = Trainer(place)
 
     def backward(step: int) -> None:
-        who = (place.group, place.rank, step)
-        with t.model.no_sync(scatter=place.kwargs["scatter"]):
-            loss_of(t.model, batch(*who, 0)).div(2).backward()
-        if not place.kwargs["scatter"]:
+        first, second = (batch(place.group, place.rank, step, micro) for micro in range(2))
+        way = step % 4
+        if way == 0:  # two forwards and one backward
+            ((loss_of(t.model, first) + loss_of(t.model, second)) / 2).backward()
+            return
+        with t.model.no_sync(scatter=way > 1):
+            loss_of(t.model, first).div(2).backward()
+            if way == 3:  # as in a pipeline, whose last backward is not the script's call
+                loss_of(t.model, second).div(2).backward()
+        if way == 1:
             with pytest.raises(StepError, match=r"use no_sync\(scatter=True\)"):
                 t.model.reduce_gradients()
-        loss_of(t.model, batch(*who, 1)).div(2).backward()
+        if way == 3:
+            t.model.reduce_gradients()
+        else:
+            loss_of(t.model, second).div(2).backward()
 
-    return t.run_to(3, backward).end()
-
-
-def in_one_go(place: Place) -> Any:
-    """As in a pipeline, whose last backward is not the script's call."""
-    t = Trainer(place)
-
-    def backward(step: int) -> None:
-        with t.model.no_sync(scatter=True):
-            for micro in range(2):
-                loss_of(t.model, batch(place.group, place.rank, step, micro)).div(2).backward()
-        t.model.reduce_gradients()
-
-    return t.run_to(3, backward).end()
+    history = t.run_to(9, backward).end()
+    assert t.attempts == 9
+    return history
 
 
-def test_what_was_accumulated_is_averaged_in_one_go(groups: Groups) -> None:
-    check(groups.run(2, in_one_go), reference(2, RANKS, 3, micro=2))
-
-
-@pytest.mark.parametrize("scatter", [False, True])
-def test_accumulated_gradients_are_averaged_once(groups: Groups, scatter: bool) -> None:
-    check(groups.run(2, accumulating, scatter=scatter), reference(2, RANKS, 3, micro=2))
+def test_gradients_of_micro_batches_are_averaged_once(groups: Groups) -> None:
+    check(groups.run(2, two_micro_batches), reference(2, RANKS, 9, micro=2))
 
 
 def extra(group: int, rank: int, step: int) -> bool:
@@ -122,22 +116,6 @@ def test_mixed_precision_computes_in_bfloat16_and_averages_between_groups_in_the
     want = reference(2, RANKS, 3)[-1]
     for name in want:
         torch.testing.assert_close(whole[name], want[name], atol=0.12, rtol=0.0)
-
-
-def used_twice(place: Place) -> Any:
-    t = Trainer(place)
-
-    def backward(step: int) -> None:
-        loss = sum(loss_of(t.model, batch(place.group, place.rank, step, m)) for m in range(2)) / 2
-        loss.backward()
-
-    history = t.run_to(3, backward).end()
-    assert t.attempts == 3
-    return history
-
-
-def test_two_forwards_and_one_backward(groups: Groups) -> None:
-    check(groups.run(2, used_twice), reference(2, RANKS, 3, micro=2))
 
 
 def only_the_blocks(place: Place) -> Any:

@@ -74,7 +74,6 @@ def backward(model: nn.Module, rank: int, k: int = 0, **kwargs: Any) -> None:
 
 
 def alone() -> Any:
-    """Return the manager of a group with no others."""
     return FakeManager(gloo_groups(1)[0], 1)
 
 
@@ -254,21 +253,6 @@ def test_checkpointing(reentrant: bool) -> None:
         for p, q in zip(model.parameters(), plain.parameters(), strict=True):
             torch.testing.assert_close(p.grad, q.grad)
     assert not manager.errors
-
-
-def test_layouts_differ_when_models_do(net: Net) -> None:
-    def digest(module: nn.Module, **kwargs: Any) -> str:
-        manager = alone()
-        DistributedDataParallel(manager, module, **kwargs)
-        return manager.declared["bucket layout"].digest
-
-    same = digest(copy.deepcopy(net))
-    assert same == digest(copy.deepcopy(net))
-    other = copy.deepcopy(net)
-    other.conv = nn.Conv2d(2, 2, 3)  # another memory format is another element order
-    assert digest(other) != same
-    assert digest(copy.deepcopy(net).double()) != same
-    assert digest(copy.deepcopy(net), bucket_cap_mb=0.01) != same
 
 
 def test_bad_arguments_get_a_sentence(net: Net) -> None:

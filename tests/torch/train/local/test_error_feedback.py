@@ -83,41 +83,31 @@ def test_all_that_was_left_out_is_applied_later_or_still_carried(n: int, fmt: st
     assert carried.abs().max() < largest * (0.3 if fmt == "int4" else 0.02)
 
 
-def test_without_it_errors_add_up() -> None:
-    """What the test above would find if nothing were carried."""
-    off = [
-        abs(a - o).max() for a, o in (balance(book(2, 20, should_quantize="int4", error_feedback=e)) for e in (0, 1))
-    ]
-    assert off[0] > 2 * off[1]
-
-
 @pytest.mark.parametrize("delay", [0, 1])
-def test_a_reduction_done_again_and_refused_exchanges_count_once(delay: int) -> None:
+def test_a_reduction_done_again_and_refused_exchanges_count_once(delay: int, pair_address: str) -> None:
     refused: list[int] = []
-    with lighthouse(2) as addr:
-        groups = run_threads(
-            2, lambda g: Booked(g, addr, sync_every=2, should_quantize="int4", fragment_sync_delay=delay)
-        )
-        original, send = groups[1].manager.steps.end_pass, groups[1].manager.allreduce
-        aborted: list[int] = []
+    groups = run_threads(
+        2, lambda g: Booked(g, pair_address, sync_every=2, should_quantize="int4", fragment_sync_delay=delay)
+    )
+    original, send = groups[1].manager.steps.end_pass, groups[1].manager.allreduce
+    aborted: list[int] = []
 
-        def refuse(kept: Any, works: int, good: bool, meanwhile: Callable[[], None]) -> bool:
-            if groups[1].loop.exchanges == 3 and len(refused) < 2:
-                refused.append(groups[1].steps)
-                groups[1].manager.report_error(RuntimeError("not now"))
-            return original(kept, works, good, meanwhile)
+    def refuse(kept: Any, works: int, good: bool, meanwhile: Callable[[], None]) -> bool:
+        if groups[1].loop.exchanges == 3 and len(refused) < 2:
+            refused.append(groups[1].steps)
+            groups[1].manager.report_error(RuntimeError("not now"))
+        return original(kept, works, good, meanwhile)
 
-        def break_one(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            work = send(tensor, *args, **kwargs)
-            if "lost" in kwargs and groups[1].loop.exchanges == 6 and not aborted:
-                aborted.append(1)
-                groups[1].pg.abort()  # in the middle of the reduction
-            return work
+    def break_one(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        work = send(tensor, *args, **kwargs)
+        if "lost" in kwargs and groups[1].loop.exchanges == 6 and not aborted:
+            aborted.append(1)
+            groups[1].pg.abort()  # in the middle of the reduction
+        return work
 
-        groups[1].manager.steps.end_pass = refuse  # type: ignore[method-assign]
-        groups[1].manager.allreduce = break_one  # type: ignore[method-assign]
-        run_threads(2, lambda g: groups[g].run_to(10))
-        leave(*groups)
+    groups[1].manager.steps.end_pass = refuse  # type: ignore[method-assign]
+    groups[1].manager.allreduce = break_one  # type: ignore[method-assign]
+    run_threads(2, lambda g: groups[g].run_to(10))
     assert len(refused) == 2
     assert aborted
     assert equal(groups[0].history[10], groups[1].history[10])
@@ -125,21 +115,19 @@ def test_a_reduction_done_again_and_refused_exchanges_count_once(delay: int) -> 
     torch.testing.assert_close(applied + groups[0].carried() + groups[1].carried(), owed, atol=2e-6, rtol=1e-5)
 
 
-def test_a_checkpoint_gives_it_back_to_its_own_group_and_a_healer_begins_with_none() -> None:
+def test_a_checkpoint_gives_it_back_to_its_own_group_and_a_healer_begins_with_none(pair_address: str) -> None:
     groups = book(2, 3, should_quantize="int4")
     saved = copy.deepcopy(groups[0].loop.state_dict())  # type: ignore[union-attr]
     assert saved["error_feedback"]["of"] == "group_0/0"
-    with lighthouse(2) as addr:
-        again = start(2, addr, sync_every=2, seed=9, should_quantize="int4")
-        for g in again:
-            assert isinstance(g.loop, DiLoCo)
-            g.loop.load_state_dict(saved)
-        carried = [g.loop._fragments[0].feedback.state() for g in again]  # type: ignore[union-attr]
-        assert torch.equal(carried[0][0], groups[0].carried())
-        assert carried[1] == []
-        # Both ask as step 0, so one of them takes the other's weights: that one carries nothing from there on.
-        bodies = run_threads(2, lambda g: _enter(again[g]))
-        leave(*again)
+    again = start(2, pair_address, sync_every=2, seed=9, should_quantize="int4")
+    for g in again:
+        assert isinstance(g.loop, DiLoCo)
+        g.loop.load_state_dict(saved)
+    carried = [g.loop._fragments[0].feedback.state() for g in again]  # type: ignore[union-attr]
+    assert torch.equal(carried[0][0], groups[0].carried())
+    assert carried[1] == []
+    # Both ask as step 0, so one of them takes the other's weights: that one carries nothing from there on.
+    bodies = run_threads(2, lambda g: _enter(again[g]))
     assert sorted(map(len, bodies)) in ([0, 0], [0, 1])
     assert all(x == [] for x, g in zip(bodies, again, strict=True) if g.group == 1)
 
@@ -149,14 +137,13 @@ def _enter(group: Any) -> list[torch.Tensor]:
         return group.loop._fragments[0].feedback.state()  # type: ignore[no-any-return]
 
 
-def test_off_when_nothing_is_quantised_or_asked_for() -> None:
-    with lighthouse() as addr:
-        for settings in ({}, {"should_quantize": False}, {"should_quantize": "int8", "error_feedback": False}):
-            group = start(1, addr, **settings)[0]
-            assert isinstance(group.loop, DiLoCo)
-            assert group.loop._fragments[0].feedback is None
-            assert group.loop.state_dict()["error_feedback"]["fragments"] == []
-            leave(group)
+def test_off_when_nothing_is_quantised_or_asked_for(address: str) -> None:
+    for settings in ({}, {"should_quantize": False}, {"should_quantize": "int8", "error_feedback": False}):
+        group = start(1, address, **settings)[0]
+        assert isinstance(group.loop, DiLoCo)
+        assert group.loop._fragments[0].feedback is None
+        assert group.loop.state_dict()["error_feedback"]["fragments"] == []
+        leave(group)
 
 
 # --- by itself --------------------------------------------------------------------------------------------------------

@@ -35,18 +35,6 @@ class Some:
             yield
 
 
-@pytest.mark.parametrize("cap", [None, 1, 4 << 10, 1 << 40])
-def test_chunks_cover_every_value_once(cap: int | None) -> None:
-    flats = FlatBuffers(TENSORS, cap)
-    assert [view.shape for view in flats.views] == [t.shape for t in TENSORS]
-    for number, flat in enumerate(flats.flat):
-        mine = [(a, b) for n, a, b in flats.chunks if n == number]
-        assert [a for a, _ in mine] == [0, *(b for _, b in mine)][:-1]
-        assert mine[-1][1] == flat.numel()
-    sizes = [(b - a) * flats.flat[n].element_size() for n, a, b in flats.chunks]
-    assert len(sizes) == {None: 5, 1: 6, 4 << 10: 6, 1 << 40: 2}[cap]
-
-
 @pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("share", [1.0, 0.25])
 def test_pieces_are_what_the_whole_would_be(share: float, kept: bool) -> None:

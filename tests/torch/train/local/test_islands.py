@@ -22,8 +22,6 @@ SYNC = 3
 
 
 class Islander:
-    """One rank."""
-
     def __init__(self, place: Place, **kwargs: Any) -> None:
         self.place = place
         self.net = shard(model(place.group))
@@ -76,7 +74,6 @@ def some_steps(place: Place) -> dict[int, Tensors]:
 
 
 def fails(place: Place) -> str:
-    """Rank 0 raises out of an exchange: the others hear it and don't wait."""
     me = Islander(place)
     if me.manager is not None:
         me.manager.should_commit = lambda *_: (_ for _ in ()).throw(RuntimeError("a disk is full"))  # type: ignore[assignment]
@@ -99,7 +96,6 @@ def saves(place: Place) -> tuple[dict[str, Any] | None, Tensors]:
 
 
 def resumes(place: Place) -> Tensors:
-    """The weights with which it begins."""
     me = Islander(place)
     with torch.no_grad():
         for p in me.net.parameters():

@@ -37,8 +37,6 @@ class Model(nn.Module):
 
 
 class Loop:
-    """As `DiLoCo` and `LocalSGD` save it."""
-
     def __init__(self, held: Any) -> None:
         self.held = held
 
@@ -56,7 +54,6 @@ def fragment(value: float, mesh: DeviceMesh | None) -> Fragment:
 
 
 def exchanged(mesh: DeviceMesh | None) -> Fragment:
-    """One that has made an outer step, so that there is momentum."""
     made = fragment(1.0, mesh)
     made.apply([torch.full_like(t, 0.5) for t in made.tensors()])
     return made

@@ -10,8 +10,8 @@ LARGE = (
 ) // 4 + 1001  # float32 values: some blocks are left over, and half a word
 
 
-def values(n: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(n, generator=torch.Generator().manual_seed(seed))
+def values(n: int) -> torch.Tensor:
+    return torch.randn(n, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize(

@@ -19,12 +19,11 @@ from torchft_x.observe.events import read_events
 from torchft_x.train.optim import OptimizerWrapper
 
 BATCHES: dict[int | None, float] = {0: 1.0, 1: 1e3, 2: 1e6, None: 1e9}  # by number; the last must never count
-SPARES = {"min_replica_size": 2, "world_size_mode": WorldSizeMode.FIXED_WITH_SPARES}
+SPARES: dict[str, Any] = {"min_replica_size": 2, "world_size_mode": WorldSizeMode.FIXED_WITH_SPARES}
+LATE: dict[str, Any] = {"vote_in_backward": False}
 
 
 class One(nn.Module):
-    """One parameter, whose gradient is the batch."""
-
     def __init__(self) -> None:
         super().__init__()
         self.w = nn.Parameter(torch.zeros((), dtype=torch.float64))
@@ -65,11 +64,8 @@ class Numbered(Trainer):
                 self.moves[step] = before - self.weight
 
 
-def a_loss(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, leaver: int, *, ranks: int = 1, **kwargs: Any
-) -> tuple[float, list[str]]:
+def a_loss(folder: Path, leaver: int, *, ranks: int = 1, **kwargs: Any) -> tuple[float, list[str]]:
     """One of three groups leaves in step 3. Returns how that step moves the weight of the others, and who redoes it."""
-    monkeypatch.setenv("TORCHFT_X_RUN_DIR", str(folder))
     meet = threading.Barrier(3 * ranks)
     stores = [host_store(HOST)[0] for _ in range(3)]
 
@@ -88,59 +84,50 @@ def a_loss(
     return stayed[0].moves[3], sorted(redone)
 
 
-@pytest.mark.parametrize("early", [True, False], ids=["early", "late"])
-@pytest.mark.parametrize("leaver", [0, 1])
-def test_a_spare_computes_anew_for_the_number_that_it_gets(
-    leaver: int, early: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who has the same number as before keeps its gradient; without group 0 group 1 is number 0, and the spare number 1."""
-    move, redone = a_loss(tmp_path, monkeypatch, leaver, vote_in_backward=early, **SPARES)
-    assert move == (BATCHES[0] + BATCHES[1]) / 2
-    assert redone == (["group_0"] if leaver == 1 else [])
-
-
-def test_who_stays_keeps_what_it_has_computed_as_another_number(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without group 0 they are the numbers 0 and 1; nobody new counts, so that no batch of theirs is lost (R15)."""
-    move, redone = a_loss(tmp_path, monkeypatch, leaver=0)
-    assert move == (BATCHES[1] + BATCHES[2]) / 2
-    assert redone == ["group_1", "group_2"]
-
-
-def test_who_votes_late_computes_anew_for_another_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others may have clipped their gradients, and cannot keep them."""
-    move, redone = a_loss(tmp_path, monkeypatch, leaver=0, vote_in_backward=False)
-    assert move == (BATCHES[0] + BATCHES[1]) / 2
-    assert redone == []
-
-
-def test_all_ranks_of_a_group_decide_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    move, redone = a_loss(tmp_path, monkeypatch, leaver=1, ranks=2, **SPARES)
-    assert move == (BATCHES[0] + BATCHES[1]) / 2
-    assert redone == ["group_0"]
+@pytest.mark.parametrize(
+    ("leaver", "ranks", "options", "counted", "redone"),
+    [
+        # The spare computes anew for the number that it gets. Who has the same number as before keeps its gradient;
+        # without group 0 group 1 is number 0, and the spare number 1.
+        (0, 1, SPARES, (0, 1), []),
+        (1, 1, SPARES, (0, 1), ["group_0"]),
+        (0, 1, SPARES | LATE, (0, 1), []),
+        (1, 1, SPARES | LATE, (0, 1), ["group_0"]),
+        (1, 2, SPARES, (0, 1), ["group_0"]),
+        # Without spares nobody new counts: both keep what they have computed, so that no batch is lost (R15).
+        (0, 1, {}, (1, 2), ["group_1", "group_2"]),
+        # Who votes late may have clipped its gradients, and cannot keep them.
+        (0, 1, LATE, (0, 1), []),
+    ],
+)
+def test_when_a_group_leaves_each_batch_counts_once(
+    leaver: int, ranks: int, options: dict[str, Any], counted: tuple[int, int], redone: list[str],
+    run_dir: Path,
+) -> None:  # fmt: skip
+    """`counted`: the numbers whose batches move the weight in that step; all ranks of a group decide alike."""
+    move, found = a_loss(run_dir, leaver, ranks=ranks, **options)
+    assert move == sum(BATCHES[number] for number in counted) / 2
+    assert found == redone
 
 
 @pytest.mark.parametrize("group", [0, 1])
-def test_who_copies_its_state_in_its_first_quorum_computes_anew_when_it_counts(group: int) -> None:
+def test_who_copies_its_state_in_its_first_quorum_computes_anew_when_it_counts(group: int, address: str) -> None:
     """Its first step, with the one that stayed alone at the top, is too small to be committed."""
-    with lighthouse(1) as address:
-        pair = run_threads(2, lambda g: Numbered(g, address, min_replica_size=2))
-        run_threads(2, lambda g: pair[g].train(3))
-        pair[group].manager.shutdown(finished=False)
-        stays = pair[1 - group]
+    pair = run_threads(2, lambda g: Numbered(g, address, min_replica_size=2))
+    run_threads(2, lambda g: pair[g].train(3))
+    pair[group].manager.shutdown(finished=False)
+    stays = pair[1 - group]
 
-        def body(i: int) -> Numbered:
-            if i == 0:
-                stays.train(6)
-                return stays
-            wait_for(lambda: stays.manager.num_participants() == 1, 20, "a quorum of one")
-            comes = Numbered(group, address, min_replica_size=2)
-            comes.train(6)
-            return comes
+    def body(i: int) -> Numbered:
+        if i == 0:
+            stays.train(6)
+            return stays
+        wait_for(lambda: stays.manager.num_participants() == 1, 20, "a quorum of one")
+        comes = Numbered(group, address, min_replica_size=2)
+        comes.train(6)
+        return comes
 
-        both = run_threads(2, body)
-        run_threads(2, lambda i: both[i].manager.shutdown())
+    both = run_threads(2, body)
     for trainer in both:
         assert {step: trainer.moves[step] for step in (3, 4, 5)} == dict.fromkeys(
             (3, 4, 5), (BATCHES[0] + BATCHES[1]) / 2

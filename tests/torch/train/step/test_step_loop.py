@@ -64,6 +64,18 @@ def clipped_step(t: Trainer) -> bool:
     return t.finish_step()
 
 
+def in_microbatches(t: Trainer) -> bool:
+    """A step whose backwards are somebody else's calls, as in a pipeline: accumulated, then averaged in one go."""
+    t.optimizer.zero_grad()
+    data = batch(t.group, t.manager.current_step())
+    with t.model.no_sync():
+        for part in data.chunk(2):
+            (t.model(part).square().mean() / 2).backward()
+    t.model.reduce_gradients()
+    torch.nn.utils.clip_grad_norm_(t.net.parameters(), 1e6)
+    return t.finish_step()
+
+
 class Pair:
     """Two groups that have committed two steps, and their events."""
 
@@ -91,18 +103,17 @@ class Pair:
         events = [e for e in read_events(self.folder) if e["event"] == name and e["step"] >= 2]
         return sorted(str(e["group"]) for e in events)
 
-    def check(self) -> None:
+    def check(self, like_one_process: bool = True) -> None:
         """Both committed the same, and what one process would have."""
-        for step in self.a.history:
-            assert same(self.a.history[step], self.b.history[step]), step
         want = reference(2, max(self.a.history))
         for step, state in self.a.history.items():
-            near(state, want[step - 1])
+            assert same(state, self.b.history[step]), step
+            if like_one_process:
+                near(state, want[step - 1])
 
 
 @contextlib.contextmanager
-def training(folder: Path, monkeypatch: pytest.MonkeyPatch, **kwargs: Any) -> Iterator[Pair]:
-    monkeypatch.setenv("TORCHFT_X_RUN_DIR", str(folder))
+def training(folder: Path, **kwargs: Any) -> Iterator[Pair]:
     with lighthouse(2) as address:
         pair = Pair(address, folder, **kwargs)
         yield pair
@@ -110,77 +121,40 @@ def training(folder: Path, monkeypatch: pytest.MonkeyPatch, **kwargs: Any) -> It
 
 
 @pytest.fixture(params=[True, False], ids=["async", "sync"])
-def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Any:
-    with training(tmp_path, monkeypatch, use_async_quorum=request.param) as pair:
+def pair(run_dir: Path, request: pytest.FixtureRequest) -> Any:
+    with training(run_dir, use_async_quorum=request.param) as pair:
         yield pair
 
 
-def test_who_did_not_hear_the_vote_commits_late(pair: Pair) -> None:
-    lose_vote(pair.b)
-    assert pair.attempts(5) == [[True] * 3] * 2
-    assert pair.events("adopt") == ["group_1"]
-    assert pair.events("drop") == pair.events("heal_begin") == []
-    pair.check()
+BOTH = ["group_0", "group_1"]
+AGAIN = {"redo": BOTH, "drop": [], "adopt": []}
 
 
-def test_a_result_that_may_have_been_committed_is_adopted(pair: Pair) -> None:
-    lose_vote(pair.a)
-    lose_vote(pair.b)
-    assert pair.attempts(5) == [[True] * 3] * 2
-    assert pair.events("adopt") == ["group_0", "group_1"]
-    pair.check()
-
-
-def test_what_one_group_did_not_get_is_reduced_again_by_both(pair: Pair) -> None:
-    lose(pair.b)
-    assert pair.attempts(5) == [[True] * 3] * 2
-    assert pair.events("redo") == ["group_0", "group_1"]
-    assert pair.events("drop") == pair.events("adopt") == []
-    pair.check()
-
-
-def in_microbatches(t: Trainer) -> bool:
-    """A step whose backwards are somebody else's calls, as in a pipeline: accumulated, then averaged in one go."""
-    t.optimizer.zero_grad()
-    data = batch(t.group, t.manager.current_step())
-    with t.model.no_sync():
-        for part in data.chunk(2):
-            (t.model(part).square().mean() / 2).backward()
-    t.model.reduce_gradients()
-    torch.nn.utils.clip_grad_norm_(t.net.parameters(), 1e6)
-    return t.finish_step()
-
-
-def test_gradients_of_microbatches_are_averaged_in_one_go_and_reduced_again(pair: Pair) -> None:
-    assert pair.attempts(4, in_microbatches) == [[True] * 2] * 2
-    lose(pair.b)
-    assert pair.attempts(7, in_microbatches) == [[True] * 3] * 2
-    assert pair.events("redo") == ["group_0", "group_1"]
-    assert pair.events("drop") == pair.events("adopt") == []
-    pair.check()
-
-
-def test_twice_in_a_row(pair: Pair) -> None:
-    lose(pair.b)
-    lose_vote(pair.a)
-    assert pair.attempts(5) == [[True] * 3] * 2
-    pair.check()
-
-
-def test_who_clips_clips_the_final_gradients(pair: Pair) -> None:
-    """What fails is reduced again before backward returns."""
-    lose(pair.b)
-    assert pair.attempts(4, clipped_step) == [[True, True]] * 2
-    assert pair.events("redo") == ["group_0", "group_1"]
-    assert same(pair.a.history[3], pair.b.history[3])
-    assert same(pair.a.history[4], pair.b.history[4])
-
-
-def test_a_late_commit_keeps_the_clipped_gradients(pair: Pair) -> None:
-    lose_vote(pair.b)
-    assert pair.attempts(5, clipped_step) == [[True] * 3] * 2
-    for step in (3, 4, 5):
-        assert same(pair.a.history[step], pair.b.history[step])
+@pytest.mark.parametrize(
+    ("reduction", "votes", "step", "events"),
+    [
+        # Who did not hear the vote commits late.
+        (False, "b", Trainer.step, {"adopt": ["group_1"], "drop": [], "heal_begin": []}),
+        (False, "ab", Trainer.step, {"adopt": BOTH}),  # a result that may have been committed is adopted
+        (True, "", Trainer.step, AGAIN),
+        (True, "", in_microbatches, AGAIN),
+        (True, "a", Trainer.step, {}),
+        (True, "", clipped_step, {"redo": BOTH}),  # before backward returns
+        (False, "b", clipped_step, {}),
+    ],
+)
+def test_what_is_lost_is_reduced_again_or_committed_late(
+    pair: Pair, reduction: bool, votes: str, step: Callable[[Trainer], bool], events: dict[str, list[str]]
+) -> None:
+    """A step's reduction is lost for group b, or how its vote ended for the groups in `votes`: no group drops it."""
+    assert pair.attempts(3, step) == [[True]] * 2
+    if reduction:
+        lose(pair.b)
+    for group in votes:
+        lose_vote(pair.a if group == "a" else pair.b)
+    assert pair.attempts(6, step) == [[True] * 3] * 2
+    assert {name: pair.events(name) for name in events} == events
+    pair.check(like_one_process=step is not clipped_step)
 
 
 def test_results_that_differ_are_not_committed(pair: Pair) -> None:
@@ -287,15 +261,8 @@ def test_a_decided_step_that_everybody_throws_away_is_computed_again(pair: Pair,
     pair.check()
 
 
-def test_who_throws_steps_away_does_it_in_the_vote_from_then_on(pair: Pair) -> None:
-    pair.attempts(3, Against({0, 1}, "report").step)
-    assert pair.attempts(5, Against({1}, "report").step)[1] == [False, True, True]
-    assert pair.events("heal_begin") == []
-    pair.check()
-
-
-def test_thrown_away_steps_count_as_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with training(tmp_path, monkeypatch, max_retries=0) as pair:
+def test_thrown_away_steps_count_as_failed(run_dir: Path) -> None:
+    with training(run_dir, max_retries=0) as pair:
 
         def body(g: int) -> str:
             with pytest.raises(StepError, match=r"max_retries is 0.*thrown away.*look odd") as e:
@@ -307,44 +274,25 @@ def test_thrown_away_steps_count_as_failed(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("against", [(2,), (2, 3)], ids=["one rank", "both ranks"])
 def test_a_group_of_ranks_that_throws_a_step_away_copies_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, against: tuple[int, ...]
+    run_dir: Path, against: tuple[int, ...], pair_address: str
 ) -> None:
     """I2: what one rank has thrown away and the other has committed is no state, until it is copied."""
-    monkeypatch.setenv("TORCHFT_X_RUN_DIR", str(tmp_path))
-    with lighthouse(2) as address:
 
-        def body(i: int, t: Trainer) -> Trainer:
-            t.run_to(2)
-            step = Against({1} if i in against else set(), "report").step
-            while t.manager.current_step() < 6:
-                step(t)
-            return t
+    def body(i: int, t: Trainer) -> Trainer:
+        t.run_to(2)
+        step = Against({1} if i in against else set(), "report").step
+        while t.manager.current_step() < 6:
+            step(t)
+        return t
 
-        trainers = two_by_two(address, body)
-    events = [e for e in read_events(tmp_path) if e["event"] == "heal_end" and e["step"] >= 2]
+    trainers = two_by_two(pair_address, body)
+    events = [e for e in read_events(run_dir) if e["event"] == "heal_end" and e["step"] >= 2]
     assert sorted((str(e["group"]), e["rank"]) for e in events) == [("group_1", 0), ("group_1", 1)]
     for rank in (0, 1):
         assert same(trainers[rank].history[6], trainers[2 + rank].history[6])
 
 
-def test_with_the_vote_at_the_end_it_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def step(t: Trainer) -> bool:
-        begin(t)
-        if t.manager.current_step() == 2 and not odd:
-            odd.append(t.group)
-            t.manager.report_error(RuntimeError("the gradients look odd"))
-        return t.manager.should_commit() and not t.optim.step()
-
-    odd: list[int] = []
-    with training(tmp_path, monkeypatch, vote_in_backward=False) as pair:
-        said = pair.attempts(4, step)
-        assert sorted(said[odd[0]]) == [False, True, True]
-        assert same(pair.a.net.state_dict(), pair.b.net.state_dict())
-
-
-def test_gradients_a_script_is_against_are_not_reduced_again_unseen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gradients_a_script_is_against_are_not_reduced_again_unseen(run_dir: Path) -> None:
     """All see the same bad average; the word of who was first may come before the other ones have said theirs."""
     against = {0, 1}
 
@@ -357,7 +305,7 @@ def test_gradients_a_script_is_against_are_not_reduced_again_unseen(
             t.manager.report_error(RuntimeError("the gradients look odd"))
         return t.manager.should_commit() and not t.optim.step()
 
-    with training(tmp_path, monkeypatch, vote_in_backward=False) as pair:
+    with training(run_dir, vote_in_backward=False) as pair:
         assert pair.attempts(4, step) == [[False, True, True]] * 2
         assert pair.events("redo") == []
 
@@ -393,23 +341,21 @@ def test_a_script_that_reduces_after_backward_votes_at_the_end(pair: Pair) -> No
     assert same(pair.a.net.state_dict(), pair.b.net.state_dict())
 
 
-def test_all_ranks_of_a_group_reduce_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_ranks_of_a_group_reduce_again(run_dir: Path, pair_address: str) -> None:
     """Only one rank of four sees the failure, and clipping follows."""
-    monkeypatch.setenv("TORCHFT_X_RUN_DIR", str(tmp_path))
-    with lighthouse(2) as address:
 
-        def body(i: int, t: Trainer) -> Trainer:
-            t.run_to(2)
-            if i == 2:
-                lose(t)
-            said = []
-            while t.manager.current_step() < 5:
-                said.append(clipped_step(t))
-            assert said == [True] * 3, i
-            return t
+    def body(i: int, t: Trainer) -> Trainer:
+        t.run_to(2)
+        if i == 2:
+            lose(t)
+        said = []
+        while t.manager.current_step() < 5:
+            said.append(clipped_step(t))
+        assert said == [True] * 3, i
+        return t
 
-        trainers = two_by_two(address, body)
-    events = [e for e in read_events(tmp_path) if e["event"] in ("redo", "drop", "adopt")]
+    trainers = two_by_two(pair_address, body)
+    events = [e for e in read_events(run_dir) if e["event"] in ("redo", "drop", "adopt")]
     found = sorted((e["event"], str(e["group"]), e["rank"]) for e in events)
     assert found == [("redo", group, rank) for group in ("group_0", "group_1") for rank in (0, 1)]
     for rank in (0, 1):
@@ -417,27 +363,25 @@ def test_all_ranks_of_a_group_reduce_again(tmp_path: Path, monkeypatch: pytest.M
             assert same(trainers[rank].history[step], trainers[2 + rank].history[step])
 
 
-def test_a_rank_without_gradients_makes_its_group_drop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_without_gradients_makes_its_group_drop(run_dir: Path, pair_address: str) -> None:
     """I2: its other rank could reduce again, and must not. The other group waits with its gradients."""
-    monkeypatch.setenv("TORCHFT_X_RUN_DIR", str(tmp_path))
-    with lighthouse(2) as address:
 
-        def body(i: int, t: Trainer) -> tuple[Trainer, list[bool]]:
-            t.run_to(2)
-            if i == 1:
-                lose(t)
-            said = []
-            while t.manager.current_step() < 4:
-                said.append(t.step())
-            return t, said
+    def body(i: int, t: Trainer) -> tuple[Trainer, list[bool]]:
+        t.run_to(2)
+        if i == 1:
+            lose(t)
+        said = []
+        while t.manager.current_step() < 4:
+            said.append(t.step())
+        return t, said
 
-        done = two_by_two(address, body, lambda i: {"keep_gradients": i != 2})
+    done = two_by_two(pair_address, body, lambda i: {"keep_gradients": i != 2})
     assert [said for _, said in done] == [[True] * 2] * 2 + [[False, True, True]] * 2
     for rank in (0, 1):
         assert same(done[rank][0].history[4], done[2 + rank][0].history[4])
 
 
-def test_max_retries_ends_a_group_that_never_hears_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_max_retries_ends_a_group_that_never_hears_the_end(run_dir: Path) -> None:
     """Every step of b is undecided and committed nowhere."""
 
     def always(t: Trainer) -> None:
@@ -456,7 +400,7 @@ def test_max_retries_ends_a_group_that_never_hears_the_end(tmp_path: Path, monke
             return str(e)
         return ""
 
-    with training(tmp_path, monkeypatch, max_retries=1) as pair:
+    with training(run_dir, max_retries=1) as pair:
         for t in pair.both:
             always(t)
         for sentence in run_threads(2, body):

@@ -10,12 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from tests.torch.transfer.durable.saving import save
+from tests.torch.transfer.durable.saving import load, save
 from tests.torch.transfer.states import same
 from torchft_x.__main__ import main
 from torchft_x.transfer.convert import formats
 from torchft_x.transfer.durable.catalog import newest
-from torchft_x.transfer.durable.reader import Saved
 from torchft_x.transfer.durable.store import Store
 
 
@@ -32,12 +31,6 @@ def trained() -> dict[str, Any]:
 @pytest.fixture
 def url(tmp_path: Path) -> str:
     return str(tmp_path / "a run")
-
-
-def load(url: str) -> Any:
-    name = newest(Store(url))
-    assert name is not None
-    return Saved(Store(url), name).load()
 
 
 def run(*words: object) -> int:
@@ -74,10 +67,10 @@ def test_verify(url: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_through_pytorchs_form_and_back(url: str, tmp_path: Path) -> None:
     save(Store(url), trained() | {}, 7, ranks=2)
-    state = load(url)
+    state = load(Store(url))
     assert run("export", url, tmp_path / "dcp") == 0
     assert run("import", tmp_path / "dcp", tmp_path / "again") == 0
-    assert same(load(str(tmp_path / "again")), state)
+    assert same(load(Store(str(tmp_path / "again"))), state)
     assert newest(Store(str(tmp_path / "again"))).step == 7  # type: ignore[union-attr]
 
 
@@ -101,7 +94,7 @@ def test_what_pytorch_has_saved_is_imported(tmp_path: Path, capsys: pytest.Captu
     assert run("import", tmp_path / "dcp", tmp_path / "run") == 2
     assert "give --step N" in capsys.readouterr().err
     assert run("import", tmp_path / "dcp", tmp_path / "run", "--step", 30) == 0
-    state = load(str(tmp_path / "run"))
+    state = load(Store(str(tmp_path / "run")))
     assert state["torchft"]["step"] == 30
     assert same(state["parts"], parts)
 
@@ -118,7 +111,7 @@ def test_safetensors(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert run("export", url, tmp_path / "x", "--format", "safetensors", "--part", "ema") == 2
     assert "--part names one of data, model, optim" in capsys.readouterr().err
     assert run("import", file, tmp_path / "run", "--format", "safetensors", "--step", 3) == 0
-    found = load(str(tmp_path / "run"))["parts"]
+    found = load(Store(str(tmp_path / "run")))["parts"]
     assert set(found) == {"model"}
     assert same(dict(sorted(found["model"].items())), dict(sorted(state["parts"]["model"].items())))
 

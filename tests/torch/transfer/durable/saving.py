@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -14,25 +14,31 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from tests.util import scaled
 from torchft_x.transfer.durable import names, writer
+from torchft_x.transfer.durable.catalog import newest
 from torchft_x.transfer.durable.names import Name
+from torchft_x.transfer.durable.reader import Saved
 from torchft_x.transfer.durable.shard import freeze
 from torchft_x.transfer.durable.store import Store
 
 WAIT = scaled(10)
-Make = Callable[[int], Any]  # rank -> state dict
 
 
-def save(
-    store: Store, state: Any, step: int, *, who: str = "0-a", ranks: int = 1, job: str = "job", make: Make | None = None
-) -> Name:
+def save(store: Store, state: Any, step: int, *, who: str = "0-a", ranks: int = 1, job: str = "job") -> Name:
     """All ranks' shards, rank 0 last."""
     name = names.name(step, who)
     for rank in reversed(range(ranks)):
-        shard = freeze(state if make is None else make(rank), step=step, rank=rank, ranks=ranks)
+        shard = freeze(state, step=step, rank=rank, ranks=ranks)
         writer.write_shard(store, name, shard)
         if rank == 0:
             writer.complete(store, name, shard, job=job, timeout=WAIT)
     return name
+
+
+def load(store: Store, into: Any = None) -> Any:
+    """Return the state of the newest checkpoint."""
+    name = newest(store)
+    assert name is not None
+    return Saved(store, name).load(into)
 
 
 @contextlib.contextmanager
@@ -50,5 +56,4 @@ def as_rank(rank: int, shape: tuple[int, ...]) -> Iterator[DeviceMesh]:
 
 
 def cut(value: torch.Tensor, mesh: DeviceMesh, placements: Any) -> Any:
-    """A DTensor with this rank's part of `value`."""
     return distribute_tensor(value, mesh, placements, src_data_rank=None)

@@ -39,7 +39,6 @@ def test_a_greater_step_is_newer_whoever_wrote_it() -> None:
 
 
 def test_what_is_kept_and_what_goes() -> None:
-    """No clock is asked: steps are compared."""
     ones = [Name(100, "a"), Name(200, "a"), Name(300, "a"), Name(400, "b")]
     torn = [Name(150, "a"), Name(400, "a"), Name(450, "b")]
     newest = Name(400, "b")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.distributed.tensor import Partial, Replicate, Shard
+from torch.distributed.tensor import Partial
 
-from tests.torch.transfer.durable.saving import as_rank, cut
+from tests.torch.transfer.durable.saving import as_rank
 from torchft_x.errors import LeafError, TransferError
 from torchft_x.transfer.durable.pieces import Box, check_tiling, held, rows, whole
 
@@ -56,34 +56,6 @@ def test_a_box_in_parts_of_some_bytes() -> None:
     assert rows(Box((4, 1), (5, 2)), 4, 16) == [Box((4, 1), (2, 2)), Box((6, 1), (2, 2)), Box((8, 1), (1, 2))]
     assert rows(Box((0, 0), (2, 100)), 4, 16) == [Box((0, 0), (1, 100)), Box((1, 0), (1, 100))]
     assert rows(Box((), ()), 4, 1) == [Box((), ())]
-
-
-@pytest.mark.parametrize(("shape", "placements"), [((4,), [Shard(0)]), ((2, 2), [Shard(0), Shard(1)]), ((2, 3), [Shard(0), Shard(0)])])  # fmt: skip
-@pytest.mark.parametrize("size", [(8, 6), (5, 7), (1, 1)])
-def test_the_ranks_slices_are_the_whole(shape: tuple[int, ...], placements: list[Shard], size: tuple[int, int]) -> None:
-    value = torch.arange(float(size[0] * size[1])).view(size)
-    found = torch.full(size, -1.0)
-    boxes = []
-    ranks = shape[0] * (shape[1] if len(shape) > 1 else 1)
-    for rank in range(ranks):
-        with as_rank(rank, shape) as mesh:
-            mine = cut(value, mesh, placements)
-            box, writes = held(mine, "w")
-            assert writes
-            if not box.empty:
-                boxes.append(box)
-                found[box.within(whole(size))] = mine.to_local()
-    assert torch.equal(found, value)
-    check_tiling(boxes, size, "w")
-
-
-def test_of_copies_one_is_written() -> None:
-    writers = []
-    for rank in range(4):
-        with as_rank(rank, (2, 2)) as mesh:
-            box, writes = held(cut(torch.zeros(4, 2), mesh, [Replicate(), Shard(0)]), "w")
-            writers += [box] * writes
-    assert sorted(writers) == [Box((0, 0), (2, 2)), Box((2, 0), (2, 2))]
 
 
 def test_a_partial_sum_is_no_state() -> None:

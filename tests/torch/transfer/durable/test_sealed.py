@@ -64,13 +64,6 @@ def test_one_is_not_the_other() -> None:
         sealed.open_index(MANIFEST)
 
 
-def test_a_newer_format_is_not_taken_for_a_torn_file() -> None:
-    data = resealed(MANIFEST, lambda head: head.update(format="torchft_x/durable/3"))
-    with pytest.raises(TransferError, match=r"format 'torchft_x/durable/3', and this .* a newer version") as caught:
-        sealed.open_manifest(data)
-    assert not isinstance(caught.value, TornError)
-
-
 SECOND: list[Any] = [[0, [0]], [1, [-1]], [1, [1 << 60]], [1, [0] * 65], [1], [1, "0"]]  # piece
 LIES: dict[str, list[Any]] = {
     "rank": [1, -1, True, None],

@@ -10,7 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.torch.transfer.states import same, states, tensors, training_state, zeroed
+from tests.torch.transfer.states import same, states, tensors
 from torchft_x.errors import TransferError
 from torchft_x.transfer import register_leaf
 from torchft_x.transfer.format import leaves, limits
@@ -65,17 +65,6 @@ def test_round_trip_into_tensors_of_other_strides(pairs: list[tuple[torch.Tensor
         assert same(result[i].data, t.data)
         if i in into and into[i].shape == t.shape:
             assert result[i] is into[i]
-
-
-def test_a_training_state_lands_in_place_and_stays_tied() -> None:
-    state = training_state()
-    into = zeroed(state)
-    result = carry(state, into)
-    assert same(result, state)
-    assert result["user"]["default"]["model"]._metadata[""] == {"version": 1}
-    model, mine = result["user"]["default"]["model"], into["user"]["default"]["model"]
-    assert all(model[name] is mine[name] for name in mine)
-    assert model["0.also"].data_ptr() == model["0.weight"].data_ptr()
 
 
 def test_shared_memory_travels_once_and_is_shared_again() -> None:

@@ -10,13 +10,12 @@ import pytest
 import torch
 from torch.distributed.tensor import Shard as Cut
 
-from tests.torch.transfer.durable.saving import WAIT, as_rank, cut
+from tests.torch.transfer.durable.saving import WAIT, as_rank, cut, load
 from tests.torch.transfer.states import same
 from torchft_x.core.types import State
 from torchft_x.errors import TransferError
 from torchft_x.transfer.durable import names, writer
 from torchft_x.transfer.durable.catalog import newest
-from torchft_x.transfer.durable.reader import Saved
 from torchft_x.transfer.durable.shard import outline
 from torchft_x.transfer.durable.store import Store
 from torchft_x.transfer.from_memory.held import KEY, Held, held_in
@@ -66,7 +65,7 @@ def test_a_checkpoint_from_memory_is_one_from_the_state(ranks: int, tmp_path: Pa
         writer.write_shard(store, name, frozen)
     writer.complete(store, name, frozen, job=held.job, timeout=WAIT)
     assert newest(store) == name
-    loaded = Saved(store, name).load()
+    loaded = load(store)
     assert same(loaded["parts"]["w"], whole)
     assert (loaded["parts"]["lr"], loaded["torchft"]) == (0.5, {"step": 7})
 

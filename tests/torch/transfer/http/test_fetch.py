@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from tests.torch.transfer.conformance import WAIT
-from tests.torch.transfer.http.test_transport import HTTP, Proxy, make
+from tests.torch.transfer.http.test_transport import HTTP, Make, Proxy, made, make  # noqa: F401
+from tests.torch.transfer.http.test_transport import destination as healer  # noqa: F401
 from tests.torch.transfer.states import same
 from tests.util import wait_for
 from torchft_x.errors import TransferError
@@ -77,16 +78,9 @@ def carriers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Carriers]:
     made.close()
 
 
-@pytest.fixture
-def healer() -> Iterator[HTTP]:
-    made = make(shared_memory=False)
-    yield made
-    made.shutdown(wait=False)
-
-
-def receive(healer: HTTP, carriers: Carriers, into: Any = None, timeout: float = WAIT) -> Any:
+def receive(healer: HTTP, carriers: Carriers, into: Any = None) -> Any:
     first, mirrors = carriers.places()
-    return healer.recv_checkpoint(0, first, 1, timeout, into=into, mirrors=mirrors)
+    return healer.recv_checkpoint(0, first, 1, WAIT, into=into, mirrors=mirrors)
 
 
 def heal(healer: HTTP, carriers: Carriers) -> None:
@@ -156,8 +150,8 @@ def test_nobody_waits_for_one_that_stands_still(
     ids=["bytes", "layout"],
 )
 def test_one_with_another_state_is_not_mixed_in(
-    carriers: Carriers, healer: HTTP, other: Any, why: str, caplog: pytest.LogCaptureFixture
-) -> None:
+    carriers: Carriers, healer: HTTP, other: Any, why: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
     dropped = threading.Event()
     drop = fetch.Fetch._drop
 
@@ -165,15 +159,17 @@ def test_one_with_another_state_is_not_mixed_in(
         drop(self, feed, error)
         dropped.set()
 
-    with pytest.MonkeyPatch.context() as patch, caplog.at_level(logging.INFO):
-        patch.setattr(fetch.Fetch, "_drop", dropping)
-        carriers.add(state(), sends_until(carriers, dropped.is_set))
-        carriers.add(other)
+    monkeypatch.setattr(fetch.Fetch, "_drop", dropping)
+    carriers.add(state(), sends_until(carriers, dropped.is_set))
+    carriers.add(other)
+    with caplog.at_level(logging.INFO):
         heal(healer, carriers)
     assert re.search(why, caplog.text)
 
 
-def test_the_first_source_is_the_one_that_is_right(carriers: Carriers, healer: HTTP) -> None:
+def test_the_first_source_is_the_one_that_is_right(
+    carriers: Carriers, healer: HTTP, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also when it takes its time to say which digests it has."""
     said = threading.Event()
     digests = Feed.digests
@@ -185,15 +181,16 @@ def test_the_first_source_is_the_one_that_is_right(carriers: Carriers, healer: H
         said.set()
         return values
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Feed, "digests", late)
-        patch.setattr(fetch, "COMPARE", WAIT)
-        carriers.add(state(), sends_until(carriers, said.is_set, BLOCK_BYTES // 2))
-        carriers.add(state(2))
-        assert same(receive(healer, carriers), state())
+    monkeypatch.setattr(Feed, "digests", late)
+    monkeypatch.setattr(fetch, "COMPARE", WAIT)
+    carriers.add(state(), sends_until(carriers, said.is_set, BLOCK_BYTES // 2))
+    carriers.add(state(2))
+    assert same(receive(healer, carriers), state())
 
 
-def test_where_the_first_one_does_not_say_its_digests_what_it_has_sent_counts(carriers: Carriers, healer: HTTP) -> None:
+def test_where_the_first_one_does_not_say_its_digests_what_it_has_sent_counts(
+    carriers: Carriers, healer: HTTP, monkeypatch: pytest.MonkeyPatch
+) -> None:
     digests = Feed.digests
     compared = threading.Event()
 
@@ -205,11 +202,10 @@ def test_where_the_first_one_does_not_say_its_digests_what_it_has_sent_counts(ca
         compared.set()
         return values
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Feed, "digests", none_of_the_first)
-        carriers.add(state(), sends_until(carriers, compared.is_set, 3 * BLOCK_BYTES))
-        carriers.add(state(2))
-        heal(healer, carriers)
+    monkeypatch.setattr(Feed, "digests", none_of_the_first)
+    carriers.add(state(), sends_until(carriers, compared.is_set, 3 * BLOCK_BYTES))
+    carriers.add(state(2))
+    heal(healer, carriers)
     assert carriers.sent[1] < BLOCK_BYTES  # not one block
 
 
@@ -271,7 +267,9 @@ def test_who_offers_nothing_is_not_waited_for(carriers: Carriers, healer: HTTP) 
                 healer.recv_checkpoint(0, first, 1, 1e6, mirrors=[lambda: metadata])
 
 
-def test_further_sources_are_asked_only_where_it_pays(carriers: Carriers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_further_sources_are_asked_only_where_it_pays(
+    carriers: Carriers, made: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not for a small state, not without digests, and not if it can be copied from memory."""
     asked: list[str] = []
 
@@ -283,20 +281,15 @@ def test_further_sources_are_asked_only_where_it_pays(carriers: Carriers, monkey
     first, _ = carriers.places()
     for least, digest, shared in ((1 << 40, True, False), (0, False, False), (0, True, True)):
         monkeypatch.setattr(transport, "STRIPED_BYTES", least)
-        healer = make(digest=digest, shared_memory=shared)
+        healer = made(digest=digest, shared_memory=shared)
         assert same(healer.recv_checkpoint(0, first, 1, WAIT, mirrors=[locate]), state())
-        healer.shutdown()
     assert asked == []
 
 
-def test_one_that_refuses_the_token_is_left_out(carriers: Carriers, healer: HTTP) -> None:
-    other = make(token="other")
-    try:
-        carriers.add(state())
-        first, _ = carriers.places()
-        assert same(healer.recv_checkpoint(0, first, 1, WAIT, mirrors=[other.metadata]), state())
-    finally:
-        other.shutdown()
+def test_one_that_refuses_the_token_is_left_out(carriers: Carriers, made: Make, healer: HTTP) -> None:
+    carriers.add(state())
+    first, _ = carriers.places()
+    assert same(healer.recv_checkpoint(0, first, 1, WAIT, mirrors=[made(token="other").metadata]), state())
 
 
 def test_nothing_stays_behind(carriers: Carriers, healer: HTTP) -> None:
@@ -312,7 +305,9 @@ def test_nothing_stays_behind(carriers: Carriers, healer: HTTP) -> None:
     wait_for(lambda: not names(), 30, "the threads of both sides to end")
 
 
-def test_a_connect_that_hangs_holds_nobody_up(carriers: Carriers, healer: HTTP) -> None:
+def test_a_connect_that_hangs_holds_nobody_up(
+    carriers: Carriers, healer: HTTP, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of a source whose host is lost: its streams wait for a connect when all has come from another one."""
     lost, hangs = threading.Event(), threading.Event()
     connect = Source.connect
@@ -329,11 +324,10 @@ def test_a_connect_that_hangs_holds_nobody_up(carriers: Carriers, healer: HTTP) 
         lost.set()
         return None
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Source, "connect", hang)
-        patch.setattr(fetch, "COMPARE", 0.2)
-        carriers.add(state(), lose)
-        carriers.add(state())
-        assert same(receive(healer, carriers), state())
-        assert hangs.is_set()
-        assert not carriers.over.is_set()
+    monkeypatch.setattr(Source, "connect", hang)
+    monkeypatch.setattr(fetch, "COMPARE", 0.2)
+    carriers.add(state(), lose)
+    carriers.add(state())
+    assert same(receive(healer, carriers), state())
+    assert hangs.is_set()
+    assert not carriers.over.is_set()

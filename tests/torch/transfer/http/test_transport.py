@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import http.client
 import socket
 import threading
@@ -33,29 +34,38 @@ def make(streams: int = 0, *, token: str | None = "secret", **kwargs: Any) -> HT
     return HTTPTransport(WAIT, streams, host="127.0.0.1", token=token, **kwargs)
 
 
-@pytest.fixture
-def source() -> Iterator[HTTP]:
-    transport = make()
-    yield transport
-    transport.shutdown(wait=False)
+Make = Callable[..., HTTP]
 
 
 @pytest.fixture
-def destination() -> Iterator[HTTP]:
+def made() -> Iterator[Make]:
+    """Make transports that are shut down when the test is over."""
+    with contextlib.ExitStack() as stack:
+
+        def one(*args: Any, **kwargs: Any) -> HTTP:
+            transport = make(*args, **kwargs)
+            stack.callback(transport.shutdown, wait=False)
+            return transport
+
+        yield one
+
+
+@pytest.fixture
+def source(made: Make) -> HTTP:
+    return made()
+
+
+@pytest.fixture
+def destination(made: Make) -> HTTP:
     """As if on another host; test_shared_memory.py has the case of one host."""
-    transport = make(shared_memory=False)
-    yield transport
-    transport.shutdown(wait=False)
+    return made(shared_memory=False)
 
 
 class TestHTTPTransport(TransportConformance):
-    @pytest.fixture(params=[(0, True), (0, False), (1, False), (4, True), (4, False)])
-    def pair(self, request: pytest.FixtureRequest) -> Iterator[Pair]:
+    @pytest.fixture(params=[(0, True), (0, False), (1, False), (4, False)])
+    def pair(self, request: pytest.FixtureRequest, made: Make) -> Pair:
         streams, shared = request.param
-        made = [make(streams, shared_memory=shared) for _ in range(2)]
-        yield made[0], made[1]
-        for transport in made:
-            transport.shutdown(wait=False)
+        return made(streams, shared_memory=shared), made(streams, shared_memory=shared)
 
 
 def big(value: float) -> State:
@@ -209,13 +219,12 @@ def test_a_damaged_manifest_is_detected(source: HTTP, destination: HTTP, relay: 
 
 
 @pytest.mark.parametrize("streams", [1, 2, 3])
-def test_cut_connections_are_resumed(source: HTTP, relay: Relay, streams: int) -> None:
+def test_cut_connections_are_resumed(source: HTTP, made: Make, relay: Relay, streams: int) -> None:
     proxy = relay(lambda number, offset, chunk: None if offset > 1_500_000 and number < 7 else chunk)
-    receiver = make(streams, shared_memory=False)
+    receiver = made(streams, shared_memory=False)
     source.send_checkpoint([1], 1, big(3), WAIT)
     into = big(0)
     result = receiver.recv_checkpoint(0, proxy.metadata, 1, WAIT, into=into)
-    receiver.shutdown()
     assert same(into, big(3))
     assert result["a"] is into["a"]
     assert proxy.count > streams
@@ -229,72 +238,65 @@ def test_cut_for_ever_ends_at_the_deadline(source: HTTP, destination: HTTP, rela
     assert caught.value.torn
 
 
-@pytest.mark.parametrize("first", [0, 5000])
-def test_a_source_that_drips_ends_at_the_deadline(destination: HTTP, first: int) -> None:
-    """The deadline holds although no single read is slow: a byte every 50 ms."""
-    text = manifest(blobs=[4 << 20], tensors=[["uint8", [4 << 20], [1], 0, 0]])
-    answers = {
-        "/checkpoint/1/0": f"X-Snapshot: {'a' * 16}\r\nX-Crc32: {zlib.crc32(text)}\r\nContent-Length: {len(text)}\r\n\r\n"
-    }
-    done = threading.Event()
-
-    def serve(connection: socket.socket) -> None:
-        with connection:
-            try:
-                while request := connection.recv(4096):
-                    path = request.split()[1].decode()
-                    head = answers.get(path, f"Content-Length: {(2 << 20) + 2 * DIGEST_BYTES}\r\n\r\n")
-                    body = text if path in answers else bytes((2 << 20) + 2 * DIGEST_BYTES)
-                    out = b"HTTP/1.1 200 OK\r\n" + head.encode() + body
-                    connection.sendall(out[:first])
-                    for byte in out[first:]:
-                        if path in answers and first:
-                            connection.sendall(out[first:])
-                            break
-                        connection.sendall(bytes([byte]))
-                        if done.wait(0.05):
-                            return
-            except OSError:
-                return
-
+@contextlib.contextmanager
+def answering(serve: Callable[[socket.socket], None]) -> Iterator[str]:
+    """A source whose connections `serve` answers; its metadata."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def accept() -> None:
-            while True:
-                try:
+            with contextlib.suppress(OSError):
+                while True:
                     connection, _ = listener.accept()
-                except OSError:
-                    return
-                threading.Thread(target=serve, args=(connection,), daemon=True).start()
+                    threading.Thread(target=answer, args=(connection,), daemon=True).start()
+
+        def answer(connection: socket.socket) -> None:
+            with connection, contextlib.suppress(OSError):
+                serve(connection)
 
         threading.Thread(target=accept, daemon=True).start()
-        metadata = f"http://127.0.0.1:{listener.getsockname()[1]}/checkpoint/"
-        with pytest.raises(TransferError, match="deadline"):
-            destination.recv_checkpoint(0, metadata, 1, 0.5)
-        done.set()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/checkpoint/"
         listener.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize("what", ["manifest", "blocks"])
+def test_a_source_that_drips_ends_at_the_deadline(destination: HTTP, what: str) -> None:
+    """The deadline holds although no single read is slow: a byte every 50 ms."""
+    text = manifest(blobs=[4 << 20], tensors=[["uint8", [4 << 20], [1], 0, 0]])
+    head = f"X-Snapshot: {'a' * 16}\r\nX-Crc32: {zlib.crc32(text)}\r\n".encode()
+    done = threading.Event()
+
+    def serve(connection: socket.socket) -> None:
+        while request := connection.recv(4096):
+            first = request.split()[1] == b"/checkpoint/1/0"
+            body = text if first else bytes((2 << 20) + 2 * DIGEST_BYTES)
+            out = b"HTTP/1.1 200 OK\r\n%sContent-Length: %d\r\n\r\n" % (head if first else b"", len(body)) + body
+            if first and what == "blocks":
+                connection.sendall(out)
+                continue
+            begin = 0 if first else 5000
+            connection.sendall(out[:begin])
+            for byte in out[begin:]:
+                connection.sendall(bytes([byte]))
+                if done.wait(0.05):
+                    return
+
+    with answering(serve) as metadata, pytest.raises(TransferError, match="deadline"):
+        destination.recv_checkpoint(0, metadata, 1, 0.5)
+    done.set()
 
 
 def test_what_the_source_said_is_told_although_it_then_falls_silent(destination: HTTP) -> None:
     """On a busy machine the last answer may come too late; the reason came with the one before."""
     text = b"it is at step 5"
-    answer = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: %d\r\n\r\n" % len(text) + text
-    with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def serve() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                connection.recv(4096)
-                connection.sendall(answer)
-                while connection.recv(4096):
-                    pass
+    def serve(connection: socket.socket) -> None:
+        connection.recv(4096)
+        connection.sendall(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: %d\r\n\r\n" % len(text) + text)
+        while connection.recv(4096):
+            pass
 
-        thread = threading.Thread(target=serve)
-        thread.start()
-        with pytest.raises(TransferError, match="until the deadline: it is at step 5"):
-            destination.recv_checkpoint(0, f"http://127.0.0.1:{listener.getsockname()[1]}/checkpoint/", 6, scaled(0.5))
-        thread.join(WAIT)
-        assert not thread.is_alive()
+    with answering(serve) as metadata, pytest.raises(TransferError, match="until the deadline: it is at step 5"):
+        destination.recv_checkpoint(0, metadata, 6, scaled(0.5))
 
 
 def test_an_unknown_host_is_noticed_before_the_deadline(destination: HTTP) -> None:
@@ -310,12 +312,10 @@ def test_a_source_that_is_gone_is_noticed_before_the_deadline(source: HTTP, dest
 
 
 @pytest.mark.parametrize("token", ["wrong", "", "secre", "secret2", "~"])
-def test_a_wrong_or_missing_token_is_refused_at_once(source: HTTP, token: str) -> None:
+def test_a_wrong_or_missing_token_is_refused_at_once(source: HTTP, made: Make, token: str) -> None:
     source.send_checkpoint([1], 1, {"w": torch.ones(1)}, WAIT)
-    reader = make(token=token)
     with pytest.raises(TokenError, match="TORCHFT_X_TOKEN"):
-        reader.recv_checkpoint(0, source.metadata(), 1, 1e6)
-    reader.shutdown()
+        made(token=token).recv_checkpoint(0, source.metadata(), 1, 1e6)
 
 
 def test_blocks_need_the_token_too(source: HTTP) -> None:
@@ -437,15 +437,13 @@ def test_the_advertised_host_is_the_argument_then_the_variable(monkeypatch: pyte
         transport.shutdown()
 
 
-def test_the_token_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_token_comes_from_the_environment(made: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHFT_X_TOKEN", "from-env")
-    made = [make(token=t) for t in (None, "from-env", "")]
-    made[0].send_checkpoint([1], 1, {"w": 1}, WAIT)
-    assert made[1].recv_checkpoint(0, made[0].metadata(), 1, WAIT) == {"w": 1}
+    source, member, stranger = (made(token=t) for t in (None, "from-env", ""))
+    source.send_checkpoint([1], 1, {"w": 1}, WAIT)
+    assert member.recv_checkpoint(0, source.metadata(), 1, WAIT) == {"w": 1}
     with pytest.raises(TokenError):
-        made[2].recv_checkpoint(0, made[0].metadata(), 1, WAIT)
-    for transport in made:
-        transport.shutdown()
+        stranger.recv_checkpoint(0, source.metadata(), 1, WAIT)
 
 
 def test_arguments_are_checked() -> None:

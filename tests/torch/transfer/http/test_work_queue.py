@@ -24,19 +24,6 @@ def test_who_has_nothing_takes_half_of_what_the_one_with_most_has_not_begun() ->
     assert queue.take(3, 1.0) == (31, 50)
 
 
-def test_a_stream_that_was_robbed_stops_at_its_new_end() -> None:
-    queue = WorkQueue(4)
-    assert queue.take(0, 0.0) == (0, 4)
-    assert queue.take(1, 0.0) == (2, 4)
-    assert queue.arrived(0, 1.0)
-    assert not queue.arrived(0, 2.0)
-    assert queue.take(0, 2.0) is None  # two are left, of which one is in flight
-    assert queue.arrived(1, 2.0)
-    assert not queue.over
-    assert not queue.arrived(1, 3.0)
-    assert queue.over
-
-
 def test_what_is_given_back_is_taken_first() -> None:
     queue = WorkQueue(100)
     queue.take(0, 0.0, among=2)
@@ -45,11 +32,6 @@ def test_what_is_given_back_is_taken_first() -> None:
     queue.give_back(0)
     assert queue.take(1 + 1, 1.0) == (1, 50)
     queue.give_back(0)  # it holds nothing
-
-
-def test_nothing_to_fetch_is_over_at_once() -> None:
-    assert WorkQueue(0).over
-    assert WorkQueue(0).take(0, 0.0) is None
 
 
 def test_who_needs_far_longer_for_a_block_is_overdue() -> None:

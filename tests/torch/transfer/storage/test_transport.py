@@ -128,7 +128,6 @@ def test_files_of_a_life_that_was_killed_go_with_the_next(tmp_path: Path, monkey
 
 
 def test_a_group_heals_through_it(tmp_path: Path) -> None:
-    """A whole job: the second group has other weights, and copies the first one's."""
     from tests.torch.train.fakes import run_threads
     from tests.torch.train.jobs import Trainer, lighthouse, same
     from tests.torch.train.test_newcomers import together
