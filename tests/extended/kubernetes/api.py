@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
+MERGE = "application/merge-patch+json"
+
 
 class ApiError(Exception):
     """The server's answer where it is no success."""
@@ -32,9 +34,8 @@ class Api(NamedTuple):
     def post(self, path: str, body: Any) -> Any:
         return self.request("POST", path, body=body)
 
-    def patch(self, path: str, body: Any) -> Any:
-        """Merge `body` into the object."""
-        return self.request("PATCH", path, body=body, kind="application/merge-patch+json")
+    def patch(self, path: str, body: Any, kind: str = MERGE) -> Any:
+        return self.request("PATCH", path, body=body, kind=kind)
 
     def delete(self, path: str, body: Any = None) -> Any:
         return self.request("DELETE", path, body=body)

@@ -77,6 +77,9 @@ class Cluster:
         assert done.returncode == 0, f"kubectl {' '.join(words)}: {done.stderr}{done.stdout}"
         return done.stdout
 
+    def program(self, name: str) -> Path:
+        return self._bin / name
+
     def guest_kubeconfig(self) -> Path:
         """The kubeconfig of `guest`, who may nothing."""
         path = self.folder / "kubeconfig-guest"
@@ -84,8 +87,19 @@ class Cluster:
         path.chmod(0o600)
         return path
 
-    def add_node(self, name: str, resources: Mapping[str, str]) -> LocalNode:
-        """Add a node, which is ready on return."""
+    def run_inside(self, *command: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        """Run a command of this machine in the cluster's network, where pods and services have addresses."""
+        return subprocess.run(
+            [*network.inside(self._wire), *command], stdin=subprocess.DEVNULL, capture_output=True, text=True, **options
+        )
+
+    def add_node(
+        self,
+        name: str,
+        resources: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> LocalNode:
+        """Add a node, which is ready on return. `resources` such as ``nvidia.com/gpu`` are only counted."""
         number = len(self.nodes) + 1
         folder = self.folder / name
         folder.mkdir()
@@ -98,12 +112,16 @@ class Cluster:
             images={IMAGE: image_environment()},
             paths=_image_paths(),
             certificate=[str(self.folder / "pki/apiserver.crt"), str(self.folder / "pki/apiserver.key")],
-            resources=dict(resources),
+            resources=dict(resources or {}),
+            labels=dict(labels or {}),
             heartbeat=min(1.0, self._node_grace / 6),
         )
-        node = self.nodes[name] = LocalNode(self, settings)
+        node = self.nodes[name] = self._new_node(settings)
         node.start()
         return node
+
+    def _new_node(self, settings: Settings) -> LocalNode:
+        return LocalNode(self, settings)
 
     # --- faults ----------------------------------------------------------------------------------------------------
 
@@ -361,16 +379,16 @@ def _image_paths() -> list[str]:
 
 @contextmanager
 def cluster(
-    folder: Path, nodes: int = 1, node_grace: float = 5.0, resources: Mapping[str, str] | None = None
+    folder: Path, nodes: int = 1, node_grace: float = 5.0, kind: type[Cluster] = Cluster, **options: Any
 ) -> Iterator[Cluster]:
     """A cluster in `folder`, which must not exist or be empty, with nodes node-a, node-b ... A node that is silent for
-    `node_grace` seconds (scaled) is lost. `resources` of each node, such as ``nvidia.com/gpu``, are only counted.
+    `node_grace` seconds (scaled) is lost. `options` are those of `add_node`.
     """
-    made = Cluster(folder, scaled(node_grace))
+    made = kind(folder, scaled(node_grace))
     try:
         made.start()
         for i in range(nodes):
-            made.add_node(f"node-{chr(ord('a') + i)}", resources or {})
+            made.add_node(f"node-{chr(ord('a') + i)}", **options)
         yield made
     finally:
         made.stop()

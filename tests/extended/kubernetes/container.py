@@ -24,6 +24,27 @@ _CAPABILITIES = [  # those that container runtimes give root
 
 
 @dataclass(frozen=True)
+class Skeleton:
+    """Of the image: what lies at its root, and what of this machine is seen in it, read-only."""
+
+    links: dict[str, str]
+    folders: dict[str, int]  # empty ones, with their mode
+    binds: list[str]
+
+
+def skeleton(paths: Sequence[str]) -> Skeleton:
+    """`paths`: directories of this machine besides the system's."""
+    links, binds = {}, []
+    for entry in (Path("/") / name for name in _SYSTEM):
+        if entry.is_symlink():
+            links[entry.name] = os.readlink(entry)
+        elif entry.is_dir():
+            binds.append(str(entry))
+    folders = dict.fromkeys(("proc", "sys", "dev"), 0o755) | dict.fromkeys(("tmp", "run", "var/tmp"), 0o1777)
+    return Skeleton({**links, "var/run": "/run"}, folders, [*binds, *paths])
+
+
+@dataclass(frozen=True)
 class Mount:
     """A directory, file or tmpfs (`source` None) at `target` in the container."""
 
@@ -40,7 +61,10 @@ class Process:
     env: Mapping[str, str]
     cwd: str
     uid: int = 0
+    gid: int = 0
     read_only_root: bool = False
+    no_new_privileges: bool = False
+    memory: int | None = None  # limit in bytes
 
 
 class Runtime:
@@ -54,17 +78,13 @@ class Runtime:
     def bundle(self, folder: Path, name: str, pod: int, hostname: str, process: Process, mounts: list[Mount]) -> None:
         """Write down in `folder` a container in the network namespace of process `pod`."""
         root = folder / "rootfs"
-        binds = [Mount(Path(path), path, read_only=True) for path in self._image]
-        folders = dict.fromkeys(("proc", "sys", "dev"), 0o755) | dict.fromkeys(("tmp", "run", "var/tmp"), 0o1777)
-        for name_of, mode in folders.items():
+        image = skeleton(self._image)
+        for name_of, mode in image.folders.items():
             (root / name_of).mkdir(parents=True)
             (root / name_of).chmod(mode)
-        (root / "var/run").symlink_to("/run")
-        for entry in (Path("/") / name for name in _SYSTEM):
-            if entry.is_symlink():
-                (root / entry.name).symlink_to(os.readlink(entry))
-            elif entry.is_dir():
-                binds.append(Mount(entry, str(entry), read_only=True))
+        for link, target in image.links.items():
+            (root / link).symlink_to(target)
+        binds = [Mount(Path(path), path, read_only=True) for path in image.binds]
         every = [
             _kernel("proc", "/proc"),
             _kernel("tmpfs", "/dev", ["nosuid", "strictatime", "mode=755", "size=65536k"]),
@@ -82,17 +102,18 @@ class Runtime:
             "hostname": hostname,
             "root": {"path": "rootfs", "readonly": process.read_only_root},
             "process": {
-                "user": {"uid": process.uid, "gid": 0},
+                "user": {"uid": process.uid, "gid": process.gid},
                 "args": list(process.args),
                 "env": [f"{k}={v}" for k, v in process.env.items()],
                 "cwd": process.cwd,
                 "capabilities": dict.fromkeys(("bounding", "effective", "permitted"), capabilities),
-                "noNewPrivileges": True,
+                "noNewPrivileges": process.no_new_privileges,
             },
             "mounts": every,
             "linux": {
                 "namespaces": namespaces,
                 "cgroupsPath": f"/torchft-x-{name}",
+                "resources": {"memory": {"limit": process.memory}} if process.memory else {},
                 "maskedPaths": ["/proc/kcore", "/proc/keys", "/proc/timer_list"],
             },
         }

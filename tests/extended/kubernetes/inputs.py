@@ -29,8 +29,10 @@ class Inputs:
         self._folder = folder
 
     def environment(self, container: Json, image: Mapping[str, str]) -> dict[str, str]:
-        """Return that of the image and of env, the later one first; `$(NAME)` expanded. Raises NotReady."""
+        """Return that of the image, of envFrom and env, later ones first; `$(NAME)` expanded. Raises NotReady."""
         env = dict(image)
+        for source in container.get("envFrom") or []:
+            env.update({k: v.decode() for k, v in self._values("secrets", source["secretRef"]["name"]).items()})
         for item in container.get("env") or []:
             known = "valueFrom" in item
             env[item["name"]] = self._value(item["valueFrom"]) if known else expand(item.get("value", ""), env)
@@ -97,15 +99,29 @@ class Inputs:
             if not path.exists():
                 raise NotReady(f"hostPath {path} does not exist")
             return path
-        if "configMap" not in volume:
+        if "persistentVolumeClaim" in volume:
+            return self._claimed(volume["persistentVolumeClaim"]["claimName"])
+        if "configMap" in volume:
+            files = self._values("configmaps", volume["configMap"]["name"])
+        elif "secret" in volume:  # a service account's token
+            files = self._values("secrets", volume["secret"]["secretName"])
+        else:
             raise NotReady(f"this kubelet knows no volume of {', '.join(k for k in volume if k != 'name')}")
         place.mkdir(parents=True, exist_ok=True)
-        for name, content in self._values("configmaps", volume["configMap"]["name"]).items():
+        for name, content in files.items():
             new = place / f".{name}.new"
             new.write_bytes(content)
             new.chmod(0o644)
             new.replace(place / name)
         return place
+
+    def _claimed(self, claim: str) -> Path:
+        found = self._api.get(f"/api/v1/namespaces/{self._namespace}/persistentvolumeclaims/{claim}")
+        name = found["spec"].get("volumeName")
+        if not name or found["status"]["phase"] != "Bound":
+            raise NotReady(f"persistentvolumeclaim {claim} is not bound")
+        volume = self._api.get(f"/api/v1/persistentvolumes/{name}")
+        return Path(volume["spec"]["hostPath"]["path"])
 
 
 def expand(text: str, env: Mapping[str, str]) -> str:

@@ -96,6 +96,14 @@ def links(wire: int, prefix: str) -> list[str]:
     return [name for name in names if name.startswith(prefix)]
 
 
+def routed(wire: int, node: int) -> list[str]:
+    """Names of the links over which the pods of a node are reached."""
+    command = ["nsenter", f"--net=/proc/{wire}/ns/net", "ip", "-o", "-4", "route"]
+    lines = subprocess.run(command, text=True, capture_output=True, check=True).stdout.splitlines()
+    words = [line.split() for line in lines if line.startswith(pod_address(node, 0).removesuffix("0"))]
+    return sorted({found[found.index("dev") + 1] for found in words if "dev" in found})
+
+
 def write_resolver(folder: Path, namespace: str) -> None:
     """The pod's /etc/resolv.conf."""
     search = f"{namespace}.svc.cluster.local svc.cluster.local cluster.local"

@@ -15,12 +15,11 @@ from tests.extended.kubernetes import network
 from tests.extended.kubernetes.api import Api, ApiError
 from tests.extended.kubernetes.container import Mount, Process, Runtime, now
 from tests.extended.kubernetes.inputs import Inputs, NotReady, expand, write_hosts
-from tests.extended.kubernetes.rules import Probe, runs_again
+from tests.extended.kubernetes.rules import Probe, quantity, runs_again
 from tests.extended.kubernetes.status import Report, Slot, ready_word
 
 Json = dict[str, Any]
 _RETRY = 1.0  # seconds until something is tried again that needs the API server
-_BACK_OFF = 10.0  # seconds until a container is run again that has ended a second time
 
 
 class Node(NamedTuple):
@@ -110,7 +109,7 @@ class Pod(threading.Thread):
                 network.connect(self._node.wire, sandbox, self._link, self._address)
                 return
             except RuntimeError as e:
-                print(f"{self.name}: {e}", flush=True)
+                self._event("Warning", "FailedCreatePodSandBox", str(e))
                 network.remove(self._node.wire, [self._link])
                 time.sleep(_RETRY)
 
@@ -158,7 +157,7 @@ class Pod(threading.Thread):
         try:
             self._inputs.refresh()
         except (NotReady, OSError, ApiError) as e:
-            print(f"{self.name}: {e}", flush=True)
+            self._event("Warning", "FailedMount", str(e))
 
     def _step(self) -> None:
         current = time.monotonic()
@@ -177,6 +176,7 @@ class Pod(threading.Thread):
         if image not in self._node.images:
             message = f'Container image "{image}" is not present'
             slot.state = {"waiting": {"reason": "ErrImageNeverPull", "message": message}}
+            self._event("Warning", "ErrImageNeverPull", message)
             slot.start_at = time.monotonic() + 10
             return
         try:
@@ -201,6 +201,8 @@ class Pod(threading.Thread):
         log.parent.mkdir(parents=True, exist_ok=True)
         slot.running = self._node.runtime.start(container, bundle, log, lambda c: self._events.put((slot, life, c)))
         slot.code, slot.start_at = None, None
+        if life > 1:
+            slot.back_off.started(time.monotonic())
         slot.state = {"running": {"startedAt": now()}}
         probe = slot.spec.get("readinessProbe")
         slot.probe = Probe(probe, time.monotonic()) if probe else None
@@ -209,12 +211,16 @@ class Pod(threading.Thread):
         pod = self._pod["spec"].get("securityContext") or {}
         own = {**pod, **(spec.get("securityContext") or {})}
         words = [*(spec.get("command") or []), *(spec.get("args") or [])]
+        memory = ((spec.get("resources") or {}).get("limits") or {}).get("memory")
         return Process(
             args=[expand(word, env) for word in words],
             env=env,
             cwd=spec.get("workingDir") or env.get("PWD", "/"),
             uid=own.get("runAsUser", 0),
+            gid=own.get("runAsGroup", 0),
             read_only_root=own.get("readOnlyRootFilesystem", False),
+            no_new_privileges=not own.get("allowPrivilegeEscalation", True),
+            memory=quantity(memory) if memory else None,
         )
 
     def _ended(self, slot: Slot, life: int, code: int) -> None:
@@ -233,11 +239,12 @@ class Pod(threading.Thread):
         slot.running, slot.code, slot.state, slot.killed_at = None, code, terminated, None
         if self._deadline is None and not self._gone and runs_again(self._policy, code):
             current = time.monotonic()
-            slot.start_at = current + (_BACK_OFF if life > 1 else 0.0)
+            slot.start_at = slot.back_off.start_at(current)
             slot.last = terminated
             if slot.start_at > current:
                 wait = f"back-off {slot.start_at - current:.0f}s restarting failed container={slot.name}"
                 slot.state = {"waiting": {"reason": "CrashLoopBackOff", "message": wait}}
+                self._event("Warning", "BackOff", f"Back-off restarting failed container: {slot.name}")
 
     def _end_all(self, grace: float) -> None:
         for slot in self._slots:
@@ -292,6 +299,25 @@ class Pod(threading.Thread):
 
     def _status(self) -> Json:
         return self._report.status(self._slots, self._policy, self._deadline is not None)
+
+    def _event(self, kind: str, reason: str, message: str) -> None:
+        meta = self._pod["metadata"]
+        names = {"name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"]}
+        body = {
+            "metadata": {"generateName": f"{meta['name']}.", "namespace": meta["namespace"]},
+            "involvedObject": {"kind": "Pod", "apiVersion": "v1", **names},
+            "type": kind,
+            "reason": reason,
+            "message": message,
+            "source": {"component": "kubelet", "host": self._node.name},
+            "firstTimestamp": now()[:19] + "Z",
+            "lastTimestamp": now()[:19] + "Z",
+            "count": 1,
+        }
+        try:
+            self._node.api.post(f"/api/v1/namespaces/{meta['namespace']}/events", body)
+        except (OSError, ApiError) as e:
+            print(f"an event was lost: {e}", flush=True)
 
     def _id(self, slot: Slot, life: int) -> str:
         return slot.id(self._pod["metadata"]["uid"], life)

@@ -1,10 +1,36 @@
-"""What a kubelet decides about a container: whether it is run again, and whether it is ready."""
+"""What a kubelet decides about a container, as small machines without clock: when it is run again, when it is ready."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 Json = dict[str, Any]
+
+_FIRST, _LONGEST = 10.0, 300.0  # seconds that a crashing container is kept waiting
+
+
+class CrashBackOff:
+    """How long a container that ended waits before it is started again; all times in seconds of one clock.
+
+    The first restart is at once, the next ones wait 10, 20, 40 ... 300 s from the end of the container; ten minutes
+    without a restart are forgiven.
+    """
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._updated = float("-inf")
+
+    def start_at(self, finished: float) -> float:
+        """When a container that ended at `finished` may start."""
+        if finished - self._updated > 2 * _LONGEST:
+            self._seconds = 0.0
+        return finished + self._seconds
+
+    def started(self, now: float) -> None:
+        """It was started again."""
+        self._seconds = min(2 * self._seconds or _FIRST, _LONGEST)
+        self._updated = now
 
 
 class Probe:
@@ -37,3 +63,10 @@ def phase(policy: str, codes: list[int | None], begun: bool) -> str:
     if any(code is None or runs_again(policy, code) for code in codes):
         return "Running"
     return "Failed" if any(codes) else "Succeeded"
+
+
+def quantity(text: str) -> int:
+    """Bytes of a Kubernetes quantity such as ``512Mi``."""
+    number, unit = re.fullmatch(r"([\d.]+)([A-Za-z]*)", str(text)).groups()  # type: ignore[union-attr]
+    powers = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+    return int(float(number) * powers[unit])

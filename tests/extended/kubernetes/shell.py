@@ -13,11 +13,11 @@ from typing import Any
 
 from tests.extended.kubernetes.cluster import IMAGE
 from tests.extended.kubernetes.space import Space
-from tests.journeys.test_detached import TORCHX
 from tests.unit.launch.lines import ROOT, environment
 from tests.util import scaled
 from torchft_x.core.kubernetes import rights
 
+_TORCHX = "import sys; from torchft_x.launch.plugin.command import CmdFt; from torchx.cli.main import main; CmdFt(); main(sys.argv[1:])"
 USER = 65534  # of the pods
 TOLERATION = 1  # seconds that they stay on a node which is not ready
 _OVERLAY = """
@@ -43,6 +43,7 @@ class Shell:
         self.space = space
         self.overlay = folder / "overlay.yaml"
         self.overlay.write_text(_OVERLAY % USER)
+        self.memory = 1000  # MB of each container
         self.kubeconfig = self.here(space.cluster.kubeconfig)
 
     def here(self, kubeconfig: Path) -> Path:
@@ -84,7 +85,7 @@ class Shell:
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         pipe: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        return subprocess.Popen([sys.executable, "-c", TORCHX, *words], cwd=ROOT, env=self._variables(), **pipe)
+        return subprocess.Popen([sys.executable, "-c", _TORCHX, *words], cwd=ROOT, env=self._variables(), **pipe)
 
     def _variables(self) -> dict[str, str]:
         return {**environment(), "KUBECONFIG": str(self.kubeconfig), "PYTHONUNBUFFERED": "1"}
@@ -100,7 +101,7 @@ class Shell:
     def run(self, *words: str, code: int = 0, wait: bool = False, cfg: str = "") -> str:
         options = f"overlay={self.overlay},grace=15,toleration={TOLERATION}{cfg}"
         flags = ["-s", "kubernetes_ft", "--workspace=", "-cfg", options, *(["--wait"] if wait else [])]
-        component = ["./components.py:ddp", "--image", IMAGE, "--cpu", "1", "--memMB", "1000"]
+        component = ["./components.py:ddp", "--image", IMAGE, "--cpu", "1", "--memMB", str(self.memory)]
         return self.say("run", *flags, *component, *words, code=code)
 
 

@@ -26,6 +26,9 @@ class Space:
         """Objects of the core or, as ``batch/v1/jobs``, of another group."""
         return list(self.cluster.api.get(self.at(kind))["items"])
 
+    def get(self, kind: str, name: str) -> Json:
+        return dict(self.cluster.api.get(f"{self.at(kind)}/{name}"))
+
     def make(self, kind: str, name: str, **fields: Any) -> None:
         self.cluster.api.post(self.at(kind), {"metadata": {"name": name, "labels": {"app": name}}, **fields})
 
@@ -43,8 +46,8 @@ class Space:
         pod = self.pod(**labels)
         return pod if pod is not None and ready_word(pod["status"]) == "True" else None
 
-    def log(self, pod: str) -> str:
-        return str(self.cluster.api.get(f"{self.at('pods')}/{pod}/log"))
+    def log(self, pod: str, **query: Any) -> str:
+        return str(self.cluster.api.get(f"{self.at('pods')}/{pod}/log", **query))
 
     def at(self, kind: str) -> str:
         """The path of a kind of objects."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.extended.kubernetes.container import Running, now
-from tests.extended.kubernetes.rules import Probe, phase
+from tests.extended.kubernetes.rules import CrashBackOff, Probe, phase
 
 Json = dict[str, Any]
 
@@ -21,6 +21,7 @@ class Slot:
     code: int | None = None  # of the newest life, once it has ended
     state: Json = field(default_factory=lambda: {"waiting": {"reason": "ContainerCreating"}})
     last: Json = field(default_factory=dict)
+    back_off: CrashBackOff = field(default_factory=CrashBackOff)
     start_at: float | None = 0.0  # None: not to be started
     probe: Probe | None = None  # of its readiness, while it runs
     killed_at: float | None = None  # when the rest of it is killed

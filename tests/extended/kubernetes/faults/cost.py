@@ -1,0 +1,74 @@
+"""What a fault cost, from the events of the job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from torchft_x.observe.report import commits
+
+Event = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one fault; seconds. None: it never happened."""
+
+    pause: float
+    """Longest time a survivor went without a commit, less what a step usually takes."""
+    whole: float | None
+    """From the fault to the first commit of all groups in which the victim's next life takes part."""
+    dropped: int
+    """Steps that survivors began and didn't commit."""
+    undone: int
+    """Committed steps that were lost."""
+
+
+def whole_at(events: Sequence[Event], victim: str, groups: int, t: float) -> float | None:
+    """When `groups` groups committed together again, with another life of the victim (empty: there is none)."""
+    before = {e.get("replica_id") for e in commits(events, group=victim) if float(e["t"]) <= t}
+    for e in commits(events):
+        again = not victim or (str(e.get("group")) == victim and e.get("replica_id") not in before)
+        if float(e["t"]) > t and again and int(e.get("participants", 0)) >= groups:
+            return float(e["t"])
+    return None
+
+
+def cost(
+    events: Sequence[Event], victim: str, survivors: Sequence[str], t: float, whole: float | None, end: float
+) -> Cost:
+    """Of a fault at `t` against `victim`, looked at until `end`."""
+    pauses = []
+    for group in survivors:
+        times = [float(e["t"]) for e in commits(events, group=group)]
+        usual = median([b - a for a, b in pairwise(x for x in times if t - 5 < x <= t)] or [0.0])
+        seen = [max((x for x in times if x <= t), default=t), *(x for x in times if t < x <= end)]
+        pauses.append(max((b - a for a, b in pairwise(seen)), default=end - t) - usual)
+    within = [e for e in events if t < float(e["t"]) <= end]
+    drops = {e.get("step") for e in within if e.get("event") == "drop" and str(e.get("group")) in survivors}
+    undone = sum(int(e.get("steps", 0)) for e in within if e.get("event") == "new_lineage")
+    return Cost(max(pauses, default=0.0), None if whole is None else whole - t, len(drops), undone)
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Markdown: of each kind of fault, the number, medians and worst. `rows`: the fields of `Cost`, and `fault`."""
+    lines = [
+        "| fault | n | pause of the survivors (s) | whole again (s) | steps dropped | undone |",
+        "|---|---|---|---|---|---|",
+    ]
+    for kind in dict.fromkeys(r["fault"] for r in rows):
+        mine = [r for r in rows if r["fault"] == kind]
+        whole = [r["whole"] for r in mine if r["whole"] is not None]
+        cells = [kind, str(len(mine)), _figures([r["pause"] for r in mine]), _figures(whole)]
+        cells += [str(sum(r["dropped"] for r in mine)), str(sum(r["undone"] for r in mine))]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _figures(values: list[float]) -> str:
+    if not values:
+        return "-"
+    return f"{values[0]:.2f}" if len(values) == 1 else f"{median(values):.2f}, worst {max(values):.2f}"

@@ -1,0 +1,114 @@
+"""What the daemons of a node are told: containerd, its network plugin, and the kubelet."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.extended.kubernetes import network
+from tests.extended.kubernetes.kubelet import PORT
+
+Json = dict[str, Any]
+SOCKET = "/run/containerd/containerd.sock"  # each node has a /run of its own
+PAUSE = "local/pause:latest"  # image of what holds a pod's namespaces
+
+
+def containerd(programs: Path, folder: Path) -> str:
+    """TOML. `folder`: of this life of the node, with spec.json and cni/ in it."""
+    cri = 'plugins."io.containerd.grpc.v1.cri"'
+    text = {
+        "": {"version": 2, "root": f"{folder}/containerd", "state": "/run/containerd"},
+        "grpc": {"address": SOCKET},
+        cri: {
+            "sandbox_image": PAUSE,
+            "disable_apparmor": True,
+            "restrict_oom_score_adj": True,  # to lower it a capability is needed that root may lack in a container
+        },
+        f"{cri}.cni": {"bin_dir": str(programs.parent / "cni"), "conf_dir": f"{folder}/cni"},
+        f"{cri}.containerd": {"snapshotter": "overlayfs", "default_runtime_name": "runc"},
+        f"{cri}.containerd.runtimes.runc": {
+            "runtime_type": "io.containerd.runc.v2",
+            "base_runtime_spec": f"{folder}/spec.json",
+        },
+        f"{cri}.containerd.runtimes.runc.options": {"BinaryName": str(programs / "runc"), "SystemdCgroup": False},
+    }
+    lines = ['disabled_plugins = ["io.containerd.internal.v1.opt"]']  # it would make a folder in /opt
+    for table, values in text.items():
+        lines += [f"[{table}]"] if table else []
+        lines += [f"{key} = {json.dumps(value)}" for key, value in values.items()]
+    return "\n".join(lines) + "\n"
+
+
+def spec(default: Json, binds: Sequence[str]) -> Json:
+    """Of every container: containerd's own default, and directories of this machine, read-only. Pods' volumes come later,
+    so they lie over these.
+    """
+    outer_first = sorted(binds, key=lambda path: path.rstrip("/").count("/"))
+    more = [{"destination": p, "source": p, "type": "bind", "options": ["rbind", "ro"]} for p in outer_first]
+    return {**default, "mounts": [*default["mounts"], *more]}
+
+
+def cni(node: int, folder: Path) -> Json:
+    """Each pod has a link of its own whose other end lies on the wire, so that all that it sends is routed there."""
+    subnet = f"{network.pod_address(node, 0)}/24"
+    ipam = {
+        "type": "host-local",
+        "ranges": [[{"subnet": subnet}]],
+        "routes": [{"dst": "0.0.0.0/0"}],
+        "dataDir": f"{folder}/addresses",
+    }
+    return {"cniVersion": "0.4.0", "name": "pods", "plugins": [{"type": "ptp", "ipMasq": False, "ipam": ipam}]}
+
+
+def kubelet(node: int, folder: Path, cgroup: str, heartbeat: float) -> Json:
+    """`heartbeat`: seconds. The node's lease is renewed four times in its duration, which is whole seconds."""
+    small = {
+        "memory.available": "100Mi",
+        "nodefs.available": "1%",
+        "nodefs.inodesFree": "1%",
+        "imagefs.available": "1%",
+    }
+    return {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "address": network.node_address(node),
+        "port": PORT,
+        "healthzPort": 0,  # it would be the same of all nodes
+        "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
+        "authorization": {"mode": "AlwaysAllow"},
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": f"/{cgroup}",
+        "clusterDNS": [network.DNS],
+        "clusterDomain": "cluster.local",
+        "resolvConf": f"{folder}/resolv.conf",
+        "failSwapOn": False,
+        "oomScoreAdj": 0,
+        "makeIPTablesUtilChains": False,  # kube-proxy makes those that it needs
+        "nodeStatusUpdateFrequency": f"{heartbeat:.1f}s",
+        "nodeLeaseDurationSeconds": max(1, round(4 * heartbeat)),
+        "evictionHard": small,
+        "imageGCHighThresholdPercent": 100,
+        "imageGCLowThresholdPercent": 99,
+        "featureGates": {"DevicePlugins": False},  # its sockets would lie in /var/lib/kubelet, whatever the root
+    }
+
+
+def kubelet_words(name: str, node: int, folder: Path, kubeconfig: Path, labels: dict[str, str]) -> list[str]:
+    """Its arguments."""
+    words = {
+        "config": f"{folder}/kubelet.json",
+        "kubeconfig": kubeconfig,
+        "root-dir": f"{folder}/kubelet",
+        "cert-dir": f"{folder}/certificates",
+        "volume-plugin-dir": f"{folder}/plugins",
+        "container-runtime": "remote",
+        "container-runtime-endpoint": f"unix://{SOCKET}",
+        "hostname-override": name,
+        "node-ip": network.node_address(node),
+        "v": 2,
+    }
+    if labels:
+        words["node-labels"] = ",".join(f"{k}={v}" for k, v in labels.items())
+    return [f"--{key}={value}" for key, value in words.items()]
