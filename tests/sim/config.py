@@ -74,6 +74,8 @@ class WorldConfig:
     """Of a message between processes of a host, or threads of a process."""
     compute: Span = (0.02, 0.05)
     """Forward and backward."""
+    apart: float = 0.0
+    """Up to so many seconds lie between the ranks of a group where a step begins: their data comes when it comes."""
     uneven: float = 1.0
     """The slowest group takes up to so many times as long to compute."""
     attempts_survive: bool = True

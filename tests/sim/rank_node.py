@@ -274,6 +274,11 @@ class RankNode:
         else:
             self.end(1, why)
 
+    def lateness(self) -> float:
+        """Draw the seconds after which this rank comes to the next step."""
+        apart = self.world.config.apart
+        return self.world.rng.uniform(0.0, apart) if apart else 0.0
+
     def again(self) -> None:
         """The next step, unless something else has begun."""
         if not self.holds(self.again) and self.step.phase is Phase.IDLE:

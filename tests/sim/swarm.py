@@ -169,7 +169,15 @@ def _last(faults: list[Fault]) -> float:
     return max((fault.at for fault in faults), default=FAULT_TIME[0]) + 1.0
 
 
-_ADDED = {0x1A7E5: _later, 0x1A7E57: _latest, 0x2E3A1: _newest, 0x4E1D: _memory, 0x57A2D: _take_overs}
+def _apart(rng: Rng, config: WorldConfig, faults: list[Fault], end: float) -> tuple[WorldConfig, list[Fault]]:
+    """Ranks of a group that begin a step one after the other, and a lease that outlives a lighthouse's absence."""
+    if config.ranks == 1 or config.standby or not rng.chance(0.5):
+        return config, faults
+    house = replace(config.lighthouse, lease=_LONG_LEASE, give_up_after=1.5 * _LONG_LEASE)
+    return replace(config, apart=rng.choose((0.05, 0.3)), lighthouse=house), faults
+
+
+_ADDED = {0x1A7E5: _later, 0x1A7E57: _latest, 0x2E3A1: _newest, 0x4E1D: _memory, 0x57A2D: _take_overs, 0xA9A27: _apart}
 """What was added when seeds had been written down: each draws from chance of its own, in this order."""
 
 
@@ -317,6 +325,7 @@ def finish(world: World, faults: tuple[Fault, ...]) -> Total:
         check_liveness(world)
         check_newcomer(world)
         check_newcomer(world, flapping=(0.5, 1.0)[world.seed % 2])
+        check_away(world)
     checker = world.checker
     return Total(1, world.events, checker.commits, checker.quorums, checker.lineage, world.now, world.counts,
                  Counter([world.config.mode]), checker.figures)  # fmt: skip
@@ -367,6 +376,25 @@ def check_newcomer(world: World, flapping: float = 0.0) -> None:
     if not world.run_while(lambda: not _inside(world, newcomer) and newcomer.group not in refused, limit):
         how = f"though only a session flaps, each {flapping} s" if flapping else "without a fault"
         world.violated("L2", f"a newcomer is in no quorum after {limit:.1f} s {how}")
+
+
+def check_away(world: World) -> None:
+    """R16: a lighthouse that is away stops nobody while leases last, at whatever moment of a step it goes."""
+    config = world.config
+    step = config.apart + config.compute[1] * config.uneven + 20 * config.latency[1]
+    seconds = 1.0 + 6 * step
+    if not config.runs_on or config.standby or config.peers or config.lighthouse.lease < 2 * seconds + 2.0:
+        return
+    check_liveness(world)
+    if not _trains(world):
+        return
+    world.run_for(2.0 + world.rng.uniform(0.0, step))
+    world.lighthouse.crash()
+    world.run_for(seconds / 2)
+    before = world.checker.commits
+    world.run_for(seconds / 2)
+    if world.checker.commits == before:
+        world.violated("R16", f"nobody has committed anything for {seconds / 2:.1f} s while the lighthouse is away")
 
 
 def _trains(world: World) -> bool:

@@ -185,7 +185,7 @@ class Voting:
         else:
             if not commit:
                 world.checker.figures["dropped"] += 1
-            world.after(world.config.inside[0] + outcome.pause, rank.process, rank.again)
+            world.after(world.config.inside[0] + outcome.pause + rank.lateness(), rank.process, rank.again)
 
     def _is_against(self, label: tuple[int, int]) -> bool:
         """Whether the script is against this step, as all ranks of its group are: one that no other rank has committed yet."""
@@ -208,7 +208,7 @@ class Voting:
         if outcome.give_up:
             rank.end(1, outcome.give_up)
         else:
-            world.after(world.config.inside[0] + outcome.pause, rank.process, rank.again)
+            world.after(world.config.inside[0] + outcome.pause + rank.lateness(), rank.process, rank.again)
 
     def _optimizer_step(self, held: Held, how: str) -> None:
         rank, vote = self._rank, held.vote

@@ -236,6 +236,8 @@ class Group:
                 self._join = join
                 self._at.reach(Phase.JOINING, why_asked(join))
                 effects += [] if sent else self._send_join(now)
+                # R16: the session may have ended after another rank had found that the grant is used up.
+                effects += [] if self._session else self._run_on(now)
         return effects
 
     def _on_call_gone(self, call: int) -> None:

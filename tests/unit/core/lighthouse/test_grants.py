@@ -543,6 +543,18 @@ class TestGroup:
         (join,) = joins(s.feed(SessionUp()))
         assert join.reason is JoinReason.REJOINED
 
+    @pytest.mark.parametrize("asked_before", range(4))
+    def test_R16_whichever_rank_asks_after_the_session_has_ended(self, asked_before: int) -> None:
+        """A group of three ranks stood until the lighthouse was back, if it went between the requests of two of them."""
+        s = Runner(3).granted(2)
+        s.commit(1)
+        effects = [effect for rank in range(asked_before) for effect in s.ask(rank, step=2)]
+        effects += s.feed(GONE)
+        effects += [effect for rank in range(asked_before, 3) for effect in s.ask(rank, step=2)]
+        answers = of(AnswerQuorum, effects)
+        assert sum(len(answer.calls) for answer in answers) == 3
+        assert {answer.base for answer in answers} == {State(2, 7)}
+
     def test_the_lease_is_renewed_though_steps_are_slow(self) -> None:
         s = Runner().granted(11)
         s.now = 20.0

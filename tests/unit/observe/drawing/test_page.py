@@ -115,7 +115,7 @@ def test_json_has_everything(tmp_path: Path) -> None:
 def test_many_failures_are_still_a_small_file(tmp_path: Path) -> None:
     run = a_run(tmp_path)
     spans = tuple(
-        Span(begin=BOOT + k / 500, end=BOOT + k / 500 + 0.001, what=w) for k in range(5000) for w in ("joining", "out")
+        Span(begin=BOOT + k / 500, end=BOOT + k / 500 + 0.001, what=w) for k in range(1000) for w in ("joining", "out")
     )
     groups = tuple(replace(run.groups[1], name=str(k), spans=spans) for k in range(200))
     many = replace(
