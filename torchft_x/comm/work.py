@@ -17,6 +17,7 @@ from torchft_x.errors import CollectiveError
 
 _USUAL = 0.1  # seconds between two looks whether the group is broken
 _LOOK = timedelta(seconds=0.02)  # the same, once it is
+BETWEEN_TWO = frozenset({"send", "recv", "recv_anysource"})  # operations that `WaitedOnThread` is for
 _LOOKS = 12  # while the group is broken, until an operation is left: others end within 15 ms with 100 MB on the way
 
 

@@ -16,9 +16,8 @@ import torch.distributed as dist
 from torch.distributed import Work
 
 from torchft_x.comm.accelerator.group import AcceleratorGroup, Members
-from torchft_x.comm.work import GroupWork, WaitedOnThread
+from torchft_x.comm.work import BETWEEN_TWO, GroupWork, WaitedOnThread
 
-_BETWEEN_TWO = frozenset({"send", "recv", "recv_anysource"})
 _LEFT_PAUSE = 0.1  # seconds between two looks whether operations that were left to themselves have ended
 
 Create = Callable[[dist.Store, int, int], Any]  # (store, rank, number of members) -> a torch process group
@@ -59,7 +58,7 @@ class CreatedGroup(AcceleratorGroup):
         result = args[0] if args else []
         broken, leave = (lambda: members.error is not None), members.left.append
         return GroupWork(
-            WaitedOnThread(work, self._timeout) if op in _BETWEEN_TWO else work, result, failed, broken, leave
+            WaitedOnThread(work, self._timeout) if op in BETWEEN_TWO else work, result, failed, broken, leave
         )
 
     def _current_device(self) -> torch.device:

@@ -31,7 +31,7 @@ from torchft_x.comm.gloo.membership import GlooMembership, full_group
 from torchft_x.comm.rank_info import checked
 from torchft_x.comm.single_member import alone
 from torchft_x.comm.store.create import StoreClient, client_of
-from torchft_x.comm.work import FailedWork, GroupWork, WaitedOnThread
+from torchft_x.comm.work import BETWEEN_TWO, FailedWork, GroupWork, WaitedOnThread
 from torchft_x.durations import seconds
 from torchft_x.errors import CollectiveError, DeadlineError, TorchftXError
 from torchft_x.timing import TIMING
@@ -40,7 +40,6 @@ _ROUNDING = 0.01  # seconds by which the store's and gloo's own timeouts may end
 _MAX_UNCLEANED = 16  # more pile up only when the store moves to another host, where they die with it
 _EXIT_GRACE = 10.0  # seconds the end of the process waits for our background threads: usually milliseconds, on a busy machine longer
 _LEFT_PAUSE = 0.1  # seconds between two looks whether operations that were left to themselves have ended
-_BETWEEN_TWO = frozenset({"send", "recv", "recv_anysource"})
 _ONLY_ON_FULL_GROUP = frozenset({"allgather_into_tensor_coalesced", "reduce_scatter_tensor_coalesced"})
 
 
@@ -144,7 +143,7 @@ class ProcessGroupGloo(ProcessGroup):
         result = args[0] if args else []
         failed = functools.partial(generations.failed, generation, op)
         return GroupWork(
-            WaitedOnThread(work, self._timeout, _in_background) if op in _BETWEEN_TWO else work,
+            WaitedOnThread(work, self._timeout, _in_background) if op in BETWEEN_TWO else work,
             result,
             failed,
             broken=lambda: generation.error is not None,

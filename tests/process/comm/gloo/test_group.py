@@ -108,6 +108,9 @@ def test_the_death_of_who_is_half_way_through_a_message_is_noticed(meeting: Meet
     group = ProcessGroupGloo(300, host="127.0.0.1")
     try:
         group.configure(address, "a", 0, 2)
+        present = group._generations.present
+        assert present is not None
+        wait_for(lambda: present._members, what="the members' names, which come after the connections")
         tensors = [torch.ones(25_000_000)]
         work = group.broadcast(tensors) if ours == "broadcast" else getattr(group, ours)(tensors, 1, 1)
         assert other.stdin is not None
