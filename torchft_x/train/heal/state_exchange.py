@@ -138,6 +138,7 @@ class StateExchange:
         except Exception as e:
             self._failed(plan, e, torn=True)
             return
+        c.parameters.start_step()
         c.failures.healed(*read_state(state["torchft"]))
         c.log.info("healed to %s", plan.top)
 

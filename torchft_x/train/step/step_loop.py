@@ -15,6 +15,10 @@ says which of these it is (protocol, section 5):
   part that this rank has then (`core.commit.step.misfit`);
 * we are behind, or have nothing to reduce: the step is dropped here, and the quorum that came is that of the next step.
 
+Where a step starts the parameters must be the committed ones, for newcomers copy them. A script that moves them inside its
+steps (`ParameterVersions`) is found out at its first: from then on its state is exchanged at the start of steps only, while
+the training thread waits, and a step that fails while they are moved is dropped.
+
 Where `DistributedDataParallel` ends a synchronised backward, stages 4 and 5 happen before ``backward()`` returns, so that
 clipping and unscaling see the final gradients; ``should_commit()`` only carries the decision out. All ranks of a group
 do the same there: they leave backward with one answer. A script that reduces after that (a second backward, an
@@ -95,6 +99,7 @@ class StepLoop:
         if self.round is not None and not self.round.at_once:
             self.round.wait_idle()
         self.reductions.clear()
+        c.parameters.start_step()
         self._ended = self._failed = None
         in_hand, self._in_hand = self._in_hand, False
         if in_hand and c.step.error is None:
@@ -109,7 +114,7 @@ class StepLoop:
             self._vote.abandon(*given_up)
         if c.status is not None:
             c.status.asked()
-        waits = self.waits or self.standing is None or terms.state.step == 0
+        waits = self.waits or self.standing is None or terms.state.step == 0 or c.parameters.script_moves_them
         self.round = round = self._new_round(terms, waits=waits, keeps=False)
         if round.continues():  # answered at once: there was no time in which somebody could have seen it asking
             self.wait_quorum()
@@ -237,10 +242,22 @@ class StepLoop:
         if self.rehearsal.is_on:
             self.rehearsal.end()
             return False
+        self._find_moved()
         committed = self._end(limit)
         if committed and self._context.awaits_commits:
             self._context.transport.before_commit()
         return committed
+
+    def _find_moved(self) -> bool:
+        """Return whether the script has moved the parameters since this step started."""
+        parameters = self._context.parameters
+        known, moved = parameters.script_moves_them, parameters.moved()
+        if moved and not known:
+            self._context.log.info(
+                "this script changes its parameters inside a step: newcomers copy the state at the start of steps only, and "
+                "a step that fails is computed again"
+            )
+        return moved
 
     def _end(self, limit: float) -> bool:
         passed, self._passed = self._passed, None
@@ -343,7 +360,8 @@ class StepLoop:
         with c.failures.lock:
             ready = c.step.may_redo and c.failures.ended is None
         alone = early or c.options.group_world_size == 1
-        return alone and ready and self.need_round().computed is not None and self.reductions.may_repeat(error)
+        kept = self.need_round().computed is not None and self.reductions.may_repeat(error)
+        return alone and ready and kept and not self._find_moved()
 
     def _settle(self, round: QuorumRound, vote: LocalVote, reply: VoteReply, *, undecided: bool) -> Outcome:
         c = self._context
@@ -363,8 +381,9 @@ class StepLoop:
         """Ask for the quorum that decides. True: the step is committed after all; False: it is dropped; None: its
         gradients were reduced again, as far as that went."""
         c = self._context
+        moved = self._find_moved()  # then the next step exchanges the state
         keeps = self._may_retry(vote.errored, early=early)
-        if c.memory is not None:
+        if c.memory is not None and not moved:
             before_asking(c, c.memory, between_steps=False)
         with c.failures.lock:
             terms = c.step.ask()
@@ -384,7 +403,8 @@ class StepLoop:
             before.log_outcome(vote, ended, self.reductions.take_sent(), self.reductions.took)
             self._in_hand = True  # the state is offered when the optimizer has stepped
             return True
-        round.exchange_state()
+        if not moved:
+            round.exchange_state()
         if not self._redoes(before, round, early=early):
             self._drop(before, vote, ended.reason if ended is not None else "")
             return False
