@@ -229,7 +229,7 @@ class Timing:
     late_answer: float = 1.0  # beyond a call's own deadline, until gRPC's
     late_loop: float = 5.0  # for the group server's loop to take a call back
     late_store: float = 1.0  # beyond a wait in the store, for its answer
-    late_gloo: float = 0.25  # beyond the timeout, for gloo to give up and the store to name who was missing
+    late_gloo: float = 1.0  # beyond the timeout, for gloo to give up and the store to name who was missing
     late_accelerator: float = 0.5  # the same for a connecting thread
     late_child: float = 1.0  # the same for the child of a process group
     late_vote: float = 1.0  # beyond rank 0's own deadlines, for its vote

@@ -1,17 +1,22 @@
 """The vote between groups, as numbers of which the least over all members decides: no message, no leader (protocol, section 3).
 
 Every value that must be equal travels with its negative: min(x) + min(-x) is 0 exactly if all rows hold the same x.
+
+Now and then the members compare the state that the step starts from, too. Where it differs one of them is wrong, and a roll
+call finds out which: a turn for each member, in which it alone says what it holds.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torchft_x.errors import StepError
 
 _PAIRS = ("quorum", "step", "upper half of the digest", "lower half of the digest", "number of participants")
-WIDTH = 1 + 2 * len(_PAIRS)
+_STATE = 1 + 2 * len(_PAIRS)  # place of what is said about the state: two pairs
+WIDTH = _STATE + 4
 """Numbers in a row; int64 each."""
 _NEUTRAL = (1 << 63) - 1  # min(x, this) == x for every int64
 _HALF = 1 << 32
@@ -28,13 +33,48 @@ class CrossVote:
     contributors: int
 
 
-def row(vote: CrossVote | None) -> tuple[int, ...]:
-    """`WIDTH` integers that fit into int64. None: a member that heals; it has no objection and no say (R13)."""
+def row(vote: CrossVote | None, state: int = 0) -> tuple[int, ...]:
+    """Return `WIDTH` integers that fit into int64.
+
+    Args:
+        vote: None: of a member that heals; it has no objection and no say (R13).
+        state: digest of the state before the step, 64 bits unsigned; 0: this member doesn't compare it.
+    """
     if vote is None:
         return (_NEUTRAL,) * WIDTH
     upper, lower = divmod(vote.digest, _HALF)
     q, s, c = vote.quorum, vote.step, vote.contributors
-    return (int(vote.ok), q, -q, s, -s, upper, -upper, lower, -lower, c, -c)
+    return (int(vote.ok), q, -q, s, -s, upper, -upper, lower, -lower, c, -c, *_state_numbers(state))
+
+
+def _state_numbers(state: int) -> tuple[int, ...]:
+    upper, lower = divmod(state, _HALF)
+    return (upper, -upper, lower, -lower) if state else (_NEUTRAL,) * 4
+
+
+def roll_call_row(state: int) -> tuple[int, ...]:
+    """Return what a member says in its turn of a roll call. 0: in another's turn, or it doesn't compare its state."""
+    return (_NEUTRAL,) * _STATE + _state_numbers(state)
+
+
+def roll_call_answer(reduced: Sequence[int]) -> int:
+    """Return the state that the member whose turn it was has said; 0: none."""
+    upper, _, lower, _ = reduced[_STATE:]
+    return 0 if upper == _NEUTRAL else upper * _HALF + lower
+
+
+def states_differ(reduced: Sequence[int]) -> bool:
+    """Return whether the members hold different states."""
+    upper, minus_upper, lower, minus_lower = reduced[_STATE:]
+    return upper != _NEUTRAL and (upper + minus_upper, lower + minus_lower) != (0, 0)
+
+
+def wrong_states(states: Sequence[int]) -> list[int]:
+    """Return the indexes of the members that hold another state than most; 0: not compared. Of two states that equally many
+    hold, the one that the first of them holds counts."""
+    count = Counter(s for s in states if s)
+    right = max(count, key=lambda s: count[s], default=0)  # the first of equals: a Counter keeps the order
+    return [i for i, s in enumerate(states) if s and s != right]
 
 
 def objection(reduced: Sequence[int]) -> str:
@@ -44,6 +84,8 @@ def objection(reduced: Sequence[int]) -> str:
     """
     if len(reduced) != WIDTH:
         raise StepError(f"a vote has {WIDTH} numbers, this one has {len(reduced)}; run one version in all groups.")
+    if states_differ(reduced):
+        return "the members hold different parameters or optimizer states"
     if reduced[0] == _NEUTRAL:
         return "no member that holds the newest state has voted"
     if reduced[0] != 1:

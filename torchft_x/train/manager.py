@@ -99,6 +99,8 @@ class Manager:
             times what this group itself needed since the last step, if that is longer. Never longer than `timeout`.
         rehearse: where others train already, the first step is made before this group asks to join, and dropped
             (`should_commit` is False): what compiles, loads or hangs in it holds nobody up. Equal on all ranks of a group.
+        compare_states: every 8 commits the groups compare a sixteenth of the parameters and optimizer states that
+            `OptimizerWrapper` knows, in turn. A group whose bits are not those of most copies the others'.
 
     Raises:
         ConfigError: missing or senseless arguments. AddressError, UnreachableError, TokenError: about the lighthouse,
@@ -137,6 +139,7 @@ class Manager:
         vote_in_backward: bool = True,
         straggler_timeout: Seconds | None = None,
         rehearse: bool = True,
+        compare_states: bool = True,
     ) -> None:
         if (load_state_dict is None) != (state_dict is None):
             raise ConfigError("load_state_dict and state_dict belong together; give both or none.")
@@ -161,7 +164,7 @@ class Manager:
         step = Step(min_replica_size=options.min_replica_size, max_retries=max_retries)
         self._context = assemble(
             options, step, pg, states, transport=checkpoint_transport, mode=world_size_mode,
-            init_sync=init_sync, fingerprint=self._declared,
+            init_sync=init_sync, compares=compare_states and commit_vote, fingerprint=self._declared,
         )  # fmt: skip
         self._failures = self._context.failures
         self.steps = StepLoop(  # for who reduces gradients (`DistributedDataParallel`)

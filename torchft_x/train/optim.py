@@ -36,7 +36,7 @@ class OptimizerWrapper(TorchOptimizer):
         self.manager = manager
         self.optim = optim
         self.committed: bool | None = None  # did the last step() commit? None before the first
-        manager.context.parameters.watch(optim)
+        manager.context.committed.watch(optim)
 
     def __repr__(self) -> str:
         return f"OptimizerWrapper({self.optim!r}, committed={self.committed})"

@@ -166,11 +166,16 @@ class ParameterServer(ABC):
             with self._lock:
                 self._sessions.pop(session.id, None)
             session.end()
-            self._forget(session)
+            self._forget_ended()
 
-    def _forget(self, session: _Session) -> None:
-        """Delete what the two have left in the store."""
-        self._store.delete_below(f"session/{session.id}/")
+    def _forget_ended(self) -> None:
+        """Delete what ended sessions have left in the store. A client may write its last key after its session's end: then the
+        end of the next session deletes it."""
+        with self._lock:
+            there = {key.split("/")[1] for key in self._store.keys() if key.startswith("session/")}  # noqa: SIM118
+            ended = there - set(self._sessions)
+        for session_id in ended:
+            self._store.delete_below(f"session/{session_id}/")
 
 
 class _Session:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import torch
@@ -12,6 +13,7 @@ import torch.distributed as dist
 
 from tests.util import scaled
 from torchft_x.core.fingerprint import Trait, describe
+from torchft_x.train.context.committed import CommittedState
 
 T = TypeVar("T")
 
@@ -59,6 +61,7 @@ class FakeManager:
         votes: bool = False,
     ) -> None:  # fmt: skip
         self.pg = pg
+        self.context = SimpleNamespace(committed=CommittedState(compares=False))
         self.participants = participants
         self.contributes = contributes
         self.late = late

@@ -19,6 +19,7 @@ from tests.util import scaled, wait_for
 from torchft_x import net
 from torchft_x.comm import ProcessGroup, ProcessGroupGloo
 from torchft_x.comm.store.create import split_store_address
+from torchft_x.comm.store.wire import SET
 from torchft_x.errors import (
     AddressError,
     CollectiveError,
@@ -156,6 +157,12 @@ def test_a_wrong_token_gets_no_session() -> None:
 def test_a_session_that_fails_is_over_for_its_client_and_nobody_else() -> None:
     with serving() as server:
         good, bad = (Adder.new_session(server.address()) for _ in range(2))
+
+        def of_clients() -> list[str]:
+            return [key for key in server._store.keys() if key.endswith("/torchft_x/1")]  # noqa: SIM118
+
+        wait_for(lambda: len(of_clients()) == 2, what="both clients to have written their last keys")
+        server._store.do(SET, [b"session/ended/torchft_x/1", b"late"])
         with pytest.raises(CollectiveError):
             add(bad, -1.0)
         assert add(good, 2.0) == 2.0

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchft_x.core.cross_group_vote import WIDTH, CrossVote, objection, row
+from torchft_x.core.cross_group_vote import (
+    WIDTH,
+    CrossVote,
+    objection,
+    roll_call_answer,
+    roll_call_row,
+    row,
+    states_differ,
+    wrong_states,
+)
 from torchft_x.errors import StepError
 
 YES = CrossVote(ok=True, quorum=1_234_567 << 10, step=7, digest=0xFFFF_FFFF_0000_0001, contributors=3)
@@ -65,3 +74,33 @@ def test_it_passes_exactly_if_all_carriers_say_the_same_yes(cast: list[CrossVote
     assert (objection(reduce(*cast)) == "") is expected
     assert all(-(1 << 63) <= x < 1 << 63 for v in cast for x in row(v))
     assert all(len(row(v)) == WIDTH for v in cast)
+
+
+states = st.lists(st.sampled_from([0, 1, 1 << 32, 2**64 - 1]), min_size=1, max_size=6)
+
+
+@given(states)
+def test_states_that_differ_are_found(held: list[int]) -> None:
+    """0: not compared."""
+    least = [min(column) for column in zip(*(row(YES, state) for state in held), strict=True)]
+    assert states_differ(least) is (len({s for s in held if s}) > 1)
+    assert objection(least) == (
+        "the members hold different parameters or optimizer states" if states_differ(least) else ""
+    )
+
+
+@given(states)
+def test_a_roll_call_tells_what_each_member_holds(held: list[int]) -> None:
+    answers = []
+    for turn in range(len(held)):
+        rows = [roll_call_row(state if member == turn else 0) for member, state in enumerate(held)]
+        answers.append(roll_call_answer([min(column) for column in zip(*rows, strict=True)]))
+    assert answers == held
+
+
+@pytest.mark.parametrize(
+    ("held", "wrong"),
+    [([5, 5, 6], [2]), ([6, 5, 5], [0]), ([6, 0, 5], [2]), ([5, 6, 6, 5, 7], [1, 2, 4]), ([0, 0], []), ([0, 4], [])],
+)
+def test_most_members_are_right_and_the_first_of_equals(held: list[int], wrong: list[int]) -> None:
+    assert wrong_states(held) == wrong

@@ -29,12 +29,13 @@ from torchft_x.errors import CollectiveError, DeadlineError, RefusedError, Unrea
 
 _AWAKE = 0.00003  # seconds of looking before a sleep; see `comm.votes.mesh`
 _TICK = 0.05  # seconds until an end is noticed while the ranks connect
-_VOTE = struct.Struct("!BIqqQ")  # flags, contributors, quorum, step, digest
-_WORD = struct.Struct("!BBHqq")  # kind, flags, bytes of the reason that follows, quorum, step
+_VOTE = struct.Struct("!BIqqQQ")  # flags, contributors, quorum, step, digest, state
+_WORD = struct.Struct("!BHHqq")  # kind, flags, bytes of the reason that follows, quorum, step
 _DECISION, _START = 1, 2  # kinds of words
 _OK, _BROKEN, _LEFT = 1, 2, 4  # flags of a vote
-_YES, _OPEN, _ALONE = 1, 2, 4  # flags of a word
-_COPIES = 3  # bits of these before those about copies
+_YES, _OPEN, _ALONE, _DIFFER, _WRONG = 1, 2, 4, 256, 512  # flags of a word
+_COPIES = 3  # bits of these before the five about copies
+_OF_COPIES = 31
 _MAX_REASON = 1000  # bytes
 
 
@@ -50,6 +51,7 @@ class RankVote:
     contributors: int = 0
     left: bool = False  # it has given the step up, and waits for no decision
     copies: int = 0  # 5 bits, see `core.training.memory_checkpoint.RankWord`
+    state: int = 0  # digest of what it starts from, 64 bits, unsigned; 0: not compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,8 @@ class Decision:
     reason: str = ""  # why not
     undecided: bool = False  # another group may have committed it
     copies: int = 0  # 5 bits, see `core.training.memory_checkpoint.GroupWord`
+    differ: bool = False  # the groups hold different states
+    wrong: bool = False  # and this group's is not that of most
 
 
 class Hub:
@@ -113,6 +117,7 @@ class Hub:
         """Tell all ranks. What can't be told is noticed by the next `gather`."""
         reason = decision.reason.encode(errors="replace")[:_MAX_REASON]
         flags = _YES * decision.commit | _OPEN * decision.undecided | decision.copies << _COPIES
+        flags |= _DIFFER * decision.differ | _WRONG * decision.wrong
         self._tell(_WORD.pack(_DECISION, flags, len(reason), quorum, step) + reason)
         self.owes_start = decision.commit
 
@@ -170,12 +175,12 @@ class Hub:
                     raise self._broken(rank, "connection closed by the other side")
                 heard = self._heard[rank] = heard + got
                 continue
-            flags, contributors, its_quorum, its_step, digest = _VOTE.unpack(heard)
+            flags, contributors, its_quorum, its_step, digest, state = _VOTE.unpack(heard)
             self._heard[rank] = heard = b""
             if (its_quorum, its_step) == (quorum, step):
                 left, broken = bool(flags & _LEFT), bool(flags & _BROKEN)
                 ok, copies = bool(flags & _OK), flags >> _COPIES
-                return RankVote(quorum, step, ok, broken, digest, contributors, left, copies)
+                return RankVote(quorum, step, ok, broken, digest, contributors, left, copies, state)
             if (its_quorum, its_step) > (quorum, step):
                 words = f"it votes on step {its_step} of quorum {its_quorum}, this group on step {step} of {quorum}"
                 raise self._broken(rank, words)
@@ -270,7 +275,10 @@ class Spoke:
             kind, flags, quorum, step, reason = word
             if (quorum, step) == (vote.quorum, vote.step) and kind == _DECISION:
                 self.expects_start = bool(flags & _YES)
-                return Decision(bool(flags & _YES), reason, bool(flags & _OPEN), flags >> _COPIES)
+                return Decision(
+                    bool(flags & _YES), reason, bool(flags & _OPEN), flags >> _COPIES & _OF_COPIES,
+                    bool(flags & _DIFFER), bool(flags & _WRONG),
+                )  # fmt: skip
 
     def leave(self, quorum: int, step: int) -> None:
         """Say that this step is given up. Nothing is waited for."""
@@ -302,7 +310,7 @@ class Spoke:
     def _say(self, v: RankVote) -> None:
         flags = _OK * v.ok | _BROKEN * v.broken | _LEFT * v.left | v.copies << _COPIES
         try:
-            self._sock.sendall(_VOTE.pack(flags, v.contributors, v.quorum, v.step, v.digest))
+            self._sock.sendall(_VOTE.pack(flags, v.contributors, v.quorum, v.step, v.digest, v.state))
         except OSError as e:
             raise self._broken(e) from None
 

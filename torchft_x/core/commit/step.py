@@ -309,6 +309,11 @@ class Step:
         self.batches_committed += participants
         self.commit_failures = self._redone = 0
 
+    def refute(self) -> None:
+        """Most groups hold another state under this name, so this rank's is wrong. It votes against the step, and heals."""
+        self._need(Phase.VOTING)
+        self.torn = True
+
     def unknown(self) -> None:
         """The group's decision did not arrive. It may have committed without us: nothing can be said but stop."""
         self._need(Phase.VOTING)

@@ -16,10 +16,10 @@ from torchft_x.core.types import group_of
 from torchft_x.observe.console import Narrator
 from torchft_x.observe.events import EventLog
 from torchft_x.observe.telling import Telling
+from torchft_x.train.context.committed import CommittedState
 from torchft_x.train.context.failures import StepFailures
 from torchft_x.train.context.fingerprint import FingerprintBuilder
 from torchft_x.train.context.memory_checkpoint import MemoryCheckpoint
-from torchft_x.train.context.parameters import ParameterVersions
 from torchft_x.train.context.peer_links import PeerLinks
 from torchft_x.train.context.state_dicts import StateDicts
 from torchft_x.train.introspection.setup import status_of
@@ -45,7 +45,7 @@ class RankContext:
     takes_mirrors: bool  # `transport` copies a state from several sources at a time
     metadata: str | None  # of `transport`; None: it may change, and is asked for with each quorum
     state_dicts: StateDicts
-    parameters: ParameterVersions
+    committed: CommittedState
     step: Step  # read and changed under failures.lock
     failures: StepFailures
     events: EventLog
@@ -98,6 +98,7 @@ def assemble(
     transport: CheckpointTransport[Any] | None,
     mode: WorldSizeMode,
     init_sync: bool,
+    compares: bool,
     fingerprint: FingerprintBuilder,
 ) -> RankContext:
     """Connect to the group and the lighthouse, and listen to what they push. Raises as `connect`."""
@@ -127,7 +128,7 @@ def assemble(
         takes_mirrors=takes_mirrors(carrier),
         metadata=carrier.metadata() if getattr(type(carrier), "metadata", None) is HTTPTransport.metadata else None,
         state_dicts=states,
-        parameters=ParameterVersions(),
+        committed=CommittedState(compares=compares),
         step=step,
         failures=failures,
         events=events,

@@ -23,6 +23,7 @@ def declare_model(manager: Manager, module: nn.Module, buckets: Sequence[Bucket]
     """
     for kind in sorted({b.device.type for b in buckets}):
         manager.check_device(kind)
+    manager.context.committed.name(module)
     params = list(module.named_parameters())
     values = sum(math.prod(p.shape) for _, p in params)
     manager.declare(MODEL, f"{len(params)} tensors, {values:,} values", [_parameter(name, p) for name, p in params])

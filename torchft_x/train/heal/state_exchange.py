@@ -138,8 +138,8 @@ class StateExchange:
         except Exception as e:
             self._failed(plan, e, torn=True)
             return
-        c.parameters.start_step()
         c.failures.healed(*read_state(state["torchft"]))
+        c.committed.replace()
         c.log.info("healed to %s", plan.top)
 
     def _failed(self, plan: Plan, error: Exception, *, torn: bool) -> None:

@@ -19,7 +19,7 @@ from torchft_x.comm.quantized.format import Format
 from torchft_x.comm.quantized.work import QuantizedWork
 from torchft_x.errors import CollectiveError, ConfigError, DeadlineError, UnreachableError
 from torchft_x.train.context.context import RankContext
-from torchft_x.train.step.vote import digest
+from torchft_x.train.context.tensor_digest import digest
 
 TRANSPORT = (CollectiveError, DeadlineError, UnreachableError)
 """What a lost member or a broken connection looks like: the gradients are as good as before."""

@@ -16,7 +16,7 @@ says which of these it is (protocol, section 5):
 * we are behind, or have nothing to reduce: the step is dropped here, and the quorum that came is that of the next step.
 
 Where a step starts the parameters must be the committed ones, for newcomers copy them. A script that moves them inside its
-steps (`ParameterVersions`) is found out at its first: from then on its state is exchanged at the start of steps only, while
+steps (`CommittedState.moved`) is found out at its first: from then on its state is exchanged at the start of steps only, while
 the training thread waits, and a step that fails while they are moved is dropped.
 
 Where `DistributedDataParallel` ends a synchronised backward, stages 4 and 5 happen before ``backward()`` returns, so that
@@ -99,9 +99,9 @@ class StepLoop:
         if self.round is not None and not self.round.at_once:
             self.round.wait_idle()
         self.reductions.clear()
-        c.parameters.start_step()
         self._ended = self._failed = None
         in_hand, self._in_hand = self._in_hand, False
+        c.committed.start_step(c.step.state)
         if in_hand and c.step.error is None:
             self.need_round().exchange_state()
             return
@@ -114,7 +114,7 @@ class StepLoop:
             self._vote.abandon(*given_up)
         if c.status is not None:
             c.status.asked()
-        waits = self.waits or self.standing is None or terms.state.step == 0 or c.parameters.script_moves_them
+        waits = self.waits or self.standing is None or terms.state.step == 0 or c.committed.script_moves_them
         self.round = round = self._new_round(terms, waits=waits, keeps=False)
         if round.continues():  # answered at once: there was no time in which somebody could have seen it asking
             self.wait_quorum()
@@ -250,8 +250,8 @@ class StepLoop:
 
     def _find_moved(self) -> bool:
         """Return whether the script has moved the parameters since this step started."""
-        parameters = self._context.parameters
-        known, moved = parameters.script_moves_them, parameters.moved()
+        committed = self._context.committed
+        known, moved = committed.script_moves_them, committed.moved()
         if moved and not known:
             self._context.log.info(
                 "this script changes its parameters inside a step: newcomers copy the state at the start of steps only, and "

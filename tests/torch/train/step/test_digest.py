@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from torchft_x.train.step.vote import BLOCK_BYTES, TURNS, WHOLE_BYTES, digest, fold
+from torchft_x.train.context.tensor_digest import BLOCK_BYTES, TURNS, WHOLE_BYTES, digest, fold
 
 LARGE = (
     WHOLE_BYTES + 3 * TURNS * BLOCK_BYTES

@@ -1,0 +1,111 @@
+"""Groups compare parameters and optimizer states: what has changed in one of them by accident is found, named and healed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.torch.train.fakes import run_threads
+from tests.torch.train.jobs import Trainer, leave, lighthouse, same, start, two_by_two
+from torchft_x.errors import StepError
+from torchft_x.observe.events import read_events
+from torchft_x.train.context.committed import EVERY
+
+STATE = ["", "exp_avg", "exp_avg_sq", "step"]
+WEIGHT, MOMENT = 8, 10  # places of 2.weight and its exp_avg_sq: the comparison of so high a number reads it
+LAST = EVERY * MOMENT + 3
+
+
+def flip(t: Trainer, place: int) -> None:
+    """Flip the lowest bit of what stands at that place of parameters and states."""
+    p = list(t.net.parameters())[place // 4]
+    key = STATE[place % 4]
+    (t.optim.state[p][key] if key else p.detach()).view(-1)[-1:].view(torch.int32)[0] ^= 1
+
+
+def train(trainers: list[Trainer], struck: Trainer, place: int = WEIGHT) -> None:
+    def body(i: int) -> None:
+        trainers[i].run_to(place * EVERY - 2)
+        if trainers[i] is struck:
+            flip(struck, place)
+        trainers[i].run_to(LAST)
+
+    run_threads(len(trainers), body)
+
+
+def check(folder: Path, trainers: list[Trainer], sentence: str, first: str = "2.weight") -> None:
+    """Group 1 was named and healed, and its first wrong tensor was named."""
+    events = [e for e in read_events(folder) if e.get("step", 0) > 1]
+    said = {e["reason"] for e in events if e["event"] == "error"}
+    assert said == {
+        f"the parameters or optimizer state of group group_1 differ from {sentence}: group group_1 copies them",
+        f"the first tensor that differs on this rank is {first}",
+    }
+    assert [e["group"] for e in events if e["event"] == "heal_end"] == ["group_1"]
+    assert all(same(t.history[LAST], trainers[0].history[LAST]) for t in trainers)
+
+
+@pytest.mark.parametrize(("place", "name"), [(WEIGHT, "2.weight"), (MOMENT, "exp_avg_sq of 2.weight")])
+def test_one_of_three_groups_copies_the_others_state(place: int, name: str, run_dir: Path) -> None:
+    with lighthouse(3) as address:
+        trainers = start(3, address, min_replica_size=3)
+        train(trainers, trainers[1], place)
+        leave(*trainers)
+    check(run_dir, trainers, "those of 2 others", name)
+
+
+def test_of_two_groups_the_second_copies(run_dir: Path) -> None:
+    with lighthouse(2) as address:
+        trainers = start(2, address, min_replica_size=2)
+        train(trainers, trainers[0])
+        leave(*trainers)
+    check(run_dir, trainers, "that of another, and no majority says which is right")
+
+
+def test_all_ranks_of_a_group_copy_when_one_is_wrong(run_dir: Path, pair_address: str) -> None:
+    def body(i: int, t: Trainer) -> Trainer:
+        t.run_to(WEIGHT * EVERY - 2)
+        if i == 3:
+            flip(t, WEIGHT)
+        return t.run_to(LAST)
+
+    trainers = two_by_two(pair_address, body)
+    events = [e for e in read_events(run_dir) if e.get("step", 0) > 1]
+    healed = sorted((e["group"], e["rank"]) for e in events if e["event"] == "heal_end")
+    assert healed == [("group_1", 0), ("group_1", 1)]
+    named = {e["rank"] for e in events if e["event"] == "error" and "first tensor" in e["reason"]}
+    assert named == {1}
+    for rank in (0, 1):
+        assert same(trainers[rank].history[LAST], trainers[2 + rank].history[LAST])
+
+
+def test_a_group_that_is_wrong_again_and_again_ends_with_a_sentence() -> None:
+    def body(g: int) -> str:
+        t = trainers[g]
+        try:
+            while t.manager.current_step() < 5 * EVERY:
+                turn, rest = divmod(t.manager.current_step(), EVERY)
+                if g == 1 and rest == EVERY - 2:
+                    flip(t, turn + 1)
+                t.step()
+        except StepError as e:
+            return str(e)
+        finally:
+            t.manager.shutdown()
+        return ""
+
+    with lighthouse(1) as address:
+        trainers = start(2, address)
+        good, wrong = run_threads(2, body)
+    assert not good
+    assert wrong.startswith("3 comparisons in a row have found this group's parameters or optimizer state wrong")
+
+
+def test_states_may_differ_if_the_script_says_so() -> None:
+    with lighthouse(2) as address:
+        trainers = start(2, address, min_replica_size=2, compare_states=False)
+        train(trainers, trainers[1])
+        leave(*trainers)
+    assert not same(trainers[0].history[LAST], trainers[1].history[LAST])

@@ -1,0 +1,140 @@
+"""The parameters and optimizer state of the last commit, which are in place where a step starts.
+
+Newcomers copy them then, and the groups compare them: a flipped bit, a heal that lost something, or a parameter that one
+group has changed by itself would else stay until the end of the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.optim import Optimizer
+
+from torchft_x.core.types import State
+from torchft_x.train.context.tensor_digest import TURNS, WHOLE_BYTES, fold, sum_words
+from torchft_x.transfer.format.flatten import is_dtensor
+
+EVERY = 8
+"""Commits between two comparisons. Each reads a sixteenth of the state, in turn: all of it within 128 commits."""
+
+_SLOTS = 4096  # tensors that can be told from each other, the last from what follows it
+_NOTHING = (1 << 63) - 1  # min(x, this) == x for every int64
+
+
+Held = tuple[torch.Tensor, str, torch.Tensor]
+"""A parameter, a name in its state (empty: the parameter itself), and this rank's part of it."""
+
+
+class CommittedState:
+    """Parameters of the watched optimizers, and the tensors of their state. Used by the training thread.
+
+    `compares`: they are compared with those of other groups.
+    """
+
+    def __init__(self, *, compares: bool) -> None:
+        self._compares = compares  # fixed
+        self.script_moves_them = False  # the script has changed the parameters inside a step of this process
+        self._optimizers: list[Optimizer] = []
+        self._modules: list[nn.Module] = []  # whose names the parameters have
+        self._versions = 0  # of the parameters, when the step started
+        self._turn = 0  # says which part is compared
+        self._sums: list[torch.Tensor] = []  # of what is compared in this step; empty: nothing is
+
+    def watch(self, optimizer: Optimizer) -> None:
+        """Watch what `optimizer` steps."""
+        self._optimizers.append(optimizer)
+
+    def name(self, module: nn.Module) -> None:
+        """Call the parameters as `module` does, in sentences."""
+        self._modules.append(module)
+
+    def start_step(self, state: State) -> None:
+        """Take what is in place for that of `state`, and start to compare a part of it, if that is due."""
+        self._versions = self._count_versions()
+        turn, rest = divmod(state.step, EVERY)
+        due = self._compares and turn > 0 and rest == 0
+        self._turn = turn
+        self._sums = [sum_words(t, turn) for _, _, t in self._part()] if due else []
+
+    def moved(self) -> bool:
+        """Return whether the parameters have been changed since the step started, as sharpness-aware minimisation does.
+
+        Counts changes in place (`Tensor._version`), but not those through ``.data``. 0.1 ms for a thousand parameters.
+        """
+        if self._count_versions() == self._versions:
+            return False
+        self.script_moves_them = True
+        return True
+
+    def digest(self) -> int:
+        """Return 64 bits of what is compared in this step, the same in all groups. 0: nothing is."""
+        return fold(self._values()) or 1 if self._sums else 0
+
+    def first_difference(self, pg: Any, timeout: float) -> str:
+        """Return the name of the first tensor that differs among the members of `pg`; empty: none of those compared here does.
+
+        All of them call it, whether they compare or not. Raises what `pg` raises.
+        """
+        values = self._values()
+        if len(values) > _SLOTS:
+            values[_SLOTS - 1 :] = [fold(values[_SLOTS - 1 :])]
+        halves = [(v ^ v >> 32) & 0xFFFFFFFF for v in values]  # their negatives must fit, too
+        rest = [_NOTHING] * (_SLOTS - len(halves))
+        device = next((p.device for o in self._optimizers for p, _, _ in _tensors(o)), None)
+        least = torch.tensor([halves + rest, [-h for h in halves] + rest], device=device)
+        opts = dist.AllreduceOptions()
+        opts.reduceOp = dist.ReduceOp.MIN
+        pg.allreduce([least], opts).wait(timedelta(seconds=timeout))
+        differ = [low + minus_high != 0 for low, minus_high in zip(*least.tolist(), strict=True)]
+        return next((name for name, it in zip(self._names(), differ[: len(halves)], strict=False) if it), "")
+
+    def replace(self) -> None:
+        """A heal has loaded another state."""
+        self._versions, self._sums = self._count_versions(), []
+
+    def _count_versions(self) -> int:
+        return sum(p._version for p in self._parameters())
+
+    def _parameters(self) -> Iterator[torch.Tensor]:
+        return (p for optimizer in self._optimizers for group in optimizer.param_groups for p in group["params"])
+
+    def _values(self) -> list[int]:
+        """Return the sums that were started, as 64 bits each. Waits for each device once."""
+        values = [0] * len(self._sums)
+        for device in {total.device for total in self._sums}:
+            places = [i for i, total in enumerate(self._sums) if total.device == device]
+            for i, value in zip(places, torch.stack([self._sums[i] for i in places]).tolist(), strict=True):
+                values[i] = value & 0xFFFFFFFFFFFFFFFF
+        return values
+
+    def _part(self) -> Iterator[Held]:
+        """Yield each large tensor, of which `sum_words` reads a sixteenth, and a sixteenth of the small ones."""
+        held = (h for optimizer in self._optimizers for h in _tensors(optimizer))
+        return (h for i, h in enumerate(held) if i % TURNS == self._turn % TURNS or h[2].nbytes > WHOLE_BYTES)
+
+    def _names(self) -> Iterator[str]:
+        """Yield the names of what is compared, in order."""
+        names = {id(p): name for module in self._modules for name, p in module.named_parameters()}
+        for p, key, _ in self._part():
+            of = names.get(id(p), f"a parameter of shape {tuple(p.shape)}")
+            yield f"{key} of {of}" if key else of
+
+
+def _tensors(optimizer: Optimizer) -> Iterator[Held]:
+    """Yield parameters, each before the tensors of its state."""
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            state = optimizer.state.get(p, {})
+            for key, value in (("", p), *sorted(state.items(), key=_by_name)):
+                shard = value.to_local() if is_dtensor(value) else value
+                if type(shard) in (torch.Tensor, nn.Parameter) and shard.layout is torch.strided:
+                    yield p, str(key), shard
+
+
+def _by_name(item: tuple[object, object]) -> str:
+    return str(item[0])
