@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch.distributed import ReduceOp
 from torch.futures import Future
 
+from torchft_x.comm.dense import check_dense
 from torchft_x.comm.quantized.collectives import check_quantized
 from torchft_x.comm.quantized.format import format_of
 from torchft_x.core.commit.step import Phase, Step
@@ -236,13 +237,15 @@ class Manager:
             before: of a quantised one: writes values of `tensor` just before they are read. See there. Not called if this group
                 contributes nothing.
 
-        Raises `ConfigError` (a ValueError) for AVG of integers, for what can't be quantised, and if the other groups quantise
-        otherwise; and what `wait_quorum` raises.
+        Raises `ConfigError` (a ValueError) for AVG of integers, for sparse tensors and views with holes, for what can't be
+        quantised, and if the other groups quantise otherwise; and what `wait_quorum` raises.
         """
         fmt = None if should_quantize is False else format_of(should_quantize)
         if fmt is not None:
             check_quantized(tensor, fmt, reduce_op)
             self._declared.quantizes(fmt)
+        else:
+            check_dense(tensor)
         if reduce_op == ReduceOp.AVG and not (tensor.is_floating_point() or tensor.is_complex()):
             raise ConfigError(f"AVG needs floating point; {tensor.dtype} can be summed (reduce_op=ReduceOp.SUM).")
         return self.steps.reduce(tensor, reduce_op, fmt, lost=lost, before=before)
@@ -460,7 +463,7 @@ class Manager:
         c.transport.shutdown(wait=wait)
         c.connection.close(wait, early=not finished)
         c.peers.shutdown()
-        c.events.emit("leave", step=self.current_step())
+        c.events.emit("leave", step=self.current_step(), finished=finished)
         c.events.close()
 
     # --- inside -------------------------------------------------------------------------------------------------------

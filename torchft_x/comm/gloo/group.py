@@ -26,6 +26,7 @@ from torch.distributed import Work
 from torchft_x import net
 from torchft_x.comm import finalizers, flight_recorder
 from torchft_x.comm.base import ProcessGroup
+from torchft_x.comm.dense import IN_MEMORY_ORDER, check_arguments
 from torchft_x.comm.gloo import device as devices
 from torchft_x.comm.gloo.membership import GlooMembership, full_group
 from torchft_x.comm.rank_info import checked
@@ -124,6 +125,8 @@ class ProcessGroupGloo(ProcessGroup):
         return "torchft-gloo"
 
     def _issue(self, op: str, *args: Any) -> Work:
+        if op in IN_MEMORY_ORDER:
+            check_arguments(args)
         generations = self._generations
         generation = generations.present
         if generation is None:

@@ -6,8 +6,9 @@
   a segmentation fault; not a SIGKILL from outside): a typo, a missing file, not enough memory on the device.
 * Exit code 2 before any committed step is what programs say about their command line: the same arguments would get
   the same answer, so there is no second try.
-* An exception of Python's before the script made a Manager (`AttemptEnd.fault`) is the script's: where its kind says that it
-  is a slip of the keyboard or a missing module there is no second try, and of the same one twice in a row no third.
+* An exception of Python's before the script made a Manager, or after it had finished (`AttemptEnd.fault`), is the script's:
+  where its kind says that it is a slip of the keyboard or a missing module there is no second try, and of the same one twice
+  in a row no third.
 * Exit code 73 (`EX_CANTCREAT`) says that the result can't be written: what was trained is gone, and trying again would
   train it all for nothing.
 * The first restart comes at once; only lives in a row that brought nothing are held back, longer each time.
@@ -72,7 +73,8 @@ class AttemptEnd:
     uptime: float  # seconds
     last_words: tuple[str, ...] = ()  # the end of that process's stderr
     shown: bool = True  # whether those words have been passed on already
-    fault: str = ""  # the exception that ended it before it had a Manager: its last line
+    fault: str = ""  # the exception that ended it before it had a Manager or after it had finished: its last line
+    after_end: bool = False  # it had finished
     asked: bool = False  # a person asked for it
 
     @property
@@ -100,14 +102,14 @@ class Restarts:
         self._times: deque[float] = deque()  # of the restarts within the window
         self._nothing = 0  # lives in a row that brought nothing
         self._own = 0  # of those, in a row, by the program's own doing
-        self._fault = ""  # of the newest life, if that was quick
+        self._fault = ""  # of the newest life, if that was quick or had finished
 
     def ended(self, end: AttemptEnd, now: float) -> Restart | GiveUp:
         """Decide at `now` (monotonic seconds) what follows a life that did not end well."""
         rules = self.rules
         fault = end.fault if rules.steps else ""  # what takes no steps has no Manager that it could fail before
         again = bool(fault) and fault == self._fault
-        self._fault = "" if end.uptime >= rules.quick else fault
+        self._fault = fault if end.after_end or end.uptime < rules.quick else ""
         if end.progress or end.uptime >= rules.quick:
             self._nothing = self._own = 0
         else:
@@ -122,7 +124,8 @@ class Restarts:
             return GiveUp(f"{end.reason}: it can't write its result{words}")
         if again or fault.partition(":")[0] in FAULTS:
             twice = " twice" if again else ""
-            return GiveUp(f"{end.reason}{twice} before it made a Manager: {fault}")
+            when = "after it had finished" if end.after_end else "before it made a Manager"
+            return GiveUp(f"{end.reason}{twice} {when}: {fault}")
         if self._own >= rules.loop:
             before = " before a step was committed" if rules.steps else ""
             return GiveUp(f"{self._own} quick exits in a row{before}, the last: {end.reason}{words}")

@@ -27,7 +27,8 @@ from torchft_x.launch.workers.warm_client import WarmParent
 
 _WORDS = 20  # lines of the process with the store that are quoted if it failed
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)(: |$)")  # the last line of a traceback
-_EVENTS_READ = 1 << 18  # bytes of a worker's event file searched for its first commit
+_EVENTS_READ = 1 << 18  # bytes of a worker's event file searched for its first commit, or its end
+_COMMITTED, _FINISHED = b'"event":"commit"', b'"finished":true'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,7 +211,7 @@ class Attempt:
         self.relay.close()
         if not store_failed:
             failed = failed or [r for r, w in self._workers.items() if w.code]
-        progress = any(self._committed(w.pid) for w in self._workers.values())
+        progress = any(_holds(self._events(w.pid), os.SEEK_SET, _COMMITTED) for w in self._workers.values())
         if self._store is not None:
             self._store.close()
         for fd in (self._store_fd, *(w.pidfd for w in self._workers.values())):
@@ -220,11 +221,16 @@ class Attempt:
             return AttemptEnd(True, 0, "finished", False, progress, uptime)
         code, reason, words = self._blame(failed)
         own = code > 0 or -code in OWN_FAULTS
-        return AttemptEnd(False, code, reason, own, progress, uptime, words, bool(failed), self._fault(code, words))
+        after_end = any(_holds(self._events(self._workers[r].pid), os.SEEK_END, _FINISHED) for r in failed)
+        fault = self._fault(code, words, after_end)
+        return AttemptEnd(False, code, reason, own, progress, uptime, words, bool(failed), fault, after_end)
 
-    def _fault(self, code: int, words: tuple[str, ...]) -> str:
-        """The exception, of the words' traceback, that ended the script before any worker had a Manager; '' if none did."""
-        if code <= 0 or any(os.path.lexists(self.spec.folder / f"{rank}.status") for rank in self.pids):
+    def _fault(self, code: int, words: tuple[str, ...], after_end: bool) -> str:
+        """Return the exception, of the words' traceback, that ended the script before any worker had a Manager, or after one had
+        finished; empty if none did."""
+        if code <= 0:
+            return ""
+        if not after_end and any(os.path.lexists(self.spec.folder / f"{rank}.status") for rank in self.pids):
             return ""
         if not any(line.startswith('  File "') for line in words):
             return ""
@@ -255,12 +261,17 @@ class Attempt:
         last = tuple([line.rstrip() for line in words if line.strip()][-_WORDS:])
         return code or 1, f"the process with the group's store {how}", last
 
-    def _committed(self, pid: int) -> bool:
-        """Whether that worker wrote a commit into its event file."""
-        if self.spec.run_dir is None:
-            return False
-        for path in self.spec.run_dir.glob(f"events/*-{pid}.jsonl"):
-            with open(path, "rb") as f:
-                if b'"event":"commit"' in f.read(_EVENTS_READ):
-                    return True
-        return False
+    def _events(self, pid: int) -> list[Path]:
+        """Return that worker's event files."""
+        return [] if self.spec.run_dir is None else list(self.spec.run_dir.glob(f"events/*-{pid}.jsonl"))
+
+
+def _holds(files: list[Path], whence: int, event: bytes) -> bool:
+    """Return whether the first or last bytes of a file hold `event`."""
+    for path in files:
+        with open(path, "rb") as f:
+            if whence == os.SEEK_END:
+                f.seek(max(0, os.fstat(f.fileno()).st_size - _EVENTS_READ))
+            if event in f.read(_EVENTS_READ):
+                return True
+    return False

@@ -95,5 +95,6 @@ def run(main: types.ModuleType) -> None:
         raise
     except BaseException as e:
         traceback = e.__traceback__.tb_next if e.__traceback__ is not None else None
+        sys.last_type, sys.last_value, sys.last_traceback = type(e), e, traceback  # what runs at exit looks at them
         sys.excepthook(type(e), e.with_traceback(traceback), traceback)
         sys.exit(1)

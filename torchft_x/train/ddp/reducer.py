@@ -31,7 +31,7 @@ import torch.distributed as dist
 from torch.autograd import Variable
 from torch.nn import Parameter
 
-from torchft_x.errors import StepError
+from torchft_x.errors import ConfigError, StepError
 from torchft_x.train.ddp.buckets import Bucket
 from torchft_x.train.ddp.gradient_steps import GradientSteps
 from torchft_x.train.ddp.shards import like, local_grad
@@ -165,8 +165,11 @@ class Reducer:
         if grad is None:
             return
         if grad.layout is not torch.strided:
-            name = f"parameter {index} of shape {tuple(grad.shape)}"
-            self._steps.object(TypeError(f"the gradient of {name} is sparse; only dense ones can be averaged."))
+            name = f"parameter {index}, of shape {tuple(grad.shape)},"
+            words = (
+                f"the gradient of {name} is sparse; only dense ones can be averaged: say sparse=False (nn.Embedding)."
+            )
+            self._steps.object(ConfigError(words))
             return
         self._local[index] = grad
         if not small:

@@ -40,7 +40,7 @@ import torch.distributed as dist
 from torchft_x.comm.quantized.format import Format
 from torchft_x.core.commit.step import LocalVote, Outcome, Phase, Terms, misfit
 from torchft_x.core.types import Quorum
-from torchft_x.errors import CollectiveError, StepError
+from torchft_x.errors import CollectiveError, ConfigError, StepError
 from torchft_x.rpc.codec.ranks import VoteReply
 from torchft_x.train.context.context import RankContext
 from torchft_x.train.heal.own_copy import before_asking
@@ -205,6 +205,8 @@ class StepLoop:
         with failures.lock:
             if quorum_id is not None and quorum_id != self._context.step.quorum_id:
                 return
+            if isinstance(error, ConfigError):  # it would come again in each step
+                failures.ended = failures.ended or error
         self.reductions.object(error)
         if self._passed is not None:
             self._failed = self._failed or error

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from tests.torch.train.fakes import run_threads
 from tests.torch.train.jobs import Trainer, batch, lighthouse, loss_of, near, reference, same, two_by_two
 from tests.util import wait_for
-from torchft_x.errors import CollectiveError, StepError
+from torchft_x.errors import CollectiveError, ConfigError, StepError
 from torchft_x.observe.events import read_events
 
 
@@ -406,3 +407,25 @@ def test_max_retries_ends_a_group_that_never_hears_the_end(run_dir: Path) -> Non
         for sentence in run_threads(2, body):
             assert "2 steps in a row did not commit at step 2 and max_retries is 1" in sentence
         assert len(pair.events("drop")) == 4
+
+
+def test_a_sparse_gradient_ends_the_group_with_a_sentence(run_dir: Path) -> None:
+    """It would come again in each step."""
+    with lighthouse(1) as address:
+        trainer = Trainer(0, address, net=nn.Sequential(nn.Embedding(4, 3, sparse=True)))
+        trainer.optimizer.zero_grad()
+        trainer.model(torch.tensor([1])).sum().backward()
+        with pytest.raises(ConfigError, match=r"parameter 0, of shape \(4, 3\), is sparse"):
+            trainer.optimizer.step()
+        trainer.manager.shutdown()
+
+
+def test_a_view_with_holes_is_refused(run_dir: Path) -> None:
+    with lighthouse(1) as address:
+        trainer = Trainer(0, address)
+        trainer.optimizer.zero_grad()
+        table = torch.ones(4, 6)
+        with pytest.raises(ConfigError, match=r"shape \(4,\) with strides \(6,\) is a view with holes"):
+            trainer.manager.allreduce(table[:, 1])
+        assert trainer.manager.allreduce(table.t()).wait()
+        trainer.manager.shutdown()

@@ -67,6 +67,17 @@ def test_the_same_exception_at_the_start_is_tried_twice() -> None:
     assert [isinstance(restarts.ended(late, t), Restart) for t in (0.0, 50.0, 100.0)] == [True] * 3
 
 
+def test_the_same_exception_after_the_end_is_tried_twice_however_long_the_training_was() -> None:
+    export = replace(failed(3600.0, progress=True), fault="OSError: the store is away", after_end=True)
+    restarts = Restarts(RestartRules())
+    assert isinstance(restarts.ended(export, 0.0), Restart)
+    assert restarts.ended(export, 3600.0) == GiveUp(
+        "worker 0 exited with code 1 twice after it had finished: OSError: the store is away"
+    )
+    misspelt = replace(export, fault="NameError: name 'modle' is not defined")
+    assert isinstance(Restarts(RestartRules()).ended(misspelt, 0.0), GiveUp)
+
+
 def test_a_result_that_cannot_be_written_is_not_trained_again() -> None:
     unsaved = replace(
         failed(3600.0, progress=True, words=("train.py: m.pt was not saved (No space left on device).",)), code=73
