@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import sys
 
+from torchft_x import env
 from torchft_x._version import __version__
 
 _USAGE = f"""torchft_x {__version__}
@@ -64,6 +65,7 @@ def main(argv: list[str] | None = None) -> int:
     """The exit code: 0 done, 1 failed, 2 for a user's mistake (one sentence on stderr)."""
     words = sys.argv[1:] if argv is None else argv
     if words and words[0] in _COMMANDS:
+        env.leave_outer_job()
         module, _, call = _COMMANDS[words[0]].partition(":")
         name, *before = call.split()
         return int(getattr(importlib.import_module(f"torchft_x.{module}"), name)(*before, words[1:]))

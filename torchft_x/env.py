@@ -128,6 +128,16 @@ def become(environ: Mapping[str, str]) -> None:
     os.environ.update(environ)
 
 
+_OF_A_TRAINER = (ATTEMPT, LIFE, LIGHTHOUSE_FILE, MEMORY_SLOTS, PRIVATE)
+
+
+def leave_outer_job() -> None:
+    """Forget what a trainer's supervisor has said to that trainer alone: it has started us, as part of a job of its own."""
+    if LIFE in os.environ:
+        for name in _OF_A_TRAINER:
+            os.environ.pop(name, None)
+
+
 def is_local_job(environ: Mapping[str, str] | None = None) -> bool:
     """Whether TorchX started us as a process of this host (``local_cwd`` and its kin, not a container)."""
     job = read(TORCHX_JOB_ID, "", environ) or ""

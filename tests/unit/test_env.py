@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchft_x import env
+from torchft_x import __main__, env
 
 
 @pytest.mark.parametrize(
@@ -22,3 +22,19 @@ def test_a_lighthouse_gets_the_older_listener_of_a_grpc_that_has_it_unless_the_u
 ) -> None:
     env.prepare_lighthouse(environ, version)
     assert environ.get("GRPC_EXPERIMENTS") == says
+
+
+def test_a_job_that_a_trainer_starts_knows_nothing_of_that_trainers_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its lighthouse would take itself for one that was restarted, and wait for groups that there never were."""
+    for name in (env.ATTEMPT, env.LIFE, env.PRIVATE, env.MEMORY_SLOTS, env.LIGHTHOUSE_FILE):
+        monkeypatch.setenv(name, "1")
+    with pytest.raises(SystemExit):
+        __main__.main(["doctor", "--help"])
+    assert env.read_int(env.ATTEMPT, 0) == 0
+    assert not env.read(env.PRIVATE)
+
+
+def test_a_lighthouse_that_is_started_again_keeps_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(env.ATTEMPT, "3")
+    env.leave_outer_job()
+    assert env.read_int(env.ATTEMPT) == 3

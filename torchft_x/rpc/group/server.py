@@ -118,7 +118,8 @@ class GroupServer:
         server = grpc.aio.server(interceptors=[TokenCheck(settings.token)], options=options)
         liveness_socket.end()
         try:
-            port = grpc_options.listen(server, bind, "The group server")
+            what = f"The group server ({env.MANAGER_PORT})" if bind.port else "The group server"
+            port = grpc_options.listen(server, bind, what)
             address = grpc_options.advertised(bind, port, host)
             self.shell = GroupShell(settings, address.url, self._push)
             self._service = GroupService(self.shell, self._ids, on_kill)
