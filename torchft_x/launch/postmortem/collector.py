@@ -194,7 +194,7 @@ class Collector:
     def _look_for_hang(self, scene: Incident) -> None:
         """Whether it must be ended. A dump is collected first."""
         if self._hangs is None or self._hangs[0] != scene.life:
-            self._hangs = scene.life, Hangs(self._hang_timeout)
+            self._hangs = scene.life, Hangs(self._hang_timeout, self._hangs[1] if self._hangs is not None else None)
         if self.hung is not None and self.hung.life == scene.life:
             return
         hangs = self._hangs[1]

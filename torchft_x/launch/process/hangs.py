@@ -47,10 +47,16 @@ class Hangs:
 
     Args:
         limit: seconds without a step after which the life is ended, whatever its processes do; None: by evidence.
+        before: of the life before. A first step that does nothing for twice as long as any step of that life took hangs.
     """
 
-    def __init__(self, limit: float | None = None) -> None:
+    def __init__(self, limit: float | None = None, before: Hangs | None = None) -> None:
         self._limit = limit
+        self._longest = 0.0  # seconds of a step, or of what was done between two; 0: nothing is known
+        self._at_first = TIMING.hang_idle_at_first  # seconds for which a first step may do nothing
+        if before is not None and before._longest:
+            self._longest = before._longest
+            self._at_first = min(self._at_first, max(TIMING.hang_idle, 2 * before._longest))
         self._last: tuple[float, Usage] | None = None  # the newest look
         self._since: float | None = None  # from when on the evidence holds; None: it does not
         self._turns: Mapping[int, int] = {}  # at that time, see `Usage`
@@ -65,6 +71,8 @@ class Hangs:
 
         Who has been at the same place, doing nothing, for long enough has been asked for its stacks twice.
         """
+        if all(s.get("commits") for s in statuses):
+            self._longest = max([self._longest, *(float(s.get("longest_step") or 0.0) for s in statuses)])
         quiet = min((float(s.get("step_seconds") or 0.0) for s in statuses), default=0.0) >= TIMING.hang_quiet
         if not quiet or _is_excused(statuses):
             self._last, self._since, self._stacks = None, None, ()
@@ -79,7 +87,10 @@ class Hangs:
             self._since, self._turns = now, usage.turns
         turns = max((n - self._turns.get(worker, n) for worker, n in usage.turns.items()), default=0)
         polls = turns > POLLS * (now - self._since)
-        idle = TIMING.hang_idle if all(s.get("commits") for s in statuses) and not polls else TIMING.hang_idle_at_first
+        if polls:
+            idle = TIMING.hang_idle_at_first
+        else:
+            idle = TIMING.hang_idle if all(s.get("commits") for s in statuses) else self._at_first
         return not self._stacks or now - self._since >= idle
 
     def hangs(self, stacks: Sequence[str]) -> bool:

@@ -107,6 +107,18 @@ def test_before_its_first_commit_it_has_longer() -> None:
     assert Watch(commits=0).after(TIMING.hang_idle_at_first + 10.0) is not None
 
 
+def test_a_first_step_after_a_restart_may_do_nothing_for_twice_as_long_as_the_longest_before() -> None:
+    before = Watch(longest_step=4.0 + TIMING.hang_idle)
+    assert before.after(2.0) is None
+    again = Watch(commits=0)
+    again.hangs = Hangs(before=before.hangs)
+    seconds = again.after(100.0)
+    assert seconds == pytest.approx(TIMING.hang_quiet + 2 * (4.0 + TIMING.hang_idle), abs=3.0)
+    third = Watch(commits=0, turns=20)
+    third.hangs = Hangs(before=again.hangs)
+    assert third.after(TIMING.hang_idle_at_first - 5.0) is None  # it looks for something
+
+
 def test_a_limit_of_the_user_is_kept_to_whatever_it_does() -> None:
     assert Watch(40.0, cpu=1.0).after(39.0) is None
     assert Watch(40.0, cpu=1.0).after(60.0) == pytest.approx(40.0, abs=1.0)
