@@ -27,6 +27,7 @@ class JournalWriter:
         self._endings = endings  # who finishes the job
         self._left: tuple[Departure, ...] = ()  # kept with them
         self._early: frozenset[str] = endings.early  # kept with them
+        self._unsettled: frozenset[str] = endings.unsettled  # kept with them, as part of the kin
         self._kin: tuple[MemberEntry, ...] = ()  # kept with them; a new tuple only when something has changed in it
         # Config id, hellos, members of open quorums only, and ends, at that time.
         self._kin_as_of: tuple[object, ...] = ()
@@ -60,12 +61,14 @@ class JournalWriter:
         if tenure.leased > leased:
             leased = tenure.leased + TIMING.leased_ahead
         kept, left, early = (cur.id, granted, leased), self._endings.departures, self._endings.early
-        known = open_ is self._open and early is self._early
+        unsettled = self._endings.unsettled
+        known = open_ is self._open and early is self._early and unsettled is self._unsettled
         if kept == self._kept and known and left is self._left and not self._stale:
             return []
         if self._kept is None or cur.id != self._kept[0] or not known:
             self._look_at_kin(cur, open_)
         self._kept, self._open, self._left, self._early, self._stale = kept, open_, left, early, False
+        self._unsettled = unsettled
         absent = tuple(self._absent.values())
         return [
             Keep(JournalEntry(cur, granted, self._kin, open_, absent, leased, tenure.reached, left, self._endings.job))

@@ -405,6 +405,26 @@ def test_the_next_lighthouse_waits_for_the_word_of_supervisors() -> None:
             assert issued(t.pass_(3.0)) == [["b:2"]]  # its host is lost: a lease and its margin after the take-over
 
 
+def test_the_next_lighthouse_waits_for_nobody_whose_end_was_reported() -> None:
+    """L3: b dies together with its supervisor; the next supervisor reports the end while a trains on."""
+    s = Job.started("a:1", "b:1", keeps=True)
+    s.kill("b:1")
+    s.feed(SupervisorGone("b", stream=s.streams.pop("b")))
+    for _ in range(2):  # b is in no open quorum any more
+        assert issued(s.join("a:1", s.committed())) == [["a:1"]]
+    s.streams["b"] = 202
+    s.feed(SupervisorHere("b", "host", stream=202))
+    keeps = of(Keep, s.exited("b:1") + s.pass_(2.0))
+    assert [entry.replica_id for entry in keeps[-1].legacy.kin] == ["a:1"]
+    t = Job(now=5000.0, legacy=keeps[-1].legacy, keeps=True)
+    t.pass_(0.3)
+    t.refused("a:1")
+    t.hello("a:2")
+    t.exited("a:1")
+    t.hello("b:3")
+    assert issued(t.join("b:3") + t.join("a:2")) != []
+
+
 def test_the_next_lighthouse_knows_who_was_stopped() -> None:
     """Seed 7354336129690 of the soak: b's supervisor told the next lighthouse, too, that b had ended with 0, which was taken
     for the end of the job, so b's next life could begin another one."""
