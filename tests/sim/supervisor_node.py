@@ -71,10 +71,9 @@ class SupervisorNode:
         """All processes of that life are gone."""
         self.world.note(self.process.name, "saw {} end with code {}", node.replica_id, code)
         report = m.LifeEnded(node.life.token, code)
-        self._reports.append(report)
         self._begun = None
         self._tell_held()
-        self.uplink.send(report)
+        self.report(report)
         self._hopeless = self._hopeless + 1 if self.group in self.world.checker.hopeless else 0
         if code == 0 or self._hopeless >= HOPELESS_LIVES:
             self.wants = False
@@ -128,6 +127,27 @@ class SupervisorNode:
             self.wants = True
             self._begin_life()
 
+    def die(self) -> None:
+        """It is killed, with all processes of its group."""
+        self.process.die()
+        self.uplink.close()
+        if self.node is not None:
+            self.node.kill(-9)
+
+    def restart(self) -> SupervisorNode:
+        """Who keeps supervisors running starts another one, and names the life that died with it."""
+        again = self._succeed(self.host, attempt=self.attempt)
+        for end in self._reports:
+            again.report(end)
+        if self._begun is not None:
+            again.report(m.LifeEnded(self._begun.life_token, -9))
+        return again
+
+    def report(self, end: m.LifeEnded) -> None:
+        """Report the end of a life, now and after each reconnect."""
+        self._reports.append(end)
+        self.uplink.send(end)
+
     # --- power ---------------------------------------------------------------------------------------------------
 
     def lose_power(self) -> None:
@@ -151,11 +171,11 @@ class SupervisorNode:
         self.wants = False
         return self._succeed(f"{self.host}'")
 
-    def _succeed(self, host: str) -> SupervisorNode:
+    def _succeed(self, host: str, *, attempt: int = 0) -> SupervisorNode:
         """A new supervisor of the same group."""
         again = SupervisorNode(self.world, self.group, host)
         again.lives = self.lives
-        again.attempt = self.attempt if self.world.config.attempts_survive else 0
+        again.attempt = self.attempt if self.world.config.attempts_survive else attempt
         self.world.supervisors[self.group] = again
         again.start()
         return again

@@ -36,6 +36,8 @@ LATER_SHARE, LATEST_SHARE, NEWEST_SHARE = 0.3, 0.15, 0.3
 """How likely each of them is in a run."""
 MEMORY = 0.3
 """How likely supervisors hold copies in a run (decision 51)."""
+OF_SUPERVISORS = ("supervisor_dies",)
+"""Kinds for runs in which supervisors die, too."""
 OF_MEMORY = ("crash_all",)
 """Kinds for such runs; some of them in each."""
 OF_A_STANDBY = ("shared_gone", "holder_stops_sending", "holder_lost")
@@ -94,7 +96,9 @@ def scenario(seed: int) -> tuple[WorldConfig, tuple[Fault, ...]]:
     rng = Rng(seed ^ 0x5EED)
     config = _config(rng)
     end = rng.uniform(*FAULT_TIME)
-    kinds = rng.some(sorted(set(KINDS) - {*LATER, *LATEST, *NEWEST, *OF_A_STANDBY, *OF_MEMORY}), 0.3) or ["crash"]
+    kinds = rng.some(
+        sorted(set(KINDS) - {*LATER, *LATEST, *NEWEST, *OF_A_STANDBY, *OF_MEMORY, *OF_SUPERVISORS}), 0.3
+    ) or ["crash"]
     mean = rng.choose((0.2, 0.6, 2.0))  # seconds between two faults
     faults, at, joined = [], 1.0 + rng.random(), 0
     while at < end:
@@ -177,7 +181,21 @@ def _apart(rng: Rng, config: WorldConfig, faults: list[Fault], end: float) -> tu
     return replace(config, apart=rng.choose((0.05, 0.3)), lighthouse=house), faults
 
 
-_ADDED = {0x1A7E5: _later, 0x1A7E57: _latest, 0x2E3A1: _newest, 0x4E1D: _memory, 0x57A2D: _take_overs, 0xA9A27: _apart}
+def _supervisors(rng: Rng, config: WorldConfig, faults: list[Fault], end: float) -> tuple[WorldConfig, list[Fault]]:
+    """Supervisors that die with their groups, around restarts of the lighthouse, and a lease that outlives all of it."""
+    if config.peers or config.standby or not rng.chance(0.3):
+        return config, faults
+    kinds = ("supervisor_dies", "supervisor_dies", "lighthouse", "crash", "crash_all")
+    more = [_fault(rng, config, rng.uniform(1.0, end), rng.choose(kinds)) for _ in range(2 + rng.below(6))]
+    more = [replace(fault, seconds=rng.choose((0.02, 0.3, 1.0)), other="") for fault in more]
+    house = replace(config.lighthouse, lease=_LONG_LEASE, give_up_after=1.5 * _LONG_LEASE)
+    return replace(config, lighthouse=house), (faults if rng.chance(0.5) else []) + more
+
+
+_ADDED = {
+    0x1A7E5: _later, 0x1A7E57: _latest, 0x2E3A1: _newest, 0x4E1D: _memory, 0x57A2D: _take_overs, 0xA9A27: _apart,
+    0x5D1E5: _supervisors,
+}  # fmt: skip
 """What was added when seeds had been written down: each draws from chance of its own, in this order."""
 
 

@@ -328,7 +328,7 @@ _ALL = [
     Variant(
         name="R17", left_out="a source serves its live state",
         harm="a step is applied twice in the healer",
-        caught_by=13,
+        caught_by=16,
         patch=patched((Transfers, "_served", _serve_live)),
     ),
     Variant(

@@ -150,6 +150,17 @@ def power(world: World, fault: Fault) -> bool:
 
 
 @kind
+def supervisor_dies(world: World, fault: Fault) -> bool:
+    """kill -9 of a group's supervisor and all processes of the group; another one is started there, and reports that end."""
+    supervisor = world.supervisors.get(fault.target)
+    if supervisor is None or supervisor.process.dead or not supervisor.wants:
+        return False
+    supervisor.die()
+    world.after(fault.seconds, None, supervisor.restart)
+    return True
+
+
+@kind
 def leave(world: World, fault: Fault) -> bool:
     """A graceful leave at the next boundary, or "now", whatever it waits for; wanted again later, if `seconds` says when."""
     node = node_of(world, fault.target)

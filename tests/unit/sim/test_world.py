@@ -140,6 +140,9 @@ STORIES = {
         config=THREE,
     ),
     "and the power is back": Story("power", "g1", 6.0, run=5.5, amid="g0:1 g2:1", there=RESTARTED, config=THREE),
+    "the next supervisor reports how a life ended that died with the one before": Story(
+        "supervisor_dies", "g1", 0.3, run=0.3, said="g1:1 is lost", there=RESTARTED, config=THREE
+    ),
     "who is cut off where it reduces is not lost yet": Story(
         "trap_cut", "g1", 3.0, "reduce", run=0.3, never="is lost"
     ),

@@ -70,6 +70,7 @@ class BaseSupervisor:
         self._attempt = 0  # of the present life, or of the next one
         self._restarts = Restarts(config.rules)
         self._said = lives_file.Lives(0, "")  # to whoever keeps this process running
+        self._ends = lives_file.ends_before(self._environ)  # of the group's lives, the oldest first
         self._host = self._advertise()
         self._events = EventLog(None, self.role)  # replaced by `run`, which may write
         self._done_with: list[Path] = []  # folders of lives that have ended
@@ -214,6 +215,7 @@ class BaseSupervisor:
         self._life = None
         self._before_end()
         lives.ended(begun, end)
+        self._ends.append(lives_file.EndedLife(begun.attempt, begun.life, 0 if end.ok else end.code))
         self._tell_runs(str(begun.attempt))
         self._on_end(begun, end)
         self._events.emit(
@@ -223,7 +225,7 @@ class BaseSupervisor:
         return lives.outcome(begun, end)
 
     def _tell_runs(self, life: str) -> None:
-        self._said = replace(self._said, runs=life)
+        self._said = replace(self._said, runs=lives_file.runs(life, self._ends))
         lives_file.tell(self._said, self._environ)
 
     def _clear_up(self) -> None:

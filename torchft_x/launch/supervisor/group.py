@@ -5,7 +5,6 @@ A group over several nodes has one on each; coordination.py says how they begin 
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -41,7 +40,7 @@ from torchft_x.timing import TIMING
 
 _SAVE = 600.0  # seconds in which what is held in memory is saved, when the group is given up
 _LOOK = 0.1  # seconds between two looks whether it is
-_WITH_SUPERVISOR = "killed, with its supervisor"  # how the life before ended
+_UNDER_ANOTHER = "it ended with an earlier supervisor of its group"
 
 
 class Supervisor(BaseSupervisor):
@@ -195,11 +194,11 @@ class Supervisor(BaseSupervisor):
         reports.on_number(self._on_number)
         reports.on_order(self._orders.take)
         if config.nodes == 1:
-            before = lives_file.life_before(self._environ)
-            if before is not None:  # else the others would wait for a lease: it might yet finish the job (R21)
-                number, life = before
-                reports.exited(number, life, -signal.SIGKILL, _WITH_SUPERVISOR)
-                self._events.emit("exit", attempt=number, life=life, code=-signal.SIGKILL, reason=_WITH_SUPERVISOR)
+            for end in self._ends:  # else the others would wait for a lease: it might yet finish the job (R21)
+                reports.exited(end.number, end.token, end.code, _UNDER_ANOTHER)
+            if lives_file.died_with_it(self._environ):
+                end = self._ends[-1]
+                self._events.emit("exit", attempt=end.number, life=end.token, code=end.code, reason=_UNDER_ANOTHER)
             return SingleNode(reports)
         assert isinstance(reports, NodeReports)
         place = Place(

@@ -9,11 +9,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping
+import signal
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from torchft_x import env
+
+KEPT = 8
+"""Ends that are named."""
 
 
 @dataclass(frozen=True)
@@ -22,8 +26,9 @@ class Lives:
     reason: str
     """Of the last one."""
     runs: str = ""
-    """NUMBER:TOKEN of the life that runs; only NUMBER: of the newest one, which has ended, and the lighthouse has been told how;
-    empty: there was none."""
+    """NUMBER:TOKEN of the life that runs; only NUMBER: of the newest one, which has ended; empty: there was none. Behind it, with
+    commas, NUMBER:TOKEN:CODE of lives that have ended: the lighthouse may have been away, and then two deaths in a row of the
+    supervisor would leave it waiting for the first life."""
 
     def after(self, before: str) -> str:
         """What the next supervisor is told, if this one was told `before`."""
@@ -48,19 +53,56 @@ def read(path: Path) -> Lives | None:
         return None
 
 
-def life_before(environ: Mapping[str, str]) -> tuple[int, str] | None:
-    """Number and token of the life that died with the supervisor in whose place this one is. None: there is none, or nobody
-    can say that it is dead."""
-    number, token = _before(environ)
-    return (number, token) if number is not None and token else None
+@dataclass(frozen=True)
+class EndedLife:
+    """A life of which the lighthouse may not have heard that it has ended. `code`: exit code, or -signal."""
+
+    number: int
+    token: str
+    code: int
+
+    def __str__(self) -> str:
+        return f"{self.number}:{self.token}:{self.code}"
+
+
+def runs(life: str, ends: Sequence[EndedLife]) -> str:
+    """Return `Lives.runs`: `life` is NUMBER:TOKEN of the life that runs, or NUMBER of the newest one; `ends` the oldest first."""
+    return ",".join([life, *map(str, ends[-KEPT:])])
+
+
+def ends_before(environ: Mapping[str, str]) -> list[EndedLife]:
+    """Return the lives that ended under supervisors in whose place this one is, the oldest first. The last one died with its
+    supervisor, if `died_with_it`."""
+    newest, *before = _words(environ)
+    ends = [EndedLife(int(n), token, int(code)) for n, token, code in map(_split, before) if _whole(n) and _code(code)]
+    number, token, _ = _split(newest)
+    return [*ends, EndedLife(int(number), token, -signal.SIGKILL)] if _whole(number) and token else ends
+
+
+def died_with_it(environ: Mapping[str, str]) -> bool:
+    """Return whether a life ran when the supervisor before this one died."""
+    return bool(_split(_words(environ)[0])[1])
 
 
 def next_number(environ: Mapping[str, str]) -> int | None:
     """Of the first life of a supervisor in the place of another one. None: it does not know."""
-    number, _ = _before(environ)
-    return None if number is None else number + 1
+    number, _, _ = _split(_words(environ)[0])
+    return int(number) + 1 if _whole(number) else None
 
 
-def _before(environ: Mapping[str, str]) -> tuple[int | None, str]:
-    number, _, token = (env.read(env.LIFE_BEFORE, None, environ) or "").partition(":")
-    return (int(number) if number.isascii() and number.isdecimal() else None), token
+def _words(environ: Mapping[str, str]) -> list[str]:
+    return (env.read(env.LIFE_BEFORE, None, environ) or "").split(",")
+
+
+def _split(word: str) -> tuple[str, str, str]:
+    number, _, rest = word.partition(":")
+    token, _, code = rest.partition(":")
+    return number, token, code
+
+
+def _whole(number: str) -> bool:
+    return number.isascii() and number.isdecimal()
+
+
+def _code(code: str) -> bool:
+    return _whole(code.removeprefix("-"))

@@ -6,7 +6,7 @@ group has changed by itself would else stay until the end of the job.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -101,7 +101,7 @@ class CommittedState:
         return sum(p._version for p in self._parameters())
 
     def _parameters(self) -> Iterator[torch.Tensor]:
-        return (p for optimizer in self._optimizers for group in optimizer.param_groups for p in group["params"])
+        return (p for optimizer in self._optimizers for p in _parameters(optimizer))
 
     def _values(self) -> list[int]:
         """Return the sums that were started, as 64 bits each. Waits for each device once."""
@@ -127,13 +127,18 @@ class CommittedState:
 
 def _tensors(optimizer: Optimizer) -> Iterator[Held]:
     """Yield parameters, each before the tensors of its state."""
-    for group in optimizer.param_groups:
-        for p in group["params"]:
-            state = optimizer.state.get(p, {})
-            for key, value in (("", p), *sorted(state.items(), key=_by_name)):
-                shard = value.to_local() if is_dtensor(value) else value
-                if type(shard) in (torch.Tensor, nn.Parameter) and shard.layout is torch.strided:
-                    yield p, str(key), shard
+    states = getattr(optimizer, "state", None)
+    for p in _parameters(optimizer):
+        state = states.get(p) if isinstance(states, Mapping) else None
+        for key, value in (("", p), *(sorted(state.items(), key=_by_name) if isinstance(state, Mapping) else ())):
+            shard = value.to_local() if is_dtensor(value) else value
+            if type(shard) in (torch.Tensor, nn.Parameter) and shard.layout is torch.strided:
+                yield p, str(key), shard
+
+
+def _parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:
+    """Yield the parameters it steps. One that is not torch's may have no groups."""
+    return (p for group in getattr(optimizer, "param_groups", ()) for p in group["params"])
 
 
 def _by_name(item: tuple[object, object]) -> str:

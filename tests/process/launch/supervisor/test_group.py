@@ -217,7 +217,8 @@ def test_it_says_which_life_runs_and_the_next_supervisor_that_it_died_with_this_
     lives = lives_file.read(told)
     (again,) = second.reports("started")
     assert again["attempt"] == started["attempt"] + 1
-    assert lives.runs == str(again["attempt"])  # it has ended, and the lighthouse was told
+    ends = f"{started['attempt']}:{started['life']}:-9,{again['attempt']}:{again['life']}:0"
+    assert lives.runs == f"{again['attempt']},{ends}"
 
 
 def test_what_the_worker_left_running_ends_with_its_life(drive) -> None:

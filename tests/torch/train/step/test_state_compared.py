@@ -9,9 +9,10 @@ import torch
 
 from tests.torch.train.fakes import run_threads
 from tests.torch.train.jobs import Trainer, leave, lighthouse, same, start, two_by_two
+from torchft_x.core.types import State
 from torchft_x.errors import StepError
 from torchft_x.observe.events import read_events
-from torchft_x.train.context.committed import EVERY
+from torchft_x.train.context.committed import EVERY, CommittedState
 
 STATE = ["", "exp_avg", "exp_avg_sq", "step"]
 WEIGHT, MOMENT = 8, 10  # places of 2.weight and its exp_avg_sq: the comparison of so high a number reads it
@@ -109,3 +110,13 @@ def test_states_may_differ_if_the_script_says_so() -> None:
         train(trainers, trainers[1])
         leave(*trainers)
     assert not same(trainers[0].history[LAST], trainers[1].history[LAST])
+
+
+def test_an_optimizer_of_ones_own_needs_neither_state_nor_groups() -> None:
+    class Nothing:
+        pass
+
+    committed = CommittedState(compares=True)
+    committed.watch(Nothing())  # type: ignore[arg-type]
+    committed.start_step(State(EVERY, 1))
+    assert (committed.digest(), committed.moved()) == (0, False)
