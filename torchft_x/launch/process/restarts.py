@@ -75,6 +75,7 @@ class AttemptEnd:
     shown: bool = True  # whether those words have been passed on already
     fault: str = ""  # the exception that ended it before it had a Manager or after it had finished: its last line
     after_end: bool = False  # it had finished
+    managed: bool = True  # a worker had made a Manager, as far as can be known
     asked: bool = False  # a person asked for it
 
     @property

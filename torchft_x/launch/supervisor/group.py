@@ -157,6 +157,11 @@ class Supervisor(BaseSupervisor):
     def _on_end(self, begun: Begun, end: AttemptEnd) -> None:
         scene, held = self._scene, self._held
         self._scene, self._held = None, {}
+        if end.ok and not end.managed and env.read(env.WORKER_SERVER, None, self._environ) != "0":
+            self._say(
+                f"{self.config.whole} has ended well, but its script made no torchft_x.Manager: each group has trained for "
+                "itself, and nothing was averaged. docs/write_a_script.md shows how to."
+            )
         if self._collector is None or scene is None:
             return
         self._collector.watch(None)

@@ -218,19 +218,24 @@ class Attempt:
             if fd is not None:
                 os.close(fd)
         if well:
-            return AttemptEnd(True, 0, "finished", False, progress, uptime)
+            return AttemptEnd(True, 0, "finished", False, progress, uptime, managed=self._had_manager)
         code, reason, words = self._blame(failed)
         own = code > 0 or -code in OWN_FAULTS
         after_end = any(_holds(self._events(self._workers[r].pid), os.SEEK_END, _FINISHED) for r in failed)
         fault = self._fault(code, words, after_end)
         return AttemptEnd(False, code, reason, own, progress, uptime, words, bool(failed), fault, after_end)
 
+    @property
+    def _had_manager(self) -> bool:
+        """Whether a worker has made one."""
+        return any(os.path.lexists(self.spec.folder / f"{rank}.status") for rank in self.pids)
+
     def _fault(self, code: int, words: tuple[str, ...], after_end: bool) -> str:
         """Return the exception, of the words' traceback, that ended the script before any worker had a Manager, or after one had
         finished; empty if none did."""
         if code <= 0:
             return ""
-        if not after_end and any(os.path.lexists(self.spec.folder / f"{rank}.status") for rank in self.pids):
+        if not after_end and self._had_manager:
             return ""
         if not any(line.startswith('  File "') for line in words):
             return ""
