@@ -34,7 +34,9 @@ LOCAL_WORLD_SIZE = "LOCAL_WORLD_SIZE"
 MASTER_ADDR = "MASTER_ADDR"
 MASTER_PORT = "MASTER_PORT"
 USE_AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # "True": torchrun itself hosts the store at MASTER_ADDR:MASTER_PORT
-ERROR_FILE = "TORCHELASTIC_ERROR_FILE"  # of a worker, or of a process of TorchX's local schedulers: why it failed, as JSON
+ERROR_FILE = (
+    "TORCHELASTIC_ERROR_FILE"  # of a worker, or of a process of TorchX's local schedulers: why it failed, as JSON
+)
 RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"  # torchrun keeps the store over its restarts; keys carry this number
 
 TOKEN = "TORCHFT_X_TOKEN"  # the run's token itself
