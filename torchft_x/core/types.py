@@ -178,6 +178,10 @@ def group_of(replica_id: str) -> str:
 _REPLICA_ID = re.compile(r"([\w./-]+):[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 
 
+BEFORE_END = "before the end of the training"
+"""When a group leaves that was drained or preempted, or whose script has raised."""
+
+
 def readable(sentence: str) -> str:
     """Replica ids in it as people know the groups: ``1:b6e4153e-12f2-... is lost`` -> ``group 1 is lost``."""
     return _REPLICA_ID.sub(r"group \1", sentence)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torchft_x import log_lines
-from torchft_x.core.types import group_number, group_of
+from torchft_x.core.types import BEFORE_END, group_number, group_of
 
 AGAIN = 60.0  # seconds between two words about a step that is dropped over and over
 TYPICAL = 21  # commits whose gaps give the usual length of a step: odd, and short enough to follow a change
@@ -82,7 +82,7 @@ class Story:
         lines = []
         for group in by_number(self.members - members):
             if group not in self.died:  # nobody has said why: a broken step speaks for a death
-                lines += self._gone(group, "died (connection lost)" if self.interrupted else "left", now)
+                lines += self._gone(group, "died (connection lost)" if self.interrupted else "is gone", now)
         for group in by_number(participants - self.participants):
             if group in self.died:
                 self.rejoins += 1
@@ -120,12 +120,13 @@ class Story:
     def _member_lost(self, event: dict[str, Any], now: float) -> list[str]:
         reason = clause(str(event.get("reason") or "connection lost"))
         gone = by_number(groups(event.get("lost")) & self.members)
-        how = "left" if event.get("left") else f"died ({reason})"
+        early = f" {BEFORE_END}" if BEFORE_END in reason else ""
+        how = f"left{early}" if event.get("left") else f"died ({reason})"
         return [line for group in gone for line in self._gone(group, how, now)]
 
     def _gone(self, group: str, how: str, now: float) -> list[str]:
         self.members -= {group}
-        if how == "left":
+        if how.startswith("left"):
             self._left.add(group)
         self.died[group] = now
         self.deaths += 1

@@ -38,6 +38,9 @@ def test_who_has_said_goodbye_did_not_die() -> None:
     story = Story("0")
     tell(story, quorum(0, "0", "1"), commit(1.0, 1))
     assert tell(story, {**lost(1.25, "1"), "reason": "in any words", "left": True}) == ["group 1 left at step 1"]
+    tell(story, quorum(2, "0", "2"))
+    early = {**lost(2.25, "2"), "reason": "2:x has left before the end of the training.", "left": True}
+    assert tell(story, early) == ["group 2 left before the end of the training at step 0"]
 
 
 def test_a_death_its_cost_and_the_return() -> None:
@@ -88,7 +91,7 @@ def test_a_member_that_is_missing_without_notice_is_told_once() -> None:
 def test_a_member_that_is_missing_after_a_good_step_has_left() -> None:
     story = Story("0")
     tell(story, quorum(0, "0", "1"), commit(1, 1))
-    assert tell(story, quorum(2, "0", step=1)) == ["group 1 left at step 1"]
+    assert tell(story, quorum(2, "0", step=1)) == ["group 1 is gone at step 1"]
 
 
 def test_a_group_that_is_new_joins_and_the_first_quorum_is_no_news() -> None:

@@ -39,11 +39,11 @@ class LossHandler:
         *,
         proof: str = "",
         quietly: bool = False,
-        left: bool = False,
+        left: str = "",
     ) -> list[LighthouseEffect]:
         """Nobody waits for this member from now on.
 
-        `cause`: one of `CAUSES`. `proof`: why it is over, too (R9b). `quietly`: it stood at a boundary, so no collective breaks. `left`: in good order.
+        `cause`: one of `CAUSES`. `proof`: why it is over, too (R9b). `quietly`: it stood at a boundary, so no collective breaks. `left`: in good order, and with these words.
         """
         record.proof = record.proof or proof
         newly = not record.lost
@@ -55,9 +55,9 @@ class LossHandler:
         cur = self._tenure.current
         if cur is None or record.replica_id not in self._tenure.inside or quietly:
             return []
-        text = f"{record.replica_id} has left." if left else f"{record.replica_id} is lost: {reason}."
+        text = f"{record.replica_id} has {left}." if left else f"{record.replica_id} is lost: {reason}."
         note = Note("member_lost", text, record.replica_id, cur.id, cause=cause)
-        return [note, *self.end_quorum((record.replica_id,), text, spare=record, left=left)]
+        return [note, *self.end_quorum((record.replica_id,), text, spare=record, left=bool(left))]
 
     def end_quorum(
         self, lost: tuple[str, ...], reason: str, *, spare: MemberRecord, left: bool = False

@@ -52,7 +52,7 @@ from torchft_x.core.messages.lighthouse import (
     UnaryJoin,
 )
 from torchft_x.core.quorum.rule import Candidate
-from torchft_x.core.types import JoinReason, Member, Quorum, group_number, group_of
+from torchft_x.core.types import BEFORE_END, JoinReason, Member, Quorum, group_number, group_of
 from torchft_x.timing import TIMING
 
 __all__ = ["Lighthouse", "LighthouseConfig"]
@@ -370,7 +370,8 @@ class Lighthouse:
         self._endings.left(record, leave.state, early=leave.early, lingers=leave.lingers, now=now)
         text = f"{record.replica_id} leaves at {leave.state}."
         effects: list[LighthouseEffect] = [Note("leave", text, record.replica_id)]
-        return effects + self._alarm.lose(record, LEFT, "left", proof=LEFT, quietly=clean, left=True)
+        words = f"left {BEFORE_END}" if leave.early else "left"
+        return effects + self._alarm.lose(record, LEFT, "left", proof=LEFT, quietly=clean, left=words)
 
     def _on_heard(self, session: int, now: float) -> list[LighthouseEffect]:
         record = self._roll.on(session)

@@ -6,6 +6,7 @@ processes ended, chaos says what it did, the others when they knew.
 
 from __future__ import annotations
 
+import signal
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,6 +20,7 @@ from torchft_x.observe.run.reading import Note
 from torchft_x.observe.run.values import Fault, Life, Loss, Quorum
 
 _BELONGS = 120.0  # seconds; what is seen later is no consequence of a fault
+_WHEN_TOLD_TO_END = (0, -signal.SIGINT, -signal.SIGTERM, 128 + signal.SIGINT, 128 + signal.SIGTERM)  # exit codes
 _SLACK = 0.05  # seconds by which a fault may seem later than its consequence
 
 
@@ -70,7 +72,8 @@ class Losses:
             [came, *(note.t for note in told), *(t for group, t in self._aborts[before.id] if group != group_of(who))]
         )
         fault = min(ended, first) if ended is not None else None
-        if any(note.of.get("left") or note.name == "leave" for note in told):
+        raised = ended is not None and life is not None and life.code not in _WHEN_TOLD_TO_END
+        if not raised and any(note.of.get("left") or note.name == "leave" for note in told):
             kind = "left"
         elif again is not None:
             kind = "left out"
