@@ -33,7 +33,7 @@ from torchft_x.train.context.context import RankContext, assemble
 from torchft_x.train.context.fingerprint import FingerprintBuilder
 from torchft_x.train.context.futures import ExceptionWithTraceback, wrap_future
 from torchft_x.train.context.state_dicts import DEFAULT_KEY, StateDicts
-from torchft_x.train.heal.own_copy import copy_now
+from torchft_x.train.heal.own_copy import copy_last, copy_now
 from torchft_x.train.heal.state_exchange import read_state
 from torchft_x.train.lazy_compiler import in_compiled_code
 from torchft_x.train.setup.excepthook import end_with_a_sentence
@@ -459,6 +459,8 @@ class Manager:
         c = self._context
         self.steps.close()
         if c.memory is not None:
+            if not finished:
+                copy_last(c)
             c.memory.close()
         c.transport.shutdown(wait=wait)
         c.connection.close(wait, early=not finished)

@@ -99,6 +99,21 @@ def test_the_next_life_goes_on_from_the_copy(ranks: int, memory: CheckpointMemor
             assert trainer.optim.state_dict()["state"][0]["step"].item() >= min(before[rank], began + 3)
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_who_leaves_before_the_end_goes_on_from_its_last_step(ranks: int, memory: CheckpointMemory, address: str) -> None:
+    with life(ranks, address, seed=1) as first:
+        run_threads(ranks, lambda rank: first[rank].run_to(7))  # no copy was due
+        left = [t.history[7] for t in first]
+    with life(ranks, address, seed=2) as second:
+        run_threads(ranks, lambda rank: second[rank].step())
+        assert [t.manager.current_step() for t in second] == [8] * ranks
+        run_threads(ranks, lambda rank: second[rank].optimizer.zero_grad())
+    with life(ranks, address, seed=3) as third:  # a step that was begun is given up
+        run_threads(ranks, lambda rank: third[rank].step())
+        assert third[0].manager.current_step() in (8, 9)
+    assert left
+
+
 def test_what_the_script_has_loaded_counts_if_it_is_newer(memory: CheckpointMemory, address: str) -> None:
     with life(1, address) as (first,):
         train_until_held([first])

@@ -113,24 +113,57 @@ class MemoryCheckpoint:
         wanted, self._copies.wanted = self._copies.wanted, None
         if wanted is None or wanted != state or self._off or not self._none_is_lent():
             return
-        noted, self._noted = self._noted, None
+        noted = self._noted
         began, index = time.monotonic(), self._copies.slot(self._holds)
+        values = self._write(index, state, full_state)
+        if values is None:
+            return
+        if values:
+            self._begin(self._grow, self._missing(values))
+            return
+        if noted is not None and noted[0] == state:
+            began -= noted[2]
+        self._begin(self._seal, index, state, time.monotonic() - began)
+
+    def copy_last(self, state: State, full_state: Callable[[], Any]) -> None:
+        """This rank leaves before the end of the training, and holds `state` wholly. Copy it: the group's next life goes on from
+        there. Waits for the copy. Never raises."""
+        if self._worker is not None:
+            self._worker.join(_END)
+        busy = self._worker is not None and self._worker.is_alive()
+        if self._off or busy or state in self._holds or not self._none_is_lent():
+            return
+        index = self._copies.slot(self._holds)
+        values = self._write(index, state, full_state)
+        if values:
+            self._grow(self._missing(values))
+            values = None if self._off else self._write(index, state, full_state)
+        if values is not None and not values:
+            self._seal(index, state, 0.0)
+
+    def _write(self, index: int, state: State, full_state: Callable[[], Any]) -> dict[str, Any] | None:
+        """Write a copy, without its seal. Returns the values if the slot must grow first, and nothing else was done; an empty
+        dict if it is written; None if it can't be, and nothing is copied any more."""
+        noted, self._noted = self._noted, None
         slot, self._holds[index] = self._slots[index], None
         try:
-            values = full_state()
+            values: dict[str, Any] = full_state()
             if noted is not None and noted[0] == state:
-                values, began = {**noted[1], **values}, began - noted[2]
+                values = {**noted[1], **values}
             elif self._describe is not None:
                 values = {**self._describe(), **values}
-            if not slot.write(state, values):
-                self._begin(self._grow, [(s, s.room_for(values)) for s in self._slots])
-                self._holds[index] = slot.state  # it was not touched
-                return
+            if slot.write(state, values):
+                return {}
+            self._holds[index] = slot.state  # it was not touched
+            return values
         except (TorchftXError, RuntimeError, OSError) as e:
             self._holds[index] = slot.state
             self._stop(str(e))
-            return
-        self._begin(self._seal, index, state, time.monotonic() - began)
+            return None
+
+    def _missing(self, values: dict[str, Any]) -> list[tuple[MemorySlot, int]]:
+        """Return the bytes that each slot lacks for these values."""
+        return [(slot, slot.room_for(values)) for slot in self._slots]
 
     def to_load(self, state: State) -> State | None:
         """See `HeldCopies.to_load`."""

@@ -40,6 +40,17 @@ def copy_now(context: RankContext) -> None:
         memory.maybe_copy(state, context.full_state)
 
 
+def copy_last(context: RankContext) -> None:
+    """This rank leaves before the end of the training: copy the state that it leaves with, for the group's next life."""
+    memory = context.memory
+    if memory is None or memory.apart:
+        return
+    with context.failures.lock:
+        state, idle, torn = context.step.state, context.step.phase is Phase.IDLE, context.step.torn
+    if idle and not torn and state.step > 0 and context.state_dicts.readable:
+        memory.copy_last(state, context.full_state)
+
+
 def _load(context: RankContext, memory: MemoryCheckpoint, copy: State) -> None:
     c, began = context, time.monotonic()
     try:
