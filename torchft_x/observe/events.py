@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from torchft_x import env
+from torchft_x.address_files import make_run_dir
 from torchft_x.observe.telling import TOLD, Telling
 
 EVENTS = frozenset(
@@ -132,6 +133,7 @@ class EventLog:
         self.telling: Telling | None = None  # likewise: what the group tells the lighthouse
         if run_dir is not None:
             folder = Path(run_dir) / "events"
+            make_run_dir(run_dir)
             folder.mkdir(parents=True, exist_ok=True)
             name = [
                 role,

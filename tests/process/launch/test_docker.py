@@ -41,7 +41,8 @@ def test_containers_that_share_nothing_find_each_other(line: str) -> None:
     asked = ask("--image", "img:1", "--", "--run_dir", "the script's own", line=line)
     assert sorted(asked) == ["lighthouse-0", "trainer-0", "trainer-1"]
     commands = {c["words"][c["words"].index("--run_dir") + 1] for c in asked.values()}
-    assert commands | {c["env"][env.RUN_DIR] for c in asked.values()} == {"/tmp/torchft_x"}  # not the submitter's path
+    named = commands | {c["env"][env.RUN_DIR] for c in asked.values()}
+    assert named == {"/tmp/torchft_x/run"}  # not the submitter's path
     assert asked["trainer-1"]["words"][-2:] == ["--run_dir", "the script's own"]
     (token,) = {c["env"][env.TOKEN] for c in asked.values()}
     assert len(token) > 30

@@ -15,7 +15,7 @@ from torchft_x.launch.job.build import ft_app, lighthouse_app
 from torchft_x.launch.schedulers.docker import adjust
 from torchft_x.launch.schedulers.role import FtRole, RoleFacts
 
-OWN = "/tmp/torchft_x"
+OWN = "/tmp/torchft_x/run"
 
 
 @pytest.fixture(autouse=True)

@@ -43,14 +43,33 @@ def test_pods_that_share_no_directory_get_one_fresh_token() -> None:
     (token,) = made.everywhere(env.TOKEN)
     assert len(token) >= 32
     assert token not in made.app
-    assert made.everywhere(env.RUN_DIR) == {"/tmp/torchft_x"}
+    assert made.everywhere(env.RUN_DIR) == {"/tmp/torchft_x/run"}
     for task in made.tasks:
         assert token not in " ".join(made.container(task)["command"])
         assert {"mountPath": "/tmp/torchft_x", "name": "torchft-x-run"} in made.container(task)["volumeMounts"]
     assert request().everywhere(env.TOKEN) != {token}
     command = made.container("trainer-0")["command"]
-    assert command[command.index("--run_dir") + 1] == "/tmp/torchft_x"
+    assert command[command.index("--run_dir") + 1] == "/tmp/torchft_x/run"
     assert command[-2:] == ["--run_dir", "the script's own"]
+
+
+@pytest.mark.parametrize(
+    ("options", "warns"),
+    [
+        ({}, True),
+        ({"kinds": ("trainer",), "variables": {env.TOKEN: "by --env"}}, True),
+        ({"variables": {env.TOKEN_FILE: "/mounted/token"}}, False),
+        (SHARED, False),  # the lighthouse makes a file there
+    ],
+)
+def test_a_token_that_whoever_reads_pods_can_read_is_told_of(
+    capsys: pytest.CaptureFixture[str], options: dict, warns: bool
+) -> None:
+    """T3. Once for a job, whatever roles it has."""
+    made = request(**{"kinds": ("lighthouse", "trainer", "sidecar"), **options})
+    said = capsys.readouterr().err
+    assert said.count("the run's token is a plain value in the pods of this job") == warns
+    assert all(token not in said for token in made.everywhere(env.TOKEN) if token)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +82,7 @@ def test_pods_that_share_no_directory_get_one_fresh_token() -> None:
 )
 def test_what_does_not_count_as_a_shared_directory(options: dict) -> None:
     made = request(**options)
-    assert made.everywhere(env.RUN_DIR) == {"/tmp/torchft_x"}
+    assert made.everywhere(env.RUN_DIR) == {"/tmp/torchft_x/run"}
     assert made.everywhere(env.TOKEN) != {None}
 
 

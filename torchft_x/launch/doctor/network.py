@@ -11,9 +11,9 @@ from typing import Any
 
 from torchft_x import env, net
 from torchft_x._version import __version__
+from torchft_x.address_files import lighthouse_files, read_address
 from torchft_x.errors import AddressError, RefusedError, TokenError, TorchftXError
 from torchft_x.launch.doctor.runner import Case, Finding, ok, problem, warning
-from torchft_x.launch.supervisor.lighthouse_role import folder_of_several
 from torchft_x.launch.supervisor.locate import first_host
 
 SLOW_LOOKUP = 0.5
@@ -144,11 +144,11 @@ def slow_reverse(how_slow: str) -> str:
 
 
 def check_lighthouse(case: Case) -> Iterator[Finding]:
-    given, source = _expected(case)
-    if given is None or given == "auto":
-        yield ok("lighthouse", "None is expected to run yet: a job brings its own.")
-        return
     try:
+        given, source = _expected(case)
+        if given is None or given == "auto":
+            yield ok("lighthouse", "None is expected to run yet: a job brings its own.")
+            return
         token = _token(case)
         addresses = net.parse_addresses(given, what=source)
     except TorchftXError as e:
@@ -159,7 +159,7 @@ def check_lighthouse(case: Case) -> Iterator[Finding]:
 
 
 def _expected(case: Case) -> tuple[str | None, str]:
-    """Its address or addresses and what tells them, in the order in which a job's own processes look."""
+    """Its address or addresses and what tells them, in the order in which a job's own processes look. Raises `ConfigError`."""
     if case.lighthouse is not None:
         return case.lighthouse, "--lighthouse"
     given = env.read(env.LIGHTHOUSE, None, case.environ)
@@ -180,12 +180,10 @@ def _expected(case: Case) -> tuple[str | None, str]:
 
 def _address_in(run_dir: Path) -> str | None:
     try:
-        several = [path for path in folder_of_several(run_dir).glob("*") if path.name.isdigit()]
-        if several:
-            return ",".join(p.read_text(encoding="utf-8").strip() for p in sorted(several, key=lambda p: int(p.name)))
-        return (run_dir / "lighthouse").read_text(encoding="utf-8").strip() or None
-    except (OSError, UnicodeDecodeError):
+        found = [read_address(file) for file in lighthouse_files(run_dir)]
+    except OSError:
         return None
+    return ",".join(address.url for address in found if address is not None) or None
 
 
 def _token(case: Case) -> str | None:

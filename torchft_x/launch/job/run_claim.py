@@ -26,6 +26,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from torchft_x import env, log_lines
+from torchft_x.address_files import make_run_dir
 from torchft_x.errors import ConfigError
 from torchft_x.timing import TIMING
 
@@ -94,7 +95,7 @@ class RunClaim:
         if not self._entry.job:
             return
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_run_dir(self.path.parent)
             while await_free(self.path, self._entry.job, wait):
                 with _exclusive(self.path):
                     found = read(self.path)

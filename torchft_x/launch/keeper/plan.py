@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torchft_x.address_files import make_run_dir
 from torchft_x.errors import ConfigError
 
 REPLICA = "${replica_id}"
@@ -68,6 +69,7 @@ def folder(run_dir: str | Path) -> Path:
 def write(plan: Plan) -> None:
     """Raises OSError."""
     path = _path(plan.run_dir, plan.app_id)
+    make_run_dir(plan.run_dir)
     path.parent.mkdir(parents=True, exist_ok=True)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "w", encoding="utf-8") as f:

@@ -13,7 +13,7 @@ from torchft_x.core.kubernetes import names, pod, scale
 from torchft_x.core.kubernetes.objects import PodFacts, render
 from torchft_x.core.kubernetes.parts import LIGHTHOUSE, TRAINER, Mount, Part, Wishes, check_part
 from torchft_x.errors import ConfigError
-from torchft_x.launch.schedulers.containers import LOCAL_RUN_DIR, find_token, set_run_dir
+from torchft_x.launch.schedulers.containers import LOCAL_RUN_DIR, SCRATCH, find_token, set_run_dir
 from torchft_x.launch.schedulers.role import FtRole
 
 Json = dict[str, Any]
@@ -80,7 +80,7 @@ def _pod(app: str, role: Role, replica: int, wishes: Wishes, gpu: str, has_token
     if isinstance(role, FtRole):
         run_dir = environ.get(env.RUN_DIR, "")
         if not run_dir or not pod.is_shared(run_dir, mounts):  # the submitter's path means nothing in a pod
-            scratch = environ[env.RUN_DIR] = LOCAL_RUN_DIR
+            scratch, environ[env.RUN_DIR] = SCRATCH, LOCAL_RUN_DIR
             set_run_dir(command, LOCAL_RUN_DIR)
     config = scale.FOLDER if kind == LIGHTHOUSE and "--job_groups" in command else ""
     if config:

@@ -27,6 +27,7 @@ from torchx.schedulers.local_scheduler import (
 from torchx.specs import AppDef, AppState, Role, macros, runopts
 
 from torchft_x import env
+from torchft_x.address_files import make_run_dir
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.devices.assignment import ALL_VARIABLES
 from torchft_x.launch.keeper import plan, record
@@ -326,6 +327,7 @@ def check_free(run_dir: str) -> None:
     """Make the keeper's folder. Raises `ConfigError` if another job has the run directory."""
     folder = plan.folder(run_dir)
     try:
+        make_run_dir(run_dir)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as e:

@@ -10,8 +10,10 @@ from torchft_x.errors import ConfigError
 if TYPE_CHECKING:
     from torchft_x.launch.schedulers.role import FtRole
 
-LOCAL_RUN_DIR = "/tmp/torchft_x"
-"""A container's own run directory, where the job's isn't mounted: the submitter's path means nothing in there."""
+SCRATCH = "/tmp/torchft_x"
+"""A pod's own volume, where the job's run directory isn't mounted. Its root may be written by everybody."""
+LOCAL_RUN_DIR = f"{SCRATCH}/run"
+"""A container's own run directory: the submitter's path means nothing in there."""
 
 
 def check_shared(role: FtRole, *, shared: bool, where: str) -> None:

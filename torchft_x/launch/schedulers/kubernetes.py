@@ -8,12 +8,13 @@ docs/decisions/0007-how-roles-find-each-other.md.
 from __future__ import annotations
 
 import importlib
+import sys
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from torchft_x import env
 from torchft_x.errors import ConfigError
-from torchft_x.launch.schedulers.containers import LOCAL_RUN_DIR, check_shared, find_token, set_run_dir
+from torchft_x.launch.schedulers.containers import LOCAL_RUN_DIR, SCRATCH, check_shared, find_token, set_run_dir
 
 if TYPE_CHECKING:
     from torchft_x.launch.schedulers.role import FtRole
@@ -55,6 +56,7 @@ def adjust(role: FtRole, info: Any) -> Any:
     shared = all(_is_mounted(t, _value(t, env.RUN_DIR)) for t in tasks if _value(t, env.RUN_DIR))
     check_shared(role, shared=shared, where="pods")
     _give_token(role, own, tasks, shared)
+    _warn_of_token(own)
     for task in own:
         _adjust_task(role, task)
         _adjust_pod(role, resource, task)
@@ -118,6 +120,17 @@ def _give_token(role: FtRole, own: list[dict[str, Any]], tasks: list[dict[str, A
             _set(task, env.TOKEN, token)
 
 
+def _warn_of_token(own: list[dict[str, Any]]) -> None:
+    """Say once for a job that its token is no secret; TorchX's request is one object, which can't hold a Secret."""
+    if _label(own[0], _ROLE_INDEX) == "0" and any(_value(t, env.TOKEN) for t in own):
+        print(
+            "torchft_x: the run's token is a plain value in the pods of this job, and in what --dryrun prints: whoever may read "
+            "pods in its namespace can join the job. `-s kubernetes_ft` keeps the token in a Secret; here, give a --token_file "
+            "that is mounted.",
+            file=sys.stderr,
+        )
+
+
 # --- a pod -----------------------------------------------------------------------------------------------------------
 
 
@@ -179,7 +192,7 @@ def _keep_run_dir(task: dict[str, Any]) -> None:
     spec, container = task["template"].spec, _container(task)
     volume = "torchft-x-run"  # it outlives the container: a group's logs stay when the kubelet restarts it
     spec.volumes = [*(spec.volumes or []), _model("V1Volume", name=volume, empty_dir=_model("V1EmptyDirVolumeSource"))]
-    mount = _model("V1VolumeMount", name=volume, mount_path=LOCAL_RUN_DIR)
+    mount = _model("V1VolumeMount", name=volume, mount_path=SCRATCH)
     container.volume_mounts = [*(container.volume_mounts or []), mount]
     _set(task, env.RUN_DIR, LOCAL_RUN_DIR)
     set_run_dir(container.command, LOCAL_RUN_DIR)

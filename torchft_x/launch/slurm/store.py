@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from torchft_x.address_files import make_run_dir
 from torchft_x.core.job.kept_groups import parse, render
 from torchft_x.core.messages.job import GroupsChanged, SupervisorFinished
 from torchft_x.core.slurm.manifest import Manifest, from_json, to_json
@@ -75,6 +76,7 @@ def read(run_dir: str | Path) -> Manifest:
 def create(manifest: Manifest) -> None:
     """The first one. Raises `ConfigError` if another job has the run directory, or it can't be written."""
     try:
+        make_run_dir(manifest.run_dir)
         folder(manifest.run_dir).mkdir(parents=True, exist_ok=True, mode=0o700)
         Path(manifest.log_dir).mkdir(parents=True, exist_ok=True)
         with _locked(manifest.run_dir):

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchft_x import env
+from torchft_x.address_files import lighthouse_files, read_address
 from torchft_x.errors import AddressError, ConfigError
 from torchft_x.launch.kubernetes.handle import is_handle
-from torchft_x.net import Address, parse_address, parse_addresses
+from torchft_x.net import Address, parse_addresses
 
 if TYPE_CHECKING:
     from torchft_x.launch.kubernetes.remote import Remote
@@ -48,13 +49,13 @@ def find(given: str | None, token_file: str | None = None) -> Run:
     run_dir = Path(given) if given is not None else _usual()
     try:
         there = run_dir.is_dir() and any((run_dir / name).exists() for name in _OF_A_RUN)
-        addresses = _addresses(run_dir) if there else ()
+        ended = _ended(run_dir) if there else None
+        addresses = _addresses(run_dir) if there and ended is None else ()
     except OSError as e:  # another user's
         raise ConfigError(f"The run directory {run_dir} can't be read ({e.strerror}).") from None
     if not there:
         why = "there is nothing of a run in it" if run_dir.is_dir() else "it does not exist"
         raise ConfigError(f"{run_dir} is no run directory: {why}. `torchx run` prints it first; or name an address.")
-    ended = _ended(run_dir)
     if ended is not None:
         return Run(f"the run in {run_dir}", run_dir, None, None, ended)
     return _answering(f"the run in {run_dir}", run_dir, addresses, _token(token_file, run_dir))
@@ -96,20 +97,7 @@ def _is_address(given: str) -> bool:
 
 
 def _addresses(run_dir: Path) -> tuple[Address, ...]:
-    several = run_dir / "lighthouses"
-    names = sorted(entry.name for entry in several.iterdir()) if several.is_dir() else []
-    files = [several / name for name in names if name.isdigit()] or [run_dir / "lighthouse"]
-    found = []
-    for file in files:
-        try:
-            text = file.read_text(encoding="utf-8").strip()
-        except FileNotFoundError:
-            continue
-        except UnicodeDecodeError:
-            text = "?"
-        if text:
-            found.append(parse_address(text, what=str(file)))
-    return tuple(found)
+    return tuple(address for file in lighthouse_files(run_dir) if (address := read_address(file)) is not None)
 
 
 def _token(token_file: str | None, run_dir: Path | None) -> str | None:

@@ -7,17 +7,23 @@ import json
 from pathlib import Path
 from typing import Any
 
-from torchft_x.errors import AddressError
-from torchft_x.net import Address, parse_address
+from torchft_x.address_files import PAGE, read_address
+from torchft_x.errors import ConfigError
+from torchft_x.net import Address
 
 _MOST = 64 << 20  # bytes of an answer
 
 
 def from_page(run_dir: Path, lighthouse: Address, timeout: float) -> dict[str, Any] | None:
-    """None: there is no page, it can't be reached, or it is not this lighthouse's."""
+    """None: there is no page, it can't be reached, or it is not this lighthouse's.
+
+    What it answers is believed: ``status --url`` prints the token behind an address in it.
+    """
     try:
-        page = parse_address((run_dir / "page").read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, AddressError):
+        page = read_address(run_dir / PAGE)
+    except (OSError, ConfigError):  # the lighthouse itself is asked then
+        return None
+    if page is None:
         return None
     connection = http.client.HTTPConnection(page.host, page.port, timeout=timeout)
     try:

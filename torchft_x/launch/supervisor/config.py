@@ -4,6 +4,7 @@ there before the first life. Without what supervisors import, which takes longer
 
 from __future__ import annotations
 
+import contextlib
 import os
 import site
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import torchft_x
 from torchft_x import env
+from torchft_x.address_files import make_run_dir
 from torchft_x.errors import ConfigError
 from torchft_x.launch.process.environment import TrainerSettings, package_root, trainer_environment
 from torchft_x.launch.process.restarts import RestartRules
@@ -161,6 +163,9 @@ def start_warm_parent(config: SupervisorConfig) -> WarmParent:
     """Of the supervisor that this process will be: imports that a first life waits for begin before the supervisor's own."""
     environ = env.everything()
     name = config.file_name if config.nodes == 1 else f"{config.file_name}-node-{config.node}"
+    if config.run_dir is not None:
+        with contextlib.suppress(OSError):  # which the supervisor will say
+            make_run_dir(config.run_dir)
     log = None if config.run_dir is None else config.run_dir / "logs" / f"{name}.warm.log"
     warm = WarmParent(why_never(environ), config.command, log, config.warm_after)
     warm.start_early(life_environment(config, environ, None))

@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 from torchft_x import env, net
+from torchft_x.address_files import folder_of_several, make_folder_of_several, make_run_dir
 from torchft_x.errors import ConfigError
 
 _PORT = 29510  # the peer's
@@ -28,7 +29,7 @@ def make_token(run_dir: Path) -> Path:
     """The run's token file; made if it is absent. Raises `ConfigError` if the directory can't be written."""
     path = run_dir / "token"
     try:
-        run_dir.mkdir(parents=True, exist_ok=True)
+        make_run_dir(run_dir)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
         deadline = time.monotonic() + _TOKEN_WAIT
@@ -67,17 +68,11 @@ def complete(argv: list[str], run_dir: Path, *, local: bool) -> list[str]:
     return [*argv, *added]
 
 
-def folder_of_several(run_dir: Path) -> Path:
-    """Where the addresses of a job's lighthouses are, by place, and what they share."""
-    return run_dir / "lighthouses"
-
-
 def claim(run_dir: Path, job: str) -> None:
     """Make the lighthouses' directory this job's. Raises `ConfigError` if it is another's, or can't be written."""
-    folder = folder_of_several(run_dir)
-    mark = folder / f"{_BEGUN}{hashlib.sha256(job.encode()).hexdigest()[:16]}"
+    mark = folder_of_several(run_dir) / f"{_BEGUN}{hashlib.sha256(job.encode()).hexdigest()[:16]}"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = make_folder_of_several(run_dir)
         begun = [path.name for path in folder.iterdir() if path.name.startswith(_BEGUN)]
         if any(name != mark.name for name in begun):
             raise ConfigError(

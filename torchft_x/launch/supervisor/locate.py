@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from torchft_x import env
+from torchft_x.address_files import folder_of_several, read_address
 from torchft_x.errors import ConfigError
-from torchft_x.launch.supervisor.lighthouse_role import folder_of_several
-from torchft_x.net import Address, check_any_resolvable, parse_address, parse_addresses
+from torchft_x.net import Address, check_any_resolvable, parse_addresses
 
 _CONNECT_TIMEOUT = 1.0  # seconds for one address
 
@@ -38,9 +38,10 @@ class Found:
 class Locator:
     """Looks once per call, never waits longer than a connect to each address.
 
-    With `given` nothing else is looked at. Without it come the address
+    With `given` no other address is looked at. Without it come the address
     file in `run_dir`, then the host that the variable named by TORCHFT_X_LIGHTHOUSE_HOST_IN holds. Where the job brings
-    several (TORCHFT_X_LIGHTHOUSES) their address files are all there is: the scheduler names one host only.
+    several (TORCHFT_X_LIGHTHOUSES) their address files are all there is: the scheduler names one host only. The token is
+    that of the environment, else the one in `run_dir`.
 
     Raises `ConfigError` (`AddressError` for an address) where waiting would not help.
     """
@@ -92,17 +93,16 @@ class Locator:
         known = [a for a in addresses if a is not None]
         if len(known) < len(addresses) or not any(self._answers(a) for a in known):
             return None
-        return self._with_token(*known, beside=self._token_file)
+        return self._with_token(*known)
 
     def _read(self, file: Path) -> Address | None:
         try:
-            text = file.read_text(encoding="utf-8").strip()
+            address = read_address(file)
         except OSError:
-            text = ""
-        if not text:
+            address = None
+        if address is None:
             self._tried.append(f"no address in {file} yet")
-            return None
-        return parse_address(text, what=str(file))
+        return address
 
     def _by_file(self) -> Found | None:
         """The file may be an earlier run's: it is read again at each look, and what it names must answer."""
@@ -115,9 +115,7 @@ class Locator:
         found = self._answers(address, f" by {self._file}")
         if not found:
             return None
-        return dataclasses.replace(
-            self._with_token(address, beside=self._token_file), address_file=str(self._file.absolute())
-        )
+        return dataclasses.replace(self._with_token(address), address_file=str(self._file.absolute()))
 
     def _by_host(self) -> Found | None:
         if self._host_in is None or self._port is None:
@@ -133,7 +131,7 @@ class Locator:
             self._tried.append(f"{address.url} by {self._host_in}: no token for it in {where}")
             return None
         found = self._answers(address, f" by {self._host_in}")
-        return self._with_token(address, beside=self._token_file) if found else None
+        return self._with_token(address) if found else None
 
     def _has_token(self) -> bool:
         return self._given_token() or (self._token_file is not None and self._token_file.exists())
@@ -141,11 +139,10 @@ class Locator:
     def _given_token(self) -> bool:
         return any(env.read(name, None, self._environ) for name in (env.TOKEN, env.TOKEN_FILE))
 
-    def _with_token(self, *addresses: Address, beside: Path | None = None) -> Found:
-        """With the token of the environment, else that in the run directory if the address is the job's own."""
+    def _with_token(self, *addresses: Address) -> Found:
         environ = dict(self._environ)
-        if beside is not None and not self._given_token() and beside.exists():
-            environ[env.TOKEN_FILE] = str(beside)
+        if not self._given_token() and self._has_token():
+            environ[env.TOKEN_FILE] = str(self._token_file)
         return Found(addresses, env.read_token(environ), env.read(env.TOKEN_FILE, None, environ))
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from torchft_x import env, last_words, log_lines
 from torchft_x._version import __version__
+from torchft_x.address_files import PAGE
 from torchft_x.core.job.outcome import DESERTED, JobConfig, JobOutcome
 from torchft_x.core.lighthouse.machine import LighthouseConfig
 from torchft_x.core.types import readable
@@ -235,7 +236,7 @@ def _serve(settings: Settings) -> int:
         if settings.address_file is not None:
             _write_atomically(settings.address_file, address + "\n")
         if settings.run_dir is not None and shown.url:
-            _write_atomically(os.path.join(settings.run_dir, "page"), shown.url + "\n")
+            _write_atomically(os.path.join(settings.run_dir, PAGE), shown.url + "\n")
         _on_signals(ended)
         ended.get()
         code = verdicts[0] if verdicts else None

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import time
+from functools import cache
 from pathlib import Path
 
 from torchft_x import env
-from torchft_x.errors import AddressError
-from torchft_x.net import Address, check_any_resolvable, parse_address, parse_addresses
+from torchft_x.address_files import read_address
+from torchft_x.errors import AddressError, ConfigError
+from torchft_x.net import Address, check_any_resolvable, parse_addresses
+
+log = logging.getLogger(__name__)
 
 RESOLVE_TIMEOUT = 3.0
 """Seconds an unknown lighthouse name is looked up again: names of a cluster appear a moment after their pods."""
@@ -32,6 +37,16 @@ def moved_to(file: str) -> tuple[Address, ...]:
     """What a job's own lighthouse has written down of where it is now; empty: nothing that can be read. May block for as long
     as the file system does."""
     try:
-        return (parse_address(Path(file).read_text(encoding="utf-8").strip(), what=file),)
-    except (OSError, UnicodeDecodeError, AddressError):
+        address = read_address(Path(file))
+    except (OSError, AddressError):
         return ()
+    except ConfigError as e:
+        _warn(str(e))
+        return ()
+    return () if address is None else (address,)
+
+
+@cache
+def _warn(sentence: str) -> None:
+    """Log it once: the file is read again at each try to connect."""
+    log.warning("The lighthouse is not looked for anew: %s", sentence)

@@ -186,6 +186,9 @@ class _Handler(BaseHTTPRequestHandler):
         log.debug("reader %s: " + format, self.client_address[0], *args)
 
     def do_GET(self) -> None:
+        if "Content-Length" in self.headers or "Transfer-Encoding" in self.headers:
+            self.close_connection = True  # else the body would be read as the next request
+            return self._refuse(HTTPStatus.BAD_REQUEST, "a request has no body here")
         if not self._authorized():
             return self._refuse(HTTPStatus.UNAUTHORIZED, "the token is missing or wrong")
         self.server.authorized(self.connection)

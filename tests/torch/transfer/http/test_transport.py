@@ -325,6 +325,17 @@ def test_blocks_need_the_token_too(source: HTTP) -> None:
     assert reader.begin(1).status == 401
 
 
+@pytest.mark.parametrize("framing", [{"Content-Length": "4"}, {"Transfer-Encoding": "chunked"}])
+def test_a_request_with_a_body_is_the_last_one(source: HTTP, framing: dict[str, str]) -> None:
+    """T2: the body was read as the next request of the connection."""
+    source.send_checkpoint([1], 1, {"w": torch.ones(1)}, WAIT)
+    reader = RawReader(source, 1)
+    reader.connection.request("GET", "/checkpoint/1/0", headers={**reader.headers, **framing})
+    answer = reader.connection.getresponse()
+    assert (answer.status, answer.read()) == (400, b"a request has no body here")
+    assert reader.connection.sock.recv(1) == b""
+
+
 PATHS = [
     "/", "/checkpoint/1", "/checkpoint/x/0", "/checkpoint/1/0/../..", "/snapshot/0/0/1", "/etc/passwd", "/checkpoint/-1/0",
 ]  # fmt: skip

@@ -81,6 +81,10 @@ def test_by_the_run_directory_with_its_token(tmp_path: Path) -> None:
         (tmp_path / "token").touch(0o600)
         (tmp_path / "token").write_text("secret\n")
         assert look(run_dir=tmp_path).level == "ok"
+        (tmp_path / "lighthouse").chmod(0o646)
+        found = look(run_dir=tmp_path)
+        assert found.level == "problem"
+        assert "chmod go-w" in found.text
 
 
 def test_by_the_host_that_the_scheduler_names(tmp_path: Path) -> None:

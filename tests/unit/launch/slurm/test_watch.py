@@ -10,11 +10,13 @@ import pytest
 
 from tests.extended.slurm.conftest import slurm  # noqa: F401
 from torchft_x.core.slurm.manifest import Manifest, Part
+from torchft_x.errors import ConfigError
 from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.controller import Controller
 from torchft_x.launch.slurm.script import RoleScript, excluded, render, submission
 from torchft_x.launch.slurm.submit import SupersededError, submit_parts
 from torchft_x.launch.slurm.watch import watcher
+from torchft_x.net import Address
 
 
 def role(run_dir: Path, *options: str, kind: str = "trainer") -> RoleScript:
@@ -60,6 +62,17 @@ def test_nodes_are_excluded_besides_those_of_the_user(tmp_path: Path) -> None:
         text = submission(script, app="a", role="trainer", ticket="t", run_dir="/r", numbers=[1], exclude=["n3", "n4"])
         assert [line for line in text.splitlines() if "--exclude" in line] == [f"#SBATCH {expected}"]
     assert "--exclude=n[1-2]\n" in submission(own, app="a", role="trainer", ticket="t", run_dir="/r", numbers=[1])
+
+
+def test_an_address_that_others_may_have_written_gets_no_token(tmp_path: Path) -> None:
+    """T1. A torn one is passed over."""
+    (tmp_path / "lighthouses").mkdir()
+    (tmp_path / "lighthouses/0").write_text("torn")
+    (tmp_path / "lighthouses/1").write_text("http://127.0.0.1:1")
+    assert watcher.lighthouses(tmp_path) == [Address("127.0.0.1", 1)]
+    (tmp_path / "lighthouses").chmod(0o777)
+    with pytest.raises(ConfigError, match="lighthouses may be written by other users"):
+        watcher.ask(manifest(tmp_path))
 
 
 def test_no_job_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

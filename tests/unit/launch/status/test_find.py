@@ -107,6 +107,17 @@ def test_half_written_and_odd_files(tmp_path: Path, port: int) -> None:
         find(str(folder))
 
 
+def test_an_address_that_others_may_have_written(tmp_path: Path, port: int) -> None:
+    """T1: it is not believed, but how a run ended may be read by everybody."""
+    folder = a_run(tmp_path / "run", port, {"t": 1.0, "event": "start"})
+    (folder / "lighthouse").chmod(0o666)
+    with pytest.raises(ConfigError, match=f"{folder}/lighthouse may be written by other users .mode 0666."):
+        find(str(folder))
+    ended = a_run(tmp_path / "ended", port, {"t": 1.0, "event": "exit"})
+    ended.chmod(0o777)
+    assert find(str(ended)).ended is not None
+
+
 def test_several_lighthouses(tmp_path: Path, port: int) -> None:
     folder = tmp_path / "run"
     (folder / "lighthouses").mkdir(parents=True)

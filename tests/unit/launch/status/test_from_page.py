@@ -19,6 +19,8 @@ def test_this_lighthouses_page(tmp_path: Path) -> None:
         found = from_page(tmp_path, parse_address(lighthouse.address), 10.0)
         assert found["schema"] == 1
         assert from_page(tmp_path, Address("127.0.0.1", 1), 10.0) is None  # that of another one
+        (tmp_path / "page").chmod(0o622)  # T1: `status --url` puts the token behind the address that a page tells
+        assert from_page(tmp_path, parse_address(lighthouse.address), 10.0) is None
 
 
 @pytest.mark.parametrize(

@@ -69,11 +69,28 @@ def test_of_several_all_must_be_named_and_one_must_answer(tmp_path: Path, port: 
 
 
 def test_a_given_address_and_the_tokens_of_the_environment(tmp_path: Path, port: int) -> None:
-    with_token(tmp_path, "of another lighthouse")
+    """T4: with TORCHFT_LIGHTHOUSE the run's token was left out, and the lighthouse said that we have none."""
     address = f"http://127.0.0.1:{port}"
     assert Locator(tmp_path, address, {}).look().token is None
+    with_token(tmp_path)
+    found = Locator(tmp_path, address, {}).look()
+    assert (found.token, found.token_file) == ("secret", str(tmp_path / "token"))
     found = Locator(tmp_path, address, {"TORCHFT_X_TOKEN": "t"}).look()
     assert (found.token, found.token_file) == ("t", None)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_an_address_that_others_may_have_written_gets_no_token(tmp_path: Path, port: int, several: bool) -> None:
+    """T1: a stranger's address in the run directory was given the run's token."""
+    with_token(tmp_path)
+    (tmp_path / "lighthouses").mkdir()
+    for file in (tmp_path / "lighthouse", tmp_path / "lighthouses/0", tmp_path / "lighthouses/1"):
+        file.write_text(f"http://127.0.0.1:{port}")
+    locator = Locator(tmp_path, None, {env.LIGHTHOUSES: "2"} if several else {})
+    assert locator.look().token == "secret"
+    tmp_path.chmod(0o777)
+    with pytest.raises(ConfigError, match=f"{tmp_path} may be written by other users"):
+        locator.look()
 
 
 def test_of_a_list_one_that_answers_is_enough(port: int, dead: int) -> None:

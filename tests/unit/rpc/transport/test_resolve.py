@@ -51,10 +51,16 @@ def test_a_wrong_one_among_them_and_an_unknown_name(monkeypatch: pytest.MonkeyPa
         find_lighthouses("no.such.host.invalid:1")
 
 
-def test_where_a_lighthouse_has_moved_to(tmp_path: Path) -> None:
+def test_where_a_lighthouse_has_moved_to(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "lighthouse"
     assert moved_to(str(file)) == ()
     file.write_text("http://n2:29510\n")
     assert moved_to(str(file)) == (Address("n2", 29510),)
     file.write_text("no address at all")
     assert moved_to(str(file)) == ()
+    file.write_text("http://n3:29510\n")
+    file.chmod(0o666)  # T1: a stranger's address got the token
+    for _ in range(3):
+        assert moved_to(str(file)) == ()
+    (said,) = caplog.messages
+    assert f"chmod go-w {file}" in said

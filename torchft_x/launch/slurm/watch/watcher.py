@@ -6,6 +6,7 @@ them asks Slurm, once a second; the others look at its note. The rules are in `c
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from torchft_x import env
+from torchft_x.address_files import lighthouse_files, read_address
 from torchft_x.arguments import Parser
 from torchft_x.core.slurm import actions as a
 from torchft_x.core.slurm.manifest import Manifest
@@ -25,7 +27,7 @@ from torchft_x.errors import AddressError, TorchftXError, UnreachableError
 from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.controller import Controller
 from torchft_x.launch.slurm.watch.errands import Errands, Speaker
-from torchft_x.net import Address, parse_address
+from torchft_x.net import Address
 from torchft_x.rpc.status_query import lighthouse_status
 from torchft_x.timing import TIMING
 
@@ -167,16 +169,10 @@ def _read_json(path: Path) -> Any:
 
 
 def lighthouses(run_dir: Path) -> list[Address]:
-    """What is written down of where they are."""
-    several = run_dir / "lighthouses"
-    try:
-        names = sorted(entry.name for entry in several.iterdir() if entry.name.isdigit())
-    except OSError:
-        names = []
+    """What is written down of where they are. Raises `ConfigError` where somebody else may have written it."""
     found = []
-    for file in [several / name for name in names] or [run_dir / "lighthouse"]:
-        try:
-            found.append(parse_address(file.read_text("utf-8").strip(), what=str(file)))
-        except (OSError, UnicodeDecodeError, AddressError):
-            continue
-    return found
+    with contextlib.suppress(OSError):
+        for file in lighthouse_files(run_dir):
+            with contextlib.suppress(OSError, AddressError):
+                found.append(read_address(file))
+    return [address for address in found if address is not None]

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import socket
 import time
 from collections.abc import Awaitable, Callable
@@ -42,6 +43,7 @@ SEND_TIMEOUT = 10.0
 """Seconds for an answer to be taken."""
 _REQUESTS = 1000  # of one connection
 _BACKLOG = 16  # connections that the kernel holds for us
+_LENGTHS = re.compile(rb"^content-length:(.*)", re.IGNORECASE | re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,10 @@ class Response:
 
 
 Answer = Callable[[Request], Awaitable[Response]]
+
+
+class FramingError(h11.RemoteProtocolError):
+    """A request whose end a proxy could see elsewhere than we do."""
 
 
 class HttpServer:
@@ -134,8 +140,10 @@ class HttpServer:
                         return
                     self._youngest()
             except h11.RemoteProtocolError as e:
+                sentence = f"{e}.\n" if isinstance(e, FramingError) else "That is no HTTP/1.1.\n"
+                refusal = Response(e.error_status_hint, sentence.encode(), headers={"Connection": "close"})
                 with contextlib.suppress(h11.LocalProtocolError, OSError, asyncio.TimeoutError):
-                    await self._send(http, connection, Response(e.error_status_hint, b"That is no HTTP/1.1.\n"), "GET")
+                    await self._send(http, connection, refusal, "GET")
             except (OSError, asyncio.TimeoutError):
                 pass
             except Exception:  # of ours: one connection's end, not the lighthouse's
@@ -166,6 +174,7 @@ class HttpServer:
         head: h11.Request | None = None
         body = b""
         while True:
+            before, _ = http.trailing_data
             event = http.next_event()
             if event is h11.NEED_DATA:
                 if http.they_are_waiting_for_100_continue:
@@ -174,6 +183,8 @@ class HttpServer:
                 http.receive_data(await asyncio.get_running_loop().sock_recv(connection, 4096))
             elif isinstance(event, h11.Request):
                 head = event
+                left, _ = http.trailing_data
+                _check_framing(head, before[: len(before) - len(left)])
             elif isinstance(event, h11.Data) and len(body) <= BODY:
                 body += bytes(event.data)
             if len(body) > BODY or (head is not None and isinstance(event, h11.EndOfMessage)):
@@ -208,6 +219,18 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
+
+
+def _check_framing(head: h11.Request, raw: bytes) -> None:
+    """Raise `FramingError` unless the body's length, if any, is told once, as a number of bytes.
+
+    Of two equal lengths h11 keeps one, so they are looked for in the bytes of the head.
+    """
+    lengths = _LENGTHS.findall(raw)
+    if any(name == b"transfer-encoding" for name, _ in head.headers):
+        raise FramingError("A request may not have a Transfer-Encoding here: send the body with a Content-Length")
+    if len(lengths) > 1 or any(b"," in length for length in lengths):
+        raise FramingError("A request may have one Content-Length")
 
 
 def _request(head: h11.Request, body: bytes) -> Request:

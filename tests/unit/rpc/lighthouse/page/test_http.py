@@ -63,6 +63,40 @@ def test_what_is_no_request_is_answered_and_closed(page: Served, data: bytes, st
     assert said(page, data).split(b"\r\n")[0][:12] == b"HTTP/1.1 " + status
 
 
+@pytest.mark.parametrize(
+    "framing",
+    [
+        b"Content-Length: 4\r\nTransfer-Encoding: chunked",
+        b"Transfer-Encoding: chunked\r\nContent-Length: 4",
+        b"Transfer-Encoding:\r\n chunked",
+        b"Transfer-Encoding: gzip, chunked",
+        b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity",
+        b"Transfer-Encoding : chunked",
+        b"Content-Length: 5\r\nContent-Length: 5",
+        b"Content-Length: 5\r\ncontent-length: 0",
+        b"Content-Length: 5, 5",
+        b"Content-Length : 5",
+        b"Content-Length: +5",
+        b"Content-Length: 0x5",
+    ],
+)
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+def test_a_request_ends_where_a_proxy_sees_its_end(page: Served, framing: bytes, version: bytes) -> None:
+    """T2: both lengths were accepted; a proxy that believes the other one can be made to pass a second request on unseen."""
+    hidden = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    data = b"POST /kill HTTP/" + version + b"\r\nHost: localhost\r\n" + framing + b"\r\n\r\n0\r\n\r\n" + hidden
+    answer = said(page, data)
+    assert answer.split(b"\r\n")[0][9:12] in (b"400", b"501")  # 501: a coding that HTTP says may be unknown
+    assert b"\r\nConnection: close\r\n" in answer
+    assert answer.count(b"HTTP/1.1 ") == 1
+
+
+def test_what_is_wrong_with_such_a_request_is_said(page: Served) -> None:
+    head = b"POST /kill HTTP/1.1\r\nHost: localhost\r\n"
+    assert b"Transfer-Encoding" in said(page, head + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
+    assert b"may have one Content-Length" in said(page, head + b"Content-Length: 1\r\nContent-Length: 1\r\n\r\na")
+
+
 def test_who_says_nothing_is_closed(page: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_http, "READ_TIMEOUT", 0.2)
     assert said(page, b"") == b""
