@@ -1,12 +1,24 @@
 # Sourced by the other scripts: makes the environment on first use, and puts it first on PATH.
 # TORCHFT_X_VENV names another place for it (default: .venv in the repository).
 # It is made anew only when pyproject.toml, constraints.txt or the Python version have changed.
+# `tools=no source scripts/_env.sh` is content without the tools that test and check; who needs them adds them later.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=${TORCHFT_X_VENV:-$root/.venv}
 
 wanted=$( (cat "$root/pyproject.toml" "$root/constraints.txt"; python3 --version) | sha256sum | cut -d' ' -f1)
-if [ "$(cat "$venv/.stamp" 2>/dev/null)" != "$wanted" ]; then
+if [ "${tools:-yes}" = no ]; then
+    extra='' stamps=("$wanted without tools" "$wanted")
+else
+    extra='[dev]' stamps=("$wanted")
+fi
+is_made() {
+    local there stamp
+    there=$(cat "$venv/.stamp" 2>/dev/null) || return 1
+    for stamp in "${stamps[@]}"; do [ "$there" != "$stamp" ] || return 0; done
+    return 1
+}
+if ! is_made; then
     python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' || {
         echo "$(python3 --version 2>&1) is too old: torchft_x needs Python 3.10 or newer." >&2
         exit 2
@@ -14,7 +26,7 @@ if [ "$(cat "$venv/.stamp" 2>/dev/null)" != "$wanted" ]; then
     mkdir -p "$(dirname "$venv")"
     (
         flock 9 # two scripts started together must not fill one environment at the same time
-        [ "$(cat "$venv/.stamp" 2>/dev/null)" = "$wanted" ] && exit 0
+        is_made && exit 0
         set -o pipefail
         began=$SECONDS
         torch=$(grep '^torch==' "$root/constraints.txt")
@@ -34,9 +46,9 @@ if [ "$(cat "$venv/.stamp" 2>/dev/null)" != "$wanted" ]; then
             { [ "$("$venv/bin/python" --version 2>&1)" = "$(python3 --version)" ] || python3 -m venv --clear "$venv"; } &&
             echo "  1/2 $torch" &&
             pip "$torch" &&
-            echo "  2/2 torchft_x and its tools" &&
-            pip --constraint "$root/constraints.txt" --editable "$root[dev]" &&
-            echo "$wanted" >"$venv/.stamp" &&
+            echo "  2/2 torchft_x${extra:+ and its tools}" &&
+            pip --constraint "$root/constraints.txt" --editable "$root$extra" &&
+            echo "${stamps[0]}" >"$venv/.stamp" &&
             echo "Ready after $((SECONDS - began)) s."
     ) 9>"$venv.lock" </dev/null || {
         echo "The environment in $venv could not be made; what went wrong is printed above." >&2
@@ -44,4 +56,5 @@ if [ "$(cat "$venv/.stamp" 2>/dev/null)" != "$wanted" ]; then
     }
 fi
 export PATH="$venv/bin:$PATH" VIRTUAL_ENV="$venv"
-unset root venv wanted
+unset root venv wanted extra stamps tools
+unset -f is_made

@@ -6,6 +6,8 @@ Each subcommand imports what it needs when it runs; none imports torch but `chec
 from __future__ import annotations
 
 import importlib
+import os
+import select
 import sys
 
 from torchft_x import env
@@ -29,7 +31,7 @@ _USAGE = f"""torchft_x {__version__}
     torchft_x clean [FOLDER] [--days N] [--yes]          remove the directories of old runs
     torchft_x checkpoint ls|verify|export|import [...]   what is saved at a URL; as PyTorch's or safetensors' files, and back
     torchft_x cancel RUN_DIR|JOB                         end a job of local_ft, slurm_ft or kubernetes_ft
-    torchft_x scale RUN_DIR|JOB --replicas N             give such a job more groups, or fewer
+    torchft_x scale --replicas N RUN_DIR|JOB             give such a job more groups, or fewer
     torchft_x log JOB/ROLE/REPLICA                       what a replica of a job of kubernetes_ft has printed, in all its pods
     torchft_x doctor [--lighthouse ADDRESS] [--run_dir DIR] [--torch] [--json]
                                                          look at this machine and say what to do
@@ -61,9 +63,36 @@ _COMMANDS = {  # in which module, by which function, and what that is told befor
 }
 
 
+_BROKEN_PIPE = 128 + 13
+"""Exit code of what nobody reads any more (``| head``): a shell gives it to a program that SIGPIPE ends."""
+
+
 def main(argv: list[str] | None = None) -> int:
-    """The exit code: 0 done, 1 failed, 2 for a user's mistake (one sentence on stderr)."""
-    words = sys.argv[1:] if argv is None else argv
+    """The exit code: 0 done, 1 failed, 2 for a user's mistake (one sentence on stderr), 141 if nobody reads the output."""
+    try:
+        try:
+            return _run(sys.argv[1:] if argv is None else argv)
+        finally:
+            for stream in (sys.stdout, sys.stderr):
+                if stream is not None:
+                    stream.flush()
+    except BrokenPipeError:
+        unread = [fd for fd in (1, 2) if _is_unread(fd)]
+        if not unread:
+            raise  # of a connection
+        for fd in unread:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), fd)  # what is still buffered goes nowhere
+        return _BROKEN_PIPE
+
+
+def _is_unread(fd: int) -> bool:
+    """Return whether it is a pipe or socket whose readers have gone."""
+    waiting = select.poll()
+    waiting.register(fd, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in waiting.poll(0))
+
+
+def _run(words: list[str]) -> int:
     if words and words[0] in _COMMANDS:
         env.leave_outer_job()
         module, _, call = _COMMANDS[words[0]].partition(":")

@@ -1,6 +1,6 @@
 """A component of one's own: training with two groups, and an evaluator beside them.
 
-    torchx run ./my_component.py:my_job --replicas 3 -- --lr 0.05
+    torchx run -s local_cwd ./my_component.py:my_job --replicas 3 -- --lr 0.05
 
 TorchX reads this file as text: whole `def`s with plain annotations, imports, and nothing else at the top.
 """

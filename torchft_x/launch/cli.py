@@ -252,7 +252,6 @@ def doctor(argv: list[str]) -> int:
     try:
         findings = d.examine(case, CHECKS)
         print(json.dumps(d.as_json(findings)) if args.json else "\n".join(d.lines(findings)), flush=True)
-    except (KeyboardInterrupt, BrokenPipeError):  # nobody wants to know any more
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes nowhere
+    except KeyboardInterrupt:  # nobody wants to know any more
         return 130
     return 1 if any(f.level == "problem" for f in findings) else 0

@@ -75,7 +75,8 @@ def report(argv: list[str]) -> int:
             runs.append(run)
     run, other, now = runs[0], runs[1] if len(runs) > 1 else None, time.time()
     if args.json:
-        return _print(json.dumps(as_json(run, now)))
+        print(json.dumps(as_json(run, now)))
+        return 0
     out = args.out or sources[0][1]
     part = out.with_name(f".{out.name}.{os.getpid()}")
     try:
@@ -89,7 +90,8 @@ def report(argv: list[str]) -> int:
             file=sys.stderr,
         )
         return 1
-    return _print(f"{summary(run, now, other)}\n\nIn full: {harmless(out)}")
+    print(f"{summary(run, now, other)}\n\nIn full: {harmless(out)}")
+    return 0
 
 
 def _source(word: str | None, scratch: Path) -> tuple[Path, Path]:
@@ -116,15 +118,6 @@ def _source(word: str | None, scratch: Path) -> tuple[Path, Path]:
     if not write_run(events, folder):
         raise ConfigError(none)
     return folder, Path(f"{name}.html")
-
-
-def _print(text: str) -> int:
-    """0, also if nobody wants to know any more (``| head``)."""
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes nowhere
-    return 0
 
 
 def chaos(argv: list[str]) -> int:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from tests.util import scaled
+from torchft_x.__main__ import main
+
+ROOT = Path(__file__).parents[3]
 
 WITHOUT = """
 import sys
@@ -34,3 +41,35 @@ def test_what_runs_in_the_job_needs_no_torchx() -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT, *commands], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("usage: ") == len(commands)
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", [["--help"], ["dumps", "."]])
+def test_a_command_that_nobody_reads_ends_without_a_traceback(
+    words: list[str], unbuffered: str, tmp_path: Path
+) -> None:
+    """As ``| head`` does: `dumps` ended in a traceback. What was buffered must not fail at Python's exit either."""
+    (tmp_path / "dumps" / "001-died-1-abc").mkdir(parents=True)
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "torchft_x", *words],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered},
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=scaled(60),
+        check=False,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_connection_that_breaks_is_no_output_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(argv: list[str]) -> int:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("torchft_x.launch.cli.dumps", broken)
+    with pytest.raises(BrokenPipeError):
+        main(["dumps", "."])

@@ -49,7 +49,7 @@ class Hand:
         return node.ranks[rank]
 
     def vote(self) -> LocalVote:
-        return LocalVote(self.quorum.top.step, self.quorum.id, True, True, None)
+        return LocalVote(self.quorum.top.step, self.quorum.id, len(self.quorum.members), True, True, None)
 
     def result(self) -> tuple[Contribution, ...]:
         names = tuple(m.replica_id for m in self.quorum.members)

@@ -52,6 +52,7 @@ class LocalVote:
 
     step: int
     quorum_id: int
+    participants: int  # of that quorum
     ok: bool
     enough_replicas: bool
     errored: Exception | None  # first error of the step, else the objection
@@ -105,7 +106,7 @@ class Step:
         self._healed = False  # a heal ended in the quorum in hand
         self._over: tuple[int, Exception] | None = None  # newest quorum known to be over; may be known before `begin`
         self._vote: LocalVote | None = None  # set in VOTING
-        self._open: tuple[LocalVote, int] | None = None  # an undecided step's vote and participants
+        self._open: LocalVote | None = None  # an undecided step's
 
     def __repr__(self) -> str:
         return (
@@ -156,24 +157,23 @@ class Step:
         return ended
 
     def _decide_open(self, commit: Prepared | None) -> Outcome | None:
-        held, self._open = self._open, None
-        if held is None:
+        vote, self._open = self._open, None
+        if vote is None:
             if commit is not None:
                 raise StepError(f"{commit.state} is to be committed, but this rank holds no such result; stopping.")
             return None
-        vote, size = held
         if commit is not None and not vote.ok:
             raise StepError(f"{commit.state} is to be committed against this rank's vote ({vote}); stopping.")
         if commit is None:
             why = "it was committed nowhere, as the next quorum shows"
-            return Outcome(vote.step, vote.quorum_id, False, size, why)
+            return Outcome(vote.step, vote.quorum_id, False, vote.participants, why)
         if commit.state != State(vote.step + 1, vote.quorum_id):
             raise StepError(
                 f"{commit.state} is to be committed, but what this rank holds is step {vote.step + 1} of quorum "
                 f"{vote.quorum_id}; stopping."
             )
-        self._commit(vote, size)
-        return Outcome(vote.step, vote.quorum_id, True, size, "")
+        self._commit(vote)
+        return Outcome(vote.step, vote.quorum_id, True, vote.participants, "")
 
     # --- trouble ----------------------------------------------------------------------------------------------------
 
@@ -256,7 +256,7 @@ class Step:
             )
         enough = self.size >= self._min_replica_size
         errored = self.error or self.objection
-        self._vote = LocalVote(self.top.step, self.quorum_id, enough and errored is None, enough, errored)
+        self._vote = LocalVote(self.top.step, self.quorum_id, self.size, enough and errored is None, enough, errored)
         self.phase = Phase.VOTING
         return self._vote
 
@@ -276,19 +276,19 @@ class Step:
         self._too_few = 0 if vote.enough_replicas else self._too_few + 1
         pause = _pause(self._too_few)
         if commit:
-            self._commit(vote, self.size)
+            self._commit(vote)
             self._reason = JoinReason.HEALED if self._healed else JoinReason.BOUNDARY
-            return Outcome(vote.step, vote.quorum_id, True, self.size, "")
+            return Outcome(vote.step, vote.quorum_id, True, vote.participants, "")
         if undecided:
-            self._open = (vote, self.size)
+            self._open = vote
             self._reason = JoinReason.FAILED
             why = self._why(vote) or reason
-            return Outcome(vote.step, vote.quorum_id, False, self.size, why, undecided=True, pause=pause)
+            return Outcome(vote.step, vote.quorum_id, False, vote.participants, why, undecided=True, pause=pause)
         self.commit_failures += 1
         # Good on this side, bad elsewhere in the group: its other ranks' process groups are broken.
         self._reason = JoinReason.FAILED if vote.ok else JoinReason.BOUNDARY
         why = self._why(vote) or reason or "another rank of the group voted no"
-        return Outcome(vote.step, vote.quorum_id, False, self.size, why, self._give_up(why), pause=pause)
+        return Outcome(vote.step, vote.quorum_id, False, vote.participants, why, self._give_up(why), pause=pause)
 
     def drop(self, vote: LocalVote, why: str) -> Outcome:
         """An undecided step was committed nowhere and isn't tried again. The quorum in hand is the next step's."""
@@ -296,17 +296,17 @@ class Step:
         self.commit_failures += 1
         self._redone = 0
         why = self._why(vote) or why
-        return Outcome(vote.step, vote.quorum_id, False, self.size, why, self._give_up(why))
+        return Outcome(vote.step, vote.quorum_id, False, vote.participants, why, self._give_up(why))
 
     def forsake(self) -> None:
         """The next quorum did not come, and the caller doesn't wait for it any more: a result that another group may
         have committed can't be committed here. Only a heal makes this rank whole again."""
         held, self._open = self._open, None
-        self.torn = self.torn or (held is not None and held[0].ok)
+        self.torn = self.torn or (held is not None and held.ok)
 
-    def _commit(self, vote: LocalVote, participants: int) -> None:
+    def _commit(self, vote: LocalVote) -> None:
         self.state = State(vote.step + 1, vote.quorum_id)
-        self.batches_committed += participants
+        self.batches_committed += vote.participants
         self.commit_failures = self._redone = 0
 
     def refute(self) -> None:
@@ -331,7 +331,7 @@ class Step:
         if vote.errored is not None:
             return str(vote.errored)
         if not vote.enough_replicas:
-            return f"{self.size} participants, but min_replica_size is {self._min_replica_size}"
+            return f"{vote.participants} participants, but min_replica_size is {self._min_replica_size}"
         return ""
 
     def _give_up(self, why: str) -> str:

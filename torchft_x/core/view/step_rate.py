@@ -10,17 +10,22 @@ _KEPT = 64  # changes
 
 
 class StepRate:
-    """Fed once a second or so; a step is told when a grant is half used, so it moves in leaps."""
+    """Fed once a second or so; a step is told when a grant is half used, so it moves in leaps.
+
+    The step at which the job is first seen does not count: until the next one, groups start, load and compile.
+    """
 
     def __init__(self) -> None:
+        self._newest: int | None = None
         self._told: deque[tuple[float, int]] = deque(maxlen=_KEPT)  # when a step was first seen
 
     def at(self, step: int, now: float) -> None:
         """The job stands at this step."""
-        if self._told and step < self._told[-1][1]:
+        if self._newest is not None and step < self._newest:
             self._told.clear()  # a new lineage
-        if not self._told or step > self._told[-1][1]:
+        elif self._newest is not None and step > self._newest:
             self._told.append((now, step))
+        self._newest = step
         while len(self._told) > 2 and now - self._told[1][0] > WINDOW:
             self._told.popleft()
 

@@ -18,9 +18,12 @@ BUILT_IN_SCHEDULERS = ("local_cwd", "slurm", "kubernetes")
 BUILT_IN_COMPONENTS = ("dist", "utils")
 _READERS = {"cli": "every torchx command fails", "component": "every torchx run fails, whatever the component"}
 _SECONDS = 90.0  # for a plugin that hangs at import; a busy machine has needed 30 without one
-# TorchX's own answer: it imports every plugin, so it is asked in another process.
+# TorchX's own answer: it imports every plugin, so it is asked in another process. As its command does, it makes its
+# subcommands first: ours adds the schedulers there on 0.7.0 (launch/plugin/command.py).
 _ASK = """if True:
     import json
+    from torchx.cli.main import get_sub_cmds
+    get_sub_cmds()
     from torchx.schedulers import get_default_scheduler_name, get_scheduler_factories
     from torchx.specs.finder import get_components
     print("answer " + json.dumps({

@@ -1,4 +1,4 @@
-"""``torchft_x cancel RUN_DIR`` and ``torchft_x scale RUN_DIR --replicas N``; and ``keep-job``, the keeper itself.
+"""``torchft_x cancel RUN_DIR`` and ``torchft_x scale --replicas N RUN_DIR``; and ``keep-job``, the keeper itself.
 
 They speak to the keeper by signals, which only its own user may send, and by files in the run directory.
 """

@@ -1,8 +1,7 @@
-"""``torchft_x cancel HANDLE``, ``scale HANDLE --replicas N`` and ``log HANDLE/ROLE/REPLICA`` for a job of kubernetes_ft."""
+"""``torchft_x cancel HANDLE``, ``scale --replicas N HANDLE`` and ``log HANDLE/ROLE/REPLICA`` for a job of kubernetes_ft."""
 
 from __future__ import annotations
 
-import os
 import sys
 
 from torchft_x.arguments import Parser
@@ -59,12 +58,9 @@ def _log(argv: list[str]) -> int:
     pods = jobs.pods_of(cluster, handle.app, role, int(replica))
     if not pods:
         raise ConfigError(f"the job {handle.app} has no pod of {role}/{replica} any more.")
-    try:
-        for pod in pods:
-            print(f"--- {pod['metadata']['name']}", file=sys.stderr, flush=True)
-            for line in jobs.written(cluster, pod):
-                sys.stdout.write(line)
-            sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes nowhere
+    for pod in pods:
+        print(f"--- {pod['metadata']['name']}", file=sys.stderr, flush=True)
+        for line in jobs.written(cluster, pod):
+            sys.stdout.write(line)
+        sys.stdout.flush()
     return 0

@@ -1,4 +1,4 @@
-"""``torchft_x cancel RUN_DIR`` and ``scale RUN_DIR --replicas N`` for a job of slurm_ft; and ``slurm-end``, its
+"""``torchft_x cancel RUN_DIR`` and ``scale --replicas N RUN_DIR`` for a job of slurm_ft; and ``slurm-end``, its
 lighthouse's last act."""
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import os
 import sys
 from typing import Any
 from urllib.parse import urlencode
@@ -35,8 +34,7 @@ def status(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     try:
         return _status(args)
-    except (KeyboardInterrupt, BrokenPipeError):  # nobody wants to know any more
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes nowhere
+    except KeyboardInterrupt:  # nobody wants to know any more
         return 130
     except TorchftXError as e:
         print(f"torchft_x status: {e}", file=sys.stderr)

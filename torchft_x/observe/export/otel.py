@@ -1,4 +1,4 @@
-"""Metrics and spans of failures over OpenTelemetry's protocol: ``pip install 'torchft_x[otel]'``.
+"""Metrics and spans of failures over OpenTelemetry's protocol; the extra `otel` has its packages.
 
     from torchft_x.observe.export.otel import OtelExporter
 
@@ -18,7 +18,7 @@ from typing import Any
 from torchft_x.errors import ConfigError
 from torchft_x.observe.events import subscribe
 
-_GET = "OpenTelemetry is not installed: pip install 'torchft_x[otel]'"
+_GET = "OpenTelemetry is not installed: pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
 _PAST = frozenset(["t", "mono", "pid", "event", "role"])
 
 

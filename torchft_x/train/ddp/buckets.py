@@ -72,15 +72,17 @@ def plan_buckets(
     A bucket is closed when it has reached its size, so a single large parameter may exceed it.
     """
     open_buckets: dict[tuple[torch.dtype, torch.device], list[int]] = {}
+    filled: dict[tuple[torch.dtype, torch.device], int] = {}  # bytes in the open buckets
     closed: list[list[int]] = []
     for index in reversed(range(len(params))):
         p = params[index]
         key = (p.dtype, p.device)
-        members = open_buckets.setdefault(key, [])
-        members.append(index)
+        open_buckets.setdefault(key, []).append(index)
+        filled[key] = filled.get(key, 0) + _nbytes(p)
         cap = first_bytes if not closed else bucket_bytes
-        if sum(_nbytes(params[i]) for i in members) >= cap:
+        if filled[key] >= cap:
             closed.append(open_buckets.pop(key))
+            del filled[key]
     closed.extend(open_buckets.values())
     last = len(closed) - 1
     return tuple(_bucket(params, members, len(params) if k == last else 0) for k, members in enumerate(closed))

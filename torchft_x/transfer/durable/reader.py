@@ -21,7 +21,7 @@ from torchft_x.transfer.format.digests import digest, digest_1
 from torchft_x.transfer.format.flatten import is_dtensor
 from torchft_x.transfer.format.layout import Layout, TensorSpec
 from torchft_x.transfer.format.leaves import Leaf
-from torchft_x.transfer.format.memory import allocate, memory_of, physical_memory
+from torchft_x.transfer.format.memory import allocate, has_memory, memory_of, physical_memory
 from torchft_x.transfer.format.rebuild import Target, Walker, rebuild
 
 
@@ -207,4 +207,4 @@ def _writable(into: Any) -> bool:
     if not isinstance(into, Tensor):
         return False
     memory = into.to_local() if is_dtensor(into) else into
-    return memory.layout == torch.strided and memory.device.type != "meta" and not (memory.is_conj() or memory.is_neg())
+    return has_memory(memory) and not (memory.is_conj() or memory.is_neg())

@@ -20,6 +20,7 @@ from torchft_x.transfer.format.memory import (
     as_words,
     contiguous_stride,
     extent,
+    has_memory,
     is_dense,
     storage_offset_bytes,
     uncollected,
@@ -132,6 +133,11 @@ class Flattener:
             raise LeafError(
                 f"state dict leaf {path} is a {value.layout} tensor of {value.dtype} on {value.device}; only dense, "
                 "unquantised tensors with memory can be sent."
+            )
+        if not has_memory(value):
+            raise LeafError(
+                f"state dict leaf {path} is {'a nested tensor' if value.is_nested else 'a tensor without memory of its own'}"
+                f" ({value.dtype}, {value.device}); put plain tensors that hold its values into the state dict."
             )
         if value.is_conj() or value.is_neg():
             value = value.resolve_conj().resolve_neg()  # these bits say that the memory holds something else

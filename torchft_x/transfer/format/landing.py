@@ -10,6 +10,7 @@ from torchft_x.transfer.format.layout import Layout, TensorSpec
 from torchft_x.transfer.format.memory import (
     allocate,
     as_words,
+    has_memory,
     is_dense,
     memory_of,
     physical_memory,
@@ -117,9 +118,9 @@ def _fills_blob(spec: TensorSpec, size: int) -> bool:
 
 def _fits(spec: TensorSpec, local: Tensor) -> bool:
     """Whether the tensor can hold the values: same dtype and shape, memory of its own for each element."""
-    if local.dtype != spec.dtype or local.shape != spec.shape:
+    if not has_memory(local) or local.is_conj() or local.is_neg():
         return False
-    if local.layout != torch.strided or local.device.type == "meta" or local.is_conj() or local.is_neg():
+    if local.dtype != spec.dtype or local.shape != spec.shape:
         return False
     return _same_stride(spec, local) or not any(
         step == 0 and size > 1 for size, step in zip(local.shape, local.stride(), strict=True)

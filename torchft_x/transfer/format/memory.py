@@ -97,6 +97,23 @@ def extent(shape: Sequence[int], stride: Sequence[int], itemsize: int) -> int:
     return (last + 1) * itemsize
 
 
+def has_memory(tensor: Tensor) -> bool:
+    """Return whether all elements of a tensor lie in memory that its storage holds, at its strides.
+
+    Nested tensors have no strides; functorch's have no storage; those of which the storage was freed or resized (FSDP1
+    does that), functional tensors and autograd's zeros have addresses outside of any.
+    """
+    if tensor.layout != torch.strided or tensor.device.type == "meta":
+        return False
+    if tensor.is_nested or not torch._C._has_storage(tensor):
+        return False
+    nbytes = tensor.nbytes if tensor.is_contiguous() else extent(tensor.shape, tensor.stride(), tensor.dtype.itemsize)
+    if not nbytes:
+        return True
+    inside = storage_offset_bytes(tensor) + nbytes <= tensor.untyped_storage().nbytes()
+    return inside and tensor.data_ptr() != 0
+
+
 def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
     """Whether the elements fill their extent without a hole. Expanded dimensions (stride 0) don't count."""
     expected = 1

@@ -18,6 +18,14 @@ def test_what_torchx_answers_here(tmp_path: Path) -> None:
     assert any(name.startswith("dist.") for name in told["components"])
 
 
+def test_our_schedulers_are_known_where_they_are_installed(tmp_path: Path) -> None:
+    """`scheduler = local_ft` was a problem, because TorchX had been asked without its subcommands."""
+    (tmp_path / ".torchxconfig").write_text("[cli:run]\nscheduler = local_ft\n")
+    told = {f.check: f for f in check_torchx(Case(environ={}, folder=tmp_path, home=tmp_path))}
+    assert told["torchxconfig"].level == "ok"
+    assert {"local_ft", "slurm_ft", "kubernetes_ft"} <= set(told["schedulers"].text.replace(";", ",").split(", "))
+
+
 def test_a_torchx_that_can_not_load_is_quoted(tmp_path: Path) -> None:
     (tmp_path / "torchx").mkdir()
     (tmp_path / "torchx" / "__init__.py").write_text("raise ImportError('plugin acme is broken')")

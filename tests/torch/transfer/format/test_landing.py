@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 
 from torchft_x.transfer.format.flatten import flatten
@@ -35,3 +36,15 @@ def test_what_does_not_fit_lands_in_new_memory() -> None:
         {"a": torch.zeros(4, 3).half()}, {"a": torch.zeros(4, 3, device="meta")}, {"b": torch.zeros(4, 3)},
     ):  # fmt: skip
         assert land(state, into).in_place == [False]
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_target_without_memory_is_not_written_to() -> None:
+    """Writing to a parameter of which FSDP1 has freed the storage ended the process with SIGSEGV."""
+    freed = torch.zeros(4, 3)
+    freed.untyped_storage().resize_(0)
+    for into in (freed, torch.nested.nested_tensor([torch.zeros(3)] * 4)):
+        landing = land({"a": torch.ones(4, 3)}, {"a": into})
+        assert landing.in_place == [False]
+        landing.memory[0].view(torch.float32).fill_(2.0)
+        assert torch.equal(landing.finish()[0], torch.full((4, 3), 2.0))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -34,6 +35,44 @@ def test_odd_tensors_are_named() -> None:
         check_sendable({"a": {"b": torch.zeros(2, 2).to_sparse()}})
     with pytest.raises(LeafError, match="a/b"):
         check_sendable({"a": {"b": torch.zeros(2, device="meta")}})
+
+
+def resized(nbytes: int) -> torch.Tensor:
+    """A tensor of 12 bytes of which the storage holds `nbytes`."""
+    t = torch.ones(3)
+    t.untyped_storage().resize_(nbytes)
+    return t
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "a nested tensor"),
+        (lambda: torch.nested.nested_tensor([]), "a nested tensor"),
+        (lambda: resized(0), "without memory"),
+        (lambda: resized(8), "without memory"),
+        (lambda: torch._efficientzerotensor(3), "without memory"),
+        (lambda: torch._to_functional_tensor(torch.ones(3)), "without memory"),
+    ],
+)
+def test_a_tensor_that_cannot_be_read_is_named(make: Callable[[], torch.Tensor], what: str) -> None:
+    """The first two were an internal error of torch's, the third and the last two ended the process with SIGSEGV."""
+    with pytest.raises(LeafError, match=rf"a/b is .*{what}"):
+        check_sendable({"a": {"b": make()}})
+
+
+def test_a_tensor_of_a_transform_is_named() -> None:
+    def send(t: torch.Tensor) -> torch.Tensor:
+        check_sendable({"a": {"b": t}})
+        return t
+
+    with pytest.raises(LeafError, match="a/b"):
+        torch.func.vmap(send)(torch.ones(2, 3))
+
+
+def test_a_tensor_without_elements_needs_no_memory() -> None:
+    check_sendable({"a": resized(0)[:0], "b": torch.empty(3, 0)})
 
 
 def test_a_bad_key_is_named() -> None:

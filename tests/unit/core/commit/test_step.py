@@ -284,7 +284,7 @@ def test_each_verb_has_its_phase() -> None:
     voting.vote()
     verbs = {
         "running": (
-            lambda s: s.drop(LocalVote(0, Q, True, True, None), "x"),
+            lambda s: s.drop(LocalVote(0, Q, 2, True, True, None), "x"),
             lambda s: redo(s, State()),
             lambda s: s.healed(State(), 0),
             lambda s: s.heal_failed(BOOM, torn=True),
@@ -400,6 +400,15 @@ class TestUndecided:
         ended = begin(s, 8, State(), 0, 1)
         assert not ended.committed  # nobody has asked for it, so that it is no trouble
         assert s.drop(vote, "nobody has it").reason == "boom"
+
+    def test_what_was_too_few_is_counted_in_its_own_quorum(self) -> None:
+        """It was dropped in a quorum of two, with the words "2 participants, but min_replica_size is 2"."""
+        s = running(Step(min_replica_size=2), size=1)
+        vote = s.vote()
+        s.settle(False, undecided=True)
+        begin(s, 8, State(), 0, 2)
+        outcome = s.drop(vote, "nobody has it")
+        assert (outcome.reason, outcome.participants) == ("1 participants, but min_replica_size is 2", 1)
 
     def test_forsaking_costs_only_what_another_group_may_have_committed(self) -> None:
         held = self.held()

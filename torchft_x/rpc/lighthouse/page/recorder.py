@@ -83,7 +83,7 @@ class Recorder:
 
     def tick(self) -> None:
         now = time.monotonic()
-        if now - self._looked >= _RATE_EACH:
+        if now - self._looked >= _RATE_EACH and self._machine.current is not None:  # before, no step is known
             self._looked = now
             self._rate.at(self._machine.reached, now)
 

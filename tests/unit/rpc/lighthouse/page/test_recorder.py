@@ -63,3 +63,14 @@ def test_one_that_takes_long_is_shown_for_longer(clock: list[float]) -> None:
     clock[0] += 0.2
     recorder.bytes()
     assert count == [2]
+
+
+def test_a_job_that_goes_on_from_a_checkpoint_has_not_made_its_steps_now(clock: list[float]) -> None:
+    """Until its first quorum the lighthouse knows no step; from 0 to the checkpoint's counted as a second's work."""
+    machine: Any = SimpleNamespace(current=None, reached=0)
+    recorder = Recorder(machine, lambda: NO_JOB)
+    for step in (0, 0, 5000, 5000, 5010, 5020):
+        machine.current, machine.reached = step or None, step
+        clock[0] += 1.0
+        recorder.tick()
+    assert recorder._rate.per_second(clock[0]) == 10.0

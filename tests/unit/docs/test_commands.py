@@ -1,0 +1,28 @@
+"""Commands on the pages work as they are typed, where the page says that they are typed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+TEXTS = {
+    path: path.read_text(encoding="utf-8")
+    for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "docs/examples").glob("*.py")]
+}
+
+
+def test_a_component_outside_of_the_clone_is_launched_with_its_scheduler() -> None:
+    """TorchX's default is `local_docker`; only the clone's `.torchxconfig`, which it seeks in the current directory, names
+    another."""
+    lines = [
+        (path.name, line)
+        for path, text in TEXTS.items()
+        for line in re.findall(r"^    (?:\$ )?(torchx run .*)", text, flags=re.MULTILINE)
+    ]
+    assert len(lines) > 20
+    assert [at for at in lines if not re.search(r" -s | --scheduler |torchx run +(#|--|\./components)", at[1])] == []
+
+
+def test_no_page_installs_a_release_that_is_not_there() -> None:
+    assert [p.name for p, text in TEXTS.items() if re.search(r"pip install ['\"]?torchft[_-]x", text)] == []
