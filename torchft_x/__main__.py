@@ -23,6 +23,7 @@ _USAGE = f"""torchft_x {__version__}
     torchft_x status [RUN_DIR|ADDRESS|JOB] [--json]      what the groups of a run do; the newest run by default
     torchft_x kill|drain|resume GROUP [RUN_DIR|ADDRESS|JOB]
                                                          end a group and start it again; have it leave and rest; start it
+    torchft_x pause|resume [RUN_DIR|ADDRESS|JOB]         have all groups leave and rest; start them where they stopped
     torchft_x dumps RUN_DIR [N]                          what was collected when groups died or hung, and what it says
     torchft_x report [RUN_DIR|LOGS|JOB] [--against OTHER_RUN]
                                                          what a run did and what its failures cost, as one HTML file
@@ -46,6 +47,7 @@ _COMMANDS = {  # in which module, by which function, and what that is told befor
     "status": "launch.status.commands:status",
     "kill": "launch.status.commands:order kill",
     "drain": "launch.status.commands:order drain",
+    "pause": "launch.status.commands:order pause",
     "resume": "launch.status.commands:order resume",
     "dumps": "launch.cli:dumps",
     "report": "launch.run_commands:report",

@@ -100,7 +100,9 @@ def test_the_next_life_goes_on_from_the_copy(ranks: int, memory: CheckpointMemor
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_who_leaves_before_the_end_goes_on_from_its_last_step(ranks: int, memory: CheckpointMemory, address: str) -> None:
+def test_who_leaves_before_the_end_goes_on_from_its_last_step(
+    ranks: int, memory: CheckpointMemory, address: str
+) -> None:
     with life(ranks, address, seed=1) as first:
         run_threads(ranks, lambda rank: first[rank].run_to(7))  # no copy was due
         left = [t.history[7] for t in first]

@@ -16,6 +16,8 @@ from torchft_x.core.messages.job import GroupRests
 from torchft_x.errors import RefusedError
 
 KINDS = ("kill", "drain", "resume")
+EVERY = "*"
+"""In place of a group, with drain and resume: all that this concerns, so the job is paused, or goes on."""
 
 
 @dataclass(frozen=True, slots=True)

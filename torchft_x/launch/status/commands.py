@@ -6,10 +6,12 @@ import argparse
 import importlib.util
 import json
 import sys
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 from torchft_x.arguments import Parser
+from torchft_x.core.job.orders import EVERY
 from torchft_x.errors import ConfigError, TorchftXError, UnreachableError
 from torchft_x.launch.status.find import Run, find
 from torchft_x.launch.status.from_page import from_page
@@ -99,28 +101,40 @@ def _url(run: Run, first: dict[str, Any]) -> int:
     return 0
 
 
+def _names_a_run(word: str) -> bool:
+    """Return whether it is a run directory, an address or a job, which no group's name looks like."""
+    return word != EVERY and (":" in word or "/" in word or Path(word).is_dir())
+
+
 def order(kind: str, argv: list[str]) -> int:
-    """``torchft_x kill``, ``drain`` or ``resume``."""
+    """``torchft_x kill``, ``drain``, ``resume`` or ``pause``."""
     words = {
         "kill": "End the processes of a group at once; its supervisor starts it again.",
         "drain": "Have a group leave at its next step boundary, and rest until it is resumed.",
-        "resume": "Start a drained group again.",
+        "resume": "Start a drained group again, or all of a job that was paused.",
+        "pause": "Have all groups of a job leave at their next step boundary, and rest until it is resumed.",
     }
     parser = Parser(prog=f"torchft_x {kind}", description=words[kind])
-    parser.add_argument("group", metavar="GROUP", help="as `torchft_x status` names it")
+    if kind != "pause":
+        optional: dict[str, Any] = {"nargs": "?", "default": EVERY} if kind == "resume" else {}
+        every = "; if none is named, all" if optional else ""
+        parser.add_argument("group", metavar="GROUP", help=f"as `torchft_x status` names it{every}", **optional)
     parser.add_argument("run", nargs="?", metavar="RUN_DIR|ADDRESS|JOB", help=_RUN)
     parser.add_argument("--token_file", metavar="PATH", help="file with the run's token, if not in the run directory")
     args = parser.parse_args(argv)
+    kind, group = ("drain", EVERY) if kind == "pause" else (kind, args.group)
+    if kind == "resume" and args.run is None and _names_a_run(group):
+        group, args.run = EVERY, group
     try:
         run = find(args.run, args.token_file)
         if run.remote is not None:
-            print(run.remote.order(kind, args.group))
+            print(run.remote.order(kind, group))
             return 0
         if run.lighthouse is None:
             raise ConfigError(f"Nothing of {run.what} runs any more.")
         from torchft_x.rpc.status_query import give_order
 
-        print(give_order(kind, args.group, run.lighthouse, run.token))
+        print(give_order(kind, group, run.lighthouse, run.token))
     except TorchftXError as e:
         print(f"torchft_x {kind}: {e}", file=sys.stderr)
         return 2 if isinstance(e, ConfigError) else 1

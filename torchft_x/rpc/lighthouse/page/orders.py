@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable
 import grpc
 import grpc.aio
 
-from torchft_x.core.job.orders import KINDS, Asked, Order, Orders
+from torchft_x.core.job.orders import EVERY, KINDS, Asked, Order, Orders
 from torchft_x.core.messages.job import GroupRests, RosterEvent, SupervisorHere
+from torchft_x.core.types import group_number, listed
 from torchft_x.core.view.lives import Lives
 from torchft_x.errors import RefusedError
 from torchft_x.net import parse_address
@@ -61,6 +62,8 @@ class OrderDesk:
             )
         if kind not in KINDS:
             raise RefusedError(f"There is no order {kind!r:.50}; the orders are {', '.join(KINDS)}.")
+        if group == EVERY and kind != "kill":
+            return self._give_all(kind)
         lives, addresses = self._lives.get(group), tuple(self._addresses(group))
         if lives is None and not addresses:
             raise RefusedError(f"There is no group {group!r:.200} here.")
@@ -71,6 +74,24 @@ class OrderDesk:
             for address in addresses:
                 await self._exit(group, address)
         sentence = _SENTENCES[kind].format(group)
+        self._note(sentence)
+        return sentence
+
+    def _give_all(self, kind: str) -> str:
+        """Pause the job, or resume it: all groups of which a supervisor is here, in one go, so that those that hold older
+        states wait for those that hold the newest."""
+        known = [_asked(g.group, self._lives, reachable=False) for g in self._lives if g.here and g.finished is None]
+        resting = [a.rests or a.group in self._orders.drained for a in known]
+        chosen = [a for a, rests in zip(known, resting, strict=True) if rests is (kind == "resume")]
+        if not chosen:
+            raise RefusedError("No group is drained." if kind == "resume" else "No group with a supervisor runs.")
+        for asked in chosen:
+            order = self._orders.give(kind, asked)
+            if order is not None:
+                self._send(order)
+        sentence = _TO_ALL[kind].format(
+            listed(sorted((a.group for a in chosen), key=lambda g: (group_number(g) or 0, g)))
+        )
         self._note(sentence)
         return sentence
 
@@ -91,6 +112,10 @@ class OrderDesk:
                     raise RefusedError(f"Group {group} can't be killed: {e.details()}") from None
 
 
+_TO_ALL = {
+    "drain": "The job is paused by request: groups {} leave at their next step boundaries, and rest until it is resumed.",
+    "resume": "The job is resumed by request: groups {}.",
+}
 _SENTENCES = {
     "kill": "Group {} is killed by request, and started again by whoever keeps it running.",
     "drain": "Group {} is drained by request: it leaves at its next step boundary, and rests until it is resumed.",

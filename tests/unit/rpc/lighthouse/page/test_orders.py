@@ -74,3 +74,17 @@ def test_a_group_that_was_drained_rests_whoever_comes() -> None:
             client.rests(False)
             client.started(1, "life-1")
             wait_for(lambda: page.groups()["0"]["does"] == "starts", 5.0, "its next life")
+
+
+def test_a_job_is_paused_and_resumed_as_a_whole() -> None:
+    with served(groups=("0", "1")) as page, supervisor(page) as (zero, of_0), supervisor(page, "1") as (one, of_1):
+        for client, life in ((zero, "life-0"), (one, "life-1")):
+            client.started(0, life)
+        wait_for(lambda: all(page.groups()[g]["supervised"] for g in "01"), 5.0, "the supervisors")
+        assert page.order("drain", "0").status == 200
+        assert page.order("drain", "*").json["done"].startswith("The job is paused by request: groups 1 leave at")
+        assert page.order("drain", "*").status == 409
+        wait_for(lambda: (of_0, of_1) == ([DRAIN], [DRAIN]), 5.0, "the orders")
+        assert page.order("resume", "*").json["done"] == "The job is resumed by request: groups 0, 1."
+        assert page.order("resume", "*").json["error"] == "No group is drained."
+        assert page.order("kill", "*").status == 409
