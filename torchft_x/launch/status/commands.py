@@ -11,7 +11,6 @@ from typing import Any
 from urllib.parse import urlencode
 
 from torchft_x.arguments import Parser
-from torchft_x.core.job.orders import EVERY
 from torchft_x.errors import ConfigError, TorchftXError, UnreachableError
 from torchft_x.launch.status.find import Run, find
 from torchft_x.launch.status.from_page import from_page
@@ -99,6 +98,9 @@ def _url(run: Run, first: dict[str, Any]) -> int:
         return 1
     print(f"{first['page']}#{urlencode({'token': token})}" if token else first["page"])
     return 0
+
+
+EVERY = "*"  # as `core.job.orders` has it: all groups
 
 
 def _names_a_run(word: str) -> bool:

@@ -10,7 +10,6 @@ import grpc.aio
 
 from torchft_x.core.job.orders import EVERY, KINDS, Asked, Order, Orders
 from torchft_x.core.messages.job import GroupRests, RosterEvent, SupervisorHere
-from torchft_x.core.types import group_number, listed
 from torchft_x.core.view.lives import Lives
 from torchft_x.errors import RefusedError
 from torchft_x.net import parse_address
@@ -89,9 +88,8 @@ class OrderDesk:
             order = self._orders.give(kind, asked)
             if order is not None:
                 self._send(order)
-        sentence = _TO_ALL[kind].format(
-            listed(sorted((a.group for a in chosen), key=lambda g: (group_number(g) or 0, g)))
-        )
+        names = sorted((a.group for a in chosen), key=lambda group: (len(group), group))
+        sentence = _TO_ALL[kind].format(", ".join(names))
         self._note(sentence)
         return sentence
 
