@@ -33,8 +33,12 @@ class _Meta(ABCMeta, type(dist.ProcessGroup)):  # type: ignore[misc]  # torch's 
 
 
 class ProcessGroup(dist.ProcessGroup, metaclass=_Meta):
-    """A process group that can be rebuilt. It works as ``group=`` of torch's collectives, with or without
-    `register`.
+    """A process group that can be rebuilt.
+
+    It works as ``group=`` of `all_reduce`, `all_gather` and `barrier` of `torch.distributed`. What takes the rank of another
+    member (`broadcast`, `reduce`, `scatter`, `send`, objects, ...) looks the members up in torch's own tables, in which those
+    of this group are not: call its methods instead. If an operation fails torch may say that the group "is not initialized
+    in the world group map", where the cause is another; `errored` has it.
     """
 
     def __init__(self, rank: int = 0, size: int = 1) -> None:
