@@ -11,7 +11,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TextIO
 
 from torchft_x import env
 
@@ -21,10 +21,18 @@ def line(text: str, level: str = "info", *, environ: Mapping[str, str] | None = 
     return as_json(text, level, **who) if env.wants_json(environ) else text
 
 
+def write(text: str, stream: TextIO | None) -> None:
+    """Print a line in one write. Jobs run Python unbuffered, where `print` makes two, and TorchX passes on what it has read:
+    a line of another role would come between this one and its end."""
+    if stream is not None:
+        stream.write(text + "\n")
+        stream.flush()
+
+
 def say(text: str, level: str = "info", **who: Any) -> None:
     """Print a line on stderr. That nobody reads it any more, or the disk is full, is no reason to stop."""
     try:
-        print(line(text, level, **who), file=sys.stderr, flush=True)
+        write(line(text, level, **who), sys.stderr)
     except (OSError, ValueError):
         pass
 

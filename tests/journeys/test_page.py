@@ -84,6 +84,10 @@ def test_a_job_is_watched_and_steered(tmp_path: Path) -> None:
         tab.open(url, 1280, 900)
         tab.wait_for("document.getElementById('state').textContent === 'training'")
         assert tab.js("location.hash") == ""  # a picture of the address bar shows no token
+        name = tab.js("document.getElementById('job').textContent")
+        assert (name[:4], shown(job)["job"]) == ("ddp-", name)
+        # in the column of a row's time it was one word a line
+        tab.wait_for("document.querySelector('#losses .empty')?.getBoundingClientRect().height < 60")
 
         os.kill(job.worker("1"), signal.SIGKILL)
         job.wait_for(lambda: any(x["exit"] and x["rejoined"] for x in shown(job)["losses"]), 60, "its return")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import logging
+import sys
+from typing import Any
 
 import pytest
 
@@ -60,3 +62,27 @@ def test_records_of_logging() -> None:
     assert (fields["level"], fields["role"]) == ("error", "lighthouse")
     assert fields["message"].startswith("IT FAILED\nTRACEBACK")
     assert "VALUEERROR: NO" in fields["message"]
+
+
+class Packets(io.RawIOBase):
+    """A file that keeps its writes apart, as who follows it may read them."""
+
+    def __init__(self) -> None:
+        self.got: list[bytes] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.got.append(bytes(data))
+        return len(data)
+
+
+def test_a_line_and_its_end_are_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an unbuffered Python `print` they are two, and TorchX showed another role's line between them."""
+    packets = Packets()
+    monkeypatch.setattr("sys.stderr", io.TextIOWrapper(packets, write_through=True))  # type: ignore[type-var]
+    log_lines.say("group 1 died")
+    log_lines.write("Run directory: runs/1", sys.stderr)
+    assert packets.got == [b"group 1 died\n", b"Run directory: runs/1\n"]
+    log_lines.write("nobody is there", None)

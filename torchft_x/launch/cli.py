@@ -79,10 +79,10 @@ def supervise(argv: list[str]) -> int:
             hang_timeout=args.hang_timeout if args.hang_timeout is not None else env.read_seconds(env.HANG_TIMEOUT),
         )
     except TorchftXError as e:
-        print(f"torchft_x supervise: {e}", file=sys.stderr)
+        log_lines.write(f"torchft_x supervise: {e}", sys.stderr)
         return 2
     if given and args.run_dir and group == "0" and node == 0:  # else the lighthouse role says it
-        print(log_lines.line(f"Run directory: {args.run_dir}"), flush=True)
+        log_lines.write(log_lines.line(f"Run directory: {args.run_dir}"), sys.stdout)
     warm = start_warm_parent(config)
     from torchft_x.launch.supervisor.group import supervise as run_supervisor  # while that imports
 
@@ -168,7 +168,7 @@ def accompany(argv: list[str]) -> int:
             local=local,
         )
     except TorchftXError as e:
-        print(f"torchft_x accompany: {e}", file=sys.stderr)
+        log_lines.write(f"torchft_x accompany: {e}", sys.stderr)
         return 2
     return run_sidecar(config)
 
@@ -186,7 +186,7 @@ def lighthouse(argv: list[str]) -> int:
     local, claim = env.read_int(env.LAUNCHER_PID) is not None or env.is_local_job(), None
     if "--run_dir" in argv[:-1]:
         run_dir = Path(argv[argv.index("--run_dir") + 1]).absolute()
-        print(log_lines.line(f"Run directory: {run_dir}", role="lighthouse"), flush=True)
+        log_lines.write(log_lines.line(f"Run directory: {run_dir}", role="lighthouse"), sys.stdout)
         claim = RunClaim(run_dir, env.everything()) if "--job_groups" in argv else None  # else it is no part of a job
         try:
             if claim is not None:

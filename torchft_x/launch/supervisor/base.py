@@ -384,7 +384,7 @@ class BaseSupervisor:
         if self._life is not None:
             self._life.relay.say(line)
         else:
-            print(line, file=sys.stderr, flush=True)
+            log_lines.write(line, sys.stderr)
 
     def _labels(self, role: str) -> dict[str, Any] | None:
         """Of each line of whoever has that role here, if lines are wanted as JSON."""

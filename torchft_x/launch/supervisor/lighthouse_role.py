@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from torchft_x import env, net
+from torchft_x import env, log_lines, net
 from torchft_x.address_files import folder_of_several, make_folder_of_several, make_run_dir
 from torchft_x.errors import ConfigError
 
@@ -97,12 +97,11 @@ def _port() -> int:
     port = env.read_int(env.LIGHTHOUSE_PORT, _PORT) or 0
     if port == 0 or _is_free(port):
         return port
-    print(
+    log_lines.write(
         f"torchft_x lighthouse: port {port} is taken on this host; another one is used, which only the address file in "
         "the run directory tells. Roles that don't share that directory will not find it: choose another --run_dir "
         "(the port follows from it).",
-        file=sys.stderr,
-        flush=True,
+        sys.stderr,
     )
     return 0
 

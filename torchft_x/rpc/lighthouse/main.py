@@ -223,6 +223,7 @@ def _serve(settings: Settings) -> int:
     )
     port = loop.call(shell.start(settings.bind), 10.0, "starting the lighthouse")
     address = _address(settings, port)
+    shell.recorder.job = _name(settings)
     shown = loop.call(page.start(shell, settings.http_bind, port, address), 10.0, "starting the page")
     where = f", page at {shown.url}" if shown.url else ""
     log.info("Lighthouse listening on %s%s, min_replicas=%d", address, where, settings.lighthouse.min_replicas)
@@ -260,6 +261,12 @@ def _open_ledger(settings: Settings) -> Journal | None:
 def _run(settings: Settings) -> bytes:
     """Tells this job from others, in what is written down."""
     return fingerprint(settings.token, env.read(env.TORCHX_JOB_ID))
+
+
+def _name(settings: Settings) -> str:
+    """Return the job's name for people: TorchX's, else that of the run directory, else ''."""
+    app = (env.read(env.TORCHX_JOB_ID) or "").rpartition("/")[2]
+    return app or ("" if settings.run_dir is None else os.path.basename(os.path.abspath(settings.run_dir)))
 
 
 def _address(settings: Settings, port: int) -> str:

@@ -89,3 +89,16 @@ def test_what_a_scheduler_that_replaces_processes_changes(monkeypatch: pytest.Mo
     assert (replaced.roster.kept, replaced.roster.gone_grace, replaced.roster.arrive_timeout) == (False, 600, 600)
     assert not replaced.lighthouse.new_job  # it may be the second of its kind
     assert not replaced.lighthouse.restarted
+
+
+@pytest.mark.parametrize(
+    ("torchx", "flags", "name"),
+    [
+        ("local_cwd://torchx/ddp-k920wm", ["--run_dir", "/shared/runs/1"], "ddp-k920wm"),
+        ("", ["--run_dir", "/shared/runs/mine/"], "mine"),
+        ("", [], ""),
+    ],
+)
+def test_a_job_has_a_name_for_people(torchx: str, flags: list[str], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(env.TORCHX_JOB_ID, torchx)
+    assert main._name(main.read_settings(main.make_parser().parse_args(["--min_replicas", "1", *flags]))) == name

@@ -39,6 +39,7 @@ class Recorder:
         self.lives = Lives()
         self.tally = Tally()
         self._copies: dict[str, tuple[float, Copy]] = {}  # replica id -> when told (monotonic), what it copies
+        self.job = ""  # its name; '': none is known
         self.address = ""  # of the lighthouse, once it serves
         self.page = ""  # URL of the page; '': there is none
         self.orders = False  # whether orders are taken: the lighthouse has a token
@@ -118,6 +119,7 @@ class Recorder:
         )
         made |= {
             "version": __version__,
+            "job": self.job,
             "address": self.address,
             "page": self.page,
             "orders": self.orders,
