@@ -16,6 +16,7 @@ from torchft_x.launch.status.find import Run, find
 from torchft_x.launch.status.from_page import from_page
 
 _TIMEOUT = 5.0  # seconds for an answer
+EVERY = "*"  # as `core.job.orders` has it: all groups
 _RUN = (
     "a run directory, a lighthouse's address, or a job of kubernetes_ft (kubernetes_ft://NAMESPACE/APP); by default the newest "
     "run below runs/"
@@ -98,9 +99,6 @@ def _url(run: Run, first: dict[str, Any]) -> int:
         return 1
     print(f"{first['page']}#{urlencode({'token': token})}" if token else first["page"])
     return 0
-
-
-EVERY = "*"  # as `core.job.orders` has it: all groups
 
 
 def _names_a_run(word: str) -> bool:

@@ -268,7 +268,7 @@ class Attempt:
 
     def _events(self, pid: int) -> list[Path]:
         """Return that worker's event files."""
-        return [] if self.spec.run_dir is None else list(self.spec.run_dir.glob(f"events/*-{pid}.jsonl"))
+        return [] if self.spec.run_dir is None else list(self.spec.run_dir.glob(f"events/*-{pid}.*jsonl"))
 
 
 def _holds(files: list[Path], whence: int, event: bytes) -> bool:

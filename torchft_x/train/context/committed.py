@@ -98,10 +98,7 @@ class CommittedState:
         self._versions, self._sums = self._count_versions(), []
 
     def _count_versions(self) -> int:
-        return sum(p._version for p in self._parameters())
-
-    def _parameters(self) -> Iterator[torch.Tensor]:
-        return (p for optimizer in self._optimizers for p in _parameters(optimizer))
+        return sum([p._version for optimizer in self._optimizers for p in _parameters(optimizer)])
 
     def _values(self) -> list[int]:
         """Return the sums that were started, as 64 bits each. Waits for each device once."""
@@ -136,9 +133,9 @@ def _tensors(optimizer: Optimizer) -> Iterator[Held]:
                 yield p, str(key), shard
 
 
-def _parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:
-    """Yield the parameters it steps. One that is not torch's may have no groups."""
-    return (p for group in getattr(optimizer, "param_groups", ()) for p in group["params"])
+def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:
+    """Return the parameters it steps. One that is not torch's may have no groups."""
+    return [p for group in getattr(optimizer, "param_groups", ()) for p in group["params"]]
 
 
 def _by_name(item: tuple[object, object]) -> str:
