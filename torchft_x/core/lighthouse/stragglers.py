@@ -83,8 +83,9 @@ class Stragglers:
             effects += self._alarm.lose(record, reason, "silent")
         for record, waited in late:
             kept_out = self._note(record, now)
-            others = listed(sorted(self._tenure.asking))
-            reason = f"its training thread does not come: {others} have waited for it, at last {waited:.1f} s at the boundary"
+            others = sorted(self._tenure.asking)
+            wait = f"{listed(others)} {'has' if len(others) == 1 else 'have'} waited for it"
+            reason = f"its training thread does not come: {wait}, at last {waited:.1f} s at the boundary"
             effects += self._alarm.lose(record, reason, "straggler")
             if kept_out:
                 text = (

@@ -66,6 +66,15 @@ def test_who_does_not_ask_is_left_out_when_the_first_that_has_waited_for_as_long
         assert issued(effects) == [["a:1", "b:1"]]
 
 
+def test_one_has_waited_and_several_have() -> None:
+    for members, words in ((ALL, "a:1, b:1 have waited for it, at last 2"), (("a:1", "c:1"), "a:1 has waited for it")):
+        s = Stage(*members)
+        for name in members[:-1]:
+            s.asks(name)
+        (reason,) = [e.text for e in s.passes(2.3) if isinstance(e, Note) and e.event == "member_lost"]
+        assert words in reason
+
+
 def test_pings_do_not_bring_it_back_and_it_is_told_once() -> None:
     s = Stage()
     s.asks("a:1")
