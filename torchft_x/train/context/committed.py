@@ -129,7 +129,7 @@ def _tensors(optimizer: Optimizer) -> Iterator[Held]:
     """Yield parameters, each before the tensors of its state."""
     for group in optimizer.param_groups:
         for p in group["params"]:
-            state = optimizer.state.get(p, {})
+            state = getattr(optimizer, "state", {}).get(p, {})
             for key, value in (("", p), *sorted(state.items(), key=_by_name)):
                 shard = value.to_local() if is_dtensor(value) else value
                 if type(shard) in (torch.Tensor, nn.Parameter) and shard.layout is torch.strided:
