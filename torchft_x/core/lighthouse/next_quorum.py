@@ -105,7 +105,7 @@ class QuorumTransition:
         cur, missing = self._tenure.current, self._tenure.missing - without
         if cur is not None and missing:  # `form` would say the same, after a look at all candidates
             return wait_for(cur, sorted(missing))
-        away = self._tenure.ran - (self._tenure.asking - without)  # whoever asks will not commit in the present quorum
+        away = self._tenure.ran - self._tenure.asking  # whoever asks will not commit in the present quorum
         outside = [r for r in map(self._roll.get, away) if r is not None] if away else []
         over = frozenset([r.replica_id for r in outside if self._alarm.is_given_up(r, now)])
         c = self._config

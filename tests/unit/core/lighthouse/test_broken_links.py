@@ -142,6 +142,12 @@ def test_two_broken_links_leave_two_out() -> None:
     assert issued(s.fails(pairs)) == [["a:1", "c:1"]]
 
 
+def test_a_quorum_counts_once_for_a_link_though_it_leaves_out_who_has_another_broken_one() -> None:
+    s = Linked("a:1", "b:1", "c:1", "d:1")
+    s.fails({"a:1": ("b:1",)})
+    assert issued(s.fails({"a:1": ("b:1",), "c:1": ("d:1",)})) == [["a:1", "c:1", "d:1"]]
+
+
 def test_where_nobody_reaches_anybody_one_trains_alone() -> None:
     s = Linked()
     nobody = {"a:1": ("b:1", "c:1"), "b:1": ("a:1", "c:1"), "c:1": ("a:1", "b:1")}
