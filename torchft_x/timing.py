@@ -66,6 +66,8 @@ Each line holds, at any scale; `tests/unit/test_timing.py` evaluates them:
     3 * run_beat                  <  run_watch                     two late renewals lose no run directory
     notice                        <  run_ending                    a job that is about to end is waited for
     meet                          <  connect                       members without names still connect
+    slow_connect                  <  lateness                      a rank that waits for one that connects gives up later
+    slow_connect + answers        <  connect                       a broken link is told of by the same attempt
 
 User options are not part of this: `timeout`, `quorum_timeout`, `connect_timeout` and what else has a flag or a variable keep
 their values at every scale. `lateness` is cut to a Manager's `timeout`, `new_lineage` and `takeover` to a lighthouse's
@@ -224,6 +226,8 @@ class Timing:
     # --- connects among members, and margins beyond a deadline that somebody else should meet first -------------------
 
     connect: float = 10.0  # for members of a new quorum to connect; after it the next quorum is a better try
+    slow_connect: float = 1.0  # after which a member that failed to connect is asked which others answer it
+    answers: float = 0.5  # for the others' hosts to answer then
     meet: float = 2.0  # for members to publish their names before they connect
     early_answer: float = 0.1  # before the deadline of a call that names no other, at most a twentieth of the call
     late_answer: float = 1.0  # beyond a call's own deadline, until gRPC's

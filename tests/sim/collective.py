@@ -96,11 +96,16 @@ class Fabric:
     def _connected(self, member: Member, mesh: Mesh) -> None:
         if member.who in mesh.closed:
             return
-        if self._parted(mesh):
+        if self.cut_off(member, mesh):
             self._stuck.append((self._connected, (member, mesh)))
             return
         who = mesh.lost.get(member.who)
         member.on_configured(mesh, None if who is None else _broken(who))
+
+    def cut_off(self, member: Member, mesh: Mesh) -> list[str]:
+        """Return the replica ids of those that came, and whose hosts this member can't connect with."""
+        network, site = self._world.network, member.process.site
+        return [who for who, other in mesh.came.items() if network.cannot_pass(site, other.process.site)]
 
     def _parted(self, mesh: Mesh) -> bool:
         network = self._world.network

@@ -194,6 +194,7 @@ class GroupNode:
             checkpoint_metadata=f"{self.address}/{rank.rank}",
             reason=terms.reason,
             suspects=terms.suspects,
+            unreached=terms.unreached,
             step_seconds=rank.pace.seconds,
             patience=rank.budget.patience(self.world.now),
             usual=self.world.config.quorum_timeout if self.world.config.endures else 0.0,

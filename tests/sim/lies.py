@@ -152,7 +152,9 @@ class Liar:
     def _join(self) -> m.LighthouseEvent:
         reason = self._rng.choose(tuple(JoinReason))
         suspects = tuple(self._world.nodes) if self._rng.chance(0.3) else ()
-        return m.Join(self._session, self._member(self._name), reason, suspects, None, self._rng.below(3), 0.0)
+        unreached = tuple(self._world.nodes) if self._rng.chance(0.1) else ()
+        number = self._rng.below(3)
+        return m.Join(self._session, self._member(self._name), reason, suspects, None, number, 0.0, unreached=unreached)
 
     def _progress(self) -> m.LighthouseEvent:
         return m.Progress(

@@ -335,7 +335,7 @@ class LighthouseNode:
                 self.feed(lm.SupervisorHeard(self._supervisors[stream][1]))
         elif isinstance(message, gm.SendJoin):
             self.feed(lm.Join(session, message.member, message.reason, message.suspects, None, message.number,
-                             message.step_seconds, message.patience))  # fmt: skip
+                             message.step_seconds, message.patience, message.unreached))  # fmt: skip
         elif isinstance(message, gm.SendProgress):
             self.feed(lm.Progress(session, message.quorum_id, message.step, message.number, message.step_seconds))
         elif isinstance(message, gm.SendLeave):

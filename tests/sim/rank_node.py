@@ -30,6 +30,7 @@ from torchft_x.core.heal import Plan, WorldSizeMode
 from torchft_x.core.training.step_clock import StepTimeEstimate, WaitBudget
 from torchft_x.core.types import JoinReason, Part, Prepared, Quorum, State
 from torchft_x.errors import CollectiveError, ConfigError, DeadlineError, StepError, TorchftXError
+from torchft_x.timing import TIMING
 from torchft_x.train.context.failures import StepFailures
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class RankNode:
         self._waits = True  # the training thread waits for quorum and heal before its forward
         self.expects_start = False  # a commit was decided: rank 0 says how the next step begins
         self._awaits_start = False  # it is waited for
+        self._connects_since = 0.0  # when the newest configure began
         self._start: tuple[bool, int, State] | None = None  # it has come before it was
         self._terms: Terms | None = None  # of the newest ask
         self._quorum: Quorum | None = None  # the newest that came
@@ -290,7 +292,7 @@ class RankNode:
         # The process group is made in the events that follow.
         if self.failures.configure(plan, lambda: None) is None:
             return self._begin_round()
-        self.wait = "configure"
+        self.wait, self._connects_since = "configure", self.world.now
         self.deadlines.arm("configure", self.world.config.connect_limit)
         if self.mesh is not None:
             self.world.fabric.close(self, self.mesh)
@@ -303,8 +305,16 @@ class RankNode:
         self.deadlines.disarm("configure")
         self.wait = ""
         if error is not None:
+            if self.world.now - self._connects_since >= TIMING.slow_connect:
+                self.step.not_reached(self.plan.quorum_id, self._silent(mesh))
             self.failures.fail(error, self.plan.quorum_id)
         self._begin_round()
+
+    def _silent(self, mesh: Mesh) -> tuple[str, ...]:
+        """Return those of the mesh whose hosts do not answer (`comm.reach`)."""
+        network, nodes = self.world.network, self.world.nodes
+        sites = [(who, nodes[who].process.site) for who in mesh.names if who in nodes]
+        return tuple(who for who, site in sites if site in network.off or network.cannot_pass(self.process.site, site))
 
     def _begin_round(self) -> None:
         """The process group is there, or known to be broken: offer, heal, train."""

@@ -40,6 +40,11 @@ OF_SUPERVISORS = ("supervisor_dies",)
 """Kinds for runs in which supervisors die, too."""
 OF_MEMORY = ("crash_all",)
 """Kinds for such runs; some of them in each."""
+OF_LINKS = ("bad_link",)
+LINK_BREAKS = 0.25
+"""How likely a link breaks at the end of a run (`check_bad_link`)."""
+OF_LINKS_SHARE = 0.15
+"""How likely a link between two groups breaks in a run, for long or again and again."""
 OF_A_STANDBY = ("shared_gone", "holder_stops_sending", "holder_lost")
 """Kinds for runs with a second lighthouse; some of them in each."""
 AROUND_THE_END = [
@@ -97,7 +102,7 @@ def scenario(seed: int) -> tuple[WorldConfig, tuple[Fault, ...]]:
     config = _config(rng)
     end = rng.uniform(*FAULT_TIME)
     kinds = rng.some(
-        sorted(set(KINDS) - {*LATER, *LATEST, *NEWEST, *OF_A_STANDBY, *OF_MEMORY, *OF_SUPERVISORS}), 0.3
+        sorted(set(KINDS) - {*LATER, *LATEST, *NEWEST, *OF_A_STANDBY, *OF_MEMORY, *OF_SUPERVISORS, *OF_LINKS}), 0.3
     ) or ["crash"]
     mean = rng.choose((0.2, 0.6, 2.0))  # seconds between two faults
     faults, at, joined = [], 1.0 + rng.random(), 0
@@ -192,9 +197,18 @@ def _supervisors(rng: Rng, config: WorldConfig, faults: list[Fault], end: float)
     return replace(config, lighthouse=house), (faults if rng.chance(0.5) else []) + more
 
 
+def _bad_links(rng: Rng, config: WorldConfig, faults: list[Fault], _end: float) -> tuple[WorldConfig, list[Fault]]:
+    """Links between two groups that break for long, or again and again: among the other faults, or alone."""
+    if config.groups == 1 or not rng.chance(OF_LINKS_SHARE):
+        return config, faults
+    until = _last(faults)
+    return config, ([] if rng.chance(0.3) else faults) + _several(rng, config, "bad_link", 3, until)
+
+
 _ADDED = {
     0x1A7E5: _later, 0x1A7E57: _latest, 0x2E3A1: _newest, 0x4E1D: _memory, 0x57A2D: _take_overs, 0xA9A27: _apart,
     0x5D1E5: _supervisors,
+    0xBAD11: _bad_links,
 }  # fmt: skip
 """What was added when seeds had been written down: each draws from chance of its own, in this order."""
 
@@ -283,6 +297,11 @@ def _fault(rng: Rng, config: WorldConfig, at: float, kind: str) -> Fault:
             choose(("client", "server")) + choose(("", "+lose")),
         ),
         "pause": pause,
+        "bad_link": lambda: (
+            target,
+            rng.uniform(2.0, 40.0),
+            choose([g for g in groups if g != target]) + choose(("", "", " 1.0", " 4.0")),
+        ),
         "hang": lambda: (target, seconds, choose(("", "end", one_rank()))),
         "crash": lambda: (choose([*groups, *peers]), 0.0, ""),
         "crash_all": lambda: ("", choose((0.0, 0.0, 0.1, 1.0)), ""),
@@ -343,6 +362,7 @@ def finish(world: World, faults: tuple[Fault, ...]) -> Total:
         check_liveness(world)
         check_newcomer(world)
         check_newcomer(world, flapping=(0.5, 1.0)[world.seed % 2])
+        check_bad_link(world)
         check_away(world)
     checker = world.checker
     return Total(1, world.events, checker.commits, checker.quorums, checker.lineage, world.now, world.counts,
@@ -356,8 +376,22 @@ def check_liveness(world: World) -> None:
     groups are left than a quorum or a commit needs.
     """
     calm = Calm(world)
-    if not world.run_while(calm.unsettled, world.patience):
-        world.violated("L1", f"{world.patience:.0f} s after the last fault: {calm.why}")
+    began = world.now
+    together = world.run_while(calm.unsettled, _kept_out(world) + world.patience)
+    if not together and (left := _kept_out(world)) > 0.0:  # of a connect that was under way as the faults ended
+        together = world.run_while(calm.unsettled, left + world.patience)
+    if not together:
+        world.violated("L1", f"{world.now - began:.0f} s after the last fault: {calm.why}")
+
+
+def _kept_out(world: World) -> float:
+    """Return the seconds for which groups are left out from now on that made the others stand again and again (R20)."""
+    found = [0.0]
+    for house in world.lighthouses:
+        if house.machine is not None:
+            now = house.clock.read(world.now)
+            found += [series.until - now for series in house.machine._stragglers._series.values()]
+    return max(found)
 
 
 def check_end(world: World) -> None:
@@ -413,6 +447,35 @@ def check_away(world: World) -> None:
     world.run_for(seconds / 2)
     if world.checker.commits == before:
         world.violated("R16", f"nobody has committed anything for {seconds / 2:.1f} s while the lighthouse is away")
+
+
+def check_bad_link(world: World) -> None:
+    """L3: a broken link between two groups stops the others, and one of the two, for two failed connects and no longer;
+    afterwards for one connect each time that it is tried. When it is mended all come together again (L1).
+
+    In some runs: it takes more time than all the rest of one. Not where trainers give up after a few failures.
+    """
+    config, rng = world.config, Rng(world.seed ^ 0xBAD)
+    give_up = config.max_retries is not None or not config.retry_quorum
+    if not rng.chance(LINK_BREAKS) or give_up or config.peers or config.standby or not _trains(world):
+        return
+    wanted = [s.group for s in world.supervisors.values() if s.wants]
+    if len(wanted) - 1 < max(config.needed, 1):
+        return
+    a, b = rng.choose([(a, b) for a in wanted for b in wanted if a != b])
+    step = config.apart + config.compute[1] * config.uneven + 20 * config.latency[1]
+    stands = config.timeout + config.connect_limit + 4 * step + 1.0  # for one connect
+    link = Fault(world.now, "bad_link", a, 60.0, b)
+    strike(world, link)
+    world.run_for(2 * stands)
+    while world.now < link.at + link.seconds - stands:
+        before = world.checker.commits
+        if not world.run_while(lambda before=before: world.checker.commits == before, stands):  # type: ignore[misc]
+            world.violated(
+                "L3", f"nobody has committed anything for {stands:.1f} s while the link of {a} to {b} is broken"
+            )
+    world.run_until(link.at + link.seconds + 0.01)
+    check_liveness(world)
 
 
 def _trains(world: World) -> bool:

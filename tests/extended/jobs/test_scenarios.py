@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.timeout(240)]
 FILES = ROOT / "tests" / "scenario" / "files"
 REAL = (
     "alone_meanwhile",
+    "bad_link",
     "cut_from_one_another",
     "everything",
     "kill_during_heal",

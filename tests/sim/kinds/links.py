@@ -76,6 +76,21 @@ def part_one_way(world: World, fault: Fault) -> bool:
     return _block(world, [(site_of(world, fault.target), site_of(world, fault.other))], fault.seconds)
 
 
+@kind
+def bad_link(world: World, fault: Fault) -> bool:
+    """Nothing passes between two groups; both keep their sessions. `other`: the second group, and seconds if the link flaps:
+    it is mended and breaks again each time so many have passed."""
+    other, _, pause = fault.other.partition(" ")
+    return _break_again(world, fault.target, other, float(pause or fault.seconds), world.now + fault.seconds)
+
+
+def _break_again(world: World, group: str, other: str, pause: float, until: float) -> bool:
+    struck = part(world, Fault(world.now, "part", group, min(pause, until - world.now), other))
+    if world.now + 2 * pause < until:
+        world.after(2 * pause, None, _break_again, world, group, other, pause, until)
+    return struck
+
+
 def _block(world: World, pairs: list[tuple[str, str]], seconds: float) -> bool:
     fresh = [pair for pair in pairs if pair not in world.network.blocked]
     for pair in fresh:

@@ -594,3 +594,34 @@ def test_a_heal_that_stands_still_is_given_up_and_tried_again(groups: int) -> No
     world.run_for(12.0)
     assert all_is_well(world)
     assert len(members(world)) == groups
+
+
+@pytest.mark.parametrize("mode", [FULL, {}])
+@pytest.mark.parametrize("other", ["g2", "g2 4.0", "g2 1.0"])
+def test_a_bad_link_between_two_of_three_stops_the_others_for_some_seconds_only(
+    other: str, mode: dict[str, Any]
+) -> None:
+    """Before, all three stood for as long as it was broken: the same quorum was issued again and again."""
+    world = cluster(groups=3, ranks=2, **mode)
+    hit(world, "bad_link", "g1", 60.0, other)
+    world.run_for(10.0)
+    before = world.checker.commits
+    for _ in range(5):
+        world.run_for(10.0)
+        assert world.checker.commits > before + 100
+        before = world.checker.commits
+    assert all(world.nodes[f"g{i}:1"].uplink.standing for i in range(3))  # nobody was ended for it
+    assert all_is_well(world)
+    assert members(world) == ["g0:1", "g1:1", "g2:1"]
+    assert world.checker.lineage == 0
+
+
+def test_of_two_bad_links_the_group_at_both_is_left_out() -> None:
+    world = cluster(groups=3)
+    hit(world, "bad_link", "g0", 30.0, "g1")
+    strike(world, Fault(world.now, "bad_link", "g0", 30.0, "g2"))
+    world.run_for(9.0)
+    assert members(world) == ["g1:1", "g2:1"]
+    world.run_for(21.1)
+    assert all_is_well(world)
+    assert members(world) == ["g0:1", "g1:1", "g2:1"]

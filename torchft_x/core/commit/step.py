@@ -44,6 +44,7 @@ class Terms:
     commit_failures: int  # in a row
     reason: JoinReason
     suspects: tuple[str, ...]  # replica ids
+    unreached: tuple[str, ...] = ()  # replica ids of those that this rank could not connect with
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,7 @@ class Step:
         self._too_few = 0  # votes in a row in quorums of too few participants
         self._reason = JoinReason.NEW  # for the next ask, unless an error comes in between
         self._suspects: tuple[str, ...] = ()  # members that errors named since the last quorum
+        self._unreached: tuple[str, ...] = ()  # members that did not answer while this rank connected, since then
         self._healed = False  # a heal ended in the quorum in hand
         self._over: tuple[int, Exception] | None = None  # newest quorum known to be over; may be known before `begin`
         self._vote: LocalVote | None = None  # set in VOTING
@@ -132,7 +134,7 @@ class Step:
         self.rank, self.size = None, 0
         self.error = self.objection = None
         self._reason = reason
-        return Terms(self.state, self.torn, self.commit_failures, reason, self._suspects)
+        return Terms(self.state, self.torn, self.commit_failures, reason, self._suspects, self._unreached)
 
     def unanswered(self) -> None:
         """No quorum came. The next ask repeats this one's reason."""
@@ -151,7 +153,8 @@ class Step:
         ended = self._decide_open(commit)
         self.phase, self.quorum_id, self.top = Phase.RUNNING, quorum_id, top
         self.rank, self.size = rank, size
-        self._reason, self._suspects, self._healed = JoinReason.BOUNDARY, (), False
+        self._reason, self._healed = JoinReason.BOUNDARY, False
+        self._suspects = self._unreached = ()
         if self._over is not None and self._over[0] >= quorum_id:
             self.fail(self._over[1])
         return ended
@@ -190,6 +193,11 @@ class Step:
             return False
         self.error = error
         return True
+
+    def not_reached(self, quorum_id: int, names: tuple[str, ...]) -> None:
+        """Note members of this quorum with which no connection can be made. The next ask names them."""
+        if quorum_id == self.quorum_id:
+            self._unreached = names
 
     def over(self, quorum_id: int, error: Exception) -> bool:
         """That quorum is over (a member is lost). True: it is the one in hand and this is its first error.
@@ -379,6 +387,8 @@ def _pause(too_few: int) -> float:
 
 
 def over_error(quorum_id: int, lost: tuple[str, ...], reason: str) -> CollectiveError:
-    """The error a rank reports when its quorum is over."""
-    who = ", ".join(lost) or "a member"
+    """The error a rank reports when its quorum is over. `lost`: members that nobody waits for; () where all are here."""
+    if not lost:
+        return CollectiveError(f"quorum {quorum_id} is over: {reason}")
+    who = ", ".join(lost)
     return CollectiveError(f"quorum {quorum_id} is over: lost {who} ({reason}); the next quorum goes on without it.")

@@ -85,5 +85,7 @@ def make_join(
     reason = min((a.reason for a in ordered), key=_REASON_ORDER.index)
     if lapsed and reason is JoinReason.BOUNDARY:
         reason = JoinReason.REJOINED  # its collectives were released, or others may have gone on without it
-    suspects = sorted({s for a in ordered for s in a.suspects})
-    return SendJoin(member, reason, tuple(suspects), traits, patience=min(a.patience for a in ordered))
+    suspects = tuple(sorted({s for a in ordered for s in a.suspects}))
+    unreached = tuple(sorted({s for a in ordered for s in a.unreached}))
+    patience = min(a.patience for a in ordered)
+    return SendJoin(member, reason, suspects, traits, patience=patience, unreached=unreached)

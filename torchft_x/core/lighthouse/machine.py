@@ -75,6 +75,7 @@ class Lighthouse:
         self._grants = Grants(config, self._tenure)  # how far members may run without asking
         self._likeness = CompatibilityCheck(self._roll, self._tenure)  # who may train with whom
         self._pauses = PlannedPauses(self._roll, self._tenure)  # silences that were announced
+        self._stragglers = Stragglers(self._roll, self._tenure, self._alarm)  # who lives and is left out
         self._endings = FinishedJob(self._roll, lease=config.lease + config.lease_margin, legacy=config.legacy, now=now)
         self._succession = QuorumTransition(  # what follows the present quorum
             config,
@@ -84,10 +85,10 @@ class Lighthouse:
             self._grants,
             self._likeness,
             self._endings,
+            self._stragglers,
             now=now,
             unix=unix,
         )
-        self._stragglers = Stragglers(self._roll, self._tenure, self._alarm)  # who lives and does not come
         self._keeping = JournalWriter(
             self._roll, self._tenure, self._endings
         )  # what the next lighthouse here must know
@@ -316,7 +317,7 @@ class Lighthouse:
         effects: list[LighthouseEffect] = []
         if record.replica_id not in self._tenure.inside and record.join is None:
             effects.append(Note("joined", f"{record.replica_id} asks to join at {member.state}.", record.replica_id))
-        self._ask(record, Candidate(member, join.reason, now, join.patience), join.number)
+        self._ask(record, Candidate(member, join.reason, now, join.patience, join.unreached), join.number)
         if join.suspects:
             effects += self._alarm.look_after(join.suspects, now)
         effects += self._after_ask(record)

@@ -15,6 +15,7 @@ from torchft_x.core.heal import stranded
 from torchft_x.core.journal import JournalEntry
 from torchft_x.core.lighthouse.grants import Grants
 from torchft_x.core.lighthouse.loss import LossHandler
+from torchft_x.core.lighthouse.stragglers import Stragglers
 from torchft_x.core.lighthouse.wait_notices import WaitNotices
 from torchft_x.core.membership.config import LighthouseConfig
 from torchft_x.core.membership.current_quorum import QuorumState
@@ -24,7 +25,7 @@ from torchft_x.core.messages.lighthouse import Issue, LighthouseEffect
 from torchft_x.core.quorum import history_fork
 from torchft_x.core.quorum.rule import Form, Wait, form, wait_for
 from torchft_x.core.restart.recover import Adopt, RestartRecovery
-from torchft_x.core.types import Member, Quorum, group_names, listed
+from torchft_x.core.types import Member, Quorum, State, group_names, listed, settlement
 from torchft_x.timing import TIMING
 
 # A reason for waiting is worth a line in the log when somebody has waited this long.
@@ -43,6 +44,7 @@ class QuorumTransition:
         grants: Grants,
         likeness: CompatibilityCheck,
         endings: FinishedJob,
+        stragglers: Stragglers,
         *,
         now: float,
         unix: float,
@@ -55,6 +57,7 @@ class QuorumTransition:
         self._grants = grants  # goes on in a quorum that is taken over
         self._likeness = likeness  # who may train with whom
         self._endings = endings  # who finishes the job
+        self._stragglers = stragglers  # leaves members out
         self._started_at = now
         self._unix = unix - now  # added to a monotonic time it dates it
         self.takeover = RestartRecovery(config, now)  # of what was before this life (R8)
@@ -73,18 +76,25 @@ class QuorumTransition:
         if self._tenure.asking:
             outcome = self.outcome(now)
             return outcome.reason if isinstance(outcome, Wait) else ""
-        unheard = [f"{r.replica_id} ({r.lost})" for r in self._roll if r.join is not None]
-        return f"Nobody who has asked is alive: {listed(unheard)}." if unheard else ""
+        unheard = [r for r in self._roll if r.join is not None]
+        names = listed([f"{r.replica_id} ({r.lost})" for r in unheard])
+        left_out = all(r.late for r in unheard)  # by `stragglers`; they live
+        return f"{'Left out' if left_out else 'Nobody who has asked is alive'}: {names}." if unheard else ""
 
     def knows_all(self, now: float) -> bool:
         """Whether it is known who is here already, so who counts."""
         open_ = self.takeover.is_open
         return not (open_ and (self.takeover.surely_waits() or isinstance(self.takeover.decide(now), Wait)))
 
-    def goes_without(self, names: frozenset[str], now: float) -> bool:
-        """Whether a quorum could be formed at once if nobody waited for these members."""
+    def goes_without(self, names: frozenset[str], now: float, top: State | None = None) -> bool:
+        """Return whether a quorum could be formed at once without these members, whether they have asked or not.
+
+        `top`: the newest state of a quorum with them, which the others must hold as well.
+        """
         outcome = self.outcome(now, without=names)
-        return isinstance(outcome, Form) and outcome.left is None  # who may hold the newest state is never too late
+        if not isinstance(outcome, Form) or outcome.left is not None:
+            return False  # who may hold the newest state is never too late
+        return top is None or settlement(outcome.members).top == top
 
     def outcome(self, now: float, *, without: frozenset[str] = frozenset()) -> Form | Wait:
         """What the rules say now, or would say if nobody waited for the members `without`."""
@@ -126,7 +136,8 @@ class QuorumTransition:
 
     def note_wait(self, now: float) -> list[LighthouseEffect]:
         """A line for the log, and a word to whoever has waited for a moment, when the reason is a new one."""
-        waiting = [r for r in self._roll if r.join is not None and now - r.join.since >= _NOTE_WAIT_AFTER]
+        joins = [(r, r.join) for r in self._roll if r.join is not None and not r.late]  # the late were told why
+        waiting = [r for r, join in joins if now - join.since >= _NOTE_WAIT_AFTER]
         if not waiting:
             return []
         outcome = self.outcome(now) if self._tenure.asking else None
@@ -158,6 +169,7 @@ class QuorumTransition:
             refusals = self.refuse_misfits()  # one may have been away when the other asked
             decision, notes, doubts = self._weigh(decision)
             refusals += doubts or self._refuse_stranded(decision.members)
+            refusals += [] if refusals else self._leave_out(decision, now)
             if not refusals:
                 return effects + notes + self._issue(decision, now)
             effects += refusals  # each takes candidates away
@@ -225,6 +237,15 @@ class QuorumTransition:
             record = self._roll.get(member.replica_id)
             effects += self._alarm.refuse(record, sentence) if record is not None else []
         return effects
+
+    def _leave_out(self, decision: Form, now: float) -> list[LighthouseEffect]:
+        """Whoever could not connect with another member again and again would cost every quorum of both a step."""
+        top = settlement(decision.members).top
+
+        def goes_without(names: frozenset[str]) -> bool:
+            return self.goes_without(names, now, top)
+
+        return self._stragglers.part(decision.members, now, goes_without)
 
     # --- what was before this life ---------------------------------------------------------------------------------------
 

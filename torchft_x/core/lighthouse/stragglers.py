@@ -1,4 +1,4 @@
-"""Members that live and do not come: who is left out of the next quorum, and when it may be back (R20).
+"""Members that live and with which the others can't train: who is left out of the next quorum, and when it may be back (R20).
 
 Heartbeats say that a process lives, not that its training thread gets anywhere. So what counts here is that a member
 asks for the next quorum when the others have: whoever waits in a collective falls out of it and asks within
@@ -8,29 +8,38 @@ which its supervisor answers later, by evidence (launch/process/hangs.py).
 
 A member over several nodes speaks on its first one. That another is gone shows in a reduction that others waited for in
 vain, and in that node's supervisor, which is silent: then the member is not waited for any longer (decision 83).
+
+A broken link between two members shows when they connect: both ask again, and name each other. Every quorum with both
+would fail like the one before, so one of them is left out when that has happened twice (decision 86).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from torchft_x.core.lighthouse.loss import LossHandler
 from torchft_x.core.membership.current_quorum import QuorumState
 from torchft_x.core.membership.members import MemberRecord, MemberTable
 from torchft_x.core.messages.common import Note
 from torchft_x.core.messages.lighthouse import LighthouseEffect, SendWaits
-from torchft_x.core.types import JoinReason, group_of, listed
+from torchft_x.core.types import JoinReason, Member, group_of, listed
 from torchft_x.timing import TIMING
+
+_Link = tuple[str, str]
+"""Two members by replica id, in rank order; or their group ids."""
+_LATE = "it was late again and again"
 
 
 @dataclass(frozen=True, slots=True)
-class _Lateness:
-    """Of one group, over all of its lives."""
+class _Series:
+    """What has happened again and again to one group over all of its lives, or to the link between two."""
 
-    at: float  # when it was left out last
-    again: int = 0  # times in a row that it was left out soon after that
-    until: float = 0.0  # it is let in again from then on
+    at: float  # when it happened last
+    again: int = 0  # times in a row that it happened soon after that
+    until: float = 0.0  # the group is let in again from then on
+    why: str = _LATE  # it is kept out, a clause
 
 
 class Stragglers:
@@ -40,23 +49,28 @@ class Stragglers:
         self._roll = roll  # every member heard of
         self._tenure = tenure  # who has asked, who is missing
         self._alarm = alarm  # says that one is gone
-        self._groups: dict[str, _Lateness] = {}  # by group id
+        self._series: dict[tuple[str, ...], _Series] = {}  # by group id (left out), or two of them (did not connect)
+        self._judged = 0  # id of the quorum whose links were looked at last
         self._out: set[str] = set()  # replica ids that were left out, and are not back
 
     def __repr__(self) -> str:
-        return f"<Stragglers {sorted(self._groups)}>"
+        return f"<Stragglers {sorted(self._series)}>"
 
     def keeps_out(self, record: MemberRecord, now: float) -> bool:
-        """Whether this member, which asks, must wait: it was left out again and again, and each time costs the others."""
-        late = self._groups.get(group_of(record.replica_id))
-        return bool(record.late and late is not None and now < late.until and self._others_go_on)
+        """Whether this member, which asks, must wait: to try it again costs the others each time."""
+        return record.late and now < self.out_until(record) and self._others_go_on
+
+    def out_until(self, record: MemberRecord) -> float:
+        """When its group may be let in again, if it is left out."""
+        series = self._series.get((group_of(record.replica_id),))
+        return series.until if series is not None else 0.0
 
     def tell(self, record: MemberRecord, now: float) -> list[LighthouseEffect]:
         """This member has asked: if it is kept out, it hears for how long."""
         if record.session is None or not self.keeps_out(record, now):
             return []
-        left = self._groups[group_of(record.replica_id)].until - now
-        reason = f"{record.replica_id} was late again and again; it is let in again in {left:.0f} s."
+        series = self._series[(group_of(record.replica_id),)]
+        reason = f"{record.replica_id} is left out: {series.why}; it is let in again in {series.until - now:.0f} s."
         return [SendWaits((record.session,), reason, False)]
 
     def look(self, now: float, host: float, goes_without: Callable[[frozenset[str]], bool]) -> list[LighthouseEffect]:
@@ -82,7 +96,7 @@ class Stragglers:
             reason = f"it was waited for in a reduction, and its supervisor on {where} is silent for {host:g} s"
             effects += self._alarm.lose(record, reason, "silent")
         for record, waited in late:
-            kept_out = self._note(record, now)
+            kept_out = self._note((group_of(record.replica_id),), now)
             others = sorted(self._tenure.asking)
             wait = f"{listed(others)} {'has' if len(others) == 1 else 'have'} waited for it"
             reason = f"its training thread does not come: {wait}, at last {waited:.1f} s at the boundary"
@@ -95,7 +109,49 @@ class Stragglers:
                 effects.append(Note("kept_out", text, record.replica_id))
         return effects
 
+    def part(
+        self, members: Sequence[Member], now: float, goes_without: Callable[[frozenset[str]], bool]
+    ) -> list[LighthouseEffect]:
+        """Leave out who could not connect with another one again and again; once for each quorum.
+
+        `members`: of the next quorum, in rank order; all have asked. `goes_without`: whether a quorum without these could
+        be formed at once, at the same state.
+        """
+        if self._judged == self._tenure.quorum_id:
+            return []
+        self._judged = self._tenure.quorum_id
+        failed = self._broken(members)
+        waits = {link: self._note((group_of(link[0]), group_of(link[1])), now) for link in failed}
+        broken = [link for link, seconds in waits.items() if seconds]
+        out = fewest_without([m.replica_id for m in members], broken, goes_without)
+        effects: list[LighthouseEffect] = []
+        for record in self._roll.named(out):
+            name = record.replica_id
+            links = [link for link in broken if name in link]
+            others = listed([other for link in links for other in link if other != name])
+            seconds = max(waits[link] for link in links)
+            why = f"the link between {name} and {others} is broken"
+            record.late, record.lost, record.told = True, why, False
+            key = (group_of(name),)
+            self._series[key] = replace(self._series.get(key, _Series(now)), until=now + seconds, why=why)
+            self._out.add(name)
+            self._tenure.recount(record)
+            text = (
+                f"The link between {name} and {others} is broken: they could not connect with each other again, and the "
+                f"lighthouse hears both; the others go on without {name}, which is let in again in {seconds:g} s."
+            )
+            effects += [Note("kept_out", text, name), *self.tell(record, now)]
+        return effects
+
     # --- inside --------------------------------------------------------------------------------------------------
+
+    def _broken(self, members: Sequence[Member]) -> list[_Link]:
+        """Pairs of these members of which one could not reach the other in the present quorum."""
+        inside = [m.replica_id for m in members if m.replica_id in self._tenure.inside]
+        place = {name: i for i, name in enumerate(inside)}
+        joins = [r.join for r in self._roll.named(inside) if r.join is not None and r.join.unreached]
+        pairs = {(place[j.member.replica_id], place[name]) for j in joins for name in j.unreached if name in place}
+        return [(inside[a], inside[b]) for a, b in sorted({(min(p), max(p)) for p in pairs}) if a != b]
 
     @property
     def _others_go_on(self) -> bool:
@@ -129,15 +185,14 @@ class Stragglers:
         }
         return {name: host for name, host in found.items() if host}
 
-    def _note(self, record: MemberRecord, now: float) -> float:
-        """It is left out now. Returns for how many seconds it is kept out; 0: it may be back at once."""
-        group = group_of(record.replica_id)
-        late = self._groups.get(group)
-        if late is None or now - late.at > TIMING.late_again + max(0.0, late.until - late.at):
-            self._groups[group] = _Lateness(now)
+    def _note(self, key: tuple[str, ...], now: float) -> float:
+        """It has happened now to this group or link. Returns for how many seconds one is kept out; 0: it was the first time."""
+        last = self._series.get(key)
+        if last is None or now - last.at > TIMING.late_again + max(0.0, last.until - last.at):
+            self._series[key] = _Series(now)
             return 0.0
-        penalty = min(TIMING.late_penalty * 2.0**late.again, TIMING.late_penalty_most)
-        self._groups[group] = _Lateness(now, late.again + 1, now + penalty)
+        penalty = min(TIMING.late_penalty * 2.0**last.again, TIMING.late_penalty_most)
+        self._series[key] = _Series(now, last.again + 1, now + penalty)
         return penalty
 
     def _let_in(self, now: float) -> None:
@@ -150,3 +205,25 @@ class Stragglers:
 
     def _records(self, names: Iterable[str]) -> list[MemberRecord]:
         return self._roll.named(sorted(names))
+
+
+def fewest_without(
+    members: Sequence[str], broken: Collection[_Link], goes_without: Callable[[frozenset[str]], bool]
+) -> list[str]:
+    """Return whom to leave out of `members` (replica ids in rank order), so that none of the `broken` links is left.
+
+    Who has most broken links goes first, and of two that have as many the later one in rank order. () where the others
+    could not go on: then nothing is won by leaving anybody out.
+    """
+    place = {name: i for i, name in enumerate(members)}
+    out: list[str] = []
+    left = list(broken)
+    while left:
+        bad = Counter(name for link in left for name in link)
+        order = sorted(bad, key=lambda name: (-bad[name], -place[name]))
+        found = next((name for name in order if goes_without(frozenset([*out, name]))), None)
+        if found is None:
+            return []
+        out.append(found)
+        left = [link for link in left if found not in link]
+    return out

@@ -131,7 +131,7 @@ class QuorumState:
             now=now,
             cur=self.current,
             open=self.chain.open,
-            candidates=candidates(roll),
+            candidates=tuple([c for c in candidates(roll) if c.member.replica_id not in without]),
             asked_since=self.asked_since,
             lost=self.gone | without,
             over=over,

@@ -33,6 +33,7 @@ class Ask:
     votes_late: bool = False  # see Member
     patience: float = inf  # seconds it waits for other groups that do not ask (R20)
     usual: float = 0.0  # seconds it waits when the lighthouse has nothing to wait for; 0: it has its own deadline only
+    unreached: tuple[str, ...] = ()  # see `messages.lighthouse.Join`
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +172,7 @@ class SendJoin:
     number: int = 0
     step_seconds: float = 0.0
     patience: float = inf
+    unreached: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ class Join:
     number: int = 0  # echoed by the grant that answers it; 0: not able to take a grant for an answer
     step_seconds: float = 0.0  # how long a step takes, to size grants; 0: unknown
     patience: float = inf  # seconds that it waits for members that do not ask (R20)
+    unreached: tuple[str, ...] = ()  # replica ids of those that it could not connect with in its quorum
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ class Candidate:
     reason: JoinReason = JoinReason.BOUNDARY
     since: float = 0.0  # when it asked
     patience: float = inf  # seconds that it waits for members that do not ask (R20)
+    unreached: tuple[str, ...] = ()  # replica ids of those that it could not connect with
 
 
 @dataclass(kw_only=True, slots=True)

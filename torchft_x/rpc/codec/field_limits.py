@@ -94,6 +94,7 @@ LIMITS: dict[str, Limit] = {
     "store_address": (check_text, "store address"),
     "suspects": (check_texts, "suspects", MAX_MEMBERS),
     "token": (check_text, "life token", 512),
+    "unreached": (check_texts, "unreached", MAX_MEMBERS),
     "usual": (check_seconds, "usual time"),
     "world_size": (check_whole, "world size", MAX_RANKS),
 }

@@ -136,20 +136,22 @@ class Hello(_message.Message):
     def __init__(self, replica_id: _Optional[str] = ..., group_id: _Optional[str] = ..., life: _Optional[_Union[Life, _Mapping]] = ..., address: _Optional[str] = ..., state: _Optional[_Union[State, _Mapping]] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., granted_through: _Optional[int] = ..., lease_left_s: _Optional[float] = ..., boot_id: _Optional[str] = ..., library: _Optional[str] = ..., wire: _Optional[int] = ..., runs_on: bool = ...) -> None: ...
 
 class Join(_message.Message):
-    __slots__ = ("member", "reason", "suspects", "number", "step_seconds", "patience_s")
+    __slots__ = ("member", "reason", "suspects", "number", "step_seconds", "patience_s", "unreached")
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     SUSPECTS_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
     PATIENCE_S_FIELD_NUMBER: _ClassVar[int]
+    UNREACHED_FIELD_NUMBER: _ClassVar[int]
     member: Member
     reason: str
     suspects: _containers.RepeatedScalarFieldContainer[str]
     number: int
     step_seconds: float
     patience_s: float
-    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ..., reason: _Optional[str] = ..., suspects: _Optional[_Iterable[str]] = ..., number: _Optional[int] = ..., step_seconds: _Optional[float] = ..., patience_s: _Optional[float] = ...) -> None: ...
+    unreached: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ..., reason: _Optional[str] = ..., suspects: _Optional[_Iterable[str]] = ..., number: _Optional[int] = ..., step_seconds: _Optional[float] = ..., patience_s: _Optional[float] = ..., unreached: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Progress(_message.Message):
     __slots__ = ("quorum_id", "step", "number", "step_seconds")

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from torchft_x.core.commit.step import Outcome, Step, over_error
 from torchft_x.core.heal import Plan
 from torchft_x.core.training.heal_retries import HealRetries
-from torchft_x.core.types import Prepared, State, readable
+from torchft_x.core.types import Prepared, State, listed, readable
 from torchft_x.errors import (
     CollectiveError,
     DeadlineError,
@@ -28,6 +28,7 @@ from torchft_x.errors import (
     UnreachableError,
 )
 from torchft_x.observe.events import EventLog
+from torchft_x.timing import TIMING
 
 _FEW = 8  # of so many others one may ask after all when the error names none; of more only with the join
 _ABORT_AGAIN = 0.01  # seconds between aborts of a configure that has perhaps not begun
@@ -79,8 +80,13 @@ class StepFailures:
                 self._heal_retries.over()
             return self.step.begin(plan.quorum_id, top, rank, size, commit)
 
-    def configure(self, plan: Plan, make: Callable[[], None]) -> float | None:
+    def configure(
+        self, plan: Plan, make: Callable[[], None], silent: Callable[[], tuple[str, ...]] = lambda: ()
+    ) -> float | None:
         """Run `make` if the process group must be made anew for `plan`; an error is reported, not raised.
+
+        `silent`: asked after a failure that took longer than `TIMING.slow_connect`, for the replica ids of the members
+        that do not answer this rank. The lighthouse is told of them: it may leave one end of a broken link out.
 
         Returns the seconds it took, None if there was nothing to do or it failed.
         """
@@ -100,11 +106,20 @@ class StepFailures:
         finally:
             self._configuring = False
         if error is not None:
+            if time.monotonic() - began >= TIMING.slow_connect:
+                self._not_reached(plan, silent())
             self.fail(error, plan.quorum_id)
             return None
         with self.lock:
             self.broken = self.step.error is not None
         return time.monotonic() - began
+
+    def _not_reached(self, plan: Plan, names: tuple[str, ...]) -> None:
+        with self.lock:
+            self.step.not_reached(plan.quorum_id, names)
+        if names:
+            who = readable(listed(names))
+            self._log.warning("%s can't be reached from here: its host is gone, or the link to it is broken", who)
 
     @property
     def config_id(self) -> int:

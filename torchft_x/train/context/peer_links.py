@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from torchft_x.comm.reach import unanswered
 from torchft_x.comm.votes.all_min import AllMin
 from torchft_x.core import cross_group_vote
 from torchft_x.core.heal import Plan
-from torchft_x.core.types import group_number
+from torchft_x.core.types import Quorum, group_number
 from torchft_x.timing import TIMING
 from torchft_x.train.setup.options import Options
 
@@ -51,3 +52,10 @@ class PeerLinks:
     def shutdown(self) -> None:
         self.all_min.shutdown()
         self.pg.shutdown()
+
+
+def silent(quorum: Quorum | None, replica_id: str) -> tuple[str, ...]:
+    """Return the replica ids of the quorum's other members whose group servers' hosts do not answer this one."""
+    members = quorum.members if quorum is not None else ()
+    others = {m.replica_id: m.address for m in members if m.replica_id != replica_id}
+    return unanswered(others, TIMING.answers)

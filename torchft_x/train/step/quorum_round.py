@@ -23,6 +23,7 @@ from torchft_x.errors import DeadlineError, StepError
 from torchft_x.rpc.codec.ranks import QuorumReply
 from torchft_x.timing import TIMING
 from torchft_x.train.context.context import RankContext
+from torchft_x.train.context.peer_links import silent
 from torchft_x.train.heal.state_exchange import StateExchange
 
 _SOON = 0.001  # seconds in which rank 0 usually says how the step begins; else a thread waits, beside the forward pass
@@ -305,6 +306,7 @@ class QuorumRound:
             checkpoint_metadata=c.transport.metadata() if c.metadata is None else c.metadata,
             reason=t.reason,
             suspects=t.suspects,
+            unreached=t.unreached,
             traits=c.fingerprint.traits,
             step_seconds=c.step_time.seconds,
             patience=c.waits.patience(time.monotonic()),
@@ -381,18 +383,16 @@ class QuorumRound:
             )  # fmt: skip
 
     def _configure(self, plan: Plan) -> None:
-        c = self._context
+        c, quorum = self._context, self.standing.quorum if self.standing is not None else None
 
         def make() -> None:
             c.log.info(
                 "reconfiguring for quorum_id=%s (q%s, %s groups)", plan.quorum_id, plan.number, len(plan.replica_ids)
             )
-            ours = self.standing is not None and all(
-                m.library for m in self.standing.quorum.members
-            )  # the peer's don't vote
+            ours = quorum is not None and all(m.library for m in quorum.members)  # the peer's don't vote
             votes = c.options.commit_vote and ours and c.options.group_rank == 0  # rank 0 speaks for its group
             c.peers.configure(plan, c.connection.replica_id, votes=votes)
 
-        duration = c.failures.configure(plan, make)
+        duration = c.failures.configure(plan, make, lambda: silent(quorum, c.connection.replica_id))
         if duration is not None:
             c.events.emit("configure", quorum=plan.quorum_id, config=plan.config_id, duration=duration)

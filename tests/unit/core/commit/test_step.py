@@ -100,6 +100,20 @@ def test_an_error_after_the_commit_makes_the_next_join_failed() -> None:
     assert step.ask().reason is JoinReason.FAILED
 
 
+def test_who_could_not_be_reached_is_told_with_the_next_ask_and_forgotten_then() -> None:
+    step = running()
+    step.not_reached(Q - 1, ("x:1",))  # of another quorum
+    step.not_reached(Q, ("b:1",))
+    step.fail(BOOM)
+    step.vote()
+    step.settle(False)
+    assert step.ask().unreached == ("b:1",)
+    step.begin(Q + 1, State(), 0, 2)
+    step.vote()
+    step.settle(False)
+    assert step.ask().unreached == ()
+
+
 def test_over_for_the_quorum_in_hand_fails_it_once() -> None:
     step = running()
     assert not step.fail(BOOM, quorum_id=Q - 1)  # an error of another quorum
@@ -111,8 +125,7 @@ def test_over_for_the_quorum_in_hand_fails_it_once() -> None:
     assert not step.over(Q, BOOM)
     step.begin(Q + 1, State(), 0, 2)
     assert step.vote().ok
-    text = "quorum 7 is over: lost a member (it left); the next quorum goes on without it."
-    assert str(over_error(Q, (), "it left")) == text
+    assert str(over_error(Q, (), "a step of b:1 failed.")) == "quorum 7 is over: a step of b:1 failed."
     assert "lost a:1, b:1 (" in str(over_error(Q, ("a:1", "b:1"), "it left"))
 
 

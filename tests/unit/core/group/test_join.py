@@ -39,12 +39,13 @@ def test_of_several_reasons_the_one_that_says_most() -> None:
 
 def test_I2_the_weakest_rank_speaks_for_the_group() -> None:
     join = joined(
-        ask(0, suspects=("b:1",), handle="h0"),
-        ask(1, suspects=("c:1", "a:1"), shrink_only=True, votes_late=True),
+        ask(0, suspects=("b:1",), handle="h0", unreached=("c:1",)),
+        ask(1, suspects=("c:1", "a:1"), shrink_only=True, votes_late=True, unreached=("b:1", "c:1")),
         ask(2, commit_failures=2),
     )
     member = join.member
     assert join.suspects == ("a:1", "b:1", "c:1")
+    assert join.unreached == ("b:1", "c:1")
     assert (member.torn, member.shrink_only, member.commit_failures) == (False, True, 2)
     assert member.votes_late
     assert member.handles == ("h0", "", "")

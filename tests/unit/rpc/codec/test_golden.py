@@ -40,7 +40,7 @@ SMALL = Quorum(1, 1, 1, (LEAST,))
 QUORUM = Quorum(900, 800, 7, (LEAST, MEMBER), 12.5, 1 << 20, 120.0)
 HELLO = lm.Hello(7, "b:2", LIFE, "http://h:1", STATE, QUORUM, 5, 6.5, "boot", "torchft_x/1", True)
 ASK = gm.Ask(
-    0, 3, STATE, True, True, 2, "meta", "handle", JoinReason.FAILED, ("a:1", "c:3"), TRAITS, 0.25, True, True, 30.0, 4.5
+    0, 3, STATE, True, True, 2, "meta", "handle", JoinReason.FAILED, ("a:1", "c:3"), TRAITS, 0.25, True, True, 30.0, 4.5, ("d:4",)
 )  # fmt: skip
 CROSS = CrossVote(True, 900, 8, 1 << 63, 12)
 PLAN = Plan(900, 800, 7, 1, 2, STATE, True, (MEMBER,), 1, (0, 2), "h:2/p", 1, 2, ("a:1", "b:2"), ("x", ""), 3)
@@ -62,7 +62,7 @@ SENT: dict[str, Callable[[], bytes]] = {
     "Down.quorum": lambda: messages.quorum_bytes(QUORUM),
     "Hello": lambda: _bytes(messages.hello_to_proto(HELLO, "b")),
     "Hello, least": lambda: _bytes(messages.hello_to_proto(lm.Hello(7, "a:1"), "a")),
-    "Up.join": lambda: messages.up_bytes(gm.SendJoin(MEMBER, JoinReason.NEW, ("a:1",), TRAITS, 5, 0.5, 30.0)),
+    "Up.join": lambda: messages.up_bytes(gm.SendJoin(MEMBER, JoinReason.NEW, ("a:1",), TRAITS, 5, 0.5, 30.0, ("d:4",))),
     "Up.join, least": lambda: messages.up_bytes(gm.SendJoin(LEAST, JoinReason.BOUNDARY, ())),
     "Up.join, nothing declared": lambda: messages.up_bytes(
         gm.SendJoin(LEAST, JoinReason.HEALED, (), Fingerprint(), patience=0.0)

@@ -16,6 +16,7 @@ from torchft_x.core.heal import Plan
 from torchft_x.core.types import JoinReason, State
 from torchft_x.errors import CollectiveError, FencedError, TransferError
 from torchft_x.observe.events import EventLog
+from torchft_x.timing import TIMING
 from torchft_x.train.context.failures import StepFailures
 
 
@@ -169,3 +170,21 @@ def test_a_heal_that_the_others_gave_up_is_no_reason_to_end(others_wait: bool, p
         guard.heal_failed(TransferError("nothing has come."), torn=False)
         end(guard, False)
     assert isinstance(guard.ended, TransferError) is others_wait
+
+
+@pytest.mark.parametrize(("took", "named"), [(0.9, ()), (1.1, ("b:1",))])
+def test_who_does_not_answer_is_asked_after_a_long_failed_connect_only(
+    guard: StepFailures, monkeypatch: pytest.MonkeyPatch, took: float, named: tuple[str, ...]
+) -> None:
+    """Whatever ended it: another rank may have given up before. A lost member mostly ends a short one."""
+    now = [100.0]
+    monkeypatch.setattr("torchft_x.train.context.failures.time.monotonic", lambda: now[0])
+
+    def make() -> None:
+        now[0] += took * TIMING.slow_connect
+        raise CollectiveError("the group was aborted")
+
+    begin(guard, plan())
+    assert guard.configure(plan(), make, lambda: ("b:1",)) is None
+    end(guard, committed=False)
+    assert guard.step.ask().unreached == named
