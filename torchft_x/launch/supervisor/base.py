@@ -210,7 +210,8 @@ class BaseSupervisor:
         self._life = Attempt(self._spec(begun, folder), self._warm)
         self._tell_runs(f"{begun.attempt}:{begun.life}")
         self._tell_start(self._life, begun)
-        self._clear_up()
+        while self._done_with:
+            shutil.rmtree(self._done_with.pop(), ignore_errors=True)
         end = self._watch(self._life, lives, begun)
         self._life = None
         self._before_end()
@@ -227,10 +228,6 @@ class BaseSupervisor:
     def _tell_runs(self, life: str) -> None:
         self._said = replace(self._said, runs=lives_file.runs(life, self._ends))
         lives_file.tell(self._said, self._environ)
-
-    def _clear_up(self) -> None:
-        while self._done_with:
-            shutil.rmtree(self._done_with.pop(), ignore_errors=True)
 
     def _tell_start(self, life: Attempt, begun: Begun) -> None:
         """To the event log, and of a restarted group to the person."""
