@@ -1,7 +1,7 @@
 """The files of a run directory that hold addresses, for everybody who sends the run's token to such an address.
 
-Whoever can change one of these files, or put another one in its place, receives the token. So a file counts only if it
-and its folders belong to this user or root, and nobody else may write them. The folders above the run directory and
+A user who can change one of these files, or put another one in its place, receives the token. So a file counts only if
+it and its folders belong to this user or root, and nobody else may write them. The folders above the run directory and
 access control lists are not looked at.
 """
 
@@ -20,7 +20,7 @@ PAGE = "page"
 """Name of the file with the address of the lighthouse's page."""
 _LIGHTHOUSE = "lighthouse"
 _SEVERAL = "lighthouses"
-_MODE = 0o755  # of the folders, whatever the umask is
+_MODE = 0o755  # mode of the folders at most, under any umask
 _MOST = 4096  # bytes that are read of a file
 
 

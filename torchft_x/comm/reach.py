@@ -48,7 +48,7 @@ def unanswered(addresses: Mapping[str, str], seconds: float) -> tuple[str, ...]:
 
 
 def _begin(address: str) -> socket.socket | None:
-    """A connect under way. None: there is no such address."""
+    """Start a connect and return its socket; None if the address can't be resolved."""
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(*parse_address(address), type=socket.SOCK_STREAM)[0]
     except (AddressError, OSError):

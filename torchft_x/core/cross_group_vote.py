@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from torchft_x.errors import StepError
 
 _PAIRS = ("quorum", "step", "upper half of the digest", "lower half of the digest", "number of participants")
-_STATE = 1 + 2 * len(_PAIRS)  # place of what is said about the state: two pairs
+_STATE = 1 + 2 * len(_PAIRS)  # index of the state's two pairs in a row
 WIDTH = _STATE + 4
 """Numbers in a row; int64 each."""
 _NEUTRAL = (1 << 63) - 1  # min(x, this) == x for every int64

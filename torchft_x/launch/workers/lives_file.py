@@ -85,7 +85,7 @@ def died_with_it(environ: Mapping[str, str]) -> bool:
 
 
 def next_number(environ: Mapping[str, str]) -> int | None:
-    """Of the first life of a supervisor in the place of another one. None: it does not know."""
+    """Return the number of this supervisor's first life, if it takes the place of another one that has told it; else None."""
     number, _, _ = _split(_words(environ)[0])
     return int(number) + 1 if _whole(number) else None
 

@@ -1,7 +1,7 @@
 """The parameters and optimizer state of the last commit, which are in place where a step starts.
 
-Newcomers copy them then, and the groups compare them: a flipped bit, a heal that lost something, or a parameter that one
-group has changed by itself would else stay until the end of the job.
+Newcomers copy them at that moment, and the groups compare them. Otherwise a flipped bit, a heal that lost something, or a
+parameter that one group has changed by itself would stay until the end of the job.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class CommittedState:
         self.script_moves_them = False  # the script has changed the parameters inside a step of this process
         self._optimizers: list[Optimizer] = []
         self._modules: list[nn.Module] = []  # whose names the parameters have
-        self._versions = 0  # of the parameters, when the step started
+        self._versions = 0  # sum over the parameters when the step started
         self._turn = 0  # says which part is compared
-        self._sums: list[torch.Tensor] = []  # of what is compared in this step; empty: nothing is
+        self._sums: list[torch.Tensor] = []  # digests of the tensors compared in this step; empty: none
 
     def watch(self, optimizer: Optimizer) -> None:
         """Watch what `optimizer` steps."""
@@ -72,7 +72,7 @@ class CommittedState:
         return True
 
     def digest(self) -> int:
-        """Return 64 bits of what is compared in this step, the same in all groups. 0: nothing is."""
+        """Return the 64-bit digest of this step's comparison, which must be equal in all groups. 0: nothing is compared."""
         return fold(self._values()) or 1 if self._sums else 0
 
     def first_difference(self, pg: Any, timeout: float) -> str:
@@ -94,7 +94,7 @@ class CommittedState:
         return next((name for name, it in zip(self._names(), differ[: len(halves)], strict=False) if it), "")
 
     def replace(self) -> None:
-        """A heal has loaded another state."""
+        """Take what a heal has loaded for the committed state. This step compares nothing."""
         self._versions, self._sums = self._count_versions(), []
 
     def _count_versions(self) -> int:
@@ -115,7 +115,7 @@ class CommittedState:
         return (h for i, h in enumerate(held) if i % TURNS == self._turn % TURNS or h[2].nbytes > WHOLE_BYTES)
 
     def _names(self) -> Iterator[str]:
-        """Yield the names of what is compared, in order."""
+        """Yield the names of the compared tensors, in order."""
         names = {id(p): name for module in self._modules for name, p in module.named_parameters()}
         for p, key, _ in self._part():
             of = names.get(id(p), f"a parameter of shape {tuple(p.shape)}")

@@ -171,7 +171,7 @@ class StepVote:
             if self._wrong == _WRONG_MOST:
                 c.failures.ended = c.failures.ended or StepError(_WRONG_AGAIN.format(tensor=first or "another rank's"))
         if c.memory is not None:
-            c.memory.drop()  # copies of what is wrong
+            c.memory.drop()  # its copies hold the wrong state, too
 
     def _find_wrong(self, mine: int, limit: float) -> bool:
         """Find out whose state differs from that of most groups. Return whether this group's does.
