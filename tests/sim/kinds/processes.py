@@ -12,6 +12,7 @@ from torchft_x.core.messages import lighthouse as m
 
 if TYPE_CHECKING:
     from tests.sim.lighthouse_node import LighthouseNode
+    from tests.sim.supervisor_node import SupervisorNode
     from tests.sim.world import World
 
 _MOMENT = 0.003
@@ -138,11 +139,17 @@ def stall(world: World, fault: Fault) -> bool:
     return True
 
 
+def _wanted(world: World, group: str) -> SupervisorNode | None:
+    """Return the group's supervisor, if it lives and its group is to run."""
+    supervisor = world.supervisors.get(group)
+    return supervisor if supervisor is not None and not supervisor.process.dead and supervisor.wants else None
+
+
 @kind
 def power(world: World, fault: Fault) -> bool:
     """The group's whole host loses its power, supervisor and all, and is back later."""
-    supervisor = world.supervisors.get(fault.target)
-    if supervisor is None or supervisor.process.dead or not supervisor.wants:
+    supervisor = _wanted(world, fault.target)
+    if supervisor is None:
         return False
     supervisor.lose_power()
     world.after(fault.seconds, None, supervisor.restore_power)
@@ -152,8 +159,8 @@ def power(world: World, fault: Fault) -> bool:
 @kind
 def supervisor_dies(world: World, fault: Fault) -> bool:
     """kill -9 of a group's supervisor and all processes of the group; another one is started there, and reports that end."""
-    supervisor = world.supervisors.get(fault.target)
-    if supervisor is None or supervisor.process.dead or not supervisor.wants:
+    supervisor = _wanted(world, fault.target)
+    if supervisor is None:
         return False
     supervisor.die()
     world.after(fault.seconds, None, supervisor.restart)

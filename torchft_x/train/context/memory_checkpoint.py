@@ -113,13 +113,15 @@ class MemoryCheckpoint:
         wanted, self._copies.wanted = self._copies.wanted, None
         if wanted is None or wanted != state or self._off or not self._none_is_lent():
             return
-        noted = self._noted
-        began, index = time.monotonic(), self._copies.slot(self._holds)
-        values = self._write(index, state, full_state)
-        if values is None:
-            return
-        if values:
-            self._begin(self._grow, self._missing(values))
+        noted, began = self._noted, time.monotonic()
+        index = self._copies.slot(self._holds)
+        try:
+            values = self._values(state, full_state)
+            if not self._write(index, state, values):
+                self._begin(self._grow, self._missing(values))
+                return
+        except (TorchftXError, RuntimeError, OSError) as e:
+            self._stop(str(e))
             return
         if noted is not None and noted[0] == state:
             began -= noted[2]
@@ -134,32 +136,36 @@ class MemoryCheckpoint:
         if self._off or busy or state in self._holds or not self._none_is_lent():
             return
         index = self._copies.slot(self._holds)
-        values = self._write(index, state, full_state)
-        if values:
-            self._grow(self._missing(values))
-            values = None if self._off else self._write(index, state, full_state)
-        if values is not None and not values:
-            self._seal(index, state, 0.0)
+        try:
+            values = self._values(state, full_state)
+            if not self._write(index, state, values):
+                self._grow(self._missing(values))
+                if self._off or not self._write(index, state, values):
+                    return
+        except (TorchftXError, RuntimeError, OSError) as e:
+            self._stop(str(e))
+            return
+        self._seal(index, state, 0.0)
 
-    def _write(self, index: int, state: State, full_state: Callable[[], Any]) -> dict[str, Any] | None:
-        """Write a copy, without its seal. Returns the values if the slot must grow first, and nothing else was done; an empty
-        dict if it is written; None if it can't be, and nothing is copied any more."""
+    def _values(self, state: State, full_state: Callable[[], Any]) -> dict[str, Any]:
+        """Return what a copy of `state` holds."""
         noted, self._noted = self._noted, None
+        values: dict[str, Any] = full_state()
+        if noted is not None and noted[0] == state:
+            return {**noted[1], **values}
+        return values if self._describe is None else {**self._describe(), **values}
+
+    def _write(self, index: int, state: State, values: dict[str, Any]) -> bool:
+        """Write a copy, without its seal. Return False if its slot must grow first, and was not touched."""
         slot, self._holds[index] = self._slots[index], None
         try:
-            values: dict[str, Any] = full_state()
-            if noted is not None and noted[0] == state:
-                values = {**noted[1], **values}
-            elif self._describe is not None:
-                values = {**self._describe(), **values}
-            if slot.write(state, values):
-                return {}
-            self._holds[index] = slot.state  # it was not touched
-            return values
-        except (TorchftXError, RuntimeError, OSError) as e:
+            written = slot.write(state, values)
+        except BaseException:
             self._holds[index] = slot.state
-            self._stop(str(e))
-            return None
+            raise
+        if not written:
+            self._holds[index] = slot.state
+        return written
 
     def _missing(self, values: dict[str, Any]) -> list[tuple[MemorySlot, int]]:
         """Return the bytes that each slot lacks for these values."""

@@ -31,24 +31,23 @@ def before_asking(context: RankContext, memory: MemoryCheckpoint, *, between_ste
 
 def copy_now(context: RankContext) -> None:
     """Copy this rank's state, if that was said: it is the one that the last commit has led to. Between two steps."""
-    memory = context.memory
-    if memory is None:
-        return
-    with context.failures.lock:
-        state, idle, torn = context.step.state, context.step.phase is Phase.IDLE, context.step.torn
-    if idle and not torn and context.state_dicts.readable:
-        memory.maybe_copy(state, context.full_state)
+    state = _whole_state(context)
+    if context.memory is not None and state is not None:
+        context.memory.maybe_copy(state, context.full_state)
 
 
 def copy_last(context: RankContext) -> None:
     """This rank leaves before the end of the training: copy the state that it leaves with, for the group's next life."""
-    memory = context.memory
-    if memory is None or memory.apart:
-        return
+    memory, state = context.memory, _whole_state(context)
+    if memory is not None and not memory.apart and state is not None and state.step > 0:
+        memory.copy_last(state, context.full_state)
+
+
+def _whole_state(context: RankContext) -> State | None:
+    """Return the state that this rank holds wholly, between two steps; None: it is inside one, or its state can't be read."""
     with context.failures.lock:
         state, idle, torn = context.step.state, context.step.phase is Phase.IDLE, context.step.torn
-    if idle and not torn and state.step > 0 and context.state_dicts.readable:
-        memory.copy_last(state, context.full_state)
+    return state if idle and not torn and context.state_dicts.readable else None
 
 
 def _load(context: RankContext, memory: MemoryCheckpoint, copy: State) -> None:
