@@ -57,7 +57,8 @@ def main() -> None:
 def save(state: dict) -> None:
     """Into the run directory, whole or not at all."""
     path = os.path.join(os.environ["TORCHFT_X_RUN_DIR"], "model.pt")
-    torch.save(state, f"{path}.part-{os.getpid()}")
+    with open(f"{path}.part-{os.getpid()}", "wb") as f:  # given a path, torch hides what is wrong with the disk
+        torch.save(state, f)
     os.replace(f"{path}.part-{os.getpid()}", path)
 
 

@@ -101,4 +101,4 @@ class Job:
         for g in self.names:
             self.trainers[g].tell(at, "leave", step=121)
             self.supervisors[g].tell(at + 0.2, "exit", attempt=1 if g == self.names[1] else 0, code=0, reason="done")
-        self.lighthouse.tell(at + 0.3, "exit", code=0, reason="All groups finished.")
+        self.lighthouse.tell(at + 0.3, "exit", code=0, reason="All groups finished.", step=121)

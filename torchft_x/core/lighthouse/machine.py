@@ -366,7 +366,9 @@ class Lighthouse:
         # At a boundary after a commit in the quorum nobody waits for it in a collective; otherwise somebody may.
         clean = not self._tenure.holds_current(record) or record.join is not None
         at_end = self.current is not None and leave.state.committed_in == self.current.id
-        clean = clean or (at_end and leave.state.step >= self._tenure.granted_through)
+        if at_end:
+            self._tenure.reached = max(self._tenure.reached, leave.state.step)
+            clean = clean or leave.state.step >= self._tenure.granted_through
         self._roll.close(record)  # whatever else its stream still carries has no meaning
         self._endings.left(record, leave.state, early=leave.early, lingers=leave.lingers, now=now)
         text = f"{record.replica_id} leaves at {leave.state}."

@@ -107,7 +107,15 @@ def kinds(losses: Sequence[Loss]) -> str:
 
 def doubts(run: Run) -> list[str]:
     """What a reader should know before believing the figures."""
-    found = [f"{path} could not be written to its end (disk full?)." for path in run.incomplete]
+    found = []
+    if run.incomplete:
+        more = f" and {len(run.incomplete) - 1} more" if len(run.incomplete) > 1 else ""
+        found.append(f"{run.incomplete[0]}{more} could not be written to the end (disk full?).")
+    if run.unlogged:
+        found.append(
+            f"The logs end at step {run.steps - run.unlogged:,} of {run.steps:,} (disk full?): the figures are of the steps "
+            "before."
+        )
     if run.unreadable:
         found.append(f"{plural(run.unreadable, 'line')} of the event logs can't be read and were left out.")
     for k, host in enumerate(run.hosts[1:], start=2):

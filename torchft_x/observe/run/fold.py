@@ -34,14 +34,16 @@ def fold(heard: Heard, run_dir: str, cut: tuple[str, ...] = ()) -> Run:
     every, made = lives.lives(logs, notes), lives.quorums(notes)
     faults = losses.faults(notes)
     lost = losses.Losses(notes, every, made, steps).find(faults)
-    code, verdict = _verdict(notes)
+    code, verdict, told = _verdict(notes)
+    logged = max(steps.step, default=-1) + 1
     return Run(
         run_dir=run_dir,
         began=min(log.first + log.shift for log in logs),
         ended=ended,
         code=code,
         verdict=verdict,
-        steps=max(steps.step, default=-1) + 1,
+        steps=max(logged, told),
+        unlogged=max(0, told - logged),
         trained=(steps.t[0], steps.t[-1]) if len(steps) else None,
         goodput=course.goodput(steps),
         step_times=course.step_times(logs),
@@ -64,12 +66,13 @@ def fold(heard: Heard, run_dir: str, cut: tuple[str, ...] = ()) -> Run:
     )
 
 
-def _verdict(notes: list[Note]) -> tuple[int | None, str]:
-    """How the job ended, as its lighthouse has said."""
+def _verdict(notes: list[Note]) -> tuple[int | None, str, int]:
+    """Return the job's exit code, the reason and the number of commits, as its lighthouse has written them at the end."""
     said = [n for n in notes if n.log.role == "lighthouse" and n.name in ("start", "exit")]
     if said and said[-1].name == "exit":
-        return said[-1].of.get("code"), str(said[-1].of.get("reason", ""))
-    return None, ""
+        end = said[-1].of
+        return end.get("code"), str(end.get("reason", "")), end.get("step", 0)
+    return None, "", 0
 
 
 def _checkpoints(notes: list[Note]) -> Checkpoints:

@@ -35,7 +35,7 @@ KEPT = {
     "member_lost": ("lost", "replica_id", "reason", "left", "quorum"),
     "new_lineage": ("quorum", "steps", "reason"),
     "leave": ("replica_id", "step"),
-    "exit": ("attempt", "code", "reason"),
+    "exit": ("attempt", "code", "reason", "step"),
     "restart": ("group", "attempt", "reason"),
     "checkpoint": ("step", "duration", "bytes"),
     "metrics": ("step", "loss"),

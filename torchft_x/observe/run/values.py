@@ -205,6 +205,7 @@ class Run:
     code: int | None  # of the job; None: it goes on, or its end was not written
     verdict: str
     steps: int  # committed
+    unlogged: int  # the last ones of them, which only the lighthouse knows of: the logs were cut short
     trained: tuple[float, float] | None  # the first and the last commit
     goodput: Goodput | None  # None: too few steps
     step_times: StepTimes | None

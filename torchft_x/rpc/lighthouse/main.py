@@ -194,7 +194,7 @@ def _serve(settings: Settings) -> int:
         verdicts.append(verdict)
         last_words.tell(verdict, sentence)
         log.log(logging.WARNING if verdict else logging.INFO, "%s", sentence)
-        events.emit("exit", code=verdict, reason=sentence)
+        events.emit("exit", code=verdict, reason=sentence, step=shell.reached)
         ended.put(None)
 
     try:

@@ -171,6 +171,11 @@ class LighthouseShell:
             await self._server.stop(None)
             self._server = None
 
+    @property
+    def reached(self) -> int:
+        """Commits of the job so far, as its members have told. On the loop's thread."""
+        return self._machine.reached
+
     def status(self) -> dict[str, Any]:
         """Json-able: what the machine (and the roster) know. On the loop's thread."""
         machine = self._machine.status(time.monotonic())

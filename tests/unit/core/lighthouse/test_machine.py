@@ -232,6 +232,13 @@ class TestLeave:
         s.join_all("a:1", "b:1")
         assert issued(s.close("c:1")) == [["a:1", "b:1"]]  # nor if its session breaks before the first quorum
 
+    def test_the_last_step_is_known_when_all_have_left(self) -> None:
+        s = Scene.started("a:1", "b:1")
+        last = State(500, s.lighthouse.current.id)
+        s.leave("a:1", last)
+        s.leave("b:1", last)
+        assert s.lighthouse.reached == 500
+
 
 class TestLives:
     """R2: one life per group."""

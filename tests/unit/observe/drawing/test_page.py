@@ -93,7 +93,9 @@ def test_how_a_run_stands(tmp_path: Path) -> None:
     assert "failed (exit code 1): group 1 gave up." in summary(replace(run, code=1, verdict="group 1 gave up."), 0.0)
     stopped = summary(replace(run, code=143, verdict="it was cancelled."), 0.0)
     assert "The job was stopped (exit code 143): it was cancelled." in stopped
-    assert "could not be written to its end" in summary(replace(run, incomplete=("x.jsonl",)), 0.0)
+    assert "x.jsonl could not be written to the end" in summary(replace(run, incomplete=("x.jsonl",)), 0.0)
+    assert "x.jsonl and 1 more could not" in summary(replace(run, incomplete=("x.jsonl", "y.jsonl")), 0.0)
+    assert "The logs end at step 121 of 500 (disk full?)" in summary(replace(run, steps=500, unlogged=379), 0.0)
 
 
 def test_two_runs_side_by_side(tmp_path: Path) -> None:

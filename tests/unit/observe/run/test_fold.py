@@ -37,6 +37,16 @@ def test_a_kill_is_taken_apart(tmp_path: Path) -> None:
     assert loss.stood == pytest.approx(0.1, abs=1e-4)  # 9.9 to 10.1, less a usual step
 
 
+def test_steps_that_no_log_has_are_counted(tmp_path: Path) -> None:
+    """The logs of the trainers were cut short, and there was not even room for the marker beside them."""
+    job = Job(tmp_path)
+    job.begin()
+    job.steps(0, 78, 2.1, 100, job.names)
+    job.lighthouse.tell(20.0, "exit", code=0, reason="All groups finished.", step=500)
+    run = the(tmp_path)
+    assert (run.steps, run.unlogged, run.incomplete) == (500, 421, ())
+
+
 def test_the_run_as_a_whole(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.a_kill()
@@ -44,7 +54,7 @@ def test_the_run_as_a_whole(tmp_path: Path) -> None:
     job.trainers["0"].tell(12.3, "checkpoint", step=100, duration=0.5, bytes=1000)
     job.end()
     run = the(tmp_path)
-    assert (run.code, run.steps, run.redone, run.dropped, run.unreadable) == (0, 121, 1, 0, 0)
+    assert (run.code, run.steps, run.unlogged, run.redone, run.dropped, run.unreadable) == (0, 121, 0, 1, 0, 0)
     assert [(g.name, len(g.lives), g.commits) for g in run.groups] == [("0", 1, 121), ("1", 2, 101), ("2", 1, 121)]
     assert [(q.number, q.contributors) for q in run.quorums] == [(1, 3), (2, 2), (3, 2)]
     assert run.goodput.batches == 3 * 101 + 2 * 20
