@@ -15,6 +15,8 @@ from torchft_x.errors import ConfigError
 from torchft_x.train.ddp.shards import is_dtensor, like, local
 from torchft_x.transfer.format.flatten import new_dtensors
 
+_ANOTHER = "it was saved by another model"
+
 
 def check(parts: Mapping[str, Any]) -> None:
     """Raises `ConfigError` for what can't be a part."""
@@ -32,24 +34,54 @@ def gather(parts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def places(parts: Mapping[str, Any], shapes: Mapping[str, Any]) -> dict[str, Any]:
-    """Where saved parts go: a model's own tensors, else DTensors like those there are. `shapes`: what was saved, on the
-    meta device. Raises `ConfigError` if these are other parts.
+    """Return where saved parts go: a model's own tensors, else DTensors like those there are. `shapes`: what was saved, on the
+    meta device. Raise `ConfigError` if these are other parts, or those of another model: `load_state_dict` would say so only
+    after it has changed what fits.
     """
     if set(parts) != set(shapes):
         raise ConfigError(
             f"it holds {', '.join(sorted(shapes))}, and this script saves {', '.join(sorted(parts))}; give Checkpoint the "
             "same parts."
         )
-    return {name: _place(part, shapes[name]) for name, part in parts.items()}
+    return {name: _place(name, part, shapes[name]) for name, part in parts.items()}
 
 
-def _place(part: Any, shapes: Any) -> Any:
+def _place(name: str, part: Any, shapes: Any) -> Any:
     if isinstance(part, nn.Module):
         own = part.state_dict()
-        return {name: own.get(mine) for name, mine in _own_names(own, shapes).items()}
+        takes_others = type(part).load_state_dict is not nn.Module.load_state_dict
+        if isinstance(shapes, Mapping) and not takes_others:
+            _check_model(name, *({without_compiled(str(k)): v for k, v in state.items()} for state in (own, shapes)))
+        return {saved: own.get(mine) for saved, mine in _own_names(own, shapes).items()}
     if isinstance(part, Optimizer):
+        _check_optimizer(name, part, shapes)
         return _place_of_optimizer(part, shapes)
     return new_dtensors(part.state_dict())
+
+
+def _check_model(name: str, own: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` if a model with the state `own` can't load a state with the keys and shapes of `saved`."""
+    missing, unknown = [k for k in own if k not in saved], [k for k in saved if k not in own]
+    if missing or unknown:
+        lacks = f"lacks {_first(missing)}" if missing else ""
+        has = f"has {_first(unknown)}, which is not in the model" if unknown else ""
+        raise ConfigError(f"{name}: the checkpoint {' and '.join(filter(None, (lacks, has)))}; {_ANOTHER}.")
+    for key, value in own.items():
+        if isinstance(value, torch.Tensor) and value.shape != getattr(saved[key], "shape", None):
+            there = tuple(getattr(saved[key], "shape", ()))
+            raise ConfigError(f"{name}: {key} is {there} in the checkpoint and {tuple(value.shape)} here; {_ANOTHER}.")
+
+
+def _check_optimizer(name: str, optimizer: Optimizer, saved: Any) -> None:
+    groups = saved.get("param_groups") if isinstance(saved, dict) else None
+    there = [len(group["params"]) for group in groups or ()]
+    here = [len(group["params"]) for group in optimizer.param_groups]
+    if there != here:
+        raise ConfigError(f"{name}: the checkpoint has groups of {there} parameters, and here are {here}; {_ANOTHER}.")
+
+
+def _first(names: list[str]) -> str:
+    return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
 def _place_of_optimizer(optimizer: Optimizer, shapes: Any) -> Any:

@@ -12,9 +12,9 @@ from torchft_x.arguments import Parser
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.transfer.convert import formats
 from torchft_x.transfer.durable import names, writer
-from torchft_x.transfer.durable.catalog import complete_ones
-from torchft_x.transfer.durable.names import Name
+from torchft_x.transfer.durable.catalog import all_of, is_complete, newest
 from torchft_x.transfer.durable.reader import Saved
+from torchft_x.transfer.durable.sealed import DamagedError
 from torchft_x.transfer.durable.shard import freeze
 from torchft_x.transfer.durable.store import Store
 from torchft_x.transfer.from_memory.save import save_held
@@ -58,9 +58,14 @@ def main(argv: list[str]) -> int:
 
 def _ls(args: argparse.Namespace) -> None:
     store = Store(args.url)
-    found = _found(store)
+    found = all_of(store)
     for name in found:
-        if complete_ones(store, [name], most=1):
+        try:
+            complete = is_complete(store, name)
+        except DamagedError:
+            print(f"step {name.step:>8}  damaged     {'':>13}  {'':>9}  {name}")
+            continue
+        if complete:
             manifest = Saved(store, name).manifest
             nbytes = sum(n for _, n in manifest.shards)
             ranks = "1 rank" if manifest.ranks == 1 else f"{manifest.ranks} ranks"
@@ -110,16 +115,12 @@ def _from_memory(args: argparse.Namespace) -> None:
     print(save_held(), flush=True)
 
 
-def _found(store: Store) -> list[Name]:
-    return sorted(n for folder in store.children() if (n := names.parse(folder)) is not None)
-
-
 def _chosen(args: argparse.Namespace) -> Saved:
     """Raises `ConfigError` if it isn't there."""
     store = Store(args.url)
-    found = [n for n in _found(store) if args.step in (None, n.step)]
-    complete = complete_ones(store, found, most=1)
-    if not complete:
+    chosen = [n for n in all_of(store) if n.step == args.step and is_complete(store, n)]
+    name = newest(store) if args.step is None else next(reversed(chosen), None)
+    if name is None:
         what = "no complete checkpoint" if args.step is None else f"no complete checkpoint of step {args.step}"
         raise ConfigError(f"there is {what} in {store.shown}.")
-    return Saved(store, complete[0])
+    return Saved(store, name)

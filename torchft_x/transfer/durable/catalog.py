@@ -2,40 +2,70 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 
 from torchft_x.errors import TransferError
 from torchft_x.transfer.durable import names, sealed
 from torchft_x.transfer.durable.names import MANIFEST, Name
-from torchft_x.transfer.durable.sealed import Manifest, TornError
+from torchft_x.transfer.durable.sealed import GO_ON, DamagedError, Manifest, TornError
 from torchft_x.transfer.durable.store import MissingError, Store
 from torchft_x.transfer.format.layout import Layout
 
+_TRIES = 10  # to look again where the list of checkpoints has changed meanwhile
+
 
 def newest(store: Store) -> Name | None:
-    """The newest complete checkpoint. Raises `TransferError`."""
-    found = [n for folder in store.children() if (n := names.parse(folder)) is not None]
-    return next(iter(complete_ones(store, found, most=1)), None)
+    """Return the newest complete checkpoint. Raise `DamagedError` if a newer one was complete and is damaged, as to go on from
+    an older one in silence would throw steps away, and `TransferError` if the storage fails or a newer version wrote it.
+    """
+    before: list[Name] | None = None
+    for _ in range(_TRIES):
+        found = all_of(store)
+        complete = next((name for name in reversed(found) if is_complete(store, name)), None)
+        if complete is not None or found == before:
+            return complete
+        before = found  # what was complete may have been removed meanwhile, as a newer one was
+    return None
+
+
+def all_of(store: Store) -> list[Name]:
+    """Return all checkpoints, complete or not, oldest first."""
+    return sorted(name for folder in store.children() if (name := names.parse(folder)) is not None)
 
 
 def complete_ones(store: Store, among: Iterable[Name], *, most: int) -> list[Name]:
-    """The newest `most` complete ones, newest first: with a whole manifest, and with all files that it names, at their
-    length. Raises `TransferError` if the storage fails, or for one of a newer format."""
+    """Return the newest `most` complete ones, newest first; those that are damaged are left out. Raise `TransferError` if the
+    storage fails, or for one of a newer format."""
     found: list[Name] = []
     for name in sorted(among, reverse=True):
         if len(found) == most:
             break
-        sizes = store.children(str(name))
-        if MANIFEST not in sizes:
-            continue
-        try:
-            manifest, _ = read_manifest(store, name)
-        except (MissingError, TornError):  # a store may list what isn't there
-            continue
-        data = [sizes.get(names.data_file(rank)) for rank in range(manifest.ranks)]
-        if data == [n for _, n in manifest.shards] and all(names.index_file(r) in sizes for r in range(manifest.ranks)):
-            found.append(name)
+        with contextlib.suppress(DamagedError):
+            if is_complete(store, name):
+                found.append(name)
     return found
+
+
+def is_complete(store: Store, name: Name) -> bool:
+    """Whether it has a whole manifest, and all files that this names, at their length. Raise `DamagedError` if only the
+    manifest is there: it is written last and removed first."""
+    sizes = store.children(str(name))
+    if MANIFEST not in sizes:
+        return False
+    try:
+        manifest, _ = read_manifest(store, name)
+    except (MissingError, TornError):  # a store may list what isn't there
+        return False
+    expected: dict[str, int | None] = {names.data_file(rank): n for rank, (_, n) in enumerate(manifest.shards)}
+    expected |= {file: sizes.get(file) for file in map(names.index_file, range(manifest.ranks))}
+    wrong = next((file for file, n in expected.items() if file not in sizes or sizes[file] != n), None)
+    if wrong is None:
+        return True
+    if MANIFEST not in store.children(str(name)):  # it was just being removed
+        return False
+    has = f"has {sizes[wrong]} of {expected[wrong]} bytes" if wrong in sizes else "is missing"
+    raise DamagedError(f"checkpoint {store.shown}: {name}/{wrong} {has}; {GO_ON}.")
 
 
 def read_manifest(store: Store, name: Name) -> tuple[Manifest, Layout]:

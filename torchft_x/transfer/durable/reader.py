@@ -14,7 +14,7 @@ from torchft_x.transfer.durable.catalog import read_manifest
 from torchft_x.transfer.durable.filling import Job, Part, covering, jobs_of, runs
 from torchft_x.transfer.durable.names import Name
 from torchft_x.transfer.durable.pieces import Box, check_tiling, held, whole
-from torchft_x.transfer.durable.sealed import Index
+from torchft_x.transfer.durable.sealed import GO_ON, DamagedError, Index
 from torchft_x.transfer.durable.store import Store
 from torchft_x.transfer.format.blocks import Block, cut_blocks, place_blobs
 from torchft_x.transfer.format.digests import digest, digest_1
@@ -52,7 +52,7 @@ class Saved:
         m = self.manifest
         with self._store.about(file):
             if sealed.sha256(data) != m.shards[rank][0]:
-                raise TransferError("it is not the one that the manifest names.")
+                raise DamagedError(f"it is not the one that the manifest names; {GO_ON}.")
             index, layout = sealed.open_index(data)
             ours = (m.save, m.step, m.committed_in, m.ranks, m.structure, rank, m.shards[rank][1])
             i = index
@@ -146,8 +146,8 @@ class Saved:
             first, end = blocks[run[0]].start, blocks[run[-1]].start + blocks[run[-1]].nbytes
             read = self._store.read(file, first, end)
             if len(read) != end - first:
-                raise TransferError(
-                    f"checkpoint {self._store.shown}: {file} ends after {first + len(read)} of {index.nbytes} bytes."
+                raise DamagedError(
+                    f"checkpoint {self._store.shown}: {file} ends after {first + len(read)} of {index.nbytes} bytes; {GO_ON}."
                 )
             data = allocate(len(read))
             memory_of(data)[:] = read
@@ -155,9 +155,9 @@ class Saved:
             for i in run:
                 at = blocks[i].start - first
                 if digest_of(data[at : at + blocks[i].nbytes]) != index.digests[i]:
-                    raise TransferError(
+                    raise DamagedError(
                         f"checkpoint {self._store.shown}: {file} is damaged between bytes {blocks[i].start} and "
-                        f"{blocks[i].start + blocks[i].nbytes}; remove {self.name} to resume from the one before."
+                        f"{blocks[i].start + blocks[i].nbytes}; {GO_ON}."
                     )
             yield first, data
 

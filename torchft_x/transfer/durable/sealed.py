@@ -1,6 +1,7 @@
 """Index of a shard, and manifest of a checkpoint: a head and a layout under one sha256. Pure.
 
-Three lines, so that a file that was torn in the middle of a write is known as such on every kind of storage::
+Three lines, so that a file that was torn in the middle of a write is known as such on every kind of storage, and told from
+one that was damaged later, which has all three::
 
     sha256 of the rest, as hex digits
     head, JSON
@@ -29,8 +30,15 @@ _READ = (FORMAT, "torchft_x/durable/1")
 MAX_SEALED_BYTES = 4 * MAX_MANIFEST_BYTES  # with the digests of a shard of some TB
 
 
+GO_ON = "remove its folder to go on from the checkpoint before"
+
+
 class TornError(TransferError):
-    """Not a whole file of ours: its write was cut off, or it was changed."""
+    """The beginning of a file: it is being written, or its writer was killed."""
+
+
+class DamagedError(TransferError):
+    """A file of a complete checkpoint was changed after it was written, or is missing."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +86,7 @@ def sha256(data: bytes) -> str:
 
 
 def open_index(data: bytes) -> tuple[Index, Layout]:
-    """Raises `TornError`, or `TransferError` for what is whole and wrong."""
+    """Raises `TornError`, `DamagedError`, or `TransferError` for what is whole and wrong."""
     value, layout = _open(data, "Index")
     pieces, digests = _list(value, "pieces"), _list(value, "digests")
     head = Index(
@@ -97,7 +105,7 @@ def open_index(data: bytes) -> tuple[Index, Layout]:
 
 
 def open_manifest(data: bytes) -> tuple[Manifest, Layout]:
-    """Raises `TornError`, or `TransferError` for what is whole and wrong."""
+    """Raises `TornError`, `DamagedError`, or `TransferError` for what is whole and wrong."""
     value, layout = _open(data, "Manifest")
     shards = []
     for row in _list(value, "shards"):
@@ -117,7 +125,9 @@ def open_manifest(data: bytes) -> tuple[Manifest, Layout]:
 def _open(data: bytes, kind: str) -> tuple[dict[str, Any], Layout]:
     seal, _, rest = data.partition(b"\n")
     if hashlib.sha256(rest).hexdigest().encode() != seal:
-        raise TornError("it is not whole: its sha256 is wrong.")
+        if rest.count(b"\n") < 2:
+            raise TornError("it is not whole: its end is missing.")
+        raise DamagedError(f"it is damaged: its sha256 is wrong; {GO_ON}.")
     text, _, layout = rest.partition(b"\n")
     try:
         value = json.loads(text)

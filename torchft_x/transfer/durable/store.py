@@ -120,7 +120,7 @@ class Store:
         return _QUERY.sub(r"\1***", _USERINFO.sub("***@", text))
 
     def _at(self, name: str) -> str:
-        return f"{self._path}/{name}" if name else self._path
+        return f"{self._path}/{name}" if name else self._path or "/"
 
     def _reason(self, error: Exception) -> str:
         lines = str(error).strip().splitlines()

@@ -9,7 +9,7 @@ from typing import Any
 
 from torchft_x.errors import DeadlineError, TransferError
 from torchft_x.transfer.durable import names, sealed
-from torchft_x.transfer.durable.catalog import complete_ones, newest, read_manifest
+from torchft_x.transfer.durable.catalog import all_of, complete_ones, read_manifest
 from torchft_x.transfer.durable.names import MANIFEST, Name
 from torchft_x.transfer.durable.pieces import Box, check_tiling
 from torchft_x.transfer.durable.sealed import Index, Manifest, TornError
@@ -64,7 +64,7 @@ def complete(
             )
         pause = min(2 * pause, most)
     _check(shard, found)
-    top = newest(store)
+    top = next(iter(complete_ones(store, all_of(store), most=1)), None)
     if top is not None and top.step > save.step and read_manifest(store, top)[0].job != job:  # ours: a new lineage
         raise TransferError(
             f"checkpoint {store.shown}: it holds step {top.step} by now, and this is step {save.step}; another job "
@@ -107,7 +107,7 @@ def _check(shard: Shard, found: dict[int, tuple[Index, Layout, str]]) -> None:
 def sweep(store: Store, newest: Name, keep: int) -> None:
     """Remove what is not needed any more when `newest` is complete: older ones but the newest `keep`, and what dead
     writers have left. Raises `TransferError`."""
-    found = [n for folder in store.children() if (n := names.parse(folder)) is not None]
+    found = all_of(store)
     whole = complete_ones(store, [n for n in found if n <= newest], most=keep)
     for name in names.outdated(found, whole, newest, keep):
         store.remove(f"{name}/{MANIFEST}")  # first: no reader takes half of one for a whole

@@ -14,10 +14,11 @@ import torch
 from tests.torch.transfer.durable.saving import save
 from tests.torch.transfer.durable.test_sealed import resealed
 from torchft_x.errors import TransferError
-from torchft_x.transfer.durable import sealed
-from torchft_x.transfer.durable.catalog import newest
+from torchft_x.transfer.durable import sealed, writer
+from torchft_x.transfer.durable.catalog import all_of, newest
 from torchft_x.transfer.durable.names import Name
 from torchft_x.transfer.durable.reader import Saved
+from torchft_x.transfer.durable.sealed import DamagedError
 from torchft_x.transfer.durable.store import MissingError, Store
 
 STATE = {"w": torch.randn(600, 600), "b": torch.randn(5), "n": 3}
@@ -52,24 +53,64 @@ def forge(folder: Path, change_index: Any = None, change_manifest: Any = None, l
     manifest.write_bytes(resealed(manifest.read_bytes(), change))
 
 
-@pytest.mark.parametrize("file", ["shard-00000.data", "shard-00001.json", "manifest.json"])
-@pytest.mark.parametrize("harm", ["gone", "empty", "half", "longer"])
-def test_one_that_is_not_whole_is_not_the_newest(store: Store, tmp_path: Path, file: str, harm: str) -> None:
+def test_a_damaged_newest_one_is_said_and_not_skipped(store: Store, tmp_path: Path) -> None:
+    """To go on from an older one in silence would throw steps away."""
+    _, name = both(store)
+    for file in sorted(file for file, size in store.children(str(name)).items() if size):
+        path = tmp_path / str(name) / file
+        data = path.read_bytes()
+        harms = {"gone": None, "empty": b"", "half": data[: len(data) // 2], "longer": data + b"x", "flipped": flip(data)}
+        for harm, harmed in harms.items():
+            path.write_bytes(harmed) if harmed is not None else path.unlink()
+            if file == "manifest.json" and harm in ("gone", "empty", "half"):
+                continue  # this is what a writer that was killed leaves: the test below
+            with pytest.raises(DamagedError, match=rf"{name}/{file}.*; remove its folder to go on from the checkpoint before"):
+                found = newest(store)
+                assert found == name
+                Saved(store, name).load()
+        path.write_bytes(data)
+    assert newest(store) == name
+
+
+def flip(data: bytes) -> bytes:
+    at = len(data) // 2
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+@pytest.mark.parametrize("length", [None, 0, 0.5, 0.99])
+def test_one_whose_writer_was_killed_is_not_the_newest(store: Store, tmp_path: Path, length: float | None) -> None:
     older, name = both(store)
-    path = tmp_path / str(name) / file
+    path = tmp_path / str(name) / "manifest.json"
     data = path.read_bytes()
-    if harm == "gone":
-        path.unlink()
-    elif harm == "longer":
-        path.write_bytes(data + b"x")
-    else:
-        path.write_bytes(data[: len(data) // 2] if harm == "half" else b"")
-    if file == "shard-00001.json" and harm != "gone":
-        assert newest(store) == name  # that there is one is looked at, what is in it when it is read
-        with pytest.raises(TransferError, match=r"shard-00001\.json: it is not the one that the manifest names"):
-            Saved(store, name)
-    else:
-        assert newest(store) == older
+    path.unlink() if length is None else path.write_bytes(data[: int(length * len(data))])
+    assert newest(store) == older
+
+
+def test_a_damaged_one_does_not_keep_others_from_being_saved(store: Store, tmp_path: Path) -> None:
+    _, name = both(store)
+    (tmp_path / str(name) / "shard-00000.data").unlink()
+    later = save(store, STATE, 3)
+    assert newest(store) == later
+    writer.sweep(store, later, 2)
+    assert [found.step for found in all_of(store)] == [1, 3]
+
+
+def test_one_that_is_removed_while_it_is_looked_at_is_no_damaged_one(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one that is kept: a newer one is complete, though the list of a moment ago does not have it."""
+    save(store, STATE, 1)
+    original = Store.children
+
+    def children(self: Store, folder: str = "") -> dict[str, int | None]:
+        found = original(self, folder)
+        if folder == "":
+            monkeypatch.undo()
+            writer.sweep(store, save(store, STATE, 2, ranks=2), 1)
+        return found
+
+    monkeypatch.setattr(Store, "children", children)
+    assert newest(store) == Name(2, "0-a")
 
 
 def test_a_store_that_lists_what_is_not_there(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +149,7 @@ def test_a_changed_byte_of_data_is_noticed(store: Store, tmp_path: Path) -> None
     data = path.read_bytes()
     for at in [*random.Random(1).sample(range(600 * 600 * 4), 5), 600 * 600 * 4 + 3]:
         path.write_bytes(data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :])
-        with pytest.raises(TransferError, match=r"shard-00000\.data is damaged between bytes .* remove step-0000"):
+        with pytest.raises(TransferError, match=r"shard-00000\.data is damaged between bytes .* remove its folder"):
             Saved(store, name).load()
         with pytest.raises(TransferError, match="is damaged"):
             Saved(store, name).verify()

@@ -45,6 +45,13 @@ def test_what_is_not_there(url: str) -> None:
     assert Store(url).children("a") == {}
 
 
+def test_the_root_of_a_file_system_is_a_folder() -> None:
+    url, name = "memory://", uuid.uuid4().hex
+    Store(url).write(f"{name}/a", [b"0"])
+    assert name in Store(url).children()
+    assert {"dev", "proc"} <= set(Store("/").children())
+
+
 def test_a_file_is_no_place_for_checkpoints(tmp_path: Path) -> None:
     (tmp_path / "model.pt").write_bytes(b"x")
     with pytest.raises(ConfigError, match=r"model\.pt: that is a file; name a directory"):
