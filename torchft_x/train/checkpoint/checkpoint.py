@@ -7,7 +7,7 @@ import hashlib
 import logging
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from torchft_x.core.training.save_duty import SaveDuty, SaveFailures
@@ -88,6 +88,7 @@ class Checkpoint:
         self._failures = SaveFailures()
         self._step = manager.current_step()  # the last one that was looked at
         self._saved_step: int | None = None  # the last one that was begun to be saved, or resumed from
+        self._joins = self._connection.others_train  # until the first step: their state is copied
         self._prepared = False  # there is memory for the first shard
         job = _job_of(options.lighthouse or "")
         self._in_memory = InMemory(manager, url, job=job, keep=keep, state=self._state)
@@ -110,18 +111,27 @@ class Checkpoint:
     def resume(self) -> bool:
         """Load the newest complete checkpoint into the parts and the Manager, if there is one; whether there was.
 
+        Where other groups train already their state is newer, and is copied in the first step: then models and optimizers are
+        not read, and the answer is False.
+
         Before the first step, on all ranks. Raises `ConfigError` if it can't be read, is damaged, or is of another model.
         """
+        copied = [name for name, part in self._parts.items() if of_parts.is_copied(part)] if self._joins else []
+        read = {name: part for name, part in self._parts.items() if name not in copied}
+        if self._joins and not read:
+            return False
         for attempt in range(_TRIES):
             name = self._choose(attempt)
             if name is None:
                 return False
             with self._told(name):
-                state = self._load(name)
+                state = self._load(name, copied)
                 if not self._connection.all_fine(f"checkpoint {attempt} read", state is not None, self._timeout):
                     continue  # others train and save: a newer one is complete, and this one is not kept
                 assert state is not None
-                of_parts.put_back(self._parts, state["parts"])
+                of_parts.put_back(read, state["parts"])
+                if self._joins:
+                    return False
                 self._manager.load_state_dict(state["torchft"])
             self._step = self._saved_step = self._manager.current_step()
             return True
@@ -130,14 +140,14 @@ class Checkpoint:
             "ones came; keep more, or save less often."
         )
 
-    def _load(self, name: names.Name) -> Any:
-        """Its state, read into what this rank has; None: it is there no more."""
+    def _load(self, name: names.Name, left_out: Collection[str]) -> Any:
+        """Its state, read into what this rank has, without the parts in `left_out`; None: it is there no more."""
         try:
             saved = Saved(self._store, name)
             shapes = saved.shapes()
             if not isinstance(shapes, dict) or set(shapes) != {"torchft", "parts"}:
                 raise TransferError("it was not saved by a Checkpoint.")
-            return saved.load({"parts": of_parts.places(self._parts, shapes["parts"])})
+            return saved.load({"parts": of_parts.places(self._parts, shapes["parts"], left_out=left_out)})
         except MissingError:
             return None
 
@@ -182,6 +192,9 @@ class Checkpoint:
         if step == self._step:
             return
         self._step = step
+        if self._joins:
+            self._joins = False
+            self._check_copied(step)
         self._in_memory.note()
         due = self._duty.committed(step, self._manager.participating_rank())
         if self._claiming is not None:
@@ -191,6 +204,18 @@ class Checkpoint:
         elif self._duty.first and not self._prepared:
             self._prepared = True
             self._saving.prepare(room_for(self._state(), rank=self._rank))
+
+    def _check_copied(self, step: int) -> None:
+        """After the first step of a group that came to others, and so has read no model: raise `TransferError` if they were
+        gone before it had copied theirs, and a checkpoint is further. Started again, it reads that."""
+        if step > 1 or self._rank != 0:
+            return
+        found = newest(self._store)
+        if found is not None and found.step > step:
+            raise TransferError(
+                f"the other groups were gone before this one had copied their state; {self._store.shown}/{found} is further, "
+                "and is read when this group starts again."
+            )
 
     def finish(self) -> None:
         """Save the last step, if this group is the one that saves, and wait for it. Before ``manager.shutdown()``.

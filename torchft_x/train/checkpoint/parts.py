@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -33,9 +33,15 @@ def gather(parts: Mapping[str, Any]) -> dict[str, Any]:
     return {name: part.state_dict() for name, part in parts.items()}
 
 
-def places(parts: Mapping[str, Any], shapes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return where saved parts go: a model's own tensors, else DTensors like those there are. `shapes`: what was saved, on the
-    meta device. Raise `ConfigError` if these are other parts, or those of another model: `load_state_dict` would say so only
+def is_copied(part: Any) -> bool:
+    """Whether a group that comes to others which train gets it from them in any case: models and optimizers. What else is in a
+    checkpoint (a scheduler, the position in the data) a script may have left out of the Manager's state."""
+    return isinstance(part, (nn.Module, Optimizer))
+
+
+def places(parts: Mapping[str, Any], shapes: Mapping[str, Any], *, left_out: Collection[str] = ()) -> dict[str, Any]:
+    """Return where saved parts go: a model's own tensors, else DTensors like those there are; for the names in `left_out`,
+    which are not read, what was given. `shapes`: what was saved, on the meta device. Raise `ConfigError` if these are other parts, or those of another model: `load_state_dict` would say so only
     after it has changed what fits.
     """
     if set(parts) != set(shapes):
@@ -43,7 +49,8 @@ def places(parts: Mapping[str, Any], shapes: Mapping[str, Any]) -> dict[str, Any
             f"it holds {', '.join(sorted(shapes))}, and this script saves {', '.join(sorted(parts))}; give Checkpoint the "
             "same parts."
         )
-    return {name: _place(name, part, shapes[name]) for name, part in parts.items()}
+    found = {name: _place(name, part, shapes[name]) for name, part in parts.items()}
+    return found | {name: shapes[name] for name in left_out}
 
 
 def _place(name: str, part: Any, shapes: Any) -> Any:

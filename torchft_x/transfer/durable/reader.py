@@ -74,7 +74,8 @@ class Saved:
     @torch.no_grad()
     def load(self, into: Any = None) -> Any:
         """The state dict. Where `into`, a state dict of the same keys, has a tensor, it is filled and stands in the result:
-        of a DTensor the shard that this rank holds, whatever the writers' shards were. Others are new, whole, on the CPU.
+        of a DTensor the shard that this rank holds, whatever the writers' shards were. One on the meta device stays, and
+        is not read. Others are new, whole, on the CPU.
 
         Reads only what is needed, each block of it with its digest. Raises `TransferError` naming the tensor, before
         anything is changed for one whose shape or dtype differs.
@@ -96,7 +97,7 @@ class Saved:
         jobs: list[list[Job]] = [[] for _ in self._shards]
         starts = [place_blobs(layout.blobs)[0] for _, layout in self._shards]
         for parts, (tensor, box) in zip(self._parts, places, strict=True):
-            for part in parts:
+            for part in parts if not tensor.is_meta else ():
                 jobs[part.rank] += jobs_of(part, starts[part.rank], tensor, box)
         try:
             for rank, shard in enumerate(jobs):
@@ -198,13 +199,15 @@ class _Places(Walker):
         floats = spec.dtype.is_floating_point or spec.dtype.is_complex
         if tag == "D" or (tag == "P" and (type(rest[0]) is not bool or (rest[0] and not floats))):
             raise TransferError(f"it has a broken tensor at {path!r}.")
-        self.found.append(_Target(path, spec, into if _writable(into) else None))
+        self.found.append(_Target(path, spec, into if _stays(into) else None))
         return None
 
 
-def _writable(into: Any) -> bool:
-    """Whether it is a tensor with memory of its own for what comes."""
+def _stays(into: Any) -> bool:
+    """Whether it is a tensor with memory of its own for what comes, or one that nothing is read for."""
     if not isinstance(into, Tensor):
         return False
+    if into.is_meta:
+        return True
     memory = into.to_local() if is_dtensor(into) else into
     return has_memory(memory) and not (memory.is_conj() or memory.is_neg())

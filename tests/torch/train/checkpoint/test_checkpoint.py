@@ -43,6 +43,7 @@ class Job:
         options = SimpleNamespace(group_rank=rank, group_world_size=ranks, lighthouse=lighthouse)
         connection = SimpleNamespace(
             replica_id=f"{group}:life",
+            others_train=False,
             agree=lambda about, said, timeout: said,
             all_fine=lambda about, fine, timeout: fine,
         )
@@ -88,7 +89,8 @@ class Run:
         given = torch.compile(self.model) if kwargs.pop("compiled", False) else self.model
         parts = {"model": given, "optim": self.adamw, "data": self.data}
         kwargs.setdefault("timeout", WAIT)
-        self.checkpoint = Checkpoint(self.job, url, kwargs.pop("parts", parts), every=every, **kwargs)  # type: ignore[arg-type]
+        self.parts = kwargs.pop("parts", parts)
+        self.checkpoint = Checkpoint(self.job, url, self.parts, every=every, **kwargs)  # type: ignore[arg-type]
         self.all.append(self)
 
     def step(self) -> None:
@@ -384,6 +386,46 @@ def test_another_optimizer_is_refused_before_a_tensor_is_changed(url: str) -> No
     with pytest.raises(ConfigError, match=re.escape("optim: the checkpoint has groups of [2] parameters, and here are [1, 1]")):
         other.checkpoint.resume()
     assert torch.equal(run.model.weight, before)
+
+
+def beside_others(url: str) -> Run:
+    """A group that comes to others which train."""
+    run = Run(url)
+    run.job.context.connection.others_train = True
+    return run
+
+
+def test_models_are_not_read_where_others_train(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    Run(url).run_to(10).idle().checkpoint.close()
+    run = beside_others(url)
+    before = run.model.weight.detach().clone()
+    monkeypatch.setattr(Store, "read", no_data(Store.read))
+    assert not Run(url, run.job, parts=run.parts).checkpoint.resume()
+    assert (run.job.at, run.data.position) == (0, 70)  # this one, the others need not have
+    assert torch.equal(run.model.weight, before)
+    run.parts.pop("data")
+    monkeypatch.setattr(Store, "read", None)
+    assert not Run(url, run.job, parts=run.parts).checkpoint.resume()
+
+
+def no_data(read: Callable[..., bytes]) -> Callable[..., bytes]:
+    def checked(self: Store, name: str, start: int, end: int) -> bytes:
+        assert not name.endswith(".data")
+        return read(self, name, start, end)
+
+    return checked
+
+
+def test_a_group_whose_others_were_gone_starts_again_from_what_it_did_not_read(url: str) -> None:
+    Run(url).run_to(10).idle().checkpoint.close()
+    joins = Run(url, beside_others(url).job)
+    joins.checkpoint.resume()
+    with pytest.raises(TransferError, match=r"were gone before .*/step-00000010\S+ is further, and is read when"):
+        joins.step()
+    copied = Run(url, beside_others(url).job)
+    copied.checkpoint.resume()
+    copied.job.at = 11
+    copied.step()
 
 
 def test_a_damaged_one_is_named_and_not_skipped(url: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 from tests.torch.train.fakes import run_threads
@@ -51,3 +52,32 @@ def test_a_job_is_saved_by_one_group_and_resumed_by_another_number(tmp_path: Pat
         assert all(same(t.history[8], second[0].history[8]) for t in second)
         run_threads(3, lambda g: second[g].checkpoint.close())
         run_threads(3, lambda g: second[g].manager.shutdown())
+
+
+def test_a_group_that_joins_copies_the_others_state_and_reads_none(tmp_path: Path) -> None:
+    url = str(tmp_path)
+    with lighthouse(min_replicas=1) as addr:
+        (first,) = start(1, addr, url)
+        first.go_to(7)
+        second = Saving(1, addr, seed=1)
+        assert not second.begin(url)
+        assert second.manager.current_step() == 0
+        left = threading.Event()
+
+        def run(g: int) -> None:
+            if g == 0:
+                while not left.is_set():
+                    first.step()
+            else:
+                for _ in range(3):
+                    second.step()
+                    second.checkpoint.step()
+                second.checkpoint.close()
+                second.manager.shutdown(finished=False)
+                left.set()
+
+        run_threads(2, run)
+        assert all(same(first.history[step], state) for step, state in second.history.items())
+        assert min(second.history) > 7
+        first.checkpoint.close()
+        first.manager.shutdown()
