@@ -14,10 +14,6 @@ from torchft_x.timing import TIMING
 
 SAY_AGAIN = 60.0
 """Seconds between two lines about saves that fail."""
-MOST_WAITED = 0.04
-"""Part of the time of a save in which the training's threads may wait for a processor."""
-MOST_RESTS = 15.0
-"""Times as long as it works a save rests at most: others may keep the processors busy, too."""
 
 
 class SaveDuty:
@@ -100,13 +96,3 @@ class SaveFailures:
 
     def worked(self) -> None:
         self._count = 0
-
-
-def rest(busy: float, waited: float) -> float:
-    """Seconds for which a save rests after a piece of its work. `busy`: seconds that the piece took; `waited`: for which the
-    training's threads waited for a processor meanwhile.
-
-    A priority is not enough: a scheduler leaves a thread of low priority alone on one core while two of the training share
-    another one, as these sleep at each barrier. Where cores are idle nobody waits, and a save does not rest.
-    """
-    return min(max(0.0, waited / MOST_WAITED - busy), MOST_RESTS * busy)

@@ -8,11 +8,9 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from torch import Tensor
 
-from torchft_x.core.training.save_duty import rest
 from torchft_x.errors import TorchftXError, TransferError
 from torchft_x.transfer.durable import writer
 from torchft_x.transfer.durable.names import Name
@@ -51,7 +49,6 @@ class Saving:
         self._may_write = may_write
         self._saved, self._failed = saved, failed
         self._stop = threading.Event()
-        self._hurry = threading.Event()  # somebody waits for what is in hand, or its time runs out
         self._changed = threading.Condition()  # guards the rest
         self._next: tuple[Name, Shard] | None = None  # in hand
         self._thread: threading.Thread | None = None
@@ -77,7 +74,6 @@ class Saving:
         with self._changed:
             assert self._next is None, "one save at a time"
             self._next, self.error, self.memory = (save, shard), None, None
-            self._hurry.clear()
             self._changed.notify_all()
         self._start()
 
@@ -88,14 +84,12 @@ class Saving:
 
     def wait(self, timeout: float) -> bool:
         """Until nothing is in hand; whether that came to be."""
-        self._hurry.set()
         with self._changed:
             return self._changed.wait_for(lambda: self._next is None, timeout)
 
     def close(self) -> None:
         """What is in hand is given up at the next wait; nobody waits for it."""
         self._stop.set()
-        self._hurry.set()
         with self._changed:
             self._changed.notify_all()
 
@@ -139,39 +133,8 @@ class Saving:
                 self.memory = memory
 
     def _save(self, save: Name, shard: Shard) -> None:
-        writer.write_shard(self._store, save, shard, Pace(self._hurry, 0.5 * self._timeout))
+        writer.write_shard(self._store, save, shard)
         if shard.rank == 0:
             self._may_write()
             writer.complete(self._store, save, shard, job=self._job, timeout=self._timeout, stop=self._stop)
             writer.sweep(self._store, save, self._keep)
-
-
-class Pace:
-    """Rests between two pieces of a save, as long as `rest` says; not at all when half of its time is over.
-
-    Args:
-        hurry: set by another thread, ends all rests.
-        most: seconds after which there are none, either.
-    """
-
-    def __init__(self, hurry: threading.Event, most: float) -> None:
-        self._hurry = hurry
-        self._until = time.monotonic() + most
-        self._began, self._waited = time.monotonic(), waited_elsewhere()
-
-    def __call__(self) -> None:
-        now = time.monotonic()
-        if now < self._until:
-            self._hurry.wait(min(rest(now - self._began, waited_elsewhere() - self._waited), self._until - now))
-        self._began, self._waited = time.monotonic(), waited_elsewhere()
-
-
-def waited_elsewhere() -> float:
-    """Seconds that the other threads of this process have waited for a processor so far; 0 where the system doesn't say."""
-    total, own = 0, str(threading.get_native_id())
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        for task in os.listdir("/proc/self/task"):
-            if task != own:
-                with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
-                    total += int(Path(f"/proc/self/task/{task}/schedstat").read_text(encoding="ascii").split()[1])
-    return total / 1e9

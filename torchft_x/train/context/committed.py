@@ -6,7 +6,7 @@ parameter that one group has changed by itself would stay until the end of the j
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -40,6 +40,7 @@ class CommittedState:
         self._compares = compares  # fixed
         self.script_moves_them = False  # the script has changed the parameters inside a step of this process
         self._optimizers: list[Optimizer] = []
+        self._sources: list[Callable[[], Iterable[Held]]] = []  # of what is compared
         self._modules: list[nn.Module] = []  # whose names the parameters have
         self._versions = 0  # sum over the parameters when the step started
         self._turn = 0  # says which part is compared
@@ -48,6 +49,11 @@ class CommittedState:
     def watch(self, optimizer: Optimizer) -> None:
         """Watch what `optimizer` steps."""
         self._optimizers.append(optimizer)
+        self.compare(lambda: tensors_of(optimizer))
+
+    def compare(self, source: Callable[[], Iterable[Held]]) -> None:
+        """Compare what `source` returns, always the same number of tensors in one order, with that of the other groups."""
+        self._sources.append(source)
 
     def name(self, module: nn.Module) -> None:
         """Call the parameters as `module` does, in sentences."""
@@ -85,7 +91,7 @@ class CommittedState:
             values[_SLOTS - 1 :] = [fold(values[_SLOTS - 1 :])]
         halves = [(v ^ v >> 32) & 0xFFFFFFFF for v in values]  # their negatives must fit, too
         rest = [_NOTHING] * (_SLOTS - len(halves))
-        device = next((p.device for o in self._optimizers for p, _, _ in _tensors(o)), None)
+        device = next((p.device for source in self._sources for p, _, _ in source()), None)
         least = torch.tensor([halves + rest, [-h for h in halves] + rest], device=device)
         opts = dist.AllreduceOptions()
         opts.reduceOp = dist.ReduceOp.MIN
@@ -111,7 +117,7 @@ class CommittedState:
 
     def _part(self) -> Iterator[Held]:
         """Yield each large tensor, of which `sum_words` reads a sixteenth, and a sixteenth of the small ones."""
-        held = (h for optimizer in self._optimizers for h in _tensors(optimizer))
+        held = (h for source in self._sources for h in source())
         return (h for i, h in enumerate(held) if i % TURNS == self._turn % TURNS or h[2].nbytes > WHOLE_BYTES)
 
     def _names(self) -> Iterator[str]:
@@ -122,7 +128,7 @@ class CommittedState:
             yield f"{key} of {of}" if key else of
 
 
-def _tensors(optimizer: Optimizer) -> Iterator[Held]:
+def tensors_of(optimizer: Optimizer) -> Iterator[Held]:
     """Yield parameters, each before the tensors of its state."""
     states = getattr(optimizer, "state", None)
     for p in _parameters(optimizer):

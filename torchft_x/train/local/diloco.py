@@ -143,6 +143,8 @@ class DiLoCo:
             manager.register_state_dict_fn(
                 f"StreamingDiLoCoFragment_{i}", fragment.load_state_dict, fragment.state_dict
             )
+            manager.context.committed.name(fragment.module)
+            manager.context.committed.compare(fragment.held)
         parts: list[FragmentPart] = list(self._fragments)
         if island is not None:
             parts = [Leading(island, self._fragments[0])]

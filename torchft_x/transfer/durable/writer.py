@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from torchft_x.errors import DeadlineError, TransferError
@@ -22,19 +22,17 @@ WRITE_BYTES = 8 << 20  # handed to the storage at a time
 _LOOK_AGAIN = 0.05, 1.0  # seconds between two looks for the others' shards, at first and at last
 
 
-def write_shard(store: Store, save: Name, shard: Shard, between: Callable[[], None] = lambda: None) -> None:
-    """Data first: where there is an index, there is all that it names. `between`: called after each `WRITE_BYTES`. Raises
-    `TransferError`."""
-    store.write(f"{save}/{names.data_file(shard.rank)}", _parts(shard, between))
+def write_shard(store: Store, save: Name, shard: Shard) -> None:
+    """Data first: where there is an index, there is all that it names. Raises `TransferError`."""
+    store.write(f"{save}/{names.data_file(shard.rank)}", _parts(shard))
     store.write(f"{save}/{names.index_file(shard.rank)}", [sealed.seal(shard.index(save), shard.layout)])
 
 
-def _parts(shard: Shard, between: Callable[[], None]) -> Iterator[Any]:
+def _parts(shard: Shard) -> Iterator[Any]:
     if shard.nbytes:
         view = memory_of(shard.memory)[: shard.nbytes]
         for start in range(0, shard.nbytes, WRITE_BYTES):
             yield view[start : start + WRITE_BYTES]
-            between()
 
 
 def complete(

@@ -140,7 +140,7 @@ def _encode_str(value: str) -> Node:
     if len(value) > MAX_TEXT_BYTES:
         raise ValueError(f"a str of {len(value)} characters; at most {MAX_TEXT_BYTES} can be sent")
     # JSON would join a pair of lone surrogates into one character.
-    if any("\ud800" <= c <= "\udfff" for c in value):
+    if not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):
         return ["str", value.encode("utf-8", "surrogatepass").hex()]
     return value
 

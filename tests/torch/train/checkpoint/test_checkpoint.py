@@ -353,8 +353,16 @@ class Renamed(nn.Linear):
 @pytest.mark.parametrize(
     ("saved", "here", "sentence"),
     [
-        (nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2)), nn.Sequential(nn.Linear(3, 2)), "has 1.weight and 1 more, which"),
-        (nn.Sequential(nn.Linear(3, 2)), nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2)), "lacks 1.weight and 1 more; it"),
+        (
+            nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2)),
+            nn.Sequential(nn.Linear(3, 2)),
+            "has 1.weight and 1 more, which",
+        ),
+        (
+            nn.Sequential(nn.Linear(3, 2)),
+            nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2)),
+            "lacks 1.weight and 1 more; it",
+        ),
         (nn.Linear(3, 2), nn.Linear(3, 2, bias=False), "has bias, which is not in the model; it was"),
         (nn.Linear(3, 2), nn.Sequential(nn.Linear(3, 2)), "lacks 0.weight and 1 more and has weight and 1 more"),
         (nn.Sequential(nn.Linear(3, 2)), Renamed(3, 2), ""),
@@ -383,7 +391,9 @@ def test_another_optimizer_is_refused_before_a_tensor_is_changed(url: str) -> No
     groups = [{"params": [p]} for p in run.model.parameters()]
     parts = {"model": run.model, "optim": torch.optim.SGD(groups, lr=0.1), "data": run.data}
     other = Run(url, parts=parts)
-    with pytest.raises(ConfigError, match=re.escape("optim: the checkpoint has groups of [2] parameters, and here are [1, 1]")):
+    with pytest.raises(
+        ConfigError, match=re.escape("optim: the checkpoint has groups of [2] parameters, and here are [1, 1]")
+    ):
         other.checkpoint.resume()
     assert torch.equal(run.model.weight, before)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.torch.train.apart import Apart, equal
 from tests.torch.train.fakes import run_threads
 from tests.torch.train.jobs import Trainer, leave, lighthouse, same, start, two_by_two
 from torchft_x.core.types import State
@@ -16,14 +17,15 @@ from torchft_x.train.context.committed import EVERY, CommittedState
 
 STATE = ["", "exp_avg", "exp_avg_sq", "step"]
 WEIGHT, MOMENT = 8, 10  # places of 2.weight and its exp_avg_sq: the comparison of so high a number reads it
+BIT = 1 << 12
 LAST = EVERY * MOMENT + 3
 
 
 def flip(t: Trainer, place: int) -> None:
-    """Flip the lowest bit of what stands at that place of parameters and states."""
+    """Flip a bit of what stands at that place of parameters and states; a low one may be rounded away in the next step."""
     p = list(t.net.parameters())[place // 4]
     key = STATE[place % 4]
-    (t.optim.state[p][key] if key else p.detach()).view(-1)[-1:].view(torch.int32)[0] ^= 1
+    (t.optim.state[p][key] if key else p.detach()).view(-1)[-1:].view(torch.int32)[0] ^= BIT
 
 
 def train(trainers: list[Trainer], struck: Trainer, place: int = WEIGHT) -> None:
@@ -80,6 +82,30 @@ def test_all_ranks_of_a_group_copy_when_one_is_wrong(run_dir: Path, pair_address
     assert named == {1}
     for rank in (0, 1):
         assert same(trainers[rank].history[LAST], trainers[2 + rank].history[LAST])
+
+
+@pytest.mark.parametrize(
+    ("place", "name"), [(2, "the global value of 2.weight"), (6, "momentum_buffer of 2.weight")]
+)
+def test_groups_that_train_apart_compare_what_they_hold_alike(place: int, name: str, run_dir: Path) -> None:
+    """Three groups of DiLoCo: its weights between two exchanges are each group's own, and are not compared."""
+    last = place * EVERY + 3
+    with lighthouse(3) as address:
+        groups = run_threads(3, lambda g: Apart(g, address, sync_every=2, manager={"min_replica_size": 3}))
+
+        def strike() -> None:
+            (fragment,) = groups[1].loop._fragments  # type: ignore[union-attr]
+            if groups[1].loop.exchanges == place * EVERY - 1 and not struck:
+                tensor = [t for _, _, t in fragment.held()][place]
+                struck.append(tensor.view(-1)[-1:].view(torch.int32).bitwise_xor_(BIT))
+
+        struck: list[torch.Tensor] = []
+        run_threads(3, lambda g: groups[g].run_to(last, strike if g == 1 else None))
+        leave(*groups)
+    events = [e for e in read_events(run_dir) if e.get("step", 0) > 1]
+    assert f"the first tensor that differs on this rank is {name}" in {e["reason"] for e in events if e["event"] == "error"}
+    assert [e["group"] for e in events if e["event"] == "heal_end"] == ["group_1"]
+    assert all(equal(g.history[last], groups[0].history[last]) for g in groups)
 
 
 def test_a_group_that_is_wrong_again_and_again_ends_with_a_sentence() -> None:

@@ -4,16 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchft_x.core.training.save_duty import (
-    MOST_RESTS,
-    MOST_WAITED,
-    SAY_AGAIN,
-    Claim,
-    Entry,
-    SaveDuty,
-    SaveFailures,
-    rest,
-)
+from torchft_x.core.training.save_duty import SAY_AGAIN, Claim, Entry, SaveDuty, SaveFailures
 from torchft_x.timing import TIMING
 
 
@@ -92,11 +83,3 @@ def test_failing_saves_are_told_once_a_minute() -> None:
     assert "not saved (3 in a row); tr" in failures.failed("no space.", 5.0 + SAY_AGAIN)
     failures.worked()
     assert "in a row" not in failures.failed("no space.", 1000.0)
-
-
-def test_a_save_rests_where_training_waits_for_it() -> None:
-    assert rest(0.1, 0.0) == 0.0
-    assert rest(0.1, 0.5 * MOST_WAITED * 0.1) == 0.0
-    assert rest(0.1, 0.02) == pytest.approx(0.02 / MOST_WAITED - 0.1)
-    assert rest(0.1, 10.0) == pytest.approx(MOST_RESTS * 0.1)
-    assert rest(0.1, -1.0) == 0.0  # a thread that has waited has ended
