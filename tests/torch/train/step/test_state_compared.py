@@ -84,9 +84,7 @@ def test_all_ranks_of_a_group_copy_when_one_is_wrong(run_dir: Path, pair_address
         assert same(trainers[rank].history[LAST], trainers[2 + rank].history[LAST])
 
 
-@pytest.mark.parametrize(
-    ("place", "name"), [(2, "the global value of 2.weight"), (6, "momentum_buffer of 2.weight")]
-)
+@pytest.mark.parametrize(("place", "name"), [(2, "the global value of 2.weight"), (6, "momentum_buffer of 2.weight")])
 def test_groups_that_train_apart_compare_what_they_hold_alike(place: int, name: str, run_dir: Path) -> None:
     """Three groups of DiLoCo: its weights between two exchanges are each group's own, and are not compared."""
     last = place * EVERY + 3
@@ -103,7 +101,9 @@ def test_groups_that_train_apart_compare_what_they_hold_alike(place: int, name: 
         run_threads(3, lambda g: groups[g].run_to(last, strike if g == 1 else None))
         leave(*groups)
     events = [e for e in read_events(run_dir) if e.get("step", 0) > 1]
-    assert f"the first tensor that differs on this rank is {name}" in {e["reason"] for e in events if e["event"] == "error"}
+    assert f"the first tensor that differs on this rank is {name}" in {
+        e["reason"] for e in events if e["event"] == "error"
+    }
     assert [e["group"] for e in events if e["event"] == "heal_end"] == ["group_1"]
     assert all(equal(g.history[last], groups[0].history[last]) for g in groups)
 
