@@ -49,11 +49,15 @@ class CommittedState:
     def watch(self, optimizer: Optimizer) -> None:
         """Watch what `optimizer` steps."""
         self._optimizers.append(optimizer)
-        self.compare(lambda: tensors_of(optimizer))
+        self._sources.append(lambda: _tensors(optimizer))
 
-    def compare(self, source: Callable[[], Iterable[Held]]) -> None:
-        """Compare what `source` returns, always the same number of tensors in one order, with that of the other groups."""
-        self._sources.append(source)
+    def compare(self, module: nn.Module, values: Mapping[str, torch.Tensor], outer: Optimizer | None) -> None:
+        """Compare the global `values` of the parameters of `module`, by name, and what `outer` keeps of its own."""
+        params = dict(module.named_parameters())
+        self._modules.append(module)
+        self._sources.append(lambda: ((params[name], "the global value", value) for name, value in values.items()))
+        if outer is not None:
+            self._sources.append(lambda: (held for held in _tensors(outer) if held[1]))
 
     def name(self, module: nn.Module) -> None:
         """Call the parameters as `module` does, in sentences."""
@@ -128,7 +132,7 @@ class CommittedState:
             yield f"{key} of {of}" if key else of
 
 
-def tensors_of(optimizer: Optimizer) -> Iterator[Held]:
+def _tensors(optimizer: Optimizer) -> Iterator[Held]:
     """Yield parameters, each before the tensors of its state."""
     states = getattr(optimizer, "state", None)
     for p in _parameters(optimizer):

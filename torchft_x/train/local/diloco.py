@@ -143,8 +143,8 @@ class DiLoCo:
             manager.register_state_dict_fn(
                 f"StreamingDiLoCoFragment_{i}", fragment.load_state_dict, fragment.state_dict
             )
-            manager.context.committed.name(fragment.module)
-            manager.context.committed.compare(fragment.held)
+            outer = outers[i] if not shared or i == 0 else None
+            manager.context.committed.compare(fragment.module, fragment.original_parameters, outer)
         parts: list[FragmentPart] = list(self._fragments)
         if island is not None:
             parts = [Leading(island, self._fragments[0])]

@@ -10,7 +10,6 @@ from torch import nn
 from torch.optim import Optimizer
 
 from torchft_x.errors import ConfigError, TransferError
-from torchft_x.train.context.committed import Held, tensors_of
 from torchft_x.train.ddp.hsdp import reshard
 from torchft_x.train.ddp.sharded_state import load_optimizer, optimizer_state
 from torchft_x.train.ddp.shards import describe, like, local, shard_of
@@ -118,13 +117,6 @@ class Fragment:
     def after_heal(self) -> None:
         """Whoever heals begins with the global weights: the source's inner steps are the source's, and count once."""
         self.restore()
-
-    def held(self) -> Iterator[Held]:
-        """What all groups hold alike: the global values and the state of their optimizer."""
-        for name, p in self._params.items():
-            yield p, "the global value", self.original_parameters[name]
-        if self._carries_outer:
-            yield from (h for h in tensors_of(self._outer) if h[1])
 
     # --- the state that heals ---------------------------------------------------------------------------------------
 

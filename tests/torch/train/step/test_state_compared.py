@@ -92,9 +92,8 @@ def test_groups_that_train_apart_compare_what_they_hold_alike(place: int, name: 
         groups = run_threads(3, lambda g: Apart(g, address, sync_every=2, manager={"min_replica_size": 3}))
 
         def strike() -> None:
-            (fragment,) = groups[1].loop._fragments  # type: ignore[union-attr]
             if groups[1].loop.exchanges == place * EVERY - 1 and not struck:
-                tensor = [t for _, _, t in fragment.held()][place]
+                tensor = [t for source in groups[1].manager.context.committed._sources for _, _, t in source()][place]
                 struck.append(tensor.view(-1)[-1:].view(torch.int32).bitwise_xor_(BIT))
 
         struck: list[torch.Tensor] = []
