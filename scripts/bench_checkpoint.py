@@ -74,7 +74,8 @@ def main() -> int:
             beside.append(step())
         usual = statistics.mean(alone)
         rounds.append({
-            "cost": statistics.mean(beside) / usual - 1, "seconds": saved[-1]["duration"], "stall": stall, "step": usual,
+            "cost": statistics.mean(beside) / usual - 1, "lost": sum(beside) - usual * len(beside),
+            "seconds": saved[-1]["duration"], "stall": stall, "step": usual,
         })  # fmt: skip
     checkpoint.close()
     manager.shutdown()
