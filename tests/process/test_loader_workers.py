@@ -13,6 +13,7 @@ import pytest
 from tests.journeys.jobs import BIN, ROOT, running
 from tests.util import scaled
 from torchft_x import LighthouseServer, env
+from torchft_x.observe.processes import job_processes
 from torchft_x.observe.report import commits
 from torchft_x.transfer.durable.catalog import newest
 from torchft_x.transfer.durable.store import Store
@@ -69,12 +70,33 @@ if __name__ == "__main__":
 """
 
 
-ENDS = ["done", "SIGINT", "SIGTERM", "drain"]
+CASES = [("fork", "done"), ("fork", "SIGTERM"), ("fork", "drain")]  # after SIGINT a trainer gets SIGTERM, too
+CASES += [(method, "SIGTERM to all") for method in ("fork", "spawn", "forkserver")]  # by Slurm
 
 
-@pytest.mark.parametrize("end", [end for end in ENDS if end != "SIGINT"])  # a trainer gets SIGTERM then, too
-def test_the_last_step_is_saved_while_the_loader_has_workers(end: str, tmp_path: Path) -> None:
-    trains_and_ends("fork", end, tmp_path)
+@pytest.mark.parametrize(("method", "end"), CASES)
+def test_the_last_step_is_saved_while_the_loader_has_workers(method: str, end: str, tmp_path: Path) -> None:
+    trains_and_ends(method, end, tmp_path)
+
+
+HELD = """
+from torch.utils.data import DataLoader
+from torchft_x.train.loader_workers import spare_loader_workers
+
+spare_loader_workers()
+if __name__ == "__main__":
+    batches = iter(DataLoader(range(100), num_workers=2, multiprocessing_context={method!r}))
+    print(len(next(batches)))
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_program_that_still_holds_its_loader_ends(method: str, tmp_path: Path) -> None:
+    """Python ends the workers by a signal then, and waits for them."""
+    script = tmp_path / "script.py"
+    script.write_text(HELD.format(method=method))
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([str(BIN / "python"), str(script)], env=environ, check=True, timeout=scaled(60))
 
 
 def trains_and_ends(method: str, end: str, tmp_path: Path) -> None:
@@ -96,6 +118,9 @@ def trains_and_ends(method: str, end: str, tmp_path: Path) -> None:
                 subprocess.run(drain, cwd=ROOT, env={**os.environ, env.TOKEN: token}, check=True, timeout=scaled(60))
                 job.wait_for(lambda: "rests" in job.output(), 60, "the drained group rests")
                 os.kill(job.process.pid, signal.SIGTERM)
+            elif end == "SIGTERM to all":
+                for pid in sorted(job_processes(run_dir), reverse=True):  # the workers first
+                    os.kill(pid, signal.SIGTERM)
             elif end != "done":
                 os.kill(job.process.pid, signal.Signals[end])
             code = job.wait(60)

@@ -36,6 +36,7 @@ from torchft_x.train.context.state_dicts import DEFAULT_KEY, StateDicts
 from torchft_x.train.heal.own_copy import copy_last, copy_now
 from torchft_x.train.heal.state_exchange import read_state
 from torchft_x.train.lazy_compiler import in_compiled_code
+from torchft_x.train.loader_workers import spare_loader_workers
 from torchft_x.train.setup.excepthook import end_with_a_sentence
 from torchft_x.train.setup.options import resolve
 from torchft_x.train.step.quorum_round import QuorumOptions
@@ -145,6 +146,7 @@ class Manager:
         if (load_state_dict is None) != (state_dict is None):
             raise ConfigError("load_state_dict and state_dict belong together; give both or none.")
         end_with_a_sentence()  # should the others refuse this group, and the script not handle it
+        spare_loader_workers()
         options = resolve(
             replica_id=replica_id, rank=rank, world_size=world_size, timeout=timeout, quorum_timeout=quorum_timeout,
             connect_timeout=connect_timeout, quorum_retries=quorum_retries, lighthouse_addr=lighthouse_addr, port=port,

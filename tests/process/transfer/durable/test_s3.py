@@ -19,6 +19,7 @@ from torchft_x.transfer.durable import writer
 from torchft_x.transfer.durable.catalog import newest
 from torchft_x.transfer.durable.claim import read_claim, write_claim
 from torchft_x.transfer.durable.reader import Saved
+from torchft_x.transfer.durable.sealed import DamagedError
 from torchft_x.transfer.durable.store import Store
 from torchft_x.transfer.storage.transport import FsspecTransport
 
@@ -76,11 +77,14 @@ def test_other_ranks_read_ranges(bucket: str) -> None:
             assert torch.equal(into["w"].to_local(), value.chunk(2)[rank])
 
 
-def test_one_that_is_not_complete_and_one_that_is_cut_off(bucket: str) -> None:
+def test_one_that_is_cut_off_and_one_that_is_not_complete(bucket: str) -> None:
     store = Store(f"{bucket}/torn")
     first = save(store, {"w": torch.ones(100_000)}, 1)
     second = save(store, {"w": torch.ones(100_000)}, 2)
     store.write(f"{second}/shard-00000.data", [store.read(f"{second}/shard-00000.data", 0, 1000)])
+    with pytest.raises(DamagedError, match=r"shard-00000\.data has 1000 of 400000 bytes"):
+        newest(store)
+    store.remove(f"{second}/manifest.json")
     assert newest(store) == first
     store.remove(str(second))
     assert sorted(store.children()) == [str(first)]
