@@ -23,7 +23,10 @@ OPTIONS: dict[str, tuple[type, str]] = {
     "gpus-per-node": (str, "the same by sbatch's newer option: h100:8"),
     "nodelist": (str, "nodes that the groups may use at most (sbatch --nodelist names them all; so give as many)"),
     "exclude": (str, "nodes that no part may use"),
-    "signal": (str, "ahead of the time limit, as sbatch takes it; with B:USR1@SECONDS a part is queued again in time"),
+    "signal": (
+        str,
+        "ahead of the time limit, as sbatch takes it (TERM@30 for groups); with B:USR1@SECONDS a part is queued again in time",
+    ),
     "dependency": (str, "of the lighthouse, and so of the job: afterok:4711"),
     "comment": (str, "behind ours, which names the app"),
     "mail-user": (str, "who is told"),
@@ -40,6 +43,9 @@ _ALL = ("account", "qos", "time", "reservation", "exclude", "mail-user", "mail-t
 _AHEAD = 60  # seconds
 _EARLY = 60  # seconds; Slurm may send a signal so much earlier
 _WORTH = 60  # seconds that a part must have for itself, or it would be queued again and again before it gets anywhere
+_NOTICE = "--signal=TERM@30"
+"""To a group's step alone. At the limit itself Slurm signals srun, too, which then kills the step before it can save."""
+_LONG = 300  # seconds of a limit for which it is worth to end up to 90 earlier
 _GROUPS = ("constraint", "nodelist", "signal")
 _OURS = {"array", "job-name", "comment", "output", "error", "requeue", "no-requeue", "open-mode", "parsable", "wrap", "ntasks",
          "nodes", "chdir", "export", "export-file", "wait", "test-only", "hold", "ntasks-per-node"}  # fmt: skip
@@ -67,6 +73,9 @@ def words(cfg: Mapping[str, Any], kind: str) -> Words:
             found.append(f"--signal={_ahead(given['signal'])}")
     else:
         found += [f"--{name}={given[name]}" for name in _GROUPS if name in given]
+        limit = seconds(given.get("time", ""))
+        if kind == "trainer" and "signal" not in given and (limit is None or limit >= _LONG):
+            found.append(_NOTICE)
     found += [f"--partition={partition}"] if partition else []
     if kind in ("trainer", ""):
         found += ["--exclusive"] if cfg.get("exclusive") else []

@@ -67,6 +67,14 @@ def test_a_limit_that_comes_before_a_part_gets_anywhere_is_refused(time: str, si
         assert request(time=enough, signal=other).roles
 
 
+@pytest.mark.parametrize("time", ["", "UNLIMITED", "5:00", "4:59"])
+def test_groups_are_told_before_the_limit(time: str) -> None:
+    """At the limit srun is told as well, and kills them before they have saved."""
+    lighthouse, trainer = (role.how.options for role in request(time=time).roles)
+    assert [word for word in trainer if word.startswith("--signal")] == ([] if time == "4:59" else ["--signal=TERM@30"])
+    assert not any(word.startswith("--signal") for word in lighthouse)
+
+
 def test_containers_are_asked_of_pyxis() -> None:
     found = request(**{"container-image": "reg#a", "container-mounts": "/d:/d"}).roles[1].text
     assert "--container-image=reg#a" in found.replace("'", "")
