@@ -16,8 +16,10 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torchft_x.errors import ConfigError
@@ -61,6 +63,21 @@ class RestartRules:
             raise ConfigError(f"max_restarts is {self.max_restarts}, it must be 0 or more.")
 
 
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)(: |$)")  # the last line of a traceback, if its text is one
+
+
+def exception_in(words: Sequence[str]) -> str:
+    """Return the exception of the last traceback in these lines, with one line of its text more where the first ends with a
+    colon; empty: there is none."""
+    if not any(line.startswith('  File "') for line in words):
+        return ""
+    found = next((i for i in reversed(range(len(words))) if _EXCEPTION.match(words[i])), None)
+    if found is None:
+        return ""
+    text = words[found]
+    return f"{text} {words[found + 1].strip()}" if text.endswith(":") and found + 1 < len(words) else text
+
+
 @dataclass(frozen=True)
 class AttemptEnd:
     """How one life of a group ended. `ok`: every worker exited with 0."""
@@ -77,6 +94,11 @@ class AttemptEnd:
     after_end: bool = False  # it had finished
     managed: bool = True  # a worker had made a Manager, as far as can be known
     asked: bool = False  # a person asked for it
+
+    @property
+    def said(self) -> str:
+        """A colon and the exception that ended the program, or else its last line; empty if it said nothing."""
+        return f": {exception_in(self.last_words) or self.last_words[-1].strip()}" if self.last_words else ""
 
     @property
     def explained(self) -> bool:
@@ -118,23 +140,22 @@ class Restarts:
             self._own += end.own_doing  # a kill from outside neither counts nor clears it
         while self._times and now - self._times[0] >= rules.window:
             self._times.popleft()
-        words = f": {end.last_words[-1].strip()}" if end.last_words else ""
         if end.code == USAGE and end.own_doing and not end.progress:
-            return GiveUp(f"{end.reason}, a mistake in its arguments or settings{words}")
+            return GiveUp(f"{end.reason}, a mistake in its arguments or settings{end.said}")
         if end.code == UNSAVED:
-            return GiveUp(f"{end.reason}: it can't write its result{words}")
+            return GiveUp(f"{end.reason}: it can't write its result{end.said}")
         if again or fault.partition(":")[0] in FAULTS:
             twice = " twice" if again else ""
             when = "after it had finished" if end.after_end else "before it made a Manager"
             return GiveUp(f"{end.reason}{twice} {when}: {fault}")
         if self._own >= rules.loop:
             before = " before a step was committed" if rules.steps else ""
-            return GiveUp(f"{self._own} quick exits in a row{before}, the last: {end.reason}{words}")
+            return GiveUp(f"{self._own} quick exits in a row{before}, the last: {end.reason}{end.said}")
         if len(self._times) >= rules.max_restarts:
             spent = (
                 "max_restarts is 0" if rules.max_restarts == 0 else f"{rules.max_restarts} restarts {self._within()}"
             )
-            return GiveUp(f"{end.reason}{words} ({spent})")
+            return GiveUp(f"{end.reason}{end.said} ({spent})")
         self._times.append(now)
         pause = 0.0 if self._nothing < 2 else min(2.0 ** (self._nothing - 2), rules.longest_pause)
         return Restart(len(self._times), pause)

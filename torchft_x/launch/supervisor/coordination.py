@@ -169,8 +169,7 @@ class MultiNode:
         if end.ok:
             self.finished(begun)
         else:
-            last = f": {end.last_words[-1].strip()}" if end.last_words else ""
-            reason = f"node {self._place.node}: {end.reason}{last}"
+            reason = f"node {self._place.node}: {end.reason}{end.said}"
             self._reports.ended(begun.attempt, begun.life, end.code or 1, reason)
 
     def outcome(self, begun: Begun, end: AttemptEnd) -> AttemptEnd | None:

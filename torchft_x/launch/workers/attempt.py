@@ -8,7 +8,6 @@ is known within a millisecond, and the rest of the group, which shares its fate,
 from __future__ import annotations
 
 import os
-import re
 import signal
 import socket
 import time
@@ -20,13 +19,12 @@ from typing import Any
 from torchft_x.launch.process import process_tree
 from torchft_x.launch.process.group_store import GroupStore
 from torchft_x.launch.process.output import Relay
-from torchft_x.launch.process.restarts import OWN_FAULTS, AttemptEnd
+from torchft_x.launch.process.restarts import OWN_FAULTS, AttemptEnd, exception_in
 from torchft_x.launch.process.stopped import STOPPED, StoppedProcesses
 from torchft_x.launch.workers import cold_start
 from torchft_x.launch.workers.warm_client import WarmParent
 
 _WORDS = 20  # lines of the process with the store that are quoted if it failed
-_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)(: |$)")  # the last line of a traceback
 _EVENTS_READ = 1 << 18  # bytes of a worker's event file searched for its first commit, or its end
 _COMMITTED, _FINISHED = b'"event":"commit"', b'"finished":true'
 
@@ -237,9 +235,7 @@ class Attempt:
             return ""
         if not after_end and self._had_manager:
             return ""
-        if not any(line.startswith('  File "') for line in words):
-            return ""
-        return next((line for line in reversed(words) if _EXCEPTION.match(line)), "")
+        return exception_in(words)
 
     def _blame(self, failed: list[int]) -> tuple[int, str, tuple[str, ...]]:
         """Code, reason and last words of whoever failed first; a signal is more telling than its consequences."""

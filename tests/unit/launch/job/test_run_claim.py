@@ -133,8 +133,14 @@ def test_a_role_ends_when_another_job_has_taken_over(tmp_path: Path, monkeypatch
     beat = read(tmp_path / "claim").beat  # type: ignore[union-attr]
     mine.keep(told.append)
     wait_for(lambda: read(tmp_path / "claim").beat != beat, 10, "a renewal")  # type: ignore[union-attr]
-    write(tmp_path, dataclasses.replace(REMOTE, job="slurm://torchx/8"))
-    wait_for(lambda: told, 10, "the end of the role")
+
+    def another_writes() -> (
+        bool
+    ):  # again and again, as a job does: once would be lost between a look and a renewal of ours
+        write(tmp_path, dataclasses.replace(REMOTE, job="slurm://torchx/8"))
+        return bool(told)
+
+    wait_for(another_writes, 10, "the end of the role")
     assert told == [mine.lost]
     assert mine.lost.startswith("Another job has taken over the run directory")
     mine.end(over=True)

@@ -28,6 +28,26 @@ def test_a_crash_loop_ends_with_the_scripts_own_words() -> None:
     )
 
 
+FRAME = '  File "train.py", line 3, in <module>'
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("an old log line",), ": an old log line"),
+        ((FRAME, "ValueError: same bug", "its second line"), ": ValueError: same bug"),
+        ((FRAME, "RuntimeError: Error(s) in loading Net:", "\tMissing key 0.weight.", "\tmore"),
+         ": RuntimeError: Error(s) in loading Net: Missing key 0.weight."),
+        ((FRAME, "SystemExit", "what():  gone"), ": what():  gone"),
+        ((FRAME, "KeyError: 1", FRAME, "torch.OutOfMemoryError: too much", "[rank0] a warning"),
+         ": torch.OutOfMemoryError: too much"),
+        ((), ""),
+    ],
+)  # fmt: skip
+def test_the_exception_is_quoted_and_not_the_last_line_of_its_text(words: tuple[str, ...], said: str) -> None:
+    assert failed(words=words).said == said
+
+
 def test_what_commits_no_steps_is_not_blamed_for_it() -> None:
     restarts = Restarts(RestartRules(loop=1, steps=False))
     decision = restarts.ended(failed(), 0.0)
