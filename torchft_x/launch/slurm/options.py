@@ -74,7 +74,8 @@ def words(cfg: Mapping[str, Any], kind: str) -> Words:
     else:
         found += [f"--{name}={given[name]}" for name in _GROUPS if name in given]
         limit = seconds(given.get("time", ""))
-        if kind == "trainer" and "signal" not in given and (limit is None or limit >= _LONG):
+        own = "signal" in given or "--signal" in given.get("sbatch_args", "")
+        if kind == "trainer" and not own and (limit is None or limit >= _LONG):
             found.append(_NOTICE)
     found += [f"--partition={partition}"] if partition else []
     if kind in ("trainer", ""):

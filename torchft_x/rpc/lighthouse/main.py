@@ -189,12 +189,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _serve(settings: Settings) -> int:
     ended: SimpleQueue[None] = SimpleQueue()  # no Event, which a signal's handler could wait for
     verdicts: list[int] = []
+    shell: LighthouseShell | None = None  # a verdict may stand in the journal, and comes while it is made
 
     def on_verdict(verdict: int, sentence: str) -> None:
         verdicts.append(verdict)
         last_words.tell(verdict, sentence)
         log.log(logging.WARNING if verdict else logging.INFO, "%s", sentence)
-        events.emit("exit", code=verdict, reason=sentence, step=shell.reached)
+        events.emit("exit", code=verdict, reason=sentence, step=None if shell is None else shell.reached)
         ended.put(None)
 
     try:

@@ -73,6 +73,8 @@ def test_groups_are_told_before_the_limit(time: str) -> None:
     lighthouse, trainer = (role.how.options for role in request(time=time).roles)
     assert [word for word in trainer if word.startswith("--signal")] == ([] if time == "4:59" else ["--signal=TERM@30"])
     assert not any(word.startswith("--signal") for word in lighthouse)
+    own = request(time=time, sbatch_args="--signal=B:USR1@120").roles[1].how.options
+    assert [word for word in own if word.startswith("--signal")] == ["--signal=B:USR1@120"]
 
 
 def test_containers_are_asked_of_pyxis() -> None:
