@@ -434,7 +434,7 @@ def train(args: argparse.Namespace) -> bool:
         healed = False
         voice.log(manager, step, loss, manager.num_participants())
         if checkpoint:
-            checkpoint.step()  # returns at once; one group saves
+            checkpoint.step()  # one group saves, beside the training
 
     leaving.at_boundary()
     if checkpoint and not leaving.told:
