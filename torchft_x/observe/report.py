@@ -12,6 +12,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
+from torchft_x.core.types import listed
 from torchft_x.observe.console import Story, groups, plural
 from torchft_x.observe.events import incomplete, read_events
 
@@ -147,12 +148,11 @@ def summary(story: Story, run_dir: str | os.PathLike[str] | None) -> Summary:
         found, cut = summarize(read_events(run_dir)), incomplete(run_dir)
         if found.steps >= story.step and not cut:
             return found
-        log = cut[0] if cut else f"the event log in {os.path.join(run_dir, 'events')}"
-        more = f" and {len(cut) - 1} more" if len(cut) > 1 else ""
+        log = listed(cut, 1) if cut else f"the event log in {os.path.join(run_dir, 'events')}"
         return replace(
             found,
             steps=max(found.steps, story.step),
-            incomplete=f"{log}{more} could not be written to its end (disk full?)",
+            incomplete=f"{log} could not be written to its end (disk full?)",
         )
     return Summary(steps=story.step, restarts=story.rejoins, dropped=story.dropped, lost=story.lost)
 

@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from torchft_x.core.fingerprint import without_compiled
+from torchft_x.core.types import listed
 from torchft_x.errors import ConfigError
 from torchft_x.train.ddp.shards import is_dtensor, like, local
 from torchft_x.transfer.format.flatten import new_dtensors
@@ -40,9 +41,11 @@ def is_copied(part: Any) -> bool:
 
 
 def places(parts: Mapping[str, Any], shapes: Mapping[str, Any], *, left_out: Collection[str] = ()) -> dict[str, Any]:
-    """Return where saved parts go: a model's own tensors, else DTensors like those there are; for the names in `left_out`,
-    which are not read, what was given. `shapes`: what was saved, on the meta device. Raise `ConfigError` if these are other parts, or those of another model: `load_state_dict` would say so only
-    after it has changed what fits.
+    """Return where saved parts go: a model's own tensors, else DTensors like those there are. `shapes`: what was saved, on the
+    meta device; parts in `left_out` get theirs from there, so that nothing is read for them.
+
+    Raise `ConfigError` if these are other parts, or parts of another model: `load_state_dict` would say so only after it has
+    changed what fits.
     """
     if set(parts) != set(shapes):
         raise ConfigError(
@@ -70,8 +73,8 @@ def _check_model(name: str, own: Mapping[str, Any], saved: Mapping[str, Any]) ->
     """Raise `ConfigError` if a model with the state `own` can't load a state with the keys and shapes of `saved`."""
     missing, unknown = [k for k in own if k not in saved], [k for k in saved if k not in own]
     if missing or unknown:
-        lacks = f"lacks {_first(missing)}" if missing else ""
-        has = f"has {_first(unknown)}, which is not in the model" if unknown else ""
+        lacks = f"lacks {listed(missing, 1)}" if missing else ""
+        has = f"has {listed(unknown, 1)}, which is not in the model" if unknown else ""
         raise ConfigError(f"{name}: the checkpoint {' and '.join(filter(None, (lacks, has)))}; {_ANOTHER}.")
     for key, value in own.items():
         if isinstance(value, torch.Tensor) and value.shape != getattr(saved[key], "shape", None):
@@ -85,10 +88,6 @@ def _check_optimizer(name: str, optimizer: Optimizer, saved: Any) -> None:
     here = [len(group["params"]) for group in optimizer.param_groups]
     if there != here:
         raise ConfigError(f"{name}: the checkpoint has groups of {there} parameters, and here are {here}; {_ANOTHER}.")
-
-
-def _first(names: list[str]) -> str:
-    return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
 def _place_of_optimizer(optimizer: Optimizer, shapes: Any) -> Any:

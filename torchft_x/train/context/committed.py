@@ -54,7 +54,7 @@ class CommittedState:
     def compare(self, module: nn.Module, values: Mapping[str, torch.Tensor], outer: Optimizer | None) -> None:
         """Compare the global `values` of the parameters of `module`, by name, and what `outer` keeps of its own."""
         params = dict(module.named_parameters())
-        self._modules.append(module)
+        self.name(module)
         self._sources.append(lambda: ((params[name], "the global value", value) for name, value in values.items()))
         if outer is not None:
             self._sources.append(lambda: (held for held in _tensors(outer) if held[1]))

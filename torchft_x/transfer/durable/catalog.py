@@ -34,6 +34,11 @@ def all_of(store: Store) -> list[Name]:
     return sorted(name for folder in store.children() if (name := names.parse(folder)) is not None)
 
 
+def newest_undamaged(store: Store) -> Name | None:
+    """Return the newest complete checkpoint, as if there were none that is damaged: for those who write a newer one."""
+    return next(iter(complete_ones(store, all_of(store), most=1)), None)
+
+
 def complete_ones(store: Store, among: Iterable[Name], *, most: int) -> list[Name]:
     """Return the newest `most` complete ones, newest first; those that are damaged are left out. Raise `TransferError` if the
     storage fails, or for one of a newer format."""

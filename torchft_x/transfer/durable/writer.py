@@ -9,7 +9,7 @@ from typing import Any
 
 from torchft_x.errors import DeadlineError, TransferError
 from torchft_x.transfer.durable import names, sealed
-from torchft_x.transfer.durable.catalog import all_of, complete_ones, read_manifest
+from torchft_x.transfer.durable.catalog import all_of, complete_ones, newest_undamaged, read_manifest
 from torchft_x.transfer.durable.names import MANIFEST, Name
 from torchft_x.transfer.durable.pieces import Box, check_tiling
 from torchft_x.transfer.durable.sealed import Index, Manifest, TornError
@@ -62,7 +62,7 @@ def complete(
             )
         pause = min(2 * pause, most)
     _check(shard, found)
-    top = next(iter(complete_ones(store, all_of(store), most=1)), None)
+    top = newest_undamaged(store)
     if top is not None and top.step > save.step and read_manifest(store, top)[0].job != job:  # ours: a new lineage
         raise TransferError(
             f"checkpoint {store.shown}: it holds step {top.step} by now, and this is step {save.step}; another job "

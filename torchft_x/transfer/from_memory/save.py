@@ -14,7 +14,7 @@ from torchft_x.core.training.save_duty import Claim, Entry
 from torchft_x.core.types import State
 from torchft_x.errors import TransferError
 from torchft_x.transfer.durable import names, writer
-from torchft_x.transfer.durable.catalog import all_of, complete_ones
+from torchft_x.transfer.durable.catalog import newest_undamaged
 from torchft_x.transfer.durable.claim import read_claim
 from torchft_x.transfer.durable.sealed import TornError
 from torchft_x.transfer.durable.store import Store
@@ -35,7 +35,7 @@ def save_held() -> str:
     first = _read(held[0])
     store, name = Store(first.url), names.name(copy.step, first.writer)
     _check(store, first, len(ranks), copy)
-    there = next(iter(complete_ones(store, all_of(store), most=1)), None)
+    there = newest_undamaged(store)
     if there is not None and there.step >= copy.step:
         return f"the checkpoint of step {there.step} in {store.shown} is as new as what was held in memory"
     _claim(store, first.job)
