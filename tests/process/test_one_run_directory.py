@@ -64,10 +64,6 @@ def test_a_second_job_is_refused_and_the_first_one_does_not_notice(tmp_path: Pat
         assert job.wait(60) == 0, job.output()
     assert len(re.findall(r"ENDED step=(\d+)", job.output())) == 2
 
-    with running(torchx_ddp(run_dir, "3", str(go_on), script=str(script)), tmp_path / "c", run_dir) as again:
-        assert again.wait(90) == 0, again.output()  # the job before is over
-    assert "ENDED step=3" in again.output()
-
 
 def role(name: str, run_dir: Path, *words: str) -> list[str]:
     cut = words.index("--") if "--" in words else len(words)

@@ -1,4 +1,4 @@
-"""A script with a DataLoader's workers that are not forked from it, in each way in which it can end."""
+"""A script with a DataLoader's workers: the start methods and the ends that tests/process leaves out."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.test_loader_workers import ENDS, trains_and_ends
+from tests.process.test_loader_workers import CASES, ENDS, METHODS, holds_its_loader_and_ends, trains_and_ends
 
 pytestmark = pytest.mark.timeout(300)
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
-@pytest.mark.parametrize("end", ENDS)
-def test_the_last_step_is_saved_while_the_loader_has_workers(end: str, method: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("method", "end"), [(m, e) for m in METHODS for e in ENDS if (m, e) not in CASES])
+def test_the_last_step_is_saved_while_the_loader_has_workers(method: str, end: str, tmp_path: Path) -> None:
     trains_and_ends(method, end, tmp_path)
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_a_program_that_still_holds_its_loader_ends(method: str, tmp_path: Path) -> None:
+    holds_its_loader_and_ends(method, tmp_path)

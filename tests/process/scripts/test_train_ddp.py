@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-import pytest
 import torch
 
 from tests.torch.scripts.test_train_ddp import (
@@ -32,19 +31,12 @@ def test_a_dump_is_the_parameters_bytes_in_order(ddp: ModuleType, tmp_path: Path
     assert checker.returncode == 0
 
 
-@pytest.mark.parametrize(
-    ("argv", "words"),
-    [
-        (["--data", "/nowhere"], "--data /nowhere: no such file, directory or match."),
-        (["--steps", "0"], "--steps must be at least 1, not 0"),
-        (["--width", "10", "--heads", "3"], "--width 10 can't be divided among --heads 3"),
-    ],
-)
-def test_mistakes_are_one_sentence_and_exit_code_2(argv: list[str], words: str) -> None:
+def test_a_mistake_is_one_sentence_and_exit_code_2() -> None:
     environ = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[1])}
     done = subprocess.run(
-        [sys.executable, SCRIPT, *argv], env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True
-    )
+        [sys.executable, SCRIPT, "--data", "/nowhere"],
+        env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+    )  # fmt: skip
     assert done.returncode == 2
-    assert words in done.stderr
+    assert "--data /nowhere: no such file, directory or match." in done.stderr
     assert "Traceback" not in done.stderr

@@ -3,14 +3,71 @@
 from __future__ import annotations
 
 import time
+from functools import cached_property
+from typing import Any
 
-from tests.torch.train.apart import Weights, equal
+import pytest
+import torch
+
+from tests.torch.train.apart import Apart, Weights, equal, reference
 from tests.torch.train.jobs import lighthouse
 from tests.torch.train.ranks import Groups, Place
-from tests.torch.train.test_apart_sharded import (
-    RANKS,
-    Rank,
+from tests.torch.train.sharded import assert_near, batch, full, loss_of, model, shard
+from torchft_x.train.ddp.sharded_state import ShardedState
+
+RANKS = 2
+NAMES = [name for name, _ in model(0).named_parameters()]
+
+
+class Rank(Apart):
+    def __init__(self, place: Place, algorithm: str, **kwargs: Any) -> None:
+        self.place = place
+        where = {"rank": place.rank, "world_size": place.ranks, "store_port": place.port}
+        net = shard(model(place.kwargs.get("seed", place.group)))
+        super().__init__(
+            place.group, place.lighthouse, algorithm=algorithm, sync_every=3, net=net, manager=where, **kwargs
+        )
+
+    @cached_property
+    def state(self) -> ShardedState:
+        return ShardedState(self.net, self.inner)
+
+    def save(self) -> dict[str, Any]:
+        return self.state.state_dict()
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.state.load_state_dict(state)
+
+    def loss(self) -> torch.Tensor:
+        return loss_of(self.net, batch(self.group, self.place.rank, self.steps))
+
+    def note(self) -> None:
+        super().note()
+        self.place.steps.value = self.loop.exchanges
+
+
+def some_steps(place: Place) -> dict[int, Weights]:
+    rank = Rank(place, place.kwargs["algorithm"], **place.kwargs["loop"]).run(10)
+    rank.manager.shutdown()
+    return rank.history
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "loop"),
+    [("local_sgd", {}), ("diloco", {"fragment_sync_delay": 1, "bucket_cap_mb": 0.0001})],
+    ids=["local_sgd", "diloco"],
 )
+def test_sharded_groups_train_like_one_process(algorithm: str, loop: dict[str, Any]) -> None:
+    with lighthouse(2) as address, Groups(address, RANKS) as groups:
+        found = groups.run(2, some_steps, algorithm=algorithm, loop=loop)
+    want, _ = reference(
+        2, 10, sync_every=3, algorithm=algorithm, delay=loop.get("fragment_sync_delay", 0), make=model,
+        loss=lambda net, g, t: sum(loss_of(net, batch(g, r, t)) for r in range(RANKS)) / RANKS,  # type: ignore[return-value]
+    )  # fmt: skip
+    for k in (1, 2, 3):
+        assert all(equal(found[0][rank][k], found[1][rank][k]) for rank in range(RANKS))
+        shards = [dict(zip(NAMES, found[0][rank][k], strict=True)) for rank in range(RANKS)]
+        assert_near(full(shards, model(0)), dict(zip(NAMES, want[k - 1], strict=True)), k)
 
 
 def life(place: Place) -> dict[int, Weights]:

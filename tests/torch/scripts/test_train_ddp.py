@@ -82,3 +82,16 @@ def test_what_could_not_be_saved_has_an_exit_code_of_its_own(
 
     assert ddp.exit_code(train) == os.EX_CANTCREAT
     assert "the last checkpoint was not saved: no space." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--steps", "0"], "--steps must be at least 1, not 0"),
+        (["--width", "10", "--heads", "3"], "--width 10 can't be divided among --heads 3"),
+    ],
+)
+def test_a_number_that_can_not_be_used_is_a_sentence(ddp: ModuleType, argv: list[str], words: str, capsys) -> None:
+    with pytest.raises(SystemExit):
+        ddp.parse_args(argv)
+    assert words in capsys.readouterr().err

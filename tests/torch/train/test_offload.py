@@ -19,11 +19,11 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy
 from torch.distributed.tensor import DTensor, Shard
 
+from tests.process.train.test_hsdp_faults import same_where_shared, train
 from tests.torch.train.fakes import FakeManager, gloo_groups
 from tests.torch.train.jobs import lighthouse
 from tests.torch.train.ranks import Groups, Place
 from tests.torch.train.sharded import Net, Trainer, batch, loss_of, shard
-from tests.torch.train.test_hsdp_faults import same_where_shared, train
 from torchft_x.comm import ProcessGroupDummy
 from torchft_x.comm.wrappers.process_groups import FakeProcessGroupWrapper
 from torchft_x.errors import ConfigError

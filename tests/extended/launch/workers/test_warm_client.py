@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -22,10 +23,56 @@ from tests.process.launch.workers.test_warm_client import (
     wait_until_warm,
     warm,
 )
-from tests.util import wait_for
+from tests.util import scaled, wait_for
 from torchft_x.launch.process import process_tree
 
 pytestmark = [pytest.mark.timeout(300)]
+
+
+def test_what_a_script_raises_is_told_as_of_a_cold_one_and_the_same_twice_is_the_end(drive: Starter) -> None:
+    run = warm(drive, COLD)
+    wait_until_warm(run)
+    found(run, 0)
+    (run.folder / "script.py").write_text("import sys\n\ndef f():\n    raise ValueError('bad luck')\n\nf()\n")
+    kill(run, 0)
+    assert run.wait(60) == 1
+    starts = events(run, "start")
+    assert [e["warm"] for e in starts] == [False, True, True]
+    script = run.folder / "script.py"
+    trace = f"""Traceback (most recent call last):
+  File "{script}", line 6, in <module>
+    f()
+  File "{script}", line 4, in f
+    raise ValueError('bad luck')
+ValueError: bad luck
+"""
+    words = re.sub(r" +[\^~]+\n", "", run.err.read_text())  # 3.11 and later point at the place
+    assert words.count(trace) == 2, words
+    (done,) = run.reports("done")
+    assert done["sentence"].endswith("twice before it made a Manager: ValueError: bad luck")
+
+
+def test_the_loss_of_the_parent_costs_warmth_only(drive: Starter) -> None:
+    """A worker that it had forked is still asked to end when the supervisor is stopped."""
+    leaves = "signal.signal(15, lambda *_: (print('asked', flush=True), sys.exit(0)))\nsignal.pause()"
+    run = warm(drive, COLD.replace("signal.pause()", leaves), grace=scaled(20.0))
+    wait_until_warm(run)
+    found(run, 0)
+    (parent,) = _forkers(run)
+    os.kill(parent, signal.SIGKILL)
+    wait_for(lambda: len(events(run, "warm")) >= 3, 90, "another parent")  # ready, gone, ready
+    assert events(run, "warm")[1]["reason"] == "the warm parent is gone"
+    assert not events(run, "exit")
+    kill(run, 0)
+    found(run, 1)
+    (parent,) = {*_forkers(run)} - {found(run, 1)["pid"]}
+    os.kill(parent, signal.SIGKILL)
+    wait_for(lambda: len(events(run, "warm")) >= 5, 90, "a third parent")
+    assert len(events(run, "exit")) == 1  # the life it has forked goes on
+    assert [e["warm"] for e in events(run, "start")] == [False, True]
+    end(run)
+    assert "asked" in run.out.read_text()
+    assert run.reports("exited")[-1]["code"] != -9
 
 
 def test_exit_codes(drive: Starter) -> None:

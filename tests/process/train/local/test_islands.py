@@ -3,13 +3,162 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
+import pytest
+import torch
+
+from tests.torch.train.apart import LR, MOMENTUM, reference
 from tests.torch.train.jobs import lighthouse
-from tests.torch.train.local.test_islands import (
-    Islander,
-)
 from tests.torch.train.ranks import Groups, Place
-from tests.torch.train.sharded import Tensors
+from tests.torch.train.sharded import Tensors, assert_near, batch, loss_of, model, shard
+from tests.util import scaled
+from torchft_x.errors import ConfigError, StepError
+from torchft_x.train.ddp.shards import is_dtensor
+from torchft_x.train.local.diloco import DiLoCo
+from torchft_x.train.local.islands import Follower, Island
+from torchft_x.train.manager import Manager
+
+SYNC = 3
+
+
+class Islander:
+    def __init__(self, place: Place, **kwargs: Any) -> None:
+        self.place = place
+        self.net = shard(model(place.group))
+        self.inner = torch.optim.AdamW(self.net.parameters(), lr=0.02)
+        self.island = Island(self.net)
+        self.manager: Manager | None = None
+        self.loop: DiLoCo | Follower
+        if not self.island.leads:
+            self.loop = self.island.follow(self.inner)
+        else:
+            self.manager = place.manager(use_async_quorum=False, rank=0, world_size=1)
+            whole = self.island.whole
+            assert whole is not None
+            outer = torch.optim.SGD(whole.parameters(), lr=LR, momentum=MOMENTUM, nesterov=True)
+            self.loop = DiLoCo(
+                self.manager, [whole], self.inner, outer, SYNC, island=self.island, weight=lambda: float(place.ranks),
+                quorum_timeout=scaled(20), **kwargs,
+            )  # fmt: skip
+        self.steps = 0
+        self.history: dict[int, Tensors] = {}  # by exchange
+
+    def step(self) -> None:
+        before = self.loop.exchanges
+        self.inner.zero_grad()
+        loss_of(self.net, batch(self.place.group, self.place.rank, self.steps)).backward()
+        self.inner.step()
+        self.steps += 1
+        if self.loop.exchanges != before:
+            self.note()
+
+    def note(self) -> None:
+        self.history[self.loop.exchanges] = {
+            n: (p.full_tensor() if is_dtensor(p) else p).detach().clone() for n, p in self.net.named_parameters()
+        }
+        if self.place.steps is not None and self.place.rank == 0:
+            self.place.steps.value = self.loop.exchanges
+
+    def end(self) -> dict[int, Tensors]:
+        if self.manager is not None:
+            self.manager.shutdown()
+        return self.history
+
+
+def some_steps(place: Place) -> dict[int, Tensors]:
+    me = Islander(place, **place.kwargs)
+    with me.loop:
+        for _ in range(10):
+            me.step()
+    return me.end()
+
+
+def fails(place: Place) -> str:
+    me = Islander(place)
+    if me.manager is not None:
+        me.manager.should_commit = lambda *_: (_ for _ in ()).throw(RuntimeError("a disk is full"))  # type: ignore[assignment]
+    try:
+        with me.loop:
+            me.step()
+    except (RuntimeError, StepError) as e:
+        return str(e)
+    return "went on"
+
+
+def saves(place: Place) -> tuple[dict[str, Any] | None, Tensors]:
+    """What rank 0 has to save after some exchanges, and the weights then."""
+    me = Islander(place)
+    with me.loop:
+        while me.loop.exchanges < 2:
+            me.step()
+        saved = me.loop.state_dict() if isinstance(me.loop, DiLoCo) else None
+    return saved, me.end()[2]
+
+
+def resumes(place: Place) -> Tensors:
+    me = Islander(place)
+    with torch.no_grad():
+        for p in me.net.parameters():
+            p.add_(1.0)  # another start than that of the checkpoint
+    if isinstance(me.loop, DiLoCo):
+        me.loop.load_state_dict(place.kwargs["saved"])
+    with me.loop:
+        me.note()
+    return me.end()[2]
+
+
+def misused(place: Place) -> str:
+    me = Islander(place)
+    assert me.manager is not None
+    try:
+        DiLoCo(me.manager, [me.net], me.inner, torch.optim.SGD(me.net.parameters()), SYNC, island=me.island)
+    except ConfigError as e:
+        me.end()
+        return str(e)
+    return ""
+
+
+@pytest.mark.parametrize("delay", [0, 1])
+def test_unequal_islands_train_like_one_process(delay: int) -> None:
+    with lighthouse(2) as address, Groups(address) as groups:
+        one = groups.start(0, some_steps, 1, fragment_sync_delay=delay)
+        three = groups.start(1, some_steps, 3, fragment_sync_delay=delay)
+        found = [*one.results(), *three.results()]
+    ranks = (1, 3)
+    want, _ = reference(
+        2, 10, sync_every=SYNC, delay=delay, weights=ranks, make=model,
+        loss=lambda net, g, t: sum(loss_of(net, batch(g, r, t)) for r in range(ranks[g])) / ranks[g],  # type: ignore[return-value]
+    )  # fmt: skip
+    names = [name for name, _ in model(0).named_parameters()]
+    for history in found:
+        assert sorted(history) == [1, 2, 3]
+        for k, weights in history.items():
+            assert_near(weights, dict(zip(names, want[k - 1], strict=True)), k)
+            for name, value in weights.items():
+                assert torch.equal(value, found[0][k][name])
+
+
+def test_an_island_goes_on_from_what_one_of_another_size_has_saved() -> None:
+    with lighthouse(1) as address, Groups(address) as groups:
+        (saved, weights), _ = groups.start(0, saves, 2).results()
+        found = groups.start(1, resumes, 3, saved=saved).results()
+    for mine in found:
+        for name, value in mine.items():
+            assert torch.equal(value, weights[name])
+
+
+def test_the_others_hear_it_if_rank_0_fails() -> None:
+    with lighthouse(1) as address, Groups(address) as groups:
+        first, second = groups.start(0, fails, 2).results()
+    assert first == "a disk is full"
+    assert second.startswith("rank 0 of this group can't go on")
+
+
+def test_a_model_that_is_not_the_islands_is_refused() -> None:
+    with lighthouse(1) as address, Groups(address) as groups:
+        (said,) = groups.start(0, misused, 1).results()
+    assert "[island.whole]" in said
 
 
 def life(place: Place) -> dict[int, Tensors]:

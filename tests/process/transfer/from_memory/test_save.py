@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from torchft_x import env
 from torchft_x.core.types import State
 from torchft_x.launch.process.checkpoint_memory import CheckpointMemory
 from torchft_x.transfer.durable.catalog import newest
-from torchft_x.transfer.durable.claim import write_claim
 from torchft_x.transfer.durable.reader import Saved
 from torchft_x.transfer.durable.shard import outline
 from torchft_x.transfer.durable.store import Store
@@ -70,29 +68,3 @@ def test_the_newest_copy_is_saved_and_no_password_is_said(memory: CheckpointMemo
     loaded = Saved(Store(url), name).load()
     assert (name.step, loaded["torchft"], loaded["parts"]["w"].sum().item()) == (8, {"step": 8}, 8000.0)
     assert run(memory)[1] == f"the checkpoint of step 8 in {url} is as new as what was held in memory\n"
-
-
-@pytest.mark.parametrize("why", ["no checkpoint", "nothing held", "another job", "several nodes"])
-def test_why_it_is_not_saved(why: str, memory: CheckpointMemory, tmp_path: Path) -> None:
-    url = str(tmp_path)
-    if why != "nothing held":
-        hold(memory, None if why == "no checkpoint" else url, ranks=2 if why == "several nodes" else 1)
-    over = threading.Event()
-    if why == "another job":
-        threading.Thread(target=lives, args=(Store(url), over), daemon=True).start()
-    code, said = run(memory)
-    over.set()
-    assert code == 1
-    assert {
-        "no checkpoint": "the script has no Checkpoint",
-        "nothing held": "no copy of all ranks is complete",
-        "another job": "another job that runs now writes there",
-        "several nodes": "a group over several nodes is not saved from memory",
-    }[why] in said
-
-
-def lives(store: Store, over: threading.Event) -> None:
-    beat = 0
-    while not over.wait(0.05):
-        beat += 1
-        write_claim(store, "another", beat)
