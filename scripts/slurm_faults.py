@@ -3,8 +3,8 @@
     python scripts/slurm_faults.py [FAULT ...] [--repeat N] [--out docs/bench/slurm.json]
     python scripts/slurm_faults.py --groups 2 --nodes-per-group 2 power
 
-Three groups and a lighthouse train on five nodes that are network namespaces of this machine, under a Slurm with its own
-times (SlurmdTimeout 300 s, cred_expire 120 s). One fault after the other strikes the same job. Needs root and Slurm's
+Three groups train on five nodes that are network namespaces of this machine, under a Slurm with its own times
+(SlurmdTimeout 300 s, cred_expire 120 s). One fault after the other strikes the same job. Needs root and Slurm's
 daemons. All parameters of all groups are compared at the end.
 """
 
@@ -36,6 +36,9 @@ from torchft_x.observe.report import commits, workers  # noqa: E402
 GROUPS = 3
 PACE = 0.1  # seconds of a step
 LIMIT = 180.0  # seconds for a job to be whole again
+FULL = 140.0  # seconds for which no node is free: longer than a lease
+URGENT = 45  # seconds that the job lasts for which a group makes room
+START_DEADLINE = 30  # seconds
 _LOOK = 0.05
 
 
@@ -46,6 +49,7 @@ class Bench:
         self.hosts = hosts
         self.job = job
         self.groups = groups
+        self.back = 0.0  # when a node was free again; unix seconds
         self.repairs: list[Callable[[], object]] = []  # after a fault, for the next one
         self.faults: dict[str, Callable[[], str]] = {
             "process": self._process,
@@ -56,6 +60,9 @@ class Bench:
             "power of the first node": self._power_first,
             "partition": self._partition,
             "lighthouse's node": self._lighthouse,
+            "full cluster": self._full,
+            "preempted": self._preempted,
+            "black hole": self._black_hole,
             "controller restarted": self._controller,
             "array requeued": self._requeued,
         }
@@ -63,19 +70,17 @@ class Bench:
     def measure(self, kind: str) -> dict[str, Any]:
         """Strike, wait until all groups train together again, put it right."""
         self._whole(time.time())
-        began = time.time()
+        began, self.back = time.time(), 0.0
         struck = self.faults[kind]()
         if kind == "slurmd":  # Slurm finds out after minutes, and nobody else needs to
             time.sleep(20.0)
         whole = self._whole(began, struck)
-        if kind == "lighthouse's node":  # all train on without it
-            whole = self._served(began)
         time.sleep(2.0)
         survivors = [str(g) for g in range(self.groups) if str(g) != struck]
         found = {
             "fault": kind,
             "pause": round(max(self._pause(g, began) for g in survivors), 2),
-            "whole": round(whole - began, 1),
+            "whole": round(whole - max(began, self.back), 1),
             "lost": self._lost(survivors, began),
         }
         while self.repairs:
@@ -124,11 +129,51 @@ class Bench:
         return "1"
 
     def _lighthouse(self) -> str:
-        node = self.job.node("lighthouse/0")
-        self.address = self._address()
+        """The node with the lighthouse that serves, and a group."""
+        group, node = self._serving()
         self.hosts.lose_power(node)
         self.repairs.append(lambda: self._boot(node))
-        return ""
+        return group
+
+    def _full(self) -> str:
+        """The same, while no other node is free."""
+        spare = self._spare()
+        for node in spare:
+            self.hosts.set_down(node)
+        group = self._lighthouse()
+        time.sleep(FULL)
+        for node in spare:
+            self._resume(node)
+        self.back = time.time()
+        return group
+
+    def _preempted(self) -> str:
+        """The group beside the lighthouse that serves makes room for somebody's job, while no other node is free."""
+        spare, (group, node) = self._spare(), self._serving()
+        for one in spare:
+            self.hosts.set_down(one)
+            self.repairs.append(lambda one=one: self._resume(one))  # type: ignore[misc]
+        words = ["--exclusive", "--job-name=urgent", f"--nodelist={node}", "--chdir=/tmp", "--output=/dev/null"]
+        self.hosts.run("sbatch", *words, "--wrap", f"sleep {URGENT}")
+        self.hosts.run("scontrol", "requeue", self.job.rows()[f"trainer/{group}"].job)
+        self.back = time.time() + URGENT
+        return group
+
+    def _black_hole(self) -> str:
+        """Group 1 is moved to a node on which nothing starts."""
+        node, spare = self._node(), self._spare()
+        hang = self.hosts.folder / "hang"
+        hang.write_text("#!/bin/sh\nexec sleep 10000\n")
+        hang.chmod(0o755)
+        srun = shutil.which("srun") or ""
+        for one in spare:
+            self.hosts.inside(one, "mount", "--bind", str(hang), srun)
+            self.repairs.append(lambda one=one: self.hosts.inside(one, "umount", srun))  # type: ignore[misc]
+        self.hosts.set_down(node)
+        while self.job.rows()["trainer/1"].nodes[-1:] not in [(one,) for one in spare]:
+            time.sleep(_LOOK * 10)
+        self._resume(node)
+        return "1"
 
     def _controller(self) -> str:
         self.hosts.restart_controller()
@@ -157,15 +202,6 @@ class Bench:
         joined = (e for e in self.job.events() if e.get("event") == "joined" and str(e.get("group")) == group)
         return min((float(e["t"]) for e in joined if float(e["t"]) > since), default=float("inf"))
 
-    def _served(self, since: float) -> float:
-        deadline = time.monotonic() + LIMIT
-        while time.monotonic() < deadline:
-            for e in self.job.events():
-                if e.get("role") == "lighthouse" and e.get("event") == "start" and float(e["t"]) > since:
-                    return float(e["t"])
-            time.sleep(_LOOK)
-        raise SystemExit(f"no lighthouse after {LIMIT:g} s:\n{self.job.output()}")
-
     def _pause(self, group: str, since: float) -> float:
         times = [float(e["t"]) for e in commits(self.job.events(), group=group) if float(e["t"]) > since - 1.0]
         return max((b - a for a, b in pairwise(times)), default=float("inf"))
@@ -181,8 +217,15 @@ class Bench:
         """The last one of the group that is struck."""
         return self.job.rows()["trainer/1"].nodes[-1]
 
-    def _address(self) -> str:
-        return (self.job.run_dir / "lighthouse").read_text()
+    def _serving(self) -> tuple[str, str]:
+        """The group beside the lighthouse that serves, and its node."""
+        address = (self.job.run_dir / "lighthouse").read_text()
+        nodes = ((str(g), self.job.node(f"trainer/{g}")) for g in range(self.groups))
+        return next((g, node) for g, node in nodes if f"//{self.hosts.address(node)}:" in address)
+
+    def _spare(self) -> list[str]:
+        used = {node for row in self.job.rows().values() for node in row.nodes}
+        return sorted(set(self.hosts.nodes) - used)
 
     # --- repairs -------------------------------------------------------------------------------------------------------
 
@@ -209,7 +252,7 @@ def one_job(kinds: list[str], groups: int, nodes: int) -> tuple[list[dict[str, A
             job = SlurmFtJob(hosts, folder, groups)
             dumps = folder / "dumps"
             args = ["--steps", "1000000", "--pace", str(PACE), "--dump-params", str(dumps), *SMALL]
-            job.submit(args, retries=100, nodes=nodes)
+            job.submit(args, retries=100, nodes=nodes, cfg={"start_deadline": str(START_DEADLINE)})
             bench = Bench(hosts, job, groups)
             for kind in kinds:
                 found.append(bench.measure(kind))

@@ -58,7 +58,7 @@ _COMMANDS = {  # in which module, by which function, and what that is told befor
     "scale": "launch.job_commands:main scale",
     "log": "launch.kubernetes.commands:main log",
     "slurm-again": "launch.slurm.watch.again:main slurm-again",
-    "slurm-end": "launch.slurm.commands:main slurm-end",
+    "slurm-end": "launch.slurm.watch.end:main slurm-end",
     "slurm-watch": "launch.slurm.watch.watcher:main slurm-watch",
     "keep-job": "launch.keeper.commands:main keep-job",
     "doctor": "launch.cli:doctor",

@@ -87,6 +87,7 @@ LIVES_FILE = (
 LIFE_BEFORE = "TORCHFT_X_LIFE_BEFORE"  # to a supervisor in the place of one that died: the life that died with it (NUMBER:TOKEN), or its last (NUMBER)
 STATE_HOME = "XDG_STATE_HOME"  # where programs keep what outlives them; ~/.local/state if unset
 SLURM_JOB_ID = "SLURM_JOB_ID"
+SLURM_NODE_NAME = "SLURMD_NODENAME"  # set by Slurm in all processes of a job: this node
 SLURM_LAUNCH_ADDRESS = "SLURM_LAUNCH_NODE_IPADDR"  # set by srun in its tasks: address of the node it runs on
 GPUS = "TORCHFT_X_GPUS"  # of this group's own on each of its nodes (the job's --gpu); unset: groups may share them
 CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"  # NVIDIA's, understood by AMD's HIP as well

@@ -97,7 +97,7 @@ def advertise_host(
     """The host others reach us by. The first of these that there is (docs/addresses.md):
 
     the argument; TORCHFT_X_ADVERTISE_HOST; the address of the interface TORCHFT_X_ADVERTISE_INTERFACE; in a Slurm step our
-    address on the way to the node that launched it; our address on the way to the lighthouse (`towards`, else
+    address on the way to the node that launched it, in a batch script this node's; our address on the way to the lighthouse (`towards`, else
     TORCHFT_LIGHTHOUSE), since whoever trains with us reaches it, too; the own name, if it leads further than to ourselves;
     our address on the way out of this network; the own name, if it is known at all; 127.0.0.1.
 
@@ -111,8 +111,8 @@ def advertise_host(
     interface = env.read(env.ADVERTISE_INTERFACE, None, environ)
     if interface:
         return interface_address(interface)
-    launcher = env.read(env.SLURM_LAUNCH_ADDRESS, None, environ)
-    own = None if launcher is None else _own_address_towards(launcher)
+    launcher = env.read(env.SLURM_LAUNCH_ADDRESS, None, environ) or env.read(env.SLURM_NODE_NAME, None, environ)
+    own = None if launcher is None else _own_address_towards(launcher, names=True)
     lighthouse = towards or env.read(env.LIGHTHOUSE, None, environ)
     if own is None and lighthouse:
         ways = (_own_address_towards(_host_of(one), names=True) for one in lighthouse.split(","))

@@ -61,7 +61,6 @@ Each line holds, at any scale; `tests/unit/test_timing.py` evaluates them:
     silence_host                  <  watch_silent                  the others train on before a node is examined
     watch_near                    <  watch_silent                  near is no silence
     watch_each + watch_answer     <  watch_stale                   one slow answer changes no turn
-    watch_silent                  <  watch_lighthouse              its supervisor restarts a lighthouse in place
     2 * claim_beat                <  claim_watch                   one late sign of life loses no claim
     3 * run_beat                  <  run_watch                     two late renewals lose no run directory
     notice                        <  run_ending                    a job that is about to end is waited for
@@ -203,11 +202,11 @@ class Timing:
 
     # --- watchers of a Slurm job (core.slurm, launch.slurm.watch) ----------------------------------------------------
 
-    watch_each: float = 1.0  # between two questions to Slurm
+    watch_each: float = 1.0  # between two looks at a job
+    watch_quiet: float = 15.0  # between two questions to Slurm while all groups run and are heard
     watch_answer: float = 1.5  # for a lighthouse's answer
     watch_stale: float = 3.5  # for which a note may stand still before another watcher takes the turn
     watch_silent: float = 3.0  # of a supervisor, until its node is examined
-    watch_lighthouse: float = 10.0  # the same for a lighthouse
     watch_near: float = 2.0  # a supervisor heard from within it counts as present
     watch_young: float = 15.0  # until a lighthouse has heard from everybody
     watch_settle: float = 3.0  # after a part's end, for the lighthouse's knowledge of it

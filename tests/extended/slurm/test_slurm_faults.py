@@ -15,7 +15,6 @@ from tests.extended.slurm.hosts import SlurmHosts, missing, slurm_hosts
 from tests.extended.slurm.job import SlurmFtJob
 from tests.journeys.jobs import SMALL
 from tests.journeys.test_kills import script
-from tests.util import scaled
 from torchft_x import env
 from torchft_x.errors import TorchftXError
 from torchft_x.launch.slurm import store
@@ -46,13 +45,14 @@ def commits_of(job: SlurmFtJob, group: str, after: float = 0.0) -> list[float]:
 
 def test_groups_whose_nodes_are_lost_come_back_elsewhere(hosts: SlurmHosts) -> None:
     """First without a word (Slurm would notice after minutes), then by an administrator (Slurm would let it wait for 121 s); and
-    then the lighthouse's."""
+    then the node with the lighthouse that serves, while no other node is free."""
     job = SlurmFtJob(hosts, hosts.folder.parent, groups=2)
     dumps = job.run_dir.parent / "dumps"
     job.submit(["--steps", "100000", "--pace", "0.1", "--dump-params", str(dumps), *SMALL])
     job.wait_until_training(2)
     nodes = {name: row.nodes[0] for name, row in job.rows().items()}
-    (spare,) = set(hosts.nodes) - set(nodes.values())
+    spare, last = sorted(set(hosts.nodes) - set(nodes.values()))
+    hosts.set_down(last)
     first = store.read(job.run_dir).group("1")
     assert first is not None
 
@@ -75,20 +75,21 @@ def test_groups_whose_nodes_are_lost_come_back_elsewhere(hosts: SlurmHosts) -> N
     assert (row.job, row.restarts, row.nodes) == (f"{first.job.partition('_')[0]}_0", 1, (nodes["trainer/1"],))
     assert job.rows()["trainer/1"].restarts == 0
 
-    hosts.resume(nodes["trainer/0"])
-    hosts.wait_until_up(nodes["trainer/0"])
     address = (job.run_dir / "lighthouse").read_text()
+    (lost_group,) = (g for g in "01" if f"//{hosts.address(job.node(f'trainer/{g}'))}:" in address)
+    stays = "1" if lost_group == "0" else "0"
     dark = time.time()
-    hosts.lose_power(nodes["lighthouse/0"])
-    job.wait_for(lambda: supervisors_at_the_lighthouse(job) == {"0", "1"}, 100, "both groups at another lighthouse")
+    hosts.lose_power(job.node(f"trainer/{lost_group}"))
+    job.wait_for(lambda: supervisors_at_the_lighthouse(job) == {stays}, 100, "the other group at another lighthouse")
     assert (job.run_dir / "lighthouse").read_text() != address
-    assert job.node("lighthouse/0") == nodes["trainer/0"]
-    moved = time.time()
-    job.wait_for(lambda: all(commits_of(job, group, moved) for group in "01"), 60, "both groups to train on")
+    job.wait_for(
+        lambda: commits_of(job, stays, dark)[-1:] > [dark + 130.0], 200, "it to train on for longer than a lease"
+    )
+    print("longest pause", max(b - a for a, b in pairwise(commits_of(job, stays, dark - 1.0))))
 
-    for group in "01":  # they train on without it; who waits for its silence to count as an end waits for 5 s
-        times = commits_of(job, group, dark - 1.0)
-        assert max(b - a for a, b in pairwise(times)) < scaled(4.0)
+    hosts.resume(nodes["trainer/0"])
+    back = time.time()
+    job.wait_for(lambda: commits_of(job, lost_group, back), 100, "the lost group on the node that is free again")
 
     hosts.run("scancel", *store.read(job.run_dir).jobs)
     job.wait_for(job.over, 60, "the end of the job")
@@ -107,7 +108,6 @@ def test_a_job_goes_through_its_time_limit_and_ends_by_itself(hosts: SlurmHosts)
     job.wait_until_training(2)
     groups = store.read(job.run_dir).groups
     job.wait_for(lambda: all(p.earlier for p in store.read(job.run_dir).groups), 260, "the time limit of the groups")
-    assert store.read(job.run_dir).lighthouses[0].earlier  # it was first
     job.wait_for(lambda: store.read(job.run_dir).outcome is not None, 300, "the end of the job")
     assert store.read(job.run_dir).outcome == 0, job.output()
     events = commits(job.events())

@@ -102,7 +102,7 @@ def test_from_the_submission_to_the_cancel(shell: Shell) -> None:
     assert shell.state() == "RUNNING"
     assert re.search(rf"{re.escape(shell.handle)}\s+RUNNING", shell.torchx("list", "-s", "slurm_ft").stdout)
     array = {job.partition("_")[0] for job in shell.queued()}
-    assert (len(shell.queued()), len(array)) == (3, 2)  # the lighthouse is a job, and both groups are an array
+    assert (len(shell.queued()), len(array)) == (2, 1)  # both groups are an array, and bring the lighthouse along
 
     (one, other) = (shell.worker("1"), shell.worker("0"))
     os.kill(one, signal.SIGKILL)
@@ -113,7 +113,7 @@ def test_from_the_submission_to_the_cancel(shell: Shell) -> None:
     wait_for(lambda: "restart 1 of 10" in shell.logs(), 10, "what the supervisor says of it")
     assert "launching trainer 1 (attempt 0)" in shell.logs()
 
-    group = store.read(shell.run_dir).parts[2]
+    group = store.read(shell.run_dir).parts[1]
     node = shell.cluster.run("squeue", "-h", "-j", group.job, "-o", "%N")
     shell.cluster.set_down(node)
     down = time.time()
@@ -129,10 +129,10 @@ def test_from_the_submission_to_the_cancel(shell: Shell) -> None:
 
     assert "it had 2" in shell.ours("scale", str(shell.run_dir), "--replicas", "3").stdout
     wait_for(lambda: max(commits(shell.events()), key=lambda e: e["t"])["participants"] == 3, 90, "three groups")
-    assert len(shell.queued()) == 4
+    assert len(shell.queued()) == 3
     assert "3 of 3 groups train" in shell.ours("status", str(shell.run_dir), "--once").stdout
     assert "it had 3" in shell.ours("scale", str(shell.run_dir), "--replicas", "2").stdout
-    wait_for(lambda: len(shell.queued()) == 3, 60, "the end of group 2's job")
+    wait_for(lambda: len(shell.queued()) == 2, 60, "the end of group 2's job")
     wait_for(
         lambda: "2 of 2 groups train" in shell.ours("status", str(shell.run_dir), "--once").stdout, 30, "two groups"
     )
@@ -177,10 +177,10 @@ def test_groups_of_different_sizes_are_arrays_of_their_own_and_train_together(sh
     sizes = ("--replicas", "3", "--islands", "1,2,1", "--min_replicas", "3", "--sync_steps", "5")
     done = shell.run("--steps", "40", component="diloco", options=(*sizes, "--env", "TORCHFT_QUORUM_TIMEOUT_SEC=200"))
     assert done.returncode == 0, done.stdout + done.stderr
-    lighthouse, *groups = (part.job.partition("_") for part in store.read(shell.run_dir).parts)
+    groups = [part.job.partition("_") for part in store.read(shell.run_dir).parts]
     assert [task for _, _, task in groups] == ["0", "1", "2"]
     assert groups[0][0] == groups[2][0]  # those alike are one array
-    assert len({array for array, _, _ in (lighthouse, *groups)}) == 3
+    assert len({array for array, _, _ in groups}) == 2
     shell.wait_until_over()
     assert shell.state() == "SUCCEEDED", shell.logs()
     assert {(str(w.group), w.rank) for w in workers(shell.events())} >= {("0", 0), ("1", 0), ("2", 0)}

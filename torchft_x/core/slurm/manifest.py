@@ -19,7 +19,7 @@ SUBMITTING = "?"
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """A lighthouse, a replica group or an extra role's replica: what starts, ends and is requeued for itself."""
+    """A replica group, an extra role's replica or a lighthouse that stands alone: what starts, ends and is requeued for itself."""
 
     role: str
     kind: str
@@ -65,22 +65,18 @@ class Manifest:
     """Unix seconds."""
     retries: int
     """How often a group may be submitted anew within an hour."""
+    start_deadline: float = 600.0
+    """Seconds in which a group's supervisor must report, once Slurm says that it runs."""
     min_replicas: int = 1
     own_lighthouse: bool = True
+    """It runs beside the groups."""
     parts: tuple[Part, ...] = ()
     cancelled: bool = False
     """Somebody has ended it by our command."""
     outcome: int | None = None
     """What the lighthouse ended with; None: not over, or not known."""
-
-    @property
-    def lighthouses(self) -> tuple[Part, ...]:
-        return tuple(part for part in self.parts if part.kind == "lighthouse")
-
-    @property
-    def lighthouse(self) -> Part | None:
-        """The first."""
-        return next(iter(self.lighthouses), None)
+    why: str = ""
+    """Its sentence."""
 
     @property
     def groups(self) -> tuple[Part, ...]:

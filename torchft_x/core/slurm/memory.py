@@ -12,7 +12,7 @@ from torchft_x.core.slurm.queue import Row
 
 @dataclass
 class PartMemory:
-    """Times are seconds of the watcher's own clock. The first seven are of the part's present start."""
+    """Times are seconds of the watcher's own clock. The first eight are of the part's present start."""
 
     start: tuple[str, int] = ("", 0)
     """Its job, and how often Slurm has requeued that."""
@@ -20,6 +20,7 @@ class PartMemory:
     """It was in the queue, and did not run, when it was last seen."""
     queued_since: float | None = None
     """It waits for room."""
+    runs_since: float | None = None
     came: set[int] = field(default_factory=set)
     """Nodes whose supervisors were heard."""
     silent_since: float | None = None
@@ -44,7 +45,7 @@ class PartMemory:
         if (row.job, row.restarts) != self.start:
             self.start = row.job, row.restarts
             self.came.clear()
-            self.silent_since = self.unknown_since = self.waits_since = self.queued_since = None
+            self.silent_since = self.unknown_since = self.waits_since = self.queued_since = self.runs_since = None
         self.waiting = row.state == "PENDING"
         if row.nodes:
             self.nodes = row.nodes

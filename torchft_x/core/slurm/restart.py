@@ -50,8 +50,6 @@ class Patience:
 
     silent: float = TIMING.watch_silent
     """Without a word from a supervisor whose node Slurm takes for alive. The others train on after 1.5 (docs/design.md)."""
-    lighthouse: float = TIMING.watch_lighthouse
-    """The same for the lighthouse, whose own supervisor starts it again in place."""
     near: float = TIMING.watch_near
     """Who was heard within these is there."""
     young: float = TIMING.watch_young
@@ -248,17 +246,28 @@ class Restarts:
         self, part: Part, memory: PartMemory, manifest: Manifest, heard: Heard | None, now: float
     ) -> list[Action]:
         memory.excluded = ()
-        if part.kind == "lighthouse":
-            missing = self._lighthouse_missing(memory, manifest, heard, now)
-            limit, who = self._patience.lighthouse, "the lighthouse"
+        memory.runs_since = now if memory.runs_since is None else memory.runs_since
+        missing = self._missing(part, memory, heard, now)
+        if memory.silent_since is not None and now - memory.silent_since >= self._patience.silent:
+            why = f"has been silent for {now - memory.silent_since:.1f} s"
+        elif missing := self._never_came(part, memory, manifest, heard, now):
+            why = f"has not reported within {manifest.start_deadline:g} s of its start"
         else:
-            missing = self._missing(part, memory, heard, now)
-            limit, who = self._patience.silent, "its supervisor"
-        if memory.silent_since is None or now - memory.silent_since < limit:
             return []
         where = tuple(memory.nodes[k] for k in missing if k < len(memory.nodes))
-        why = f"{who} on {', '.join(where) or '?'} has been silent for {now - memory.silent_since:.1f} s"
+        why = f"its supervisor on {', '.join(where) or '?'} {why}"
         return self._anew(part, memory, manifest, why, now, exclude=where)
+
+    def _never_came(
+        self, part: Part, memory: PartMemory, manifest: Manifest, heard: Heard | None, now: float
+    ) -> list[int]:
+        """Return the nodes of the group whose supervisors have not come in time: of a node that starts nothing, say."""
+        assert memory.runs_since is not None
+        if part.kind != "trainer" or heard is None or _group(part) in heard.over:
+            return []
+        if min(now - memory.runs_since, heard.uptime) < manifest.start_deadline:
+            return []
+        return sorted(set(range(part.nodes)) - memory.came)
 
     def _missing(self, part: Part, memory: PartMemory, heard: Heard | None, now: float) -> list[int]:
         """Nodes of the group whose supervisors were there and are not. Where nobody is heard it may be the lighthouse that is
@@ -277,16 +286,6 @@ class Restarts:
             mine = {s.node: s.silent for s in heard.supervisors if s.group == _group(part)}
             memory.silent_since = now - max(mine.get(node, 0.0) for node in missing)
         return missing
-
-    def _lighthouse_missing(self, memory: PartMemory, manifest: Manifest, heard: Heard | None, now: float) -> list[int]:
-        if heard is not None:
-            memory.came.add(0)
-        if heard is not None or not memory.came or len(manifest.lighthouses) != 1:
-            memory.silent_since = None
-            return []
-        if memory.silent_since is None:
-            memory.silent_since = now
-        return [0]
 
     def _ended(
         self, part: Part, row: Row, memory: PartMemory, manifest: Manifest, heard: Heard | None, now: float

@@ -58,35 +58,24 @@ def _end(row: Row, word: str) -> str:
 
 
 def app_state(
-    lighthouse: Row | None,
     groups: Sequence[Row | None],
     *,
-    own_lighthouse: bool,
     min_replicas: int,
     cancelled: bool = False,
     outcome: int | None = None,
 ) -> str:
-    """Of the whole job. `outcome`: the code that its lighthouse has ended with, if that is known otherwise.
+    """Return the state of the whole job. `outcome`: the verdict of its lighthouse, an exit code; None: there is none.
 
-    The lighthouse's word decides, where the job has one of its own; nothing is over before every group has ended.
+    The verdict decides where there is one; nothing is over before every group has ended.
     """
     states = [told(row).state for row in groups]
-    first = told(lighthouse).state if own_lighthouse else "SUCCEEDED"
     if "RUNNING" in states:
         return "RUNNING"
-    if own_lighthouse and first in ("RUNNING", "PENDING"):
-        return "PENDING" if first == "PENDING" or "PENDING" in states else "RUNNING"
-    if "PENDING" in states and outcome is None and not cancelled and first in ("SUCCEEDED", "UNKNOWN"):
-        return "PENDING"
-    if own_lighthouse and first in ("SUCCEEDED", "FAILED"):
-        return first
-    if cancelled or first == "CANCELLED":
+    if cancelled:
         return "CANCELLED"
     if outcome is not None:
         return "SUCCEEDED" if outcome == 0 else "FAILED"
-    if own_lighthouse:
-        return "UNKNOWN"
-    return _by_groups(states, min_replicas)
+    return "PENDING" if "PENDING" in states else _by_groups(states, min_replicas)
 
 
 def _by_groups(states: Sequence[str], min_replicas: int) -> str:

@@ -157,13 +157,13 @@ class SlurmFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker Torch
 
     def _cancel_existing(self, app_id: str) -> None:
         now = self._looker.look(app_id)
-        if now is None or now.over:
+        if now is None or (now.over and not now.alive):
             return
         try:
             if now.manifest is not None:
                 commands.cancel(now.manifest.run_dir, self._controller)
             else:
-                self._controller.cancel(row.job for row in now.rows.values() if row is not None)
+                self._controller.cancel(now.alive)
         except TorchftXError as e:
             raise excepthook.Mistake(f"torchft_x: {e}") from None
         finally:
@@ -212,6 +212,8 @@ def _response(now: Look) -> DescribeAppResponse:
                 structured_error_msg=_story(part, row, said.why),
             )
             roles.setdefault(part.role, []).append(status)
+    if now.state == "FAILED" and now.manifest.why:
+        reasons.append(now.manifest.why)
     return DescribeAppResponse(
         app_id=now.app,
         state=AppState[now.state],

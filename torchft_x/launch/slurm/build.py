@@ -11,6 +11,7 @@ from typing import Any
 from torchx.specs import AppDef, Role, macros
 
 from torchft_x import env
+from torchft_x.core.slurm.manifest import Manifest
 from torchft_x.errors import ConfigError
 from torchft_x.launch.schedulers.role import FtRole
 from torchft_x.launch.slurm import options, script, store
@@ -41,11 +42,15 @@ class Request:
     roles: tuple[RoleRequest, ...]
     min_replicas: int
     own_lighthouse: bool
+    start_deadline: float
     retries: int
     limit: int
     said: str
     """The user's own comment."""
     partition: str
+    time: str
+    """As -cfg has it."""
+    containers: bool
     exclusive: bool
 
     def __str__(self) -> str:
@@ -61,7 +66,7 @@ class Request:
                     run_dir=self.run_dir,
                     numbers=numbers,
                     limit=self.limit if role.how.kind == "trainer" else 0,
-                    after=["LIGHTHOUSE"] if self.own_lighthouse and role.how.kind != "lighthouse" else [],
+                    after=["TRAINER_0"] if role.how.kind == "sidecar" else [],
                     said=self.said,
                 )
                 shown.append(f"# --- sbatch --parsable < {role.how.role}\n{text}")
@@ -80,26 +85,33 @@ def build(app: AppDef, cfg: Mapping[str, Any], *, app_id: str, session: str, run
     """Raises `ConfigError`."""
     ours = [role for role in app.roles if isinstance(role, FtRole)]
     facts = next((role.ft for role in ours if role.ft.kind == "trainer"), None)
-    options.check(cfg, facts.nodes if facts else int(cfg.get("nodes") or 1))
-    roles = [_role(role, cfg, app, app_id=app_id, run_dir=run_dir) for role in app.roles]
+    options.check(cfg, facts.nodes if facts else int(cfg.get("nodes") or 1), facts.groups if facts else 1)
+    own = next((r for r in ours if r.ft.kind == "lighthouse"), None) if facts is not None else None
+    submitted = [role for role in app.roles if role is not own]  # it runs beside the groups
+    roles = [_role(role, cfg, app, app_id=app_id, run_dir=run_dir, lighthouse=own) for role in submitted]
     token_file = next((role.env[env.TOKEN_FILE] for role in app.roles if env.TOKEN_FILE in role.env), "")
     return Request(
         app_id=app_id,
         session=session,
         run_dir=run_dir,
         token_file=token_file or os.path.join(run_dir, "token"),
-        roles=tuple(sorted(roles, key=lambda r: r.how.kind != "lighthouse")),
+        roles=tuple(sorted(roles, key=lambda r: r.how.kind != "trainer")),
+        start_deadline=float(cfg.get("start_deadline") or Manifest.start_deadline),
         min_replicas=facts.min_replicas if facts else 1,
-        own_lighthouse=any(role.ft.kind == "lighthouse" for role in ours) and facts is not None,
+        own_lighthouse=own is not None,
         retries=facts.max_restarts if facts else _RETRIES,
         limit=int(cfg.get("array_limit") or 0),
         said=str(cfg.get("comment") or ""),
         partition=str(cfg.get("partition") or ""),
+        time=str(cfg.get("time") or ""),
+        containers=any("--container-image" in word for role in roles for word in role.how.srun_options),
         exclusive=bool(cfg.get("exclusive")),
     )
 
 
-def _role(role: Role, cfg: Mapping[str, Any], app: AppDef, *, app_id: str, run_dir: str) -> RoleRequest:
+def _role(
+    role: Role, cfg: Mapping[str, Any], app: AppDef, *, app_id: str, run_dir: str, lighthouse: FtRole | None
+) -> RoleRequest:
     facts = role.ft if isinstance(role, FtRole) else None
     kind = facts.kind if facts else ""
     _check(role, app, cfg, ours=facts is not None)
@@ -110,10 +122,9 @@ def _role(role: Role, cfg: Mapping[str, Any], app: AppDef, *, app_id: str, run_d
     command = [made.entrypoint, *made.args]
     environ = dict(made.env)
     if facts:
-        environ.pop(env.LIGHTHOUSE_HOST_IN, None)  # its address is in the run directory, which all nodes see
-        if env.RUN_DIR in environ:
-            environ[env.RUN_DIR] = run_dir
-        command, environ = _ours(kind, command, environ, facts.own_lighthouse, run_dir)
+        command, environ = _ours(kind, command, environ, run_dir)
+    beside = None if lighthouse is None or kind != "trainer" else values.apply(lighthouse)
+    beside_command, beside_env = ([], {}) if beside is None else _lighthouse(beside, run_dir)
     said = options.words(cfg, kind)
     srun = list(said.srun)
     if facts and role.image and not cfg.get("container-image"):
@@ -131,29 +142,38 @@ def _role(role: Role, cfg: Mapping[str, Any], app: AppDef, *, app_id: str, run_d
         folder=folder,
         nodes=nodes,
         cpus=int(resource.cpu),
-        memory=int(resource.memMB),
+        memory=0 if cfg.get("exclusive") and kind == "trainer" else int(resource.memMB),
+        whole_memory=bool(cfg.get("exclusive")) and kind == "trainer",
         gpus=0 if options.has_gpu_words(cfg) else int(resource.gpu),
         options=said.sbatch,
         srun_options=tuple(srun),
         python=sys.executable,
         groups=facts.groups if facts else 0,
+        lighthouse=tuple(beside_command),
+        lighthouse_env=beside_env,
     )
     sizes = _after(command, "--workers").split(",") if kind == "trainer" else []
     parts = int(role.num_replicas) // nodes if kind == "trainer" else int(role.num_replicas)
     return RoleRequest(how=how, text=script.render(how), parts=parts, sizes=tuple(sizes) if len(sizes) == parts else ())
 
 
-def _ours(
-    kind: str, command: list[str], environ: dict[str, str], own_lighthouse: bool, run_dir: str
-) -> tuple[list[str], dict[str, str]]:
+def _lighthouse(role: Role, run_dir: str) -> tuple[list[str], dict[str, str]]:
+    """Return command and environment of the lighthouse beside a group: one of several that share a lease, at any port."""
+    command, environ = _ours("lighthouse", [role.entrypoint, *role.args], dict(role.env), run_dir)
+    if "--place" in command[:-1]:
+        at = command.index("--place")
+        del command[at : at + 2]
+    command += ["--bind", "[::]:0", "--groups_file", str(store.folder(run_dir) / "groups.json")]
+    return [*command, "--lease_dir", str(store.lease_folder(run_dir))], environ
+
+
+def _ours(kind: str, command: list[str], environ: dict[str, str], run_dir: str) -> tuple[list[str], dict[str, str]]:
     """What our own roles need here: somebody starts their processes again, and says which groups the job has."""
     command = list(command)
-    if kind == "lighthouse" and own_lighthouse:
-        command += ["--groups_file", str(store.folder(run_dir) / "groups.json")]
-        if (
-            env.LIGHTHOUSES not in environ
-        ):  # alone it may be begun elsewhere while the one before it still runs: a lease
-            command += ["--lease_dir", str(store.lease_folder(run_dir))]
+    for name in (env.LIGHTHOUSE_HOST_IN, env.LIGHTHOUSE_PORT, env.LIGHTHOUSES):
+        environ.pop(name, None)  # the address is in the run directory, which all nodes see
+    if env.RUN_DIR in environ:
+        environ[env.RUN_DIR] = run_dir
     if kind == "trainer":
         environ = {env.GIVE_UP_CODE: "1", **environ}  # ended from outside, it is not done
         if "--groups" in command[:-1]:

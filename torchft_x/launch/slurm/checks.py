@@ -7,7 +7,7 @@ import sys
 from torchft_x.core.slurm.manifest import Manifest
 from torchft_x.core.slurm.state import told
 from torchft_x.errors import ConfigError
-from torchft_x.launch.slurm import script, store
+from torchft_x.launch.slurm import options, script, store
 from torchft_x.launch.slurm.build import Request, arrays
 from torchft_x.launch.slurm.controller import Controller, Partition, SlurmError
 
@@ -19,8 +19,18 @@ def check_cluster(request: Request, controller: Controller) -> None:
     need = _nodes(request, found)
     if need > found.nodes:
         raise ConfigError(
-            f"the job needs {need} nodes at the same time{' (one for the lighthouse)' if request.exclusive and request.own_lighthouse else ''}, and the "
-            f"partition {found.name} has {found.nodes}; give fewer groups, or -cfg array_limit."
+            f"the job needs {need} nodes at the same time, and the partition {found.name} has {found.nodes}; give fewer groups, "
+            "or -cfg array_limit."
+        )
+    wanted, most = options.seconds(request.time), options.seconds(found.limit)
+    if wanted is not None and most is not None and wanted > most:
+        raise ConfigError(
+            f"-cfg time={request.time}: the partition {found.name} ends jobs after {found.limit}; Slurm would take this one and "
+            "never start it. Give a shorter time, with signal=B:USR1@120 to go on after it."
+        )
+    if request.containers and not controller.takes_containers():
+        raise ConfigError(
+            "--image and -cfg container-image need pyxis, and this cluster's srun has no --container-image; leave them out."
         )
     _check_array(request, controller.settings())
     for role in request.roles:

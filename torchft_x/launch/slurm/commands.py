@@ -1,5 +1,4 @@
-"""``torchft_x cancel RUN_DIR`` and ``scale --replicas N RUN_DIR`` for a job of slurm_ft; and ``slurm-end``, its
-lighthouse's last act."""
+"""``torchft_x cancel RUN_DIR`` and ``scale --replicas N RUN_DIR`` for a job of slurm_ft."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from torchft_x.core.slurm.manifest import SUBMITTING, Manifest, Part
 from torchft_x.core.slurm.queue import Row
 from torchft_x.core.slurm.state import told
 from torchft_x.errors import ConfigError, TorchftXError
-from torchft_x.launch.slurm import look, store
+from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.controller import Controller, SlurmError
 from torchft_x.launch.slurm.submit import read_script, submit_parts, take_back
 from torchft_x.observe.events import EventLog
@@ -23,7 +22,6 @@ from torchft_x.observe.events import EventLog
 MOST = 4096
 """Groups of a job."""
 _END = 120.0  # seconds for jobs to end; KillWait is 30 by default
-_LEAVE = 90.0  # seconds in which groups end by themselves when the lighthouse has said that the job is over
 _LOOK = 1.0  # seconds between looks at the queue
 _ALIVE = ("PENDING", "RUNNING")
 
@@ -31,8 +29,6 @@ _ALIVE = ("PENDING", "RUNNING")
 def main(command: str, argv: list[str]) -> int:
     """The exit code; a mistake is one sentence and 2, a refusal of Slurm's one and 1."""
     try:
-        if command == "slurm-end":
-            return end_of_cancelled(argv[0]) if argv[1] == "cancelled" else end(argv[0], int(argv[1]), Controller())
         return _cancel(argv) if command == "cancel" else _scale(argv)
     except TorchftXError as e:
         print(f"torchft_x {command}: {e}", file=sys.stderr)
@@ -54,10 +50,13 @@ def _cancel(argv: list[str]) -> int:
 
 def cancel(run_dir: str | Path, controller: Controller) -> Manifest:
     """Ask Slurm to end all of it; it isn't waited for. May be done again. Raises `SlurmError`, `ManifestError`, `ConfigError`."""
+    first = not store.read(run_dir).cancelled
     manifest = store.change(
         run_dir, lambda now: now if now.outcome is not None else dataclasses.replace(now, cancelled=True)
     )
     take_back(controller, manifest)
+    if first and manifest.cancelled:
+        _tell_cancelled(run_dir)
     return manifest
 
 
@@ -105,12 +104,11 @@ def _check(manifest: Manifest, rows: list[Row], wanted: int) -> None:
         raise ConfigError("the lighthouse of this job is not its own, so nobody can tell it how many groups there are.")
     if not least <= wanted <= MOST:
         raise ConfigError(f"--replicas is {wanted}; it must lie between {least} (the job's --min_replicas) and {MOST}.")
-    first = manifest.lighthouse
     by_job = {row.job: row for row in rows}
     if manifest.outcome is not None or manifest.cancelled:
         raise ConfigError(f"the job {manifest.app} has ended.")
-    if first is None or told(by_job.get(first.job)).state not in _ALIVE:
-        raise ConfigError(f"the lighthouse of the job {manifest.app} does not run.")
+    if not any(told(by_job.get(part.job)).state in _ALIVE for part in manifest.groups):
+        raise ConfigError(f"no group of the job {manifest.app} runs, or waits to.")
     if any(told(by_job.get(part.job)).state == "SUCCEEDED" for part in manifest.groups if not part.gone):
         raise ConfigError("the job is about to end: a group has finished.")
     if _differ(read_script(manifest.groups[0].script)):
@@ -165,34 +163,11 @@ def _gone(manifest: Manifest, names: Collection[str]) -> Manifest:
     return dataclasses.replace(manifest, parts=parts)
 
 
-def end(run_dir: str, code: int, controller: Controller) -> int:
-    """The lighthouse has ended by itself, with the job's outcome: whoever is queued still, or does not end, is cancelled."""
-    manifest = store.read(run_dir)
-    mine = {part.job for part in manifest.lighthouses}
-    if any(row.job in mine and row.state != "RUNNING" for row in controller.rows(app=manifest.app)):
-        return 0  # it was told to end, which is no outcome
-    store.change(run_dir, lambda now: now if now.cancelled else look.settled(now, code))
-    deadline = time.monotonic() + _LEAVE
-    while True:
-        others = [row for row in controller.rows(app=manifest.app) if row.job not in mine]
-        rest = [row.job for row in others if told(row).state in _ALIVE]
-        queued = [row.job for row in others if told(row).state == "PENDING"]
-        if queued:
-            controller.cancel(queued)
-        if not rest:
-            return 0
-        if time.monotonic() > deadline:
-            controller.cancel(rest)
-            return 0
-        time.sleep(_LOOK)
-
-
-def end_of_cancelled(run_dir: str) -> int:
-    """Its lighthouse was told to end, which by itself is no outcome: it might be queued again. Say it in the run's events."""
+def _tell_cancelled(run_dir: str | Path) -> None:
+    """Say it in the run's events: that its lighthouses were told to end is no outcome by itself. Raises `ConfigError`."""
     try:
-        events = EventLog(run_dir, "lighthouse")
+        events = EventLog(str(run_dir), "lighthouse")
         events.emit("exit", code=128 + signal.SIGTERM, reason="it was cancelled")
         events.close()
     except OSError as e:
         raise ConfigError(f"the end can't be written in {run_dir} ({e.strerror}).") from None
-    return 0

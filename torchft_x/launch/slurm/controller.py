@@ -13,6 +13,13 @@ from torchft_x.errors import TorchftXError
 TIMEOUT = 30.0
 """Seconds for one command: a busy controller may take MessageTimeout, 10 s, more than once."""
 _GONE = ("Invalid job id", "no longer pending", "already completed", "already finished", "Job/step already completing")
+_SET_BY_SCRIPTS = tuple(
+    f"SBATCH_{name}"
+    for name in (
+        "ARRAY_INX", "JOB_NAME", "EXPORT", "EXPORT_FILE", "OPEN_MODE", "NO_REQUEUE", "REQUEUE", "WAIT", "WAIT_ALL_NODES",
+        "OUTPUT", "ERROR", "MEM_PER_CPU", "MEM_PER_GPU", "MEM_PER_NODE",
+    )
+)  # fmt: skip
 _UNCERTAIN = ("timed out", "Unable to contact", "Communication", "Zero Bytes", "Connection reset", "Connection refused")
 
 
@@ -55,7 +62,11 @@ class Controller:
 
     def partitions(self) -> dict[str, Partition]:
         """By name."""
-        return _partitions(self._run(["sinfo", "--noheader", "--format=%R|%P|%a|%D|%c"]))
+        return _partitions(self._run(["sinfo", "--noheader", "--format=%R|%P|%a|%D|%c|%l"]))
+
+    def takes_containers(self) -> bool:
+        """Whether srun has pyxis' option --container-image."""
+        return "--container-image" in self._run(["srun", "--help"])
 
     # --- what is done --------------------------------------------------------------------------------------------------
 
@@ -98,6 +109,10 @@ class Controller:
         wanted = sorted(set(ids))
         for at in range(0, len(wanted), 500):  # a command line has a limit
             self._run(["scancel", *wanted[at : at + 500]])
+
+    def end_step(self, job: str) -> None:
+        """Send SIGTERM to what the job runs, not to its batch script, which ends after that. Raises `SlurmError`."""
+        self._run(["scancel", "--signal=TERM", job])
 
     def kill(self, job: str) -> None:
         """Cancel it, and have its batch script not wait for its nodes (`script`): with one that doesn't answer it would, for as
@@ -153,15 +168,22 @@ class Controller:
 
 
 def _environ() -> dict[str, str]:
-    """What a user has set for own looks at the queue would hide rows; lists of tasks come whole."""
-    kept = {name: value for name, value in env.everything().items() if not name.startswith(("SQUEUE_", "SINFO_"))}
-    return {**kept, "SLURM_BITSTR_LEN": "0"}
+    """Return the environment without what would change our commands: a user's own looks at the queue, an allocation in which
+    the command is typed, and sbatch's variables for what our scripts set, which would win over them."""
+    kept = {name: value for name, value in env.everything().items() if not _is_changing(name)}
+    return {**kept, "SLURM_BITSTR_LEN": "0"}  # lists of tasks come whole
+
+
+def _is_changing(name: str) -> bool:
+    if name.startswith("SLURM_"):
+        return name not in ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")
+    return name.startswith(("SQUEUE_", "SINFO_")) or name in _SET_BY_SCRIPTS
 
 
 class Partition:
     """What a partition offers."""
 
-    def __init__(self, name: str, default: bool, up: bool, nodes: int, cores: int) -> None:
+    def __init__(self, name: str, default: bool, up: bool, nodes: int, cores: int, limit: str) -> None:
         self.name = name
         self.default = default
         self.up = up
@@ -169,6 +191,8 @@ class Partition:
         """All, also those that are down or busy."""
         self.cores = cores
         """Of its smallest node."""
+        self.limit = limit
+        """The longest time of a job, as sinfo shows it (``1-00:00:00``, ``infinite``)."""
 
 
 def _partitions(text: str) -> dict[str, Partition]:
@@ -177,7 +201,7 @@ def _partitions(text: str) -> dict[str, Partition]:
         parts = [part.strip() for part in line.split("|")]
         if len(parts) < 5:
             continue
-        name, marked, up, nodes, cores = parts[:5]
+        name, marked, up, nodes, cores, limit = (*parts, "")[:6]
         least = int(re.sub(r"\D", "", cores) or 0)
         before = found.get(name)  # one line for each kind of node
         if before is not None:
@@ -185,5 +209,5 @@ def _partitions(text: str) -> dict[str, Partition]:
             before.cores = min(before.cores, least)
             continue
         number = int(nodes) if nodes.isdecimal() else 0
-        found[name] = Partition(name, marked.endswith("*"), up == "up", number, least)
+        found[name] = Partition(name, marked.endswith("*"), up == "up", number, least, limit)
     return found

@@ -47,6 +47,7 @@ def _prepare(request: Request) -> Manifest:
         log_dir=str(folder / "logs"),
         created=time.time(),
         retries=request.retries,
+        start_deadline=request.start_deadline,
         min_replicas=request.min_replicas,
         own_lighthouse=request.own_lighthouse,
         parts=tuple(parts),
@@ -64,10 +65,9 @@ def _prepare(request: Request) -> Manifest:
 
 
 def _submit(request: Request, controller: Controller, manifest: Manifest) -> Manifest:
-    """The lighthouse first: the others are begun when it has begun."""
+    """Submit the groups first: what accompanies them begins when the first of them has begun."""
     for role in request.roles:
-        lighthouse = role.how.kind == "lighthouse"
-        after = () if lighthouse else tuple(part.job for part in manifest.lighthouses)
+        after = tuple(part.job for part in manifest.groups[:1]) if role.how.kind == "sidecar" else ()
         for numbers in arrays(role):
             chosen = [p for p in manifest.parts if p.role == role.how.role and p.number in numbers]
             manifest = submit_parts(

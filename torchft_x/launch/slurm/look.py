@@ -41,6 +41,11 @@ class Look:
         return self.state in OVER
 
     @property
+    def alive(self) -> list[str]:
+        """Return the jobs that are queued or run, also when the whole is over."""
+        return [row.job for row in self.rows.values() if row is not None and told(row).state in ("PENDING", "RUNNING")]
+
+    @property
     def restarts(self) -> int:
         """Of all parts: requeued by Slurm, or submitted anew."""
         queued = sum(row.restarts for row in self.rows.values() if row is not None)
@@ -77,7 +82,7 @@ class Looker:
                 return None
             return Look(app, "UNKNOWN", None, {}, self._trouble or missing)
         if manifest is None:
-            return Look(app, _by_rows(rows), None, {_name(row): row for row in rows}, missing)
+            return Look(app, app_state(rows, min_replicas=1), None, {_name(row): row for row in rows}, missing)
         found = rows_by_part(manifest, rows)
         return Look(app, self._state(manifest, found), manifest, found, self._trouble)
 
@@ -119,11 +124,8 @@ class Looker:
         groups = manifest.groups or manifest.parts
         if self._trouble and manifest.outcome is None:
             return "UNKNOWN"
-        first = manifest.lighthouse
         state = app_state(
-            rows[first.name] if first is not None else None,
             [rows[part.name] for part in groups if not part.gone],
-            own_lighthouse=manifest.own_lighthouse,
             min_replicas=manifest.min_replicas,
             cancelled=manifest.cancelled,
             outcome=manifest.outcome,
@@ -152,13 +154,6 @@ def _name(row: Row) -> str:
     return f"{row.name.removeprefix(row.app + '-')}/{row.task if row.task is not None else row.job}"
 
 
-def _by_rows(rows: list[Row]) -> str:
-    """Where nothing but the queue is known."""
-    lighthouse = next((row for row in rows if row.name.endswith("-lighthouse")), None)
-    groups = [row for row in rows if row is not lighthouse]
-    return app_state(lighthouse, groups, own_lighthouse=lighthouse is not None, min_replicas=1)
-
-
 def batch_log(manifest: Manifest, part: Part) -> Path:
     """What the batch script of its present job has said."""
     return Path(manifest.log_dir, f"{part.role}-{part.number}.{part.job}.slurm.log")
@@ -181,11 +176,10 @@ def logs(manifest: Manifest, part: Part, node: int) -> list[Path]:
 
 
 def replica(manifest: Manifest, role: str, number: int) -> tuple[Part, int] | None:
-    """The part and the node in it that TorchX's replica `number` of a role is."""
+    """Return the part and the node in it that TorchX's replica `number` of a role is; a lighthouse is its group's part."""
+    group = manifest.group(str(number)) if role == "lighthouse" and manifest.own_lighthouse else None
+    if group is not None:
+        return dataclasses.replace(group, role=role), 0
     nodes = next((part.nodes for part in manifest.parts if part.role == role), 1)
     part = manifest.part(role, number // nodes)
     return None if part is None else (part, number % nodes)
-
-
-def settled(manifest: Manifest, outcome: int) -> Manifest:
-    return dataclasses.replace(manifest, outcome=outcome)

@@ -21,26 +21,28 @@ OPTIONS: dict[str, tuple[type, str]] = {
     "reservation": (str, "use the nodes of this reservation"),
     "gres": (str, "generic resources of each of a group's nodes, in the place of what --gpu says: gpu:h100:8"),
     "gpus-per-node": (str, "the same by sbatch's newer option: h100:8"),
-    "nodelist": (str, "nodes that the groups may use at most (sbatch --nodelist names them all; so give as many)"),
+    "nodelist": (str, "nodes that the group uses, all of them; only for a job of one group"),
     "exclude": (str, "nodes that no part may use"),
     "signal": (
         str,
         "ahead of the time limit, as sbatch takes it (TERM@30 for groups); with B:USR1@SECONDS a part is queued again in time",
     ),
-    "dependency": (str, "of the lighthouse, and so of the job: afterok:4711"),
+    "dependency": (str, "of the groups: afterok:4711"),
     "comment": (str, "behind ours, which names the app"),
     "mail-user": (str, "who is told"),
     "mail-type": (str, "of what: END, FAIL, ..."),
     "array_limit": (int, "how many groups may run at once"),
+    "start_deadline": (
+        int,
+        "seconds in which a group that Slurm calls RUNNING must report, or it is started elsewhere (600)",
+    ),
     "sbatch_args": (str, "more words for sbatch, for every part: --licenses a --nice 100"),
     "container-image": (str, "of pyxis: the parts run in it (not tried here)"),
     "container-mounts": (str, "of pyxis: SRC:DST[:FLAGS], with commas (not tried here)"),
-    "lighthouse_partition": (str, "where the lighthouse runs; that of the groups if unset"),
     "run_dir": (str, "where the job's state is kept, unless the component says it; all nodes must see it"),
 }
 """By name: its type, and help."""
 _ALL = ("account", "qos", "time", "reservation", "exclude", "mail-user", "mail-type")  # every part's, as they are
-_AHEAD = 60  # seconds
 _EARLY = 60  # seconds; Slurm may send a signal so much earlier
 _WORTH = 60  # seconds that a part must have for itself, or it would be queued again and again before it gets anywhere
 _NOTICE = "--signal=TERM@30"
@@ -65,19 +67,13 @@ def words(cfg: Mapping[str, Any], kind: str) -> Words:
     """For a part of that kind (lighthouse, trainer, sidecar or empty). Raises `ConfigError`."""
     given = {name: str(value) for name in OPTIONS if (value := cfg.get(name)) not in (None, "", False)}
     found = [f"--{name}={given[name]}" for name in _ALL if name in given]
-    partition = given.get("partition")
-    if kind == "lighthouse":
-        partition = given.get("lighthouse_partition", partition)
-        found += [f"--dependency={given['dependency']}"] if "dependency" in given else []
-        if _is_requeue_signal(given.get("signal", "")):
-            found.append(f"--signal={_ahead(given['signal'])}")
-    else:
-        found += [f"--{name}={given[name]}" for name in _GROUPS if name in given]
-        limit = seconds(given.get("time", ""))
-        own = "signal" in given or "--signal" in given.get("sbatch_args", "")
-        if kind == "trainer" and not own and (limit is None or limit >= _LONG):
-            found.append(_NOTICE)
-    found += [f"--partition={partition}"] if partition else []
+    found += [f"--{name}={given[name]}" for name in _GROUPS if name in given and kind != "lighthouse"]
+    limit = seconds(given.get("time", ""))
+    own = "signal" in given or "--signal" in given.get("sbatch_args", "")
+    if kind == "trainer" and not own and (limit is None or limit >= _LONG):
+        found.append(_NOTICE)
+    found += [f"--dependency={given['dependency']}"] if "dependency" in given and kind != "sidecar" else []
+    found += [f"--partition={given['partition']}"] if "partition" in given else []
     if kind in ("trainer", ""):
         found += ["--exclusive"] if cfg.get("exclusive") else []
         found += [f"--{name}={given[name]}" for name in ("gres", "gpus-per-node") if name in given]
@@ -91,14 +87,21 @@ def has_gpu_words(cfg: Mapping[str, Any]) -> bool:
     return bool(cfg.get("gres") or cfg.get("gpus-per-node"))
 
 
-def check(cfg: Mapping[str, Any], nodes: int) -> None:
-    """Raises `ConfigError`. `nodes`: of each group, by the component."""
+def check(cfg: Mapping[str, Any], nodes: int, groups: int) -> None:
+    """Raises `ConfigError`. `nodes`: of each of the `groups`, by the component."""
+    if cfg.get("nodelist") and groups > 1:
+        raise ConfigError(
+            f"-cfg nodelist={cfg['nodelist']}: each group would ask for all of these nodes, so that one ran after the other; use "
+            "exclude, constraint or reservation."
+        )
     given = cfg.get("nodes")
     if given is not None and int(given) != nodes:
         raise ConfigError(
             f"-cfg nodes={given}: the component has groups over {nodes} nodes; give --nodes_per_replica {given}, or leave "
             "-cfg nodes out."
         )
+    if cfg.get("start_deadline") is not None and int(cfg["start_deadline"]) < 1:
+        raise ConfigError(f"-cfg start_deadline={cfg['start_deadline']}: it is a number of seconds, at least 1.")
     limit = cfg.get("array_limit")
     if limit is not None and int(limit) < 1:
         raise ConfigError(f"-cfg array_limit={limit}: at least one group must be able to run.")
@@ -117,11 +120,11 @@ def _check_time(text: str, signal: str) -> None:
     limit = seconds(text)
     if limit is None or not _is_requeue_signal(signal) or not ahead.isdecimal():
         return
-    least = int(ahead) + _AHEAD + _EARLY + _WORTH
+    least = int(ahead) + _EARLY + _WORTH
     if limit < least:
         raise ConfigError(
-            f"-cfg time={text},signal={signal}: the lighthouse is queued again up to {least - _WORTH} s ahead of the limit, so "
-            f"it would never run for long; give at least {-(-least // 60)} minutes, or fewer seconds."
+            f"-cfg time={text},signal={signal}: a group is queued again up to {least - _WORTH} s ahead of the limit, so it "
+            f"would never run for long; give at least {-(-least // 60)} minutes, or fewer seconds."
         )
 
 
@@ -139,12 +142,6 @@ def seconds(text: str) -> int | None:
     else:
         (minutes, secs), hours = (*numbers, 0)[:2], 0
     return (((days or 0) * 24 + hours) * 60 + minutes) * 60 + secs or None
-
-
-def _ahead(text: str) -> str:
-    """The lighthouse is queued again a minute before the groups: it must hear that they leave."""
-    name, _, seconds = text.partition("@")
-    return f"{name}@{int(seconds or 60) + _AHEAD}" if not seconds or seconds.isdecimal() else text
 
 
 def _is_requeue_signal(text: str) -> bool:

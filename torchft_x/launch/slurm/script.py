@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torchft_x.core.slurm.queue import comment
 from torchft_x.errors import ConfigError
@@ -19,8 +19,10 @@ REPLICA = "@torchft_x_replica@"
 GROUPS = "@torchft_x_groups@"
 """Stands for the number of groups that the job has."""
 _HEAD = "#!/bin/bash\n"
-_WATCHERS = 2  # of each role, beside its first parts
+_HOSTS = 4  # first groups of a job, beside each of which a lighthouse and a watcher run
 _WATCHER_STARTS = 10  # seconds after its group
+_IN_PLACE = 3  # times that a part whose first process was killed is started again by its batch script
+_LAST_WORDS = 50  # fifths of a second in which the lighthouse may still end the job, when a group has ended badly
 _EXCLUDE = re.compile(r'^#SBATCH --exclude="?([^"\n]+)"?\n', re.MULTILINE)
 
 
@@ -43,6 +45,8 @@ class RoleScript:
     """Of one node; 0: Slurm's default, as for the two that follow."""
     memory: int = 0
     """MB, of one node."""
+    whole_memory: bool = False
+    """All of each node's, which is the group's alone."""
     gpus: int = 0
     """Of one node."""
     options: tuple[str, ...] = ()
@@ -52,6 +56,9 @@ class RoleScript:
     """That runs our own commands in the lighthouse's job."""
     groups: int = 0
     """Of the job, at the beginning."""
+    lighthouse: tuple[str, ...] = ()
+    """Of a trainer whose job has a lighthouse of its own: its command, which runs beside the first groups."""
+    lighthouse_env: Mapping[str, str] = field(default_factory=dict)
 
 
 def render(how: RoleScript) -> str:
@@ -59,7 +66,7 @@ def render(how: RoleScript) -> str:
     check_values(how)
     resources = [f"--nodes={how.nodes}", f"--ntasks={how.nodes}", "--ntasks-per-node=1"]
     resources += [f"--cpus-per-task={how.cpus}"] if how.cpus > 0 else []
-    resources += [f"--mem={how.memory}M"] if how.memory > 0 else []
+    resources += ["--mem=0"] if how.whole_memory else [f"--mem={how.memory}M"] if how.memory > 0 else []
     resources += [f"--gpus-per-node={how.gpus}"] if how.gpus > 0 else []
     files = ["--open-mode=append", f"--output={how.log_dir}/{how.role}-%a.%A_%a.slurm.log", f"--chdir={how.folder}"]
     options = [*resources, "--requeue", "--export=ALL", *files, *how.options]
@@ -78,7 +85,6 @@ def render(how: RoleScript) -> str:
             f"export groups={how.groups}",
             'export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"  # since Slurm 22.05 srun does not take it from the job',
             *common,
-            *(["export TORCHFT_X_ATTEMPT=$attempt"] if how.kind == "lighthouse" else []),
             f"if [ ! -d {shlex.quote(how.run_dir)}/slurm ]; then",
             f"  echo {shlex.quote(_not_shared(how.run_dir))} >&2; exit 2",
             "fi",
@@ -92,13 +98,19 @@ def render(how: RoleScript) -> str:
             *_again(how),
             *_fence(how),
             *_watch(how),
+            *_lighthouse(how),
             "trap told=1 TERM  # the step is told by Slurm, and ends in good order",
             "trap again USR1",
             "trap 'told=1; kill -KILL \"$step\"' USR2  # one of its nodes is lost, and srun would wait for it",
-            f'srun {" ".join(map(shlex.quote, step))} {log} bash -c "$task" &',
-            "step=$!",
-            'while wait "$step"; code=$?; [ "$code" -gt 128 ] && kill -0 "$step" 2>/dev/null; do :; done',
-            *_end(how),
+            "starts=0",
+            "while :; do",
+            f'  srun {" ".join(map(shlex.quote, step))} {log} bash -c "$task" &',
+            "  step=$!",
+            '  while wait "$step"; code=$?; [ "$code" -gt 128 ] && kill -0 "$step" 2>/dev/null; do :; done',
+            f'  [ -z "$told" ] && [ "$code" -gt 128 ] && [ "$code" != 143 ] && [ $((starts += 1)) -le {_IN_PLACE} ] || break',
+            f'  echo "{how.role} $number: its first process was killed (code $code); it is started again here, $(date -Is)"',
+            "done",
+            *_end_lighthouse(how),
             *(['[ -z "$watch" ] || kill "$watch" 2>/dev/null'] if _watch(how) else []),
             f'echo "{how.role} $number (attempt $attempt) has ended with $code, $(date -Is)"',
             'exit "$code"',
@@ -125,36 +137,57 @@ def _again(how: RoleScript) -> list[str]:
     ahead = said if said.isdecimal() else "60"
     words = " ".join(map(shlex.quote, [how.python, "-m", "torchft_x", "slurm-again", how.run_dir, how.role]))
     return [
-        'again() { told=1; echo "$me: Slurm\'s time is nearly up; it is queued again"; '
+        'again() { echo "$me: Slurm\'s time is nearly up; it is queued again"; '
         f'{words} "$number" "$me" {ahead} || scontrol requeue "$me"; }}'
     ]
 
 
 def _watch(how: RoleScript) -> list[str]:
-    """Beside the lighthouse, and beside the first groups: who starts the lighthouse again must not be lost with it."""
+    """Start a watcher beside each of the first groups. One of them asks Slurm; the others take over when it is lost."""
     if how.kind not in ("lighthouse", "trainer"):
         return []
     words = " ".join(map(shlex.quote, [how.python, "-m", "torchft_x", "slurm-watch", how.run_dir]))
-    if (
-        how.kind == "trainer"
-    ):  # a group that begins again has better things to do in its first seconds than to start this
-        words = (
-            f"{{ read -rt {_WATCHER_STARTS} <> <(:); exec {words}; }}"  # waits without a process that may stay behind
-        )
-    return ["watch=", f'[ "$number" -ge {_WATCHERS} ] || {{ {words} & watch=$!; }}']
+    # A group that begins again has better things to do in its first seconds. `read` waits without a process.
+    return ["watch=", f'[ "$number" -ge {_HOSTS} ] || {{ {{ {_sleep(_WATCHER_STARTS)}; exec {words}; }} & watch=$!; }}']
 
 
-def _end(how: RoleScript) -> list[str]:
-    """A lighthouse that has ended by itself, not because Slurm has told it to (with 0, too), has given the job's outcome: what is
-    queued still has nothing to do. Of a job that was cancelled the run's events say so."""
-    if how.kind != "lighthouse":
+def _lighthouse(how: RoleScript) -> list[str]:
+    """Start a lighthouse beside each of the first groups: one serves, the others stand by (docs/lighthouses.md)."""
+    if not how.lighthouse:
+        return []
+    log = f'{shlex.quote(how.log_dir)}"/lighthouse-$number-0.$me-r$attempt.log"'
+    values = [f"export {name}={shlex.quote(value)}" for name, value in how.lighthouse_env.items()]
+    return [
+        "lighthouse=",
+        f'if [ "$number" -lt {_HOSTS} ]; then (',
+        *(f"  {line}" for line in [*values, "export TORCHFT_X_ATTEMPT=$attempt"]),
+        f"  exec {' '.join(map(shlex.quote, how.lighthouse))} >> {log} 2>&1",
+        ") & lighthouse=$!; fi",
+    ]
+
+
+def _end_lighthouse(how: RoleScript) -> list[str]:
+    """End the lighthouse with its group, after the job's end if it can be: a group that has finished waits for the others.
+
+    The time after any other end lets other groups that end now still be heard, and the lighthouse end the job.
+    """
+    if not how.lighthouse:
         return []
     end = " ".join(map(shlex.quote, [how.python, "-m", "torchft_x", "slurm-end", how.run_dir]))
-    cancelled = f"grep -qs '\"cancelled\": true' {shlex.quote(how.run_dir)}/slurm/manifest.json"
+    patient = f'{{ [ "$code" = 0 ] || [ $((waited += 1)) -lt {_LAST_WORDS} ]; }}'
     return [
-        f'if [ -z "$told" ] && [ "$code" -le 128 ]; then {end} "$code"',
-        f"elif {cancelled}; then {end} cancelled; fi",
+        'if [ -n "$lighthouse" ]; then',
+        "  waited=0",
+        f'  while [ -z "$told" ] && kill -0 "$lighthouse" 2>/dev/null && {patient}; do {_sleep(0.2)}; done',
+        '  kill -TERM "$lighthouse" 2>/dev/null; wait "$lighthouse"',
+        f'  [ -n "$told" ] || {end} "$me"',
+        "fi",
     ]
+
+
+def _sleep(seconds: float) -> str:
+    """Wait without a process that may stay behind."""
+    return f"read -rt {seconds:g} <> <(:)"
 
 
 def _not_shared(run_dir: str) -> str:

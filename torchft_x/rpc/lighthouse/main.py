@@ -289,7 +289,7 @@ def _hold_lease(settings: Settings, folder: Path, ended: SimpleQueue[None]) -> H
         os._exit(STANDS_BY)  # what is still to be sent must not be
 
     address = _address(settings, settings.bind.port)
-    if settings.address_file is not None:
+    if settings.address_file is not None and Path(settings.address_file).parent == folder:  # its own, not of who serves
         _write_atomically(settings.address_file, address + "\n")
     _on_signals(ended)
     return hold_lease(

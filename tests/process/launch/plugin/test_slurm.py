@@ -47,44 +47,58 @@ def turn(cluster: Cluster, *changes: tuple[str, str]) -> None:
 def test_a_job_as_torchx_sees_it(cluster: Cluster, tmp_path: Path) -> None:
     app_id = submit(create_scheduler("here", torchx_unknown="1"), tmp_path / "run")
     running = [("|PENDING|0||", "|RUNNING|0|n1|")]
-    gap = ("4_1|4|0|RUNNING|0|n1|N/A|None|", "4_1|4|2|PENDING|0||N/A|BeginTime|")
+    gap = ("3_1|3|0|RUNNING|0|n1|N/A|None|", "3_1|3|2|PENDING|0||N/A|BeginTime|")
     turn(cluster, *running, gap)
     found = create_scheduler("another").describe(app_id)
     assert found is not None
     assert (found.state, found.num_restarts) == (AppState.RUNNING, 2)
-    (lighthouse,), (whole, again) = (role.replicas for role in found.roles_statuses)
-    assert (lighthouse.state, lighthouse.hostname, whole.state) == (AppState.RUNNING, "n1", AppState.RUNNING)
+    ((whole, again),) = (role.replicas for role in found.roles_statuses)
+    assert (whole.state, whole.hostname) == (AppState.RUNNING, "n1")
     assert again.state == AppState.PENDING  # not FAILED, whatever has happened to it
     assert json.loads(again.structured_error_msg)["message"]["message"] == "restarts: 2, restarting (BeginTime)"
-    assert "trainer/1 (4_1): restarting (BeginTime)." in found.msg
+    assert "trainer/1 (3_1): restarting (BeginTime)." in found.msg
     assert found.ui_url == f"file://{tmp_path / 'run'}"
     assert [(a.app_id, a.state) for a in create_scheduler("a").list()] == [(app_id, AppState.RUNNING)]
 
-    turn(cluster, ("4_1|4|2|PENDING|0||", "4_1|4|2|FAILED|256|n3|"))
+    turn(cluster, ("3_1|3|2|PENDING|0||", "3_1|3|2|FAILED|256|n3|"))
     found = create_scheduler("another").describe(app_id)
     assert found is not None
-    assert "trainer-1.4_1.slurm.log" in found.msg  # where to look
+    assert "trainer-1.3_1.slurm.log" in found.msg  # where to look
 
     scheduler = create_scheduler("b")
     scheduler.cancel(app_id)
-    assert cluster.cancelled == ["3_0", "4_0", "4_1"]
+    assert cluster.cancelled == ["3_0", "3_1"]
     assert [a.state for a in scheduler.list()] == [AppState.CANCELLED]
     scheduler.cancel(app_id)
+
+
+def test_a_failed_job_says_why_and_what_is_left_of_it_is_cancelled(cluster: Cluster, tmp_path: Path) -> None:
+    app_id = submit(create_scheduler("here"), tmp_path / "run")
+    why = "1 of 2 groups finished, but group 1 gave up."
+    store.change(tmp_path / "run", lambda now: dataclasses.replace(now, outcome=1, why=why))
+    scheduler = create_scheduler("another")
+    found = scheduler.describe(app_id)
+    assert found is not None
+    assert (found.state, found.msg.endswith(why)) == (AppState.FAILED, True)
+    scheduler.cancel(app_id)
+    assert cluster.cancelled == ["3_0", "3_1"]
 
 
 def test_output_of_all_incarnations_in_their_order(cluster: Cluster, tmp_path: Path) -> None:
     scheduler = create_scheduler("here")
     app_id = submit(scheduler, tmp_path / "run")
-    part = store.read(tmp_path / "run").parts[2]
-    later = dataclasses.replace(part, job="11_1", earlier=("4_1",))
+    part = store.read(tmp_path / "run").parts[1]
+    later = dataclasses.replace(part, job="11_1", earlier=("3_1",))
     store.change(tmp_path / "run", lambda now: dataclasses.replace(now.with_part(later), outcome=0))
     turn(cluster, ("|PENDING|", "|COMPLETED|"))
     logs = tmp_path / "run/slurm/logs"
-    for name, text in (("11_1-r0", "third"), ("4_1-r10", "second\nno line end"), ("4_1-r2", "first")):
+    for name, text in (("11_1-r0", "third"), ("3_1-r10", "second\nno line end"), ("3_1-r2", "first")):
         (logs / f"trainer-1-0.{name}.log").write_text(text + "\n" * ("end" not in text))
-    (logs / "trainer-11-0.4_11-r0.log").write_text("another's\n")
+    (logs / "trainer-11-0.3_11-r0.log").write_text("another's\n")
     scheduler = create_scheduler("another")
     assert list(scheduler.log_iter(app_id, "trainer", 1)) == ["first\n", "second\n", "no line end\n", "third\n"]
+    (logs / "lighthouse-1-0.11_1-r0.log").write_text("stands by\n")  # beside group 1
+    assert list(scheduler.log_iter(app_id, "lighthouse", 1)) == ["stands by\n"]
     assert list(scheduler.log_iter(app_id, "trainer", 1, should_tail=True, regex="^[st]")) == ["second\n", "third\n"]
     with pytest.raises(SystemExit):
         scheduler.log_iter(app_id, "trainer", 7)

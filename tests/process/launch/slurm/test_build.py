@@ -6,11 +6,11 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.unit.launch.slurm.made import SCRIPT, directives, how, request
+from tests.unit.launch.slurm.made import directives, how, request
+from torchft_x.launch.slurm import script
 from torchft_x.launch.slurm.build import arrays
 from torchft_x.launch.slurm.script import REPLICA, render, submission
 
@@ -25,13 +25,13 @@ def run(text: str, folder: Path, srun: str, number: int, **variables: str) -> su
     return subprocess.run(["bash"], input=text, env=given, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_identical_groups_are_one_array_behind_the_lighthouse() -> None:
+def test_identical_groups_are_one_array_which_brings_the_lighthouse_along() -> None:
     found = request()
-    assert [(role.how.role, arrays(role)) for role in found.roles] == [("lighthouse", [[0]]), ("trainer", [[0, 1, 2]])]
+    assert [(role.how.role, arrays(role)) for role in found.roles] == [("trainer", [[0, 1, 2]])]
     shown = str(found)
     assert subprocess.run(["bash", "-n"], input=shown, text=True, check=False).returncode == 0
     assert "--array=0-2" in directives(shown)
-    assert "--dependency=after:LIGHTHOUSE" in directives(shown)
+    assert not any(line.startswith("--dependency") for line in directives(shown))
     assert found.token_file == "/shared/run/token"
     assert "requeue" in shown
 
@@ -60,22 +60,54 @@ def test_words_and_values_arrive_as_they_are(tmp_path: Path) -> None:
     assert argv == [*expected.values(), "7"]  # the second node of group 3
 
 
-@pytest.mark.parametrize(("cancelled", "said"), [(True, {"code": 143, "reason": "it was cancelled"}), (False, None)])
-def test_a_lighthouse_that_is_told_to_end_says_so_only_if_the_job_was_cancelled(
-    tmp_path: Path, cancelled: bool, said: dict[str, Any] | None
+LIGHTHOUSE = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+print(os.environ["NAME"], os.environ["TORCHFT_X_ATTEMPT"], flush=True)
+time.sleep({seconds})
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "seconds", "code", "ended"),
+    [
+        (0, 0.5, 0, True),  # the lighthouse ends by itself: it has a verdict, perhaps
+        (0, 600.0, 1, True),  # its group has given up, and it is told to end
+        (3, 0.5, 0, True),
+        (4, 0.5, 0, False),  # the first four groups have one
+    ],
+)
+def test_a_lighthouse_runs_and_ends_with_its_group(
+    number: int, seconds: float, code: int, ended: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It might be queued again. The script itself is run, and is told by a signal, as Slurm does."""
-    run_dir = tmp_path / "run"
-    (run_dir / "slurm/logs").mkdir(parents=True)
-    (run_dir / "slurm/manifest.json").write_text(json.dumps({"cancelled": cancelled}, indent=1))
-    one = how(role="lighthouse", kind="lighthouse", run_dir=str(run_dir), folder=str(tmp_path), python=sys.executable)
-    made = submission(render(one), app="a", role="lighthouse", ticket="t", run_dir=str(run_dir), numbers=[7])
-    done = run(made, tmp_path, "kill -TERM $PPID; sleep 0.2; exit 143", 7, PYTHONPATH=str(SCRIPT.parents[1]))
-    assert done.returncode == 143, done.stdout + done.stderr
-    written = [json.loads(line) for f in run_dir.glob("events/lighthouse-*") for line in f.read_text().splitlines()]
-    assert [{"code": e["code"], "reason": e["reason"]} for e in written if e["event"] == "exit"] == [said][
-        : said is not None
-    ]
+    monkeypatch.setattr(script, "_LAST_WORDS", 3)
+    logs, told = tmp_path / "run/slurm/logs", tmp_path / "told"
+    logs.mkdir(parents=True)
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/bash\n[ "$3" != slurm-end ] || echo "$5" >> {told}\n')
+    python.chmod(0o755)
+    one = how(
+        kind="trainer", run_dir=str(tmp_path / "run"), log_dir=str(logs), folder=str(tmp_path), python=str(python),
+        lighthouse=(sys.executable, "-c", LIGHTHOUSE.format(seconds=seconds)), lighthouse_env={"NAME": "it's $x"},
+    )  # fmt: skip
+    made = submission(render(one), app="a", role="trainer", ticket="t", run_dir="/r", numbers=[number])
+    done = run(made, tmp_path, f"sleep 0.2; exit {code}", number, SLURM_RESTART_COUNT="2")
+    assert done.returncode == code, done.stdout + done.stderr
+    assert [path.name for path in logs.glob("lighthouse-*")] == [f"lighthouse-{number}-0.4_{number}-r2.log"] * ended
+    assert (told.read_text().split() if told.exists() else []) == [f"4_{number}"] * ended
+    if ended:
+        assert (logs / f"lighthouse-{number}-0.4_{number}-r2.log").read_text() == "it's $x 2\n"
+
+
+def test_a_first_process_that_was_killed_is_started_again_in_place(tmp_path: Path) -> None:
+    """Nobody else may be there to do it. Whoever was told to end (143) stays ended."""
+    (tmp_path / "run/slurm/logs").mkdir(parents=True)
+    text = render(how(run_dir=str(tmp_path / "run"), folder=str(tmp_path)))
+    for codes, last in (("137 137 0", 0), ("143", 143), ("137 137 137 137", 137)):
+        (tmp_path / "codes").write_text("\n".join(codes.split()) + "\n")
+        pop = f"cd {tmp_path}; read code < codes; sed -i 1d codes; exit $code"
+        done = run(text, tmp_path, pop, 0)
+        assert (done.returncode, (tmp_path / "codes").read_text()) == (last, ""), done.stdout + done.stderr
 
 
 def test_a_run_directory_that_the_node_does_not_see_is_said(tmp_path: Path) -> None:

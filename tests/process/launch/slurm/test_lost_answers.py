@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from torchft_x import env
+from torchft_x.core.restart.lease import LeaseEntry
 from torchft_x.core.slurm.manifest import SUBMITTING
 from torchft_x.errors import ConfigError
 from torchft_x.launch.job.build import ft_app
@@ -19,6 +20,9 @@ from torchft_x.launch.slurm.controller import Controller, SlurmError
 from torchft_x.launch.slurm.launch import launch
 from torchft_x.launch.slurm.look import Looker
 from torchft_x.launch.slurm.watch import again
+from torchft_x.launch.slurm.watch.end import end
+from torchft_x.observe.events import EventLog
+from torchft_x.rpc.lighthouse.failover.lease_directory import open_lease
 
 SCRIPT = Path(__file__).parents[4] / "scripts/train_ddp.py"
 # what sbatch reads, as rows of squeue that have just been queued
@@ -62,15 +66,15 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     return Cluster(tmp_path / "bin", monkeypatch)
 
 
-def request(tmp_path: Path, **cfg: Any) -> Request:
+def request(tmp_path: Path, sizes: tuple[int, ...] = (1, 1), **cfg: Any) -> Request:
     run_dir = str(tmp_path / "run")
-    app = ft_app(str(SCRIPT), replicas=2, run_dir=run_dir)
+    app = ft_app(str(SCRIPT), replicas=2, workers_by_group=sizes, run_dir=run_dir)
     return build(app, cfg, app_id="ddp-x", session="torchx", run_dir=run_dir)
 
 
 def test_ids_of_a_cluster_of_a_federation(cluster: Cluster, tmp_path: Path) -> None:
     manifest = launch(request(tmp_path), Controller())
-    assert manifest.jobs == ("3_0", "4_0", "4_1")
+    assert manifest.jobs == ("3_0", "3_1")
     assert store.read(tmp_path / "run") == manifest
     with pytest.raises(ConfigError, match=r"ddp-x goes on in the run directory .* \(3_0 is PENDING\)"):
         launch(dataclasses.replace(request(tmp_path), app_id="ddp-y"), Controller())
@@ -78,7 +82,7 @@ def test_ids_of_a_cluster_of_a_federation(cluster: Cluster, tmp_path: Path) -> N
 
 def test_an_sbatch_that_hangs_after_slurm_has_taken_the_job(cluster: Cluster, tmp_path: Path) -> None:
     cluster.command("sbatch", f'[ "$1" = --test-only ] && exit 0\n{_QUEUE}\nexec sleep 600')
-    assert launch(request(tmp_path), Controller(timeout=1.0)).jobs == ("3_0", "4_0", "4_1")
+    assert launch(request(tmp_path), Controller(timeout=1.0)).jobs == ("3_0", "3_1")
     assert cluster.cancelled == []
 
 
@@ -86,14 +90,14 @@ def test_half_a_job_is_taken_back(cluster: Cluster, tmp_path: Path) -> None:
     quota = "echo 'sbatch: error: QOSMaxSubmitJobPerUserLimit' >&2; exit 1"
     cluster.command("sbatch", f'[ "$1" = --test-only ] && exit 0\n[ -e $D/n ] && {{ {quota}; }}\n{_QUEUE}\necho $n')
     with pytest.raises(SlurmError, match="QOSMaxSubmitJobPerUserLimit"):
-        launch(request(tmp_path), Controller())
+        launch(request(tmp_path, sizes=(1, 2)), Controller())
     assert cluster.cancelled == ["3_0"]
     assert store.read(tmp_path / "run").cancelled
 
 
 def test_more_than_there_is(cluster: Cluster, tmp_path: Path) -> None:
-    cluster.command("sinfo", 'echo "main|main*|up|2|8|infinite"; echo "shut|shut|down|9|8|infinite"')
-    with pytest.raises(ConfigError, match=r"needs 3 nodes at the same time \(one for the lighthouse\).* main has 2"):
+    cluster.command("sinfo", 'echo "main|main*|up|1|8|infinite"; echo "shut|shut|down|9|8|infinite"')
+    with pytest.raises(ConfigError, match="needs 2 nodes at the same time, and the partition main has 1"):
         launch(request(tmp_path, exclusive=True), Controller())
     with pytest.raises(ConfigError, match="there is none; the cluster has main, shut"):
         launch(request(tmp_path, partition="nope"), Controller())
@@ -102,6 +106,28 @@ def test_more_than_there_is(cluster: Cluster, tmp_path: Path) -> None:
     cluster.command("scontrol", 'echo "MaxArraySize = 2"')
     with pytest.raises(ConfigError, match="arrays have 1 tasks at most"):
         launch(request(tmp_path), Controller())
+
+
+def test_what_slurm_takes_and_never_starts_is_refused(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.command("sinfo", 'echo "main|main*|up|4|8|1-00:00:00"')
+    with pytest.raises(ConfigError, match="time=25:00:00: the partition main ends jobs after 1-00:00:00"):
+        launch(request(tmp_path, time="25:00:00"), Controller())
+    cluster.command("srun", 'echo "--other=x"')
+    with pytest.raises(ConfigError, match="this cluster's srun has no --container-image"):
+        launch(request(tmp_path, **{"container-image": "reg#a"}), Controller())
+
+
+def test_variables_that_would_change_a_submission_do_not_reach_sbatch(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Typed inside an allocation, or with defaults for other jobs."""
+    for name in ("SLURM_MEM_PER_CPU", "SBATCH_ARRAY_INX", "SBATCH_EXPORT", "SLURM_CONF", "SBATCH_ACCOUNT", "TOKEN"):
+        monkeypatch.setenv(name, "1")
+    cluster.command("sbatch", 'env > $D/environ; echo "3"')
+    Controller().submit("")
+    names = {line.partition("=")[0] for line in (cluster.folder / "environ").read_text().splitlines()}
+    assert {"SLURM_CONF", "SBATCH_ACCOUNT", "TOKEN"} <= names
+    assert not {"SLURM_MEM_PER_CPU", "SBATCH_ARRAY_INX", "SBATCH_EXPORT"} & names
 
 
 def test_what_is_known_when_slurm_knows_nothing(cluster: Cluster, tmp_path: Path) -> None:
@@ -138,36 +164,41 @@ def test_what_is_known_when_slurm_knows_nothing(cluster: Cluster, tmp_path: Path
 def test_a_submission_that_was_interrupted_is_found_and_cancelled(cluster: Cluster, tmp_path: Path) -> None:
     launch(request(tmp_path), Controller())
     run_dir = tmp_path / "run"
-    lost = store.read(run_dir).parts[1]
+    lost = store.read(run_dir).parts[0]
     store.change(run_dir, lambda now: now.with_part(dataclasses.replace(lost, job=SUBMITTING)))
     found = Looker(Controller(), Index(tmp_path / "index")).look("ddp-x")
     assert found is not None
     assert found.rows["trainer/0"] is not None  # by its ticket
     queue = (cluster.folder / "queue").read_text()
-    others = [line.replace("|PENDING|", "|RUNNING|") for line in queue.splitlines(True) if not line.startswith("4_0|")]
+    others = [line.replace("|PENDING|", "|RUNNING|") for line in queue.splitlines(True) if not line.startswith("3_0|")]
     (cluster.folder / "queue").write_text("".join(others))  # as long as one is being submitted anew
     found = Looker(Controller(), Index(tmp_path / "index")).look("ddp-x")
     assert found is not None
-    assert (found.state, found.told(found.manifest.parts[1]).state) == ("RUNNING", "PENDING")  # type: ignore[union-attr]
+    assert (found.state, found.told(found.manifest.parts[0]).state) == ("RUNNING", "PENDING")  # type: ignore[union-attr]
     (cluster.folder / "queue").write_text(queue)
     commands.cancel(run_dir, Controller())
-    assert cluster.cancelled == ["3_0", "4_0", "4_1"]
+    assert cluster.cancelled == ["3_0", "3_1"]
     with pytest.raises(ConfigError, match="has ended"):
         commands.scale(run_dir, 3, Controller())
 
 
-def test_a_lighthouse_that_was_told_to_end_has_given_no_outcome(cluster: Cluster, tmp_path: Path) -> None:
-    """By scancel or a requeue; it ends with 0 all the same."""
+def test_the_verdict_is_written_down_once_and_what_is_queued_is_cancelled(cluster: Cluster, tmp_path: Path) -> None:
+    """A lighthouse that was told to end, by scancel or a requeue, has given none."""
+    run_dir = str(tmp_path / "run")
     launch(request(tmp_path), Controller())
-    queue = (cluster.folder / "queue").read_text()
-    (cluster.folder / "queue").write_text(queue.replace("|PENDING|", "|COMPLETING|"))
-    assert commands.end(str(tmp_path / "run"), 0, Controller()) == 0
-    assert store.read(tmp_path / "run").outcome is None
-    assert cluster.cancelled == []
-    (cluster.folder / "queue").write_text(queue.replace("3_0|3|0|PENDING|", "3_0|3|0|RUNNING|"))
-    assert commands.end(str(tmp_path / "run"), 0, Controller()) == 0
-    assert store.read(tmp_path / "run").outcome == 0
-    assert cluster.cancelled == ["4_0", "4_1"]  # what is queued still has nothing to do
+    register = open_lease(store.lease_folder(run_dir) / "lease")
+    held = LeaseEntry(1, 0, "aa")
+    events = EventLog(run_dir, "lighthouse")
+    events.emit("exit", code=0, reason="All 2 groups have finished.")
+    events.close()
+    assert register.swap(register.read(), held)
+    end(run_dir, "3_0", Controller())
+    assert (store.read(run_dir).outcome, cluster.cancelled) == (None, [])
+    assert register.swap(held, dataclasses.replace(held, count=1, verdict=0))
+    for _ in range(2):
+        end(run_dir, "3_0", Controller())
+        assert (store.read(run_dir).outcome, cluster.cancelled) == (0, ["3_1"])
+    assert store.read(run_dir).why == "All 2 groups have finished."
 
 
 def test_a_job_with_a_lost_node_is_told_and_cancelled(cluster: Cluster) -> None:
@@ -187,13 +218,13 @@ def test_a_part_whose_time_is_nearly_up_is_submitted_anew_and_ended(cluster: Clu
     launch(request(tmp_path), Controller())
     run_dir = str(tmp_path / "run")
     for _ in range(2):
-        assert again.main("", [run_dir, "trainer", "1", "4_1", "0"]) == 0
-    assert store.read(run_dir).jobs == ("3_0", "4_0", "5_1")
-    assert store.read(run_dir).parts[2].earlier == ("4_1",)
-    assert cluster.cancelled == ["4_1"]
+        assert again.main("", [run_dir, "trainer", "1", "3_1", "0"]) == 0
+    assert store.read(run_dir).jobs == ("3_0", "4_1")
+    assert store.read(run_dir).parts[1].earlier == ("3_1",)
+    assert cluster.cancelled == ["--signal=TERM", "3_1"]
     cluster.command("sbatch", "echo 'sbatch: error: QOSMaxSubmitJobPerUserLimit' >&2; exit 1")
-    assert again.main("", [run_dir, "trainer", "0", "4_0", "0"]) == 1  # the script requeues itself
-    assert store.read(run_dir).jobs == ("3_0", "4_0", "5_1")
+    assert again.main("", [run_dir, "trainer", "0", "3_0", "0"]) == 1  # the script requeues itself
+    assert store.read(run_dir).jobs == ("3_0", "4_1")
     commands.cancel(run_dir, Controller())
-    assert again.main("", [run_dir, "trainer", "0", "4_0", "0"]) == 0  # not once more
-    assert store.read(run_dir).jobs == ("3_0", "4_0", "5_1")
+    assert again.main("", [run_dir, "trainer", "0", "3_0", "0"]) == 0  # not once more
+    assert store.read(run_dir).jobs == ("3_0", "4_1")

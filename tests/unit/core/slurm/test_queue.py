@@ -118,33 +118,29 @@ def test_why() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lighthouse", "groups", "more", "state"),
+    ("groups", "more", "state"),
     [
-        ("RUNNING", ["RUNNING", "PENDING"], {}, "RUNNING"),
-        ("RUNNING", ["FAILED", "FAILED"], {}, "RUNNING"),  # whether they come back is not Slurm's to say
-        ("PENDING", ["PENDING"], {}, "PENDING"),
-        ("PENDING", ["FAILED"], {}, "PENDING"),
-        ("COMPLETED", ["COMPLETED", "FAILED"], {}, "SUCCEEDED"),
-        ("COMPLETED", ["COMPLETED", "RUNNING"], {}, "RUNNING"),  # not before every group has ended
-        ("FAILED", ["COMPLETED"], {}, "FAILED"),
-        ("CANCELLED by 0", ["CANCELLED by 0"], {}, "CANCELLED"),
-        (None, [None, None], {"cancelled": True}, "CANCELLED"),
-        (None, [None, None], {"outcome": 0}, "SUCCEEDED"),  # Slurm has forgotten it
-        (None, [None, None], {"outcome": 1}, "FAILED"),
-        (None, [None, None], {}, "UNKNOWN"),
+        (["RUNNING", "PENDING"], {}, "RUNNING"),
+        (["RUNNING", "FAILED"], {}, "RUNNING"),  # whether that comes back is not Slurm's to say
+        (["PENDING", "FAILED"], {}, "PENDING"),
+        (["COMPLETED", "FAILED"], {"outcome": 0}, "SUCCEEDED"),
+        (["COMPLETED", "RUNNING"], {"outcome": 0}, "RUNNING"),  # not before every group has ended
+        (["COMPLETED", "PENDING"], {"outcome": 0}, "SUCCEEDED"),  # that is being cancelled
+        (["COMPLETED", "COMPLETED"], {"outcome": 1}, "FAILED"),
+        (["CANCELLED by 0", "CANCELLED by 0"], {}, "CANCELLED"),
+        ([None, None], {"cancelled": True}, "CANCELLED"),
+        ([None, None], {"outcome": 0}, "SUCCEEDED"),  # Slurm has forgotten it
+        ([None, None], {}, "UNKNOWN"),
     ],
 )
-def test_what_they_mean_for_the_job(
-    lighthouse: str | None, groups: list[str | None], more: dict[str, int], state: str
-) -> None:
+def test_what_they_mean_for_the_job(groups: list[str | None], more: dict[str, int], state: str) -> None:
     rows = [None if word is None else row(word) for word in groups]
-    first = None if lighthouse is None else row(lighthouse)
-    assert app_state(first, rows, own_lighthouse=True, min_replicas=1, **more) == state  # type: ignore[arg-type]
+    assert app_state(rows, min_replicas=1, **more) == state  # type: ignore[arg-type]
 
 
-def test_without_a_lighthouse_of_its_own_the_groups_decide() -> None:
+def test_without_a_verdict_the_groups_decide() -> None:
     def of(*words: str) -> str:
-        return app_state(None, [row(word) for word in words], own_lighthouse=False, min_replicas=2)
+        return app_state([row(word) for word in words], min_replicas=2)
 
     assert of("COMPLETED", "COMPLETED") == "SUCCEEDED"
     assert of("COMPLETED", "FAILED") == "FAILED"

@@ -64,10 +64,6 @@ def part(n: int, **changes: object) -> Part:
     return dataclasses.replace(made, **changes)  # type: ignore[arg-type]
 
 
-LIGHTHOUSE = Part(role="lighthouse", kind="lighthouse", number=0, script="/s", job="30_0", ticket="t0")
-LIGHTHOUSE_RUNS = "30_0|30|0|RUNNING|0|n9|2026-11-25T11:00:00|None|app-lighthouse|" + NOTE + "|"
-
-
 def manifest(*parts: Part, retries: int = 3, **changes: object) -> Manifest:
     made = Manifest(
         app="app",
@@ -77,7 +73,7 @@ def manifest(*parts: Part, retries: int = 3, **changes: object) -> Manifest:
         log_dir="/runs/7/slurm/logs",
         created=0.0,
         retries=retries,
-        parts=(LIGHTHOUSE, *(parts or (part(0), part(1)))),
+        parts=parts or (part(0), part(1)),
     )
     return dataclasses.replace(made, **changes)  # type: ignore[arg-type]
 
@@ -93,7 +89,7 @@ HEARD = heard()
 
 
 class Watch:
-    """The machine, with the job as it is in most tests: group 0 and the lighthouse run."""
+    """The machine, with the job as it is in most tests: group 0 runs."""
 
     def __init__(self, made: Manifest | None = None, **more: object) -> None:
         self.rules = Restarts(**more)  # type: ignore[arg-type]
@@ -109,7 +105,7 @@ class Watch:
         self, text: str | None, at: float, said: Heard | None = HEARD, nodes: dict[str, str] | None = None
     ) -> list[Action]:
         """Also that the scheduler is to make a round."""
-        rows = [row(line) for line in (LIGHTHOUSE_RUNS, runs(0), text) if line is not None]
+        rows = [row(line) for line in (runs(0), text) if line is not None]
         return self.rules.look(self.manifest, rows, said, nodes or {}, at)
 
 
@@ -298,10 +294,10 @@ def test_of_a_group_over_several_nodes_only_the_silent_one_is_excluded() -> None
 
 def test_the_replaced_incarnation_is_cancelled_whoever_replaced_it() -> None:
     now = manifest(part(0), part(1, job="40_1", ticket="t2", earlier=("31_1",)))
-    rows = [row(LIGHTHOUSE_RUNS), row(runs(0)), row(runs(1)), row(runs(1).replace("31_1|31", "40_1|40"))]
+    rows = [row(runs(0)), row(runs(1)), row(runs(1).replace("31_1|31", "40_1|40"))]
     rules = Restarts()
     assert rules.look(now, rows, heard(), {}, 0.0) == [Cancel(("31_1",))]
-    rows[2] = row(COMPLETING)
+    rows[1] = row(COMPLETING)
     assert rules.look(now, rows, heard(), {}, 1.0) == []
 
 
@@ -340,24 +336,25 @@ def test_a_refusal_of_slurm_is_no_restart() -> None:
     assert tried == [0, 5, 15, 35, 75]
 
 
-def test_the_lighthouse_is_begun_elsewhere_when_it_has_fallen_silent() -> None:
-    watch = Watch()
-    assert watch(runs(1), 0) == []
-    assert watch(runs(1), 1, None) == []
-    assert watch(runs(1), 10, None) == []
-    (action,) = watch(runs(1), 11, None)
+def test_a_group_that_never_reports_is_started_elsewhere() -> None:
+    """A node that starts nothing: Slurm calls the job RUNNING, and nobody hears of it."""
+    watch = Watch(manifest(part(0), part(1), start_deadline=100.0))
+    assert watch(runs(1), 0, heard(SILENT)) == []
+    assert watch(runs(1), 99, heard(SILENT)) == []
+    assert watch(runs(1), 101, heard(SILENT, uptime=50.0)) == []  # a new lighthouse has not heard of it yet
+    assert watch(runs(1), 101, None) == []
+    (action,) = watch(runs(1), 101, heard(SILENT))
     assert isinstance(action, Anew)
-    assert (action.part, action.exclude) == (LIGHTHOUSE, ("n9",))
+    assert (action.part.number, action.exclude) == (1, ("n2",))
+    assert "has not reported within 100 s of its start" in action.why
 
 
-def test_a_lighthouse_that_was_killed_is_submitted_anew_and_one_that_has_spoken_is_not() -> None:
-    rules = Restarts()
-    ended = LIGHTHOUSE_RUNS.replace("RUNNING|0", "FAILED|{code}").replace("|None|", "|NonZeroExitCode|")
-    rows = [row(runs(0)), row(runs(1))]
-    assert rules.look(manifest(), [row(ended.format(code=256)), *rows], None, {}, 0.0) == []
-    (action,) = rules.look(manifest(), [row(ended.format(code=35072)), *rows], None, {}, 1.0)
-    assert isinstance(action, Anew)
-    assert action.part == LIGHTHOUSE
+def test_a_group_that_was_requeued_has_its_start_deadline_again() -> None:
+    watch = Watch(manifest(part(0), part(1), start_deadline=100.0))
+    assert watch(runs(1), 0, heard(SILENT)) == []
+    assert watch(runs(1, restarts=1), 90, heard(SILENT)) == []
+    assert watch(runs(1, restarts=1), 150, heard(SILENT)) == []
+    assert watch(runs(1, restarts=1), 191, heard(SILENT)) != []
 
 
 def test_the_next_watcher_goes_on_from_what_the_one_before_it_knew() -> None:
@@ -371,10 +368,7 @@ def test_the_next_watcher_goes_on_from_what_the_one_before_it_knew() -> None:
     # the lighthouse was lost with the watcher; this group's supervisor, too
     assert other(runs(1), 6020, heard(SILENT)) == []
     (action,) = other(runs(1), 6026, heard(SILENT))
-    other(runs(1), 6030, None)
-    (action,) = other(runs(1), 6046, None)
-    assert isinstance(action, Anew)
-    assert action.part == LIGHTHOUSE
+    assert isinstance(action, TellLost)  # the budget was used up before
 
 
 @pytest.mark.parametrize("found", [None, [], {"trainer/1": 3}, {"trainer/1": {}}, {"trainer/1": {"start": [1]}}])
@@ -412,5 +406,5 @@ def test_what_does_not_wait_for_room_asks_for_no_round_and_one_is_for_all_parts(
     watch(runs(1), 0)
     found = [a for t in range(1, 100) for a in watch.all(text, float(t))]
     assert not any(isinstance(a, Reschedule) for a in found)
-    rows = [row(LIGHTHOUSE_RUNS), *(row(RESOURCES.replace("31_1", f"31_{n}")) for n in range(3))]
+    rows = [*(row(RESOURCES.replace("31_1", f"31_{n}")) for n in range(3))]
     assert Restarts().look(manifest(*map(part, range(3))), rows, HEARD, {}, 0.0) == [Reschedule(part(0))]

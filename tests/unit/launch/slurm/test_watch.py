@@ -86,6 +86,6 @@ def test_a_job_that_is_over_needs_no_slurm(tmp_path: Path, how: dict[str, object
     assert watcher.main("slurm-watch", [made.run_dir]) == 0
 
 
-def test_watchers_run_beside_the_lighthouse_and_the_first_groups(tmp_path: Path) -> None:
+def test_watchers_run_beside_groups_and_a_lighthouse_that_stands_alone(tmp_path: Path) -> None:
     for kind, wanted in (("lighthouse", True), ("trainer", True), ("sidecar", False), ("", False)):
         assert ("slurm-watch" in render(role(tmp_path, kind=kind))) is wanted

@@ -11,7 +11,6 @@ from torchft_x.launch.slurm.controller import Controller
 from torchft_x.launch.slurm.submit import SupersededError, submit_parts
 from torchft_x.launch.slurm.watch.watcher import ask
 
-_BEHIND = 5.0  # seconds in which a lighthouse that was told at the same moment has gone
 _SPARE = 5.0  # seconds for what comes after the wait
 _LOOK = 1.0
 
@@ -27,9 +26,10 @@ def main(_command: str, argv: list[str]) -> int:
 
 
 def again(run_dir: str, role: str, number: int, job: str, left: float, controller: Controller) -> int:
-    """The time of this job is up in `left` seconds: its part is submitted anew, and then it is cancelled, so that it ends in good
-    order. A group waits until a lighthouse serves which hears that it leaves: who has left unheard may still have committed a
-    step, and the job's next start would wait until it is known to have ended.
+    """Submit the part of this job anew, whose time is up in `left` seconds, and tell what it runs to end in good order.
+
+    A group waits until a lighthouse serves which hears that it leaves: who has left unheard may still have committed a step,
+    and the job's next start would wait until it is known to have ended.
     """
     if role == "trainer":
         _until_served(run_dir, left)
@@ -41,7 +41,7 @@ def again(run_dir: str, role: str, number: int, job: str, left: float, controlle
         submit_parts(controller, manifest, [part])
     except SupersededError:
         return 0
-    controller.cancel([job])
+    controller.end_step(job)
     return 0
 
 
@@ -50,7 +50,6 @@ def _until_served(run_dir: str, left: float) -> None:
     manifest = store.read(run_dir)
     if not manifest.own_lighthouse:
         return
-    time.sleep(max(0.0, min(_BEHIND, until - time.monotonic())))
     while time.monotonic() < until:
         try:
             ask(manifest)

@@ -21,6 +21,7 @@ from torchft_x.address_files import lighthouse_files, read_address
 from torchft_x.arguments import Parser
 from torchft_x.core.slurm import actions as a
 from torchft_x.core.slurm.manifest import Manifest
+from torchft_x.core.slurm.queue import Row
 from torchft_x.core.slurm.restart import Restarts
 from torchft_x.core.slurm.turn import Turn
 from torchft_x.errors import AddressError, TorchftXError, UnreachableError
@@ -64,6 +65,9 @@ class Watcher:
         self._speaker = Speaker()
         self._errands = Errands(run_dir, controller, self._rules, self._speaker)
         self._my_turn = False
+        self._rows: list[Row] = []  # of the queue
+        self._asked = float("-inf")  # when; monotonic seconds
+        self._quiet = False  # nothing was to be done, and all that was submitted runs and is heard
         self._memory = store.folder(run_dir) / "watcher.json"
         self._remembered = ""  # what stands there, of mine
 
@@ -89,15 +93,20 @@ class Watcher:
         manifest = store.read(self._run_dir)
         if manifest.cancelled or manifest.outcome is not None:
             return False
-        rows = self._controller.rows(app=manifest.app)
-        self._speaker.fine("slurm")
+        heard = self._heard(manifest)
+        if not self._is_quiet(manifest, heard):
+            self._rows, self._asked = self._controller.rows(app=manifest.app), time.monotonic()
+            self._speaker.fine("slurm")
+            heard = self._heard(manifest)  # after that: what a group has said before its end is known
+        rows = self._rows
         self._write_note()
         nodes: dict[str, str] = {}
         if self._rules.wants_nodes(manifest, rows):
             nodes = self._controller.node_states()
             time.sleep(TIMING.watch_each)  # that was another question
-        heard = self._heard(manifest) if manifest.own_lighthouse else None
-        for action in self._rules.look(manifest, rows, heard, nodes, time.monotonic()):
+        actions = self._rules.look(manifest, rows, heard, nodes, time.monotonic())
+        self._quiet = not actions and all(row.state == "RUNNING" for row in rows)
+        for action in actions:
             if isinstance(action, a.Over):
                 return False
             self._errands.run(action, manifest)
@@ -107,6 +116,13 @@ class Watcher:
         return True
 
     # --- what there is -------------------------------------------------------------------------------------------------
+
+    def _is_quiet(self, manifest: Manifest, heard: a.Heard | None) -> bool:
+        """Return whether Slurm need not be asked now: all groups ran a while ago, and are heard."""
+        if heard is None or not self._quiet or time.monotonic() - self._asked > TIMING.watch_quiet:
+            return False
+        alive = (part for part in manifest.groups if not part.gone)
+        return all(len(heard.near(str(part.number), TIMING.watch_near)) == part.nodes for part in alive)
 
     def _read_note(self) -> str:
         try:
@@ -140,6 +156,8 @@ class Watcher:
         return True
 
     def _heard(self, manifest: Manifest) -> a.Heard | None:
+        if not manifest.own_lighthouse:
+            return None
         try:
             found = ask(manifest)
         except TorchftXError as e:

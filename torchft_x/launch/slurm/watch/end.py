@@ -1,0 +1,60 @@
+"""``torchft_x slurm-end RUN_DIR JOB``: what a batch script does when the lighthouse beside it has ended."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+
+from torchft_x.core.slurm.manifest import Manifest
+from torchft_x.core.slurm.state import told
+from torchft_x.errors import TorchftXError
+from torchft_x.launch.slurm import store
+from torchft_x.launch.slurm.controller import Controller
+from torchft_x.rpc.lighthouse.failover.lease_directory import LeaseDirectory
+
+_LEAVE = 90.0  # seconds in which groups end by themselves when the lighthouse has said that the job is over
+_LOOK = 1.0  # seconds between looks at the queue
+
+
+def main(_command: str, argv: list[str]) -> int:
+    """The exit code; what fails is one sentence and 1."""
+    run_dir, job = argv
+    try:
+        end(run_dir, job, Controller())
+    except (TorchftXError, OSError) as e:
+        print(f"torchft_x slurm-end: {e}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def end(run_dir: str, me: str, controller: Controller) -> None:
+    """Write down how the job has ended, if the lighthouse has said so, and end what is queued still or does not end.
+
+    Each batch script that has a lighthouse calls this, `me` being its job. The first one acts: they would wait for each
+    other. Raises `SlurmError`, `ManifestError`, `ConfigError`, `OSError`.
+    """
+    entry = LeaseDirectory(store.lease_folder(run_dir) / "lease").read()
+    if entry is None or entry.verdict is None:
+        return  # it was told to end, and another one serves
+    verdict, why, first = entry.verdict, store.last_sentence(run_dir), False
+
+    def settled(now: Manifest) -> Manifest:
+        nonlocal first
+        first = now.outcome is None and not now.cancelled
+        return dataclasses.replace(now, outcome=verdict, why=why) if first else now
+
+    manifest = store.change(run_dir, settled)
+    deadline = time.monotonic() + _LEAVE
+    while first:
+        others = [row for row in controller.rows(app=manifest.app) if row.job != me]
+        rest = [row.job for row in others if told(row).state in ("PENDING", "RUNNING")]
+        queued = [row.job for row in others if told(row).state == "PENDING"]
+        if queued:
+            controller.cancel(queued)
+        if not rest:
+            break
+        if time.monotonic() > deadline:
+            controller.cancel(rest)
+            break
+        time.sleep(_LOOK)
