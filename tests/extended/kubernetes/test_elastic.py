@@ -15,6 +15,7 @@ from tests.extended.kubernetes.api import ApiError
 from tests.extended.kubernetes.shell import MODEL, Shell, handle_of
 from tests.extended.kubernetes.space import Space
 from tests.util import wait_for
+from torchft_x.core.kubernetes import names
 
 pytestmark = [pytest.mark.timeout(600)]
 
@@ -46,7 +47,7 @@ def _started(shell: Shell, cfg: str = "") -> str:
     """A handle of a job of two groups that train."""
     said = shell.run("--replicas", "2", "--", *MODEL, "--steps", "1000000", "--pace", "0.05", cfg=cfg)
     namespace, _, app = handle_of(said).rpartition("/")[2].partition(":")
-    wait_for(lambda: shell.space.ready(**{"torchft-x/role": "lighthouse"}), 60, "the lighthouse")
+    wait_for(lambda: shell.space.ready(**{names.ROLE: "lighthouse"}), 60, "the lighthouse")
     handle = f"kubernetes_ft://{namespace}/{app}"
     wait_for(lambda: _trains(shell, handle, 2), 120, "two groups that train")
     return handle
@@ -96,7 +97,8 @@ def _tainted(space: Space, node: str) -> Iterator[None]:
 
 
 def _pod_of(space: Space, **labels: str) -> dict[str, Any]:
-    return wait_for(lambda: space.pod(**{f"torchft-x/{name}": value for name, value in labels.items()}), 30, "a pod")
+    known = {"role": names.ROLE, "group": names.GROUP}
+    return wait_for(lambda: space.pod(**{known[name]: value for name, value in labels.items()}), 30, "a pod")
 
 
 def test_on_a_tainted_node_the_others_drop_nothing_and_the_logs_tell_it(shell: Shell, tmp_path: Path) -> None:

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchft_x.core.kubernetes import names, scale
-from torchft_x.core.kubernetes.parts import LIGHTHOUSE, WITHOUT_END, Part, Wishes
+from torchft_x.core.kubernetes.parts import LIGHTHOUSE, TRAINER, WITHOUT_END, Part, Wishes
 from torchft_x.core.kubernetes.pod import PAGE_BESIDE, TOKEN_KEY, labels, template
 
 Json = dict[str, Any]
+
+BUDGET = "PodDisruptionBudget"
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ def render(app: str, pods: Sequence[PodFacts], wishes: Wishes, token: str | None
         objects.insert(1, _object("ConfigMap", "v1", app, app, data={scale.FILE: scale.text(groups)}))
     if token is not None:
         objects.insert(1, _secret(app, token))
+    trainers = sum(pod.part.kind == TRAINER for pod in pods)
+    objects += [_budget(app, trainers)] if trainers else []
     objects += jobs
     objects[0]["metadata"]["annotations"] = {names.MINIMUM: str(minimum)}
     return objects
@@ -87,6 +91,12 @@ def _service(app: str, lighthouse: Part) -> Json:
     ports = [{"name": "lighthouse", "port": port}, {"name": "page", "port": port + PAGE_BESIDE}]
     selector = {names.INSTANCE: app, names.ROLE: names.label(lighthouse.role)}
     return _object("Service", "v1", names.service(app), app, spec={"selector": selector, "ports": ports})
+
+
+def _budget(app: str, trainers: int) -> Json:
+    """Let drains take one pod at a time. A percentage or maxUnavailable would stop them: Jobs have no scale subresource."""
+    selector = {"matchLabels": {names.INSTANCE: app, names.ROLE: TRAINER}}
+    return _object(BUDGET, "policy/v1", app, app, spec={"minAvailable": trainers - 1, "selector": selector})
 
 
 def _policies(app: str, lighthouse: Part) -> list[Json]:

@@ -47,7 +47,8 @@ class Part:
 class Wishes:
     """How the pods of a job shall be. Raises `ConfigError` for what Kubernetes would refuse, or nobody can mean."""
 
-    service_account: str = ""
+    service_account: str = ""  # whose token the pods get
+    user: int | None = None  # of all processes; 0: root; None: the image's, which must not be root
     priority_class: str = ""
     queue: str = ""  # Kueue's local queue
     pull_secrets: tuple[str, ...] = ()

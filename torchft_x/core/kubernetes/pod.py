@@ -19,6 +19,9 @@ PAGE_BESIDE = 10  # the page's port is so far above the lighthouse's
 TOKEN_KEY = "token"  # in the job's Secret
 _SHM = "/dev/shm"
 _LAST_WORDS = "/dev/termination-log"
+_SHM_LIMIT = "8Gi"  # where the memory has none
+_RUN_LIMIT = "32Gi"  # of events and logs, with room to spare
+_NO_CAPABILITIES: Json = {"capabilities": {"drop": ["ALL"]}}
 
 
 def literal(text: str) -> str:
@@ -33,7 +36,7 @@ def is_shared(path: str, mounts: tuple[Mount, ...]) -> bool:
 
 def labels(app: str, part: Part | None = None) -> dict[str, str]:
     """Of all that belongs to a job, or to one of its parts."""
-    found = {names.MANAGED_BY: names.OURS, names.INSTANCE: app}
+    found = {names.NAME: names.OURS, names.MANAGED_BY: names.OURS, names.INSTANCE: app}
     if part is not None:
         found |= {names.ROLE: names.label(part.role), names.REPLICA: str(part.replica)}
         found |= {names.GROUP: part.group} if part.group else {}
@@ -60,7 +63,7 @@ def _of_role(overlay: Mapping[str, Any], role: str) -> Mapping[str, Any]:
 
 
 def _spec(app: str, part: Part, wishes: Wishes, more_env: list[Json], scratch: str) -> Json:
-    volumes, mounts = _volumes(part.mounts, scratch)
+    volumes, mounts = _volumes(part, scratch)
     if part.config:
         volumes.append({"name": "groups", "configMap": {"name": app}})
         mounts.append({"name": "groups", "mountPath": part.config, "readOnly": True})
@@ -71,7 +74,7 @@ def _spec(app: str, part: Part, wishes: Wishes, more_env: list[Json], scratch: s
         "subdomain": app,
         "enableServiceLinks": False,
         "automountServiceAccountToken": bool(wishes.service_account),
-        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+        "securityContext": {**_user(wishes.user), "seccompProfile": {"type": "RuntimeDefault"}},
         "tolerations": [_tolerated(trouble, wishes.toleration) for trouble in ("not-ready", "unreachable")],
         "containers": [_container(part, wishes, more_env, mounts)],
         "volumes": volumes,
@@ -82,7 +85,7 @@ def _spec(app: str, part: Part, wishes: Wishes, more_env: list[Json], scratch: s
                 "maxSkew": 1,
                 "topologyKey": wishes.spread,
                 "whenUnsatisfiable": "ScheduleAnyway",
-                "labelSelector": {"matchLabels": {names.INSTANCE: app}},
+                "labelSelector": {"matchLabels": {names.INSTANCE: app, names.ROLE: names.label(part.role)}},
             }
         ]
     given: Mapping[str, Any] = {
@@ -106,7 +109,7 @@ def _container(part: Part, wishes: Wishes, more_env: list[Json], mounts: list[Js
         "command": [literal(word) for word in part.command],
         "env": [*found, *own, *more_env],
         "volumeMounts": mounts,
-        "securityContext": {"allowPrivilegeEscalation": False},
+        "securityContext": {"allowPrivilegeEscalation": False, **({} if wishes.user == 0 else _NO_CAPABILITIES)},
         "terminationMessagePath": _LAST_WORDS,
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
@@ -132,15 +135,20 @@ def last_words(name: str) -> Json:
     return {"name": name, "value": _LAST_WORDS}
 
 
+def _user(user: int | None) -> Json:
+    """As PodSecurity's `restricted` asks for it, but for root."""
+    return ({} if user == 0 else {"runAsNonRoot": True}) | ({} if user is None else {"runAsUser": user})
+
+
 def _tolerated(trouble: str, seconds: int) -> Json:
     key = f"node.kubernetes.io/{trouble}"
     return {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}
 
 
-def _volumes(wanted: tuple[Mount, ...], scratch: str) -> tuple[list[Json], list[Json]]:
+def _volumes(part: Part, scratch: str) -> tuple[list[Json], list[Json]]:
     volumes: list[Json] = []
     mounts: list[Json] = []
-    for i, mount in enumerate(wanted):
+    for i, mount in enumerate(part.mounts):
         name = f"mount-{i}"
         if mount.kind == "claim":
             claim = {"claimName": mount.source, "readOnly": mount.read_only}
@@ -148,11 +156,12 @@ def _volumes(wanted: tuple[Mount, ...], scratch: str) -> tuple[list[Json], list[
         else:
             volumes.append({"name": name, "hostPath": {"path": mount.source}})
         mounts.append({"name": name, "mountPath": mount.target, "readOnly": mount.read_only})
-    taken = {mount.target for mount in wanted}
+    taken = {mount.target for mount in part.mounts}
     if _SHM not in taken:
-        volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
+        limit = part.limits.get("memory", _SHM_LIMIT)
+        volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": limit}})
         mounts.append({"name": "shm", "mountPath": _SHM})
     if scratch:
-        volumes.append({"name": "run", "emptyDir": {}})
+        volumes.append({"name": "run", "emptyDir": {"sizeLimit": _RUN_LIMIT}})
         mounts.append({"name": "run", "mountPath": scratch})
     return volumes, mounts

@@ -11,6 +11,7 @@ RULES: tuple[dict[str, Any], ...] = (
     {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]},
     {"apiGroups": ["networking.k8s.io"], "resources": ["networkpolicies"], "verbs": ["create"]},
     {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]},
+    {"apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": ["create"]},
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
     {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]},
 )
@@ -18,6 +19,7 @@ RULES: tuple[dict[str, Any], ...] = (
 MORE: tuple[dict[str, Any], ...] = (
     {"apiGroups": [""], "resources": ["services/proxy"], "verbs": ["get", "create"]},
     {"apiGroups": [""], "resources": ["configmaps", "pods"], "verbs": ["patch"]},
+    {"apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": ["patch"]},
     {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]},
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["delete"]},
     {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["patch"]},

@@ -30,12 +30,15 @@ _OVER = ("Complete", "Failed")
 
 @dataclass(frozen=True)
 class Change:
-    """`groups`: that the job shall have. `new`: Jobs to be made; `going`: names of Jobs to be deleted. `before`: groups."""
+    """`groups`: that the job shall have, with so many `pods`. `new`: Jobs to be made; `going`: names of Jobs to be deleted.
+    `before`: groups.
+    """
 
     groups: tuple[str, ...]
     new: tuple[Json, ...]
     going: tuple[str, ...]
     before: int
+    pods: int
 
 
 def text(groups: Iterable[str]) -> str:
@@ -60,7 +63,7 @@ def change(app: str, jobs: Sequence[Mapping[str, Any]], wanted: int) -> Change:
         for node in range(len(pattern))
     ]
     going = [str(job["metadata"]["name"]) for number in sorted(there) if number >= wanted for job in there[number]]
-    return Change(tuple(str(n) for n in range(wanted)), tuple(new), tuple(going), len(there))
+    return Change(tuple(str(n) for n in range(wanted)), tuple(new), tuple(going), len(there), wanted * len(pattern))
 
 
 def replica_job(app: str, pattern: Mapping[str, Any], replica: int, group: int, groups: int) -> Json:

@@ -25,6 +25,7 @@ _KINDS = {
     "Secret": ("CoreV1Api", "secret"),
     "Service": ("CoreV1Api", "service"),
     "NetworkPolicy": ("NetworkingV1Api", "network_policy"),
+    "PodDisruptionBudget": ("PolicyV1Api", "pod_disruption_budget"),
     "Pod": ("CoreV1Api", "pod"),
     "ConfigMap": ("CoreV1Api", "config_map"),
 }

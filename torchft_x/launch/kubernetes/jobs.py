@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchft_x.core.kubernetes import names, state
-from torchft_x.core.kubernetes.objects import owned
+from torchft_x.core.kubernetes.objects import BUDGET, owned
 from torchft_x.core.kubernetes.state import FAILED, SUCCEEDED, JobState, PartState
 from torchft_x.launch.kubernetes.cluster import Cluster, ClusterError
 from torchft_x.observe.events import BEGIN
@@ -28,11 +28,22 @@ def submit(cluster: Cluster, objects: Sequence[Json]) -> None:
     anchor = cluster.create(objects[0])
     try:
         for body in owned(objects, anchor):
-            cluster.create(body)
+            with if_there(body["kind"]):
+                cluster.create(body)
     except BaseException:  # also Ctrl-C
         with contextlib.suppress(ClusterError):
             cluster.delete(objects[0]["kind"], objects[0]["metadata"]["name"])
         raise
+
+
+@contextlib.contextmanager
+def if_there(kind: str) -> Iterator[None]:
+    """Do without a budget where there is none: a cluster older than 1.21 doesn't know it."""
+    try:
+        yield
+    except ClusterError as e:
+        if kind != BUDGET or e.status != 404:
+            raise
 
 
 def find(cluster: Cluster, app: str) -> JobState | None:

@@ -25,6 +25,7 @@ _OPTIONS: list[tuple[str, Any, Any, str]] = [
     ("namespace", str, None, "of the job; else that of the kubeconfig's context, else default"),
     ("context", str, None, "of the kubeconfig; else the current one"),
     ("service_account", str, None, "of the pods; else default, whose token they don't get"),
+    ("user", int, None, "of all processes in the pods; else the image's, which must not be root. 0: root"),
     ("priority_class", str, None, "of the pods"),
     ("queue", str, None, "Kueue's local queue, as a label of every Job"),
     ("pull_secrets", _STRINGS, None, "Secrets with which images are pulled"),
@@ -48,6 +49,7 @@ def wishes(cfg: Mapping[str, Any]) -> Wishes:
     ttl = cfg.get("ttl")
     return Wishes(
         service_account=cfg.get("service_account") or "",
+        user=cfg.get("user"),
         priority_class=cfg.get("priority_class") or "",
         queue=cfg.get("queue") or "",
         pull_secrets=tuple(cfg.get("pull_secrets") or ()),

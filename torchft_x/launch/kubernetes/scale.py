@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from torchft_x.core.kubernetes import names, scale
+from torchft_x.core.kubernetes.objects import BUDGET
 from torchft_x.core.kubernetes.parts import LIGHTHOUSE
 from torchft_x.core.kubernetes.state import newest
 from torchft_x.errors import ConfigError
@@ -31,6 +32,8 @@ def resize(cluster: Cluster, app: str, wanted: int) -> scale.Change:
                 f"the ConfigMap {app} is gone, in which the lighthouse reads which groups there are."
             ) from None
         raise
+    with jobs.if_there(BUDGET):
+        cluster.patch(BUDGET, app, {"spec": {"minAvailable": change.pods - 1}})
     _hasten(cluster, app, change)
     _wait(cluster, app, change)
     for body in change.new:

@@ -40,7 +40,8 @@ def say(line: str, *words: str, home: Path, code: int = 0) -> str:
 def test_a_dry_run_needs_no_cluster(line: str, tmp_path: Path) -> None:
     out = say(line, *_RUN, "-cfg", "node_selector=pool:gpus,zone:b,ttl=60,queue=team", "--dryrun", *_JOB, home=tmp_path)
     objects = list(yaml.safe_load_all(out[out.index("apiVersion:") :]))
-    kinds = ["Job", "Secret", "ConfigMap", "Service", "Service", "NetworkPolicy", "NetworkPolicy", "Job", "Job"]
+    kinds = ["Job", "Secret", "ConfigMap", "Service", "Service", "NetworkPolicy", "NetworkPolicy"]
+    kinds += ["PodDisruptionBudget", "Job", "Job"]
     assert [o["kind"] for o in objects] == kinds
     assert objects[-1]["spec"]["template"]["spec"]["nodeSelector"] == {"pool": "gpus", "zone": "b"}
     assert objects[0]["spec"]["ttlSecondsAfterFinished"] == 60
@@ -80,7 +81,7 @@ def test_without_a_cluster_there_is_a_sentence(line: str, tmp_path: Path) -> Non
 
 
 def test_an_option_it_does_not_have_and_a_cluster_that_is_away(tmp_path: Path) -> None:
-    said = say("this", *_RUN, "-cfg", "backend=jobset", "--dryrun", *_JOB, home=tmp_path, code=2)
+    said = say("this", *_RUN, "-cfg", "backend=volcano", "--dryrun", *_JOB, home=tmp_path, code=2)
     assert "-cfg backend=...: the scheduler kubernetes_ft has no such option" in said
     (tmp_path / ".kube").mkdir()
     nowhere = {

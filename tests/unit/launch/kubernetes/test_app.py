@@ -10,6 +10,7 @@ import yaml
 from torchx.specs import AppDef, Role, resource
 
 from tests.golden import Golden
+from tests.unit.launch.kubernetes.restricted import violations
 from torchft_x import env
 from torchft_x.core.kubernetes import rights
 from torchft_x.core.kubernetes.objects import owned
@@ -91,7 +92,9 @@ def others() -> dict[str, Request]:
 
 def pods(objects: list[Json], role: str) -> list[Json]:
     jobs = [o for o in objects if o["kind"] == "Job"]
-    return [j["spec"]["template"]["spec"] for j in jobs if j["metadata"]["labels"]["torchft-x/role"] == role]
+    return [
+        j["spec"]["template"]["spec"] for j in jobs if j["metadata"]["labels"]["app.kubernetes.io/component"] == role
+    ]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -101,6 +104,42 @@ def test_all_objects_fit_the_schemas(version: str) -> None:
         for body in [found.objects[0], *owned(found.objects, {"metadata": {"name": "x", "uid": "1"}})]:
             validate(body, version, strict=True)
     validate(rights.role(), version, strict=True)
+
+
+@pytest.mark.parametrize("component", ["ddp", "hsdp", "diloco", "lighthouse"])
+def test_every_pod_is_admitted_by_the_level_restricted_and_says_whose_it_is(component: str) -> None:
+    """S10: platform teams refused the objects."""
+    templates = [o["spec"]["template"] for o in examples()[component].objects if o["kind"] == "Job"]
+    assert templates
+    for template in templates:
+        assert violations(template) == []
+        assert template["spec"]["automountServiceAccountToken"] is False
+        assert all("sizeLimit" in v["emptyDir"] for v in template["spec"]["volumes"] if "emptyDir" in v)
+    for body in examples()[component].objects:
+        wanted = {f"app.kubernetes.io/{n}" for n in ("name", "instance", "managed-by")}
+        wanted |= {"app.kubernetes.io/component"} if body["kind"] == "Job" else set()
+        assert wanted <= body["metadata"]["labels"].keys()
+
+
+def test_an_image_that_must_run_as_root_can_and_a_user_is_of_all_processes() -> None:
+    root = render(hsdp(), Wishes(user=0))[-1]["spec"]["template"]
+    assert set(violations(root)) == {
+        "pod: runAsUser 0",
+        "trainer: runAsNonRoot is not true",
+        "trainer: does not drop ALL capabilities",
+    }
+    other = render(hsdp(), Wishes(user=1000))[-1]["spec"]["template"]
+    assert violations(other) == []
+    assert other["spec"]["securityContext"]["runAsUser"] == 1000
+
+
+def test_drains_take_one_pod_of_the_trainers_at_a_time() -> None:
+    """With maxUnavailable or a percentage they would take none: Jobs have no scale subresource."""
+    (budget,) = (o for o in examples()["hsdp"].objects if o["kind"] == "PodDisruptionBudget")
+    assert budget["spec"]["minAvailable"] == 3  # of 2 groups over 2 nodes
+    labels = [o["spec"]["template"]["metadata"]["labels"] for o in examples()["hsdp"].objects if o["kind"] == "Job"]
+    assert sum(budget["spec"]["selector"]["matchLabels"].items() <= found.items() for found in labels) == 4
+    assert not [o for o in examples()["lighthouse"].objects if o["kind"] == "PodDisruptionBudget"]
 
 
 def test_golden(golden: Golden) -> None:

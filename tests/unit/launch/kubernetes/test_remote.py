@@ -123,6 +123,21 @@ def test_a_refused_object_removes_what_was_made_and_names_the_rule(kubeconfig: P
     assert asked[1].body["metadata"]["ownerReferences"][0]["uid"] == "u"
 
 
+def test_a_cluster_that_is_too_old_for_budgets_gets_none(kubeconfig: Path) -> None:
+    """policy/v1 is of Kubernetes 1.21."""
+
+    def answer(asked: Asked) -> tuple[int, Any]:
+        if "/policy/" in asked.path:
+            return 404, "404 page not found"
+        return 200, {"metadata": {"name": "a-1-lighthouse-0", "uid": "u"}}
+
+    made = (_MADE[0], ("PodDisruptionBudget", "a-1"), ("Job", "a-1-trainer-0"))
+    objects = [{"apiVersion": "v1", "kind": kind, "metadata": {"name": name}} for kind, name in made]
+    with answering(answer, kubeconfig) as asked:
+        jobs.submit(Cluster(), objects)
+    assert [a.path.rpartition("/")[2] for a in asked] == ["jobs", "poddisruptionbudgets", "jobs"]
+
+
 _MADE = (("Job", "a-1-lighthouse-0"), ("Secret", "a-1"), ("Service", "a-1"))
 
 
@@ -242,10 +257,11 @@ def test_a_group_is_made_when_the_lighthouse_knows_it_and_not_before(kubeconfig:
         made = scale.resize(Cluster(), "a-1", 3)
     assert (made.before, made.groups) == (2, ("0", "1", "2"))
     changes = [(a.method, a.path.rpartition("/")[2]) for a in asked if a.method != "GET"]
-    assert changes == [("PATCH", "a-1"), ("PATCH", "a-1-lighthouse-0-x"), ("POST", "jobs")]
+    assert changes == [("PATCH", "a-1"), ("PATCH", "a-1"), ("PATCH", "a-1-lighthouse-0-x"), ("POST", "jobs")]
     assert asked[-1].method == "POST"
-    note, settled = (a.body for a in asked if a.method == "PATCH")
+    note, budget, settled = (a.body for a in asked if a.method == "PATCH")
     assert '"groups": ["0", "1", "2"]' in note["data"]["groups.json"]
+    assert budget == {"spec": {"minAvailable": 2}}
     assert settled == {"metadata": {"annotations": {names.GROUPS: "3"}}}
 
 
