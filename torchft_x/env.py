@@ -69,6 +69,7 @@ FENCE_FILE = (
 )
 FENCE = "TORCHFT_X_FENCE"  # the name of this start
 LAST_WORDS = "TORCHFT_X_LAST_WORDS"  # a file for how a lighthouse or a supervisor ended, which its platform reads
+ALIVE = "TORCHFT_X_ALIVE"  # of a supervisor: a file whose time it renews all the while, which its platform looks at
 REPLACED_WITHIN = "TORCHFT_X_REPLACED_WITHIN"  # seconds the scheduler may take to start a process of the job (again)
 WORKER_SERVER = "TORCHFT_X_WORKER_SERVER"  # "0": nothing is collected of trainers that hang or die; "1": they have torch's server, too
 PRIVATE = "TORCHFT_X_PRIVATE"  # to a trainer: the folder of this host in which its supervisor looks and asks

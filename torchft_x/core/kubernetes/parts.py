@@ -58,13 +58,14 @@ class Wishes:
     spread: str = "kubernetes.io/hostname"  # label of nodes over whose values pods are spread; empty: not at all
     toleration: int = 5  # seconds that a pod stays on a node which is out of touch
     grace: int = 30  # seconds between SIGTERM and SIGKILL
+    start: int = 600  # seconds until a container whose supervisor has not begun is started again
     ttl: int | None = None  # seconds until a job that is over is removed; None: it stays
     network_policy: bool = True
     events: bool = False  # each is printed, for who collects logs
     overlay: Mapping[str, Any] = field(default_factory=dict)  # merged into every pod's spec
 
     def __post_init__(self) -> None:
-        for name, least in (("toleration", 0), ("grace", 1), ("ttl", 0)):
+        for name, least in (("toleration", 0), ("grace", 1), ("start", 1), ("ttl", 0)):
             value = getattr(self, name)
             if value is not None and value < least:
                 other = ", or -1" if name == "ttl" else ""

@@ -19,6 +19,11 @@ PAGE_BESIDE = 10  # the page's port is so far above the lighthouse's
 TOKEN_KEY = "token"  # in the job's Secret
 _SHM = "/dev/shm"
 _LAST_WORDS = "/dev/termination-log"
+_ALIVE = f"{_SHM}/torchft_x.alive"  # in memory: no disk can hold its time up
+_LOOK = (  # whoever renews it is frozen if it is older than 30 s
+    f"import os, sys, time; at = '{_ALIVE}'; new = os.path.exists(at) and time.time() - os.stat(at).st_mtime < 30; "
+    "sys.exit(None if new else 'the supervisor is frozen, or has not begun')"
+)
 _SHM_LIMIT = "8Gi"  # where the memory has none
 _RUN_LIMIT = "32Gi"  # of events and logs, with room to spare
 _NO_CAPABILITIES: Json = {"capabilities": {"drop": ["ALL"]}}
@@ -119,10 +124,22 @@ def _container(part: Part, wishes: Wishes, more_env: list[Json], mounts: list[Js
         container["envFrom"] = [{"secretRef": {"name": name}} for name in wishes.env_secrets]
     if part.ports:
         container["ports"] = [{"containerPort": port} for port in part.ports]
+    if part.kind:
+        container |= _probes(part.command[0], wishes.start)
     if part.kind == LIGHTHOUSE and part.ports:
         probe = {"path": "/readyz", "port": part.ports[0] + PAGE_BESIDE}
         container["readinessProbe"] = {"httpGet": probe, "periodSeconds": 1, "timeoutSeconds": 2, "failureThreshold": 2}
     return container
+
+
+def _probes(python: str, start: int) -> Json:
+    """Start a container again whose supervisor is frozen, or has not begun within `start` seconds."""
+
+    def probe(seconds: int, failures: int) -> Json:  # each time anew: YAML would write the second one as a reference
+        words = {"exec": {"command": [python, "-ISc", _LOOK]}, "timeoutSeconds": 10}
+        return {**words, "periodSeconds": seconds, "failureThreshold": failures}
+
+    return {"startupProbe": probe(1, start), "livenessProbe": probe(10, 3)}
 
 
 def field(name: str, path: str) -> Json:
@@ -130,9 +147,9 @@ def field(name: str, path: str) -> Json:
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
-def last_words(name: str) -> Json:
-    """The variable `name`: where what is written stays in the pod's status."""
-    return {"name": name, "value": _LAST_WORDS}
+def files(last_words: str, alive: str) -> list[Json]:
+    """The variables of these names: where what is written stays in the pod's status, and whose time the probes look at."""
+    return [{"name": last_words, "value": _LAST_WORDS}, {"name": alive, "value": _ALIVE}]
 
 
 def _user(user: int | None) -> Json:

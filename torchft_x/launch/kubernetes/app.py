@@ -131,7 +131,7 @@ def _variables(app: str, role: FtRole, part: Part, wishes: Wishes, has_token: bo
         if part.kind == TRAINER:
             wanted[env.NOTICE] = str(wishes.grace)
     found: list[Json] = [{"name": n, "value": v} for n, v in wanted.items() if n == env.HTTP_BIND or n not in part.env]
-    found.append(pod.last_words(env.LAST_WORDS))
+    found += pod.files(env.LAST_WORDS, env.ALIVE)
     if has_token:
         source = {"secretKeyRef": {"name": app, "key": pod.TOKEN_KEY}}
         found.append({"name": env.TOKEN, "valueFrom": source})

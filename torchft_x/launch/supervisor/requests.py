@@ -6,17 +6,20 @@ counts. A person's orders come through the lighthouse (core/job/orders.py).
 
 from __future__ import annotations
 
+import contextlib
 import select
 import signal
 import socket
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
+from torchft_x import env
 from torchft_x.launch.process import process_tree
 from torchft_x.timing import TIMING
 
-_IDLE = 60.0  # seconds; the longest sleep while nothing runs
+_LONGEST = 10.0  # seconds of a sleep, so that the file of TORCHFT_X_ALIVE stays new
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class StopRequests:
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_read.setblocking(False)
         self._wake_write.setblocking(False)
+        self._alive = env.read(env.ALIVE)
 
     def request(self, code: int, sentence: str, *, from_outside: bool = False) -> None:
         """From any thread, also from a signal handler. One `from_outside` after the first request ends the grace."""
@@ -75,11 +79,14 @@ class StopRequests:
     # --- the main thread's -----------------------------------------------------------------------------------------------
 
     def sleep(self, seconds: float, fds: Iterable[int] = ()) -> None:
-        """Until one of these has something, a request to stop arrives, or the time is over."""
+        """Until one of these has something, a request to stop arrives, or the time is over; perhaps less."""
+        if self._alive is not None:
+            with contextlib.suppress(OSError):
+                Path(self._alive).touch()
         poller = select.poll()
         for fd in (self._wake_read.fileno(), *fds):
             poller.register(fd, select.POLLIN)
-        poller.poll(max(0.0, seconds) * 1000)
+        poller.poll(min(max(0.0, seconds), _LONGEST) * 1000)
         try:
             while self._wake_read.recv(4096):
                 pass
@@ -92,7 +99,7 @@ class StopRequests:
         while self.first is None and time.monotonic() < until:
             if condition():
                 return True
-            self.sleep(min(until - time.monotonic(), _IDLE))
+            self.sleep(until - time.monotonic())
         return self.first is None and condition()
 
 

@@ -114,6 +114,7 @@ def test_every_pod_is_admitted_by_the_level_restricted_and_says_whose_it_is(comp
     for template in templates:
         assert violations(template) == []
         assert template["spec"]["automountServiceAccountToken"] is False
+        assert {"startupProbe", "livenessProbe"} <= template["spec"]["containers"][0].keys()  # S5
         assert all("sizeLimit" in v["emptyDir"] for v in template["spec"]["volumes"] if "emptyDir" in v)
     for body in examples()[component].objects:
         wanted = {f"app.kubernetes.io/{n}" for n in ("name", "instance", "managed-by")}
@@ -202,16 +203,16 @@ def test_a_path_of_a_secret_and_another_word_for_token_are_no_secrets() -> None:
 )
 def test_options_that_kubernetes_would_refuse(cfg: Json, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        options.wishes({"toleration": 5, "grace": 30, **cfg})
+        options.wishes({"toleration": 5, "grace": 30, "start": 9, **cfg})
 
 
 def test_an_overlay_may_be_a_pod_and_must_be_fields(tmp_path: Path) -> None:
     path = tmp_path / "o.yaml"
     path.write_text(yaml.safe_dump({"kind": "Pod", "spec": {"priority": 1}}))
-    assert options.wishes({"grace": 30, "overlay": str(path)}).overlay == {"priority": 1}
+    assert options.wishes({"grace": 30, "start": 9, "overlay": str(path)}).overlay == {"priority": 1}
     path.write_text("- a\n")
     with pytest.raises(ConfigError, match="no fields of a pod's spec"):
-        options.wishes({"grace": 30, "overlay": str(path)})
+        options.wishes({"grace": 30, "start": 9, "overlay": str(path)})
 
 
 def test_refusals_say_what_to_do() -> None:

@@ -1,10 +1,16 @@
-"""How long processes may take that were told to end."""
+"""How long processes may take that were told to end, and what a platform sees of a supervisor that lives."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
-from torchft_x.launch.supervisor.requests import grace_is_over
+from torchft_x import env
+from torchft_x.core.kubernetes import pod
+from torchft_x.launch.supervisor import requests
+from torchft_x.launch.supervisor.requests import StopRequests, grace_is_over
 from torchft_x.timing import TIMING
 
 
@@ -25,3 +31,27 @@ def test_who_saves_gets_what_the_sender_gives(waited: float, notice: float, save
     """Times are counted in halves of a supervisor's last acts: seconds at scale 1."""
     unit = TIMING.last_acts / 2
     assert grace_is_over(unit * waited, unit * 5.0, unit * notice, saves=saves) is over
+
+
+def test_a_supervisor_that_sleeps_renews_a_file_by_which_a_probe_tells_it_from_a_frozen_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S5: a frozen container was never started again."""
+    file = tmp_path / "alive"
+    monkeypatch.setenv(env.ALIVE, str(file))
+    monkeypatch.setattr(requests, "_LONGEST", 0.01)
+    stops = StopRequests()
+    assert _probe(file) == "the supervisor is frozen, or has not begun"
+    stops.wait(lambda: file.exists(), 60.0)  # a drained group sleeps so
+    assert _probe(file) is None
+    os.utime(file, (1.0, 1.0))
+    assert _probe(file) == "the supervisor is frozen, or has not begun"
+    stops.sleep(60.0)
+    assert _probe(file) is None
+
+
+def _probe(file: Path) -> object:
+    """What the probe's process would exit with."""
+    with pytest.raises(SystemExit) as caught:
+        exec(pod._LOOK.replace(pod._ALIVE, str(file)), {})
+    return caught.value.code
