@@ -14,6 +14,7 @@ RULES: tuple[dict[str, Any], ...] = (
     {"apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": ["create"]},
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
     {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]},
+    {"apiGroups": [""], "resources": ["events"], "verbs": ["list"]},
 )
 
 MORE: tuple[dict[str, Any], ...] = (

@@ -41,6 +41,11 @@ class JobState:
     def restarts(self) -> int:
         return sum(part.restarts for part in self.parts)
 
+    @property
+    def waits(self) -> list[str]:
+        """Which parts do not run, and why not."""
+        return _waits(self.parts)
+
 
 def newest(pods: Iterable[Json]) -> Json | None:
     """The one that isn't being deleted, and of several the last that was made."""
@@ -66,12 +71,12 @@ def is_running(pod: Json) -> bool:
     return "running" in _container(pod).get("state", {})
 
 
-def job_state(app: str, jobs: Sequence[Json], pods: Sequence[Json]) -> JobState:
-    """Of all its Jobs and pods."""
+def job_state(app: str, jobs: Sequence[Json], pods: Sequence[Json], events: Sequence[Json] = ()) -> JobState:
+    """Return what all its Jobs and pods say; `events`: the cluster's warnings, of which those of parts that wait are told."""
     parts = []
     for job in sorted(jobs, key=lambda j: (names.label_of(j, names.ROLE), int(names.label_of(j, names.REPLICA) or 0))):
         mine = [p for p in pods if names.place_of(p) == names.place_of(job)]
-        parts.append(_part(job, mine))
+        parts.append(_part(job, mine, events))
     minimum = next((int(m) for j in jobs if (m := (_meta(j).get("annotations") or {}).get(names.MINIMUM))), 1)
     state, reason = _whole(parts, minimum)
     return JobState(app, state, reason, tuple(parts))
@@ -95,16 +100,22 @@ def _whole(parts: Sequence[PartState], minimum: int) -> tuple[str, str]:
             return FAILED, next(p.reason for p in parts if p.state == FAILED)
         if all(p.state == SUCCEEDED for p in parts):
             return SUCCEEDED, ""
-    waits = [p for p in parts if p.state == PENDING and p.reason]
-    reason = f"{waits[0].role}/{waits[0].replica}: {waits[0].reason}" if waits else ""
-    return (RUNNING if any(p.state == RUNNING for p in parts) else PENDING), reason
+    waits = _waits(parts)
+    return (RUNNING if any(p.state == RUNNING for p in trainers or parts) else PENDING), waits[0] if waits else ""
 
 
-def _part(job: Json, pods: Sequence[Json]) -> PartState:
+def _waits(parts: Sequence[PartState]) -> list[str]:
+    return [f"{p.role}/{p.replica}: {p.reason}" for p in parts if p.state == PENDING and p.reason]
+
+
+def _part(job: Json, pods: Sequence[Json], events: Sequence[Json]) -> PartState:
     pod = newest(pods)
     state, reason = _ended(job, pods)
     if not state:
         state, reason = (PENDING, _no_pod(job)) if pod is None else _of_pod(pod)
+        warned = _warned("Job", job, events) if pod is None else _warned("Pod", pod, events)
+        if state == PENDING and warned not in reason:
+            reason = f"{reason}; the cluster warns: {warned}"
     before = max(len(pods), int((job.get("status") or {}).get("failed") or 0) + (pod is not None)) - 1
     return PartState(
         role=names.label_of(job, names.ROLE),
@@ -124,7 +135,7 @@ def _ended(job: Json, pods: Sequence[Json]) -> tuple[str, str]:
         if condition.get("status") != "True":
             continue
         if condition.get("type") == "Failed":
-            return FAILED, str(condition.get("message") or condition.get("reason") or "")
+            return FAILED, str(condition.get("message") or condition.get("reason") or "Kubernetes says no reason.")
         if condition.get("type") == "Complete":
             good = [p for p in pods if (p.get("status") or {}).get("phase") == "Succeeded"]
             words = _last_words(newest(good) or {})
@@ -136,7 +147,16 @@ def _no_pod(job: Json) -> str:
     if (job.get("spec") or {}).get("suspend"):
         queue = names.label_of(job, names.QUEUE)
         return f"it waits in the queue {queue}" if queue else "its Job is suspended"
-    return "its pod is not there yet (a quota? kubectl describe job says it)"
+    return "its pod is not there yet"
+
+
+def _warned(kind: str, thing: Json, events: Sequence[Json]) -> str:
+    """Return what the cluster has last warned of about this thing, but for what the thing's own status says better."""
+    known = {"kind": kind, "name": _meta(thing).get("name")}.items()
+    found = [e for e in events if known <= e.get("involvedObject", {}).items() and e.get("reason") != "BackOff"]
+    found = [e for e in found if not str(e.get("message")).startswith("Error: ")]
+    newest = max(found, key=lambda e: str(e.get("lastTimestamp") or e.get("eventTime")), default={})
+    return " ".join(str(newest.get("message") or "").split())
 
 
 def _of_pod(pod: Json) -> tuple[str, str]:
@@ -145,6 +165,8 @@ def _of_pod(pod: Json) -> tuple[str, str]:
         return PENDING, "its pod is being deleted"
     container = _container(pod)
     if "running" in container.get("state", {}):
+        if container.get("ready") is False:  # as its probes see it
+            return PENDING, ", ".join(filter(None, ["its container runs and is not ready", _last_end(container)]))
         return RUNNING, _last_end(container)
     waiting = container.get("state", {}).get("waiting") or {}
     if waiting.get("reason") and waiting["reason"] not in ("ContainerCreating", "PodInitializing"):
@@ -155,7 +177,7 @@ def _of_pod(pod: Json) -> tuple[str, str]:
             return PENDING, f"no node takes it: {condition.get('message') or condition.get('reason')}"
     if status.get("phase") == "Failed":
         return PENDING, f"its pod failed ({status.get('reason') or _last_end(container) or 'no reason is given'})"
-    return PENDING, ""
+    return PENDING, f"its container has not begun since {_meta(pod).get('creationTimestamp')}"
 
 
 def _last_end(container: Json) -> str:

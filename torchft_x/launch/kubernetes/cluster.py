@@ -27,6 +27,7 @@ _KINDS = {
     "NetworkPolicy": ("NetworkingV1Api", "network_policy"),
     "PodDisruptionBudget": ("PolicyV1Api", "pod_disruption_budget"),
     "Pod": ("CoreV1Api", "pod"),
+    "Event": ("CoreV1Api", "event"),
     "ConfigMap": ("CoreV1Api", "config_map"),
 }
 
@@ -76,6 +77,15 @@ class Cluster:
     def list(self, kind: str, selector: str) -> _Objects:
         """Objects with these labels; the API server's newest."""
         return self.list_at(kind, selector)[0]
+
+    def warnings(self) -> _Objects:
+        """The namespace's events of this type; none where whoever asks may not see them."""
+        try:
+            return list(self._ask("Event", "list_namespaced", "", field_selector="type=Warning")["items"])
+        except ClusterError as e:
+            if e.status != 403:
+                raise
+            return []
 
     def list_at(self, kind: str, selector: str) -> tuple[_Objects, str]:
         """The same, and the version of the list."""

@@ -46,11 +46,15 @@ def if_there(kind: str) -> Iterator[None]:
             raise
 
 
-def find(cluster: Cluster, app: str) -> JobState | None:
-    """None: there is no such job. Raises `ClusterError`."""
+def find(cluster: Cluster, app: str, why: bool = False) -> JobState | None:
+    """None: there is no such job. `why`: with what the cluster warns of about parts that wait. Raises `ClusterError`."""
     selector = of(app)
     jobs = cluster.list("Job", selector)
-    return state.job_state(app, jobs, cluster.list("Pod", selector)) if jobs else None
+    if not jobs:
+        return None
+    pods = cluster.list("Pod", selector)
+    found = state.job_state(app, jobs, pods)
+    return state.job_state(app, jobs, pods, cluster.warnings()) if why and found.waits else found
 
 
 def every(cluster: Cluster) -> list[JobState]:

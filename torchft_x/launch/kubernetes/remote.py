@@ -28,13 +28,16 @@ class Remote:
         self.app = found.app
         self.cluster = Cluster(found.context, found.namespace)
         self._token = token
+        self.waits: list[str] = []
+        """Parts that did not run when `ended` was called, and why not."""
 
     def ended(self) -> Json | None:
         """How the job did, as its lighthouse's last event would say it; None: it goes on."""
-        found = jobs.find(self.cluster, self.app)
+        found = jobs.find(self.cluster, self.app, why=True)
         if found is None:
             raise ConfigError(f"There is no job {self.app} in the namespace {self.cluster.namespace}.")
         if found.state not in (SUCCEEDED, FAILED):
+            self.waits = found.waits
             return None
         return {"event": "exit", "code": int(found.state == FAILED), "reason": found.reason}
 

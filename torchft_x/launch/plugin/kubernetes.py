@@ -65,7 +65,7 @@ class KubernetesFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         cluster, name = self._place(app_id)
         with _sentence():
-            found = jobs.find(cluster, name)
+            found = jobs.find(cluster, name, why=True)
         if found is None and excepthook.in_command("log"):  # which would wait for it for ever
             raise excepthook.Mistake(
                 f"torchft_x: there is no job {name} of {NAME} in the namespace {cluster.namespace}; "

@@ -16,6 +16,7 @@ from torchft_x.launch.status.find import Run, find
 from torchft_x.launch.status.from_page import from_page
 
 _TIMEOUT = 5.0  # seconds for an answer
+_WAITS = 10  # pods of a cluster that are told
 EVERY = "*"  # as `core.job.orders` has it: all groups
 _RUN = (
     "a run directory, a lighthouse's address, or a job of kubernetes_ft (kubernetes_ft://NAMESPACE/APP); by default the newest "
@@ -50,6 +51,11 @@ def _status(args: argparse.Namespace) -> int:
     if run.ended is not None:
         print(json.dumps({"ended": dict(run.ended)}) if args.json else f"{run.what} {lines.ended(run.ended)}")
         return 0
+    waits = [] if run.remote is None or args.json else run.remote.waits
+    for sentence in waits[:_WAITS]:
+        print(f"waits: {lines.plain(sentence)}")
+    if len(waits) > _WAITS:
+        print(f"and {len(waits) - _WAITS} more wait")
     first = _look(run)
     if args.url:
         return _url(run, first)

@@ -79,10 +79,47 @@ def test_why_a_part_waits() -> None:
     assert reason(status={"phase": "Pending", "conditions": [unscheduled]}) == (
         "trainer/0: no node takes it: 0/2 nodes: Insufficient nvidia.com/gpu."
     )
-    assert "quota" in look([job("trainer")], [])[1]
+    assert look([job("trainer")], []) == ("PENDING", "trainer/0: its pod is not there yet")
+    assert reason(status={"phase": "Pending"}) == "trainer/0: its container has not begun since 2026-11-25T12:00:00Z"
     queued = job("trainer", spec={"suspend": True})
     queued["metadata"]["labels"][names.QUEUE] = "team"
     assert look([queued], []) == ("PENDING", "trainer/0: it waits in the queue team")
+
+
+def event(kind: str, name: str, reason: str, message: str, when: int) -> Json:
+    thing = {"kind": kind, "name": name}
+    return {"involvedObject": thing, "reason": reason, "message": message, "lastTimestamp": f"2026-11-25T12:{when:02d}:00Z"}
+
+
+def test_a_part_that_can_not_start_says_what_the_cluster_warns_of() -> None:
+    """S7: what `kubectl get events` has."""
+
+    def reason(pods: list[Json], *events: Json) -> str:
+        return job_state("a", [job("trainer")], pods, events).reason
+
+    waits = pod("trainer", phase="Pending", state={"waiting": {"reason": "ContainerCreating"}})
+    mount = event("Pod", "p-0", "FailedMount", 'MountVolume.SetUp failed for volume "run":\nnot found', 10)
+    assert reason([waits], event("Pod", "p-0", "FailedMount", "timed out", 9), mount).endswith(
+        '; the cluster warns: MountVolume.SetUp failed for volume "run": not found'
+    )
+    forbidden = event("Job", "a-trainer-0", "FailedCreate", 'pods "x" is forbidden: violates PodSecurity', 10)
+    assert reason([], mount, forbidden).endswith('the cluster warns: pods "x" is forbidden: violates PodSecurity')
+    back_off = event("Pod", "p-0", "BackOff", "Back-off restarting failed container", 11)
+    known = event("Pod", "p-0", "Failed", "Error: ImagePullBackOff", 12)
+    assert reason([waits], mount, back_off, known) == reason([waits], mount)
+    runs = pod("trainer", **RUNS)
+    assert reason([runs], mount) == ""  # it has begun
+
+
+def test_a_job_runs_when_a_trainer_does() -> None:
+    """S7: it was RUNNING while all trainers were PENDING."""
+    jobs, waits = [job("lighthouse"), job("trainer")], pod("trainer", phase="Pending")
+    serves = pod("lighthouse", **RUNS, ready=True)
+    assert look(jobs, [serves, waits])[0] == "PENDING"
+    begins = pod("trainer", **RUNS, ready=False)
+    assert look(jobs, [serves, begins]) == ("PENDING", "trainer/0: its container runs and is not ready")
+    assert look(jobs, [serves, pod("trainer", **RUNS, ready=True)])[0] == "RUNNING"
+    assert look([job("lighthouse")], [serves])[0] == "RUNNING"
 
 
 def test_the_newest_pod_counts_and_the_others_are_restarts() -> None:

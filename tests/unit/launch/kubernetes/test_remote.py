@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.unit.core.kubernetes.test_scale import _jobs
-from tests.unit.core.kubernetes.test_state import RUNS, pod
+from tests.unit.core.kubernetes.test_state import RUNS, event, pod
 from tests.unit.launch.kubernetes.answering import Answer, Asked, answering
 from tests.unit.observe.written import Job, Log
 from torchft_x import env
@@ -288,6 +288,28 @@ def test_status_and_orders_of_a_job_that_is_over_or_none(kubeconfig: Path, capsy
     with answering(_cluster([], []), kubeconfig):
         assert status(["kubernetes_ft://team/a-1"]) == 2
         assert "no job a-1 in the namespace team" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_status_says_why_pods_wait_also_before_there_is_a_lighthouse(
+    allowed: bool, kubeconfig: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """S7. Whoever may not list events is told the rest."""
+    waits = pod("trainer", phase="Pending")
+    found = event("Pod", "p-0", "FailedMount", "no such volume", 10)
+    others = _cluster(_jobs(1), [waits], _refused(503, "no endpoints available"))
+
+    def answer(asked: Asked) -> tuple[int, Any]:
+        if "/events" not in asked.path:
+            return others(asked)
+        return (200, {"items": [found]}) if allowed else _refused(403, "events is forbidden")
+
+    with answering(answer, kubeconfig):
+        assert status(["kubernetes_ft://team/a-1"]) == 1
+    out, err = capsys.readouterr()
+    assert "waits: trainer/0: its container has not begun" in out
+    assert ("the cluster warns: no such volume" in out) is allowed
+    assert "no endpoints available" in err
 
 
 def test_the_log_of_all_pods_of_a_replica_the_oldest_first(
