@@ -238,7 +238,7 @@ def _sentences() -> Iterator[None]:
         excepthook.prepare()
         yield
     except TorchftXError as e:
-        raise excepthook.Mistake(f"torchft_x: {e}") from None
+        raise excepthook.refused(str(e)) from None
 
 
 def _python(image: str) -> str:

@@ -6,6 +6,7 @@ and with ``-cfg context=CONTEXT`` NAMESPACE:NAME@CONTEXT.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
@@ -43,23 +44,19 @@ class KubernetesFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker 
         """TorchX's own refuses roles without resources, which Kubernetes takes."""
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> Any:
-        try:
+        with _sentence():
             if not any(isinstance(role, FtRole) for role in app.roles):  # our components have done so before
                 excepthook.prepare()
             gpu = str(cfg.get("gpu_resource") or "nvidia.com/gpu")
             made = apps.request(app, secrets.token_hex(4), options.wishes(cfg), gpu)
-        except TorchftXError as e:
-            raise excepthook.Mistake(f"torchft_x: {e}") from None
         return AppDryRunInfo(made, as_yaml)
 
     def schedule(self, dryrun_info: Any) -> str:
         made, cfg = dryrun_info.request, _cfg(dryrun_info)
-        try:
-            context = cfg.get("context")
+        context = cfg.get("context")
+        with _sentence("the job can't be submitted: "):
             cluster = self._cluster(context, cfg.get("namespace"))
             jobs.submit(cluster, apps.with_token(made))
-        except TorchftXError as e:
-            raise excepthook.Mistake(f"torchft_x: the job can't be submitted: {e}") from None
         return handle.app_id(cluster.namespace, made.app, context)
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
@@ -67,8 +64,8 @@ class KubernetesFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker 
         with _sentence():
             found = jobs.find(cluster, name, why=True)
         if found is None and excepthook.in_command("log"):  # which would wait for it for ever
-            raise excepthook.Mistake(
-                f"torchft_x: there is no job {name} of {NAME} in the namespace {cluster.namespace}; "
+            raise excepthook.refused(
+                f"there is no job {name} of {NAME} in the namespace {cluster.namespace}; "
                 f"`torchx list -s {NAME}` names those of your context's namespace."
             )
         return None if found is None else _response(app_id, found)
@@ -104,10 +101,8 @@ class KubernetesFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker 
             raise excepthook.refused("a container's log holds both streams; leave --streams out.")
         if until is not None:
             raise excepthook.refused("Kubernetes gives logs up to now; leave --until out.")
-        try:
+        with _sentence():
             found = jobs.find(cluster, name)
-        except TorchftXError as e:
-            raise excepthook.refused(str(e)) from None
         parts = found.parts if found else ()
         part = next((p for p in parts if (p.role, p.replica) == (role_name, k)), None)
         if part is None:
@@ -121,7 +116,8 @@ class KubernetesFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker 
         """Its cluster, that of its context, and its name there."""
         with _sentence():
             found = handle.parse(app_id)
-            return self._cluster(found.context, found.namespace), found.app
+            cluster = self._cluster(found.context, found.namespace)
+        return cluster, found.app
 
     def _cluster(self, context: str | None, namespace: str | None) -> Cluster:
         key = (context, namespace)
@@ -130,22 +126,18 @@ class KubernetesFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker 
         return self._clusters[key]
 
 
-class _sentence:
-    """What the cluster refuses ends the command with a sentence."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        if isinstance(error, TorchftXError):
-            raise excepthook.Mistake(f"torchft_x: {error}") from None
+@contextlib.contextmanager
+def _sentence(what: str = "") -> Iterator[None]:
+    """End the command with a sentence where the cluster refuses something."""
+    try:
+        yield
+    except TorchftXError as e:
+        raise excepthook.refused(f"{what}{e}") from None
 
 
 def _told(lines: Iterable[str]) -> Iterator[str]:
-    try:
+    with _sentence():
         yield from lines
-    except TorchftXError as e:
-        raise excepthook.refused(str(e)) from None
 
 
 def _cfg(info: Any) -> Mapping[str, Any]:

@@ -91,7 +91,7 @@ class LocalFtScheduler(LocalScheduler):  # type: ignore[misc]  # to the checker 
                 excepthook.prepare()
             self._run_dir = run_dir_of(app, cfg)
         except TorchftXError as e:
-            raise excepthook.Mistake(f"torchft_x: {e}") from None
+            raise excepthook.refused(str(e)) from None
         info = super()._submit_dryrun(app, cfg)
         self._roles[info.request.app_id] = (app, cfg, self._run_dir)
         return info
@@ -110,7 +110,7 @@ class LocalFtScheduler(LocalScheduler):  # type: ignore[misc]  # to the checker 
             self._index.add(made.app_id, run_dir)
             self._start(made)
         except (TorchftXError, OSError) as e:
-            raise excepthook.Mistake(f"torchft_x: the job can't be started: {e}") from None
+            raise excepthook.refused(f"the job can't be started: {e}") from None
         return made.app_id
 
     def _start(self, made: Plan) -> None:
@@ -155,8 +155,8 @@ class LocalFtScheduler(LocalScheduler):  # type: ignore[misc]  # to the checker 
         except RecordError as e:
             return describe.unreadable(app_id, str(e))
         if found is None and excepthook.in_command("log"):  # which would wait for it for ever
-            raise excepthook.Mistake(
-                f"torchft_x: there is no job {app_id} of local_ft; `torchx list -s {NAME}` names those of yours."
+            raise excepthook.refused(
+                f"there is no job {app_id} of local_ft; `torchx list -s {NAME}` names those of yours."
             )
         return None if found is None else describe.response(found)
 
@@ -222,7 +222,7 @@ class LocalFtScheduler(LocalScheduler):  # type: ignore[misc]  # to the checker 
             try:
                 send(found, signal.SIGTERM)
             except TorchftXError as e:
-                raise excepthook.Mistake(f"torchft_x: {e}") from None
+                raise excepthook.refused(str(e)) from None
 
     def _find(self, app_id: str) -> JobRecord | None:
         """None: no such job. Raises `RecordError` where nothing can be said of it."""

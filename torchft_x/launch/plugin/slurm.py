@@ -43,8 +43,8 @@ class SlurmFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker Torch
         if excepthook.in_command("run") and any(
             o.startswith("-") for o in excepthook.read_command(sys.argv[2:]).options
         ):
-            raise excepthook.Mistake(
-                "torchft_x: in -cfg, TorchX takes each = for one of its own: write sbatch_args='--NAME VALUE', or set "
+            raise excepthook.refused(
+                "in -cfg, TorchX takes each = for one of its own: write sbatch_args='--NAME VALUE', or set "
                 f"sbatch_args in the section [{NAME}] of .torchxconfig."
             )
         self._controller = controller or Controller()
@@ -66,7 +66,7 @@ class SlurmFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker Torch
             run_dir = run_dir_of(app, cfg).replace(macros.app_id, app_id)
             request = build(app, cfg, app_id=app_id, session=self.session_name, run_dir=run_dir)
         except TorchftXError as e:
-            raise excepthook.Mistake(f"torchft_x: {e}") from None
+            raise excepthook.refused(str(e)) from None
         return AppDryRunInfo(request, str)
 
     def _validate(self, *_: Any) -> None:
@@ -79,7 +79,7 @@ class SlurmFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker Torch
             launch(request, self._controller)
         except (TorchftXError, OSError) as e:
             self._looker.index.forget(request.app_id)
-            raise excepthook.Mistake(f"torchft_x: the job can't be submitted: {e}") from None
+            raise excepthook.refused(f"the job can't be submitted: {e}") from None
         except BaseException:
             self._looker.index.forget(request.app_id)
             raise
@@ -91,12 +91,12 @@ class SlurmFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker Torch
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         now = self._looker.look(app_id)
         if now is None and excepthook.in_command("log"):  # which would wait for it for ever
-            raise excepthook.Mistake(
-                f"torchft_x: there is no job {app_id} of {NAME}; `torchx list -s {NAME}` names those of yours."
+            raise excepthook.refused(
+                f"there is no job {app_id} of {NAME}; `torchx list -s {NAME}` names those of yours."
             )
         if now is not None and now.state == "UNKNOWN" and excepthook.in_command("log"):  # the same
             where = f" Its logs are in {now.manifest.log_dir}." if now.manifest is not None else ""
-            raise excepthook.Mistake(f"torchft_x: nothing is known of the job {app_id}. {now.trouble}{where}")
+            raise excepthook.refused(f"nothing is known of the job {app_id}. {now.trouble}{where}")
         return None if now is None else _response(now)
 
     def list(self, *_: Any) -> list[ListAppResponse]:
@@ -165,7 +165,7 @@ class SlurmFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker Torch
             else:
                 self._controller.cancel(now.alive)
         except TorchftXError as e:
-            raise excepthook.Mistake(f"torchft_x: {e}") from None
+            raise excepthook.refused(str(e)) from None
         finally:
             self._looker.forget()
 

@@ -15,6 +15,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -24,15 +25,7 @@ from torchft_x import env
 from torchft_x.errors import ConfigError
 
 _MISTAKE = 2  # exit code: trying again ends the same way
-
-
-class Mistake(SystemExit):
-    """Ends the command with one sentence on stderr and exit code 2."""
-
-    def __init__(self, sentence: str) -> None:
-        super().__init__(sentence)
-        self.code = _MISTAKE
-        print(sentence, file=sys.stderr, flush=True)
+_speaking = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -180,9 +173,19 @@ def prepare() -> None:
 
 
 def refused(sentence: str) -> SystemExit:
-    """Said already. A thread of TorchX's lets only this very class pass without a traceback."""
-    print(f"torchft_x: {sentence}", file=sys.stderr, flush=True)
-    return SystemExit(2)
+    """Say it, and return what ends the command with exit code 2.
+
+    `torchx log` reads each replica on a thread of its own, which would show a subclass as a traceback and end with 0: there the
+    first one ends the command.
+    """
+    end = SystemExit(f"torchft_x: {sentence}")
+    end.code = _MISTAKE
+    with _speaking:
+        print(end, file=sys.stderr, flush=True)
+        if in_command("log") and threading.current_thread() is not threading.main_thread():
+            sys.stdout.flush()
+            os._exit(_MISTAKE)
+    return end
 
 
 def end_quietly() -> None:

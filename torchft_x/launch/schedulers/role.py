@@ -14,7 +14,7 @@ from torchx import specs
 
 from torchft_x.errors import TorchftXError
 from torchft_x.launch.schedulers import adjust
-from torchft_x.launch.schedulers.excepthook import Mistake
+from torchft_x.launch.schedulers.excepthook import refused
 
 Hook = Callable[[str, Any], Any]
 """A user's own adjustment: scheduler's name and its dry-run info in, the dry-run info out (None: the same)."""
@@ -58,4 +58,4 @@ class FtRole(specs.Role):  # type: ignore[misc]  # to the checker TorchX's class
                 info = info if changed is None else changed
             return info
         except TorchftXError as e:
-            raise Mistake(f"torchft_x: {e}") from None
+            raise refused(str(e)) from None

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.launch.kubernetes.answering import answering
 from tests.unit.launch.lines import BOTH, ROOT, environment, interpreter, torchx
 from tests.util import scaled, wait_for
 
@@ -35,6 +36,17 @@ def test_outside_of_the_clone_the_default_scheduler_is_named(line: str, tmp_path
     last = done.stderr.splitlines()[-1]
     assert "so TorchX took local_docker, and Docker can't be used" in last
     assert "torchx run -s local_cwd" in last
+
+
+@pytest.mark.parametrize("app", ["local_ft://s/none", "slurm_ft://s/none", "kubernetes_ft://s/team:none"])
+def test_the_log_of_an_unknown_job_is_one_sentence_and_2(app: str, tmp_path: Path) -> None:
+    """S11: TorchX reads each replica on a thread of its own, whose traceback was shown, and ended with 0."""
+    with answering(lambda _: (200, {"items": []}), tmp_path / "kubeconfig"):
+        nothing = {"HOME": str(tmp_path), "KUBECONFIG": f"{tmp_path}/kubeconfig"}
+        done = torchx("log", f"{app}/trainer/0,1", folder=tmp_path, **nothing)
+    assert (done.returncode, done.stdout) == (2, "")
+    (sentence,) = done.stderr.splitlines()
+    assert re.match("torchft_x: .* no job none|torchft_x: nothing is known of the job none", sentence)
 
 
 @pytest.mark.parametrize("line", BOTH)

@@ -88,7 +88,12 @@ def test_why_a_part_waits() -> None:
 
 def event(kind: str, name: str, reason: str, message: str, when: int) -> Json:
     thing = {"kind": kind, "name": name}
-    return {"involvedObject": thing, "reason": reason, "message": message, "lastTimestamp": f"2026-11-25T12:{when:02d}:00Z"}
+    return {
+        "involvedObject": thing,
+        "reason": reason,
+        "message": message,
+        "lastTimestamp": f"2026-11-25T12:{when:02d}:00Z",
+    }
 
 
 def test_a_part_that_can_not_start_says_what_the_cluster_warns_of() -> None:
