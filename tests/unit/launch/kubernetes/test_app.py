@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from torchft_x.launch.kubernetes.cluster import refusal
 from torchft_x.launch.plugin.kubernetes import as_yaml
 
 EXAMPLES = Path(__file__).parents[4] / "docs/examples/kubernetes"
+PLAIN = EXAMPLES / "plain.yaml"
 GOLDEN = Path(__file__).parents[1] / "golden/kubernetes_ft"
 VERSIONS = ("1.25", "1.30", "1.37")
 GPU = "nvidia.com/gpu"
@@ -66,13 +68,22 @@ def examples() -> dict[str, Request]:
     """By the component's name, with the scheduler's defaults: docs/kubernetes.md shows them."""
     image = {"image": "registry/train:7"}
     job = {**image, "replicas": 2, "run_dir": "/runs/1"}
+    token = {
+        "securityContext": {"fsGroup": 65534},
+        "volumes": [{"name": "token", "secret": {"secretName": "lighthouse", "defaultMode": 0o440}}],
+        "containers": [
+            {"name": "lighthouse", "volumeMounts": [{"name": "token", "mountPath": "/run/token", "readOnly": True}]}
+        ],
+    }
     apps = {
         "ddp": ft_app("train.py", name="ddp", **job),
         "hsdp": ft_app("train.py", name="hsdp", workers_per_replica=16, nodes_per_replica=2, gpu=8, cpu=64, **job),
         "diloco": diloco_app("train.py", name="diloco", gpu=1, **job),
         "lighthouse": lighthouse_app(name="lighthouse", token_file="/run/token/token", min_replicas=1, **image),
     }
-    return {name: made(app, options.wishes(options.run_opts().resolve({}))) for name, app in apps.items()}
+    usual = options.wishes(options.run_opts().resolve({}))
+    overlays = {"lighthouse": token}
+    return {name: made(app, replace(usual, overlay=overlays.get(name, {}))) for name, app in apps.items()}
 
 
 def others() -> dict[str, Request]:
@@ -90,6 +101,11 @@ def others() -> dict[str, Request]:
     }
 
 
+def plain() -> list[Json]:
+    """The objects that are written by hand."""
+    return list(yaml.safe_load_all(PLAIN.read_text()))
+
+
 def pods(objects: list[Json], role: str) -> list[Json]:
     jobs = [o for o in objects if o["kind"] == "Job"]
     return [
@@ -103,7 +119,8 @@ def test_all_objects_fit_the_schemas(version: str) -> None:
     for found in (*examples().values(), *others().values()):
         for body in [found.objects[0], *owned(found.objects, {"metadata": {"name": "x", "uid": "1"}})]:
             validate(body, version, strict=True)
-    validate(rights.role(), version, strict=True)
+    for body in (rights.role(), *plain()):
+        validate(body, version, strict=True)
 
 
 @pytest.mark.parametrize("component", ["ddp", "hsdp", "diloco", "lighthouse"])
@@ -144,10 +161,46 @@ def test_drains_take_one_pod_of_the_trainers_at_a_time() -> None:
 
 
 def test_golden(golden: Golden) -> None:
-    golden.check_all(EXAMPLES, {f"{name}.yaml": as_yaml(found) for name, found in examples().items()})
+    made_here = {f"{name}.yaml": as_yaml(found) for name, found in examples().items()}
+    golden.check_all(EXAMPLES, {**made_here, PLAIN.name: PLAIN.read_text()})
     compact = {"sort_keys": False, "default_flow_style": None, "width": 120}
     golden.check_all(
         GOLDEN, {f"{name}.yaml": yaml.safe_dump_all(found.objects, **compact) for name, found in others().items()}
+    )
+
+
+def test_a_token_file_that_an_example_names_is_mounted() -> None:
+    """S10."""
+    for found in examples().values():
+        for spec in (o["spec"]["template"]["spec"] for o in found.objects if o["kind"] == "Job"):
+            words, mounts = spec["containers"][0]["command"], spec["containers"][0]["volumeMounts"]
+            for path in (words[i + 1] for i, word in enumerate(words) if word == "--token_file"):
+                assert any(Path(path).is_relative_to(mount["mountPath"]) for mount in mounts)
+
+
+def test_a_deployment_and_a_statefulset_by_hand_fit_together() -> None:
+    """M8."""
+    deployment, service, headless, budget, groups = plain()
+    assert [o["kind"] for o in (deployment, groups)] == ["Deployment", "StatefulSet"]
+    assert (deployment["spec"]["strategy"]["type"], deployment["spec"]["replicas"]) == ("Recreate", 1)
+    for body, selectors in ((deployment, [service["spec"]["selector"]]), (groups, [headless["spec"]["selector"]])):
+        template = body["spec"]["template"]
+        assert violations(template) == []
+        selectors = [*selectors, body["spec"]["selector"]["matchLabels"]]
+        assert all(found.items() <= template["metadata"]["labels"].items() for found in selectors)
+    assert budget["spec"]["selector"] == groups["spec"]["selector"]
+    assert groups["spec"]["serviceName"] == headless["metadata"]["name"]
+    (lighthouse,), (trainer,) = (body["spec"]["template"]["spec"]["containers"] for body in (deployment, groups))
+    ports = {port["name"]: port["containerPort"] for port in lighthouse["ports"]}
+    assert {port["targetPort"]: port["port"] for port in service["spec"]["ports"]} == ports
+    assert lighthouse["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "page"}
+    variables = {entry["name"]: entry for entry in trainer["env"]}
+    assert variables["TORCHFT_LIGHTHOUSE"]["value"] == f"http://{service['metadata']['name']}:{ports['lighthouse']}"
+    assert variables["TORCHFT_X_TOKEN"] in lighthouse["env"]
+    assert f"--groups {groups['spec']['replicas']} " in trainer["command"][-1]
+    assert (
+        trainer["livenessProbe"]["exec"]["command"]
+        == pods(render(hsdp()), "trainer")[0]["containers"][0]["livenessProbe"]["exec"]["command"]
     )
 
 
