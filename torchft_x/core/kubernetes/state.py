@@ -42,6 +42,11 @@ class JobState:
         return sum(part.restarts for part in self.parts)
 
     @property
+    def has_begun(self) -> bool:
+        """Whether some part has a log although no trainer runs."""
+        return self.state == PENDING and any(part.state == RUNNING or part.restarts for part in self.parts)
+
+    @property
     def waits(self) -> list[str]:
         """Which parts do not run, and why not."""
         return _waits(self.parts)

@@ -10,6 +10,7 @@ import contextlib
 import json
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -17,7 +18,7 @@ from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Schedule
 from torchx.specs import AppDef, AppDryRunInfo, AppState, Role, RoleStatus, runopts
 from torchx.specs.api import NONE, ReplicaStatus
 
-from torchft_x.core.kubernetes.state import SUCCEEDED, JobState, PartState
+from torchft_x.core.kubernetes.state import RUNNING, SUCCEEDED, JobState, PartState
 from torchft_x.errors import TorchftXError
 from torchft_x.launch.kubernetes import app as apps
 from torchft_x.launch.kubernetes import handle, jobs, options
@@ -68,6 +69,8 @@ class KubernetesFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker 
                 f"there is no job {name} of {NAME} in the namespace {cluster.namespace}; "
                 f"`torchx list -s {NAME}` names those of your context's namespace."
             )
+        if found is not None and found.has_begun and excepthook.in_command("log"):  # which waits while a job is PENDING
+            found = replace(found, state=RUNNING)
         return None if found is None else _response(app_id, found)
 
     def list(self, *_: Any) -> list[ListAppResponse]:
