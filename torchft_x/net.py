@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import socket
 from collections.abc import Mapping
@@ -125,6 +126,16 @@ def advertise_host(
         return name
     own = next((a for a in map(_own_address_towards, _ELSEWHERE) if a is not None), None)
     return own or (name if known else "127.0.0.1")
+
+
+def is_own_address(host: str) -> bool:
+    """Return whether the name or address is this host's."""
+    for address in _addresses_of(host):
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as s:
+            s.bind((address, 0))  # possible for own addresses only
+            return True
+    return False
 
 
 def interface_address(name: str) -> str:

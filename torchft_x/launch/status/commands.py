@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import sys
@@ -87,7 +88,14 @@ def _look(run: Run) -> dict[str, Any]:
         return shown
     from torchft_x.rpc.status_query import lighthouse_overview
 
-    return lighthouse_overview(run.lighthouse, run.token, _TIMEOUT)
+    stands_by = ""
+    for address in (run.lighthouse, *run.others):
+        with contextlib.suppress(UnreachableError) if run.others else contextlib.nullcontext():
+            found = lighthouse_overview(address, run.token, _TIMEOUT)
+            if "standby" not in found:
+                return found
+            stands_by = str(found["standby"])
+    raise UnreachableError(stands_by or f"No lighthouse of {run.what} answers.")
 
 
 def _url(run: Run, first: dict[str, Any]) -> int:

@@ -35,6 +35,8 @@ class Run:
     lighthouse: Address | None
     token: str | None = field(repr=False)
     ended: Mapping[str, Any] | None = None
+    others: tuple[Address, ...] = ()
+    """Lighthouses of the same job, of which one serves and the others stand by."""
     remote: Remote | None = None
     """Of a job of kubernetes_ft, which is asked through the cluster; `lighthouse` is None then."""
 
@@ -66,7 +68,7 @@ def _of_cluster(handle: str, token_file: str | None) -> Run:
 
     remote = Remote(handle, _token(token_file, None))
     ended = remote.ended()
-    return Run(f"the job {remote.app}", None, None, None, ended, remote if ended is None else None)
+    return Run(f"the job {remote.app}", None, None, None, ended, remote=remote if ended is None else None)
 
 
 def _usual() -> Path:
@@ -110,12 +112,12 @@ def _token(token_file: str | None, run_dir: Path | None) -> str | None:
 
 
 def _answering(what: str, run_dir: Path | None, addresses: tuple[Address, ...], token: str | None) -> Run:
-    for address in addresses:
+    for at, address in enumerate(addresses):
         try:
             socket.create_connection(address, timeout=_CONNECT).close()
         except (OSError, UnicodeError):
             continue
-        return Run(what, run_dir, address, token)
+        return Run(what, run_dir, address, token, others=addresses[at + 1 :])
     tried = ", ".join(a.url for a in addresses) or "no address is written down yet"
     if run_dir is None:
         raise ConfigError(f"No lighthouse answers at {tried}.")

@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
+
+from torchft_x import net
 
 LATELY = 5
 """Losses that are told."""
@@ -124,8 +127,17 @@ def text(status: Mapping[str, Any]) -> list[str]:
     if lost:
         lines += ["", "Losses:", *lost]
     if status.get("page"):
-        lines += ["", f"Page: {plain(status['page'])}"]
+        lines += ["", f"Page: {page(status)}"]
     return lines
+
+
+def page(status: Mapping[str, Any]) -> str:
+    """Return the page's address; of another host's loopback with the command that leads there."""
+    found = plain(status["page"])
+    there, host = urlsplit(found), urlsplit(str(status.get("address", ""))).hostname or ""
+    if there.hostname not in ("127.0.0.1", "localhost", "::1") or not host or net.is_own_address(host):
+        return found
+    return f"{found} on {plain(host)}; from here: ssh -L {there.port}:127.0.0.1:{there.port} {plain(host)}"
 
 
 def ended(event: Mapping[str, Any]) -> str:

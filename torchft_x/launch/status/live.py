@@ -45,7 +45,7 @@ def picture(status: Mapping[str, Any], height: int) -> Group:
         parts.append(Text(f"and {len(groups) - room} more that train", "dim"))
     parts += [Text(loss, "dim") for loss in lines.losses(status)]
     if status.get("page"):
-        parts.append(Text(f"Page: {lines.plain(status['page'])}", "dim"))
+        parts.append(Text(f"Page: {lines.page(status)}", "dim"))
     return Group(*parts)
 
 

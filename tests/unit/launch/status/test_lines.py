@@ -52,6 +52,9 @@ def test_a_run_that_trains() -> None:
     more = {"counts": {"commits": 1500, "dropped_steps": 2}, "durations": {"step": {"number": 9, "mean": 0.25}}}
     assert lines.text(STATUS | more)[1] == "1,500 commits of groups, 2 dropped, a step takes 250 ms"
     assert text[-1] == "Page: http://127.0.0.1:29520/"
+    assert lines.page(STATUS | {"address": "http://127.0.0.1:29510"}) == "http://127.0.0.1:29520/"
+    elsewhere = lines.page(STATUS | {"address": "http://192.0.2.7:29510"})  # an address that nobody has
+    assert elsewhere == "http://127.0.0.1:29520/ on 192.0.2.7; from here: ssh -L 29520:127.0.0.1:29520 192.0.2.7"
 
 
 def test_what_comes_from_the_network_steers_no_terminal() -> None:

@@ -167,7 +167,7 @@ class StandbyServer:
             (
                 grpc_options.stream_service(grpc_options.SESSION, "Session", self._refuse_stream),
                 grpc_options.stream_service(grpc_options.SUPERVISE, "Supervise", self._refuse_stream),
-                grpc_options.unary_service(grpc_options.STATUS, {"Status": self._status}),
+                grpc_options.unary_service(grpc_options.STATUS, {"Status": self._status, "Overview": self._status}),
                 grpc_options.unary_service(grpc_options.LIGHTHOUSE, {"Quorum": unary, "Heartbeat": unary}),
             )
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from torchft_x.core.journal import JournalEntry
 from torchft_x.core.lighthouse.machine import LighthouseConfig
 from torchft_x.core.restart.lease import LeaseEntry
 from torchft_x.errors import ConfigError, UnreachableError
+from torchft_x.launch.status.commands import status
 from torchft_x.net import Address
 from torchft_x.rpc.coordination import LighthouseClient
 from torchft_x.rpc.lighthouse.failover.journal import Journal
@@ -24,7 +26,7 @@ from torchft_x.rpc.lighthouse.failover.lease_directory import LeaseDirectory, op
 from torchft_x.rpc.lighthouse.failover.lease_journal import newest_epoch, open_journal
 from torchft_x.rpc.lighthouse.failover.standby import Contender, HeldLease, hold_lease
 from torchft_x.rpc.lighthouse.server import LighthouseShell
-from torchft_x.rpc.status_query import lighthouse_status
+from torchft_x.rpc.status_query import lighthouse_overview, lighthouse_status
 from torchft_x.rpc.transport import loop
 
 
@@ -198,11 +200,19 @@ def answers(house: House) -> bool:
         return False
 
 
-def test_a_standby_says_who_serves_to_whoever_comes(houses: tuple[House, House]) -> None:
+def test_a_standby_says_who_serves_to_whoever_comes(
+    houses: tuple[House, House], capsys: pytest.CaptureFixture[str]
+) -> None:
     first, second = houses
     assert "standby" not in first.status
     sentence = f"This lighthouse stands by; the one at {first.bind.url} serves."
     wait_for(lambda: second.status["standby"] == sentence, what="the holder's address")
+    assert "standby" in lighthouse_overview(second.bind, None, scaled(5.0))
+    (first.folder / "lighthouses").mkdir()
+    for place, house in enumerate((second, first)):
+        (first.folder / "lighthouses" / str(place)).write_text(f"{house.bind.url}\n")
+    assert status([str(first.folder), "--json"]) == 0  # of the one that serves
+    assert "standby" not in json.loads(capsys.readouterr().out)
     with pytest.raises(UnreachableError, match="stands by"), group("x:1", second.bind.url, connect_timeout=1.0):
         pass
     with pytest.raises(UnreachableError, match="stands by"):
