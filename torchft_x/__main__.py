@@ -73,7 +73,7 @@ def main(argv: list[str] | None = None) -> int:
     """The exit code: 0 done, 1 failed, 2 for a user's mistake (one sentence on stderr), 141 if nobody reads the output."""
     try:
         try:
-            return _run(sys.argv[1:] if argv is None else argv)
+            return _run(_typed() if argv is None else argv)
         finally:
             for stream in (sys.stdout, sys.stderr):
                 if stream is not None:
@@ -85,6 +85,12 @@ def main(argv: list[str] | None = None) -> int:
         for fd in unread:
             os.dup2(os.open(os.devnull, os.O_WRONLY), fd)  # what is still buffered goes nowhere
         return _BROKEN_PIPE
+
+
+def _typed() -> list[str]:
+    """Return the words of the command line. A link with torchft's name of the command is its lighthouse (docs/torchft.md)."""
+    linked = os.path.basename(sys.argv[0]) == "torchft_lighthouse"
+    return ["lighthouse", *sys.argv[1:]] if linked else sys.argv[1:]
 
 
 def _is_unread(fd: int) -> bool:

@@ -18,7 +18,6 @@ PATH = Path(__file__).with_name("path")
 _USAGE = """python -m torchft_x.compat SCRIPT.py [ARG...]        runs a script that imports torchft
 python -m torchft_x.compat -m MODULE [ARG...]        runs a module
 python -m torchft_x.compat -c COMMAND [ARG...]
-python -m torchft_x.compat torchft_lighthouse ARG...  torchft's lighthouse command, as torchft_x has it
 python -m torchft_x.compat --path                    prints what must stand first in PYTHONPATH for other ways to start
 """
 
@@ -28,10 +27,6 @@ def main(argv: Sequence[str]) -> int:
     if words[:1] == ["--path"]:
         print(PATH)
         return 0
-    if words[:1] == ["torchft_lighthouse"]:
-        from torchft_x.rpc.lighthouse.main import main as lighthouse
-
-        return lighthouse(words[1:])
     if not words or words[0] in ("-h", "--help"):
         print(_USAGE, end="", file=sys.stdout if words else sys.stderr)
         return 0 if words else 2

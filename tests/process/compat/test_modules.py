@@ -124,9 +124,3 @@ def test_pythons_own_flags_stay() -> None:
     started = ["python", "-X", "utf8", "-m", "torchft_x.compat", "a.py", "-v"]
     assert command(started, ["a.py", "-v"]) == [sys.executable, "-X", "utf8", "a.py", "-v"]
     assert command(["python", "-mtorchft_x.compat", "a.py"], ["a.py"]) == [sys.executable, "a.py"]
-
-
-def test_the_lighthouses_command(tmp_path: Path) -> None:
-    help_ = run(["-m", "torchft_x.compat", "torchft_lighthouse", "--help"], tmp_path)
-    for flag in ("--min_replicas", "--bind", "--join_timeout_ms", "--quorum_tick_ms", "--heartbeat_timeout_ms"):
-        assert flag in help_

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,14 @@ def test_what_it_says(words: list[str], code: int, said: str, capsys: pytest.Cap
     out, err = capsys.readouterr()
     assert said in out + err
     assert "Traceback" not in err
+
+
+def test_a_link_with_torchfts_name_of_the_command_is_its_lighthouse(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[list[str]] = []
+    monkeypatch.setattr("torchft_x.launch.cli.lighthouse", lambda words: told.append(words) or 0)
+    monkeypatch.setattr(sys, "argv", ["/env/bin/torchft_lighthouse", "--min_replicas", "1"])
+    assert main() == 0
+    assert told == [["--min_replicas", "1"]]
 
 
 @pytest.mark.parametrize("words", [["supervise"], ["supervise", "--groups", "two", "--group", "0", "--", "x"]])
