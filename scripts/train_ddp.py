@@ -9,6 +9,7 @@ or, without TorchX, a lighthouse and one supervisor per group (or torchrun: docs
     TORCHFT_LIGHTHOUSE=http://localhost:29510 torchft_x supervise --group 1 --groups 2 -- scripts/train_ddp.py
 
 A group of several workers computes the same batch in each of them: this script is about whole copies of a model.
+torchtitan's --fault_tolerance.KEY, --training.steps, --training.mock_data and a TOML file with them (--config) work, too.
 It trains on the CUDA or XPU device that is there, else on the CPU (--device); on a GPU it was not run yet.
 Read it from top to bottom. What makes it fault tolerant: every quantity that steers training (data, learning rate, log,
 checkpoint) is a function of the number of *committed* steps. docs/write_a_script.md says how to do the same to your own.
@@ -55,6 +56,7 @@ from torchft_x import (  # noqa: E402
     process_group_for,
 )
 from torchft_x.observe.export import on_step  # noqa: E402
+from torchft_x.train import fault_tolerance  # noqa: E402
 
 # Arguments that must be alike in all groups, besides the model's and the data: else the copies would drift apart.
 SHAPING = ("steps", "batch_size", "lr", "warmup", "seed")
@@ -63,9 +65,21 @@ SHAPING = ("steps", "batch_size", "lr", "warmup", "seed")
 # Arguments
 
 
-def parse_args(argv: list[str] | None = None, parser: argparse.ArgumentParser | None = None) -> argparse.Namespace:
-    """`parser`: one that has arguments already, for a script with more of them (train_hsdp.py)."""
+TRAINING = ("steps", "mock_data")  # keys of [training] that mean something here
+EACH_STEP = ("enable", "process_group", "process_group_timeout_ms", "replica_id", "group_size", "min_replica_size")
+"""Keys of [fault_tolerance] for groups that average each step; the others are about groups that train apart."""
+
+
+def parse_args(
+    argv: list[str] | None = None, parser: argparse.ArgumentParser | None = None, *, apart: bool = False
+) -> argparse.Namespace:
+    """`parser`: one that has arguments already, for a script with more of them (train_hsdp.py). `apart`: its groups don't
+    average each step (train_diloco.py). Raises ConfigError for a key of --config, or of --SECTION.KEY, that can't be."""
+    known = {fault_tolerance.SECTION: fault_tolerance.KEYS, "training": TRAINING}
+    flags, rest = fault_tolerance.take_flags(sys.argv[1:] if argv is None else argv, known)
     p = parser or argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    p.add_argument("--config", "--job.config_file", metavar="FILE", help="TOML with [fault_tolerance] and [training]")
+    p.add_argument("--mock-data", action="store_true", help="train on made-up text (--training.mock_data)")
     p.add_argument("--steps", type=int, default=200, help="committed steps to train")
     p.add_argument(
         "--until", metavar="FILE", help="for trials: stop earlier, at the commit that this file names once it is there"
@@ -114,7 +128,8 @@ def parse_args(argv: list[str] | None = None, parser: argparse.ArgumentParser | 
         help="torch.compile's backend, of which aot_eager needs no C++ compiler; each life compiles anew",
     )
     p.add_argument("--pace", type=float, default=0.0, help="seconds; no step is shorter (to watch a small model)")
-    args = p.parse_args(argv)
+    args = p.parse_args(rest)
+    read_sections(args, flags, apart)
     for name in (
         "steps",
         "batch_size",
@@ -133,6 +148,54 @@ def parse_args(argv: list[str] | None = None, parser: argparse.ArgumentParser | 
     if args.width % args.heads:
         p.error(f"--width {args.width} can't be divided among --heads {args.heads}")
     return args
+
+
+def read_sections(args: argparse.Namespace, flags: dict[str, dict[str, str]], apart: bool) -> None:
+    """Add [fault_tolerance] to the arguments, as `ft`, and what [training] says. Flags beat the file --config."""
+    file = fault_tolerance.read_toml(args.config) if args.config else {}
+    told = {**file.get(fault_tolerance.SECTION, {}), **flags[fault_tolerance.SECTION]}
+    defaults = {} if args.config else {"enable": True, **({"semi_sync_method": "diloco"} if apart else {})}
+    args.ft = fault_tolerance.resolve({**defaults, **file.get(fault_tolerance.SECTION, {})}, flags["fault_tolerance"])
+    training = {**file.get("training", {}), **flags["training"]}
+    unused = [f"[{section}]" for section in file if section not in flags]
+    unused += [f"{key} of [training]" for key in training if key not in TRAINING]
+    if not apart:
+        if args.ft.semi_sync_method is not None:
+            raise errors.ConfigError(
+                f"fault_tolerance.semi_sync_method is {args.ft.semi_sync_method}, for groups that train apart: that is "
+                "train_diloco.py; here they average each step, so leave the key out, or write none."
+            )
+        for key in (k for k in flags[fault_tolerance.SECTION] if k not in (*EACH_STEP, "semi_sync_method")):
+            raise errors.ConfigError(
+                f"--fault_tolerance.{key} is about groups that train apart: train_diloco.py takes it; leave it out here."
+            )
+        unused += [f"{k} of [fault_tolerance]" for k in told if k not in (*EACH_STEP, "semi_sync_method")]
+    if not args.ft.enable:
+        raise errors.ConfigError("[fault_tolerance] doesn't say enable = true: say so, or --fault_tolerance.enable.")
+    for name in unused:
+        print(f"{os.path.basename(sys.argv[0])}: {args.config}: {name} means nothing to this script", file=sys.stderr)
+    if "steps" in training:
+        try:
+            args.steps = int(training["steps"])
+        except (TypeError, ValueError):
+            args.steps = 0
+        if args.steps < 1:
+            raise errors.ConfigError(f"training.steps is {training['steps']!r}; it must be a number of 1 or more.")
+    args.mock_data = args.mock_data or str(training.get("mock_data", False)).lower() == "true"
+    args.min_groups = max(args.min_groups, args.ft.min_replica_size)
+    if args.process_group == "auto" and "process_group" in told:
+        args.process_group = args.ft.process_group
+    args.timeout = args.ft.process_group_timeout_ms / 1000 if apart or "process_group_timeout_ms" in told else None
+    # What only the flags say of the job, said to all as a launcher says it.
+    args.place = {env.REPLICA_GROUP_ID: args.ft.replica_id} if "replica_id" in told else {}
+    args.place |= {env.NUM_REPLICA_GROUPS: args.ft.group_size} if args.ft.group_size else {}
+
+
+def take_place(args: argparse.Namespace) -> tuple[str, int]:
+    """Return the group's id and this process's rank in it."""
+    for name, value in args.place.items():
+        os.environ.setdefault(name, str(value))
+    return env.read(env.REPLICA_GROUP_ID, "0"), env.read_int("RANK", 0)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -161,9 +224,21 @@ def load_bytes(url: str | None, limit: int) -> torch.Tensor:
     return torch.frombuffer(text, dtype=torch.uint8) if text else torch.empty(0, dtype=torch.uint8)
 
 
+def made_up(args: argparse.Namespace) -> torch.Tensor:
+    """Text that can be learned: words of a small made-up language, the same in all groups."""
+    rng = random.Random(args.seed)
+    words = ["".join(rng.choices("abcdefghij", k=rng.randint(2, 7))) for _ in range(200)]
+    text = " ".join(rng.choices(words, k=50_000)).encode()
+    return torch.frombuffer(bytearray(text), dtype=torch.uint8)
+
+
+def name_of_data(args: argparse.Namespace) -> str:
+    return "made up" if args.mock_data else args.data or "Python's library"
+
+
 def load_data(args: argparse.Namespace) -> torch.Tensor:
     """What the arguments name. Raises ConfigError if that isn't enough for one sequence."""
-    data = load_bytes(args.data, int(args.data_mb * 1e6))
+    data = made_up(args) if args.mock_data else load_bytes(args.data, int(args.data_mb * 1e6))
     if len(data) <= args.seq_len:
         raise errors.ConfigError(f"--data has {len(data)} bytes; a sequence needs more than --seq-len {args.seq_len}.")
     return data
@@ -359,7 +434,7 @@ class Leaving:
 
 def train(args: argparse.Namespace) -> bool:
     """Whether training has come to its end."""
-    group, rank = env.read(env.REPLICA_GROUP_ID, "0"), env.read_int("RANK", 0)
+    group, rank = take_place(args)
     attempt = env.read_int(env.ATTEMPT, 0)  # how often this group was started before
     defer_compiler_import()  # half of a start, and most trainings compile nothing
     torch.set_num_threads(args.threads)
@@ -395,12 +470,13 @@ def train(args: argparse.Namespace) -> bool:
         load_state_dict=load_state_dict,
         state_dict=state_dict,
         min_replica_size=args.min_groups,
+        timeout=args.timeout,
         replica_id=group,
     )
     ddp = DistributedDataParallel(
         manager, model
     )  # also tells the others the model: a group with another one is refused
-    manager.declare("data set", *describe_data(data, name=args.data or "Python's library"))
+    manager.declare("data set", *describe_data(data, name=name_of_data(args)))
     manager.declare("command line", "what shapes the training", [f"{n} {getattr(args, n)}" for n in SHAPING])
     manager.declare("process group", type(pg).__name__)
     optimizer = Optimizer(manager, adamw)

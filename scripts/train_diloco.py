@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import random
 import sys
 import time
 import warnings
@@ -64,69 +63,41 @@ from train_ddp import (  # noqa: E402  # beside this file
     is_told_to_stop,
     learning_rate,
     load_data,
+    name_of_data,
     parse_args,
     saves_to,
     say_device,
+    take_place,
 )
 
-TRAINING = ("steps", "mock_data")  # keys of [training] that mean something here
 IN_GROUP_TIMEOUT = 120.0  # seconds a rank waits for the others of its group; the supervisor notices a death by itself
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Arguments
 
 
-def arguments(argv: list[str] | None = None) -> tuple[argparse.Namespace, FaultTolerance]:
+def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     """Raises ConfigError for a key that isn't known."""
-    known = {fault_tolerance.SECTION: fault_tolerance.KEYS, "training": TRAINING}
-    flags, rest = fault_tolerance.take_flags(sys.argv[1:] if argv is None else argv, known)
-    p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    p.add_argument("--config", "--job.config_file", metavar="FILE", help="TOML with a section [fault_tolerance]")
-    p.add_argument("--mock-data", action="store_true", help="train on made-up text (--training.mock_data)")
-    args = parse_args(rest, p)
-    file = fault_tolerance.read_toml(args.config) if args.config else {}
-    defaults = {} if args.config else {"enable": True, "semi_sync_method": "diloco"}
-    ft = fault_tolerance.resolve({**defaults, **file.get(fault_tolerance.SECTION, {})}, flags[fault_tolerance.SECTION])
-    if args.process_group != "auto":
-        ft = dataclasses.replace(ft, process_group=args.process_group)
-    training = {**file.get("training", {}), **flags["training"]}
-    for section in [s for s in file if s not in known]:
-        print(f"train_diloco.py: {args.config}: [{section}] means nothing to this script", file=sys.stderr)
-    for key in [k for k in training if k not in TRAINING]:
-        print(f"train_diloco.py: {args.config}: {key} of [training] means nothing to this script", file=sys.stderr)
-    if "steps" in training:
-        try:
-            args.steps = int(training["steps"])
-        except (TypeError, ValueError):
-            args.steps = 0
-        if args.steps < 1:
-            raise errors.ConfigError(f"training.steps is {training['steps']!r}; it must be a number of 1 or more.")
-    args.mock_data = args.mock_data or str(training.get("mock_data", False)).lower() == "true"
-    if not ft.enable or ft.semi_sync_method is None:
-        key = "enable = true" if not ft.enable else 'semi_sync_method = "diloco" or "local_sgd"'
+    args = parse_args(argv, argparse.ArgumentParser(description=__doc__.splitlines()[0]), apart=True)
+    args.ft = (
+        dataclasses.replace(args.ft, process_group=args.process_group) if args.process_group != "auto" else args.ft
+    )
+    if args.ft.semi_sync_method is None:
         raise errors.ConfigError(
-            f"[fault_tolerance] doesn't say {key}: this script is about groups that train apart; train_ddp.py and "
-            "train_hsdp.py average each step."
+            '[fault_tolerance] doesn\'t say semi_sync_method = "diloco" or "local_sgd": this script is about groups that '
+            "train apart; train_ddp.py and train_hsdp.py average each step."
         )
-    return args, ft
-
-
-def made_up(args: argparse.Namespace) -> torch.Tensor:
-    """Text that can be learned: words of a small made-up language, the same in all groups."""
-    rng = random.Random(args.seed)
-    words = ["".join(rng.choices("abcdefghij", k=rng.randint(2, 7))) for _ in range(200)]
-    text = " ".join(rng.choices(words, k=50_000)).encode()
-    return torch.frombuffer(bytearray(text), dtype=torch.uint8)
+    return args
 
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Training
 
 
-def train(args: argparse.Namespace, ft: FaultTolerance) -> bool:
+def train(args: argparse.Namespace) -> bool:
     """Whether training has come to its end."""
-    group, rank, ranks = str(ft.replica_id), env.read_int("RANK", 0), env.read_int("WORLD_SIZE", 1)
-    group = env.read(env.REPLICA_GROUP_ID, group)
+    ft: FaultTolerance = args.ft
+    (group, rank), ranks = take_place(args), env.read_int("WORLD_SIZE", 1)
     attempt = env.read_int(env.ATTEMPT, 0)  # how often this group was started before
     defer_compiler_import()  # half of a start, and most trainings compile nothing
     torch.set_num_threads(args.threads)
@@ -141,7 +112,7 @@ def train(args: argparse.Namespace, ft: FaultTolerance) -> bool:
                 f"fault_tolerance.process_group {ft.process_group} takes no tensors on {device.type}; choose another --device, "
                 "or gloo."
             )
-    data = made_up(args) if args.mock_data else load_data(args)
+    data = load_data(args)
     voice = Voice(args, group, rank)
     model = Transformer(args).to(device)
     if args.compile:
@@ -172,20 +143,18 @@ def train(args: argparse.Namespace, ft: FaultTolerance) -> bool:
     if island is not None and not island.leads:
         loop = island.follow(inner)
     else:
-        seconds = ft.process_group_timeout_ms / 1000
         manager = Manager(
             pg=pg,
             load_state_dict=load_state_dict,
             # Islands differ in how they cut the optimizer's state: each begins with its own.
             state_dict=inner_state.state_dict if island is None else dict,
-            min_replica_size=max(args.min_groups, ft.min_replica_size),
+            min_replica_size=args.min_groups,
             use_async_quorum=False,
-            timeout=seconds,
+            timeout=args.timeout,
             replica_id=group,
             **({} if island is None else {"rank": 0, "world_size": 1}),
         )
-        name = "made up" if args.mock_data else args.data or "Python's library"
-        manager.declare("data set", *describe_data(data, name=name))
+        manager.declare("data set", *describe_data(data, name=name_of_data(args)))
         shaping = [n for n in SHAPING if island is None or n != "batch_size"]  # unequal islands, unequal batches
         manager.declare("command line", "what shapes the training", [f"{n} {getattr(args, n)}" for n in shaping])
         loop = make_loop(ft, manager, model, inner, island, tokens=ranks * args.batch_size * args.seq_len)
@@ -326,4 +295,4 @@ def leaves(leaving: Leaving, ranks: int) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(lambda: train(*arguments())))
+    sys.exit(exit_code(lambda: train(arguments())))

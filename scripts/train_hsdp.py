@@ -9,7 +9,7 @@ or, without TorchX, a lighthouse and one supervisor per group (or torchrun: docs
     TORCHFT_LIGHTHOUSE=http://localhost:29510 torchft_x supervise --group 1 --groups 2 --workers 2 -- scripts/train_hsdp.py
 
 Model, data and everything else that has to do with many groups is train_ddp.py's, beside this file; here is what a
-sharded model changes. Read it from top to bottom. docs/hsdp.md says how to do the same to your own script.
+sharded model changes (--fault_tolerance.KEY and so on are understood there). Read it from top to bottom. docs/hsdp.md says how to do the same to your own script.
 """
 
 from __future__ import annotations
@@ -57,9 +57,11 @@ from train_ddp import (  # noqa: E402  # beside this file
     is_told_to_stop,
     learning_rate,
     load_data,
+    name_of_data,
     parse_args,
     saves_to,
     say_device,
+    take_place,
 )
 
 IN_GROUP_TIMEOUT = 120.0  # seconds a rank waits for the others of its group; the supervisor notices a death by itself
@@ -132,7 +134,7 @@ def shard_model(model: Transformer, mesh: DeviceMesh) -> None:
 
 def train(args: argparse.Namespace) -> bool:
     """Whether training has come to its end."""
-    group, rank = env.read(env.REPLICA_GROUP_ID, "0"), env.read_int("RANK", 0)
+    group, rank = take_place(args)
     attempt = env.read_int(env.ATTEMPT, 0)  # how often this group was started before
     defer_compiler_import()  # half of a start, and most trainings compile nothing
     torch.set_num_threads(args.threads)
@@ -173,10 +175,11 @@ def train(args: argparse.Namespace) -> bool:
         load_state_dict=load_state_dict,
         state_dict=shards.state_dict,
         min_replica_size=args.min_groups,
+        timeout=args.timeout,
         replica_id=group,
     )
     hsdp = HybridShardedDataParallel(manager, model)  # also tells the others the model, and how it is sharded
-    manager.declare("data set", *describe_data(data, name=args.data or "Python's library"))
+    manager.declare("data set", *describe_data(data, name=name_of_data(args)))
     manager.declare("command line", "what shapes the training", [f"{n} {getattr(args, n)}" for n in SHAPING])
     manager.declare("process group", type(pg).__name__)
     optimizer = Optimizer(manager, adamw)
