@@ -26,10 +26,8 @@ import os
 import queue
 import random
 import re
-import signal
 import sys
 import sysconfig
-import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -45,6 +43,7 @@ from torch import nn  # noqa: E402
 from torchft_x import (  # noqa: E402
     Checkpoint,
     DistributedDataParallel,
+    Leaving,
     Manager,
     Optimizer,
     defer_compiler_import,
@@ -405,35 +404,7 @@ class Voice:
 # Training
 
 
-class Leaving:
-    """SIGTERM: leave at the next step boundary, which costs the others nothing; or die, if that doesn't come soon. What is done
-    after the boundary may take as long as the sender gives."""
-
-    SECONDS = 2.0  # a step that waits for groups that leave as well may never end
-
-    def __init__(self) -> None:
-        self.told = False
-        self._left = threading.Event()
-        self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()  # a handler may put into it, but not start a thread
-        threading.Thread(target=self._die_later, name="leaving", daemon=True).start()
-        signal.signal(signal.SIGTERM, self._on_signal)
-
-    def _on_signal(self, number: int, _frame: object) -> None:
-        self.told = True
-        self._signals.put(number)
-
-    def _die_later(self) -> None:
-        number = self._signals.get()
-        if not self._left.wait(self.SECONDS):
-            os._exit(128 + number)
-
-    def at_boundary(self) -> None:
-        """No step is begun any more."""
-        self._left.set()
-
-
-def train(args: argparse.Namespace) -> bool:
-    """Whether training has come to its end."""
+def train(args: argparse.Namespace) -> None:
     group, rank = take_place(args)
     attempt = env.read_int(env.ATTEMPT, 0)  # how often this group was started before
     defer_compiler_import()  # half of a start, and most trainings compile nothing
@@ -486,41 +457,34 @@ def train(args: argparse.Namespace) -> bool:
     set_lr(manager.current_step())
     say_device(device, pg, group, rank)
 
-    leaving = Leaving()
-    while manager.current_step() < args.steps and not leaving.told:
-        if is_told_to_stop(args, manager.current_step()):
-            break
-        began = time.monotonic()
-        optimizer.zero_grad()  # asks who takes part in this step
-        participant = manager.participating_rank() or 0  # a healing group contributes zeros, whatever it computes
-        step = manager.current_step()  # the same in all groups that take part
-        drawn += 1
-        loss = ddp(*(t.to(device) for t in get_batch(data, args, step, participant)))
-        loss.backward()  # averages the gradients over the groups while it runs
-        optimizer.step()  # ... if all of that worked; otherwise the step is dropped: nothing changes, it is run again
+    with Leaving(manager, checkpoint) as leaving:
+        while manager.current_step() < args.steps and not leaving.told():
+            if is_told_to_stop(args, manager.current_step()):
+                break
+            began = time.monotonic()
+            optimizer.zero_grad()  # asks who takes part in this step
+            participant = manager.participating_rank() or 0  # a healing group contributes zeros, whatever it computes
+            step = manager.current_step()  # the same in all groups that take part
+            drawn += 1
+            loss = ddp(*(t.to(device) for t in get_batch(data, args, step, participant)))
+            loss.backward()  # averages the gradients over the groups while it runs
+            optimizer.step()  # ... if all of that worked; otherwise the step is dropped: nothing changes, it is run again
 
-        time.sleep(max(0.0, began + args.pace - time.monotonic()))
-        voice.catch_up()
-        if not optimizer.committed:
-            continue
-        step = manager.current_step()
-        set_lr(step)
-        if dumper:
-            dumper.write(step, t=time.time(), committed_in=voice.story.committed_in, healed=healed, drawn=drawn)
-        healed = False
-        voice.log(manager, step, loss, manager.num_participants())
-        if checkpoint:
-            checkpoint.step()  # one group saves, beside the training
+            time.sleep(max(0.0, began + args.pace - time.monotonic()))
+            voice.catch_up()
+            if not optimizer.committed:
+                continue
+            step = manager.current_step()
+            set_lr(step)
+            if dumper:
+                dumper.write(step, t=time.time(), committed_in=voice.story.committed_in, healed=healed, drawn=drawn)
+            healed = False
+            voice.log(manager, step, loss, manager.num_participants())
+            if checkpoint:
+                checkpoint.step()  # one group saves, beside the training
 
-    leaving.at_boundary()
-    if checkpoint and not leaving.told:
-        checkpoint.finish()
-    if voice.speaks and not leaving.told:
+    if voice.speaks:
         print(observe.summary(voice.story, env.read(env.RUN_DIR)), flush=True)
-    manager.shutdown(wait=not leaving.told, finished=not leaving.told)
-    if checkpoint and leaving.told:
-        checkpoint.leave()  # the other groups don't wait for that
-    return not leaving.told
 
 
 def saves_to(args: argparse.Namespace, manager: Manager, parts: dict) -> Checkpoint | None:
@@ -540,10 +504,10 @@ def say_device(device: torch.device, pg: object, group: str, rank: int) -> None:
         print(f"group {group}, rank {rank}: {device} ({name}), {type(pg).__name__} between the groups", flush=True)
 
 
-def exit_code(train: Callable[[], bool]) -> int:
-    """Of this program, when `train` has said whether training has come to its end."""
+def exit_code(train: Callable[[], None]) -> int:
+    """Of this program."""
     try:
-        done = train()
+        train()
     except errors.UnsavedError as e:
         print(f"{os.path.basename(sys.argv[0])}: {e}", file=sys.stderr)
         return os.EX_CANTCREAT  # the supervisor doesn't train it all again for that
@@ -551,7 +515,7 @@ def exit_code(train: Callable[[], bool]) -> int:
         print(f"{os.path.basename(sys.argv[0])}: {e}", file=sys.stderr)
         # 2: a mistake in what we were given, or refused by the others: trying again would end the same way
         return 2 if isinstance(e, (errors.ConfigError, errors.RefusedError)) else 1
-    return 0 if done else 128 + signal.SIGTERM
+    return 0
 
 
 if __name__ == "__main__":

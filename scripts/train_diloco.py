@@ -33,6 +33,7 @@ from torch.distributed.fsdp import fully_shard  # noqa: E402
 from torchft_x import (  # noqa: E402  # fmt: skip
     DiLoCo,
     Island,
+    Leaving,
     LocalSGD,
     Manager,
     ShardedState,
@@ -55,7 +56,6 @@ from torchft_x.train.step.reductions import ring_bytes  # noqa: E402
 from train_ddp import (  # noqa: E402  # beside this file
     SHAPING,
     Dumper,
-    Leaving,
     Transformer,
     Voice,
     exit_code,
@@ -94,8 +94,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
 # Training
 
 
-def train(args: argparse.Namespace) -> bool:
-    """Whether training has come to its end."""
+def train(args: argparse.Namespace) -> None:
     ft: FaultTolerance = args.ft
     (group, rank), ranks = take_place(args), env.read_int("WORLD_SIZE", 1)
     attempt = env.read_int(env.ATTEMPT, 0)  # how often this group was started before
@@ -174,7 +173,7 @@ def train(args: argparse.Namespace) -> bool:
 
     if pg is not None:
         say_device(device, pg, group, rank)
-    leaving, seen, since = Leaving(), loop.exchanges, time.monotonic()
+    seen, since = loop.exchanges, time.monotonic()
     exchanged, per_step = (
         0,
         0,
@@ -209,10 +208,12 @@ def train(args: argparse.Namespace) -> bool:
             checkpoint.step()
 
     training = False
-    with loop:  # waits for the others, and has their weights from here on
+    # All ranks of the group leave together: the others would wait in the next forward.
+    leaving = Leaving(manager, checkpoint, dist.group.WORLD if ranks > 1 else None)
+    with leaving, loop:  # waits for the others, and has their weights from here on
         look()
         training = True
-        while loop.exchanges < last and not leaves(leaving, ranks):
+        while loop.exchanges < last and not leaving.told():
             if is_told_to_stop(args, loop.exchanges):
                 break
             began = time.monotonic()
@@ -227,10 +228,7 @@ def train(args: argparse.Namespace) -> bool:
             time.sleep(max(0.0, began + args.pace - time.monotonic()))
             look()
 
-    leaving.at_boundary()
-    if checkpoint and not leaving.told:
-        checkpoint.finish()
-    if voice.speaks and not leaving.told:
+    if voice.speaks:
         if manager is not None and manager.bytes_sent() and per_step:
             print(
                 f"sent {megabytes(manager.bytes_sent())} in {exchanged} exchanges; per-step DDP would have sent "
@@ -238,13 +236,8 @@ def train(args: argparse.Namespace) -> bool:
                 flush=True,
             )
         print(observe.summary(voice.story, env.read(env.RUN_DIR)), flush=True)
-    if manager is not None:
-        manager.shutdown(wait=not leaving.told, finished=not leaving.told)
-    if checkpoint and leaving.told:
-        checkpoint.leave()
     if dist.is_initialized():
         dist.destroy_process_group()
-    return not leaving.told
 
 
 def make_loop(
@@ -283,15 +276,6 @@ def make_loop(
 
 def megabytes(nbytes: int) -> str:
     return f"{nbytes / 1e6:,.1f} MB" if nbytes >= 100_000 else f"{nbytes / 1e3:,.1f} kB"
-
-
-def leaves(leaving: Leaving, ranks: int) -> bool:
-    """Whether a rank of the group was told to leave: the others would wait for it in the next forward."""
-    if ranks > 1:
-        told = torch.tensor(leaving.told, dtype=torch.int32)
-        dist.all_reduce(told, dist.ReduceOp.MAX)
-        leaving.told = bool(told)
-    return leaving.told
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from torchft_x import (  # noqa: E402
     HybridShardedDataParallel,
+    Leaving,
     Manager,
     Optimizer,
     ShardedState,
@@ -49,7 +50,6 @@ from torchft_x.train.device import in_group_backend  # noqa: E402
 from train_ddp import (  # noqa: E402  # beside this file
     SHAPING,
     Dumper,
-    Leaving,
     Transformer,
     Voice,
     exit_code,
@@ -132,8 +132,7 @@ def shard_model(model: Transformer, mesh: DeviceMesh) -> None:
 # Training
 
 
-def train(args: argparse.Namespace) -> bool:
-    """Whether training has come to its end."""
+def train(args: argparse.Namespace) -> None:
     group, rank = take_place(args)
     attempt = env.read_int(env.ATTEMPT, 0)  # how often this group was started before
     defer_compiler_import()  # half of a start, and most trainings compile nothing
@@ -191,54 +190,40 @@ def train(args: argparse.Namespace) -> bool:
     set_lr(manager.current_step())
     say_device(device, pg, group, rank)
 
-    leaving = Leaving()
-    while manager.current_step() < args.steps and not leaves(leaving):
-        if is_told_to_stop(args, manager.current_step()):
-            break
-        began = time.monotonic()
-        optimizer.zero_grad()  # asks who takes part in this step
-        participant = manager.participating_rank()  # None: a healing group contributes zeros, whatever it computes
-        step = manager.current_step()  # the same in all groups that take part
-        drawn += 1
-        batch = get_batch(data, args, step, (participant or 0) * streams + stream)
-        loss = hsdp(*(t.to(device) for t in batch))
-        loss.backward()  # FSDP averages within the group, then rank r of all groups averages its shards
-        optimizer.step()  # ... if all of that worked; otherwise the step is dropped: nothing changes, it is run again
+    # All ranks of the group leave together: the others would wait in the next forward.
+    with Leaving(manager, checkpoint, dist.group.WORLD) as leaving:
+        while manager.current_step() < args.steps and not leaving.told():
+            if is_told_to_stop(args, manager.current_step()):
+                break
+            began = time.monotonic()
+            optimizer.zero_grad()  # asks who takes part in this step
+            participant = manager.participating_rank()  # None: a healing group contributes zeros, whatever it computes
+            step = manager.current_step()  # the same in all groups that take part
+            drawn += 1
+            batch = get_batch(data, args, step, (participant or 0) * streams + stream)
+            loss = hsdp(*(t.to(device) for t in batch))
+            loss.backward()  # FSDP averages within the group, then rank r of all groups averages its shards
+            optimizer.step()  # ... if all of that worked; otherwise the step is dropped: nothing changes, it is run again
 
-        time.sleep(max(0.0, began + args.pace - time.monotonic()))
-        voice.catch_up()
-        if not optimizer.committed:
-            continue
-        step = manager.current_step()
-        set_lr(step)
-        if dumper:
-            dumper.write(
-                step, t=time.time(), committed_in=voice.story.committed_in, healed=healed, drawn=drawn,
-                participant=participant, participants=voice.participants, loss=loss.item(),
-            )  # fmt: skip
-        healed = False
-        voice.log(manager, step, loss, voice.participants, streams)
-        if checkpoint:
-            checkpoint.step()
+            time.sleep(max(0.0, began + args.pace - time.monotonic()))
+            voice.catch_up()
+            if not optimizer.committed:
+                continue
+            step = manager.current_step()
+            set_lr(step)
+            if dumper:
+                dumper.write(
+                    step, t=time.time(), committed_in=voice.story.committed_in, healed=healed, drawn=drawn,
+                    participant=participant, participants=voice.participants, loss=loss.item(),
+                )  # fmt: skip
+            healed = False
+            voice.log(manager, step, loss, voice.participants, streams)
+            if checkpoint:
+                checkpoint.step()
 
-    leaving.at_boundary()
-    if checkpoint and not leaving.told:
-        checkpoint.finish()
-    if voice.speaks and not leaving.told:
+    if voice.speaks:
         print(observe.summary(voice.story, env.read(env.RUN_DIR)), flush=True)
-    manager.shutdown(wait=not leaving.told, finished=not leaving.told)
-    if checkpoint and leaving.told:
-        checkpoint.leave()  # the other groups don't wait for that
     dist.destroy_process_group()
-    return not leaving.told
-
-
-def leaves(leaving: Leaving) -> bool:
-    """Whether a rank of the group was told to leave: the others would wait for it in the next forward."""
-    found = torch.tensor(leaving.told, dtype=torch.int32)
-    dist.all_reduce(found, dist.ReduceOp.MAX)
-    leaving.told = bool(found)
-    return leaving.told
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ _LAZY = {
     "Checkpoint": "torchft_x.train.checkpoint.checkpoint",
     "ShardedState": "torchft_x.train.ddp.sharded_state",
     "Optimizer": "torchft_x.train.optim",
+    "Leaving": "torchft_x.train.leaving",
     "defer_compiler_import": "torchft_x.train.lazy_compiler",
     "DistributedSampler": "torchft_x.train.data",
     "describe_data": "torchft_x.train.context.data_digest",

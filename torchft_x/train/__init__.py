@@ -6,6 +6,7 @@ of steps (`Manager.steps`), which reduces for them.
 
 * `optim`: an optimizer that steps on commit only. `data`: which samples a group takes. `device`: which device, and
   which process group fits it.
+* `leaving`: the end of a training loop, and SIGTERM.
 * `fault_tolerance`: settings in torchtitan's form.
 * `parameter_server`, `parameter_wire`: workers that never wait for each other, without a lighthouse.
 """

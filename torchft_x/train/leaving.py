@@ -1,0 +1,115 @@
+"""The end of a training loop: orderly when it is done, and orderly when SIGTERM comes before that."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import threading
+import time
+from types import TracebackType
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+from torchft_x.train.manager import Manager
+
+
+class Checkpoint(Protocol):
+    """As much of `torchft_x.Checkpoint` as is needed here."""
+
+    def finish(self) -> None: ...
+    def leave(self) -> None: ...
+
+
+class Leaving:
+    """The time of a training loop, in which SIGTERM means: leave at the next step boundary, which costs the others nothing.
+
+    ::
+
+        with Leaving(manager, checkpoint) as leaving:
+            while manager.current_step() < STEPS and not leaving.told():
+                ...  # one step
+
+    At its end the last step is saved, where there is a checkpoint, and the Manager is shut down. If the loop ended because
+    `told` was true the program ends here, with exit code 143: it goes on where it left off when it is started again.
+    Otherwise the training is done. After an exception nothing is done here. Enter it on the main thread.
+
+    Args:
+        manager: None on a rank that has none (the followers of an `Island`).
+        checkpoint: of the job, if there is one.
+        group: process group of this replica group's ranks, which takes tensors on the CPU: `told` is the same on all of them then, by
+            an all-reduce of four bytes. Where the ranks compute together, as in FSDP2, they must leave together.
+        seconds: from the signal to the boundary; or twice the last step, if that is longer. Then the process dies, as a step may
+            wait for groups that leave as well. What is saved behind the boundary may take as long as the sender gives.
+    """
+
+    def __init__(
+        self,
+        manager: Manager | None,
+        checkpoint: Checkpoint | None = None,
+        group: dist.ProcessGroup | None = None,
+        *,
+        seconds: float = 2.0,
+    ) -> None:
+        self._manager = manager
+        self._checkpoint = checkpoint
+        self._group = group
+        self._seconds = seconds
+        self._signalled = False
+        self._told = False  # what `told` has said last
+        self._asked = time.monotonic()  # when it said so
+        self._step = 0.0  # seconds between the last two times
+        self._at_boundary = threading.Event()
+        self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()  # a handler may put into it, but not start a thread
+        self._before: Any = None  # the handler of before
+
+    def told(self) -> bool:
+        """Return whether the loop must end. Between two steps, and on all ranks of `group`."""
+        now = time.monotonic()
+        self._asked, self._step = now, now - self._asked
+        self._told = self._signalled
+        if self._group is not None:
+            answer = torch.tensor(self._told, dtype=torch.int32)
+            dist.all_reduce(answer, dist.ReduceOp.MAX, self._group)
+            self._told = bool(answer)
+        return self._told
+
+    def __enter__(self) -> Leaving:
+        threading.Thread(target=self._die_late, name="leaving", daemon=True).start()
+        self._before = signal.signal(signal.SIGTERM, self._on_signal)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._at_boundary.set()
+        self._signals.put(0)
+        try:
+            if kind is None:
+                self._end()
+        finally:
+            signal.signal(signal.SIGTERM, self._before)
+
+    def _end(self) -> None:
+        if self._checkpoint is not None and not self._told:
+            self._checkpoint.finish()
+        if self._manager is not None:
+            self._manager.shutdown(wait=not self._told, finished=not self._told)
+        if not self._told:
+            return
+        if self._checkpoint is not None:
+            self._checkpoint.leave()  # behind the Manager's end: the other groups don't wait for it
+        if self._group is not None:
+            dist.destroy_process_group()
+        raise SystemExit(128 + signal.SIGTERM)
+
+    def _on_signal(self, number: int, _frame: object) -> None:
+        self._signalled = True
+        self._signals.put(number)
+
+    def _die_late(self) -> None:
+        number = self._signals.get()
+        if number and not self._at_boundary.wait(max(self._seconds, 2 * self._step)):
+            os._exit(128 + number)
