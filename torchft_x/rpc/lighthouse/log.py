@@ -23,7 +23,8 @@ class NoteLog:
         self._log = logger
 
     def note(self, note: Note) -> None:
-        self._log.log(_LEVELS.get(note.event, logging.INFO), "%s", note.text)
+        level = logging.INFO if note.cause == "left" else _LEVELS.get(note.event, logging.INFO)
+        self._log.log(level, "%s", note.text)
 
     def issued(self, quorum: Quorum) -> None:
         """One more step of the same members, of which no member failed, is not worth a line."""

@@ -103,6 +103,7 @@ def assemble(
 ) -> RankContext:
     """Connect to the group and the lighthouse, and listen to what they push. Raises as `connect`."""
     connection = connect(options)
+    options = connection.options  # with the address of the lighthouse, where it is the group's own
     group = group_of(connection.replica_id)
     events = _event_log(options, group, connection.replica_id)
     log = StepLogger(f"group {group} rank {options.group_rank}", step)

@@ -19,11 +19,12 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
 
 import torch.distributed as dist
 
+from torchft_x import env, log_lines
 from torchft_x.comm.store.create import create_store_client, host_store, serve_store
 from torchft_x.comm.store.server import StoreServer
 from torchft_x.comm.votes.ranks import Hub, Spoke
@@ -35,6 +36,9 @@ from torchft_x.rpc.group.client import GroupClient, LocalGroupClient
 from torchft_x.rpc.group.server import GroupServer
 from torchft_x.timing import TIMING
 from torchft_x.train.setup.options import Options
+
+if TYPE_CHECKING:
+    from torchft_x.rpc.coordination import LighthouseServer
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +67,7 @@ class GroupConnection:
     hub: Hub | None = None  # of rank 0, where the group has several ranks
     spoke: Spoke | None = None  # of the other ranks
     others_train: bool = False  # other groups trained already when this one came; the same on all of its ranks
+    own_lighthouse: LighthouseServer | None = None  # of a group alone, where no lighthouse is named
 
     def close(self, wait: bool = True, *, early: bool = False) -> None:
         """Leave the job at a step boundary. With `wait`, rank 0 lets the others of its group read their last answers.
@@ -83,6 +88,8 @@ class GroupConnection:
         for end in (self.hub, self.spoke):
             if end is not None:
                 end.close()
+        if self.own_lighthouse is not None:
+            self.own_lighthouse.shutdown()
 
     def agree(self, about: str, said: dict[str, str] | None, timeout: float) -> dict[str, str]:
         """What rank 0 says about something, on all ranks; once for each `about`. `said`: rank 0's own words.
@@ -163,6 +170,9 @@ def connect(options: Options) -> GroupConnection:
 def _gather(options: Options, store: dist.Store | None, keys: str) -> GroupConnection:
     """Rank 0: serve the group, and tell the other ranks, if there are any, where."""
     replica_id = f"{options.replica_id}:{uuid.uuid4()}"
+    own = _start_own_lighthouse(options) if options.alone else None
+    if own is not None:
+        options = replace(options, lighthouse=own.address())
     try:
         assert options.lighthouse is not None  # Options checks it on rank 0
         meeting, address = serve_store(options.host)
@@ -198,8 +208,29 @@ def _gather(options: Options, store: dist.Store | None, keys: str) -> GroupConne
         _tell(store, f"{keys}/group", said, options.token)
     client = LocalGroupClient(server, token=options.token)
     return GroupConnection(
-        replica_id, client, options, server.shell, store, keys, meeting, hub=hub, others_train=server.others_train
+        replica_id,
+        client,
+        options,
+        server.shell,
+        store,
+        keys,
+        meeting,
+        hub=hub,
+        others_train=server.others_train,
+        own_lighthouse=own,
     )
+
+
+def _start_own_lighthouse(options: Options) -> LighthouseServer:
+    """A script that is tried without a launcher trains as the only group."""
+    from torchft_x.rpc.coordination import LighthouseServer
+
+    own = LighthouseServer("127.0.0.1:0", 1, token=options.token)
+    log_lines.say(
+        f"torchft_x: no lighthouse is named ({env.LIGHTHOUSE}), so this script trains alone, as a job of one group, with a "
+        f"lighthouse of its own at {own.address()}."
+    )
+    return own
 
 
 def open_store(options: Options) -> tuple[dist.Store, Address]:

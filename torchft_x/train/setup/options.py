@@ -15,6 +15,8 @@ PATIENCE = 3600.0
 # Seconds the ranks of a group wait for each other's votes. One of them may evaluate or save for minutes; the other groups go on
 # meanwhile, and one that hangs is its supervisor's business.
 GROUP_TIMEOUT = 600.0
+_OF_A_JOB = (env.REPLICA_GROUP_ID, env.NUM_REPLICA_GROUPS, env.RUN_DIR)
+"""Any of these says that other groups are meant to train with this one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +73,8 @@ class Options:
     """TORCHFT_X_MEMORY_SLOTS: where the supervisor holds copies of its workers' states; empty: nowhere."""
     local_rank: int = 0
     """LOCAL_RANK: which of them is this one's."""
+    alone: bool = False
+    """No lighthouse is named, and nothing says that this group belongs to a job: it starts one for itself, to try a script."""
     straggler_timeout: float | None = None
     """TORCHFT_X_STRAGGLER_TIMEOUT. How much later than this group another one may come; None: see core.training.step_clock."""
 
@@ -82,7 +86,7 @@ class Options:
                 f"rank (RANK) {self.group_rank} is not among the group's {self.group_world_size} ranks; both count "
                 "the processes of one replica group, not of the job."
             )
-        if self.group_rank == 0 and not self.lighthouse:
+        if self.group_rank == 0 and not self.lighthouse and not self.alone:
             raise ConfigError(
                 f"no lighthouse address: set {env.LIGHTHOUSE} (http://HOST:PORT) or give lighthouse_addr to Manager."
             )
@@ -145,6 +149,8 @@ def resolve(
         return env.read_seconds(name, DEFAULT_TIMEOUT, environ) or DEFAULT_TIMEOUT
 
     lighthouse = lighthouse_addr or env.read(env.LIGHTHOUSE, None, environ)
+    fewest = max(min_replica_size, env.read_int(env.MIN_REPLICAS, 0, environ) or 0)
+    alone = not lighthouse and fewest <= 1 and not any(env.read(name, None, environ) for name in _OF_A_JOB)
     given = timeout if timeout is not None else env.read(env.TIMEOUT, None, environ)
     quorum_limit = quorum_timeout if quorum_timeout is not None else env.read(env.QUORUM_TIMEOUT, None, environ)
     return Options(
@@ -168,7 +174,8 @@ def resolve(
         life=env.read(env.LIFE, "", environ) or "",
         run_dir=env.read(env.RUN_DIR, None, environ),
         heartbeat_interval=None if heartbeat_interval is None else seconds(heartbeat_interval, "heartbeat_interval"),
-        min_replica_size=max(min_replica_size, env.read_int(env.MIN_REPLICAS, 0, environ) or 0),
+        min_replica_size=fewest,
+        alone=alone,
         commit_vote=commit_vote,
         memory_slots=env.read(env.MEMORY_SLOTS, "", environ) or "",
         local_rank=env.read_int(env.LOCAL_RANK, 0, environ) or 0,

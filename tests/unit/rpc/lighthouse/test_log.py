@@ -33,5 +33,6 @@ def test_notes_have_levels(lines: pytest.LogCaptureFixture) -> None:
     notes = NoteLog(log)
     for event in ("member_lost", "leave", "hello", "undecided"):
         notes.note(Note(event, event))
+    notes.note(Note("member_lost", "a:1 has left.", cause="left"))
     said = [(r.levelname, r.message) for r in lines.records]
-    assert said == [("WARNING", "member_lost"), ("INFO", "leave"), ("INFO", "undecided")]
+    assert said == [("WARNING", "member_lost"), ("INFO", "leave"), ("INFO", "undecided"), ("INFO", "a:1 has left.")]

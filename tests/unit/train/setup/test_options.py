@@ -30,6 +30,11 @@ def test_defaults_make_a_group_of_one() -> None:
     assert (o.store_host, o.store_port, o.port, o.token, o.run_dir) == (None, 0, 0, None, None)
 
 
+def test_without_a_lighthouse_and_a_job_a_group_is_alone() -> None:
+    assert options({"TORCHFT_LIGHTHOUSE": ""}).alone
+    assert not options().alone
+
+
 def test_variables_beat_defaults() -> None:
     o = options(
         {
@@ -57,7 +62,16 @@ def test_arguments_beat_variables() -> None:
 @pytest.mark.parametrize(
     ("environ", "arguments", "sentence"),
     [
-        ({"TORCHFT_LIGHTHOUSE": ""}, {}, "set TORCHFT_LIGHTHOUSE"),
+        *(
+            ({"TORCHFT_LIGHTHOUSE": "", **of_a_job}, arguments, "set TORCHFT_LIGHTHOUSE")
+            for of_a_job, arguments in (
+                ({"REPLICA_GROUP_ID": "0"}, {}),
+                ({"NUM_REPLICA_GROUPS": "2"}, {}),
+                ({"TORCHFT_X_RUN_DIR": "/run"}, {}),
+                ({"TORCHFT_X_MIN_REPLICAS": "2"}, {}),
+                ({}, {"min_replica_size": 2}),
+            )
+        ),
         ({"RANK": "x"}, {}, "RANK='x' is not a whole number"),
         ({}, {"rank": 2, "world_size": 2}, "not among the group's 2 ranks"),
         ({}, {"world_size": 2}, "set MASTER_ADDR and MASTER_PORT"),
