@@ -27,14 +27,20 @@ class NoteLog:
         self._log.log(level, "%s", note.text)
 
     def issued(self, quorum: Quorum) -> None:
-        """One more step of the same members, of which no member failed, is not worth a line."""
+        """Log a quorum with other members than the last one, or after a failed commit, with torchft's words, which people search
+        for. One more step of the same members is not worth a line."""
         if quorum.config_id == quorum.id:
-            names = listed([m.replica_id for m in quorum.members])
+            self._log.info("Detected quorum change, bumping quorum_id to %d", quorum.id)
+            members = [
+                f"{m.replica_id} (step {m.state.step}, world_size {m.world_size}, commit_failures {m.commit_failures}, "
+                f"address {m.address}, store_address {m.store_address.rpartition('@')[2]})"  # before the @ is its secret
+                for m in quorum.members
+            ]
             self._log.info(
                 "Quorum! q%d (id %d) at %s: %d members, %s",
                 quorum.number,
                 quorum.id,
                 quorum.top,
-                len(quorum.members),
-                names,
+                len(members),
+                listed(members),
             )

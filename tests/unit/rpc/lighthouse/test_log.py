@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from torchft_x.core.messages.common import Note
-from torchft_x.core.types import Member, Quorum
+from torchft_x.core.types import Member, Quorum, State
 from torchft_x.rpc.lighthouse.log import NoteLog
 
 log = logging.getLogger("torchft_x.test_lighthouse_log")
@@ -20,12 +20,31 @@ def lines(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 
 def test_only_quorums_that_change_something_are_said(lines: pytest.LogCaptureFixture) -> None:
-    notes, members = NoteLog(log), (Member("a:1"), Member("b:1"))
+    """In torchft's words: `Detected quorum change, bumping quorum_id to N`, `Quorum!`, `world_size`, `commit_failures`. The
+    secret of a store is not for the log."""
+    notes = NoteLog(log)
+    members = (
+        Member(
+            "a:1",
+            "http://worker-1:41093",
+            "keyed://0443b49@worker-1:33745",
+            State(21, 10),
+            world_size=8,
+            commit_failures=1,
+        ),
+        Member("b:1", "http://worker-0:40525", "worker-0:44595", world_size=8),
+    )
     for quorum_id, config_id in ((11, 11), (12, 11), (13, 13), (14, 13)):
         notes.issued(Quorum(quorum_id, config_id, quorum_id - 10, members))
+    said = (
+        "a:1 (step 21, world_size 8, commit_failures 1, address http://worker-1:41093, store_address worker-1:33745), "
+        "b:1 (step 0, world_size 8, commit_failures 0, address http://worker-0:40525, store_address worker-0:44595)"
+    )
     assert lines.messages == [
-        "Quorum! q1 (id 11) at step 0 (quorum 0): 2 members, a:1, b:1",
-        "Quorum! q3 (id 13) at step 0 (quorum 0): 2 members, a:1, b:1",
+        "Detected quorum change, bumping quorum_id to 11",
+        f"Quorum! q1 (id 11) at step 21 (quorum 10): 2 members, {said}",
+        "Detected quorum change, bumping quorum_id to 13",
+        f"Quorum! q3 (id 13) at step 21 (quorum 10): 2 members, {said}",
     ]
 
 
