@@ -29,6 +29,19 @@ class TestCommandLine:
             assert ("'--steps'" in done.stdout) == (name in TRAINING)
             assert ("'--training.steps'" in done.stdout) == (name == "titan")
 
+    @pytest.mark.parametrize("scheduler", ["slurm", "kubernetes"])
+    def test_titan_on_a_cluster(self, scheduler: str, line: str, tmp_path: Path) -> None:
+        words = {"slurm": [], "kubernetes": ["-cfg", "queue=default"]}[scheduler]
+        options = {"slurm": ["--run_dir", str(tmp_path / "run")], "kubernetes": ["--image", "registry/titan:1"]}[
+            scheduler
+        ]
+        titan = ["./components.py:titan", *options, "--config", "debug", "--", "--training.steps", "3"]
+        done = torchx("run", "-s", scheduler, *words, "--workspace=", "--dryrun", *titan, line=line)
+        assert done.returncode == 0, done.stderr
+        asked = done.stdout.split("=== SCHEDULER REQUEST ===")[1]
+        for word in ("torchft_x.compat.titan", "torchft.llama3", "debug", "--training.steps", "JE_ARROW_MALLOC_CONF"):
+            assert word in asked
+
     def test_the_default_component(self, line: str) -> None:
         done = torchx("run", "--dryrun", "--", "--script", str(Path(__file__)), line=line)
         assert done.returncode == 0, done.stderr
