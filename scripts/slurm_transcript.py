@@ -35,15 +35,7 @@ PORT = 29510
 REPAIR = 15.0  # seconds from DOWN to RESUME
 WHOLE = 300.0  # seconds for both groups to train together again
 TRAINER = ["scripts/train_ddp.py", "--steps", "1000000", "--pace", "0.1", *SMALL]
-BATCH = """\
-#!/bin/bash
-#SBATCH --job-name=tft_repl --nodes=1 --ntasks=1 --exclusive --requeue
-#SBATCH --open-mode=append --output=tft-%A_%a.out
-echo "[$(date '+%F %T')] launching replica $SLURM_ARRAY_TASK_ID (attempt ${SLURM_RESTART_COUNT:-0}) on $SLURM_JOB_NODELIST"
-export TORCHFT_LIGHTHOUSE=$LIGHTHOUSE TORCHFT_X_TOKEN_FILE=$RUN/token
-exec srun --kill-on-bad-exit=1 python -m torchft_x supervise --group $SLURM_ARRAY_TASK_ID --groups 2 \\
-    --run_dir "$RUN" -- $TRAIN
-"""
+BATCH = ROOT / "docs/examples/slurm/replicas.sh"
 
 
 class Desk:
@@ -94,19 +86,19 @@ class Desk:
 
 def by_hand(folder: Path) -> None:
     with slurm_hosts(folder / "c", 2, stock=True) as hosts:
-        lighthouse = f"http://{hosts.login}:{PORT}"
         train = " ".join(TRAINER).replace("scripts/", f"{ROOT}/scripts/")
-        desk = Desk(hosts, folder, LIGHTHOUSE=lighthouse, RUN=str(folder / "run"), TRAIN=train)
+        desk = Desk(hosts, folder, RUN=str(folder / "run"))
         desk.environ["PATH"] = f"{Path(sys.executable).parent}:{hosts.environ['PATH']}"
-        (folder / "replicas.sh").write_text(BATCH)
+        shutil.copy(BATCH, folder)
         words = f"--min_replicas 1 --bind 0.0.0.0:{PORT} --quorum_tick_ms 100 --join_timeout_ms 10000".split()
         command = [sys.executable, "-m", "torchft_x", "lighthouse", *words, "--run_dir", str(desk.run_dir)]
         command += ["--advertise_host", hosts.login]
         with background(command, folder / "lighthouse.out", desk):
             desk.say("on the login node")
-            print(f"[{desk.since()}] $ torchft_x lighthouse {' '.join(words)} &")
+            print(f"[{desk.since()}] $ torchft_x lighthouse {' '.join(words)} --run_dir /shared/run &")
             desk.wait((desk.run_dir / "lighthouse").exists, 60, "lighthouse")
-            desk.shown("sbatch --array=0-1 replicas.sh")
+            batch = "sbatch --array=0-1 replicas.sh"
+            desk.shown(f"{batch} {TRAINER[0]} {TRAINER[1]} {TRAINER[2]} ...", real=f"{batch} {train}")
             desk.wait(desk.together, WHOLE, "training")
             time.sleep(5.0)
             desk.shown("squeue")
