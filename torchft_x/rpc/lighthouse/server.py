@@ -293,6 +293,8 @@ class LighthouseShell:
         """Once; and again while the member's session stays gone, because sockets of one process close one by one."""
         for pause in probe.pauses(self.config.silence.alone):
             refused = await probe.is_refused(effect.address)
+            if self._stopping:
+                return  # before Python 3.12 `wait_for` may lose a cancellation
             self._feed(m.Probed(effect.replica_id, refused, effect.address))
             if refused or any(replica_id == effect.replica_id for replica_id, _ in self._members.values()):
                 return

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import socket
 
 import pytest
 
+from torchft_x.core.lighthouse.machine import LighthouseConfig
+from torchft_x.core.messages.lighthouse import Probe
 from torchft_x.rpc.lighthouse import probe
+from torchft_x.rpc.lighthouse.server import LighthouseShell
 from torchft_x.rpc.transport import loop
 
 
@@ -38,3 +43,26 @@ def test_probes_come_fast_first_and_end() -> None:
     assert len(pauses) < 50
     assert max(pauses) == 0.2
     assert 5.0 <= sum(pauses) < 5.3
+
+
+def test_a_probe_that_loses_its_cancellation_ends_with_the_lighthouse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `asyncio.wait_for` may before Python 3.12: the next look-up came after the interpreter's executor had ended."""
+    asked: list[str] = []
+
+    async def run() -> None:
+        shell = LighthouseShell(LighthouseConfig())
+
+        async def is_refused(address: str) -> bool:
+            asked.append(address)
+            await shell.stop()  # cancels this probe
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0)
+            return False
+
+        monkeypatch.setattr(probe, "is_refused", is_refused)
+        monkeypatch.setattr(probe, "pauses", lambda _: iter([0.0, 0.0]))
+        shell._probe(Probe("a:1", "http://a:1"))
+        await asyncio.gather(*shell._probes.values())
+
+    asyncio.run(run())
+    assert asked == ["http://a:1"]
