@@ -1,0 +1,34 @@
+"""docs/examples/recipes.py in two groups, of which one is killed: a loop with everything stays equal in both."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.journeys.jobs import gone, running, torchx_ddp
+from torchft_x.observe.report import commits, workers
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("scaler", [[], ["--scaler"]], ids=["bf16", "scaled"])
+def test_a_kill_changes_nothing_that_the_groups_share(tmp_path: Path, scaler: list[str]) -> None:
+    run_dir = tmp_path / "run"
+    words = ["--steps", "1500", "--patience", "100000", *scaler]
+    with running(torchx_ddp(run_dir, *words, script="docs/examples/recipes.py"), tmp_path / "log", run_dir) as job:
+        job.wait_until_training(2, 120)
+        (victim,) = (w.pid for w in workers(job.events()) if w.group == "1")
+        os.kill(victim, signal.SIGKILL)
+        lives = lambda: [w for w in workers(job.events()) if w.group == "1" and w.attempt == 1]  # noqa: E731
+        job.wait_for(lives, 120, "group 1 is started again")
+        assert job.wait(200) == 0, job.output()[-3000:]
+        both = [e for e in commits(job.events()) if e["participants"] == 2 and e["group"] == "1" and e["pid"] != victim]
+        assert both, "group 1 did not take part again"
+        gone(run_dir, 10)
+    ends = re.findall(r"done at step 1500: .*", job.output())
+    assert len(ends) == 2, job.output()[-3000:]
+    assert len(set(ends)) == 1
+    assert "Traceback" not in job.output()
