@@ -14,7 +14,7 @@ from torchft_x.launch.doctor.checks import CHECKS
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
 HOLE = "…"
-OTHERS = ("TorchX",)  # rows that quote somebody else say so
+OTHERS = ("TorchX", "Kubernetes: ")  # rows that quote somebody else say so
 
 
 def rows(title: str = "") -> list[list[str]]:
