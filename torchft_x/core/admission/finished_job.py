@@ -6,6 +6,7 @@ So its *departure* is remembered, and a new lineage waits:
 
 * while its process runs, as its supervisor says; without a supervisor, while a socket stands that it left open;
 * when that has ended well, the job is finished. Who was in it and did not finish it is told to stop.
+* so is whoever trains on when so many have ended well that too few are left for a quorum.
 
 A process that ends with an error has not finished the job, and a member that leaves before the end (a preemption) says
 so: then R9 decides alone. A group that finished the job may begin another one, and so may groups that were never in it: a
@@ -14,7 +15,7 @@ lighthouse may outlive its jobs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from torchft_x.core.journal import Departure, JournalEntry
@@ -151,6 +152,21 @@ class FinishedJob:
         return Wait(
             f"The job is finished: {d.replica_id} has completed it, at {d.state}, and has ended. To train it again start "
             "the groups that completed it, too, or a new lighthouse.",
+            finished=True,
+        )
+
+    def too_few_left(self, asking: Collection[str], min_replicas: int) -> Wait | None:
+        """Return why these replica ids will never train on, if so many others have ended well that too few are left."""
+        ended = [d for d in self._left.values() if d.ended]
+        if not ended or len(self.job) - len(ended) >= min_replicas:
+            return None
+        groups = {group_of(replica_id) for replica_id in asking}
+        if groups - set(self.job) or any(group_of(d.replica_id) in groups for d in ended):
+            return None  # another job begins
+        return Wait(
+            f"{listed([d.replica_id for d in ended])} has ended well, at {max(d.state for d in ended)}, and the groups that are "
+            f"left are too few to go on: min_replicas is {min_replicas}. Give all groups the same number of steps, or a smaller "
+            "--min_replicas.",
             finished=True,
         )
 

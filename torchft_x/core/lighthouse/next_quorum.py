@@ -117,6 +117,8 @@ class QuorumTransition:
         )  # fmt: skip
         if isinstance(decision, Form) and decision.new_lineage:
             return self._returning(now) or self._endings.objection(decision, now) or decision  # R21
+        if isinstance(decision, Wait) and decision.until is None:
+            return self._endings.too_few_left(self._tenure.asking, c.min_replicas) or decision  # R21
         return decision
 
     def _returning(self, now: float) -> Wait | None:

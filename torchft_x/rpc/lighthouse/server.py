@@ -23,7 +23,7 @@ from torchft_x.core.lighthouse.machine import Lighthouse, LighthouseConfig
 from torchft_x.core.messages import lighthouse as m
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.job import GroupsChanged, RosterEvent
-from torchft_x.core.types import Life, Quorum
+from torchft_x.core.types import Life, Quorum, readable
 from torchft_x.errors import RefusedError, TorchftXError
 from torchft_x.net import Address
 from torchft_x.observe.events import EVENTS, EventLog
@@ -219,7 +219,7 @@ class LighthouseShell:
         elif isinstance(effect, m.Refuse):
             self._refuse(effect)
         elif isinstance(effect, m.StopGroup):
-            self._supervisors.stop_group(effect.group, effect.sentence)
+            self._supervisors.stop_group(effect.group, readable(effect.sentence))
         elif isinstance(effect, m.Probe):
             self._probe(effect)
         elif isinstance(effect, Note):

@@ -146,6 +146,31 @@ def test_when_it_has_ended_well_the_late_group_is_stopped() -> None:
     assert refusals(effects) == []
 
 
+def test_who_trains_on_alone_is_stopped_if_too_few_are_left() -> None:
+    """The script of one group has ended early, with 0: the others waited for 60 s in each life, with nobody to wait for."""
+    s = Job.started("a:1", "b:1", min_replicas=2)
+    s.finish("a:1")
+    at = s.committed()
+    effects = s.join("b:1", at)
+    assert stopped(effects + s.pass_(3.0)) == set()  # a's process still runs, and may fail
+    s.end("a:1", 0)
+    effects = s.pass_(TIMING.finish_grace + 2.0)
+    assert stopped(effects) == {"b"}
+    sentence = s.lighthouse.undecided
+    assert sentence.startswith("a:1 has ended well, at step")
+    assert "min_replicas is 2" in sentence
+
+
+def test_groups_that_have_all_ended_begin_another_job_one_after_the_other() -> None:
+    s = Job.started("a:1", "b:1", min_replicas=2)
+    for name in ("a:1", "b:1"):
+        s.finish(name)
+        s.end(name, 0)
+    s.late("a:2")
+    assert stopped(s.pass_(10.0)) == set()
+    assert issued(s.late("b:2")) == [["a:2", "b:2"]]
+
+
 def test_an_earlier_life_of_a_group_that_trains_on_has_not_finished_the_job() -> None:
     """Seed 7354042634876 of the soak: its end with 0, without a leave, was heard when a later life trained already."""
     s = Job.started("a:1", "b:1", keeps=True)
