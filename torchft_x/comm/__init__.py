@@ -1,12 +1,14 @@
-"""Process groups that can be rebuilt with other members, and released at once.
+"""Process groups that can be rebuilt with other members, and whose collectives can be aborted at once.
 
-Begin with `base`, the one interface. `gloo`, `accelerator` and `subprocess` are its kinds, `wrappers` are kinds around
-them, and `quantized` reduces with fewer bits. `store` is where members meet, `votes` has connections of its own.
+Begin with `base`, the interface that all of them share. `gloo`, `accelerator` and `subprocess` implement it,
+`wrappers` put one process group around another, and `quantized` reduces with fewer bits. `store` is the rendezvous of
+the members. `votes` has connections of its own.
 
 * `work`: handles of collectives. `single_member`: collectives of a group with one member.
 * `handles`: torchft's newer way to name the members. `rank_info`: a member's place in a group.
 * `flight_recorder`: writes what PyTorch knows of a group that failed.
-* `finalizers`: ends what its owner has forgotten, on a thread of its own and never inside the garbage collector.
+* `finalizers`: closes objects that their owner has dropped, on a thread of its own and never inside the garbage
+  collector.
 """
 
 from torchft_x.comm.accelerator.nccl import ProcessGroupNCCL, ProcessGroupXCCL

@@ -1,12 +1,12 @@
-"""The one interface of all process groups here.
+"""The interface of all process groups in this package.
 
 A `ProcessGroup` is a torch process group that can be rebuilt with other members (`configure`), any number of times.
-Each collective has its signature here and nowhere else; all of them go through one method, `_issue`, which is what a
-subclass writes.
+Each collective has its signature here and nowhere else. All of them call one method, `_issue`, which a subclass
+implements.
 
-A collective never raises when it is issued. It returns a `Work` whose ``wait()`` raises `CollectiveError` if it
-failed; after a failure or an abort every further one fails at once, until the next `configure`. `errored` tells the
-first failure.
+A collective does not raise when it is issued. It returns a `Work` whose ``wait()`` raises `CollectiveError` if the
+collective failed. After a failure or an abort every further collective fails at once, until the next `configure`.
+`errored` returns the first failure.
 """
 
 from __future__ import annotations
@@ -29,30 +29,31 @@ Tensors = list[Tensor]
 
 
 class _Meta(ABCMeta, type(dist.ProcessGroup)):  # type: ignore[misc]  # torch's class has a metaclass of its own
-    """Abstract methods on a torch class."""
+    """Metaclass that allows abstract methods on a torch class."""
 
 
 class ProcessGroup(dist.ProcessGroup, metaclass=_Meta):
-    """A process group that can be rebuilt.
+    """Torch process group that can be rebuilt with other members.
 
-    It works as ``group=`` of `all_reduce`, `all_gather` and `barrier` of `torch.distributed`. What takes the rank of another
-    member (`broadcast`, `reduce`, `scatter`, `send`, objects, ...) looks the members up in torch's own tables, in which those
-    of this group are not: call its methods instead. If an operation fails torch may say that the group "is not initialized
-    in the world group map", where the cause is another; `errored` has it.
+    It works as ``group=`` of `all_reduce`, `all_gather` and `barrier` of `torch.distributed`. Functions that take the
+    rank of another member (`broadcast`, `reduce`, `scatter`, `send`, object collectives, ...) look the members up in
+    torch's own tables, which don't list the members of this group: call this group's methods instead. If an operation
+    fails, torch may report that the group "is not initialized in the world group map" although the cause is another;
+    `errored` returns the real cause.
     """
 
     def __init__(self, rank: int = 0, size: int = 1) -> None:
         super().__init__(rank, size)
         self._group_name: str | None = None  # set by torch when the group is registered
-        self._group_desc = "undefined"  # the same; torch's word for "none given"
-        self._handle = Handle()  # for `reconfigure`
+        self._group_desc = "undefined"  # set by torch; its word for "none given"
+        self._handle = Handle()  # this member's handle for `reconfigure`
         self._identity: tuple[str, int | None, int | None] = (
             "",
             None,
             None,
         )  # replica id, group rank, group world size
 
-    _creates = False  # whether subclasses may have a `_create_pg`
+    _creates = False  # whether subclasses may define a `_create_pg`
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -64,15 +65,16 @@ class ProcessGroup(dist.ProcessGroup, metaclass=_Meta):
 
     @property
     def takes(self) -> str | None:
-        """The kind of device its tensors must be on, such as "cuda"; None: any."""
+        """Kind of device that the tensors must be on, such as "cuda"; None if any will do."""
         return None
 
-    # -- what a subclass writes --
+    # -- what a subclass implements --
 
     @abstractmethod
     def _issue(self, op: str, *args: Any) -> Work:
-        """Start collective `op`, one of the names below, with its arguments; options that were not given are left
-        out.
+        """Start the collective `op`, the name of a method below, and return its handle.
+
+        `args` are the method's arguments, without options that were not given.
         """
 
     @abstractmethod
@@ -87,48 +89,50 @@ class ProcessGroup(dist.ProcessGroup, metaclass=_Meta):
         group_world_size: int | None = None,
         global_ranks: list[int] | None = None,
     ) -> None:
-        """Replace the present members by new ones. All of them call this with the same store, prefix and `world_size`.
+        """Replace the present members by new ones. All of them call this with the same store, prefix and
+        `world_size`.
 
         Args:
-            store_addr: ``host:port/prefix``, a torch TCPStore and a prefix that no other group ever used.
+            store_addr: ``host:port/prefix``, a torch TCPStore and a prefix that no other group has used.
             replica_id: this member's name in error messages.
             rank, world_size: this member's place among the members, and their number.
             quorum_id: the configuration's id (``Quorum.config_id``), for `abort`.
-            group_rank, group_world_size, global_ranks: as in the peer; not needed here.
+            group_rank, group_world_size, global_ranks: as in torchft; not needed here.
 
         Raises a `TorchftXError` that names what is missing, within the group's timeout, or at once after `abort`.
         """
 
     @abstractmethod
     def abort(self, quorum_id: int | None = None) -> None:
-        """Release every running collective, and a running `configure`, within milliseconds; safe from any thread.
+        """Release every running collective, and a running `configure`, within milliseconds. Safe from any thread.
 
-        With `quorum_id`, only if that is the present configuration's id: a late abort does nothing to a newer group.
+        With `quorum_id`, do so only if that is the present configuration's id, so that a late abort leaves a newer
+        group alone.
         """
 
     @abstractmethod
     def errored(self) -> Exception | None:
-        """The first failure since the last `configure`, or None."""
+        """Return the first failure since the last `configure`, or None."""
 
     @abstractmethod
     def set_timeout(self, timeout: float | timedelta) -> None:
-        """The longest time (seconds) `configure` and each collective may take from now on."""
+        """Set the longest time (seconds) that `configure` and each collective may take from now on."""
 
     @abstractmethod
     def shutdown(self) -> None:
-        """Abort, and let go of the members. `configure` starts again."""
+        """Abort, and release the members' resources. `configure` starts again."""
 
     @abstractmethod
     def size(self) -> int:
-        """Number of members."""
+        """Return the number of members."""
 
     @abstractmethod
     def rank(self) -> int:
-        """This member's place among them."""
+        """Return this member's place among the members, from 0."""
 
     @abstractmethod
     def getBackendName(self) -> str:
-        """The name torch knows this kind of group by."""
+        """Return the name under which torch knows this kind of group."""
 
     # -- the newer way to configure: by handles --
 
@@ -137,14 +141,14 @@ class ProcessGroup(dist.ProcessGroup, metaclass=_Meta):
         return True
 
     def get_reconfigure_handle(self) -> str:
-        """This group's handle for `reconfigure` of all members. The first call begins to host a store."""
+        """Return this group's handle, which all members pass to `reconfigure`. The first call starts to host a store."""
         return self._handle.text()
 
     def reconfigure(self, opts: Any) -> Work:
-        """Replace the present members by those whose handles are given; `configure` by other means.
+        """Replace the present members by those whose handles are given: `configure` by other means.
 
-        `opts` is a `ReconfigureOptions` of ours or torch's, alike in all members: the rank is the place of the own
-        handle. Blocks as `configure` does and raises what that raises, and `ConfigError` for bad handles.
+        `opts` is a `ReconfigureOptions` of ours or torch's, alike in all members. This member's rank is the index of
+        its own handle. Blocks as `configure` does. Raises what `configure` raises, and `ConfigError` for bad handles.
         """
         meeting = self._handle.meet(opts)
         limit = timeout_of(opts)
@@ -166,7 +170,7 @@ class ProcessGroup(dist.ProcessGroup, metaclass=_Meta):
     def set_rank_info(
         self, replica_id: str, group_rank: int, group_world_size: int, global_rank: int | None = None
     ) -> None:
-        """Who this member is, for error messages and reports of `reconfigure`."""
+        """Set this member's identity, for error messages and reports of `reconfigure`."""
         self._identity = (replica_id, group_rank, group_world_size)
         self._handle.global_rank = global_rank
 
@@ -181,7 +185,7 @@ class ProcessGroup(dist.ProcessGroup, metaclass=_Meta):
         return self._issue("allgather_into_tensor_coalesced", output_tensors, input_tensors, *_given(opts))
 
     def allreduce(self, tensors: Tensors, opts: Any = None) -> Work:
-        """`opts`: ``AllreduceOptions`` or a ``ReduceOp``; the sum if not given. In place."""
+        """Reduce `tensors` in place. `opts` is ``AllreduceOptions`` or a ``ReduceOp``; by default the sum."""
         return self._issue("allreduce", tensors, *_given(opts))
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Work:
@@ -195,7 +199,7 @@ class ProcessGroup(dist.ProcessGroup, metaclass=_Meta):
         input_split_sizes: list[int],
         opts: Any = None,
     ) -> Work:
-        """Empty lists split evenly along the first dimension."""
+        """Send a part of `input_buffer` to each member. Empty lists split evenly along the first dimension."""
         sizes = (output_split_sizes, input_split_sizes)
         return self._issue("alltoall_base", output_buffer, input_buffer, *sizes, *_given(opts))
 
@@ -225,7 +229,7 @@ class ProcessGroup(dist.ProcessGroup, metaclass=_Meta):
     def send(self, tensors: Tensors, dst_rank: int, tag: int = 0) -> Work:
         return self._issue("send", tensors, dst_rank, tag)
 
-    # -- what torch asks a group --
+    # -- what torch calls on a group --
 
     def getRank(self) -> int:
         return self.rank()
@@ -235,8 +239,8 @@ class ProcessGroup(dist.ProcessGroup, metaclass=_Meta):
 
     @property
     def group_name(self) -> str:
-        """The name functional collectives find this group by. Raises `RuntimeError` before `register`, as torch's
-        groups do.
+        """Name by which functional collectives find this group. Raises `RuntimeError` before `register`, as in
+        torch's groups.
         """
         if self._group_name is None:
             raise RuntimeError(f"{type(self).__name__} has no name yet: call register(name) first.")
@@ -259,10 +263,10 @@ class ProcessGroup(dist.ProcessGroup, metaclass=_Meta):
         self._group_desc = desc
 
     def register(self, name: str) -> ProcessGroup:
-        """Make this group known to torch, for device meshes and functional collectives, and return it.
+        """Register this group with torch, for device meshes and functional collectives, and return it.
 
-        Needs an initialised default group (``init_process_group``), but doesn't communicate on it. torch is told a
-        group of this process alone, since the number of members changes; `size` tells the present number.
+        Needs an initialised default group (``init_process_group``), but doesn't communicate on it. torch is given a
+        group of this process alone, since the number of members changes; `size` returns the present number.
         """
         backend = _unused_backend_name(f"{self.getBackendName()}:{name}")
         dist.Backend.register_backend(backend, lambda *args: self, devices=_devices())
@@ -271,12 +275,12 @@ class ProcessGroup(dist.ProcessGroup, metaclass=_Meta):
             backend=backend,
             group_desc=backend,
             timeout=timedelta(seconds=60),
-            use_local_synchronization=True,  # the others need not register at the same moment, or at all
+            use_local_synchronization=True,  # the other members need not register at the same moment, or at all
         )
         return self
 
     def unregister(self) -> None:
-        """Undo `register`. torch also shuts the group down with it; `configure` starts it again."""
+        """Undo `register`. torch also shuts the group down; `configure` starts it again."""
         dist.destroy_process_group(self)
         self._group_name = None
 
@@ -290,7 +294,7 @@ def _devices() -> list[str]:
 
 
 def _unused_backend_name(wanted: str) -> str:
-    """torch keeps backend names for ever, so a second group of the same name gets a number."""
+    """Return `wanted`, with a number appended if torch has it already. torch never forgets a backend's name."""
     name, count = wanted, 1
     while hasattr(dist.Backend, name.upper()):
         count += 1

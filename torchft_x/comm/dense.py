@@ -1,4 +1,6 @@
-"""Refuse tensors whose memory has holes: torch's gloo reduces and sends the memory behind their first value instead."""
+"""Refuse tensors whose memory has holes: torch's gloo would reduce and send contiguous memory from their first value
+on.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,13 @@ import torch
 from torchft_x.errors import ConfigError
 
 IN_MEMORY_ORDER = frozenset(["allreduce", "allreduce_coalesced", "alltoall_base", "broadcast"])
-"""Operations of gloo that take the memory as it is. The others copy, or refuse with a sentence."""
+"""Operations of gloo that take the memory as it is. The other operations copy, or refuse with a clear error."""
 
 
 def check_dense(tensor: torch.Tensor) -> None:
-    """Raise `ConfigError` unless the tensor's values fill its memory without holes and overlaps, in any order of dimensions."""
+    """Raise `ConfigError` unless the values fill the tensor's memory without holes or overlaps, in any order of
+    dimensions.
+    """
     if tensor.layout is not torch.strided:
         raise ConfigError(f"a tensor of layout {tensor.layout} can't be reduced; give a dense one (to_dense()).")
     if tensor.is_contiguous():
@@ -32,7 +36,7 @@ def check_dense(tensor: torch.Tensor) -> None:
 
 
 def check_arguments(arguments: Iterable[Any]) -> None:
-    """Raise as `check_dense` for each tensor among an operation's arguments."""
+    """Call `check_dense` for each tensor among an operation's arguments."""
     for argument in arguments:
         for tensor in argument if isinstance(argument, list) else [argument]:
             if isinstance(tensor, torch.Tensor):

@@ -1,7 +1,7 @@
-"""What has to end when its owner is forgotten, without anybody having said so: done on a thread of its own.
+"""Close resources whose owner was garbage-collected without closing them, on a separate thread.
 
-A finalizer runs wherever the garbage collector comes by: in any thread, between any two instructions, under any lock,
-also under one that the end itself needs. So a finalizer only hands over; `queue.SimpleQueue` is made for that.
+A finalizer may run in any thread, between any two instructions and under any lock, including one that the close
+itself needs. So a finalizer only puts the close into a `queue.SimpleQueue`, whose `put` is reentrant.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from queue import SimpleQueue
 
 log = logging.getLogger(__name__)
 
-_lock = threading.Lock()  # guards the thread's beginning; nothing is collected that needs it
-_ends: SimpleQueue[Callable[[], object] | None] = SimpleQueue()  # None: the last one
-_thread: threading.Thread | None = None  # made on first use
+_lock = threading.Lock()  # guards the start of the thread; no finalizer takes this lock
+_ends: SimpleQueue[Callable[[], object] | None] = SimpleQueue()  # None ends the thread
+_thread: threading.Thread | None = None  # started on first use
 
 
 def when_forgotten(owner: object, end: Callable[[], object]) -> None:
-    """Call `end` soon after `owner` has become garbage, not at the end of the process. `end` must not lead to `owner`."""
+    """Call `end` soon after `owner` is garbage-collected, but not at process exit. `end` must not reference `owner`."""
     global _thread
     with _lock:
         if _thread is None:
@@ -31,7 +31,7 @@ def when_forgotten(owner: object, end: Callable[[], object]) -> None:
 
 
 def finish(timeout: float) -> None:
-    """Call no more of them, and wait at most `timeout` (s) for the one in progress."""
+    """Stop the thread, and wait at most `timeout` seconds for the call in progress."""
     if _thread is not None:
         _ends.put(None)
         _thread.join(timeout)
@@ -43,11 +43,11 @@ def _run(ends: SimpleQueue[Callable[[], object] | None]) -> None:
             end()
         except Exception:
             log.exception("What a forgotten process group left behind could not be ended.")
-        del end  # it may be what keeps a group's memory
+        del end  # it may hold the last reference to a group's memory
 
 
 def _after_fork_in_child() -> None:
-    """The thread isn't here, and what the parent's owners leave behind is the parent's."""
+    """Reset the module's state: the child has no such thread, and the parent closes its own objects."""
     global _lock, _ends, _thread
     _lock, _ends, _thread = threading.Lock(), SimpleQueue(), None
 

@@ -1,9 +1,9 @@
-"""What PyTorch's Flight Recorder knows of a group that failed or was aborted, in a file: which collectives ran, with which
-sizes, and where each member stood.
+"""Write PyTorch's Flight Recorder to a file when a group fails or is aborted: collectives, sizes, each member's
+progress.
 
-Off unless asked for (`env.flight_folder`): a full recorder (2,000 entries) takes 0.15 s to write. One file per quorum
-and rank, ``<folder>/quorum_<id>/<replica id>_<rank>.json``, and no more than `MAX_QUORUMS` of these folders: the oldest go.
-The file is JSON, the recorder's own text in it as it is::
+Off by default (`env.flight_folder`), because a full recorder (2,000 entries) takes 0.15 s to write. There is one file
+per quorum and rank, ``<folder>/quorum_<id>/<replica id>_<rank>.json``. At most `MAX_QUORUMS` of these folders are
+kept, the newest. The file is JSON, with the recorder's own text inside::
 
     {"quorum_id": 7, "replica_id": "a", "rank": 0, "world_size": 2, "time": seconds since 1970, "reason": "...",
      "gloo": {...}, "nccl": {...}}
@@ -24,12 +24,12 @@ import torch
 
 from torchft_x import env
 
-MAX_QUORUMS = 32  # folders kept
+MAX_QUORUMS = 32  # number of quorum folders kept
 
 _log = logging.getLogger(__name__)
-_NAME = re.compile(r"[^A-Za-z0-9_.-]+")  # what may not stand in a file's name
+_NAME = re.compile(r"[^A-Za-z0-9_.-]+")  # characters that a file's name must not contain
 _FOLDER = re.compile(r"quorum_(\d+)$")
-_SOURCES = {"gloo": "_dump_fr_trace_json", "nccl": "_dump_nccl_trace_json"}  # torch's functions, where it has them
+_SOURCES = {"gloo": "_dump_fr_trace_json", "nccl": "_dump_nccl_trace_json"}  # torch's functions, missing in some builds
 
 
 def wanted() -> bool:
@@ -39,8 +39,10 @@ def wanted() -> bool:
 def dump(
     quorum_id: int | None, replica_id: str, rank: int, size: int, reason: str, folder: str | None = None
 ) -> Path | None:
-    """Write the file, into `folder` or where the environment says; where it is, or None if nobody wants it or it can't be
-    written (which is logged). Never raises.
+    """Write the recorder's file and return its path. Never raises.
+
+    Returns None if no folder is given or configured, if `quorum_id` is None, or if the file can't be written (which
+    is logged). `folder` overrides the environment's (`env.flight_folder`).
     """
     folder = folder or env.flight_folder()
     if folder is None or quorum_id is None:
@@ -60,7 +62,7 @@ def dump(
         text = json.dumps(about)[:-1] + "".join(f', "{name}": {trace}' for name, trace in _traces().items()) + "}\n"
         unfinished = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}.tmp")
         unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(path)  # readers see all or nothing
+        unfinished.replace(path)  # atomic: a reader never sees half a file
         _forget_oldest(Path(folder))
     except (OSError, RuntimeError, ValueError) as e:
         _log.warning("The flight recorder's file %s can't be written: %s", path, e)
@@ -81,4 +83,4 @@ def _traces() -> dict[str, str]:
 def _forget_oldest(folder: Path) -> None:
     quorums = sorted((int(match[1]), match[0]) for entry in os.listdir(folder) if (match := _FOLDER.match(entry)))
     for _, name in quorums[:-MAX_QUORUMS]:
-        shutil.rmtree(folder / name, ignore_errors=True)  # another rank may be at it, too
+        shutil.rmtree(folder / name, ignore_errors=True)  # another rank may be deleting it, too

@@ -1,11 +1,11 @@
-"""The newer way to give a group its members: every member shows a handle, and all are told the ordered list of them.
+"""torchft's newer way to give a group its members: each member publishes a handle, and all receive the ordered list.
 
-A handle says where its owner can be met. The text is the peer's (torchft-nightly)::
+A handle says where its owner can be met. Its text is the same as torchft's (torchft-nightly)::
 
     {"id": "<hex, one per group object>", "store": "host:port", "global_rank": 3 or null}
 
-All meet in the store of the first handle, under a prefix that carries the list's uuid. `ProcessGroup.reconfigure` is
-`configure` with those.
+All members meet in the store of the first handle, under a prefix that contains the list's uuid.
+`ProcessGroup.reconfigure` calls `configure` with that store and prefix.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ from torchft_x.comm.store.server import StoreServer
 from torchft_x.durations import seconds
 from torchft_x.errors import AddressError, ConfigError
 
-_MAX_HANDLE = 4096  # characters; ours have about 100
+_MAX_HANDLE = 4096  # characters; our own handles have about 100
 
 
 @dataclass
 class ReconfigureOptions:
-    """What `ProcessGroup.reconfigure` needs; torch's own class (2.14) has the same fields and serves as well."""
+    """Arguments of `ProcessGroup.reconfigure`. torch's own class (2.14) has the same fields and can be used instead."""
 
-    uuid: int = 0  # of this set of members, never used before; the quorum's configuration id in a Manager
-    handles: list[str] = field(default_factory=list)  # of all members, in the order of their ranks
-    timeout: timedelta | None = None  # None: the group's own
-    hints: dict[str, str] = field(default_factory=dict)  # not used
+    uuid: int = 0  # id of this set of members, never used before; a Manager passes the quorum's configuration id
+    handles: list[str] = field(default_factory=list)  # handles of all members, in the order of their ranks
+    timeout: timedelta | None = None  # None means the group's own timeout
+    hints: dict[str, str] = field(default_factory=dict)  # unused
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """What the handles say."""
+    """Rendezvous of a new set of members, as computed from their handles."""
 
-    store_addr: str  # for `ProcessGroup.configure`
+    store_addr: str  # address for `ProcessGroup.configure`
     rank: int
     size: int
-    global_ranks: list[int] | None  # None if one of them is not known
+    global_ranks: list[int] | None  # None if one of them is unknown
 
 
 class Handle:
-    """Ours: an id, and a store that we host from the first time somebody asks."""
+    """This group's own handle: an id, and a store that this process hosts from the first request for the handle."""
 
     def __init__(self) -> None:
         self._id = uuid.uuid4().hex
-        self._store: StoreServer | None = None  # kept alive; others meet in it
-        self._address = ""  # of it, with its key
-        self.global_rank: int | None = None  # of this process in the whole job
+        self._store: StoreServer | None = None  # kept alive: the members meet in it
+        self._address = ""  # address of `_store`, with its key
+        self.global_rank: int | None = None  # rank of this process in the whole job
 
     def text(self) -> str:
         if self._store is None:
@@ -61,7 +61,10 @@ class Handle:
         return json.dumps({"id": self._id, "store": self._address, "global_rank": self.global_rank})
 
     def meet(self, options: Any) -> Meeting:
-        """Raises `ConfigError` for handles that can't be read, or among which ours is missing or found twice."""
+        """Return where the members named in `options` meet.
+
+        Raises `ConfigError` for handles that can't be read, or if our own handle is missing or listed twice.
+        """
         handles = options.handles
         if not isinstance(handles, list) or not handles:
             raise ConfigError("reconfigure needs the handles of all members as a list, in the order of their ranks.")
@@ -86,7 +89,7 @@ def timeout_of(options: Any) -> float | None:
 
 
 def _parsed(text: Any) -> dict[str, Any]:
-    """They come through the lighthouse from other hosts: nothing in them is believed unseen."""
+    """Return a handle's fields. Every field is validated, since handles come from other hosts through the lighthouse."""
     try:
         if not isinstance(text, str) or len(text) > _MAX_HANDLE:
             raise ValueError

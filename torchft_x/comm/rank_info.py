@@ -1,4 +1,4 @@
-"""A member's place in a group, and what is said of a group that can't be used."""
+"""A member's place in a group, and the errors for a group that can't be used."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class RankInfo(NamedTuple):
 
 
 def checked(rank: int, size: int, config_id: int | None) -> RankInfo:
-    """Raises `ConfigError` for a rank that can't be."""
+    """Return a `RankInfo`. Raise `ConfigError` unless ``0 <= rank < size``."""
     if not 0 <= rank < size:
         raise ConfigError(f"Rank {rank} is not in 0..{size - 1}: give a rank below world_size.")
     return RankInfo(rank, size, config_id)
 
 
 def refusal(op: str, place: RankInfo, error: Exception | None) -> CollectiveError:
-    """Why a collective can't be started: the group's first failure, or none: it is being configured."""
+    """Return why a collective can't be started. `error` is the group's first failure; None if it is still connecting."""
     if error is None:
         return CollectiveError(f"{op} on {place} was not started: configure() is still connecting the members.")
     return CollectiveError(

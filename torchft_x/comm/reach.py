@@ -1,4 +1,6 @@
-"""Which members' hosts answer this one? Asked when connecting with them has failed (`train.context.failures`)."""
+"""Find the members whose hosts don't answer this one. Used when connecting with them has failed
+(`train.context.failures`).
+"""
 
 from __future__ import annotations
 
@@ -12,18 +14,18 @@ from torchft_x.descriptors import not_inherited
 from torchft_x.errors import AddressError
 from torchft_x.net import parse_address
 
-_AT_ONCE = 64  # connects under way
+_AT_ONCE = 64  # connects under way at the same time
 _NO_WAY = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT, errno.EHOSTDOWN)
 
 
 def unanswered(addresses: Mapping[str, str], seconds: float) -> tuple[str, ...]:
     """Return the names of the addresses (``http://host:port``) whose hosts have not answered a connect in `seconds`.
 
-    A refused connect is an answer. An address that can't be resolved says nothing of the link, and is not named.
+    A refused connect is an answer. An address that can't be resolved says nothing about the link, and is left out.
     """
     silent: list[str] = []
     left = list(addresses.items())
-    under_way: dict[int, tuple[str, socket.socket]] = {}  # by descriptor
+    under_way: dict[int, tuple[str, socket.socket]] = {}  # keyed by descriptor
     poll = select.poll()
     deadline = time.monotonic() + seconds
     try:

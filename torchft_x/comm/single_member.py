@@ -1,4 +1,4 @@
-"""Collectives of a group with one member: copies at most, no communication."""
+"""Collectives of a group with one member: at most they copy, and they never communicate."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torchft_x.errors import CollectiveError
 
 
 def alone(op: str, *args: Any) -> Work:
-    """What collective `op` does in a group of one, done at once.
+    """Carry out the collective `op` in a group of one, and return its completed handle.
 
-    Raises `CollectiveError` for what makes no sense there: ``send`` and ``recv``, and a reduction that scales its
-    input.
+    Raises `CollectiveError` for operations that make no sense in a group of one: ``send`` and ``recv``, and a
+    reduction that scales its input.
     """
     if op in ("send", "recv"):
         raise CollectiveError(f"{op} needs another member, and this group has one.")
@@ -36,7 +36,7 @@ def alone(op: str, *args: Any) -> Work:
 
 
 def reduce_op_of(opts: Any) -> Any:
-    """The reduce operation in what callers pass as `opts`: options, the operation itself, or neither (the sum)."""
+    """Return the reduce operation in `opts`, which may be options, the operation itself, or neither (the sum)."""
     if isinstance(opts, dist.ReduceOp | dist.ReduceOp.RedOpType):
         return opts
     return getattr(opts, "reduceOp", dist.ReduceOp.SUM)

@@ -1,4 +1,4 @@
-"""Handles of collectives: what ``wait()`` and ``get_future()`` of each kind of outcome do."""
+"""Handles of collectives: ``wait()`` and ``get_future()`` for each kind of outcome."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from torch.futures import Future
 
 from torchft_x.errors import CollectiveError
 
-_USUAL = 0.1  # seconds between two looks whether the group is broken
-_LOOK = timedelta(seconds=0.02)  # the same, once it is
-BETWEEN_TWO = frozenset({"send", "recv", "recv_anysource"})  # operations that `WaitedOnThread` is for
-_LOOKS = 12  # while the group is broken, until an operation is left: others end within 15 ms with 100 MB on the way
+_USUAL = 0.1  # seconds between two checks whether the group is broken
+_LOOK = timedelta(seconds=0.02)  # time between two checks once the group is broken
+BETWEEN_TWO = frozenset({"send", "recv", "recv_anysource"})  # operations that `WaitedOnThread` waits for
+_LOOKS = (
+    12  # checks of a broken group until its operation is abandoned: usually it ends within 15 ms with 100 MB in flight
+)
 
 
 def _plain_thread(action: Callable[[], None]) -> threading.Thread | None:
@@ -69,20 +71,21 @@ class FailedWork(Work):
 
 
 class GroupWork(Work):
-    """A running collective of a torch group; its failure is reported and told in our words.
+    """Handle of a running collective of a torch group. It reports a failure to the group and raises that failure as
+    our error.
 
-    When a connection breaks, gloo forgets the message that is half sent or half received on it: the operation ends only at
-    the group's timeout, though nobody will ever touch its tensors again. So a wait looks now and then whether the group
-    is broken or a connection is lost, and some time after that leaves the operation to itself.
+    When a connection breaks, gloo drops a message that is half sent or half received. The operation then ends only at
+    the group's timeout, although gloo never touches its tensors again. So `wait` regularly checks whether the group
+    is broken or has lost a connection, and after some checks abandons the operation.
 
     Args:
         inner: torch's handle.
         result: value of the future.
-        failed: called with what torch raised, or None if the limit given to ``wait`` ran out; it must break the group and
-            return the exception to raise.
-        broken: whether the group's connections have been shut.
-        leave: takes over a handle that nobody waits for any more; torch's group must not be let go before it has ended.
-        lost: whether a connection of the group has ended, though nobody shut it.
+        failed: called with torch's exception, or None if the limit given to ``wait`` ran out; it must break the group
+            and return the exception to raise.
+        broken: returns whether the group's connections have been shut.
+        leave: takes over an abandoned handle; torch's group must not be released before that operation has ended.
+        lost: returns whether a connection of the group has ended without being shut by us.
     """
 
     def __init__(
@@ -95,13 +98,13 @@ class GroupWork(Work):
         lost: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__()
-        self._inner: Work | WaitedOnThread | None = inner  # let go at the end: it keeps torch's group alive
+        self._inner: Work | WaitedOnThread | None = inner  # dropped at the end: it keeps torch's group alive
         self._result = result
         self._failed = failed
         self._broken = broken
         self._leave = leave
         self._lost = lost
-        self._error: CollectiveError | None = None  # how it ended, if badly
+        self._error: CollectiveError | None = None  # the error with which it ended
 
     def is_completed(self) -> bool:
         inner = self._inner
@@ -111,9 +114,10 @@ class GroupWork(Work):
         return self._result
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait for the end, at most `timeout` (None or zero: the group's own). Raises `CollectiveError`.
+        """Wait for the end, at most `timeout` (None or zero: the group's own). Raise `CollectiveError` if it failed.
 
-        If the limit runs out the group is aborted, and this returns only when nothing writes into the tensors any more.
+        If the limit runs out, the group is aborted, and `wait` returns only when the operation can't write to the
+        tensors any more.
         """
         if self._inner is not None:
             limit = timeout.total_seconds() if timeout else math.inf
@@ -126,17 +130,17 @@ class GroupWork(Work):
         return True
 
     def _end(self, inner: Work | WaitedOnThread, limit: float) -> CollectiveError | None:
-        """Wait for the end of the operation; how it ended, if badly."""
+        """Wait for the end of the operation. Return its error, or None if it succeeded."""
         deadline = time.monotonic() + limit
         error = None
-        looks = _LOOKS  # counted, not measured: a process that was stopped has to give its other threads time, too
+        looks = _LOOKS  # counted, not timed: after a SIGSTOP the other threads must get time, too
         while True:
             try:
                 inner.wait(_LOOK if self._broken() else _limit(min(_USUAL, deadline - time.monotonic())))
                 return error
             except RuntimeError:
                 if inner.is_completed():
-                    real = _outcome(inner)  # None: it succeeded just as the limit ran out
+                    real = _outcome(inner)  # None if it succeeded just as the limit ran out
                     return error if real is None else error or self._failed(real)
             if self._broken() or self._lost():
                 looks -= 1
@@ -147,7 +151,7 @@ class GroupWork(Work):
                 error = self._failed(None)
 
     def get_future(self) -> Future[Any]:
-        """A future of the output tensors; fails as ``wait`` does."""
+        """Return a future of the output tensors, which fails as ``wait`` does."""
         inner = self._inner
         if inner is None:
             return (DoneWork(self._result) if self._error is None else FailedWork(self._error)).get_future()
@@ -161,15 +165,16 @@ class GroupWork(Work):
 
 
 class WaitedOnThread:
-    """A send or a receive of a torch group, which another thread waits for.
+    """A send or a receive of a torch group, on which another thread waits.
 
-    Under a wait that ends before the operation gloo closes the connection, and with it everything the two have to say to
-    each other; so the thread waits as long as anybody may want to, and `wait` for the thread.
+    If a wait on it times out, gloo closes the connection, and every other message between the two members is lost. So
+    the thread waits on the operation for the longest limit that a caller may have, and callers wait for the thread.
 
     Args:
         inner: torch's handle.
         timeout: seconds that the thread waits at least.
-        start: starts the thread that runs a function, and returns it, or None if none can be started any more.
+        start: starts a thread that runs the given function, and returns it, or None if the process can start no more
+            threads.
     """
 
     def __init__(
@@ -182,12 +187,14 @@ class WaitedOnThread:
         self._timeout = timeout
         self._start = start
         self._ended = threading.Event()
-        self._error: RuntimeError | None = None  # what the operation raised; read after `_ended`
-        self._begun = False  # the thread was asked for
+        self._error: RuntimeError | None = None  # the operation's exception; read only once `_ended` is set
+        self._begun = False  # whether `begin` was called
         self.thread: threading.Thread | None = None
 
     def begin(self, limit: float) -> None:
-        """Let the thread wait; nobody is going to wait for it for more than `limit` seconds. For one caller at a time."""
+        """Start the thread, unless it was started. The caller waits at most `limit` seconds. Not safe for concurrent
+        calls.
+        """
         if self._begun:
             return
         self._begun = True
@@ -201,7 +208,7 @@ class WaitedOnThread:
         return self._ended.is_set() or self._inner.is_completed()
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Raise RuntimeError if the operation failed, or hasn't ended within `timeout`. `begin` comes first."""
+        """Raise RuntimeError if the operation failed, or hasn't ended within `timeout`. Call `begin` first."""
         if not self._ended.wait(None if timeout is None else timeout.total_seconds()):
             raise RuntimeError("not ended yet")
         if self._error is not None:
@@ -220,7 +227,7 @@ class WaitedOnThread:
 
 
 class AllWork(Work):
-    """Several collectives as one. Waits for all, then raises the first failure."""
+    """Several collectives as one handle. It waits for all of them, then raises the first failure."""
 
     def __init__(self, works: Sequence[Work], result: Any) -> None:
         super().__init__()
@@ -247,19 +254,19 @@ class AllWork(Work):
 
         def result(futures: Future[Any]) -> Any:
             for future in futures.value():
-                future.value()  # raises if that one failed
+                future.value()  # raises if that collective failed
             return self._result
 
         return done.then(result)
 
 
 def _limit(left: float) -> timedelta:
-    """`left` seconds as a limit; torch counts in milliseconds, and takes none for no limit."""
+    """Return `left` seconds as a limit of at least 1 ms: torch counts in milliseconds, and 0 means no limit."""
     return timedelta(seconds=max(left, 0.001))
 
 
 def _outcome(inner: Work | WaitedOnThread) -> Exception | None:
-    """How an operation that has ended did so."""
+    """Return the exception of an operation that has ended, or None if it succeeded."""
     try:
         inner.wait()
     except RuntimeError as e:
