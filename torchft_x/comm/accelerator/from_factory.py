@@ -1,7 +1,7 @@
-"""A process group around torch groups that somebody else's function creates, one for each set of members.
+"""Process group around torch groups that a user's function creates, one for each set of members.
 
-It is what `ProcessGroupWrapper` works with in a subclass that has the peer's ``_create_pg``. Deadlines, aborts and errors are
-those of the frame for accelerators; here a group may also be on the host, where waiting is the thread's.
+`ProcessGroupWrapper` uses it for subclasses that have torchft's ``_create_pg``. Deadlines, aborts and errors are
+those of `AcceleratorGroup`, but a group may also be on the host, where ``wait()`` blocks the calling thread.
 """
 
 from __future__ import annotations
@@ -18,16 +18,18 @@ from torch.distributed import Work
 from torchft_x.comm.accelerator.group import AcceleratorGroup, Members
 from torchft_x.comm.work import BETWEEN_TWO, GroupWork, WaitedOnThread
 
-_LEFT_PAUSE = 0.1  # seconds between two looks whether operations that were left to themselves have ended
+_LEFT_PAUSE = 0.1  # seconds between two checks whether abandoned operations have ended
 
 Create = Callable[[dist.Store, int, int], Any]  # (store, rank, number of members) -> a torch process group
 
 
 class CreatedGroup(AcceleratorGroup):
-    """Makes its torch groups with `create`, on a thread, so that `configure` returns in time whatever that waits for.
+    """Process group that creates its torch groups with `create`, on a thread, so that `configure` returns in time
+    even if `create` blocks.
 
-    A group of one member does without. Where an abort of the torch group does not end what runs in it (gloo's doesn't), the operation is left to itself,
-    and may still write into its tensors until the torch group's own timeout: their values count for nothing then.
+    A group of one member creates none. If aborting the torch group does not end its running operations (gloo's abort
+    doesn't), they are abandoned. An abandoned operation may write to its tensors until the torch group's own timeout,
+    so their values are undefined.
     """
 
     _kind = "created"
@@ -73,7 +75,9 @@ class CreatedGroup(AcceleratorGroup):
 
 
 class _Aborter:
-    """Ends a torch group, and keeps it until what was left to itself in it has ended: its destructor waits for that."""
+    """Aborts a torch group, and keeps it until its abandoned operations have ended: its destructor would wait for
+    them.
+    """
 
     def __init__(self, group: Any, members: Members) -> None:
         self._group = group
@@ -88,7 +92,7 @@ class _Aborter:
 
 
 def _on_host(value: Any) -> bool:
-    """Whether all tensors in these arguments are."""
+    """Return whether all tensors in these arguments are in host memory."""
     if isinstance(value, torch.Tensor):
         return value.device.type == "cpu"
     return not isinstance(value, (list, tuple)) or all(map(_on_host, value))

@@ -1,13 +1,13 @@
-"""The frame of process groups on accelerators: who is a member, deadlines, aborts, errors. `torchft_x.comm.accelerator.nccl` adds the
-libraries.
+"""Common part of process groups on accelerators: members, deadlines, aborts, errors.
+`torchft_x.comm.accelerator.nccl` adds the libraries.
 
-``wait()`` of a collective makes the current *stream* wait, as in torch; the thread goes on. So nobody notices a
-collective that hangs but the watch (`torchft_x.comm.accelerator.stream_watch`): at its deadline the communicator is aborted, the stream goes
-on with whatever is in the tensors, and `errored` says so. Therefore ask `errored` before the result is used, as the
-Manager does: it waits for the stream first.
+``wait()`` of a collective makes the current *stream* wait, as in torch, and the thread runs on. So only the watch
+(`torchft_x.comm.accelerator.stream_watch`) notices a collective that hangs: at its deadline it aborts the
+communicator, and the stream runs on with undefined values in the tensors. `errored` then returns the failure.
+Therefore call `errored` before the result is used, as the Manager does: `errored` waits for the stream first.
 
-Each `configure` makes a new communicator. A short-lived thread does it, so that `configure` returns at its deadline or at
-an abort whatever the library is waiting for.
+Each `configure` makes a new communicator. A short-lived thread does so, so that `configure` returns at its deadline
+or at an abort even if the library is still waiting.
 """
 
 from __future__ import annotations
@@ -37,29 +37,31 @@ from torchft_x.timing import TIMING
 
 _log = logging.getLogger(__name__)
 
-_MEET_PAUSE = 0.01  # seconds between two looks whether the others are there
-_ABORT_LIMIT = 30.0  # seconds the next communicator waits for the abort of the last one
+_MEET_PAUSE = 0.01  # seconds between two checks whether the other members have come
+_ABORT_LIMIT = 30.0  # seconds that the next communicator waits for the abort of the last one
 
 
 class AcceleratorGroup(ProcessGroup):
-    """The common part. A subclass says which device, and how to make torch's backend."""
+    """Common part of process groups on accelerators. A subclass names the device and creates torch's backend."""
 
     _kind = ""  # "nccl" or "xccl"
-    _device = ""  # kind of device
+    _device = ""  # torch's name of the device type
 
     def __init__(self, timeout: float | timedelta = 60.0) -> None:
         super().__init__()
         self._require()
-        self._timeout = seconds(timeout)  # of configure and of each collective
+        self._timeout = seconds(timeout)  # seconds, for `configure` and for each collective
         self._lock = threading.Lock()  # guards `_present`, and the fields of each configuration
-        self._present: Members | None = None  # the newest; may be connecting, up or failed
+        self._present: Members | None = None  # the newest set of members; may be connecting, up or failed
         self._watch = Watch()
 
     def _require(self) -> None:
         lacking(self._kind, type(self).__name__)
 
     def _backend(self, store: dist.Store, place: RankInfo, device: torch.device, names: dict[str, Any]) -> Any:
-        """torch's backend, connected with the others. `names`: ``group_name`` and ``global_ranks``, for its reports."""
+        """Create torch's backend, connected with the other members. `names`: ``group_name`` and ``global_ranks``, for
+        its reports.
+        """
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -80,9 +82,10 @@ class AcceleratorGroup(ProcessGroup):
         group_world_size: int | None = None,
         global_ranks: list[int] | None = None,
     ) -> None:
-        """See `ProcessGroup.configure`. The device is the current one of the calling thread.
+        """Connect a new set of members, as `ProcessGroup.configure` says, on the calling thread's current device.
 
-        `group_rank` and `global_ranks` (of the members, in order) name the group and its ranks in the Flight Recorder.
+        `group_rank` and `global_ranks` (of the members, in order) name the group and its ranks in the Flight
+        Recorder.
         """
         members = Members(checked(rank, world_size, quorum_id), replica_id)
         device = self._current_device()
@@ -115,7 +118,7 @@ class AcceleratorGroup(ProcessGroup):
         limit: float,
         old: Members | None,
     ) -> None:
-        """The connecting thread."""
+        """Connect the members. Runs on the connecting thread."""
         assert members.client is not None, "a group of one isn't built"
         deadline = time.monotonic() + limit
         backend = None
@@ -142,7 +145,7 @@ class AcceleratorGroup(ProcessGroup):
     _backend_type = "NCCL"  # torch's name of the backend
 
     def _create(self, store: dist.Store, members: Members, device: torch.device, names: dict[str, Any]) -> Any:
-        """A torch group of these members, and what has an ``abort`` for it."""
+        """Create a torch group of these members. Return it and the object whose ``abort`` ends it."""
         backend = self._backend(store, members.place, device, names)
         group = dist.ProcessGroup(store, members.place.rank, members.place.size)
         kind = getattr(dist.ProcessGroup.BackendType, self._backend_type)
@@ -151,7 +154,7 @@ class AcceleratorGroup(ProcessGroup):
         return group, backend
 
     def _meet(self, members: Members, store: dist.Store, deadline: float, limit: float) -> None:
-        """Wait until all members are at the store: the library itself couldn't say who is missing."""
+        """Wait until all members have come to the store. The library's own errors couldn't name the missing ones."""
         place = members.place
         store.set(f"torchft_x/{place.rank}", "here")
         missing = list(range(place.size))
@@ -168,17 +171,19 @@ class AcceleratorGroup(ProcessGroup):
             time.sleep(_MEET_PAUSE)
 
     def abort(self, quorum_id: int | None = None) -> None:
-        """See `ProcessGroup.abort`. The library's own abort goes on in the background: it may take seconds."""
+        """Abort as `ProcessGroup.abort` says. The library's own abort continues in the background: it may take
+        seconds.
+        """
         present = self._present
         if present is not None and quorum_id in (None, present.place.config_id):
             self._finish(present, CollectiveError(f"the group was aborted ({present.place})"))
 
     def _finish(self, members: Members, error: TorchftXError) -> TorchftXError:
-        """Fail a configuration if it hasn't failed yet, and release whoever waits in it. The first error."""
+        """Fail a configuration that hasn't failed yet, and release its waiting callers. Return its first error."""
         with self._lock:
             first = members.error is None
             if first:
-                members.error = error  # before the abort: what it releases asks for the error
+                members.error = error  # set before the abort: the callers that it releases read the error
         if first:
             if members.client is not None and members.group is None:
                 members.client.shut()
@@ -189,8 +194,10 @@ class AcceleratorGroup(ProcessGroup):
         return members.error
 
     def errored(self) -> Exception | None:
-        """The first failure since the last `configure`, or None, after the current stream has run: until then nobody
-        knows. That takes at most the timeout, at which the watch aborts.
+        """Return the first failure since the last `configure`, or None.
+
+        Waits for the current stream first, since a failure shows only then. That takes at most the timeout, at which
+        the watch aborts.
         """
         present = self._present
         if present is None:
@@ -222,7 +229,7 @@ class AcceleratorGroup(ProcessGroup):
         members = self._present
         if members is None:
             return FailedWork(CollectiveError(f"{op} was not started: the group has no members yet; call configure()."))
-        group = members.group  # read once: another thread may let go of it
+        group = members.group  # read once: another thread may release it
         if members.error is not None or (group is None and not members.built.is_set()):
             return FailedWork(refusal(op, members.place, members.error))
         try:
@@ -230,13 +237,14 @@ class AcceleratorGroup(ProcessGroup):
                 return alone(op, *args)
             work = getattr(group, op)(*args)
         except (RuntimeError, ValueError) as e:
-            # The others may have started it: from here on the members are out of step, so the group is done for.
+            # Other members may have started it. From here on the members are out of step, so the group can't be used
+            # any more.
             return FailedWork(self._failed(members, op, e))
 
         return self._work(members, op, work, args)
 
     def _work(self, members: Members, op: str, work: Work, args: tuple[Any, ...]) -> Work:
-        """The handle of a collective that was started."""
+        """Return the handle of a collective that was started."""
 
         def failed(cause: Exception | None) -> TorchftXError:
             return self._failed(members, op, cause)
@@ -245,7 +253,7 @@ class AcceleratorGroup(ProcessGroup):
         return StreamWork(work, args[0] if args else [], failed, self._watch, lambda: members.error)
 
     def _failed(self, members: Members, op: str, cause: Exception | None) -> TorchftXError:
-        """A collective failed, or timed out (None): end the group, and return the error to raise."""
+        """End the group after a collective that failed, or timed out (`cause` None), and return the error to raise."""
         if members.error is not None:
             return CollectiveError(f"{op} was released: {members.error}", getattr(members.error, "suspects", ()))
         if cause is None:
@@ -267,7 +275,7 @@ class AcceleratorGroup(ProcessGroup):
 
 
 class _Ended(CollectiveError):
-    """The group's end in peace."""
+    """A regular end of a configuration, by a new one or by `shutdown`."""
 
 
 class Members:
@@ -276,21 +284,21 @@ class Members:
     def __init__(self, place: RankInfo, replica_id: str) -> None:
         self.place = place
         self.replica_id = replica_id  # this member's name
-        self.failed = False  # it didn't end in peace: worth a look into the flight recorder
-        self.client: StoreClient | None = None  # the library asks it later, too
-        self.store: dist.Store | None = None  # kept for it
-        self.group: Any = None  # torch's, once connected
-        self.backend: Any = None  # inside it
+        self.failed = False  # whether it ended by a failure, so that the Flight Recorder is dumped
+        self.client: StoreClient | None = None  # the library uses it later, too
+        self.store: dist.Store | None = None  # kept alive for the library
+        self.group: Any = None  # torch's group, once connected
+        self.backend: Any = None  # the object whose `abort` ends `group`
         self.error: TorchftXError | None = None  # the first failure; never unset
-        self.built = threading.Event()  # connecting has ended, well or badly
-        self.gone = threading.Event()  # the library has let go
-        self.left: list[Any] = []  # torch's handles that nobody waits for any more
+        self.built = threading.Event()  # set when connecting has succeeded or failed
+        self.gone = threading.Event()  # set when the library has released the group
+        self.left: list[Any] = []  # torch's handles of abandoned operations
 
     def __repr__(self) -> str:
         return f"{self.place}: {self.error or ('up' if self.built.is_set() else 'connecting')}"
 
     def let_go(self) -> None:
-        """Abort the library's part; may take long."""
+        """Abort and release the library's group. May take long."""
         backend, self.group, self.backend = self.backend, None, None
         if backend is not None:
             if self.failed:

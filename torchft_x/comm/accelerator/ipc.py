@@ -1,7 +1,7 @@
-"""CUDA tensors between a process and its child, without a copy: CUDA's IPC handles, as JSON.
+"""Share CUDA tensors between a process and its child without a copy, by CUDA IPC handles as JSON.
 
-The owner records an event when it hands a tensor over; the child's stream waits for it before it touches the memory.
-The way back needs none: the child says "done" only when its stream has finished.
+The owner records an event when it sends a tensor. The child's stream waits for that event before it touches the
+memory. The way back needs no event: the child reports "done" only when its stream has finished.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ _NAMES = {kind: name for name, kind in _CLASSES.items()}
 
 
 def export(tensor: Tensor) -> list[Any]:
-    """What `open_tensor` of the child needs. The caller keeps the tensor alive until the child is done with it."""
+    """Return the arguments of `open_tensor` in the child. The caller keeps the tensor alive until the child is done
+    with it.
+    """
     rebuild, args = reductions.reduce_tensor(tensor.detach())
     assert rebuild is reductions.rebuild_cuda_tensor, f"{tensor.device} is not CUDA"
     return [_to_json(arg) for arg in args]
@@ -28,7 +30,10 @@ def open_tensor(values: list[Any]) -> Tensor:
 
 
 def record_event(device: torch.device) -> list[Any]:
-    """An event after all work queued on the current stream: [device index, handle]. Second value: keep it until used."""
+    """Record an event after all work queued on the current stream. Return ``[device index, handle]`` and the event.
+
+    The caller must keep the event until it is used.
+    """
     with torch.cuda.device(device):
         event = torch.cuda.Event(interprocess=True)
         event.record()
@@ -36,7 +41,9 @@ def record_event(device: torch.device) -> list[Any]:
 
 
 def wait_event(values: list[Any]) -> Any:
-    """Make the current stream wait for an event of the parent; the event, to be kept until the stream has passed it."""
+    """Make the current stream wait for an event of the parent. Return the event, to be kept until the stream has
+    passed it.
+    """
     index, handle = values
     event = torch.cuda.Event.from_ipc_handle(torch.device("cuda", index), bytes.fromhex(handle))
     torch.cuda.current_stream(index).wait_event(event)
@@ -48,7 +55,7 @@ def _to_json(value: Any) -> Any:
         return ["bytes", value.hex()]
     if isinstance(value, torch.dtype):
         return ["dtype", str(value).removeprefix("torch.")]
-    if isinstance(value, tuple | list):  # sizes and strides
+    if isinstance(value, tuple | list):  # torch.Size and strides
         return ["size", list(value)]
     return ["class", _NAMES[value]] if isinstance(value, type) else value
 

@@ -1,7 +1,7 @@
 """Process groups on accelerators: NCCL for CUDA, oneCCL (XCCL) for Intel's XPU.
 
-Written against the interface of PyTorch 2.13; not run on a GPU yet (tests/torch/comm/test_gpu.py does that). XCCL was never run by
-us; ROCm's RCCL is NCCL to PyTorch, and wasn't run either.
+Written against the interface of PyTorch 2.13, and not yet run on a GPU (tests/torch/comm/test_gpu.py does that). We
+never ran XCCL. PyTorch treats ROCm's RCCL as NCCL; we haven't run that either.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from torchft_x.comm.rank_info import RankInfo
 
 _log = logging.getLogger(__name__)
 
-_NEVER = timedelta(days=1)  # torch's own timeout of a collective, at which it would end the process; ours is the watch
+_NEVER = timedelta(days=1)  # torch's own timeout of a collective, which would end the process; the watch enforces ours
 
 
 class ProcessGroupNCCL(AcceleratorGroup):
-    """NCCL between replica groups, on CUDA tensors of the current device.
+    """Process group on NCCL between replica groups, on CUDA tensors of the current device.
 
     Args:
-        timeout: the longest time (seconds or timedelta) one `configure` and one collective may take.
+        timeout: the longest time (seconds or timedelta) that one `configure` and one collective may take.
 
-    Raises `ConfigError` where PyTorch has no NCCL or there is no GPU.
+    Raises `ConfigError` if PyTorch has no NCCL or there is no GPU.
     """
 
     _kind = "nccl"
@@ -53,7 +53,7 @@ class ProcessGroupNCCL(AcceleratorGroup):
         return backend
 
     def barrier(self, opts: Any = None) -> Work:
-        """On the current device; torch would guess one from the rank."""
+        """Synchronise on the current device; torch would guess a device from the rank."""
         opts = dist.BarrierOptions() if opts is None else opts
         if not opts.device_ids:
             opts.device_ids = [self._current_device().index]
@@ -61,9 +61,10 @@ class ProcessGroupNCCL(AcceleratorGroup):
 
 
 class ProcessGroupXCCL(AcceleratorGroup):
-    """oneCCL between replica groups, on XPU tensors of the current device. Never run by us: we have no such device.
+    """Process group on oneCCL between replica groups, on XPU tensors of the current device. Never run by us: we have
+    no XPU.
 
-    Args and errors as of `ProcessGroupNCCL`.
+    Arguments and errors are those of `ProcessGroupNCCL`.
     """
 
     _kind = "xccl"

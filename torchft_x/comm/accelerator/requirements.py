@@ -1,4 +1,4 @@
-"""What a machine must have for a communication library."""
+"""Checks of what a machine must have for a communication library."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torchft_x.errors import ConfigError
 
 
 def lacking(kind: str, who: str) -> None:
-    """Raise `ConfigError` with what is missing here for ``"nccl"`` or ``"xccl"``; `who` wants it."""
+    """Raise `ConfigError` unless this machine can run ``"nccl"`` or ``"xccl"``. `who` is the class that needs it."""
     device, available = ("cuda", dist.is_nccl_available) if kind == "nccl" else ("xpu", dist.is_xccl_available)
     missing: list[str] = []
     if not available():

@@ -1,4 +1,4 @@
-"""Deadlines of collectives nobody waits for: on an accelerator ``wait()`` holds up a stream, not a thread."""
+"""Deadlines of collectives on an accelerator, where ``wait()`` blocks a stream and no thread notices a hang."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.futures import Future
 
 from torchft_x.errors import TorchftXError
 
-_LOOK = 0.02  # seconds between two looks while something runs
+_LOOK = 0.02  # seconds between two checks while an operation runs
 
 
 class _Watched(NamedTuple):
@@ -23,15 +23,17 @@ class _Watched(NamedTuple):
 
 
 class Watch:
-    """Calls `late` of a work that hasn't completed by its deadline. Its thread runs only while there is one."""
+    """Calls `late` for each operation that hasn't completed by its deadline. Its thread runs only while there are
+    operations.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the fields below
         self._running: list[_Watched] = []
         self._thread: threading.Thread | None = None
 
     def add(self, work: Work, limit: float, late: Callable[[], object]) -> None:
-        """`limit`: seconds from now."""
+        """Watch `work`, and call `late` if it hasn't completed in `limit` seconds from now."""
         with self._lock:
             self._running.append(_Watched(work, time.monotonic() + limit, late))
             if self._thread is None:
@@ -49,7 +51,7 @@ class Watch:
                 late = [w for w in self._running if w.deadline < now]
                 self._running = [w for w in self._running if w.deadline >= now]
             for each in late:
-                each.late()  # ends its set of members, if that hasn't ended; others are watched on
+                each.late()  # ends that operation's set of members, unless it has ended; the others stay watched
             time.sleep(_LOOK)
 
 
@@ -57,11 +59,11 @@ def _is_completed(work: Work) -> bool:
     try:
         return work.is_completed()
     except RuntimeError:
-        return True  # with an error, which whoever waits hears
+        return True  # it failed; its caller gets the error from `wait`
 
 
 class StreamWork(Work):
-    """A running collective of an accelerator."""
+    """Handle of a running collective on an accelerator."""
 
     def __init__(
         self,
@@ -74,9 +76,9 @@ class StreamWork(Work):
         super().__init__()
         self._inner = inner
         self._result = result  # value of the future
-        self._failed = failed  # ends the group; the error to raise; None: it is late
+        self._failed = failed  # ends the group and returns the error to raise; None: the collective is late
         self._watch = watch
-        self._error = error  # the group's, if it has one
+        self._error = error  # returns the group's first failure, or None
 
     def is_completed(self) -> bool:
         return self._inner.is_completed()
@@ -85,10 +87,10 @@ class StreamWork(Work):
         return self._result
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Make the current stream wait for the result. If it isn't there within `timeout` (seconds from now; None or
-        zero: the group's own, from the start) the group is aborted, which `errored` tells.
+        """Make the current stream wait for the result.
 
-        Raises `CollectiveError` if it has failed already.
+        If it isn't complete within `timeout` (from now; None or zero: the group's own, from the start), the group is
+        aborted, and `errored` returns the failure. Raises `CollectiveError` if it has failed already.
         """
         try:
             self._inner.wait()

@@ -1,10 +1,11 @@
-"""gloo devices: a listening socket, an event loop and its thread, made once and kept for the life of the process.
+"""gloo devices: a listening socket, an event loop and its thread, created once and kept for the life of the process.
 
-Destroying a device takes 10 ms *with* the interpreter lock held, so devices are never destroyed: one is leased to a
-process group object, goes back to the pool when that object is shut down, and serves the next one on the same host. A
-process has as many devices as it ever had process group objects at the same time, which outside of tests is one.
+Destroying a device takes 10 ms *with* the interpreter lock held, so devices are never destroyed. A device is leased
+to a process group object, goes back to the pool when that object is shut down, and serves the next one on the same
+host. A process has as many devices as it ever had process group objects at the same time, which outside of tests is
+one.
 
-One lease at a time is also what makes the abort exact: all connections of a leased device belong to its lessee
+Since a device has one lessee at a time, all its connections belong to that lessee, and an abort shuts exactly those
 (`torchft_x.comm.store.sockets`).
 """
 
@@ -21,22 +22,26 @@ from torchft_x.descriptors import epolls, port_not_inherited, registered
 from torchft_x.env import ADVERTISE_HOST
 from torchft_x.errors import AddressError
 
-_ATTEMPTS = 3  # other threads may open event loops while we look for ours; that rarely happens twice
+_ATTEMPTS = 3  # other threads may open event loops while we search for ours; that rarely happens twice
 
 _lock = threading.Lock()  # guards the pool and serialises the creation of devices
 _pool: dict[str, list[Device]] = {}
-_inherited: list[Device] = []  # of a parent process: their threads don't exist here, so destroying them would hang
+_inherited: list[
+    Device
+] = []  # devices of a parent process: destroying one would hang, since its thread doesn't exist in this process
 
 
 class Device:
-    """One gloo device. Made by `lease`; `handle` goes into the options of gloo groups."""
+    """A gloo device, created by `lease`. `handle` goes into the options of gloo groups."""
 
     def __init__(self, handle: Any, host: str, epoll: int | None, listener: int | None) -> None:
         self.handle = handle  # torch's device object
-        self.host = host  # the name or address it listens on, as given
-        self._epoll = epoll  # descriptor of its event loop; None where it couldn't be identified
-        self._listener = listener  # inode of its listening socket: proof that `_epoll` still is that loop
-        self._idle = 0 if epoll is None else len(registered(epoll))  # what the loop watches without connections
+        self.host = host  # the name or address on which the device listens, as given
+        self._epoll = epoll  # descriptor of its event loop; None if it couldn't be identified
+        self._listener = listener  # inode of its listening socket, which proves that `_epoll` still is that loop
+        self._idle = (
+            0 if epoll is None else len(registered(epoll))
+        )  # number of descriptors that the loop watches without any connection
         self._pid = os.getpid()  # a forked child shares the connections and must not touch them
 
     def __repr__(self) -> str:
@@ -44,16 +49,16 @@ class Device:
 
     @property
     def own(self) -> bool:
-        """Whether this process made it, and isn't a fork of the one that did."""
+        """Whether this process created the device, rather than inherited it by a fork."""
         return self._pid == os.getpid()
 
     @property
     def abortable(self) -> bool:
-        """Whether its connections can be shut down; if not, collectives end at their own timeout."""
+        """Whether the device's connections can be shut down. If not, collectives end only at their own timeout."""
         return self._epoll is not None and self._listener is not None and self.own
 
     def shut(self) -> int:
-        """Shut down all its connections, finished or not yet established; return their number.
+        """Shut down all connections of this device, including those not yet established, and return their number.
 
         Takes under a millisecond.
         """
@@ -62,25 +67,25 @@ class Device:
         return sockets.shut_watched(self._epoll, self._listener)
 
     def addresses(self) -> list[str]:
-        """``ip:port`` of our end of each of its sockets, the listening one included."""
+        """Return ``ip:port`` of our end of each of the device's sockets, the listening one included."""
         return [] if self._epoll is None or not self.own else sockets.local_addresses(self._epoll)
 
     def connections(self) -> int | None:
-        """How many it has; None where they can't be listed."""
+        """Return the number of the device's connections, or None if they can't be listed."""
         if self._epoll is None or self._listener is None or not self.own:
             return None
         watched = registered(self._epoll)
         return len(watched) - self._idle if self._listener in (inode for _, inode in watched) else None
 
     def peers(self) -> list[str]:
-        """``ip:port`` of the other end of each of its connections."""
+        """Return ``ip:port`` of the other end of each of the device's connections."""
         return [] if self._epoll is None or not self.own else sockets.remote_addresses(self._epoll)
 
 
 def lease(host: str) -> Device:
-    """A device listening on `host`, an address or name of this machine. Give it back with `give_back`.
+    """Return a device that listens on `host`, an address or name of this machine. Return it with `give_back`.
 
-    Raises `AddressError` if gloo can't listen there.
+    Raises `AddressError` if gloo can't listen on `host`.
     """
     with _lock:
         free = _pool.setdefault(host, [])
@@ -93,13 +98,13 @@ def lease(host: str) -> Device:
 
 
 def give_back(device: Device) -> None:
-    """End a lease. The lessee's group on it must be gone, or at least its connections shut."""
+    """End a lease. The lessee's torch group must have been released, or at least its connections shut."""
     with _lock:
         (_pool.setdefault(device.host, []) if device.own else _inherited).append(device)
 
 
 def _create(host: str) -> Device:
-    """A new device and its event loop, which is the epoll instance that is new and watches one listening socket."""
+    """Create a device and identify its event loop: the one new epoll instance that watches a single listening socket."""
     for attempt in range(_ATTEMPTS):
         before = epolls()
         try:
@@ -122,7 +127,7 @@ def _create(host: str) -> Device:
 
 
 def _after_fork_in_child() -> None:
-    """Another thread of the parent may have held it."""
+    """Replace the lock: another thread of the parent may have held it."""
     global _lock
     _lock = threading.Lock()
 

@@ -1,9 +1,9 @@
-"""A gloo process group that is rebuilt for each quorum and can be released within milliseconds.
+"""Process group on gloo that is rebuilt for each quorum and can be aborted within milliseconds.
 
-One `ProcessGroupGloo` lives as long as the trainer. Each `configure` makes a new `GlooMembership`, one set of members, on
-the same gloo device. A short-lived thread connects it, so that `configure` returns at its deadline or at an abort
-whatever gloo is waiting for; once the new members are connected, the same thread lets go of the old group, which
-takes 10 ms and may not hold up training.
+One `ProcessGroupGloo` lives as long as the trainer. Each `configure` makes a new `GlooMembership`, one set of
+members, on the same gloo device. A short-lived thread connects it, so that `configure` returns at its deadline or at
+an abort even if gloo is still waiting. Once the new members are connected, the same thread releases the old group.
+That takes 10 ms and must not delay training.
 """
 
 from __future__ import annotations
@@ -38,32 +38,35 @@ from torchft_x.errors import CollectiveError, DeadlineError, TorchftXError
 from torchft_x.timing import TIMING
 
 _ROUNDING = 0.01  # seconds by which the store's and gloo's own timeouts may end before our deadline
-_MAX_UNCLEANED = 16  # more pile up only when the store moves to another host, where they die with it
-_EXIT_GRACE = 10.0  # seconds the end of the process waits for our background threads: usually milliseconds, on a busy machine longer
-_LEFT_PAUSE = 0.1  # seconds between two looks whether operations that were left to themselves have ended
+_MAX_UNCLEANED = 16  # more pile up only when the store moves to another host, which discards their keys anyway
+_EXIT_GRACE = (
+    10.0  # seconds that process exit waits for our threads: usually milliseconds are enough, but not on a busy machine
+)
+_LEFT_PAUSE = 0.1  # seconds between two checks whether abandoned operations have ended
 _ONLY_ON_FULL_GROUP = frozenset({"allgather_into_tensor_coalesced", "reduce_scatter_tensor_coalesced"})
 
 
 class ProcessGroupGloo(ProcessGroup):
-    """gloo between replica groups, on CPU tensors, and on CUDA and XPU tensors through host memory.
+    """Process group on gloo between replica groups, on CPU tensors, and on CUDA and XPU tensors through host memory.
 
-    All members must issue the same collectives with the same sizes and types in the same order: gloo ends the *process*
-    (SIGABRT) where sizes differ.
+    All members must issue the same collectives with the same sizes and types in the same order: gloo ends the
+    *process* (SIGABRT) if sizes differ.
 
     Args:
-        timeout: the longest time (seconds or timedelta) one `configure` and one collective may take.
-        host: the address or name of this machine to listen on; else what `torchft_x.net.advertise_host` finds.
+        timeout: the longest time (seconds or timedelta) that one `configure` and one collective may take.
+        host: the address or name of this machine on which to listen; default: the result of
+            `torchft_x.net.advertise_host`.
 
     Raises `AddressError` if `host` is not an address of this machine.
     """
 
     def __init__(self, timeout: float | timedelta = 60.0, *, host: str | None = None) -> None:
         super().__init__()
-        self._timeout = seconds(timeout)  # for configure and for each collective
+        self._timeout = seconds(timeout)  # seconds, for `configure` and for each collective
         self._generations = _Generations(
             net.advertise_host(host)
-        )  # all state; outlives this object in works and threads
-        finalizers.when_forgotten(self, self._generations.close)  # it must not keep its threads
+        )  # all state; handles and threads keep it after this object is gone
+        finalizers.when_forgotten(self, self._generations.close)  # must not keep its threads
 
     def __repr__(self) -> str:
         return f"ProcessGroupGloo({self._generations.present or 'not configured'})"
@@ -79,7 +82,7 @@ class ProcessGroupGloo(ProcessGroup):
         group_world_size: int | None = None,
         global_ranks: list[int] | None = None,
     ) -> None:
-        """See `ProcessGroup.configure`. With `world_size` 1 nothing is contacted.
+        """Connect a new set of members, as `ProcessGroup.configure` says. With `world_size` 1 nothing is contacted.
 
         Raises `UnreachableError` at once if nothing listens at the store's address, `DeadlineError` at the timeout
         (at most 10 s), naming the ranks that did not come, and `CollectiveError` after an abort.
@@ -131,7 +134,7 @@ class ProcessGroupGloo(ProcessGroup):
         generation = generations.present
         if generation is None:
             return FailedWork(CollectiveError(f"{op} was not started: the group has no members yet; call configure()."))
-        group = generation.torch_group  # read once: another thread may let go of it
+        group = generation.torch_group  # read once: another thread may release it
         if generation.error is not None or (group is None and not generation.ready):
             return FailedWork(generation.refusal(op))
         try:
@@ -141,7 +144,8 @@ class ProcessGroupGloo(ProcessGroup):
                 group = full_group(group, generation.rank, generation.size)
             work = getattr(group, op)(*args)
         except (RuntimeError, ValueError) as e:
-            # The others may have started it: from here on the members are out of step, so the group is done for.
+            # Other members may have started it. From here on the members are out of step, so the group can't be used
+            # any more.
             return FailedWork(generations.failed(generation, op, e))
         result = args[0] if args else []
         failed = functools.partial(generations.failed, generation, op)
@@ -156,24 +160,26 @@ class ProcessGroupGloo(ProcessGroup):
 
 
 class _Generations:
-    """The present generation, and everything that may end it.
+    """Owner of the present generation and of the device. Decides when a generation ends.
 
-    The lock guards which generation is the present one and the fields of each. Connections are shut under it too,
-    although that is I/O (under a millisecond, never blocking): all generations share the device, so an abort that has
-    checked its id must be finished before a newer generation's first connection exists.
+    The lock guards which generation is the present one and the fields of each. Connections are shut under the lock
+    too, although that is I/O (under a millisecond, never blocking): all generations share the device, so an abort
+    that has checked its id must be finished before a newer generation's first connection exists.
     """
 
     def __init__(self, host: str) -> None:
-        self._host = host  # address or name our device listens on
-        self._lock = threading.Lock()  # see above
+        self._host = host  # address or name on which our device listens
+        self._lock = threading.Lock()  # guards all fields of this class and the shutting of connections (see the class)
         self._device: devices.Device | None = devices.lease(host)  # None after close()
-        self.present: GlooMembership | None = None  # the newest; may be connecting, up or failed
-        self._spare: StoreClient | None = None  # the store's client that the last configure connected with
-        self._uncleaned: deque[GlooMembership] = deque(maxlen=_MAX_UNCLEANED)  # past ones whose keys we have to delete
+        self.present: GlooMembership | None = None  # the newest generation; may be connecting, up or failed
+        self._spare: StoreClient | None = None  # the store's client with which the last `configure` connected
+        self._uncleaned: deque[GlooMembership] = deque(
+            maxlen=_MAX_UNCLEANED
+        )  # past generations whose keys we must delete
         _all.add(self)
 
     def start(self, generation: GlooMembership, timeout: float) -> None:
-        """Make it the present one, release the old one's collectives, and connect in the background."""
+        """Make `generation` the present one, abort the old one's collectives, and connect in the background."""
         with self._lock:
             old, self.present = self.present, generation
             if old is not None:
@@ -190,21 +196,23 @@ class _Generations:
                 self._end(generation, "the process ends")
 
     def failed(self, generation: GlooMembership, op: str, cause: BaseException | None) -> CollectiveError:
-        """A collective of `generation` failed: end it, so that nobody waits in vain, and return the error to raise.
+        """End `generation` after a failed collective, so that no member waits in vain, and return the error to raise.
 
-        `cause` None: it has not ended in time.
+        `cause` is None if the collective has not ended in time.
         """
         cause = cause or self.lost(generation)
         with self._lock:
             error = generation.failure(op, cause)
             if generation.error is None:
-                generation.error = copy.copy(error)  # what is raised collects a traceback, and with it whole frames
+                generation.error = copy.copy(error)  # a raised exception collects a traceback, and with it whole frames
                 self._shut(generation)
                 _record(generation)
             return error
 
     def lost(self, generation: GlooMembership) -> CollectiveError | None:
-        """Which connections of this generation have ended, though nobody shut them; None: none, or it isn't known."""
+        """Return which members' connections of this generation have ended without being shut by us; None if none or
+        unknown.
+        """
         device = self._device
         if device is None or not generation.ready or self.present is not generation:
             return None
@@ -212,9 +220,9 @@ class _Generations:
         return None if connections is None or connections >= generation.size - 1 else generation.lost(device.peers())
 
     def not_connected(self, generation: GlooMembership, timeout: float, late: bool) -> TorchftXError:
-        """`generation` was not connected: end it and return the error to raise."""
+        """End `generation`, which could not be connected, and return the error to raise."""
         error = generation.error or generation.cause
-        if not isinstance(error, TorchftXError):  # those of the store and of abort() are sentences already
+        if not isinstance(error, TorchftXError):  # those of the store and of `abort` are already readable
             sentence = generation.not_connected(timeout)
             error = DeadlineError(sentence) if late else CollectiveError(sentence)
         with self._lock:
@@ -234,11 +242,11 @@ class _Generations:
                 _record(present)
 
     def close(self) -> None:
-        """End the present generation and give the device back. `start` begins again."""
+        """End the present generation and return the device to the pool. `start` starts again."""
         with self._lock:
             present, device = self.present, self._device
             if device is None or not device.own:
-                return  # closed before; or a forked child, to which neither connections nor threads belong
+                return  # closed before; or this is a forked child, which owns neither connections nor threads
             if present is not None:
                 self._end(present, "the group was shut down")
             self._device = self._spare = None
@@ -246,15 +254,16 @@ class _Generations:
             _let_go(present, device)
 
     def _end(self, generation: GlooMembership, why: str) -> None:
-        """Under the lock: fail a generation if it hasn't failed yet, and release whoever waits in it."""
+        """Fail a generation that hasn't failed yet, and release its waiting callers. The caller holds the lock."""
         if generation.error is None:
             generation.error = CollectiveError(f"{why} ({generation})")
         generation.built.set()
         self._shut(generation)
 
     def _shut(self, generation: GlooMembership) -> None:
-        """Under the lock: break the connections, if they are this generation's; while connecting, also the store
-        client's.
+        """Break the connections if they are this generation's; while it connects, also the store client's.
+
+        The caller holds the lock.
         """
         if generation.client is not None and generation.torch_group is None:
             generation.client.shut()
@@ -264,7 +273,7 @@ class _Generations:
     def _build(
         self, generation: GlooMembership, device: devices.Device, timeout: float, old: GlooMembership | None
     ) -> None:
-        """The connecting thread: what is awaited first, then what only has to be done some time."""
+        """Connect a generation, then release the old one and exchange names. Runs on the connecting thread."""
         store = self._connect(generation, device, timeout) if generation.size > 1 else None
         if old is None or not old.left or not _in_background(functools.partial(_let_go, old)):
             _let_go(old)
@@ -274,10 +283,10 @@ class _Generations:
             generation.meet(store, device)
             self._clean(generation, store)
         except RuntimeError:
-            pass  # the store ended meanwhile: errors name addresses instead of members, a few keys stay
+            pass  # the store was closed meanwhile: errors name addresses instead of members, and a few keys stay
 
     def _connect(self, generation: GlooMembership, device: devices.Device, timeout: float) -> Any:
-        """The store, if the members are connected and still wanted."""
+        """Connect the members. Return the store, or None if that failed or the generation has ended meanwhile."""
         limit = min(timeout, TIMING.connect)
         deadline = time.monotonic() + limit
         try:
@@ -287,14 +296,16 @@ class _Generations:
             group = generation.connect(store, device, max(deadline - time.monotonic(), 0.001))
             group.set_timeout(timedelta(seconds=timeout))
         except Exception as e:
-            generation.cause = e.with_traceback(None)  # which would keep the store's client alive
+            generation.cause = e.with_traceback(None)  # a traceback would keep the store's client alive
             generation.built.set()
             return None
         with self._lock:
             wanted = generation.error is None
             if wanted:
                 generation.torch_group = group
-                self._spare = generation.client  # what we still ask of it doesn't block, so it may serve the next one
+                self._spare = (
+                    generation.client
+                )  # our remaining requests to it don't block, so the next generation may use it
         generation.built.set()
         return store if wanted else None
 
@@ -308,7 +319,7 @@ class _Generations:
         return spare
 
     def _clean(self, generation: GlooMembership, store: Any) -> None:
-        """Delete the keys of past generations, but of the last one: a slow member may still be reading those."""
+        """Delete the keys of past generations except those of the last one, which a slow member may still be reading."""
         with self._lock:
             here = [g for g in list(self._uncleaned)[:-1] if g.store_address == generation.store_address]
             for past in here:
@@ -318,13 +329,13 @@ class _Generations:
 
 
 def _let_go(generation: GlooMembership | None, device: devices.Device | None = None) -> None:
-    """Drop torch's group (10 ms; its connections are shut, so nothing in flight holds this up), then the device.
+    """Release torch's group, then the device. The group takes 10 ms, as its connections are shut.
 
-    Dropping a group blocks until its operations have ended. Those that were left to themselves are waited for before.
+    Destroying a group blocks until its operations have ended, so this function first waits for abandoned operations.
     """
     if generation is not None:
         while any(not work.is_completed() for work in generation.left):
-            if _ending:  # its destructor would hold up the end of the process
+            if _ending:  # leaks the group: its destructor would hold up the process's exit
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(generation.torch_group))
                 return
             time.sleep(_LEFT_PAUSE)
@@ -335,14 +346,16 @@ def _let_go(generation: GlooMembership | None, device: devices.Device | None = N
 
 
 def _leave(generation: GlooMembership, work: Any) -> None:
-    """Wait no more for this operation; the end of the process doesn't wait for its thread either."""
+    """Abandon an operation. The process's exit doesn't wait for its thread either."""
     generation.left.append(work)
     if isinstance(work, WaitedOnThread) and work.thread is not None:
         _threads.discard(work.thread)
 
 
 def _record(generation: GlooMembership) -> None:
-    """Once per generation, when it has just failed or been aborted."""
+    """Dump the Flight Recorder in the background. Called once per generation, when it has just failed or been
+    aborted.
+    """
     if generation.torch_group is not None and flight_recorder.wanted():
         place = (generation.config_id, generation.replica_id, generation.rank, generation.size)
         _in_background(functools.partial(_dump, *place, str(generation.error)))
@@ -352,16 +365,16 @@ def _dump(config_id: int | None, replica_id: str, rank: int, size: int, reason: 
     flight_recorder.dump(config_id, replica_id, rank, size, reason)
 
 
-_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # those that run gloo's code
-_all: weakref.WeakSet[_Generations] = weakref.WeakSet()  # what the end of the process has to close
+_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # threads that run gloo's code
+_all: weakref.WeakSet[_Generations] = weakref.WeakSet()  # objects that process exit must close
 
 
-_birth = threading.Lock()  # guards `_ending`, and that a thread which runs is in `_threads`
-_ending = False  # the process ends: no thread of ours begins any more
+_birth = threading.Lock()  # guards `_ending`, and that every running thread is in `_threads`
+_ending = False  # the process is exiting: no thread of ours starts any more
 
 
 def _in_background(action: Callable[[], None]) -> threading.Thread | None:
-    """The thread that runs it; None: the process ends, and nothing was begun."""
+    """Start a thread that runs `action`, and return it; None if the process is exiting and no thread was started."""
     thread = threading.Thread(target=action, name="torchft_x gloo", daemon=True)
     with _birth:
         if _ending:
@@ -375,7 +388,7 @@ def _in_background(action: Callable[[], None]) -> threading.Thread | None:
 
 
 def _at_exit() -> None:
-    """No thread may be inside gloo when the interpreter goes away: the process would end with SIGABRT."""
+    """Stop all threads inside gloo before the interpreter is finalised: the process would end with SIGABRT."""
     global _ending
     with _birth:
         _ending = True
@@ -388,7 +401,7 @@ def _at_exit() -> None:
 
 
 def _after_fork_in_child() -> None:
-    """Another thread of the parent may have held it; the parent's threads and groups are the parent's."""
+    """Replace the lock, which another thread of the parent may have held. The parent keeps its threads and groups."""
     global _birth
     _birth = threading.Lock()
 

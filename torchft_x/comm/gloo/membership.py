@@ -1,7 +1,7 @@
 """One set of members of a process group, from the start of a `configure` to the start of the next.
 
-It knows who is in it, where they meet, how to connect with gloo, and how to say in one sentence what went wrong. It
-decides nothing: `torchft_x.comm.gloo.group` says when.
+It knows the members, their rendezvous and how to connect with gloo, and it words the errors.
+`torchft_x.comm.gloo.group` decides when to connect and when to end.
 """
 
 from __future__ import annotations
@@ -27,35 +27,38 @@ from torchft_x.timing import TIMING
 
 GLOO_THREADS = 2  # gloo's own default; 1 and 4 measured no better for an all-reduce of 100 MB
 
-_MEET_PAUSE = 0.02  # seconds between two looks whether all members have told their names
+_MEET_PAUSE = 0.02  # seconds between two checks whether all members have published their names
 _MAX_NAME = 256  # characters of another member's name in our messages
-_MAX_NOTICE = 1 << 16  # bytes of what a member publishes about itself; 1,000 connections take 25,000
-_SOURCE_LINE = re.compile(r"^\[[^\]]*\]\s*")  # gloo begins its messages with the place in its source
-_PEER = re.compile(r"\[([0-9a-fA-F.:]+)\]:(\d+)")  # and names peers like this
+_MAX_NOTICE = 1 << 16  # bytes that a member publishes about itself; 1,000 connections take 25,000
+_SOURCE_LINE = re.compile(r"^\[[^\]]*\]\s*")  # gloo's messages begin with a source location
+_PEER = re.compile(r"\[([0-9a-fA-F.:]+)\]:(\d+)")  # gloo names peers like this
 
 
 class GlooMembership:
-    """One set of members. The owner writes `error` and `torch_group` under its lock; the rest belongs to the
-    connecting thread.
+    """One set of members and the state of their connection.
+
+    The owner writes `error` and `torch_group` under its lock. All other fields belong to the connecting thread.
     """
 
     def __init__(self, *, store_addr: str, replica_id: str, rank: int, size: int, config_id: int | None) -> None:
-        self.replica_id = replica_id  # our name for the others' messages
+        self.replica_id = replica_id  # our name in the other members' messages
         self.rank = rank  # our place among the members
         self.size = size  # number of members
-        self.config_id = config_id  # the quorum's id for this set; None if the caller has none
-        self.store_address: Address | KeyedAddress | None = None  # where they meet; a group of one needs no store
-        self._prefix = ""  # of their keys in the store
+        self.config_id = config_id  # the quorum's id for this set of members; None if the caller has none
+        self.store_address: Address | KeyedAddress | None = (
+            None  # store in which the members meet; a group of one needs none
+        )
+        self._prefix = ""  # prefix of this set's keys in the store
         if size > 1:
             self.store_address, self._prefix = split_store_address(store_addr)
-        self.client: StoreClient | None = None  # in use for connecting, by one thread; shut to end it
-        self.torch_group: Any = None  # torch's gloo group once connected, until it is let go
-        # torch's handles that nobody waits for any more; the group stays until they have ended
+        self.client: StoreClient | None = None  # used by the connecting thread only; shutting it ends the connecting
+        self.torch_group: Any = None  # torch's gloo group once connected, until it is released
+        # handles of abandoned operations; torch's group must outlive them
         self.left: list[Any] = []
         self.error: TorchftXError | None = None  # the first failure; never unset
-        self.cause: BaseException | None = None  # what the connecting thread ran into; read after `built`
-        self.missing: list[int] | None = None  # ranks that never came, if known; read after `built`
-        self.built = threading.Event()  # connecting has ended, well or badly, or need not be waited for
+        self.cause: BaseException | None = None  # exception of the connecting thread; read only once `built` is set
+        self.missing: list[int] | None = None  # ranks that never came, if known; read only once `built` is set
+        self.built = threading.Event()  # connecting has succeeded, failed, or need not be waited for
         self._members: dict[str, tuple[int, str]] = {}  # "ip:port" of a member's socket -> its rank and replica id
 
     def __repr__(self) -> str:
@@ -77,10 +80,9 @@ class GlooMembership:
     # -- connecting: on a thread of its own, without the owner's lock --
 
     def connect(self, store: dist.Store, device: Device, timeout: float) -> Any:
-        """Connect with all members through gloo; blocks until they are there. `timeout` (s) is also that of each
-        collective.
+        """Connect with all members through gloo, and return torch's group. Blocks until all have come.
 
-        Raises RuntimeError with gloo's words, and sets `missing`.
+        `timeout` (s) is also that of each collective. Raises RuntimeError with gloo's message, and sets `missing`.
         """
         options = dist.ProcessGroupGloo._Options()
         options._timeout = timedelta(seconds=timeout)
@@ -90,15 +92,16 @@ class GlooMembership:
         try:
             return dist.ProcessGroupGloo(place, self.rank, self.size, options)
         except RuntimeError:
-            if self.error is None:  # else we were told to stop, and the store's client is shut
+            if self.error is None:  # otherwise we were aborted, and the store's client is shut
                 self.missing = [rank for rank in range(self.size) if not place.check([_gloo_key(rank)])]
             raise
 
     def meet(self, store: dist.Store, device: Device) -> None:
-        """Tell the members which sockets are ours, and learn theirs, so that errors can name them. Best effort.
+        """Publish our sockets' addresses and read those of the other members, so that errors can name members. Best
+        effort.
 
-        Asks again and again instead of waiting in the store: keys of a configuration that is over get deleted, and the
-        store's broken waits print pages of C++ stack traces.
+        Polls instead of waiting in the store: keys of an ended configuration get deleted, and broken waits of torch's
+        store print pages of C++ stack traces.
         """
         place = under(store, self._prefix)
         notice = {"id": self.replica_id[:_MAX_NAME], "at": device.addresses()}
@@ -110,16 +113,16 @@ class GlooMembership:
                 if self.error is not None or time.monotonic() > give_up:
                     return
             members.update((address, (rank, name)) for address, name in _read_notice(raw))
-        self._members = members  # one assignment: readers see all or nothing
+        self._members = members  # assigned at once: a reader sees all or nothing
 
     def forget_keys(self, store: dist.Store) -> None:
-        """Delete from the store what this set's members left there."""
+        """Delete this set's keys from the store."""
         drop(under(store, self._prefix), [of(rank) for rank in range(self.size) for of in (_gloo_key, _notice_key)])
 
-    # -- sentences --
+    # -- error messages --
 
     def not_connected(self, timeout: float) -> str:
-        """Why connecting took too long or failed, naming the members that never came if that is known."""
+        """Return why connecting took too long or failed, with the ranks that never came if known."""
         where = "nowhere" if self.store_address is None else f"the store at {self.store_address.target}"
         why = "" if self.cause is None else f" ({_plain(self.cause)})"
         if self.missing is None:
@@ -131,11 +134,13 @@ class GlooMembership:
         return f"Configuring {self} failed: {who} {ranks} did not come to {where} within {timeout:g} s{why}."
 
     def refusal(self, op: str) -> CollectiveError:
-        """Why a collective can't be started now."""
+        """Return the error for a collective that can't be started now."""
         return refusal(op, self._place, self.error)
 
     def failure(self, op: str, cause: BaseException | None) -> CollectiveError:
-        """How a collective failed; `cause` None: it didn't end within the limit given to wait()."""
+        """Return the error of a collective that failed. `cause` is None if it didn't end within the limit given to
+        wait().
+        """
         if self.error is not None:
             return CollectiveError(f"{op} was released: {self.error}", getattr(self.error, "suspects", ()))
         if cause is None:
@@ -147,16 +152,16 @@ class GlooMembership:
         return CollectiveError(f"{op} on {self} failed: {text}; the group was aborted.", suspects)
 
     def lost(self, peers: Iterable[str]) -> CollectiveError:
-        """Which members are no longer connected, if only these addresses are."""
+        """Return the error that names the members whose connections are not among `peers` (``ip:port``)."""
         present = {self._members[peer][0] for peer in peers if peer in self._members}
         gone = sorted({member for member in self._members.values() if member[0] not in {*present, self.rank}})
         who = ", ".join(f"rank {rank} ({name})" for rank, name in gone) or "a member"
         return CollectiveError(f"the connection with {who} was lost", tuple(name for _, name in gone))
 
     def _name_peers(self, text: str) -> tuple[str, tuple[str, ...]]:
-        """Put members' names in place of the addresses in gloo's message; also returns their replica ids.
+        """Replace the addresses in gloo's message by members' names. Return the text and the replica ids.
 
-        gloo prints the port's two bytes the wrong way round on little-endian machines, so both ways are looked up.
+        gloo prints the port's two bytes in the wrong order on little-endian machines, so both orders are looked up.
         """
         suspects: list[str] = []
 
@@ -174,7 +179,7 @@ class GlooMembership:
 
 
 def full_group(torch_group: Any, rank: int, size: int) -> Any:
-    """A whole torch process group around a bare gloo one, for the two collectives that the bare one lacks."""
+    """Wrap a bare gloo group in a full torch process group, for the two collectives that the bare one lacks."""
     full = dist.ProcessGroup(dist.HashStore(), rank, size)
     for kind in ("cpu", "cuda", "xpu"):
         if kind == "cpu" or getattr(torch, kind).is_available():
@@ -184,7 +189,7 @@ def full_group(torch_group: Any, rank: int, size: int) -> Any:
 
 
 def _gloo_key(rank: int) -> str:
-    """The key under which gloo publishes a member's address (its context 0)."""
+    """Return the key under which gloo publishes a member's address (its context 0)."""
     return f"0/{rank}"
 
 
@@ -193,8 +198,9 @@ def _notice_key(rank: int) -> str:
 
 
 def _read_notice(raw: bytes) -> list[tuple[str, str]]:
-    """(address, replica id) for each socket of a member. What isn't understood is left out: these are names for
-    messages.
+    """Return (address, replica id) for each socket in a member's notice; empty if the notice can't be parsed.
+
+    The names are used in messages only.
     """
     try:
         notice = json.loads(raw[:_MAX_NOTICE])
@@ -205,7 +211,7 @@ def _read_notice(raw: bytes) -> list[tuple[str, str]]:
 
 
 def _plain(cause: BaseException | None) -> str:
-    """A gloo or store message in one line, without source places, advice and stack traces."""
+    """Return a gloo or store message as one line, without source locations, advice and stack traces."""
     line = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
     line = _SOURCE_LINE.sub("", line).split(" This is typically", 1)[0]
     return line.strip().rstrip(".")

@@ -1,6 +1,6 @@
 """All-reduce and reduce-scatter with 8 or 4 bits per value.
 
-* `format`: blocks of values as codes with a scale. `flat_view`: several tensors as one run of values.
-* `collectives`: what is sent, and in which order. `work`: the handle that drives it.
+* `format`: encodes blocks of values as codes with a scale. `flat_view`: several tensors as one sequence of values.
+* `collectives`: the messages and their order. `work`: the handle that drives them.
 * `agree_format`: checks that all members use the same format before they reduce.
 """

@@ -1,7 +1,7 @@
-"""Whether all members of a group reduce in the same format, asked before they do.
+"""Check that all members of a group reduce in the same format, before they do.
 
-In another format the same values are another number of bytes, and gloo ends the process where sizes differ, before
-anybody can read a word. So the first bytes that travel are as many in every format: each member's word about its own.
+Another format needs another number of bytes for the same values, and gloo ends the process where sizes differ, before
+any error can be read. So the first message has the same size in every format: it names the sender's format.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ import torch
 from torchft_x.comm.quantized.format import Format
 from torchft_x.errors import CollectiveError, ConfigError
 
-_WORD = 8  # bytes: one that says whether the member contributes, and the format's name, filled up with zeros
+_WORD = 8  # bytes: one flag whether the member contributes, and the format's name, padded with zeros
 
 
 def agree(pg: Any, fmt: Format, device: torch.device, *, contributes: bool = True) -> None:
-    """Wait until all members have said in which format they reduce. The first quantised call of all members of `pg`.
+    """Exchange formats with all members, and raise unless they agree. The first quantised call of all members of
+    `pg`.
 
-    The format of the first member that contributes (one that heals doesn't) is right: who has another one must end, and
-    the others go on without it.
+    The format of the first member that contributes (one that heals doesn't) is right. A member with another format
+    must end, and the others go on without it.
 
-    Raises `ConfigError` if ours is wrong, `CollectiveError` if somebody else's is, and what the process group raises.
+    Raises `ConfigError` if our format is wrong, `CollectiveError` if another member's is, and the process group's
+    errors.
     """
     world, rank = pg.size(), pg.rank()
     if world < 2:

@@ -1,25 +1,30 @@
-"""All-reduce and reduce-scatter with fewer bits per value on the wire. What the bits mean: `torchft_x.comm.quantized.format`.
+"""All-reduce and reduce-scatter with fewer bits per value on the wire. `torchft_x.comm.quantized.format` defines the
+bits.
 
-All tensors of a call are one run of values. It is taken in chunks, and each chunk, of an all-reduce, in these phases::
+All tensors of a call are one sequence of values. It is cut into chunks, and each chunk of an all-reduce passes these
+phases::
 
-    encode      each member writes the chunk in codes, cut into one share per member
-    exchange    all-to-all: member r gets everybody's share r
-    reduce      it adds them up in float32, in the order of ranks, scales the sum, and encodes it again
-    gather      all-to-all: everybody gets every reduced share
-    decode      everybody decodes the same bytes, the member that made them included: results are bit-identical
+    encode      each member encodes the chunk, cut into one share per member
+    exchange    all-to-all: member r receives share r of every member
+    reduce      it sums them up in float32, in the order of ranks, scales the sum, and encodes it again
+    gather      all-to-all: every member receives every reduced share
+    decode      every member decodes the same bytes, its own included: results are bit-identical
 
-A reduce-scatter ends with the third phase, which then writes float32 instead of codes. While some chunks travel others are
-encoded, reduced and decoded: `AHEAD` chunks are sent before the first is awaited, and a chunk is decoded `BEHIND` chunks after
-it was reduced, so that five transfers are with the network whenever this thread waits, or is kept from running. Beside the
-tensors about 3 bytes are needed per value of six chunks, whatever the tensors' size.
+A reduce-scatter ends with the third phase, which then writes float32 instead of codes. While some chunks travel,
+others are encoded, reduced and decoded. `AHEAD` chunks are sent before the first is awaited, and a chunk is decoded
+`BEHIND` chunks after it was reduced. So five transfers are in flight whenever this thread waits or is descheduled.
+Beside the tensors about 3 bytes are needed per value of six chunks, whatever the tensors' size.
 
-Bytes that a member sends per value: 2 (n-1)/n times those of the format; a ring all-reduce of float32 has 2 (n-1)/n times 4.
+Bytes that a member sends per value: 2 (n-1)/n times those of the format; a ring all-reduce of float32 has 2 (n-1)/n
+times 4.
 
-The phases after the first exchange are driven by ``wait()`` (or ``get_future()``), on its caller's thread: all members
-issue the same collectives in the same order if they issue *and wait* in the same order. A thread in the background
-would mix them with others of the group. On CUDA with NCCL, where waiting costs the host nothing, all is issued at once.
+``wait()`` (or ``get_future()``) drives the phases after the first exchange, on its caller's thread. All members issue
+the same collectives in the same order if they issue *and wait* in the same order. A background thread would
+interleave them with other collectives of the group. On CUDA with NCCL, where waiting costs the host nothing, all
+phases are issued at once.
 
-Names, arguments and meaning are the peer's (``torchft.collectives``), which needs triton, a GPU and matrices.
+Names, arguments and meaning are those of torchft (``torchft.collectives``), whose implementation needs triton, a GPU
+and matrices.
 """
 
 from __future__ import annotations
@@ -40,26 +45,29 @@ from torchft_x.comm.single_member import reduce_op_of
 from torchft_x.errors import ConfigError
 
 CHUNK = 1 << 20
-"""Values of a chunk: 1 MiB of int8. A multiple of every block, the same on all members. With 4 MiB less of the coding is
-hidden behind the network, with 0.5 MiB nothing was gained (4 million values, two members, 100 Mbit/s and 1 Gbit/s)."""
-AHEAD = 3  # chunks; see above
+"""Values of a chunk: 1 MiB of int8. A multiple of every block, the same on all members. With 4 MiB less of the coding
+is hidden behind the network, with 0.5 MiB nothing was gained (4 million values, two members, 100 Mbit/s and 1
+Gbit/s).
+"""
+AHEAD = 3  # chunks sent before the first is awaited (see the module)
 BEHIND = 2
 
 
 def allreduce_quantized(
     tensors: list[Tensor], opts: Any, pg: Any, sync_stream: torch.Stream | None = None, *, quantize: bool | str = True
 ) -> Work:
-    """Sum or average `tensors` over the members of `pg`, in place; the results are bit-identical on all of them.
+    """Sum or average `tensors` over the members of `pg`, in place. The results are bit-identical on all members.
 
     Args:
-        tensors: floating or complex, of any shape, stride and mixture of dtypes, on one device; the same shapes on all
-            members. One that isn't contiguous is copied whole; of float64, values are rounded to float32 first.
+        tensors: floating or complex, of any shape, stride and mixture of dtypes, on one device; the same shapes on
+            all members. One that isn't contiguous is copied whole. Values of float64 are rounded to float32 first.
         opts: AllreduceOptions or a ReduceOp; SUM or AVG.
         pg: a process group of torchft_x, or any with ``alltoall_base``.
         sync_stream: a stream to work on, beside the current one. ``wait()`` makes the current stream wait for it.
-        quantize: True, or the name of a format. The same on all members: else gloo ends the process.
+        quantize: True, or the name of a format. It must be the same on all members: else gloo ends the process.
 
-    Wait before `pg` is configured anew. After a failure the tensors may be partly overwritten. Raises `ConfigError` for what can't be reduced so.
+    Wait before `pg` is configured anew. After a failure the tensors may be partly overwritten. Raises `ConfigError`
+    for tensors, operations or formats that can't be reduced like this.
     """
     op = _sum_or_avg(opts)
     return reduce_quantized(tensors, _format(quantize), pg, 1.0 / pg.size() if op == ReduceOp.AVG else 1.0, sync_stream)
@@ -77,20 +85,22 @@ def reduce_quantized(
     before: Callable[[int, int], None] | None = None,
     still: Callable[[], bool] = lambda: True,
 ) -> Work:
-    """The same with the sum multiplied by `scale` (equal on all members), in float32 before it is encoded again. What is
-    sent is ``encode`` of the tensors as they are, so `torchft_x.comm.quantized.format.residual` tells what gets lost of them.
+    """Sum `tensors` as `allreduce_quantized` does, times `scale` (equal on all members), applied in float32 before
+    the second encoding.
 
-    `lost`: flat, float32, as many values as the tensors, on their device. What this member leaves out is added to it: of its own
-    values (bit for bit `residual`), and of the sum where it reduces. So result = `scale` * sum - what all members add, if `scale`
-    is 1. Complete after the wait.
+    Each member sends ``encode`` of its tensors as they are, so `torchft_x.comm.quantized.format.residual` returns
+    their quantisation error.
 
-    `sent`: called with the number of bytes that go to other members, by whoever drives the work.
-
-    `before`: called before the values `a` to `b` of the run are read, in ascending order and by whoever drives the work, so
-    that they can be made while others travel. It writes them into the tensors, which have no gaps then.
-
-    `still`: whether `pg` has the members it was started with. If not, nothing more is issued, and the wait fails: among
-    other members the sizes would be wrong.
+    Args:
+        lost: flat, float32, as many values as the tensors, on their device. This member's quantisation error is added
+            to it: of its own values (bit for bit `residual`), and of the sum where it reduces. So, if `scale` is 1,
+            the result is the sum minus the additions of all members. Complete after the wait.
+        sent: called with the number of bytes that go to other members, by the thread that drives the work.
+        before: called before the values `a` to `b` are read, in ascending order, by the thread that drives the work,
+            so that they can be computed while others travel. It writes them into the tensors, which must have no
+            gaps.
+        still: returns whether `pg` has the members with which the call began. If not, nothing more is issued, and the
+            wait fails: among other members the sizes would be wrong.
     """
     _check_all(tensors, fmt)
     with torch.no_grad():
@@ -112,14 +122,14 @@ def reduce_scatter_quantized(
     *,
     quantize: bool | str = True,
 ) -> Work:
-    """Sum or average `inputs` over the members; each keeps its part of the rows of each.
+    """Sum or average `inputs` over the members. Each member receives its part of the rows of each input.
 
     Args:
         output: from `allocate_reduce_scatter_output`: flat, the parts of all inputs one after the other.
-        inputs: each is cut along its first dimension into as many equal parts as `pg` has members, after it has been filled
-            up with rows of zeros (`get_padded_sizes`).
+        inputs: each is padded with rows of zeros (`get_padded_sizes`), then cut along its first dimension into as
+            many equal parts as `pg` has members.
 
-    The others, and what is raised, as in `allreduce_quantized`.
+    The other arguments and the errors are those of `allreduce_quantized`.
     """
     op, fmt = _sum_or_avg(opts), _format(quantize)
     _check_all([*inputs, output], fmt)
@@ -137,7 +147,7 @@ def reduce_scatter_quantized(
 
 
 def allocate_reduce_scatter_output(tensors: list[Tensor], world_size: int) -> tuple[Tensor, list[torch.Size]]:
-    """A flat output for `reduce_scatter_quantized` of these inputs, not initialised, and their padded sizes.
+    """Return a flat, uninitialised output for `reduce_scatter_quantized` of these inputs, and their padded sizes.
 
     Raises `ConfigError` if the tensors differ in dtype or device, or there are none.
     """
@@ -149,11 +159,12 @@ def allocate_reduce_scatter_output(tensors: list[Tensor], world_size: int) -> tu
     return torch.empty(numel, dtype=tensors[0].dtype, device=tensors[0].device), sizes
 
 
-# --- what is asked for ------------------------------------------------------------------------------------------------
+# --- checks of arguments
+# ------------------------------------------------------------------------------------------------
 
 
 def check_quantized(tensor: Tensor, fmt: Format, op: Any) -> None:
-    """Raise `ConfigError` if `tensor` can't be reduced so."""
+    """Raise `ConfigError` if `tensor` can't be reduced with `op` in this format."""
     check(tensor, fmt)
     _sum_or_avg(op)
 
@@ -162,7 +173,7 @@ def _sum_or_avg(opts: Any) -> Any:
     op = reduce_op_of(opts)
     if not (
         op == ReduceOp.SUM or op == ReduceOp.AVG
-    ):  # not `in`: an operation out of options is equal from this side only
+    ):  # not `in`: ReduceOp's == works from this side only, if the operation comes from options
         raise ConfigError(
             f"{getattr(op, 'op', op)} can't be quantised, only SUM and AVG can; leave should_quantize out."
         )
@@ -184,7 +195,8 @@ def _check_all(tensors: Sequence[Tensor], fmt: Format) -> None:
         raise ConfigError(f"the tensors of one call are on {', '.join(map(str, devices))}; put them on one device.")
 
 
-# --- phases: generators of the works to wait for -----------------------------------------------------------------------
+# --- phases: generators of the works to wait for
+# ------------------------------------------------------------------------
 
 
 def _allreduce(
@@ -196,7 +208,7 @@ def _allreduce(
     chunks = [_cut(first, min(first + CHUNK, run.numel), world, fmt) for first in range(0, run.numel, CHUNK)]
 
     def exchange(k: int) -> tuple[Work, Tensor]:
-        """Send everybody its share; ours comes from everybody."""
+        """Send each member its share of chunk `k`, and receive our share from each."""
         if before is not None:
             before(chunks[k][0], chunks[k][-1])
         shares = list(_pairs(chunks[k]))
@@ -208,7 +220,7 @@ def _allreduce(
         return _all_to_all(pg, received, send, [sizes[rank]] * world, sizes, sent), received
 
     def gather(k: int, received: Tensor) -> tuple[Work, Tensor]:
-        """Reduce our share; everybody gets it."""
+        """Reduce our share of chunk `k` and send it to all members."""
         a, b = chunks[k][rank], chunks[k][rank + 1]
         sizes = [fmt.nbytes(d - c) for c, d in _pairs(chunks[k])]
         total = _reduced(received, b - a, fmt, scale)
@@ -221,7 +233,7 @@ def _allreduce(
         for (a, b), part in zip(_pairs(chunks[k]), whole.split(sizes), strict=True):
             run.write(a, b, part, fmt)
 
-    exchanged: deque[tuple[Work, Tensor]] = deque()  # under way, in the order of chunks
+    exchanged: deque[tuple[Work, Tensor]] = deque()  # in flight, in the order of chunks
     gathered: deque[tuple[Work, Tensor]] = deque()
     for k in range(min(AHEAD, len(chunks))):
         exchanged.append(exchange(k))
@@ -240,7 +252,7 @@ def _allreduce(
 
 
 def _reduce_scatter(out: FlatView, runs: Sequence[FlatView], fmt: Format, pg: Any, scale: float) -> Phases:
-    """`runs`: by rank, what goes to it."""
+    """Run the phases of a reduce-scatter. `runs` are the values for each rank, in the order of ranks."""
     world = pg.size()
     step = max(CHUNK // world // fmt.block, 1) * fmt.block
     chunks = [(first, min(first + step, out.numel)) for first in range(0, out.numel, step)]
@@ -264,7 +276,7 @@ def _reduce_scatter(out: FlatView, runs: Sequence[FlatView], fmt: Format, pg: An
 
 
 def _cut(first: int, end: int, world: int, fmt: Format) -> list[int]:
-    """Where the members' shares begin, and where the last ends: whole blocks, as many for each as possible."""
+    """Return where each member's share begins, and where the last one ends: whole blocks, as evenly as possible."""
     blocks = fmt.num_blocks(end - first)
     return [first + blocks * r // world * fmt.block for r in range(world)] + [end]
 
@@ -274,7 +286,7 @@ def _pairs(bounds: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def _reduced(received: Tensor, numel: int, fmt: Format, scale: float) -> Tensor:
-    """The sum of everybody's share, scaled; float32."""
+    """Return the scaled sum of all members' shares, in float32."""
     total = torch.zeros(numel, dtype=torch.float32, device=received.device)
     if numel:
         for part in received.split(fmt.nbytes(numel)):

@@ -1,4 +1,4 @@
-"""Several tensors as one run of values: any shape, stride and floating dtype, read and written piece by piece."""
+"""Several tensors as one sequence of values: any shape, stride and floating dtype, read and written piece by piece."""
 
 from __future__ import annotations
 
@@ -13,18 +13,23 @@ from torchft_x.comm.quantized.format import Format, decode
 
 
 def get_padded_sizes(tensors: list[Tensor], world_size: int) -> list[torch.Size]:
-    """Sizes with the first dimension rounded up to a multiple of `world_size`. A vector counts as a matrix of one column."""
+    """Return the sizes with the first dimension rounded up to a multiple of `world_size`.
+
+    A vector counts as a matrix of one column.
+    """
     sizes = [(*t.shape, 1) if t.dim() == 1 else tuple(t.shape) or (1, 1) for t in tensors]
     return [torch.Size((math.ceil(s[0] / world_size) * world_size, *s[1:])) for s in sizes]
 
 
 class FlatView:
-    """Values of several tensors one after the other, in the order of their indices."""
+    """View of several tensors as one sequence of values, in the order of their indices."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self._copies: list[tuple[Tensor, Tensor]] = []  # of those with gaps: (the tensor, its copy that is worked on)
-        self._flats = [self._flat(t.detach()) for t in tensors]  # a view of each
-        self._ends: list[int] = []  # where each ends in the run
+        self._copies: list[
+            tuple[Tensor, Tensor]
+        ] = []  # for tensors with gaps: (the tensor, the copy used in its place)
+        self._flats = [self._flat(t.detach()) for t in tensors]  # a flat view of each tensor
+        self._ends: list[int] = []  # where each tensor ends in the sequence
         self.numel = 0
         for flat in self._flats:
             self.numel += flat.numel()
@@ -41,7 +46,7 @@ class FlatView:
         return tensor.view(-1)
 
     def _pieces(self, a: int, b: int) -> Iterator[Tensor]:
-        """Views of the values from `a` to `b`."""
+        """Yield views of the values from `a` to `b`."""
         k = bisect.bisect_right(self._ends, a)
         while a < b:
             flat, end = self._flats[k], self._ends[k]
@@ -60,7 +65,7 @@ class FlatView:
         return torch.cat([p.float() for p in pieces])
 
     def write(self, a: int, b: int, part: Tensor, fmt: Format) -> None:
-        """Decode a share into its place."""
+        """Decode a share into the values from `a` to `b`."""
         pieces = list(self._pieces(a, b))
         if len(pieces) == 1 and pieces[0].dtype == torch.float32:
             decode(part, b - a, fmt, pieces[0])
@@ -73,13 +78,13 @@ class FlatView:
             values = values[piece.numel() :]
 
     def close(self) -> None:
-        """Give the results to the tensors with gaps."""
+        """Copy the results into the tensors with gaps."""
         for tensor, copied in self._copies:
             tensor.copy_(copied)
 
 
 def parts_of(inputs: Sequence[Tensor], world: int) -> list[list[Tensor]]:
-    """By rank, its rows of each input, then zeros in the place of those that it lacks."""
+    """Return, for each rank, its rows of each input, followed by zeros for missing rows."""
     parts: list[list[Tensor]] = [[] for _ in range(world)]
     for tensor, size in zip(inputs, get_padded_sizes(list(inputs), world), strict=True):
         whole = tensor.detach().contiguous().view(-1)

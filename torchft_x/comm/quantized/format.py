@@ -1,11 +1,12 @@
 """Fewer bits per value: blocks of values as small codes with one scale each, in one flat byte buffer.
 
-A value is ``code * scale of its block``. The scale is the block's largest magnitude over the largest code, as a bfloat16
-rounded *up*: then no code is clipped, and the product of a code and a scale fits a float32 exactly, so decoding is the
-same bits on every machine and kind of device, and what was lost (`residual`) is known exactly.
+A value is ``code * scale of its block``. The scale is the block's largest magnitude over the largest code, as a
+bfloat16 rounded *up*. So no code is clipped, and the product of a code and a scale fits a float32 exactly. Decoding
+therefore gives the same bits on every machine and kind of device, and the quantisation error (`residual`) is known
+exactly.
 
-Buffer of n values in blocks of B: ceil(n/B) scales (bfloat16, little-endian as every machine torch runs on), the codes
-in order, one byte more if the sum is odd. Nothing is padded to whole blocks, so small tensors aren't inflated.
+Buffer of n values in blocks of B: ceil(n/B) scales (bfloat16, little-endian as every machine torch runs on), the
+codes in order, one byte more if the sum is odd. Nothing is padded to whole blocks, so small tensors aren't inflated.
 
 ======  =====  ==================  ==============================  =====================================
 format  block  bytes, of float32   codes                           error of a value in a block of max m
@@ -15,15 +16,16 @@ int4    64     34/256  = 0.133     -7..7, two in a byte            m * 0.072
 fp8     128    130/512 = 0.254     float8_e4m3fn, up to 448        value / 16, or m / 200,000 if greater
 ======  =====  ==================  ==============================  =====================================
 
-(The last is a bound.) Codes are rounded to nearest, ties to even. Not stochastically: nearest has half the largest error, the
-same input always gives the same bytes, and the bias it has is what error feedback takes away.
+The error is an upper bound. Codes are rounded to nearest, ties to even. Stochastic rounding would have twice the
+largest error and would not give the same bytes for the same input. Error feedback removes the bias of rounding to
+nearest.
 
-A block that holds a NaN or an infinity, or a value so near float32's largest (1 %) that it would arrive as one, gets the
-scale NaN, and all its values arrive as NaN: a broken gradient is seen by everybody. Blocks whose largest value is below
-1e-36 lose precision, down to zeros.
+A block that holds a NaN or an infinity, or a value so near float32's largest (1 %) that it would be decoded as
+infinity, gets the scale NaN. All its values are decoded as NaN, so that every member sees a broken gradient. Blocks
+whose largest value is below 1e-36 lose precision, down to zeros.
 
-Blocks of one scale are from QSGD and block floating point (Alistarh et al. 2017; Dettmers 2015); the peer has one scale
-per row of a matrix.
+One scale per block is taken from QSGD and block floating point (Alistarh et al. 2017; Dettmers 2015). torchft has one
+scale per row of a matrix.
 """
 
 from __future__ import annotations
@@ -37,22 +39,22 @@ from torch import Tensor
 from torchft_x.errors import ConfigError
 
 _TINY = 2.0**-126  # the smallest scale: below it float32 and bfloat16 lose bits
-_STEP_CPU = 1 << 16  # values in hand at once: 256 KiB of float32, so that a step's passes find them in the cache
-_STEP_DEVICE = 1 << 26  # the same elsewhere, where a launch costs more than a pass
-_FP8_CAPABILITY = (8, 9)  # CUDA: the first with float8_e4m3fn in hardware
+_STEP_CPU = 1 << 16  # values per pass on the CPU: 256 KiB of float32, so that the passes of a step stay in the cache
+_STEP_DEVICE = 1 << 26  # values per pass on a device, where a launch costs more than a pass
+_FP8_CAPABILITY = (8, 9)  # CUDA: the first compute capability with float8_e4m3fn in hardware
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How values are written. Steps and parts of a buffer begin at multiples of `block` values."""
+    """Encoding of values. Steps and parts of a buffer begin at multiples of `block` values."""
 
     name: str
-    bits: int  # of a code
+    bits: int  # bits of a code
     block: int  # values that share a scale
     max_code: float
 
     def nbytes(self, numel: int) -> int:
-        """Bytes of the buffer that holds `numel` values; even."""
+        """Return the bytes of the buffer that holds `numel` values; an even number."""
         raw = 2 * self.num_blocks(numel) + self.code_bytes(numel)
         return raw + raw % 2
 
@@ -73,8 +75,10 @@ FORMATS = {f.name: f for f in (INT8, INT4, FP8)}
 
 
 def format_of(should_quantize: bool | str | None) -> Format | None:
-    """The format asked for; None: full precision. True means int8 on every machine (the peer chooses by the chip, so that
-    unlike machines can't train together). Raises `ConfigError` for an unknown name.
+    """Return the format that is requested; None means full precision.
+
+    True means int8 on every machine (torchft chooses by the chip, so that different machines can't train together).
+    Raises `ConfigError` for an unknown name.
     """
     if should_quantize is None or should_quantize is False or should_quantize == "none":
         return None
@@ -85,7 +89,7 @@ def format_of(should_quantize: bool | str | None) -> Format | None:
 
 
 def check(tensor: Tensor, fmt: Format) -> None:
-    """Raise `ConfigError` if `tensor` can't be reduced in this format where it is."""
+    """Raise `ConfigError` if `tensor` can't be reduced in this format on its device."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
         raise ConfigError(f"{tensor.dtype} can't be quantised, only floating point can; leave should_quantize out.")
     if tensor.layout is not torch.strided:
@@ -98,15 +102,18 @@ def check(tensor: Tensor, fmt: Format) -> None:
 
 
 def has_fp8(device: torch.device) -> bool:
-    """Whether the chip converts float8 itself."""
+    """Return whether the chip converts float8 in hardware."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= _FP8_CAPABILITY
 
 
 def encode(x: Tensor, fmt: Format, out: Tensor | None = None, *, lost: Tensor | None = None) -> Tensor:
-    """The buffer (uint8, `Format.nbytes`) of a flat contiguous floating tensor; of float64, after rounding to float32.
+    """Return a flat contiguous floating tensor as a buffer (uint8, `Format.nbytes`). float64 is rounded to float32
+    first.
 
-    `out`: a flat buffer to write it to, beginning at an even byte of its storage. `lost`: flat float32 of as many values;
-    `residual` is added to it, from codes that are still in the cache.
+    Args:
+        out: a flat buffer to write to, which begins at an even byte of its storage.
+        lost: flat float32 of as many values. `residual` is added to it, computed from codes that are still in the
+            cache.
     """
     numel = x.numel()
     if out is None:
@@ -119,14 +126,14 @@ def encode(x: Tensor, fmt: Format, out: Tensor | None = None, *, lost: Tensor | 
         b, c = first // fmt.block, fmt.code_bytes(first)
         work = values.abs()
         scale = _scale(work.amax(1), fmt)
-        scales[b : b + rows].copy_(scale)  # exact: it is rounded already
+        scales[b : b + rows].copy_(scale)  # exact: it is a bfloat16 already
         torch.div(values, scale.unsqueeze(1), out=work)
         written = codes[c : c + rows * fmt.code_bytes(width)].view(rows, -1)
         _write_codes(work, fmt, written)
         if lost is not None:
             sent = (
                 _read_codes(written, fmt, width) if fmt is FP8 else work
-            )  # of the others the codes as they were rounded
+            )  # int8 and int4: the codes as they were rounded
             # A code times a scale is exact, so these are the bits that decoding and subtracting give.
             torch.addcmul(values, sent, scale.unsqueeze(1), value=-1, out=work)
             lost[first : first + rows * width].view(rows, width).add_(work)
@@ -134,7 +141,7 @@ def encode(x: Tensor, fmt: Format, out: Tensor | None = None, *, lost: Tensor | 
 
 
 def decode(buffer: Tensor, numel: int, fmt: Format, out: Tensor | None = None, *, add: bool = False) -> Tensor:
-    """The `numel` values of a buffer as flat float32. `out`: where to write them, or (`add`) what to add them to."""
+    """Return the `numel` values of a buffer as flat float32. `out` is overwritten, or with `add` added to."""
     if out is None:
         out = torch.zeros(numel, dtype=torch.float32, device=buffer.device)
     scales, codes = _parts(buffer, numel, fmt)
@@ -151,8 +158,9 @@ def decode(buffer: Tensor, numel: int, fmt: Format, out: Tensor | None = None, *
 
 
 def residual(x: Tensor, fmt: Format, out: Tensor | None = None) -> Tensor:
-    """What `encode` loses: ``x - decode(encode(x))`` of a flat tensor, as float32, bit for bit what a reduction in this
-    format leaves out of it (for error feedback). NaN where a block isn't finite. `out` may be `x`.
+    """Return the quantisation error ``x - decode(encode(x))`` of a flat tensor, as float32, for error feedback.
+
+    It is bit for bit what a reduction in this format omits. NaN where a block isn't finite. `out` may be `x`.
     """
     if out is None:
         out = torch.empty(x.numel(), dtype=torch.float32, device=x.device)
@@ -164,11 +172,12 @@ def residual(x: Tensor, fmt: Format, out: Tensor | None = None) -> Tensor:
     return out
 
 
-# --- inside -----------------------------------------------------------------------------------------------------------
+# --- private functions
+# -------------------------------------------------------------------------------------------------
 
 
 def _parts(buffer: Tensor, numel: int, fmt: Format) -> tuple[Tensor, Tensor]:
-    """Views: the scales (bfloat16), and the codes (uint8)."""
+    """Return views of the buffer's scales (bfloat16) and of its codes (uint8)."""
     num_scales, num_codes = 2 * fmt.num_blocks(numel), fmt.code_bytes(numel)
     return buffer[:num_scales].view(torch.bfloat16), buffer[num_scales : num_scales + num_codes]
 
@@ -178,7 +187,7 @@ def _step_of(device: torch.device) -> int:
 
 
 def _steps(numel: int, fmt: Format, device: torch.device) -> Iterator[tuple[int, int, int]]:
-    """(first value, rows, values in a row): whole blocks, many at once, then the short last one alone."""
+    """Yield (first value, rows, values in a row): many whole blocks at once, then the short last block alone."""
     whole = numel // fmt.block * fmt.block
     step = _step_of(device)
     for first in range(0, whole, step):
@@ -188,7 +197,11 @@ def _steps(numel: int, fmt: Format, device: torch.device) -> Iterator[tuple[int,
 
 
 def _scale(largest: Tensor, fmt: Format) -> Tensor:
-    """For rows with these largest magnitudes: float32 exact in bfloat16, not below largest/max_code; NaN where not finite."""
+    """Return scales for rows with these largest magnitudes: at least largest/max_code, as float32 that are exact in
+    bfloat16.
+
+    The scale is NaN where a row is not finite.
+    """
     scale = (largest / fmt.max_code).clamp_(min=_TINY)
     bad = scale.isfinite().logical_not_()
     scale.view(torch.int32).add_(0xFFFF).bitwise_and_(-0x10000)  # the next bfloat16 that is no smaller
@@ -197,7 +210,10 @@ def _scale(largest: Tensor, fmt: Format) -> Tensor:
 
 
 def _write_codes(q: Tensor, fmt: Format, codes: Tensor) -> None:
-    """`q`: values in units of their scale, overwritten. NaN rows get any code: their scale tells."""
+    """Write `q`, values in units of their scale, as codes. `q` is overwritten.
+
+    NaN rows get arbitrary codes: their scale is NaN.
+    """
     if fmt is FP8:
         codes.view(torch.float8_e4m3fn).copy_(q)
         return
@@ -207,12 +223,14 @@ def _write_codes(q: Tensor, fmt: Format, codes: Tensor) -> None:
         return
     if q.shape[1] % 2:
         q = torch.nn.functional.pad(q, (0, 1))
-    half = q.shape[1] // 2  # a row's first half in the low four bits, its second in the high ones: both are contiguous
+    half = (
+        q.shape[1] // 2
+    )  # a row's first half in the low four bits, its second half in the high four: both are contiguous
     codes.copy_(torch.add(q[:, :half], q[:, half:], alpha=16).add_(8 * 17))
 
 
 def _read_codes(codes: Tensor, fmt: Format, width: int) -> Tensor:
-    """As float32, (rows, width)."""
+    """Return the codes as float32, (rows, width)."""
     if fmt is FP8:
         return codes.view(torch.float8_e4m3fn).float()
     if fmt is INT8:

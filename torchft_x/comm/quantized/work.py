@@ -1,4 +1,6 @@
-"""The handle of a quantised collective: what is left to do, and who does it. See `torchft_x.comm.quantized.collectives`."""
+"""Handle of a quantised collective: its remaining phases, and who drives them
+(`torchft_x.comm.quantized.collectives`).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from torchft_x.comm.work import DoneWork
 from torchft_x.errors import CollectiveError
 
 Phases = Generator[Work, None, None]
-"""Issues collectives, and yields those that must be over before it can go on."""
+"""Generator that issues collectives, and yields each one that must have ended before it can go on."""
 
 
 def start(
@@ -27,7 +29,7 @@ def start(
     stream: torch.Stream | None,
     still: Callable[[], bool] = lambda: True,
 ) -> Work:
-    """Issue what can be issued now."""
+    """Issue the first collectives of `phases`, and return their handle."""
     if stream is not None:
         stream.wait_stream(torch.accelerator.current_stream())
     work = QuantizedWork(phases, tensors, stream, still)
@@ -41,36 +43,39 @@ def start(
 
 
 class QuantizedWork(Work):
-    """A quantised collective under way; ``wait()`` drives it. See the module."""
+    """Handle of a running quantised collective. ``wait()`` drives its phases (see the module)."""
 
     def __init__(
         self, phases: Phases, tensors: list[Tensor], stream: torch.Stream | None, still: Callable[[], bool]
     ) -> None:
         super().__init__()
-        self._phases: Phases | None = phases  # what is left to do; None at the end
-        self._pending: Work | None = None  # what it waits for
+        self._phases: Phases | None = phases  # remaining phases; None at the end
+        self._pending: Work | None = None  # the collective that must end before the next phase
         self._tensors = tensors  # value of the future
-        self._still = still  # whether the group has the same members
-        self._stream = stream  # it works there; None: on the current one
-        self._error: Exception | None = None  # how it ended, if badly
+        self._still = still  # returns whether the group has the same members
+        self._stream = stream  # stream to work on; None: the current one
+        self._error: Exception | None = None  # the error with which it ended
 
     def is_completed(self) -> bool:
-        """Whether it is done. It gets no further by itself."""
+        """Return whether it has ended. It makes no progress without ``wait()``."""
         return self._phases is None
 
     def result(self) -> Any:
         return self._tensors
 
     def wait(self, timeout: timedelta | None = None, *, each: timedelta | None = None) -> bool:
-        """Do the rest, for at most `timeout` in all, and `each` for one phase (None or zero: the group's own, for each phase).
-        Raises what failed."""
+        """Run the remaining phases, and raise the error if one fails.
+
+        They may take at most `timeout` in all, and `each` for one phase (None or zero: the group's own timeout, for
+        each phase).
+        """
         self._drive(timeout, each)
         if self._stream is not None:
             torch.accelerator.current_stream().wait_stream(self._stream)
         return True
 
     def get_future(self) -> Future[Any]:
-        """Does the rest; a future that is done."""
+        """Run the remaining phases, and return a future that is done."""
         future: Future[Any] = Future()
         try:
             self.wait()
@@ -98,7 +103,7 @@ class QuantizedWork(Work):
             raise self._error
 
     def _advance(self) -> None:
-        """Up to the next work that must be waited for."""
+        """Run up to the next collective that must be waited for."""
         assert self._phases is not None
         try:
             if not self._still():

@@ -1,7 +1,7 @@
-"""The store where the members of a new process group find each other.
+"""The store where the members of a new process group find each other (rendezvous).
 
-* `create`: makes a store, and clients of it, from an address. `server`, `client`: ours, with a key that both prove to
-  know.
-* `table`: what a store holds, within limits, without sockets. `wire`: the bytes between.
-* `sockets`: finds a process's own sockets and shuts them down, which releases a running gloo collective.
+* `create`: creates a store, and clients of it, from an address. `server`, `client`: our own store, in which both
+  sides prove that they know its key.
+* `table`: a store's keys and values, within limits, without sockets. `wire`: the protocol between server and client.
+* `sockets`: finds a process's own sockets and shuts them down, which ends a running gloo collective.
 """

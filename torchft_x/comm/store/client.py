@@ -1,4 +1,6 @@
-"""A client of a meeting store (`torchft_x.comm.store.server`) that torch takes for a store: its C++ calls the methods here."""
+"""A client of a meeting store (`torchft_x.comm.store.server`) that torch accepts as a store: its C++ calls the
+methods here.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,9 @@ _CHUNK = 1 << 16
 
 
 class Connection:
-    """To a meeting store. A call that blocks holds up the other callers; `shut` ends it from any thread.
+    """Connection to a meeting store. It serialises calls; `shut` ends a blocked one from any thread.
 
-    `seen` is told the socket before it connects, so that another thread can end that, too.
+    `seen` is called with the socket before it connects, so that another thread can end the connect, too.
 
     Raises `UnreachableError`, `AddressError`; a call raises `DistNetworkError` if the connection is lost.
     """
@@ -37,9 +39,9 @@ class Connection:
         self, address: Address, key: bytes, timeout: float, seen: Callable[[socket.socket], None] = lambda sock: None
     ) -> None:
         self.where = address.target
-        self.timeout = timeout  # seconds, of a call
+        self.timeout = timeout  # seconds that a call may take
         self._lock = threading.Lock()  # one call at a time
-        self._read = bytearray()  # of an answer that isn't whole
+        self._read = bytearray()  # received bytes of an incomplete answer
         deadline = time.monotonic() + timeout
         self._sock = _connect(address, deadline, seen)
         try:
@@ -50,17 +52,17 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        """Whether the other side has not hung up, as far as this one has heard."""
-        poller = select.poll()  # a `recv` would wait for its timeout
+        """Whether the server has not closed the connection, as far as is known on this side."""
+        poller = select.poll()  # a `recv` would block until its timeout
         poller.register(self._sock, select.POLLIN)
-        return not poller.poll(0)  # nobody says anything unasked, so it would be the end
+        return not poller.poll(0)  # the server sends nothing unasked, so data would mean the end
 
     def shut(self) -> None:
-        """End the connection for good; whoever waits in a call raises."""
+        """End the connection for good; a caller that is blocked in a call raises."""
         shut(self._sock)
 
     def tell(self, number: int, fields: Sequence[bytes]) -> None:
-        """What has no answer."""
+        """Send a request that has no answer."""
         with self._lock:
             try:
                 self._send(wire.pack(number, fields), time.monotonic() + self.timeout)
@@ -68,7 +70,7 @@ class Connection:
                 raise self._lost(e) from None
 
     def ask(self, number: int, fields: Sequence[bytes], seconds: float | None = None) -> list[bytes] | None:
-        """The answer's fields; None: what was waited for did not come."""
+        """Send a request and return the answer's fields; None if the keys it waited for did not come in time."""
         with self._lock:
             deadline = time.monotonic() + (self.timeout if seconds is None else seconds)
             try:
@@ -83,7 +85,7 @@ class Connection:
         return answer if status == wire.DONE else None
 
     def _prove(self, key: bytes, deadline: float) -> None:
-        """Who it is, to each other. Raises OSError."""
+        """Prove to the server that we know the key, and check its proof. Raises OSError."""
         mine = secrets.token_bytes(wire.NONCE)
         self._sock.sendall(wire.NAME + mine)
         theirs = self._receive(wire.NONCE + wire.PROOF, deadline)
@@ -93,7 +95,7 @@ class Connection:
         self._sock.sendall(wire.proof(key, b"client", *nonces))
 
     def _lost(self, cause: Exception) -> Exception:
-        """The connection is of no use after that: requests and answers no longer match."""
+        """Shut the connection, in which requests and answers no longer match, and return the error to raise."""
         self.shut()
         return dist.DistNetworkError(f"The store at {self.where} is lost: {cause or type(cause).__name__}")
 
@@ -116,7 +118,7 @@ class Connection:
 
 
 class Inside:
-    """Stands for a connection where the store is served by this very process."""
+    """Replacement for a `Connection` if this process serves the store itself."""
 
     def __init__(self, server: StoreServer, where: str, timeout: float) -> None:
         self.where = where
@@ -153,34 +155,35 @@ class Inside:
 
 
 class MeetingStore(dist.Store):
-    """A connection's keys below a prefix, as torch's C++ knows stores: some methods it calls by their C++ names.
+    """A connection's keys below a prefix, as a torch store. torch's C++ calls some methods by their C++ names.
 
-    torch keeps the C++ half of this object only, so somebody must keep the object as long as a process group may use it.
+    torch keeps only the C++ half of this object, so the caller must keep the object as long as a process group may
+    use it.
 
-    Methods raise `DistNetworkError` if the connection is lost, and `DistStoreError` for a key that doesn't come in time (both
-    are RuntimeErrors).
+    Methods raise `DistNetworkError` if the connection is lost, and `DistStoreError` for a key that doesn't come in
+    time (both are RuntimeErrors).
     """
 
     def __init__(self, connection: Connection | Inside, prefix: str = "") -> None:
         super().__init__()
         self._connection = connection
         self._prefix = f"{prefix}/" if prefix else ""
-        self._ahead: dict[str, bytes] = {}  # what the last `wait` brought: gloo gets each key right after it
+        self._ahead: dict[str, bytes] = {}  # values that the last `wait` brought: gloo gets each key right after it
 
     def __repr__(self) -> str:
         return f"MeetingStore({self._connection.where}/{self._prefix})"
 
     def under(self, prefix: str) -> MeetingStore:
-        """Its keys below this prefix, by the same connection."""
+        """Return the store of the keys below this prefix, on the same connection."""
         return MeetingStore(self._connection, self._prefix + prefix)
 
     def value_within(self, key: str, seconds: float) -> bytes | None:
-        """A key's value as soon as it is there; None: not within so many seconds."""
+        """Wait at most `seconds` for a key, and return its value; None if it did not come."""
         found = self._await(wire.GET, [key], seconds)
         return None if found is None else found[0]
 
     def drop(self, keys: Sequence[str]) -> None:
-        """Delete keys, without waiting for it."""
+        """Delete keys, without waiting for an answer."""
         self._connection.tell(wire.DROP, self._keys(keys))
 
     def set(self, key: str, value: Any) -> None:
@@ -223,7 +226,7 @@ class MeetingStore(dist.Store):
         return self._ask(wire.DELETE, [self._key(key)]) != b""
 
     def num_keys(self) -> int:
-        """Of the whole store, as torch's."""
+        """Return the number of keys of the whole store, as torch's stores do."""
         return int(self._ask(wire.COUNT, []))
 
     deleteKey = delete_key
@@ -237,7 +240,7 @@ class MeetingStore(dist.Store):
         return timedelta(seconds=self._connection.timeout)
 
     def clone(self) -> MeetingStore:
-        return self  # calls are taken one after the other anyway
+        return self  # calls are serialised anyway
 
     def _key(self, key: str) -> bytes:
         return (self._prefix + key).encode()

@@ -1,15 +1,14 @@
-"""Where the members of a new process group find each other: a store, and clients of it.
+"""Stores where the members of a new process group find each other, and clients of them.
 
-Ours (`torchft_x.comm.store.server`) is written ``keyed://KEY@host:port/prefix``: who doesn't know the key gets nothing from it. Torch's
-TCPStore, which answers everybody, is ``host:port/prefix`` (``[v6]:port/prefix``, also without brackets), as in the peer: for stores that users bring. Three
-properties of torch's client shape `StoreClient`:
+The address of our store (`torchft_x.comm.store.server`) is ``keyed://KEY@host:port/prefix``; it serves only clients
+that know the key. Torch's TCPStore, which serves everybody, is ``host:port/prefix`` (``[v6]:port/prefix``, also
+without brackets), as in torchft: for stores that users bring. Three properties of torch's client shape `StoreClient`:
 
-* Its connect takes 6 s to find out that a port is closed, so a plain socket asks first.
-* A blocking call holds up every other caller of the same client, and can be ended from outside only by shutting its
+* Its connect takes 6 s to detect a closed port, so a plain socket tries first.
+* A blocking call blocks every other caller of the same client, and can be ended from outside only by shutting its
   connection: `StoreClient.shut`.
-* Each connect makes *both* sides look up the other's host name by its address, which takes 5 s where the name server
-  is slow to answer (and the store serves nobody meanwhile). So a client is kept and used again as long as the address
-  stays.
+* Each connect makes *both* sides look up the other's host name by its address. If the name server is slow, that takes
+  5 s (in which the store serves nobody). So a client is kept and reused as long as the address stays.
 """
 
 from __future__ import annotations
@@ -38,15 +37,15 @@ from torchft_x.net import Address, parse_address
 _NEVER = "?"  # a value that no key has
 _SCHEME = "keyed://"
 _MAX_KEY = 256  # characters
-_POLL = 0.002  # seconds between two looks at torch's store
-_KEPT = 64  # stores that `create_store_client` has made last
+_POLL = 0.002  # seconds between two reads of torch's store
+_KEPT = 64  # number of stores of `create_store_client` that are kept alive, the newest
 
 
 class _Turn:
-    """One connect per store at a time: only then can a new connection to it be told from another's."""
+    """Lock per store. It serialises connects: only then can a new connection be told from another client's."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()  # held from before the first connect until the connection is known
+        self.lock = threading.Lock()  # held from before the first connect until the connection is identified
 
 
 _turns: WeakValueDictionary[Address | KeyedAddress, _Turn] = (
@@ -56,30 +55,32 @@ _turns_lock = threading.Lock()  # guards `_turns`
 
 
 class KeyedAddress(NamedTuple):
-    """Of a store of ours."""
+    """Address of a store of ours."""
 
     host: str
     port: int
     key: str
-    """Hexadecimal. Not to be shown: who knows it may read and write the store."""
+    """Hexadecimal. Never show it: it grants read and write access to the store."""
 
     def __repr__(self) -> str:
         return f"KeyedAddress({self.target})"
 
     @property
     def target(self) -> str:
-        """``host:port``, for people."""
+        """``host:port``, for messages."""
         return Address(self.host, self.port).target
 
     @property
     def text(self) -> str:
-        """The whole address, without a prefix."""
+        """The whole address with its key, without a prefix."""
         return f"{_SCHEME}{self.key}@{self.target}"
 
 
 def split_store_address(text: str) -> tuple[Address | KeyedAddress, str]:
-    """``host:port/prefix``, with or without a key, as (address, prefix). An IPv6 address needs no brackets: a port always
-    follows. Raises `AddressError`, which never shows a key."""
+    """Split ``host:port/prefix``, with or without a key, into (address, prefix).
+
+    An IPv6 address needs no brackets, since a port always follows. Raises `AddressError`, which never shows a key.
+    """
     key, rest = "", text
     if text.startswith(_SCHEME):
         key, at, rest = text.removeprefix(_SCHEME).partition("@")
@@ -97,15 +98,14 @@ def _in_brackets(where: str) -> str:
     try:
         return f"[{ipaddress.IPv6Address(host)}]:{port}"
     except ValueError:
-        return where  # a name, an IPv4 address, or one that has them
+        return where  # a name, an IPv4 address, or an IPv6 address with brackets
 
 
 def create_store_client(store_addr: str, timeout: float | timedelta = 60.0) -> dist.Store:
-    """A store client for ``host:port/prefix``; keys are under the prefix. `timeout` holds for the connect and each
-    call.
+    """Return a store client for ``host:port/prefix``, whose keys are under the prefix.
 
-    Raises `UnreachableError` at once if nothing listens there, and `AddressError` if the address is malformed or its
-    host unknown.
+    `timeout` holds for the connect and for each call. Raises `UnreachableError` at once if nothing listens at the
+    address, and `AddressError` if the address is malformed or its host unknown.
     """
     address, prefix = split_store_address(store_addr)
     client = client_of(address)
@@ -116,16 +116,16 @@ def create_store_client(store_addr: str, timeout: float | timedelta = 60.0) -> d
 
 
 def under(store: dist.Store, prefix: str) -> dist.Store:
-    """The part of a store whose keys begin with the prefix; all of it for an empty one."""
+    """Return the part of a store whose keys begin with the prefix, or all of it if the prefix is empty."""
     if isinstance(store, MeetingStore):
         return store.under(prefix) if prefix else store
     return dist.PrefixStore(prefix, store) if prefix else store
 
 
 def serve_store(host: str, port: int = 0) -> tuple[StoreServer, KeyedAddress]:
-    """A store of ours, served by this process until it is closed, and the address others reach it by.
+    """Serve a store of ours from this process until it is closed. Return it and the address by which others reach it.
 
-    On one address family, and on loopback only if `host` is a loopback address. Raises as `host_store`.
+    It listens on one address family, and on loopback only if `host` is a loopback address. Raises as `host_store`.
     """
     listener, _ = listen(host, port)
     server = StoreServer(listener)
@@ -134,12 +134,13 @@ def serve_store(host: str, port: int = 0) -> tuple[StoreServer, KeyedAddress]:
 
 
 def host_store(host: str, timeout: float | timedelta = 60.0, port: int = 0) -> tuple[dist.TCPStore, Address]:
-    """A store of torch's, which answers everybody, served by this process on `port` (0: a free one), and the address others reach it by.
+    """Serve a torch store, which answers everybody, on `port` (0: a free one). Return it and the address by which
+    others reach it.
 
-    It listens on one address family only, and on loopback only if `host` is a loopback address: torch's own listener
-    takes both families at once, sees IPv4 callers as ``::ffff:a.b.c.d``, and asks the name server for that name on
-    each connect, which no hosts file answers. Raises `AddressError` if `host` is unknown or is no address of ours, and
-    `UnreachableError` if the port is taken.
+    It listens on one address family only, and on loopback only if `host` is a loopback address. Torch's own listener
+    takes both families at once, sees IPv4 callers as ``::ffff:a.b.c.d``, and on each connect asks the name server for
+    that address's name, which no hosts file has. Raises `AddressError` if `host` is unknown or is no address of ours,
+    and `UnreachableError` if the port is taken.
     """
     listener, _ = listen(host, port)
     port = int(listener.getsockname()[1])
@@ -156,13 +157,13 @@ def host_store(host: str, timeout: float | timedelta = 60.0, port: int = 0) -> t
     except RuntimeError as e:
         listener.close()
         raise UnreachableError(f"A store can't be served at {host}:{port}: {str(e).splitlines()[0]}") from None
-    listener.detach()  # the store closes it
+    listener.detach()  # the store closes the descriptor
     port_not_inherited(port)
     return store, Address(host, port)
 
 
 def listen(host: str, port: int, backlog: int = 2048) -> tuple[socket.socket, str]:
-    """A listener for callers of `host`, and the IP address that `host` stands for. Raises as `host_store`."""
+    """Return a listener for callers of `host`, and the IP address of `host`. Raises as `host_store`."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as e:
@@ -184,7 +185,9 @@ def listen(host: str, port: int, backlog: int = 2048) -> tuple[socket.socket, st
 
 
 def value_within(store: dist.Store, key: str, seconds: float) -> bytes | None:
-    """A key's value as soon as it is there; None after so many seconds, or sooner (torch's own store is asked once)."""
+    """Return a key's value, or None if it has not come within `seconds`. torch's own store is polled once, so None
+    may come sooner.
+    """
     if isinstance(store, MeetingStore):
         return store.value_within(key, seconds)
     found = read_now(store, key)
@@ -194,7 +197,7 @@ def value_within(store: dist.Store, key: str, seconds: float) -> bytes | None:
 
 
 def drop(store: dist.Store, keys: list[str]) -> None:
-    """Delete keys."""
+    """Delete keys, and ignore missing ones."""
     if isinstance(store, MeetingStore):
         store.drop(keys)
     else:
@@ -203,20 +206,22 @@ def drop(store: dist.Store, keys: list[str]) -> None:
 
 
 def read_now(store: dist.Store, key: str) -> bytes | None:
-    """A key's value or None, without waiting for it (`Store.get` waits): compare it with what it never is."""
+    """Return a key's value or None without waiting, by a compare-and-set that never matches (`Store.get` waits)."""
     value: bytes = store.compare_set(key, _NEVER, _NEVER)
     return None if value == _NEVER.encode() else value
 
 
 class StoreClient:
-    """One client, whose blocking calls another thread can end. `client_of` makes the right one for an address."""
+    """Client of torch's store, whose blocking calls another thread can end. `client_of` creates the right client for
+    an address.
+    """
 
     def __init__(self, address: Address | KeyedAddress) -> None:
-        self.address = address  # of the store
-        self._store: dist.TCPStore | None = None  # once connected
-        self._before: frozenset[int] | None = None  # while connecting: socket inodes from before
-        self._found: tuple[int, int] | None = None  # our connection's descriptor and inode, once it is established
-        self._is_shut = False  # for good, by `shut`
+        self.address = address  # address of the store
+        self._store: dist.TCPStore | None = None  # set once connected
+        self._before: frozenset[int] | None = None  # while connecting: inodes of the sockets that existed before
+        self._found: tuple[int, int] | None = None  # our connection's descriptor and inode, once established
+        self._is_shut = False  # set for good by `shut`
 
     def __repr__(self) -> str:
         state = "shut" if self._is_shut else "new" if self._store is None else "connected"
@@ -224,11 +229,12 @@ class StoreClient:
 
     @property
     def usable(self) -> bool:
-        """Whether it is worth using again."""
+        """Whether the client is connected and can be reused."""
         return self._store is not None and not self._is_shut
 
     def open(self, timeout: float) -> dist.Store:
-        """The store, connected if it wasn't or if the connection is lost; errors as in `create_store_client`.
+        """Return the store. Connect first if there is no connection or it is lost. Errors as in
+        `create_store_client`.
 
         `timeout` (s) holds for the connect, and from then on for each call.
         """
@@ -294,14 +300,14 @@ class StoreClient:
 
 
 class KeyedClient(StoreClient):
-    """Of a store of ours."""
+    """Client of a store of ours."""
 
     def __init__(self, address: KeyedAddress) -> None:
         super().__init__(address)
         self._key = bytes.fromhex(address.key)
         self._socket: socket.socket | None = None  # connecting or connected
         self._connection: Connection | Inside | None = None
-        self._meeting: MeetingStore | None = None  # all of the store, once connected
+        self._meeting: MeetingStore | None = None  # the whole store, once connected
 
     @property
     def usable(self) -> bool:
@@ -317,7 +323,7 @@ class KeyedClient(StoreClient):
                 self._connection = Inside(server, where.target, timeout)
             else:
                 self._connection = Connection(where, self._key, timeout, self._use)
-            if self._is_shut:  # a moment ago
+            if self._is_shut:  # `shut` came during the connect
                 self._connection.shut()
             self._meeting = MeetingStore(self._connection)
         self._connection.timeout = timeout
@@ -333,23 +339,23 @@ class KeyedClient(StoreClient):
 
     def _use(self, sock: socket.socket) -> None:
         self._socket = sock
-        if self._is_shut:  # a moment ago
+        if self._is_shut:  # `shut` came before the connect
             raise OSError("the client was shut")
 
 
-_here: WeakValueDictionary[bytes, StoreServer] = WeakValueDictionary()  # by key; those that this process serves
-# Torch keeps the C++ half of a store only; these are kept for the process groups that were made with them.
+_here: WeakValueDictionary[bytes, StoreServer] = WeakValueDictionary()  # stores that this process serves, by key
+# Torch keeps only the C++ half of a store. These are kept for the process groups that were created with them.
 _kept: deque[MeetingStore] = deque(maxlen=_KEPT)
 
 
 def client_of(address: Address | KeyedAddress) -> StoreClient:
-    """A client that isn't connected yet."""
+    """Return a client for the store at `address`, not yet connected."""
     return KeyedClient(address) if isinstance(address, KeyedAddress) else StoreClient(address)
 
 
 def _answers(store: dist.Store) -> bool:
     try:
-        store.check(["torchft_x"])  # a round trip, about 50 us; which key doesn't matter
+        store.check(["torchft_x"])  # a round trip, about 50 us; the key doesn't matter
     except RuntimeError:
         return False
     return True

@@ -1,7 +1,9 @@
-"""The store where process groups of several replica groups meet; who calls proves first that it knows the store's key.
+"""The store where process groups of several replica groups meet. A client must first prove that it knows the store's
+key.
 
-The key is drawn by the process that serves, and is part of the address that the quorum carries, which nobody reads without the run's
-token. One thread serves all, within limits: a stranger costs a connection until it has failed to prove anything.
+The serving process draws the key, and the key is part of the address in the quorum, which nobody can read without the
+run's token. One thread serves all clients, within limits: an unknown client costs a connection until its proof fails
+or is late.
 """
 
 from __future__ import annotations
@@ -27,11 +29,11 @@ from torchft_x.descriptors import close, not_inherited
 log = logging.getLogger(__name__)
 
 MAX_STRANGERS = 64
-"""Connections that have proved nothing yet; with more, the oldest is closed."""
+"""Connections that have not proved that they know the key. With more, the oldest is closed."""
 PATIENCE = 10.0
-"""Seconds until such a connection is closed."""
-_MOST = 16384  # connections, where the process may open many files
-_REST = 0.05  # seconds until another accept, where no descriptor is free
+"""Seconds until a connection without a proof is closed."""
+_MOST = 16384  # connections, if the process may open that many files
+_REST = 0.05  # seconds until the next accept if no descriptor is free
 _CHUNK = 1 << 16
 _WRITES = (wire.SET, wire.APPEND, wire.COMPARE_SET, wire.ADD)
 
@@ -46,34 +48,34 @@ _ACTIONS: dict[int, tuple[range, Callable[[Table, list[bytes]], list[bytes] | No
     wire.DELETE: (range(1, wire.MAX_FIELDS), lambda t, f: [b"1" if sum(map(t.delete, f)) else b""]),
     wire.COUNT: (range(1), lambda t, f: [str(len(t)).encode()]),
 }
-"""Numbers of fields, and what is done; None: without an answer."""
+"""For each operation the permitted numbers of fields, and its function, which returns None for no answer."""
 
 
 class _Caller:
-    """One connection."""
+    """One client's connection."""
 
     def __init__(self, sock: socket.socket, now: float) -> None:
         self.sock = sock
         self.since = now
-        self.nonces: tuple[bytes, bytes] | None = None  # the client's and ours, once it has said hello
-        self.is_known = False  # it has proved that it knows the key
-        self.said = bytearray()  # not yet understood
-        self.answer = bytearray()  # not yet sent
-        self.waits: tuple[float, list[bytes]] | None = None  # deadline, keys
+        self.nonces: tuple[bytes, bytes] | None = None  # the client's nonce and ours, once it has sent its hello
+        self.is_known = False  # whether it has proved that it knows the key
+        self.said = bytearray()  # received bytes, not yet parsed
+        self.answer = bytearray()  # bytes not yet sent
+        self.waits: tuple[float, list[bytes]] | None = None  # deadline and keys of its pending GET
 
 
 class StoreServer:
-    """Serves on a listener, which it closes, until `close`."""
+    """Meeting store that serves on a listener until `close`. It owns the listener and closes it."""
 
     def __init__(self, listener: socket.socket) -> None:
         self.key = secrets.token_bytes(16)
         self._listener = listener
         self._table = Table()
         self._lock = threading.Condition()  # guards the table; notified when it changes
-        self._touched: deque[bytes] = deque()  # keys that this process itself has set, for those who wait
-        self.pid = os.getpid()  # a forked child has no thread of ours
+        self._touched: deque[bytes] = deque()  # keys set by this process itself, whose waiting clients must be woken
+        self.pid = os.getpid()  # a forked child has no serving thread
         self._callers: dict[socket.socket, _Caller] = {}  # all connections
-        self._strangers: dict[socket.socket, _Caller] = {}  # those that have proved nothing, the oldest first
+        self._strangers: dict[socket.socket, _Caller] = {}  # connections without a proof, the oldest first
         self._waiting: set[_Caller] = set()
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._most = _MOST if limit == resource.RLIM_INFINITY else min(_MOST, limit - limit // 4)
@@ -95,24 +97,27 @@ class StoreServer:
             return [key.decode("utf-8", "replace") for key in self._table]
 
     def delete_below(self, prefix: str) -> None:
-        """Forget all keys that begin so."""
+        """Delete all keys that begin with `prefix`."""
         with self._lock:
             self._table.delete_below(prefix.encode())
 
     def do(self, number: int, fields: list[bytes]) -> list[bytes] | None:
-        """An operation that doesn't wait, from any thread of this process. Raises as the table."""
+        """Carry out an operation that doesn't wait, from any thread of this process. Raises the errors of `Table`."""
         with self._lock:
             answer = _ACTIONS[number][1](self._table, fields)
             if number in _WRITES:
                 self._lock.notify_all()
         if number in _WRITES and self._waiting:
             self._touched.append(fields[0])
-            with contextlib.suppress(OSError):  # it is closed meanwhile
+            with contextlib.suppress(OSError):  # closed meanwhile
                 self._wake.send(b"!")
         return answer
 
     def await_values(self, keys: list[bytes], seconds: float, given_up: Callable[[], bool]) -> list[bytes] | None:
-        """All of these, from any thread of this process; None: not in time, or `given_up` (`nudge` makes it look)."""
+        """Wait for all these keys, from any thread of this process, and return their values.
+
+        Returns None if they don't come in time, or if `given_up` is true; `nudge` makes the wait evaluate it.
+        """
         found: list[bytes | None] = []
 
         def all_there() -> bool:
@@ -142,7 +147,8 @@ class StoreServer:
                 self._thread.join(5.0)
             self._wake.close()
 
-    # --- the thread ---------------------------------------------------------------------------------------------------
+    # --- the serving thread
+    # ---------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
         try:
@@ -169,7 +175,7 @@ class StoreServer:
             self._tell(self._touched.popleft())
 
     def _pause(self) -> float | None:
-        """Seconds until somebody's time is up."""
+        """Return the seconds until the next deadline of a client, or None if there is none."""
         ends = [c.waits[0] for c in self._waiting if c.waits is not None]
         ends += [c.since + PATIENCE for c in itertools.islice(self._strangers.values(), 1)]
         return max(0.0, min(ends) - time.monotonic()) if ends else None
@@ -187,7 +193,7 @@ class StoreServer:
     def _admit(self) -> None:
         try:
             sock = not_inherited(self._listener.accept()[0])
-        except (BlockingIOError, ConnectionError):  # gone again
+        except (BlockingIOError, ConnectionError):  # the client has gone again
             return
         except OSError as e:  # no descriptor is free
             log.warning("a caller of the store must wait: %s", e)
@@ -225,7 +231,7 @@ class StoreServer:
                 if not data:
                     return self._drop(caller)
                 caller.said += data
-                if len(caller.said) > wire.MAX_REQUEST + _CHUNK:  # it goes on while it waits for an answer
+                if len(caller.said) > wire.MAX_REQUEST + _CHUNK:  # it keeps sending while it waits for an answer
                     return self._drop(caller)
                 self._understand(caller)
         except BlockingIOError:
@@ -254,10 +260,11 @@ class StoreServer:
         except OSError:
             self._drop(caller)
 
-    # --- what it says -------------------------------------------------------------------------------------------------
+    # --- requests
+    # -------------------------------------------------------------------------------------------------------
 
     def _understand(self, caller: _Caller) -> None:
-        """All that has come of it; what is wrong ends the connection."""
+        """Carry out all complete requests of a client. An invalid request ends its connection."""
         try:
             if not caller.is_known and not self._recognise(caller):
                 return
@@ -276,7 +283,7 @@ class StoreServer:
             self._drop(caller)
 
     def _recognise(self, caller: _Caller) -> bool:
-        """Raises ValueError for who is no member."""
+        """Check a client's hello and proof, and return whether it is complete. Raises ValueError if it is wrong."""
         said = caller.said
         if caller.nonces is None:
             if len(said) < wire.HELLO:
@@ -321,7 +328,7 @@ class StoreServer:
         self._look(caller)
 
     def _look(self, caller: _Caller) -> None:
-        """Answer it, if all it waits for is there."""
+        """Answer a client if all keys it waits for have come."""
         assert caller.waits is not None, "it waits"
         keys = caller.waits[1]
         with self._lock:
@@ -332,7 +339,7 @@ class StoreServer:
             self._say(caller, wire.DONE, [v for v in values if v is not None])
 
     def _tell(self, key: bytes) -> None:
-        """Those who wait for this key."""
+        """Wake the clients that wait for this key."""
         for caller in [c for c in self._waiting if c.waits is not None and key in c.waits[1]]:
             self._look(caller)
             if caller.waits is None:

@@ -1,20 +1,20 @@
-"""Finding our own sockets and shutting them down, which is the only way to release a running gloo collective.
+"""Find the process's own sockets and shut them down, which is the only way to end a running gloo collective.
 
 gloo's ``abort()`` does nothing to running operations: a wait ends when a connection breaks or at the timeout. So we
-break the connections ourselves: ``shutdown(SHUT_RDWR)`` on each, and every wait raises within milliseconds, also when
-the peer is stopped and will never answer.
+break the connections ourselves, by ``shutdown(SHUT_RDWR)`` on each. Every wait then raises within milliseconds, even
+if the peer is stopped and will never answer.
 
-The question is *which* sockets, because a process may hold several groups (threads as replicas in tests) and two ends
-of one connection. Addresses don't decide it: two groups may connect to the same listening port. But each gloo device
-has an event loop, an epoll instance in which exactly the sockets of that device are registered, and Linux lists them in
-``/proc/self/fdinfo/<epoll>`` with their inodes. A device belongs to one process group object at a time
-(`torchft_x.comm.gloo.device`), so the device's list *is* the group's list, whatever others in the process do.
+The difficulty is *which* sockets, because a process may hold several groups (threads as replicas in tests) and both
+ends of one connection. Addresses don't decide it: two groups may connect to the same listening port. But each gloo
+device has an event loop, an epoll instance in which exactly the sockets of that device are registered, and Linux
+lists them in ``/proc/self/fdinfo/<epoll>`` with their inodes. A device belongs to one process group object at a time
+(`torchft_x.comm.gloo.device`), so the device's list *is* the group's list.
 
 A descriptor may be closed and its number reused at any moment. So each is duplicated first and compared
-(`torchft_x.descriptors.duplicates`): what we shut down is what was listed, or nothing.
+(`torchft_x.descriptors.duplicates`): we shut down a listed socket, or nothing.
 
-Where the lists don't exist (other systems, some sandboxes) every function here finds nothing, and a collective
-ends at its own timeout.
+Where the lists don't exist (other systems, some sandboxes) every function here finds nothing, and a collective ends
+at its own timeout.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ from torchft_x.descriptors import duplicates, open_descriptors, registered
 
 
 def socket_inodes() -> frozenset[int]:
-    """Inodes of all sockets this process holds."""
+    """Return the inodes of all sockets of this process."""
     return frozenset(inode for _, inode in _socket_descriptors())
 
 
 def listener_inode(epoll: int) -> int | None:
-    """Inode of the one listening socket among those watched, or None if there is none or more than one."""
+    """Return the inode of the one listening socket that `epoll` watches, or None if there is none or more than one."""
     found = [inode for _, inode, sock in duplicates(registered(epoll)) if _is_listening(sock)]
     return found[0] if len(found) == 1 else None
 
 
 def local_addresses(epoll: int) -> list[str]:
-    """``ip:port`` of our end of each socket watched."""
+    """Return ``ip:port`` of our end of each watched socket."""
     return [_text(sock.getsockname()) for _, _, sock in duplicates(registered(epoll))]
 
 
 def remote_addresses(epoll: int) -> list[str]:
-    """``ip:port`` of the other end of each connection watched."""
+    """Return ``ip:port`` of the other end of each watched connection."""
     names = [_remote(sock) for _, _, sock in duplicates(registered(epoll))]
     return [_text(name) for name in names if name is not None]
 
 
 def shut_watched(epoll: int, listener: int) -> int:
-    """Shut down every connection the epoll instance watches, sparing its listening socket; return how many.
+    """Shut down every connection that the epoll instance watches, except its listening socket; return their number.
 
-    Does nothing unless the socket with inode `listener` is still among those watched: then `epoll` is not (any more)
-    what the caller thinks it is.
+    Does nothing unless the socket with inode `listener` is still watched: otherwise `epoll` has become another
+    descriptor.
     """
     watched = registered(epoll)
     if listener not in (inode for _, inode in watched):
@@ -60,7 +60,7 @@ def shut_watched(epoll: int, listener: int) -> int:
 
 
 def find_new(before: frozenset[int], port: int) -> tuple[int, int] | None:
-    """(descriptor, inode) of the one connection to remote `port` whose inode isn't in `before`.
+    """Return (descriptor, inode) of the one connection to remote `port` whose inode isn't in `before`.
 
     None if there is none, or if there are several: then they can't be told apart.
     """
@@ -71,7 +71,7 @@ def find_new(before: frozenset[int], port: int) -> tuple[int, int] | None:
 
 
 def shut_one(fd: int, inode: int) -> bool:
-    """Shut down the connection found before, unless the descriptor is something else by now; whether it was there."""
+    """Shut down a connection from `find_new`, unless the descriptor has been reused. Return whether it was shut."""
     return _shut(sock for _, _, sock in duplicates([(fd, inode)])) == 1
 
 
@@ -86,7 +86,7 @@ def _shut(socks: Iterable[socket.socket]) -> int:
             sock.shutdown(socket.SHUT_RDWR)
             count += 1
         except OSError:
-            pass  # not connected, or shut already
+            pass  # not connected, or already shut
     return count
 
 
@@ -95,7 +95,7 @@ def _is_listening(sock: socket.socket) -> bool:
 
 
 def _remote(sock: socket.socket) -> object:
-    """The name of the other end, None if there is none."""
+    """Return the address of the other end, None if there is none."""
     try:
         return sock.getpeername()
     except OSError:

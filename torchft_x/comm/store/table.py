@@ -1,21 +1,23 @@
-"""What a meeting store holds, within limits, and what each operation does to it. Without sockets and clock."""
+"""A meeting store's keys and values, within limits, and the operations on them. Has no sockets and no clock."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 MAX_KEYS = 1 << 17
-"""Some per member, rank and configuration; those of configurations that are over are deleted."""
+"""Keys in a store: some per member, rank and configuration. Keys of ended configurations are deleted."""
 MAX_BYTES = 1 << 26
-"""Of keys and values together."""
+"""Bytes of keys and values together."""
 
 
 class Full(Exception):
-    """More than the store holds."""
+    """Raised when an operation would exceed the store's limits."""
 
 
 class Table:
-    """Keys and values. What would exceed the limits raises `Full` and changes nothing; wrong words raise ValueError."""
+    """Keys and values. An operation that would exceed the limits raises `Full` and changes nothing; malformed numbers
+    raise ValueError.
+    """
 
     def __init__(self) -> None:
         self._values: dict[bytes, bytes] = {}
@@ -42,7 +44,10 @@ class Table:
         self.set(key, self._values.get(key, b"") + value)
 
     def compare_set(self, key: bytes, expected: bytes, desired: bytes) -> bytes:
-        """torch's: the value afterwards; of a key that isn't there `expected`, unless that is empty."""
+        """Set a key if it has the value `expected`. Return its value afterwards, as torch's stores do.
+
+        If the key doesn't exist, it is set only if `expected` is empty; otherwise `expected` is returned.
+        """
         old = self._values.get(key)
         if old == expected or (old is None and not expected):
             self.set(key, desired)
@@ -50,7 +55,7 @@ class Table:
         return expected if old is None else old
 
     def add(self, key: bytes, amount: bytes) -> bytes:
-        """Decimal numbers, as torch's."""
+        """Add decimal numbers, as torch's stores do, and return the total."""
         total = str(int(self._values.get(key, b"0")[:32]) + int(amount[:32])).encode()
         self.set(key, total)
         return total

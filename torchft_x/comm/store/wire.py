@@ -1,9 +1,11 @@
-"""The bytes between a meeting store and its clients: both prove that they know the store's key, then requests and answers.
+"""The protocol between a meeting store and its clients: mutual proof that both know the store's key, then requests
+and answers.
 
     client: name, its nonce | server: its nonce, proof | client: proof, requests ...
 
-A proof is an HMAC of both nonces with the key, which itself never travels here; it is part of the store's address. Frames are a
-length, a number (operation or status) and fields. No size is believed before it is checked; nothing is evaluated.
+A proof is an HMAC of both nonces with the key. The key itself is never sent here; it is part of the store's address.
+Frames are a length, a number (operation or status) and fields. Every size is checked before it is used; nothing is
+evaluated.
 """
 
 from __future__ import annotations
@@ -15,11 +17,11 @@ from collections.abc import Sequence
 NAME = b"tfxstor1"
 NONCE = 16  # bytes
 PROOF = 32  # bytes
-HELLO = len(NAME) + NONCE  # bytes of the client's first words
-MAX_REQUEST = 1 << 20  # bytes; what gloo says of one rank has some hundred
+HELLO = len(NAME) + NONCE  # bytes of the client's first message
+MAX_REQUEST = 1 << 20  # bytes; gloo publishes some hundred per rank
 MAX_ANSWER = 1 << 26  # bytes; as much as a store holds
 MAX_FIELDS = 1 << 16
-_HEAD = struct.Struct("!IBI")  # length of what follows the length itself, number, number of fields
+_HEAD = struct.Struct("!IBI")  # length of the rest of the frame, number, number of fields
 _SIZE = struct.Struct("!I")
 _LENGTH = struct.Struct("!I")
 
@@ -30,7 +32,7 @@ DONE, TOO_LATE = 0, 1
 
 
 def proof(key: bytes, side: bytes, client_nonce: bytes, server_nonce: bytes) -> bytes:
-    """What that side (``client`` or ``server``) shows."""
+    """Return the proof of `side` (``client`` or ``server``)."""
     return hmac.digest(key, b"torchft_x store " + side + client_nonce + server_nonce, "sha256")
 
 
@@ -41,12 +43,12 @@ def pack(number: int, fields: Sequence[bytes]) -> bytes:
 
 
 def length_of(data: bytes | bytearray | memoryview) -> int | None:
-    """Bytes of the whole frame at the beginning of `data`; None: too few have come to tell."""
+    """Return the bytes of the whole frame at the start of `data`; None if fewer than four bytes have come."""
     return None if len(data) < _LENGTH.size else _LENGTH.size + int(_LENGTH.unpack_from(data)[0])
 
 
 def unpack(frame: bytes) -> tuple[int, list[bytes]]:
-    """Number and fields of a whole frame. Raises ValueError."""
+    """Return the number and the fields of a whole frame. Raises ValueError if it is malformed."""
     if len(frame) < _HEAD.size:
         raise ValueError("a frame without a head")
     _, number, count = _HEAD.unpack_from(frame)
