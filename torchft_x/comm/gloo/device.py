@@ -26,9 +26,7 @@ _ATTEMPTS = 3  # other threads may open event loops while we search for ours; th
 
 _lock = threading.Lock()  # guards the pool and serialises the creation of devices
 _pool: dict[str, list[Device]] = {}
-_inherited: list[
-    Device
-] = []  # devices of a parent process: destroying one would hang, since its thread doesn't exist in this process
+_inherited: list[Device] = []  # devices of a parent process; destroying them would hang: their threads don't exist here
 
 
 class Device:
@@ -39,9 +37,7 @@ class Device:
         self.host = host  # the name or address on which the device listens, as given
         self._epoll = epoll  # descriptor of its event loop; None if it couldn't be identified
         self._listener = listener  # inode of its listening socket, which proves that `_epoll` still is that loop
-        self._idle = (
-            0 if epoll is None else len(registered(epoll))
-        )  # number of descriptors that the loop watches without any connection
+        self._idle = 0 if epoll is None else len(registered(epoll))  # descriptors watched without connections
         self._pid = os.getpid()  # a forked child shares the connections and must not touch them
 
     def __repr__(self) -> str:

@@ -39,9 +39,7 @@ from torchft_x.timing import TIMING
 
 _ROUNDING = 0.01  # seconds by which the store's and gloo's own timeouts may end before our deadline
 _MAX_UNCLEANED = 16  # more pile up only when the store moves to another host, which discards their keys anyway
-_EXIT_GRACE = (
-    10.0  # seconds that process exit waits for our threads: usually milliseconds are enough, but not on a busy machine
-)
+_EXIT_GRACE = 10.0  # seconds that process exit waits for our threads; milliseconds unless the machine is busy
 _LEFT_PAUSE = 0.1  # seconds between two checks whether abandoned operations have ended
 _ONLY_ON_FULL_GROUP = frozenset({"allgather_into_tensor_coalesced", "reduce_scatter_tensor_coalesced"})
 
@@ -82,7 +80,7 @@ class ProcessGroupGloo(ProcessGroup):
         group_world_size: int | None = None,
         global_ranks: list[int] | None = None,
     ) -> None:
-        """Connect a new set of members, as `ProcessGroup.configure` says. With `world_size` 1 nothing is contacted.
+        """Connect new members, see `ProcessGroup.configure`. With `world_size` 1 nothing is contacted.
 
         Raises `UnreachableError` at once if nothing listens at the store's address, `DeadlineError` at the timeout
         (at most 10 s), naming the ranks that did not come, and `CollectiveError` after an abort.
@@ -173,9 +171,7 @@ class _Generations:
         self._device: devices.Device | None = devices.lease(host)  # None after close()
         self.present: GlooMembership | None = None  # the newest generation; may be connecting, up or failed
         self._spare: StoreClient | None = None  # the store's client with which the last `configure` connected
-        self._uncleaned: deque[GlooMembership] = deque(
-            maxlen=_MAX_UNCLEANED
-        )  # past generations whose keys we must delete
+        self._uncleaned: deque[GlooMembership] = deque(maxlen=_MAX_UNCLEANED)  # past ones whose keys we must delete
         _all.add(self)
 
     def start(self, generation: GlooMembership, timeout: float) -> None:
@@ -210,9 +206,7 @@ class _Generations:
             return error
 
     def lost(self, generation: GlooMembership) -> CollectiveError | None:
-        """Return which members' connections of this generation have ended without being shut by us; None if none or
-        unknown.
-        """
+        """Return which members' connections were lost without being shut by us; None if none were, or if unknown."""
         device = self._device
         if device is None or not generation.ready or self.present is not generation:
             return None
@@ -261,10 +255,7 @@ class _Generations:
         self._shut(generation)
 
     def _shut(self, generation: GlooMembership) -> None:
-        """Break the connections if they are this generation's; while it connects, also the store client's.
-
-        The caller holds the lock.
-        """
+        """Break this generation's connections; while it connects, also the store client's. The caller holds the lock."""
         if generation.client is not None and generation.torch_group is None:
             generation.client.shut()
         if self.present is generation and self._device is not None:
@@ -303,9 +294,7 @@ class _Generations:
             wanted = generation.error is None
             if wanted:
                 generation.torch_group = group
-                self._spare = (
-                    generation.client
-                )  # our remaining requests to it don't block, so the next generation may use it
+                self._spare = generation.client  # our last requests to it don't block, so it may be reused
         generation.built.set()
         return store if wanted else None
 
@@ -353,9 +342,7 @@ def _leave(generation: GlooMembership, work: Any) -> None:
 
 
 def _record(generation: GlooMembership) -> None:
-    """Dump the Flight Recorder in the background. Called once per generation, when it has just failed or been
-    aborted.
-    """
+    """Dump the Flight Recorder in the background; once per generation, when it has just failed or been aborted."""
     if generation.torch_group is not None and flight_recorder.wanted():
         place = (generation.config_id, generation.replica_id, generation.rank, generation.size)
         _in_background(functools.partial(_dump, *place, str(generation.error)))

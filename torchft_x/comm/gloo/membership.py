@@ -45,9 +45,7 @@ class GlooMembership:
         self.rank = rank  # our place among the members
         self.size = size  # number of members
         self.config_id = config_id  # the quorum's id for this set of members; None if the caller has none
-        self.store_address: Address | KeyedAddress | None = (
-            None  # store in which the members meet; a group of one needs none
-        )
+        self.store_address: Address | KeyedAddress | None = None  # where the members meet; None for a group of one
         self._prefix = ""  # prefix of this set's keys in the store
         if size > 1:
             self.store_address, self._prefix = split_store_address(store_addr)

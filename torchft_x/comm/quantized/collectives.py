@@ -159,8 +159,7 @@ def allocate_reduce_scatter_output(tensors: list[Tensor], world_size: int) -> tu
     return torch.empty(numel, dtype=tensors[0].dtype, device=tensors[0].device), sizes
 
 
-# --- checks of arguments
-# ------------------------------------------------------------------------------------------------
+# --- checks of arguments ----------------------------------------------------------------------------------------------
 
 
 def check_quantized(tensor: Tensor, fmt: Format, op: Any) -> None:
@@ -195,8 +194,7 @@ def _check_all(tensors: Sequence[Tensor], fmt: Format) -> None:
         raise ConfigError(f"the tensors of one call are on {', '.join(map(str, devices))}; put them on one device.")
 
 
-# --- phases: generators of the works to wait for
-# ------------------------------------------------------------------------
+# --- phases: generators of the works to wait for ----------------------------------------------------------------------
 
 
 def _allreduce(

@@ -25,9 +25,7 @@ class FlatView:
     """View of several tensors as one sequence of values, in the order of their indices."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self._copies: list[
-            tuple[Tensor, Tensor]
-        ] = []  # for tensors with gaps: (the tensor, the copy used in its place)
+        self._copies: list[tuple[Tensor, Tensor]] = []  # tensors with gaps: (tensor, copy used instead)
         self._flats = [self._flat(t.detach()) for t in tensors]  # a flat view of each tensor
         self._ends: list[int] = []  # where each tensor ends in the sequence
         self.numel = 0

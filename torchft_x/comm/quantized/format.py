@@ -172,8 +172,7 @@ def residual(x: Tensor, fmt: Format, out: Tensor | None = None) -> Tensor:
     return out
 
 
-# --- private functions
-# -------------------------------------------------------------------------------------------------
+# --- private functions ------------------------------------------------------------------------------------------------
 
 
 def _parts(buffer: Tensor, numel: int, fmt: Format) -> tuple[Tensor, Tensor]:
@@ -223,9 +222,7 @@ def _write_codes(q: Tensor, fmt: Format, codes: Tensor) -> None:
         return
     if q.shape[1] % 2:
         q = torch.nn.functional.pad(q, (0, 1))
-    half = (
-        q.shape[1] // 2
-    )  # a row's first half in the low four bits, its second half in the high four: both are contiguous
+    half = q.shape[1] // 2  # a row's first half in the low four bits, its second in the high ones: both contiguous
     codes.copy_(torch.add(q[:, :half], q[:, half:], alpha=16).add_(8 * 17))
 
 

@@ -147,8 +147,7 @@ class StoreServer:
                 self._thread.join(5.0)
             self._wake.close()
 
-    # --- the serving thread
-    # ---------------------------------------------------------------------------------------------
+    # --- the serving thread -------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
         try:
@@ -260,8 +259,7 @@ class StoreServer:
         except OSError:
             self._drop(caller)
 
-    # --- requests
-    # -------------------------------------------------------------------------------------------------------
+    # --- requests -----------------------------------------------------------------------------------------------------
 
     def _understand(self, caller: _Caller) -> None:
         """Carry out all complete requests of a client. An invalid request ends its connection."""
