@@ -1,8 +1,9 @@
-"""Arguments of collectives as JSON, their tensors aside. Pure: both ends of a pipe between a group and its child use it.
+"""Encode the arguments of collectives as JSON, without their tensors. Pure: both ends of the pipe to a child use it.
 
 ::
 
-    value: null | true | int | ["list", [value, ...]] | ["tensor", i] | ["op", "SUM"] | ["options", class, {field: value}]
+    value: null | true | int | ["list", [value, ...]] | ["tensor", i] | ["op", "SUM"] | ["options", class, {field:
+        value}]
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from torchft_x.errors import CollectiveError
 
-_FIELDS = ("rootRank", "rootTensor", "reduceOp", "asyncOp", "timeout", "device_ids")  # of options; others stay default
+_FIELDS = ("rootRank", "rootTensor", "reduceOp", "asyncOp", "timeout", "device_ids")  # sent fields of options
 _OPTIONS = {
     name: getattr(torch._C._distributed_c10d, name)
     for name in (
@@ -30,7 +31,7 @@ _OPTIONS = {
         "ReduceScatterOptions",
     )
 }
-_SECOND = frozenset(  # collectives whose first argument is only written, and the second read
+_SECOND = frozenset(  # collectives that only write their first argument and read the second
     {
         "allgather",
         "allgather_into_tensor_coalesced",
@@ -42,26 +43,26 @@ _SECOND = frozenset(  # collectives whose first argument is only written, and th
 
 
 def written(op: str, args: Sequence[Any]) -> list[Tensor]:
-    """The tensors a collective writes."""
+    """Return the tensors that a collective writes."""
     return [] if op in ("send", "barrier") else tensors_in(args[0])
 
 
 def read(op: str, args: Sequence[Any]) -> list[Tensor]:
-    """The tensors whose content it reads."""
+    """Return the tensors whose content a collective reads."""
     if op in ("recv", "barrier"):
         return []
     return tensors_in(args[1] if op in _SECOND else args[0])
 
 
 def tensors_in(value: Any) -> list[Tensor]:
-    """In the order of `pack`."""
+    """Return the tensors in `value`, in the order in which `pack` numbers them."""
     if isinstance(value, Tensor):
         return [value]
     return [t for each in value for t in tensors_in(each)] if isinstance(value, list | tuple) else []
 
 
 def pack(op: str, args: Sequence[Any]) -> list[Any]:
-    """JSON of the arguments. Raises `CollectiveError` for what can't be told to a child."""
+    """Return the arguments as JSON. Raises `CollectiveError` for an argument that can't be encoded."""
     count = 0
 
     def node(value: Any) -> Any:
@@ -86,7 +87,7 @@ def pack(op: str, args: Sequence[Any]) -> list[Any]:
 
 
 def unpack(nodes: Sequence[Any], tensors: Sequence[Tensor]) -> list[Any]:
-    """The arguments again, with these tensors."""
+    """Return the arguments from their JSON, with these tensors."""
 
     def value(node: Any) -> Any:
         if not isinstance(node, list):

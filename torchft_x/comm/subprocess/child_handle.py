@@ -1,4 +1,4 @@
-"""A child process with a group in it, as its parent sees it: from the start of a `configure` to the start of the next."""
+"""A child process with a process group, as its parent sees it: from one `configure` to the next."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from torchft_x.comm.work import FailedWork
 from torchft_x.errors import CollectiveError, TorchftXError
 from torchft_x.timing import TIMING
 
-_END_LIMIT = 10.0  # seconds to hear how a child ended; what it held is not used again otherwise
+_END_LIMIT = 10.0  # seconds to wait for a child's exit status; without one, the child's memory is not reused
 
 
 class ChildWork(Work):
-    """A collective that runs in a child process. What it writes is in the caller's tensors when it is completed."""
+    """Handle of a collective in a child process. Once it is completed, the results are in the caller's tensors."""
 
     def __init__(self, result: Any, devices: list[torch.device], late: Callable[[float | None], None]) -> None:
         super().__init__()
         self._result = result  # value of the future
         self._late = late  # called when a wait has lasted too long; ends the group. None: the group's own limit
         self._ended = threading.Event()
-        self._error: Exception | None = None  # how it ended, if badly
+        self._error: Exception | None = None  # the error with which it ended
         self._future: Future[Any] = Future(devices=devices) if devices else Future()
-        self.limit = 0.0  # seconds until the group's own timeout has certainly passed
+        self.limit = 0.0  # seconds after which the group's own timeout has certainly passed
 
     def settle(self, error: Exception | None) -> None:
-        """It has ended. Called once."""
+        """Complete the handle, with an error or successfully (None). Called once."""
         self._error = error
         self._ended.set()
         if error is None:
@@ -56,14 +56,14 @@ class ChildWork(Work):
         return self._result
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait for the end, at most `timeout` (None or zero: the group's own). Raises `CollectiveError`.
+        """Wait for the end, at most `timeout` (None or zero: the group's own). Raise `CollectiveError` if it failed.
 
-        If the limit runs out the group is aborted; nothing writes into the tensors afterwards.
+        If the limit runs out, the group is aborted, and nothing writes to the tensors afterwards.
         """
         given = timeout.total_seconds() if timeout else None
         if not self._ended.wait(self.limit if given is None or given < 0 else given):
             self._late(given)
-            self._ended.wait()  # it has been settled, or is just being
+            self._ended.wait()  # `settle` has been called, or is about to be
         if self._error is not None:
             raise self._error
         return True
@@ -73,18 +73,18 @@ class ChildWork(Work):
 
 
 class _Load(NamedTuple):
-    """The tensors of a collective, as the child can use them."""
+    """The tensors of a collective, in the form in which the child uses them."""
 
-    where: list[Any]  # of each, see child_main.py
-    segment: shared_memory.Segment | None  # None: there are none, or all are the device's
-    copies: list[tuple[Tensor, Tensor]]  # (destination, place in the segment) of what it writes
-    event: Any  # that the child's stream has to wait for
-    devices: list[torch.device]  # of tensors that are shared as they are
-    kept: list[Any]  # what the child uses of ours
+    where: list[Any]  # location of each tensor, see child_main.py
+    segment: shared_memory.Segment | None  # None if there are no tensors, or all are shared CUDA tensors
+    copies: list[tuple[Tensor, Tensor]]  # (destination, place in the segment) of each tensor that it writes
+    event: Any  # CUDA event for which the child's stream must wait, or None
+    devices: list[torch.device]  # device of the CUDA tensors that are shared without a copy
+    kept: list[Any]  # our objects that the child uses, kept alive
 
 
 class _Pending(NamedTuple):
-    """A collective whose end wasn't told yet."""
+    """A collective whose end the child has not reported."""
 
     op: str
     work: ChildWork
@@ -92,36 +92,36 @@ class _Pending(NamedTuple):
 
 
 class ChildHandle:
-    """One child. The owner calls `configure`, then `issue` any number of times, and `end`, from any thread."""
+    """One child process. The owner calls `configure`, then `issue` any number of times, and `end`, from any thread."""
 
     def __init__(self, kind: str, device: str, memory: shared_memory.SharedSegments, place: RankInfo) -> None:
-        self._kind = kind  # of the group, see child.KINDS
-        self._shared_device = "cuda" if device == "cuda" else None  # tensors there are shared, others are copied
+        self._kind = kind  # kind of group, a key of child_main.KINDS
+        self._shared_device = "cuda" if device == "cuda" else None  # tensors on this device are shared, others copied
         self._arena = memory
-        self.place = place  # among the members
+        self.place = place  # this member's place among the members
         self._pid = os.getpid()  # a forked process shares the pipes and must not touch them
-        self._lock = threading.Lock()  # guards what follows; nothing blocks under it
+        self._lock = threading.Lock()  # guards the fields below; held only briefly, never while blocking
         self.error: TorchftXError | None = None  # the first failure; never unset
         self._pending: dict[int, _Pending] = {}
         self._orphans: list[
             shared_memory.Segment
-        ] = []  # of collectives that were given up; the child may still write there
-        self.timeout = 0.0  # seconds; of each collective
-        self.started = threading.Event()  # the child runs
-        self.configured = threading.Event()  # the child has connected with the others, or something failed
+        ] = []  # segments of abandoned collectives, to which the child may still write
+        self.timeout = 0.0  # seconds, for each collective
+        self.started = threading.Event()  # set when the child runs
+        self.configured = threading.Event()  # set when the child has connected with the members, or something failed
         self._issuing = threading.Lock()  # collectives reach the child in the order of their numbers
         self._numbers = itertools.count()
-        self._known: dict[int, int] = {}  # numbers and sizes of the segments the child has mapped; under `_issuing`
+        self._known: dict[int, int] = {}  # sizes of the segments that the child has mapped, by number; under `_issuing`
         self._commands, self._life = NURSERY.child()
         threading.Thread(target=self._listen, name="torchft_x child", daemon=True).start()
 
     @property
     def active(self) -> int:
-        """Number of collectives that run."""
+        """Number of running collectives."""
         return len(self._pending)
 
     def configure(self, timeout: float, device: int, host: str | None, at: dict[str, Any]) -> None:
-        """Begin; `configured` is set at the end."""
+        """Start to connect the child's group. `configured` is set when that has ended."""
         self.timeout = timeout
         self._commands.limit_sends(timeout)
         about = {"timeout": timeout, "device": device, "host": host, "at": at, "flight": env.flight_folder()}
@@ -136,14 +136,15 @@ class ChildHandle:
         try:
             self._commands.send(message)
         except OSError:
-            pass  # it ended; `_listen` says how
+            pass  # the child has ended; `_listen` reports how
 
     def issue(self, op: str, args: tuple[Any, ...]) -> Work:
         try:
             packed = args_codec.pack(op, args)
             load = self._load(op, args)
         except (CollectiveError, RuntimeError, OSError, ValueError) as e:
-            # The others may have started it: from here on the members are out of step, so the group is done for.
+            # Other members may have started it. From here on the members are out of step, so the group can't be used
+            # any more.
             return FailedWork(self.end(CollectiveError(f"{op} on {self.place} failed: {e}")))
         work = ChildWork(args[0] if args else [], load.devices, self._late_for(op))
         work.limit = self.timeout + TIMING.late_child
@@ -160,7 +161,7 @@ class ChildHandle:
 
     @torch.no_grad()
     def _load(self, op: str, args: tuple[Any, ...]) -> _Load:
-        """Bring the tensors to where the child can use them."""
+        """Make the tensors accessible to the child: share CUDA tensors, copy others into a segment."""
         tensors = [t for arg in args for t in args_codec.tensors_in(arg)]
         inputs = {id(t) for t in args_codec.read(op, args)}
         outputs = {id(t) for t in args_codec.written(op, args)}
@@ -209,7 +210,7 @@ class ChildHandle:
         try:
             self._commands.send(message, fds)
         except OSError:
-            if self.error is None:  # it ended (then `_listen` knows how), or it didn't read for the whole timeout
+            if self.error is None:  # it ended (then `_listen` reports how), or did not read for the timeout
                 self._life.half_close()
 
     def _late_for(self, op: str) -> Callable[[float | None], None]:
@@ -220,7 +221,7 @@ class ChildHandle:
         return late
 
     def end(self, error: TorchftXError) -> TorchftXError:
-        """Fail whatever still runs, and kill the child. The error that was the first."""
+        """Fail all running collectives, and kill the child. Return the group's first error."""
         if self._pid != os.getpid():
             return error
         with self._lock:
@@ -260,7 +261,7 @@ class ChildHandle:
         self._commands.close()
         with self._lock:
             orphans, self._orphans = self._orphans, []
-        if how is not None:  # else it may still write there
+        if how is not None:  # otherwise the child may still write to them
             for segment in orphans:
                 self._arena.give_back(segment)
 
@@ -269,7 +270,7 @@ class ChildHandle:
         with self._lock:
             pending = self._pending.pop(number, None)
         if pending is None:
-            return  # given up
+            return  # abandoned by `end`
         if error is None:
             for destination, place in pending.load.copies:
                 destination.copy_(place)
@@ -286,7 +287,7 @@ class ChildHandle:
         pending.work.settle(CollectiveError(told, getattr(failure, "suspects", ())))
 
     def _how_it_ended(self) -> str | None:
-        """What its last message says; None if nobody tells."""
+        """Return how the child ended, from its last message; None if none comes."""
         deadline = time.monotonic() + _END_LIMIT
         try:
             while True:

@@ -1,4 +1,4 @@
-"""What runs in the child process of a group: a process group, told what to do through a pipe.
+"""Program of a group's child process: it runs a process group on commands from a pipe.
 
 ::
 
@@ -13,7 +13,7 @@
 
     where: ["shm", start, dtype, shape] | ["ipc", ...]     error: [class name, sentence, [suspect, ...]]
 
-A new segment's descriptor comes beside the message. The end of the pipe ends the process.
+A new segment's descriptor is sent beside the message. The process ends when the pipe is closed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from torchft_x.comm.subprocess.pipe import Pipe
 from torchft_x.comm.subprocess.shared_memory import map_segment, view
 from torchft_x.errors import TorchftXError
 
-KINDS = {  # name -> (module, class, kind of device its tensors must be on)
+KINDS = {  # name -> (module, class, kind of device that its tensors must be on)
     "gloo": ("torchft_x.comm.gloo.group", "ProcessGroupGloo", "cpu"),
     "nccl": ("torchft_x.comm.accelerator.nccl", "ProcessGroupNCCL", "cuda"),
     "xccl": ("torchft_x.comm.accelerator.nccl", "ProcessGroupXCCL", "xpu"),
@@ -45,7 +45,7 @@ KINDS = {  # name -> (module, class, kind of device its tensors must be on)
 
 
 def serve(pipe: Pipe) -> None:
-    """Do what the pipe says until it ends."""
+    """Carry out the commands from the pipe until it is closed."""
     service = _Service(pipe)
     try:
         pipe.send({"started": os.getpid()})
@@ -53,16 +53,16 @@ def serve(pipe: Pipe) -> None:
             message, fds = pipe.recv()
             service.handle(message, fds)
     except (EOFError, OSError):
-        pass  # the parent is gone, or wants us to be
+        pass  # the parent has ended, or wants this process to end
 
 
 class _Service:
     def __init__(self, pipe: Pipe) -> None:
         self._pipe = pipe
         self._group: Any = None  # the process group
-        self._device = "cpu"  # kind of device it works on
-        self._segments: dict[int, Tensor] = {}  # mapped memory
-        self._about: dict[str, Any] = {}  # the message that configured us
+        self._device = "cpu"  # kind of device that the group works on
+        self._segments: dict[int, Tensor] = {}  # mapped segments, by number
+        self._about: dict[str, Any] = {}  # the message that configured this process
         self._waiting: queue.SimpleQueue[tuple[int, Work, Any]] = queue.SimpleQueue()  # for `_finish`, in order
         threading.Thread(target=self._finish, name="finish", daemon=True).start()
 
@@ -100,7 +100,7 @@ class _Service:
             self._segments[number] = map_segment(fds[0], size)
             os.close(fds[0])
         memory = self._segments[number] if size else None
-        kept: list[Any] = []  # alive until the collective has ended
+        kept: list[Any] = []  # kept alive until the collective has ended
         if message["event"] is not None:
             kept.append(ipc.wait_event(message["event"]))
         tensors, staged = [], []
@@ -111,7 +111,7 @@ class _Service:
             start, dtype, shape = where
             assert memory is not None, "a tensor needs a segment"
             shared = view(memory, start, getattr(torch, dtype), shape)
-            tensors.append(shared.to(self._device))  # the same one on the CPU
+            tensors.append(shared.to(self._device))  # no copy on the CPU
             if tensors[-1] is not shared:
                 staged.append((shared, tensors[-1]))
         work = getattr(self._group, message["do"])(*args_codec.unpack(message["args"], tensors))
@@ -119,14 +119,14 @@ class _Service:
             try:
                 future = work.get_future()
             except RuntimeError:
-                pass  # gloo's reduce_scatter has none
+                pass  # gloo's reduce_scatter has no future
             else:
                 future.add_done_callback(functools.partial(self._told, message["id"]))
                 return
         self._waiting.put((message["id"], work, (tensors, staged, kept)))
 
     def _told(self, number: int, future: Future[Any]) -> None:
-        """A collective on the CPU has ended; on a thread of gloo's, which may not wait for the work."""
+        """Report the end of a collective on the CPU. Runs on a thread of gloo's, which must not wait for the work."""
         error: Exception | None = None
         try:
             future.value()
@@ -136,8 +136,9 @@ class _Service:
 
     @torch.no_grad()
     def _finish(self) -> None:
-        """The thread that waits for what no future tells, above all an accelerator, and says "done" only when the memory
-        holds the result.
+        """Wait for collectives without a usable future, above all on an accelerator. Runs on a thread of its own.
+
+        Reports the end only when the memory holds the result.
         """
         while True:
             number, work, (_, staged, _) = self._waiting.get()
@@ -159,10 +160,12 @@ class _Service:
         try:
             self._pipe.send({"id": number, "error": None if error is None else _error(error)})
         except OSError:
-            pass  # the main thread sees the end, too
+            pass  # the main thread notices the closed pipe, too
 
     def _record(self, error: Exception) -> None:
-        """Write the Flight Recorder's file of the first failure, before the parent hears of it and kills us."""
+        """Dump the Flight Recorder at the first failure, before the parent receives the failure and kills this
+        process.
+        """
         folder, self._about["flight"] = self._about["flight"], None
         if folder is not None:
             at = self._about["at"]

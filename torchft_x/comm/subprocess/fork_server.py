@@ -1,8 +1,10 @@
-"""Child processes for process groups, in milliseconds: forked from a process that has torch imported and one thread.
+"""Start child processes for process groups in milliseconds, by forking a process that has torch imported and one
+thread.
 
-Forking the trainer is out of the question (it has threads), and starting Python with torch takes seconds. So one helper
-process is started per trainer, cleanly (exec); it imports torch, forks a child per request, kills it when told to, and
-says how it ended. It ends with the trainer, and the children end with it (`torchft_x.comm.subprocess.fork_server_main`).
+The trainer has threads and can't be forked safely, and starting Python with torch takes seconds. So one helper
+process per trainer is started cleanly (exec). It imports torch, forks a child per request, kills the child on
+request, and reports how it ended. It ends with the trainer, and the children end with it
+(`torchft_x.comm.subprocess.fork_server_main`).
 """
 
 from __future__ import annotations
@@ -19,17 +21,17 @@ from torchft_x import env
 from torchft_x.comm.subprocess.pipe import Pipe
 from torchft_x.errors import ConfigError
 
-_END_GRACE = 2.0  # seconds the end of the process waits for the helper's
+_END_GRACE = 2.0  # seconds that process exit waits for the helper's exit
 
 
 class ForkServer:
-    """The helper process; started when it is first needed, and again if somebody killed it."""
+    """Owner of the helper process. Starts it when first needed, and again if it was killed."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards the following
+        self._lock = threading.Lock()  # guards the fields below
         self._process: subprocess.Popen[bytes] | None = None
-        self._control: Pipe | None = None  # requests
-        self._pid = os.getpid()  # a forked process has none of its own yet
+        self._control: Pipe | None = None  # pipe for requests to the helper
+        self._pid = os.getpid()  # a forked process has no helper of its own yet
 
     def warm_up(self) -> None:
         """Start the helper in the background, so that the first child needn't wait for its imports."""
@@ -37,10 +39,10 @@ class ForkServer:
             self._ready()
 
     def child(self) -> tuple[Pipe, Pipe]:
-        """(commands, life) of a new child, at once: both work as soon as it runs.
+        """Start a child, and return its pipes (commands, life) at once. Both work as soon as the child runs.
 
-        `life` receives ``{"pid": n}`` when it runs and ``{"status": wait status}`` when it has ended. To hang up on
-        `life` kills it. Raises `ConfigError` where the system can't have such children.
+        `life` receives ``{"pid": n}`` when the child runs and ``{"status": wait status}`` when it has ended. Closing
+        our end of `life` kills the child. Raises `ConfigError` if the system can't have such children.
         """
         commands, far_commands = Pipe.pair()
         life, far_life = Pipe.pair()
@@ -51,7 +53,7 @@ class ForkServer:
                     try:
                         control.send({}, [far_commands.fileno(), far_life.fileno()])
                         break
-                    except OSError:  # it was killed
+                    except OSError:  # the helper was killed
                         self._forget()
                         if attempt:
                             raise
@@ -80,7 +82,7 @@ class ForkServer:
         environ = env.everything()
         root = str(Path(torchft_x.__file__).parent.parent)
         environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [environ.get("PYTHONPATH")])])
-        # Libraries that start threads on import would make the fork unsafe; these only compute on one then.
+        # Libraries that start threads on import would make the fork unsafe; these variables limit them to one thread.
         environ.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1"))
         try:
             self._process = subprocess.Popen(
@@ -106,7 +108,7 @@ class ForkServer:
 
     def _forget(self) -> None:
         if self._control is not None:
-            self._control.shut()  # the helper reads the end even where a forked process holds our end
+            self._control.shut()  # the helper sees the end even if a forked process holds our end
             self._control.close()
         if self._process is not None:
             try:

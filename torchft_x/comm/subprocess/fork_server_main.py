@@ -1,9 +1,10 @@
-"""The helper process of `torchft_x.comm.subprocess.fork_server`: ``python -m torchft_x.comm.subprocess.fork_server_main CONTROL_FD PARENT_PID``.
+"""The helper process of `torchft_x.comm.subprocess.fork_server`: ``python -m
+torchft_x.comm.subprocess.fork_server_main CONTROL_FD PARENT_PID``.
 
-One thread, so that forking is sound. A child that ended is reaped only when the parent has hung up on it: until then its
-pid is nobody else's. Ends when the parent does, by whichever it sees first: the end of the control pipe, or a new
-parent. A child gets SIGKILL from the kernel when this process ends (PR_SET_PDEATHSIG: bound to the thread that forked,
-and there is one), and leaves by itself when its command pipe ends.
+It has one thread, so that forking is safe. It reaps an ended child only when the parent has closed its pipe to that
+child: until then the pid can't be reused. It ends with its parent, when it sees the end of the control pipe or a new
+parent. The kernel sends each child SIGKILL when this process ends (PR_SET_PDEATHSIG is bound to the thread that
+forked, and there is only one). A child also ends when its command pipe is closed.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ from torchft_x.comm.subprocess import child_main
 from torchft_x.comm.subprocess.pipe import Pipe, close_all_but
 
 _PR_SET_PDEATHSIG = 1
-_LOOK = 1.0  # seconds between two looks whether the parent still lives
+_LOOK = 1.0  # seconds between two checks whether the parent is alive
 
 
 class _Ward:
-    """A child, from here."""
+    """A child of this helper."""
 
     def __init__(self, pid: int, life: Pipe) -> None:
         self.pid = pid
         self.life = life
-        self.ended = False  # its end was told
-        self.dropped = False  # the parent has hung up
+        self.ended = False  # whether its end has been reported
+        self.dropped = False  # whether the parent has closed its pipe to the child
 
 
 def main() -> None:
     control, parent = Pipe(socket(fileno=int(sys.argv[1]))), int(sys.argv[2])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C reaches all; the parent decides what it means
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent decides what it means
     wake, wake_far = os.pipe()
     os.set_blocking(wake, False)
     os.set_blocking(wake_far, False)
@@ -68,7 +69,7 @@ def main() -> None:
                 loop.unregister(ward.life)
                 ward.dropped = True
                 if not ward.ended:
-                    os.kill(ward.pid, signal.SIGKILL)  # not reaped yet, so it is ours
+                    os.kill(ward.pid, signal.SIGKILL)  # not reaped yet, so the pid is still its own
         for ward in [w for w in wards.values() if not w.ended]:
             ward.ended = _tell_end(ward)
         for ward in [w for w in wards.values() if w.ended and w.dropped]:
@@ -78,7 +79,7 @@ def main() -> None:
 
 
 def _tell_end(ward: _Ward) -> bool:
-    """Whether it has ended; if so the parent is told how."""
+    """Return whether a child has ended, and if so report its status to the parent."""
     found = os.waitid(os.P_PID, ward.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     if found is None:
         return False
@@ -86,7 +87,7 @@ def _tell_end(ward: _Ward) -> bool:
     try:
         ward.life.send({"status": code})
     except OSError:
-        pass  # nobody wants to know
+        pass  # the parent has closed its end
     return True
 
 
@@ -107,11 +108,11 @@ def _fork(commands: int, life: int) -> _Ward:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
         if os.getppid() != nursery:
-            os._exit(1)  # it died before we asked to be told
+            os._exit(1)  # the helper ended before the prctl took effect
         close_all_but([commands])
         resource.setrlimit(
             resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1])
-        )  # aborts are expected
+        )  # no core dumps: aborts are expected
         torch.set_num_threads(1)
         child_main.serve(Pipe(socket(fileno=commands)))
         code = 0

@@ -1,8 +1,9 @@
-"""Process groups that live in a child process: what kills or hangs the communication library can't touch the trainer.
+"""Process groups in a child process, so that a communication library that dies or hangs can't affect the trainer.
 
-Each `configure` starts a new child and kills the one before, so an abort is a kill: nothing of a library's state, threads
-or sockets is left. It costs a copy of each CPU tensor in and out of shared memory (`torchft_x.comm.subprocess.shared_memory`); CUDA
-tensors are shared as they are (`torchft_x.comm.accelerator.ipc`).
+Each `configure` starts a new child and kills the last one, so an abort is a kill: no state, thread or socket of the
+library is left. This costs a copy of each CPU tensor into and out of shared memory
+(`torchft_x.comm.subprocess.shared_memory`). CUDA tensors are shared without a copy
+(`torchft_x.comm.accelerator.ipc`).
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ from torchft_x.durations import seconds
 from torchft_x.errors import CollectiveError, ConfigError, DeadlineError, TorchftXError
 from torchft_x.timing import TIMING
 
-_START_LIMIT = 60.0  # seconds the first child of a process may take, whose helper imports torch first
+_START_LIMIT = 60.0  # seconds for the first child of a process, whose helper must import torch first
 
 
 class ProcessGroupBaby(ProcessGroup):
-    """The common part; use one of its subclasses.
+    """Common part of process groups in a child process. Use one of its subclasses.
 
     Args:
-        timeout: the longest time (seconds or timedelta) one `configure` and one collective may take. The first
-            configure of a process may take longer by the time a helper process needs to import torch.
+        timeout: the longest time (seconds or timedelta) that one `configure` and one collective may take. The first
+            configure of a process may take longer, by the time that a helper process needs to import torch.
         host: as in `ProcessGroupGloo`.
     """
 
-    _kind = ""  # of the group in the child, see child.KINDS
-    _device = "cpu"  # kind of device it works on
+    _kind = ""  # kind of the child's group, a key of child_main.KINDS
+    _device = "cpu"  # kind of device that the group works on
 
     def __init__(self, timeout: float | timedelta = 60.0, *, host: str | None = None) -> None:
         super().__init__()
@@ -52,11 +53,11 @@ class ProcessGroupBaby(ProcessGroup):
         if self._device != "cpu":
             lacking(self._kind, type(self).__name__)
         self._timeout = seconds(timeout)
-        self._host = net.advertise_host(host) if self._device == "cpu" else None  # where the child listens
+        self._host = net.advertise_host(host) if self._device == "cpu" else None  # address on which the child listens
         self._arena = SharedSegments()
-        self._lock = threading.Lock()  # one configuration follows another
+        self._lock = threading.Lock()  # serialises `configure`
         self._latest: list[ChildHandle | _Alone] = []  # the present configuration, if there is one
-        finalizers.when_forgotten(self, functools.partial(_end_all, self._latest))  # it must not keep its child
+        finalizers.when_forgotten(self, functools.partial(_end_all, self._latest))  # must not keep its child running
         NURSERY.warm_up()
 
     @property
@@ -83,7 +84,7 @@ class ProcessGroupBaby(ProcessGroup):
         group_world_size: int | None = None,
         global_ranks: list[int] | None = None,
     ) -> None:
-        """See `ProcessGroup.configure`. A group of one needs no child, and contacts nobody."""
+        """Connect new members, see `ProcessGroup.configure`. A group of one needs no child, and contacts nobody."""
         place = checked(rank, world_size, quorum_id)
         with self._lock:
             self._end("the group was configured anew")
@@ -109,7 +110,7 @@ class ProcessGroupBaby(ProcessGroup):
         self._end("the group was aborted", quorum_id)
 
     def _end(self, why: str, quorum_id: int | None = None) -> None:
-        present = self._present  # read once: a newer one stays
+        present = self._present  # read once, so that a newer one stays
         if present is not None and present.error is None and quorum_id in (None, present.place.config_id):
             present.end(CollectiveError(f"{why} ({present.place})"))
 
@@ -135,7 +136,7 @@ class ProcessGroupBaby(ProcessGroup):
         return 0 if present is None else present.place.rank
 
     def num_active_work(self) -> int:
-        """Number of collectives whose end the child hasn't told yet."""
+        """Return the number of collectives whose end the child has not reported."""
         present = self._present
         return present.active if isinstance(present, ChildHandle) else 0
 
@@ -152,17 +153,17 @@ class ProcessGroupBaby(ProcessGroup):
 
 
 class ProcessGroupBabyGloo(ProcessGroupBaby):
-    """gloo in a child process. Tensors on any device are copied through shared host memory."""
+    """Process group on gloo in a child process. Tensors on any device are copied through shared host memory."""
 
     _kind = "gloo"
 
 
 class ProcessGroupBabyNCCL(ProcessGroupBaby):
-    """NCCL in a child process, on CUDA tensors of the current device, which it shares (about 1 GB of device memory for
-    the child's own context).
+    """Process group on NCCL in a child process, which shares the CUDA tensors of the current device.
 
-    ``wait()`` blocks the calling thread, not only its stream, until the result is there: a stream that waits for an
-    event of another process would wait for ever once that process is killed. Raises `ConfigError` without CUDA or NCCL.
+    The child's own context takes about 1 GB of device memory. ``wait()`` blocks the calling thread, not only its
+    stream, until the result is there: a stream that waits for an event of another process would wait for ever once
+    that process is killed. Raises `ConfigError` without CUDA or NCCL.
     """
 
     _kind = "nccl"
@@ -170,8 +171,9 @@ class ProcessGroupBabyNCCL(ProcessGroupBaby):
 
 
 class ProcessGroupBabyXCCL(ProcessGroupBaby):
-    """oneCCL in a child process, on XPU tensors, which are copied through host memory. Raises `ConfigError` without XPU
-    or XCCL. Never run by us: we have no such device.
+    """Process group on oneCCL in a child process, on XPU tensors, which are copied through host memory.
+
+    Raises `ConfigError` without XPU or XCCL. Never run by us: we have no XPU.
     """
 
     _kind = "xccl"
@@ -179,7 +181,7 @@ class ProcessGroupBabyXCCL(ProcessGroupBaby):
 
 
 class _Alone:
-    """A configuration with one member: no child."""
+    """A configuration with one member, which needs no child."""
 
     def __init__(self, place: RankInfo) -> None:
         self.place = place

@@ -1,6 +1,6 @@
 """JSON messages, with file descriptors beside them, between a process and its own child over a Unix socket.
 
-Not for networks: both ends are ours, made by ``socketpair`` and handed down. Nothing is pickled all the same.
+Not for networks: both ends are ours, created by ``socketpair`` and inherited. Even so, nothing is pickled.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 from torchft_x.descriptors import not_inherited, shut
 
 _HEADER = struct.Struct("!I")  # bytes of the JSON that follows
-_MAX_FDS = 4  # of one message
+_MAX_FDS = 4  # descriptors beside one message
 
 
 class Pipe:
-    """One end. `send` may be called from any thread, `recv` from one."""
+    """One end of a pipe. `send` may be called from any thread, `recv` from one thread only."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -35,7 +35,7 @@ class Pipe:
         return self._sock.fileno()
 
     def limit_sends(self, timeout: float) -> None:
-        """A `send` that nobody reads fails after `timeout` seconds."""
+        """Make a `send` fail after `timeout` seconds if the other end doesn't read."""
         whole = int(timeout)
         value = struct.pack("@ll", whole, int((timeout - whole) * 1e6))
         try:
@@ -44,7 +44,7 @@ class Pipe:
             pass  # it is closed
 
     def send(self, message: Any, fds: Sequence[int] = ()) -> None:
-        """Raises `OSError` if the other end is gone or doesn't read."""
+        """Send a message. Raises `OSError` if the other end is closed or doesn't read."""
         body = json.dumps(message, separators=(",", ":")).encode()
         with self._lock:
             header = _HEADER.pack(len(body))
@@ -52,7 +52,7 @@ class Pipe:
             self._sock.sendall(header[sent:] + body)
 
     def recv(self) -> tuple[Any, list[int]]:
-        """The next message and its descriptors, which are the caller's. Raises `EOFError` at the end."""
+        """Return the next message and its descriptors, which the caller owns. Raises `EOFError` at the end."""
         try:
             header, fds, _, _ = socket.recv_fds(self._sock, _HEADER.size, _MAX_FDS)
             header += self._exactly(_HEADER.size - len(header)) if header else b""
@@ -76,28 +76,28 @@ class Pipe:
         self._sock.settimeout(timeout)
 
     def shut(self) -> None:
-        """Nobody sends or receives any more, on either end; also ends a call in progress. From any thread."""
+        """Shut down both directions for both ends, which also ends a call in progress. Safe from any thread."""
         shut(self._sock)
 
     def half_close(self) -> None:
-        """Send nothing more: the other end reads the end. What it still has to say can be received."""
+        """Send nothing more: the other end reads the end. Its own messages can still be received."""
         try:
             self._sock.shutdown(socket.SHUT_WR)
         except OSError:
             pass
 
     def close(self) -> None:
-        """After `shut`, or nobody else may be using it."""
-        with self._lock:  # a send in progress must not go on with a number that is another file's by then
+        """Close the socket. Call `shut` first, or be sure that no other thread uses it."""
+        with self._lock:  # a send in progress must not continue with a descriptor that was reused
             self._sock.close()
 
 
 def close_all_but(kept: Sequence[int]) -> None:
-    """Close every descriptor above standard error but `kept`; for a process that was just forked."""
+    """Close every descriptor above standard error except `kept`; for a process that was just forked."""
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)
         if fd > 2 and fd not in kept:
             try:
                 os.close(fd)
             except OSError:
-                pass  # the one the listing was made with
+                pass  # the descriptor of the listing itself

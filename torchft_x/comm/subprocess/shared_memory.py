@@ -1,9 +1,9 @@
-"""Memory that a process shares with its child: segments of anonymous shared memory, used again and again.
+"""Memory that a process shares with its child: reusable segments of anonymous shared memory.
 
-Collectives of a group in a child process go through it: what is sent is copied in, what was received is copied out. So
-the caller's tensors stay where they are, only the part that a collective is about moves (a small view of a large
-storage costs what it is), and nothing writes into them after a failure. Segments are ``memfd``s: not bounded by the size
-of /dev/shm, which is 64 MiB in many containers.
+A collective in a child process copies its inputs into a segment, and its results out of it. So the caller's tensors
+stay where they are, only the collective's own part is copied (a small view of a large storage costs its own size),
+and nothing writes to the tensors after a failure. Segments are ``memfd``s, which are not limited by the size of
+/dev/shm (64 MiB in many containers).
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-ALIGNMENT = 64  # of each tensor in a segment; any dtype may be viewed there
-_SMALLEST = 1 << 20  # bytes of a segment
-_LARGE_STEP = 32 << 20  # from here on sizes are rounded up to multiples of it instead of powers of two
-_KEPT = 8  # free segments kept for later: as many buckets may be in flight without new memory
+ALIGNMENT = 64  # bytes, of each tensor in a segment: enough for any dtype
+_SMALLEST = 1 << 20  # bytes of a segment, at least
+_LARGE_STEP = 32 << 20  # bytes; from here on sizes are rounded up to multiples of it instead of powers of two
+_KEPT = 8  # free segments that are kept: as many buckets may be in flight without new memory
 
 _numbers = itertools.count(1)
 
 
 class Segment:
-    """A piece of shared memory in the process that made it."""
+    """A piece of shared memory, in the process that created it."""
 
     def __init__(self, size: int) -> None:
         self.number = next(_numbers)  # its name in messages
@@ -40,14 +40,16 @@ class Segment:
 
 
 class SharedSegments:
-    """Segments by need."""
+    """Pool of segments, created on demand."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards `_free`
-        self._free: list[Segment] = []  # the one last used at the end: its pages are warm
+        self._free: list[Segment] = []  # the last used segment is last: its pages are warm
 
     def take(self, nbytes: int) -> Segment:
-        """A segment of at least `nbytes`, the caller's until `give_back`. Raises `OSError` if there is no memory."""
+        """Return a segment of at least `nbytes`, the caller's until `give_back`. Raises `OSError` if there is no
+        memory.
+        """
         with self._lock:
             fitting = [s for s in self._free if nbytes <= s.size]
             if fitting:
@@ -57,19 +59,19 @@ class SharedSegments:
         return Segment(_rounded(nbytes))
 
     def give_back(self, segment: Segment) -> None:
-        """Nobody else may use it any more, the child included."""
+        """Return a segment to the pool. Nobody may use it any more, the child included."""
         with self._lock:
             self._free.append(segment)
             del self._free[:-_KEPT]
 
 
 def map_segment(fd: int, size: int) -> Tensor:
-    """A segment's memory, uint8 (size,); lives as long as the tensor."""
+    """Map a segment and return its memory, uint8 (size,). The mapping lives as long as the tensor."""
     return torch.frombuffer(mmap.mmap(fd, size), dtype=torch.uint8)
 
 
 def place(tensors: Sequence[Tensor]) -> tuple[list[int], int]:
-    """Where each tensor starts in a segment that holds all of them, and the bytes it needs."""
+    """Return where each tensor starts in a segment that holds all of them, and the bytes that they need."""
     starts: list[int] = []
     end = 0
     for t in tensors:
@@ -79,7 +81,7 @@ def place(tensors: Sequence[Tensor]) -> tuple[list[int], int]:
 
 
 def view(memory: Tensor, start: int, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
-    """A contiguous tensor in a segment."""
+    """Return a contiguous tensor in a segment, which starts at byte `start`."""
     count = 1
     for size in shape:
         count *= size

@@ -1,13 +1,13 @@
 """The element-wise minimum of a few integers over all members of a quorum, on TCP connections of its own.
 
-The groups vote with it before each commit, so it is the whole price of a step in which nothing else is sent. A small
-all-reduce through gloo costs four changes of threads, and 2(n-1) hops one after the other in a ring of n; NCCL takes no
-tensors in host memory. Here the thread that wants the answer writes and reads the sockets itself, in ceil(log2 n) rounds:
-in round k rank r sends what it knows to rank r + 2^k, and hears rank r - 2^k (the dissemination of Hensgen, Finkel and
-Manber, 1988; a minimum may count a member twice, so any n will do).
+The groups vote with it before each commit, so it is the whole cost of a step that sends nothing else. A small
+all-reduce through gloo costs four thread switches, and 2(n-1) sequential hops in a ring of n; NCCL takes no tensors
+in host memory. Here the calling thread writes and reads the sockets itself, in ceil(log2 n) rounds: in round k rank r
+sends its minimum so far to rank r + 2^k, and receives that of rank r - 2^k (the dissemination of Hensgen, Finkel and
+Manber, 1988; a minimum may count a member twice, so n need not be a power of two).
 
-Nobody has the answer before every member has spoken; that one has it doesn't say that all do. So it is with every
-all-reduce, and the protocol lives with it.
+No member has the result before every member has sent its row. That one member has it does not mean that all have. The
+same holds for every all-reduce, and the commit protocol allows for it.
 """
 
 from __future__ import annotations
@@ -21,42 +21,43 @@ from torchft_x.errors import CollectiveError
 from torchft_x.net import Address
 
 Least = Callable[..., list[int]]
-"""See `AllMinMesh.least`."""
+"""Signature of `AllMinMesh.least`."""
 
 
 class AllMin:
-    """Made anew for each set of members: `offer`, then `connect`, then `least` as often as wanted.
+    """The vote between the groups. For each set of members call `offer`, then `connect`, then `least` any number of
+    times.
 
-    ``least(row, timeout, meanwhile)`` is that of the present members (`AllMinMesh.least`): the element-wise minimum of all
-    members' rows.
+    ``least(row, timeout, meanwhile)`` is that of the present members (`AllMinMesh.least`): it returns the
+    element-wise minimum of all members' rows.
 
-    `abort` may come from any thread; the others belong to one thread at a time.
+    `abort` may be called from any thread; the other methods by one thread at a time.
 
     Args:
-        host: the address or name of this machine to listen on, and to be found by.
-        width: how many integers there are.
+        host: the address or name of this machine on which to listen, and which others connect to.
+        width: number of integers in a row.
     """
 
     def __init__(self, host: str, width: int) -> None:
         self._host = host
         self._width = width
-        self._lock = threading.Lock()  # guards the attributes below; nothing waits under it
-        self._circle: AllMinMesh | None = None  # the present members; None before the first and after the end
+        self._lock = threading.Lock()  # guards the fields below; never held while waiting
+        self._circle: AllMinMesh | None = None  # None before the first `offer` and after `shutdown`
         self.least: Least = _not_started
-        self._client: StoreClient | None = None  # of the store where the members meet, kept while its address stays
+        self._client: StoreClient | None = None  # client of the members' store, reused while its address stays
 
     def __repr__(self) -> str:
         return f"AllMin({self._circle})"
 
     def offer(self, store_addr: str, rank: int, names: Sequence[str], config_id: int, timeout: float) -> None:
-        """Let go of the former members, and tell the new ones where this rank is. Waits for the store only.
+        """Release the former members, and publish this rank's address to the new ones. Waits for the store only.
 
         Args:
-            store_addr: ``host:port/prefix`` that all members have in common, with a prefix of its own for each set.
+            store_addr: ``host:port/prefix`` common to all members, with a prefix of its own for each set of members.
             names: replica ids of all members, by rank.
             timeout: seconds.
 
-        Raises `UnreachableError` if the store is gone, `AddressError` if `host` is none of this machine's.
+        Raises `UnreachableError` if the store is gone, `AddressError` if `host` is not an address of this machine.
         """
         circle = AllMinMesh(rank, names, config_id, self._width)
         with self._lock:
@@ -69,9 +70,10 @@ class AllMin:
             circle.offer(under(self._client_of(address).open(timeout), prefix), self._host)
 
     def connect(self, timeout: float) -> None:
-        """Connect with the members, which `offer` as well. Returns when all this rank talks to are there.
+        """Connect with the members, after they and this rank have called `offer`. Return when all of this rank's
+        peers are connected.
 
-        Raises `DeadlineError` naming who is missing, `CollectiveError` after an abort or if one has gone.
+        Raises `DeadlineError` naming the missing members, `CollectiveError` after an abort or if a member has gone.
         """
         circle = self._circle
         if circle is None:
@@ -80,13 +82,15 @@ class AllMin:
             circle.connect(timeout)
 
     def abort(self, config_id: int) -> None:
-        """Release whoever waits in the set of members `config_id`, here and, by the closed connections, elsewhere."""
+        """Release callers that wait in the set of members `config_id`, here and, by the closed connections, in other
+        processes.
+        """
         with self._lock:
             circle, client = self._circle, self._client
         if circle is None or circle.config_id != config_id:
             return
         if circle.end("the group was aborted") and client is not None:
-            client.shut()  # it may wait for a store that doesn't answer
+            client.shut()  # it may be waiting for a store that doesn't answer
 
     def shutdown(self) -> None:
         with self._lock:

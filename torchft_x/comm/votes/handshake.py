@@ -1,4 +1,4 @@
-"""Where the members of a circle call each other: who calls says at once who it is, and that it knows the secret."""
+"""Accept connections of the members of a mesh: a caller first sends its rank and the listener's secret."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from collections.abc import Callable
 
 from torchft_x.descriptors import not_inherited
 
-_HELLO = struct.Struct("!8s16sI")  # what a connection begins with: the name below, the listener's secret, own rank
+_HELLO = struct.Struct("!8s16sI")  # first message: the name below, the listener's secret, the caller's rank
 _NAME = b"tfx vote"
 SECRET_BYTES = 16
-_MAX_STRANGERS = 64  # connections that have not said who they are; with more, the oldest is closed
+_MAX_STRANGERS = 64  # connections without a complete first message; with more, the oldest is closed
 
 
 def introduction(secret: bytes, rank: int) -> bytes:
-    """The first bytes of a connection to the listener that has this secret."""
+    """Return the first message of a connection to the listener that has this secret."""
     return _HELLO.pack(_NAME, secret, rank)
 
 
 class Acceptor:
-    """Calls at a listener (which doesn't block), until they have said who they are. Leaving it closes those of the others.
+    """Accepts connections at a non-blocking listener, and identifies the callers. On exit it closes the unidentified
+    ones.
 
     Args:
-        secret: what a member has read of us in the store.
+        secret: our secret, which members read in the store.
         keep, drop: take over a new socket; close one.
     """
 
@@ -38,7 +39,7 @@ class Acceptor:
         drop: Callable[[socket.socket], None],
     ) -> None:
         self._listener, self._secret, self._keep, self._drop = listener, secret, keep, drop
-        self._strangers: dict[socket.socket, bytes] = {}  # the oldest first; what they have said
+        self._strangers: dict[socket.socket, bytes] = {}  # unidentified, oldest first; bytes received
         self._ready = selectors.DefaultSelector()
 
     def __enter__(self) -> Acceptor:
@@ -52,14 +53,16 @@ class Acceptor:
         self._strangers = {}
 
     def members(self, seconds: float) -> list[tuple[int, socket.socket]]:
-        """Those who have become known within so many seconds, perhaps none: rank as they say, socket that does not block."""
+        """Wait at most `seconds` for callers to be identified. Return (claimed rank, non-blocking socket) of each,
+        perhaps none.
+        """
         found: list[tuple[int, socket.socket]] = []
         for key, _ in self._ready.select(seconds):
             sock = key.fileobj
             assert isinstance(sock, socket.socket)
             if sock is self._listener:
                 self._admit()
-            elif sock in self._strangers:  # else it was closed a moment ago
+            elif sock in self._strangers:  # otherwise it was closed a moment ago
                 self._listen_to(sock, found)
         return found
 
@@ -71,8 +74,8 @@ class Acceptor:
         except OSError as e:
             if e.errno != errno.EINVAL:
                 raise
-            return  # the listener was shut down: the caller's next look at its own state says why
-        if len(self._strangers) == _MAX_STRANGERS:  # a member says who it is at once
+            return  # the listener was shut down; the caller's next check of its own state reports why
+        if len(self._strangers) == _MAX_STRANGERS:  # a member sends its first message at once
             self._dismiss(next(iter(self._strangers)))
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -81,7 +84,7 @@ class Acceptor:
         self._ready.register(sock, selectors.EVENT_READ)
 
     def _listen_to(self, sock: socket.socket, found: list[tuple[int, socket.socket]]) -> None:
-        """It goes to `found` once it has said all, and is dismissed for anything wrong."""
+        """Read from a caller. Add it to `found` once identified, and close it if its message is wrong."""
         try:
             got = sock.recv(_HELLO.size - len(self._strangers[sock]))
         except BlockingIOError:

@@ -1,4 +1,6 @@
-"""One set of members that vote with each other, as seen by one of them: how they connect, and a turn. `comm.votes.all_min` says when."""
+"""The connections of one set of members that vote with each other, and one round of voting. `comm.votes.all_min`
+decides when.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +21,18 @@ from torchft_x.comm.votes.handshake import SECRET_BYTES, Acceptor, introduction
 from torchft_x.descriptors import close, not_inherited, shut
 from torchft_x.errors import CollectiveError, DeadlineError, TorchftXError, UnreachableError
 
-_MAX_NOTICE = 512  # bytes of what a member says in the store about itself
+_MAX_NOTICE = 512  # bytes that a member publishes about itself in the store
 _TICK = 0.02  # seconds until an abort is noticed while connecting
-_AWAKE = 0.0001  # seconds a turn looks for an answer before it sleeps: to fall asleep and be woken costs half of a turn
+_AWAKE = 0.0001  # seconds of polling before a sleep: falling asleep and waking up costs half of a turn
 
 
 class AllMinMesh:
-    """See the module. `end` may come from any thread.
+    """One set of members that vote with each other, as seen by one of them. `end` may be called from any thread.
 
     Args:
         rank: our place among the members.
         names: replica ids of all members, by rank.
-        width: how many integers (int64) a row has.
+        width: number of integers (int64) in a row.
     """
 
     def __init__(self, rank: int, names: Sequence[str], config_id: int, width: int) -> None:
@@ -38,28 +40,28 @@ class AllMinMesh:
         self.size = len(names)
         self._rank = rank
         self._names = names
-        self._deadline = 0.0  # of connecting
-        self._message = struct.Struct(f"!Q{width}q")  # number of the turn, a row
-        self._turn = 0  # number of turns begun
-        self._secret = secrets.token_bytes(SECRET_BYTES)  # who knows it has read our place in the store
-        self._using = threading.Lock()  # held by the thread that uses the sockets; who has it may close them
-        self._lock = threading.Lock()  # guards what follows
-        self._why = ""  # it has ended; a clause
-        self._open: list[socket.socket] = []  # all there are
-        self._connecting = self.size > 1  # from the beginning to the end of `connect`
-        self._store: dist.Store | None = None  # while connecting
-        self._listener: socket.socket | None = None  # the same
-        self._there: dict[int, socket.socket] = {}  # rank we send to -> connection
-        self._back: dict[int, socket.socket] = {}  # rank we hear -> connection
-        self._told = _heirs(rank, self.size)  # ranks we send to, in the order of the rounds
+        self._deadline = 0.0  # monotonic time until which `connect` waits
+        self._message = struct.Struct(f"!Q{width}q")  # number of the turn, and a row
+        self._turn = 0  # number of turns started
+        self._secret = secrets.token_bytes(SECRET_BYTES)  # proves that a caller has read our address in the store
+        self._using = threading.Lock()  # held by the thread that uses the sockets; only its holder may close them
+        self._lock = threading.Lock()  # guards the fields below
+        self._why = ""  # why it has ended, as a clause; empty if it hasn't
+        self._open: list[socket.socket] = []  # all open sockets
+        self._connecting = self.size > 1  # until `connect` has ended
+        self._store: dist.Store | None = None  # set while connecting
+        self._listener: socket.socket | None = None  # set while connecting
+        self._there: dict[int, socket.socket] = {}  # rank to which we send -> connection
+        self._back: dict[int, socket.socket] = {}  # rank from which we receive -> connection
+        self._told = _heirs(rank, self.size)  # ranks to which we send, in the order of the rounds
 
     def __repr__(self) -> str:
         return f"rank {self._rank} of {self.size} in {self.config_id}{': ' * bool(self._why)}{self._why}"
 
-    # --- its end: any thread ----------------------------------------------------------------------------------------
+    # --- ending: any thread -------------------------------------------------------------------------------------------
 
     def end(self, why: str) -> bool:
-        """Release whoever waits. Whether connecting was under way."""
+        """End the mesh and release waiting callers. Return whether it was still connecting."""
         with self._lock:
             self._why = self._why or why
             for sock in self._open:
@@ -67,7 +69,7 @@ class AllMinMesh:
             return self._connecting
 
     def close(self) -> None:
-        """After `end`: give the sockets back, once their user has noticed."""
+        """Close the sockets, once the thread that uses them has returned. Call `end` first."""
         with self._using, self._lock:
             for sock in self._open:
                 close(sock)
@@ -88,7 +90,7 @@ class AllMinMesh:
     # --- connecting ---------------------------------------------------------------------------------------------------
 
     def offer(self, store: dist.Store, host: str) -> None:
-        """Tell the members where we are. Raises `UnreachableError` if the store is lost meanwhile."""
+        """Publish our address to the members. Raises `UnreachableError` if the store is lost meanwhile."""
         listener, shown = listen(host, 0, backlog=256)
         with self._using:
             self._listener = self._keep(listener)
@@ -101,7 +103,7 @@ class AllMinMesh:
                 raise UnreachableError(f"The store where the members meet is lost: {_first_line(e)}") from None
 
     def connect(self, timeout: float) -> None:
-        """After `offer`. Ends the circle if it raises."""
+        """Connect with the members, after `offer`. Ends the mesh if it raises."""
         with self._using:
             self._deadline = time.monotonic() + timeout
             try:
@@ -134,7 +136,7 @@ class AllMinMesh:
                         self._drop(sock)
         self._drop(listener)
         self._listener = None
-        drop(store, [_key(self._rank)])  # whoever wanted to read it is here
+        drop(store, [_key(self._rank)])  # all members that had to read it are connected
 
     def _check(self, missing: Sequence[int]) -> None:
         if self._why:
@@ -144,7 +146,7 @@ class AllMinMesh:
             raise DeadlineError(f"{self._place} failed: {who} did not come in time.")
 
     def _call(self, store: dist.Store, rank: int) -> socket.socket:
-        """A connection to `rank`, which knows who we are."""
+        """Connect to `rank` and introduce ourselves. Return the connection."""
         while (raw := value_within(store, _key(rank), _TICK)) is None:
             self._check([rank])
         try:
@@ -184,12 +186,13 @@ class AllMinMesh:
     # --- a turn -------------------------------------------------------------------------------------------------------
 
     def least(self, row: Sequence[int], timeout: float, meanwhile: Callable[[], None] = lambda: None) -> list[int]:
-        """The element-wise minimum of all members' rows (int64 each) of this turn: the n-th call of each belong together.
+        """Return the element-wise minimum of all members' rows (int64 each). The n-th calls of all members belong
+        together.
 
         `meanwhile` is called once, while our row is on its way to the others (also if there are none).
 
-        Raises `CollectiveError` naming who broke off, or `DeadlineError`, and ends the circle: after that only a new set
-        of members helps.
+        Raises `CollectiveError` naming the member whose connection broke, or `DeadlineError`, and ends the mesh:
+        after that a new set of members is needed.
         """
         mine, deadline = list(row), time.monotonic() + timeout
         with self._using:
@@ -225,7 +228,7 @@ class AllMinMesh:
         return row
 
     def _receive(self, sock: socket.socket, deadline: float) -> bytes:
-        """A message. Raises OSError."""
+        """Receive a message. Raises OSError."""
         data, size = b"", self._message.size
         awake = time.monotonic() + _AWAKE
         while len(data) < size:
@@ -241,7 +244,9 @@ class AllMinMesh:
         return data
 
     def _broken(self, rank: int, cause: Exception) -> TorchftXError:
-        """The vote ended badly at the connection to `rank`: nobody shall wait in vain for this member."""
+        """End the mesh after a failure at the connection to `rank`, so that no member waits in vain. Return the
+        error.
+        """
         released = self._why
         error: TorchftXError
         if released:
@@ -271,7 +276,9 @@ class AllMinMesh:
 
 
 def _heirs(rank: int, size: int) -> list[int]:
-    """Whom `rank` tells what it knows, in the order of the rounds. After the last one everybody has heard of everybody."""
+    """Return the ranks to which `rank` sends, in the order of the rounds. After the last round every member's row has
+    reached all.
+    """
     return [(rank + (1 << k)) % size for k in range((size - 1).bit_length())]
 
 
@@ -280,7 +287,7 @@ def _key(rank: int) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    """torch's store adds pages of stack traces."""
+    """Return the first line of an error: torch's store appends pages of stack traces."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
@@ -291,7 +298,7 @@ def _send_rest(sock: socket.socket, data: bytes, deadline: float) -> None:
 
 
 def _sleep_until_readable(sock: socket.socket, deadline: float) -> None:
-    """Raises TimeoutError."""
+    """Sleep until the socket is readable. Raises TimeoutError at the deadline."""
     with selectors.PollSelector() as ready:
         ready.register(sock, selectors.EVENT_READ)
         if not ready.select(max(deadline - time.monotonic(), 0.001)):

@@ -1,11 +1,11 @@
-"""How the ranks of a group agree: each tells rank 0 its vote, and hears from it what is decided and how the next step begins.
+"""The vote inside a group: each rank sends rank 0 its vote, and receives the decision and how the next step begins.
 
-Rank 0 speaks for its group, so everything a step needs from inside the group goes through it, on one TCP connection to
-each other rank that lasts as long as the group. The training threads write and read the sockets themselves: a step
-costs each rank one message up and two down, and neither gRPC nor another thread. One place decides, so no two ranks can
-decide differently (I2); who doesn't hear the decision knows nothing, and can only stop.
+Rank 0 speaks for its group, so everything a step needs from inside the group goes through it, on one TCP connection
+to each other rank that lasts as long as the group. The training threads write and read the sockets themselves: a step
+costs each rank one message up and two down, and neither gRPC nor another thread. Only rank 0 decides, so no two ranks
+can decide differently (I2). A rank that doesn't receive the decision doesn't know the outcome, and can only stop.
 
-Messages carry the quorum and the step they are about: what is left over from a step that was given up is passed over.
+Messages carry their quorum and step: leftovers from a step that was given up are skipped.
 """
 
 from __future__ import annotations
@@ -27,54 +27,54 @@ from torchft_x.comm.votes.handshake import SECRET_BYTES, Acceptor, introduction
 from torchft_x.descriptors import close, not_inherited, shut
 from torchft_x.errors import CollectiveError, DeadlineError, RefusedError, UnreachableError
 
-_AWAKE = 0.00003  # seconds of looking before a sleep; see `comm.votes.mesh`
-_TICK = 0.05  # seconds until an end is noticed while the ranks connect
+_AWAKE = 0.00003  # seconds of polling before a sleep; see `comm.votes.mesh`
+_TICK = 0.05  # seconds until `end` is noticed while the ranks connect
 _VOTE = struct.Struct("!BIqqQQ")  # flags, contributors, quorum, step, digest, state
 _WORD = struct.Struct("!BHHqq")  # kind, flags, bytes of the reason that follows, quorum, step
-_DECISION, _START = 1, 2  # kinds of words
+_DECISION, _START = 1, 2  # kinds of messages from rank 0
 _OK, _BROKEN, _LEFT = 1, 2, 4  # flags of a vote
-_YES, _OPEN, _ALONE, _DIFFER, _WRONG = 1, 2, 4, 256, 512  # flags of a word
-_COPIES = 3  # bits of these before the five about copies
+_YES, _OPEN, _ALONE, _DIFFER, _WRONG = 1, 2, 4, 256, 512  # flags of a message from rank 0
+_COPIES = 3  # position of the five bits about copies
 _OF_COPIES = 31
 _MAX_REASON = 1000  # bytes
 
 
 @dataclass(frozen=True, slots=True)
 class RankVote:
-    """What one rank says about step `step` of quorum `quorum`."""
+    """Vote of one rank on step `step` of quorum `quorum`."""
 
     quorum: int
-    step: int  # committed before it
+    step: int  # number of steps committed before it
     ok: bool
-    broken: bool = False  # see `core.messages.Vote`
+    broken: bool = False  # as in `core.messages.Vote`
     digest: int = 0  # 64 bits, unsigned
     contributors: int = 0
     left: bool = False  # it has given the step up, and waits for no decision
     copies: int = 0  # 5 bits, see `core.training.memory_checkpoint.RankWord`
-    state: int = 0  # digest of what it starts from, 64 bits, unsigned; 0: not compared
+    state: int = 0  # digest of its initial state, 64 bits, unsigned; 0: not compared
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
     commit: bool
-    reason: str = ""  # why not
+    reason: str = ""  # why the step is not committed
     undecided: bool = False  # another group may have committed it
     copies: int = 0  # 5 bits, see `core.training.memory_checkpoint.GroupWord`
     differ: bool = False  # the groups hold different states
-    wrong: bool = False  # and this group's is not that of most
+    wrong: bool = False  # and this group's state is not that of most groups
 
 
 class Hub:
-    """Rank 0's end. One thread at a time, but for `end`.
+    """Rank 0's end of the vote. Used by one thread at a time, except for `end`.
 
     Args:
-        host: address or name of this machine, to listen on and to be found by.
-        ranks: of the group, this one included.
+        host: address or name of this machine, on which to listen and which other ranks connect to.
+        ranks: number of ranks of the group, this one included.
     """
 
     def __init__(self, host: str, ranks: int) -> None:
         self.ranks = ranks  # fixed
-        self.owes_start = False  # a commit was told, and the next step's beginning was not
+        self.owes_start = False  # a commit was sent, and the start of the next step was not
         self._secret = secrets.token_bytes(SECRET_BYTES)
         self._listener: socket.socket | None
         self._listener, shown = listen(host, 0, backlog=max(256, ranks))
@@ -82,20 +82,21 @@ class Hub:
         self.place = json.dumps(
             {"host": shown, "port": self._listener.getsockname()[1], "secret": self._secret.hex()}
         ).encode()
-        self._lock = threading.Lock()  # guards the three below; nothing waits under it
-        self._open: list[socket.socket] = [self._listener]  # all there are
-        self._why = ""  # it has ended; a clause
-        self._using = threading.Lock()  # held by who uses the sockets; who has it may close them
-        self._links: dict[int, socket.socket] = {}  # rank -> connection, which doesn't block
-        self._heard: dict[int, bytes] = {}  # rank -> what it has said and nobody has read
+        self._lock = threading.Lock()  # guards `_open` and `_why`; never held while waiting
+        self._open: list[socket.socket] = [self._listener]  # all open sockets
+        self._why = ""  # why it has ended, as a clause; empty if it hasn't
+        self._using = threading.Lock()  # held by the thread that uses the sockets; only its holder may close them
+        self._links: dict[int, socket.socket] = {}  # rank -> non-blocking connection
+        self._heard: dict[int, bytes] = {}  # bytes received from each rank and not yet parsed
 
     def __repr__(self) -> str:
         return f"Hub({len(self._links)} of {self.ranks - 1} ranks{': ' * bool(self._why)}{self._why})"
 
     def gather(self, quorum: int, step: int, timeout: float) -> dict[int, RankVote]:
-        """The other ranks' votes on this step, by rank.
+        """Return the other ranks' votes on this step, by rank.
 
-        Raises `DeadlineError` naming who has not voted, `CollectiveError` if a connection broke or after `end`.
+        Raises `DeadlineError` naming the ranks that have not voted, `CollectiveError` if a connection broke or after
+        `end`.
         """
         deadline = time.monotonic() + timeout
         with self._using:
@@ -114,7 +115,7 @@ class Hub:
                     os.sched_yield()
 
     def decide(self, quorum: int, step: int, decision: Decision) -> None:
-        """Tell all ranks. What can't be told is noticed by the next `gather`."""
+        """Send the decision to all ranks. The next `gather` notices a rank that could not be reached."""
         reason = decision.reason.encode(errors="replace")[:_MAX_REASON]
         flags = _YES * decision.commit | _OPEN * decision.undecided | decision.copies << _COPIES
         flags |= _DIFFER * decision.differ | _WRONG * decision.wrong
@@ -122,13 +123,18 @@ class Hub:
         self.owes_start = decision.commit
 
     def start(self, quorum: int, step: int, *, runs_on: bool, connected: bool) -> None:
-        """After a commit: the next step begins in the quorum in hand, or all ask for another one. `connected`: the group
-        has a session with the lighthouse."""
+        """Announce after a commit that the next step begins in the present quorum, or that all ask for another
+        quorum.
+
+        `connected`: whether the group has a session with the lighthouse.
+        """
         self.owes_start = False
         self._tell(_WORD.pack(_START, _YES * runs_on | _ALONE * (not connected), 0, quorum, step))
 
     def end(self, why: str) -> None:
-        """Release whoever waits here or, by the closed connections, at the other ends. From any thread."""
+        """End the vote and release waiting callers, here and, by the closed connections, in the other ranks. Any
+        thread.
+        """
         with self._lock:
             self._why = self._why or why
             for sock in self._open:
@@ -141,10 +147,10 @@ class Hub:
                 close(sock)
             self._open, self._links, self._listener = [], {}, None
 
-    # --- inside -------------------------------------------------------------------------------------------------------
+    # --- private ------------------------------------------------------------------------------------------------------
 
     def _connect(self, deadline: float) -> None:
-        """The ranks call by themselves; here they are let in."""
+        """Accept the connections of the other ranks."""
         if self._listener is None:
             return
         missing = set(range(1, self.ranks)) - set(self._links)
@@ -161,7 +167,7 @@ class Hub:
         self._listener = None
 
     def _vote(self, rank: int, sock: socket.socket, quorum: int, step: int) -> RankVote | None:
-        """The next one on this step, if it is here."""
+        """Return the rank's vote on this step if it has come, otherwise None."""
         heard = self._heard[rank]
         while True:
             if len(heard) < _VOTE.size:
@@ -186,7 +192,7 @@ class Hub:
                 raise self._broken(rank, words)
 
     def _sleep(self, missing: Sequence[int], deadline: float) -> None:
-        """Until one of them says something."""
+        """Sleep until one of the missing ranks has sent something, or until the deadline."""
         self._check(missing, deadline)
         ready = select.poll()
         for rank in missing:
@@ -203,7 +209,7 @@ class Hub:
     def _tell(self, data: bytes) -> None:
         with self._using:
             for sock in self._links.values():
-                with contextlib.suppress(OSError):  # a full buffer, too, is of a rank that has not read for long
+                with contextlib.suppress(OSError):  # also on a full buffer: that rank has not read for long
                     sock.sendall(data)
 
     def _broken(self, rank: int, words: str) -> CollectiveError:
@@ -224,20 +230,21 @@ class Hub:
 
 
 class Spoke:
-    """Another rank's end. One thread at a time, but for `end`.
+    """Another rank's end of the vote. Used by one thread at a time, except for `end`.
 
     Args:
-        place: what rank 0's `Hub` says of itself.
+        place: the `Hub.place` of rank 0: its address and secret.
         rank: this one.
 
-    Raises `UnreachableError` if rank 0 can't be reached within `timeout` seconds, `RefusedError` if that is no place.
+    Raises `UnreachableError` if rank 0 can't be reached within `timeout` seconds, `RefusedError` if `place` can't be
+    parsed.
     """
 
     def __init__(self, place: bytes, rank: int, timeout: float) -> None:
-        self.expects_start = False  # a commit was told, and the next step's beginning was not
-        self.connected = True  # the group had a session with the lighthouse when its newest step began
-        self._why = ""  # it has ended; a clause
-        self._heard = b""  # and not yet read
+        self.expects_start = False  # a commit was received, and the start of the next step was not
+        self.connected = True  # whether the group had a session with the lighthouse when its newest step began
+        self._why = ""  # why it has ended, as a clause; empty if it hasn't
+        self._heard = b""  # bytes received and not yet parsed
         try:
             said = json.loads(place)
             where, secret = (str(said["host"]), int(said["port"])), bytes.fromhex(said["secret"])
@@ -261,9 +268,9 @@ class Spoke:
         return f"Spoke({self._why or 'up'})"
 
     def vote(self, vote: RankVote, timeout: float, meanwhile: Callable[[], None] = lambda: None) -> Decision:
-        """Say it, and wait for what rank 0 decides. `meanwhile` is called once while it is on its way.
+        """Send a vote, and wait for rank 0's decision. `meanwhile` is called once after the vote is sent.
 
-        Raises `CollectiveError` if the connection broke or after `end`, `DeadlineError`; then nothing is known.
+        Raises `CollectiveError` if the connection broke or after `end`, `DeadlineError`; then the outcome is unknown.
         """
         deadline = time.monotonic() + timeout
         self._say(vote)
@@ -281,13 +288,16 @@ class Spoke:
                 )  # fmt: skip
 
     def leave(self, quorum: int, step: int) -> None:
-        """Say that this step is given up. Nothing is waited for."""
-        with contextlib.suppress(CollectiveError):  # the next vote says it
+        """Report that this step is given up. Does not wait."""
+        with contextlib.suppress(CollectiveError):  # the next vote reports the broken connection
             self._say(RankVote(quorum, step, False, broken=True, left=True))
 
     def start(self, timeout: float) -> tuple[bool, int, int] | None:
-        """After a commit: whether the next step begins in the quorum in hand, that quorum, and the step; False: all
-        ask for another quorum. None: nothing was said within `timeout` seconds. Raises `CollectiveError` as `vote`."""
+        """Wait for the start of the next step after a commit, and return (whether it runs on, quorum, step).
+
+        If it runs on, the step begins in that quorum; if not, all ask for another quorum. Returns None if nothing
+        came within `timeout` seconds. Raises `CollectiveError` as `vote`.
+        """
         deadline = time.monotonic() + timeout
         while (word := self._word(deadline)) is not None:
             kind, flags, quorum, step, _ = word
@@ -297,7 +307,7 @@ class Spoke:
         return None
 
     def end(self, why: str) -> None:
-        """Release who waits here. From any thread."""
+        """End the vote and release waiting callers in this process. From any thread."""
         self._why = self._why or why
         shut(self._sock)
 
@@ -305,7 +315,7 @@ class Spoke:
         self.end("the group was shut down")
         close(self._sock)
 
-    # --- inside -------------------------------------------------------------------------------------------------------
+    # --- private ------------------------------------------------------------------------------------------------------
 
     def _say(self, v: RankVote) -> None:
         flags = _OK * v.ok | _BROKEN * v.broken | _LEFT * v.left | v.copies << _COPIES
@@ -315,7 +325,7 @@ class Spoke:
             raise self._broken(e) from None
 
     def _word(self, deadline: float) -> tuple[int, int, int, int, str] | None:
-        """The next one; None: none has come in time."""
+        """Return the next message from rank 0, or None if none has come in time."""
         head = self._read(_WORD.size, deadline)
         if head is None:
             return None
@@ -328,7 +338,7 @@ class Spoke:
         return kind, flags, quorum, step, reason.decode(errors="replace")
 
     def _read(self, size: int, deadline: float) -> bytes | None:
-        """So many bytes, or None. What has come of them stays."""
+        """Return `size` bytes, or None at the deadline. Bytes received so far are kept."""
         awake = time.monotonic() + _AWAKE
         while len(self._heard) < size:
             try:

@@ -1,8 +1,8 @@
-"""A device mesh one of whose dimensions is the replica groups: for FSDP2's hybrid sharding and whatever else takes a mesh.
+"""Device mesh with the replica groups as one dimension, for FSDP2's hybrid sharding and other users of meshes.
 
-The mesh is torch's own. It covers this replica group's ranks; the replicate dimension has length 1 in it, because the
-number of groups changes and a mesh can't, but its process group is the managed one. What is reduced over that dimension
-goes through the Manager, and the group's `size` is the number of participants at that moment.
+The mesh is torch's own. It covers this replica group's ranks. The replicate dimension has length 1 in it, because the
+number of groups changes and a mesh can't; the process group of that dimension is a `ManagedProcessGroup`. Reductions
+over that dimension go through the Manager, and the group's `size` is the current number of participants.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ def ft_init_device_mesh(
     replicate_dim: int,
     manager: Any,
 ) -> DeviceMesh:
-    """A mesh of `mesh_shape`, whose dimension `replicate_dim` stands for the replica groups that `manager` joins.
+    """Return a mesh of `mesh_shape`, in which dimension `replicate_dim` stands for the replica groups that `manager`
+    joins.
 
     Args:
         device_type: as in ``torch.distributed.init_device_mesh``.
-        mesh_shape: the other dimensions multiply to the number of ranks in this group; what stands at `replicate_dim`
+        mesh_shape: the other dimensions multiply to the number of ranks in this group. The value at `replicate_dim`
             is not used, since the number of groups changes.
         mesh_dim_names: a name for each dimension.
-        replicate_dim: index of the dimension that is the groups.
+        replicate_dim: index of the dimension that stands for the groups.
         manager: a `Manager`.
 
-    ``mesh.get_group(name).size()`` of the replicate dimension tells the number of participants; ``mesh.size()`` counts
-    this group's ranks. Needs an initialised default process group over this replica group. Raises `ConfigError` if the
-    shape doesn't fit it. Name and signature are the peer's.
+    ``mesh.get_group(name).size()`` of the replicate dimension returns the number of participants; ``mesh.size()``
+    counts this group's ranks. Needs an initialised default process group over this replica group. Raises
+    `ConfigError` if the shape doesn't fit it. Name and signature are torchft's.
     """
     _check(mesh_shape, mesh_dim_names, replicate_dim)
     inner_shape = mesh_shape[:replicate_dim] + mesh_shape[replicate_dim + 1 :]

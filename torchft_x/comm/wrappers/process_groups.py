@@ -1,4 +1,4 @@
-"""Process groups around others, and one without any: for tests, for fault injection, and for the manager's
+"""Process groups around other groups, and one without members: for tests, fault injection, and the Manager's
 all-reduce.
 """
 
@@ -23,10 +23,9 @@ from torchft_x.errors import CollectiveError, ConfigError
 
 
 class ProcessGroupDummy(ProcessGroup):
-    """One member and no communication. Every collective is done at once; `configure` may be called with one member
-    only.
+    """Process group with one member and no communication. Every collective is done at once.
 
-    `configure_count` counts the calls of `configure`.
+    `configure` may be called with one member only; `configure_count` counts its calls.
     """
 
     def __init__(self, rank: int = 0, world: int = 1) -> None:
@@ -35,9 +34,9 @@ class ProcessGroupDummy(ProcessGroup):
                 f"ProcessGroupDummy has one member, so rank {rank} of {world} can't be; use ProcessGroupGloo."
             )
         super().__init__()
-        self.configure_count = 0  # calls of configure
-        self._config_id: int | None = None  # of the last one
-        self._error: Exception | None = None  # the first failure since
+        self.configure_count = 0  # number of calls of `configure`
+        self._config_id: int | None = None  # configuration id of the last call of `configure`
+        self._error: Exception | None = None  # the first failure since the last `configure`
 
     def configure(
         self,
@@ -89,14 +88,15 @@ class ProcessGroupDummy(ProcessGroup):
 
 
 class ProcessGroupWrapper(ProcessGroup):
-    """Passes everything on to another group; subclasses change what they are about.
+    """Process group that forwards every call to another group; subclasses override the methods that they change.
 
-    One with a ``_create_pg(store, rank, world_size)``, as the peer's have it, needs no group: that returns a torch process
-    group for each set of members. Its other hooks are the peer's, too: ``_opts_hook(opts)``, ``_wrap_work(work, opts)``,
-    ``_run_context()``.
+    A subclass with a ``_create_pg(store, rank, world_size)``, as in torchft, needs no other group: that method
+    returns a torch process group for each set of members. torchft's other hooks work, too: ``_opts_hook(opts)``,
+    ``_wrap_work(work, opts)``, ``_run_context()``.
 
     Args:
-        timeout: the longest time (seconds or timedelta) one `configure` and one collective of a created group may take.
+        timeout: the longest time (seconds or timedelta) that one `configure` and one collective of a created group
+            may take.
         pg: the group that does the work. It may be the first argument.
     """
 
@@ -114,19 +114,19 @@ class ProcessGroupWrapper(ProcessGroup):
         self._pg = pg  # the group that does the work
 
     def _create_pg(self, store: Store, rank: int, world_size: int) -> Any:
-        """A torch process group of these members, who meet in `store`."""
+        """Create a torch process group of these members, who meet in `store`."""
         raise NotImplementedError
 
     def _opts_hook(self, opts: Any) -> Any:
-        """What a collective gets for the options it was given."""
+        """Return the options to pass to a collective instead of `opts`."""
         return opts
 
     def _wrap_work(self, work: Work, opts: Any) -> Work:
-        """What a caller gets for the handle of a collective with these options."""
+        """Return the handle to give to the caller instead of `work`."""
         return work
 
     def _run_context(self) -> AbstractContextManager[Any]:
-        """In which collectives are started."""
+        """Return a context manager in which collectives are started."""
         return nullcontext()
 
     def __repr__(self) -> str:
@@ -202,33 +202,34 @@ _OPTIONS: dict[str, Any] = {
 
 
 def _are_options(args: tuple[Any, ...]) -> bool:
-    """Whether the last argument of a collective is its options, or the operation of a reduction."""
+    """Return whether the last argument of a collective is its options, or the operation of a reduction."""
     return bool(args) and not isinstance(args[-1], (list, torch.Tensor))
 
 
 class ErrorSwallowingProcessGroupWrapper(ProcessGroupWrapper):
-    """No collective ever raises. After a failure all are no-ops until the next `configure`; `error` tells the failure.
+    """Process group whose collectives never raise. After a failure all are no-ops until the next `configure`.
 
-    The ``wait()`` of a swallowed failure returns False, and its future has the output tensors, whatever is in them.
+    `error` returns the failure. The ``wait()`` of a swallowed failure returns False, and its future has the output
+    tensors with undefined values.
     """
 
     def __init__(self, pg: ProcessGroup) -> None:
         super().__init__(pg)
-        self._error: Exception | None = None  # the first failure since the last configure
+        self._error: Exception | None = None  # the first failure since the last `configure`
 
     def configure(self, *args: Any, **kwargs: Any) -> None:
         self._error = None
         super().configure(*args, **kwargs)
 
     def error(self) -> Exception | None:
-        """The first failure since the last `configure`, or None."""
+        """Return the first failure since the last `configure`, or None."""
         return self._error
 
     def errored(self) -> Exception | None:
         return self._error or super().errored()
 
     def report_error(self, e: Exception) -> None:
-        """Take note of a failure that happened elsewhere: collectives are no-ops from now on."""
+        """Record a failure that happened elsewhere: collectives are no-ops from now on."""
         if self._error is None:
             self._error = e
 
@@ -240,12 +241,12 @@ class ErrorSwallowingProcessGroupWrapper(ProcessGroupWrapper):
 
 
 class _SwallowingWork(Work):
-    """Reports a failure instead of raising it."""
+    """Handle that reports a failure to its group instead of raising it."""
 
     def __init__(self, group: ErrorSwallowingProcessGroupWrapper, inner: Work, result: Any) -> None:
         super().__init__()
-        self._group = group  # is told of the failure
-        self._inner = inner  # the collective
+        self._group = group  # group to which the failure is reported
+        self._inner = inner  # the collective's own handle
         self._result = result  # value of the future if it fails
 
     def is_completed(self) -> bool:
@@ -270,20 +271,20 @@ class _SwallowingWork(Work):
 
 
 class FakeProcessGroupWrapper(ProcessGroupWrapper):
-    """Injects faults into another group."""
+    """Process group that injects faults into another group."""
 
     def __init__(self, pg: ProcessGroup) -> None:
         super().__init__(pg)
-        self._future_error: Exception | None = None  # for the next collective
-        self._configure_error: Exception | None = None  # for the next configure
-        self._error: Exception | None = None  # the injected failure of a collective since the last configure
+        self._future_error: Exception | None = None  # injected into the next collective
+        self._configure_error: Exception | None = None  # injected into the next `configure`
+        self._error: Exception | None = None  # the injected failure of a collective since the last `configure`
 
     def report_future_error(self, e: Exception) -> None:
-        """The next collective runs, but its ``wait()`` and its future fail with `e`."""
+        """Let the next collective run, but make its ``wait()`` and its future fail with `e`."""
         self._future_error = e
 
     def report_configure_error(self, e: Exception) -> None:
-        """The next `configure` raises `e` and does nothing."""
+        """Make the next `configure` raise `e` and do nothing."""
         self._configure_error = e
 
     def configure(self, *args: Any, **kwargs: Any) -> None:
@@ -308,7 +309,7 @@ class FakeProcessGroupWrapper(ProcessGroupWrapper):
 
 
 class _Manager(Protocol):
-    """What `ManagedProcessGroup` asks of a manager."""
+    """The part of a Manager that `ManagedProcessGroup` uses."""
 
     _pg: ProcessGroup
 
@@ -318,11 +319,10 @@ class _Manager(Protocol):
 
 
 class ManagedProcessGroup(ProcessGroupWrapper):
-    """The manager's group as torch sees it: all-reduces go through the manager, which handles healing, scaling and
-    failures.
+    """The Manager's process group as torch sees it. The Manager's all-reduce handles healing, scaling and failures.
 
-    `size` is the number of participants. Other collectives go to the manager's process group as they are. The manager
-    configures, aborts and shuts down that group; here these pass through.
+    `size` is the number of participants. Other collectives go directly to the Manager's process group. The Manager
+    configures, aborts and shuts down that group; here `configure` and `abort` are forwarded.
     """
 
     def __init__(self, manager: _Manager) -> None:
@@ -333,7 +333,7 @@ class ManagedProcessGroup(ProcessGroupWrapper):
         return self._manager.num_participants()
 
     def shutdown(self) -> None:
-        """Nothing: the group is the manager's, and goes on after `unregister`."""
+        """Do nothing: the Manager owns the group, which must still work after `unregister`."""
 
     def _issue(self, op: str, *args: Any) -> Work:
         if op not in ("allreduce", "allreduce_coalesced"):

@@ -1,4 +1,4 @@
-"""Groups made anew without a Manager."""
+"""Reconfigure process groups without a Manager."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from torchft_x.errors import ConfigError
 def reconfigure_with_store(
     pg: Any, store_addr: str, rank: int, world_size: int, timeout: float | timedelta = 60.0
 ) -> None:
-    """Give a group new members that meet at `store_addr` (``host:port/prefix``), within `timeout`, which stays the
+    """Give a group new members, who meet at `store_addr` (``host:port/prefix``), within `timeout`, which stays the
     group's.
 
-    Others' groups will do that have `get_reconfigure_handle` and `reconfigure`, as torch's own from 2.14 on: they swap
-    their handles in the store, so each call needs a prefix of its own. Raises `ConfigError` for all else.
+    Groups from elsewhere must have `get_reconfigure_handle` and `reconfigure`, as torch's own have from 2.14 on.
+    Their members exchange handles in the store, so each call needs a prefix of its own. Raises `ConfigError` for any
+    other object.
     """
     if isinstance(pg, ProcessGroup):
         pg.set_timeout(timeout)
