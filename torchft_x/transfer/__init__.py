@@ -1,11 +1,12 @@
-"""State between processes. No pickle on any wire.
+"""Moves state between processes. No pickle on any wire.
 
-Over HTTP: flatten -> layout -> snapshot (frozen bytes) -> http.server ... http.fetch -> landing -> rebuild. Through a process group (`pg`), from the state itself: flatten -> layout -> pg ... pg -> landing -> rebuild.
+Over HTTP: flatten -> layout -> snapshot (frozen bytes) -> http.server ... http.fetch -> landing -> rebuild. Through a
+process group (`pg`), from the state itself: flatten -> layout -> pg ... pg -> landing -> rebuild.
 
-* `transport`: the interface of everything that moves state, with torchft's names. `torchft_transports`: transports that
-  were written for torchft's.
-* `snapshot`: frozen copies, and who may read them. `shared_memory`: memory that a process of this host may read by
-  itself. `memory_slots`: copies in memory that outlives the process.
+* `transport`: the interface of everything that moves state, with torchft's names. `torchft_transports`: adapts
+  transports that were written for torchft's interface.
+* `snapshot`: frozen copies of a state, and their readers. `shared_memory`: memory that another process of this host
+  can read directly. `memory_slots`: copies in memory that outlives the process.
 """
 
 from torchft_x.transfer.format.flatten import check_sendable

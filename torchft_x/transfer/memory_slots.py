@@ -1,15 +1,15 @@
-"""Copies of a state in memory that outlives the process: this one's supervisor holds it, and hands it to each life.
+"""Copies of a state in memory that outlives the process: its supervisor holds the memory, and passes it to each life.
 
-A *slot* is such memory, with room for one state. It has no path and no listener; a process opens it by a name that its own
-supervisor gave it. Layout, all integers little-endian::
+A *slot* is such memory, with room for one state. It has no path and no listener; a process opens it by a name that
+its own supervisor gave it. Layout, all integers little-endian::
 
-    0     seal, head      which state it is of, and that it is complete (core/memory_slot.py)
+    0     seal, head      the state, and that the copy is complete (core/memory_slot.py)
     4096  manifest  as it is sent in a heal (format/layout.py)
           digests   one of each block (format/blocks.py), 4 bytes
           data      from the next page on: the stream of the blobs
 
-Whoever writes breaks the seal first and makes the new one last, so a writer that is killed leaves no slot that seems whole.
-What is read is checked against the seal, the digests, and all that a manifest from a network is checked against.
+A writer breaks the seal first and makes the new one last, so a writer that is killed leaves no slot that seems
+complete. A reader checks the data against the seal and the digests, and the manifest like one from a network.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from torchft_x.transfer.snapshot import copy_to_host
 
 log = logging.getLogger(__name__)
 
-_SPARE = 0.05  # part of what is needed that is taken on top, as a manifest grows by some numbers
+_SPARE = 0.05  # fraction of the missing bytes that is allocated in addition, as a manifest grows by some numbers
 _NAME = re.compile(r"(\d{1,10})/(\d{1,10})/([0-9a-f]{32})")
 
 
@@ -50,24 +50,25 @@ _used: set[str | None] = set()  # names of the slots that this process has open
 
 
 class TooLarge(TransferError):
-    """A state that has no room in a slot. The sentence says how large both are."""
+    """Raised for a state that doesn't fit into a slot. The message gives both sizes."""
 
 
 class MemorySlot:
-    """One slot. One thread at a time.
+    """One slot. Used by one thread at a time.
 
     Args:
-        fd: of the memory, open for reading and writing; ours if nothing is raised.
-        limit: most bytes that it may take.
-        name: by which processes of this host find it; None: they don't.
+        fd: descriptor of the memory, open for reading and writing; owned by this object unless the constructor
+            raises.
+        limit: most bytes that the slot may take.
+        name: by which processes of this host find the slot; None: they can't.
     """
 
     def __init__(self, fd: int, limit: int, name: str | None = None) -> None:
         self._fd = fd
         self._limit = limit
         self._name = name
-        self._memory: Tensor | None = None  # uint8, all of it; None: it is empty
-        self._written: tuple[Block, ...] = ()  # by `write`, for `seal`
+        self._memory: Tensor | None = None  # all of the slot, uint8; None: it is empty
+        self._written: tuple[Block, ...] = ()  # blocks copied by `write`, for `seal`
         self._map(os.fstat(fd).st_size)
 
     def __repr__(self) -> str:
@@ -75,8 +76,10 @@ class MemorySlot:
 
     @staticmethod
     def open(name: str, limit: int) -> MemorySlot | None:
-        """The slot that a supervisor calls `name` (PID/FD/TAG); None if there is none on this host that this process may use, or
-        another process uses it. Never opens anything else."""
+        """Open the slot that a supervisor calls `name` (PID/FD/TAG). Never opens anything else.
+
+        Returns None if this process may not use such a slot on this host, or if another process uses it.
+        """
         match = _NAME.fullmatch(name)
         if match is None or name in _used:
             return None
@@ -84,7 +87,7 @@ class MemorySlot:
         if fd is None:
             return None
         try:
-            # Until this process has ended. A lock of this kind is not inherited: a loader's worker may outlive us.
+            # Held until this process ends. A lock of this kind is not inherited: a loader's worker may outlive us.
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             slot = MemorySlot(fd, limit, name)
             _used.add(name)
@@ -95,31 +98,34 @@ class MemorySlot:
         return None
 
     def close(self) -> None:
-        """Let go of it. What it holds stays."""
+        """Close our descriptor. The slot's content stays."""
         self._memory = None
         os.close(self._fd)
         _used.discard(self._name)
 
-    # --- what it holds -------------------------------------------------------------------------------------------------
+    # --- reading ------------------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> State | None:
-        """Of the complete copy in it; None: there is none."""
+        """State of the complete copy in the slot; None if there is none."""
         head = self._sealed()
         return None if head is None else head.state
 
     def read(self, into: Any = None) -> Any:
-        """The state dict in it, in the tensors of `into` where path, dtype and shape fit, else in new ones.
+        """Return the state dict in the slot, in the tensors of `into` where path, dtype and shape fit, else in new
+        ones.
 
-        Raises `TransferError` if there is no complete copy, or a bit of it has changed since; its `torn` says whether tensors
-        of `into` were already written to.
+        Raises `TransferError` if there is no complete copy, or a bit of it has changed since; its `torn` says whether
+        tensors of `into` were already written to.
         """
         layout, stream = self._checked()
         return _land(layout, stream, into)
 
     def read_first(self, key: str) -> Any:
-        """What stands under the state dict's first key, if that is `key`, in new tensors; else None. What stands behind it may
-        be anything: types that only the script knows, shards that only its ranks can take. Raises `TransferError`.
+        """Return the value of the state dict's first key in new tensors, if that key is `key`; else None.
+
+        The values of other keys may be anything: types that only the script knows, shards that only its ranks can
+        receive. Raises `TransferError`.
         """
         layout, stream = self._checked()
         part = first_part(layout, key)
@@ -128,13 +134,17 @@ class MemorySlot:
     # --- writing -------------------------------------------------------------------------------------------------------
 
     def room_for(self, state_dict: Any) -> int:
-        """Bytes that are missing for a copy of such a state; 0: it has room. Raises `LeafError`, `TooLarge`."""
+        """Return the bytes that are missing for a copy of this state; 0 if it has room. Raises `LeafError`,
+        `TooLarge`.
+        """
         layout, _ = flatten(state_dict)
         needed = _needed(len(dump(layout)), len(cut_blocks(layout.blobs)), place_blobs(layout.blobs)[1])
         return max(0, needed - self._size)
 
     def grow(self, missing: int) -> None:
-        """Take so many bytes more from the system, which takes a while. What it holds stays. Raises `TooLarge`, OSError."""
+        """Enlarge the slot by at least `missing` bytes, which takes a while. Its content stays. Raises `TooLarge`,
+        OSError.
+        """
         size = self._size + int(missing * (1 + _SPARE))
         size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
         if size > self._limit:
@@ -151,9 +161,10 @@ class MemorySlot:
         populate(self._memory)
 
     def write(self, state: State, state_dict: Any) -> bool:
-        """Copy a state, without the seal. When it returns, the state dict may change. False: there is no room, see `grow`.
+        """Copy a state, without the seal, and return True. Afterwards the state dict may change.
 
-        Raises `LeafError`; what the slot held is then still there.
+        Returns False if there is no room (see `grow`). Raises `LeafError`; the slot's old content is then still
+        complete.
         """
         layout, sources = flatten(state_dict)
         manifest = dump(layout)
@@ -171,7 +182,7 @@ class MemorySlot:
         return True
 
     def seal(self) -> None:
-        """Say that what `write` has copied is complete."""
+        """Mark the copy that `write` has made as complete, with the digests of its blocks."""
         memory = self._bytes()
         head = memory_slot.read(memory, MAX_MANIFEST_BYTES)
         assert head is not None, "nothing was written"
@@ -181,12 +192,14 @@ class MemorySlot:
         memory_slot.seal(memory, head)
 
     def may_take(self, nbytes: int) -> bool:
-        """Whether the limit allows so many bytes of data."""
+        """Return whether the limit allows `nbytes` bytes of data."""
         return MANIFEST_AT + nbytes <= self._limit
 
     def lend(self, nbytes: int) -> Buffer | None:
-        """So much of its memory, for anything else; it holds nothing then, and is not to be written until that is over. None:
-        there is no room."""
+        """Lend `nbytes` of the slot's memory for another use, which erases the slot; None if there is no room.
+
+        The slot must not be written until the loan is over.
+        """
         if MANIFEST_AT + nbytes > self._size:
             return None
         self.erase()
@@ -195,14 +208,14 @@ class MemorySlot:
         return Buffer(data, None if self._name is None else f"{self._name}/{MANIFEST_AT}", lent=True)
 
     def erase(self) -> None:
-        """From now on it holds nothing."""
+        """Break the seal: from now on the slot holds no copy."""
         if self._size:
             memory_slot.break_seal(self._bytes())
 
-    # --- inside --------------------------------------------------------------------------------------------------------
+    # --- private ------------------------------------------------------------------------------------------------------
 
     def _checked(self) -> tuple[Layout, Tensor]:
-        """Layout and stream of a complete copy, of which no bit has changed. Raises `TransferError`."""
+        """Return layout and stream of a complete copy, after checking every digest. Raises `TransferError`."""
         head = self._sealed()
         if head is None:
             raise TransferError("the memory holds no complete state.")
@@ -235,7 +248,7 @@ class MemorySlot:
         return self._memory[start : start + head.data]
 
     def _sealed(self) -> SlotHead | None:
-        """If the seal is good."""
+        """Return the head of the slot if its seal is valid, otherwise None."""
         if not self._size:
             return None
         memory = self._bytes()
@@ -264,7 +277,7 @@ def _land(layout: Layout, stream: Tensor, into: Any) -> Any:
 
 
 def _data_at(manifest: int, digests: int) -> int:
-    """Where the stream begins: on a page, so that every tensor in it is aligned."""
+    """Return where the stream begins: on a page, so that every tensor in it is aligned."""
     return -(-(MANIFEST_AT + manifest + digests) // mmap.PAGESIZE) * mmap.PAGESIZE
 
 

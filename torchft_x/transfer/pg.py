@@ -1,7 +1,7 @@
-"""Checkpoint transport through a process group: from the source's tensors into the receiver's, no snapshot between.
+"""Checkpoint transport through a process group: from the source's tensors into the receiver's, without a snapshot.
 
-Both sides meet in it, as in a collective: `send_checkpoint` returns when everybody has everything. No pickle: a JSON
-manifest (format/layout.py) and raw bytes. What is sent, in order, each with its own tag::
+Both sides call it at the same time, as in a collective: `send_checkpoint` returns when every receiver has the whole
+state. No pickle: a JSON manifest (format/layout.py) and raw bytes. Messages in order, each with its own tag::
 
     header    int64 (5,): magic, step, committed_in, bytes of the manifest, whether digests follow
     manifest  uint8
@@ -37,25 +37,25 @@ from torchft_x.transfer.transport import CheckpointTransport
 
 T = TypeVar("T")
 
-PIECE_BYTES = 64 << 20  # of one send: the deadline is looked at between two of them
-WINDOW = 4  # pieces on their way at a time
-_MAGIC = 0x7F78_0001  # of this form of the transfer
-_HEADER, _MANIFEST, _ANSWER, _DIGESTS, _PIECES = 1, 2, 3, 4, 5  # tags; that of piece i is _PIECES + i
+PIECE_BYTES = 64 << 20  # bytes of one send: the deadline is checked between two of them
+WINDOW = 4  # pieces in flight at a time
+_MAGIC = 0x7F78_0001  # identifies this version of the transfer
+_HEADER, _MANIFEST, _ANSWER, _DIGESTS, _PIECES = 1, 2, 3, 4, 5  # tags; piece i has _PIECES + i
 
 
 class PGTransport(CheckpointTransport[T]):
-    """Sends and receives states with ``send`` and ``recv`` of a process group.
+    """Checkpoint transport that moves states with ``send`` and ``recv`` of a process group.
 
     Args:
-        pg: any torch process group whose ranks are the replica ranks; best one of its own, because a transfer that fails
-            ends the group it runs in.
-        timeout: seconds or a timedelta; the whole transfer may take that long unless the call says otherwise.
+        pg: any torch process group whose ranks are the replica ranks; best one of its own, because a transfer that
+            fails ends the group it runs in.
+        timeout: seconds or a timedelta; the longest time of a whole transfer, unless the call gives another.
         device: where the group's tensors must be: ``cpu`` for gloo, the GPU for NCCL. Tensors elsewhere go through a
             buffer there.
-        state_dict: gives the state to receive into, where `recv_checkpoint` isn't told.
+        state_dict: returns the state to receive into, where `recv_checkpoint` isn't given one.
 
-    The source's state stays as it is until `send_checkpoint` returns, so its training waits for the receivers;
-    `HTTPTransport` is the one that doesn't. Name and arguments are the peer's.
+    The source's state must not change until `send_checkpoint` returns, so its training waits for the receivers; with
+    `HTTPTransport` it doesn't. Name and arguments are torchft's.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class PGTransport(CheckpointTransport[T]):
         return f"<PGTransport on {self._device} over {self._pg!r}>"
 
     def metadata(self) -> str:
-        """Nothing: both sides know each other's rank."""
+        """Return a placeholder: both sides know each other's rank."""
         return "<n/a>"
 
     def send_checkpoint(
@@ -88,8 +88,8 @@ class PGTransport(CheckpointTransport[T]):
     ) -> None:
         """Send `state_dict` to these ranks, which must call `recv_checkpoint` meanwhile.
 
-        Raises `LeafError` before anything is sent, and `TransferError` if a receiver refuses it (after the others have
-        been served), is lost, or isn't done at the deadline.
+        Raises `LeafError` before anything is sent, and `TransferError` if a receiver refuses the state (after the
+        others have received it), is lost, or isn't done at the deadline.
         """
         if not dst_ranks:
             return
@@ -125,7 +125,7 @@ class PGTransport(CheckpointTransport[T]):
         for i, pieces in enumerate(cut(blobs)):
             parts = [memory[p.blob][p.blob_offset : p.blob_offset + p.nbytes] for p in pieces]
             if len(parts) == 1:
-                wire = parts[0].to(self._device)  # the same memory if it is there
+                wire = parts[0].to(self._device)  # no copy if the tensor is on the device already
             else:
                 wire = torch.cat([part.to(self._device) for part in parts])
             if with_digests:
@@ -148,11 +148,13 @@ class PGTransport(CheckpointTransport[T]):
         committed_in: int = 0,
         into: T | None = None,
     ) -> T:
-        """The state that `src_rank` is sending. Tensors of `into` (else of the constructor's `state_dict`) are filled in
-        place where path, dtype and shape fit; others are new tensors on the CPU.
+        """Receive and return the state that `src_rank` is sending.
 
-        Raises `TransferError` with `torn`. If that says so, a receive may still be writing where the process group can't
-        end it (a bare torch group at its deadline); groups of torchft_x can.
+        Tensors of `into` (else of the constructor's `state_dict`) are filled in place where path, dtype and shape
+        fit; others are new tensors on the CPU.
+
+        Raises `TransferError` with `torn`. If `torn` is set and the process group can't abort a receive (a bare torch
+        group at its deadline), it may still be writing; groups of torchft_x can.
         """
         if into is None and self._state_dict is not None:
             into = self._state_dict()
@@ -218,30 +220,30 @@ class PGTransport(CheckpointTransport[T]):
         return digests
 
     def disallow_checkpoint(self) -> None:
-        """Nothing: no state is on offer but while `send_checkpoint` runs."""
+        """Do nothing: a state is offered only while `send_checkpoint` runs."""
 
     def shutdown(self, wait: bool = True) -> None:
-        """Nothing: the process group is its owner's."""
+        """Do nothing: the process group belongs to its owner."""
 
     def _limit(self, timeout: float | timedelta | None) -> float:
         return time.monotonic() + (self._timeout if timeout is None else seconds(timeout))
 
 
 class _Line:
-    """Sends and receives in order, `WINDOW` at a time, until a deadline."""
+    """Queue of sends and receives, in order, with `WINDOW` of them in flight, until a deadline."""
 
     def __init__(self, pg: dist.ProcessGroup, device: torch.device, deadline: float, what: str) -> None:
         self._pg = pg
         self._device = device
         self._deadline = deadline  # monotonic
-        self._what = what  # is moved; begins our sentences
+        self._what = what  # name of the transfer, which begins our error messages
         self._running: deque[tuple[Any, Callable[[], None] | None]] = deque()
 
     def send(self, tensor: Tensor, rank: int, tag: int) -> None:
         self._start(lambda: self._pg.send([tensor], rank, tag), None)
 
     def recv(self, tensor: Tensor, rank: int, tag: int, arrived: Callable[[], None] | None = None) -> None:
-        """`arrived` is called when the tensor is full, in the order of the calls."""
+        """Start a receive. `arrived` is called when the tensor is full, in the order of the calls."""
         self._start(lambda: self._pg.recv([tensor], rank, tag), arrived)
 
     def _start(self, action: Callable[[], Any], arrived: Callable[[], None] | None) -> None:
@@ -253,7 +255,7 @@ class _Line:
             raise self._error(e) from None
 
     def drain(self) -> None:
-        """Wait until all are done."""
+        """Wait until all sends and receives are done."""
         while self._running:
             self._finish_one()
 
@@ -271,7 +273,7 @@ class _Line:
             arrived()
 
     def settle(self) -> None:
-        """On an accelerator a wait is the stream's: make sure that all of it has happened, and well."""
+        """Wait until the accelerator's stream has run, and raise if the group has failed. Does nothing on the CPU."""
         if self._device.type == "cpu":
             return
         torch.get_device_module(self._device).current_stream().synchronize()
@@ -286,8 +288,10 @@ class _Line:
 
 
 def cut(blobs: Sequence[int]) -> list[list[Piece]]:
-    """The pieces of a state with blobs of these sizes (bytes), in the order of sending: large blobs by themselves, at
-    most `PIECE_BYTES` at a time, then small ones together. Both sides compute it. Pure.
+    """Cut blobs of these sizes (bytes) into messages of pieces, in the order of sending. Pure.
+
+    Large blobs come first, by themselves, at most `PIECE_BYTES` at a time, then small ones together. Both sides
+    compute the same cut.
     """
     messages: list[list[Piece]] = []
     for blob, size in enumerate(blobs):
@@ -310,7 +314,7 @@ def cut(blobs: Sequence[int]) -> list[list[Piece]]:
 def _check(
     digests: list[int], line: _Line, rank: int, messages: list[list[Piece]], paths: dict[int, str], device: torch.device
 ) -> None:
-    """Compare with what the source has."""
+    """Compare our digests with the source's. Raises `TransferError`."""
     if not digests:
         return
     theirs = torch.zeros(len(digests), dtype=torch.int64, device=device)
@@ -323,7 +327,7 @@ def _check(
 
 
 def _bytes_of(source: Tensor) -> Tensor:
-    """A blob's source as uint8 (bytes,): the same memory if it is contiguous."""
+    """Return a blob's source as uint8 (bytes,), without a copy if it is contiguous."""
     source = source.contiguous()
     return view_bytes(source.untyped_storage(), storage_offset_bytes(source), source.numel() * source.dtype.itemsize)
 

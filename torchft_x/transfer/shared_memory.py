@@ -1,9 +1,9 @@
-"""Memory that another process of this host may read by itself, if it is the same user's.
+"""Memory that another process of this host and of the same user may read directly.
 
-The source names it to a reader that has shown the token; the reader opens it through /proc, where the kernel asks
-whether it may look into the source at all. There is no listener, and nothing to clean up: the memory has no path and
-goes with the last process that has it open. The name holds a random tag, so no other file is ever taken for it, on
-this host or on another one.
+The source tells its name to a reader that has shown the token. The reader opens it through /proc, where the kernel
+checks whether the reader may inspect the source at all. There is no listener, and nothing to clean up: the memory has
+no path and is freed with the last process that has it open. The name holds a random tag, so no other file is ever
+mistaken for it, on this host or on another one.
 """
 
 from __future__ import annotations
@@ -30,16 +30,20 @@ class Buffer:
 
     def __init__(self, data: Tensor, name: str | None = None, *, lent: bool = False) -> None:
         self.data = data  # uint8
-        self.name = name  # by which processes of this host find it; None: it is this process's own
-        self.lent = lent  # it is somebody else's, who wants it back
+        self.name = name  # by which processes of this host find it; None: it is private to this process
+        self.lent = lent  # whether it is on loan, and its owner wants it back
 
     def __repr__(self) -> str:
         return f"<Buffer of {self.data.numel()} bytes, {self.name or 'private'}>"
 
 
 def allocate_buffer(nbytes: int, *, pinned: bool = False, shared: bool = True) -> Buffer:
-    """Uninitialised memory; `shared` if this system can and it is not `pinned`. Raises RuntimeError without memory."""
-    if shared and not pinned and hasattr(os, "memfd_create") and nbytes <= physical_memory():  # else a refusal, no kill
+    """Allocate uninitialised memory; shared if `shared`, not `pinned`, and the system can. Raises RuntimeError if
+    there is none.
+    """
+    if (
+        shared and not pinned and hasattr(os, "memfd_create") and nbytes <= physical_memory()
+    ):  # too much: raise, not a kill
         try:
             return _allocate_shared(nbytes)
         except (OSError, ValueError, OverflowError) as e:  # a limit of file sizes, no more descriptors, a sandbox
@@ -53,7 +57,7 @@ def _allocate_shared(nbytes: int) -> Buffer:
     try:
         os.fchmod(fd, 0o400)  # readers can't open it for writing
         os.ftruncate(fd, nbytes)
-        data = torch.frombuffer(mmap.mmap(fd, nbytes), dtype=torch.uint8)  # the tensor keeps the map, it the memory
+        data = torch.frombuffer(mmap.mmap(fd, nbytes), dtype=torch.uint8)  # it keeps the mapping, and that the memory
         buffer = Buffer(data, f"{os.getpid()}/{fd}/{tag}")
     except BaseException:
         os.close(fd)
@@ -67,13 +71,18 @@ def _file_name(tag: str) -> str:
 
 
 def held_file_name(tag: str) -> str:
-    """Of memory that a supervisor holds for its workers. A snapshot in it is called PID/FD/TAG/FIRST BYTE."""
+    """Return the file name of memory that a supervisor holds for its workers. A snapshot in it is called
+    PID/FD/TAG/FIRST BYTE.
+    """
     return f"torchft_x-held-{tag}"
 
 
 def open_memfd(pid: str, fd: str, name: str, mode: int) -> int | None:
-    """A descriptor of the memfd `name` that process `pid` holds as its `fd`; None if it is not there, or this process may not
-    use it so. `mode`: os.O_RDONLY or os.O_RDWR. Never opens anything that has another name."""
+    """Open the memfd `name` that process `pid` holds as its `fd`, and return a descriptor of it.
+
+    Returns None if it doesn't exist, or if this process may not open it with `mode` (os.O_RDONLY or os.O_RDWR). Never
+    opens a file of another name.
+    """
     path, target = f"/proc/{pid}/fd/{fd}", f"/memfd:{name} (deleted)"
     try:
         if os.readlink(path) != target:
@@ -92,16 +101,20 @@ def open_memfd(pid: str, fd: str, name: str, mode: int) -> int | None:
 
 
 class SharedFile:
-    """Another process's buffer, open for reading. What is read is right only while that process keeps it unchanged."""
+    """Another process's buffer, open for reading. Its data are valid only while that process leaves the buffer
+    unchanged.
+    """
 
     def __init__(self, fd: int, first: int = 0) -> None:
         self._fd = fd
-        self._first = first  # byte of the buffer
+        self._first = first  # offset of the buffer in the file, bytes
 
     @staticmethod
     def open(name: str, nbytes: int) -> SharedFile | None:
-        """The buffer that another process calls `name`, of at least `nbytes`; None if there is none on this host that
-        this process may read. Never opens anything that is not a buffer of a snapshot.
+        """Open the buffer that another process calls `name`, of at least `nbytes`.
+
+        Returns None if this process can read no such buffer on this host. Never opens anything but a buffer of a
+        snapshot.
         """
         match = _NAME.fullmatch(name)
         if match is None:

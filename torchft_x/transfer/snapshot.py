@@ -1,7 +1,7 @@
-"""Frozen copies of a state dict, and who may read them.
+"""Frozen copies of a state dict, and the readers that may read them.
 
-A snapshot is an immutable value from the moment it is published, so reading it never concerns the training thread. Its
-memory is reused when nobody reads it any more: usually one buffer serves for ever, a slow reader makes it two.
+A snapshot is immutable once it is published, so its readers never block the training thread. Its memory is reused
+once it has no readers: usually one buffer is enough, and a slow reader makes it two.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from torchft_x.transfer.shared_memory import Buffer, allocate_buffer
 
 log = logging.getLogger(__name__)
 
-STANDING_BUFFERS = 2  # kept for the next snapshot; more exist only while readers are slow
+STANDING_BUFFERS = 2  # buffers kept for the next snapshot; more exist only while readers are slow
 MAX_ALIVE = 4  # snapshots in memory; before one more is made, the readers of the oldest are cut off
-CUT_GRACE = 5.0  # seconds a snapshot stays readable for a reader whose connection broke
+CUT_GRACE = 5.0  # seconds that a snapshot stays readable for a reader whose connection broke
 
 
 class Lender(Protocol):
-    """Has memory that it lends for a snapshot, so that this takes none of its own."""
+    """Owner of memory that it lends for a snapshot, so that the snapshot allocates none."""
 
     def lends(self, nbytes: int) -> bool:
-        """Whether it usually can. At any time."""
+        """Return whether it can usually lend `nbytes`. May be called at any time."""
 
     def lend(self, nbytes: int, returned: Callable[[], bool]) -> Buffer | None:
-        """Memory that is the snapshot's until `returned`, asked at any time, has said True. None: it has none to spare now."""
+        """Lend memory for a snapshot until `returned`, called at any time, returns True. None if it can't lend now."""
 
 
 class Refusal(NamedTuple):
-    """Why a reader gets nothing: a sentence, and whether asking again can help."""
+    """Refusal of a reader: its reason, and whether asking again is useless."""
 
     reason: str
     final: bool
@@ -63,12 +63,12 @@ class Snapshot:
         self.memory = memory
         self.buffer = memory.data  # at least as long as the stream
         self._bytes = memory_of(self.buffer)
-        self._digests: list[int | None] = [None] * len(self.blocks)  # computed by whoever needs one first
+        self._digests: list[int | None] = [None] * len(self.blocks)  # computed on first use
         self.revoked = False  # set once: readers stop at the next block
-        # The rest belongs to SnapshotStore and is guarded by its lock.
+        # The fields below belong to SnapshotStore and are guarded by its lock.
         self.readers = 0  # connections that hold it
         self.owed = 0  # destinations that were promised this state and haven't begun to read it
-        self.held_until = 0.0  # monotonic; a reader was cut off and may come back
+        self.held_until = 0.0  # monotonic; until then a reader that was cut off may come back
 
     def __repr__(self) -> str:
         return f"<Snapshot {self.id} of {self.state}, {len(self.blocks)} blocks, {self.readers} readers>"
@@ -85,36 +85,40 @@ class Snapshot:
 
 
 class SnapshotStore:
-    """The snapshots of one transport. Every method returns at once but `ask`, which waits for a given time."""
+    """The snapshots of one transport. No method waits for a reader, except `ask` and `close`, which have a time
+    limit.
+    """
 
     def __init__(self, *, shared: bool = True) -> None:
-        self._shared = shared  # whether processes of this host may read the snapshots' memory by themselves
+        self._shared = shared  # whether processes of this host may read the snapshots' memory directly
         self.lender: Lender | None = None  # set once, before the first snapshot
-        self._changed = threading.Condition()  # guards everything below; no copying and no I/O while it is held
-        self._alive: list[Snapshot] = []  # whose bytes may be read, oldest first
+        self._changed = threading.Condition()  # guards everything below; never held during a copy or I/O
+        self._alive: list[Snapshot] = []  # readable snapshots, oldest first
         self._current: Snapshot | None = None  # the newest
-        self._allowed = False  # whether anybody may begin to read the current one
-        self._spare: list[Buffer] = []  # buffers nobody reads
-        self._lent: Snapshot | None = None  # the one in lent memory
+        self._allowed = False  # whether new readers may begin to read the current one
+        self._spare: list[Buffer] = []  # buffers without readers
+        self._lent: Snapshot | None = None  # the snapshot in lent memory
         self._closed = False
-        self._signs = 0  # of readers that come along; a lost count among several threads does no harm
+        self._signs = 0  # progress of readers; a lost count among several threads does no harm
 
     def moved(self) -> None:
-        """A reader has asked for something, or has taken a piece."""
+        """Count a sign of progress: a reader has sent a request, or has taken a piece."""
         self._signs += 1
 
     def progress(self) -> tuple[int, bool]:
-        """A number that grows while readers come along, and whether nobody reads or is still to read the newest."""
+        """Return a number that grows while readers make progress, and whether the newest snapshot has no reader left
+        to serve.
+        """
         with self._changed:
             current = self._current
             done = current is None or not (current.owed or current.readers)
             return self._signs, done
 
     def freeze(self, state: State, state_dict: Any, owed: int, *, least: int = 0) -> Snapshot | None:
-        """Copy a state dict and publish it as the newest snapshot. Earlier ones only serve readers in progress. None, and
-        nothing is done, if its tensors have less than `least` bytes.
+        """Copy a state dict and publish it as the newest snapshot. Earlier snapshots only serve readers in progress.
 
-        Raises `LeafError` before anything is changed.
+        Returns None, and does nothing, if its tensors have less than `least` bytes. Raises `LeafError` before
+        anything is changed.
         """
         layout, sources = flatten(state_dict)
         if sum(layout.blobs) < least:
@@ -133,8 +137,9 @@ class SnapshotStore:
         return snapshot
 
     def prepare(self, state_dict: Any) -> None:
-        """See to it that the next snapshot of such a state finds memory that was touched before: memory that was not
-        takes several times as long, and a snapshot is taken while others wait. Returns at once. Raises `LeafError`.
+        """Allocate and touch memory for the next snapshot of such a state, in the background. Raises `LeafError`.
+
+        Memory that was never touched takes several times as long to write, and others wait while a snapshot is taken.
         """
         layout, sources = flatten(state_dict)
         length, pinned = max(place_blobs(layout.blobs)[1], 1), _on_accelerator(sources)
@@ -143,7 +148,7 @@ class SnapshotStore:
         threading.Thread(target=self._make, args=(length, pinned), name="checkpoint-memory", daemon=True).start()
 
     def _make(self, length: int, pinned: bool) -> None:
-        """A spare buffer, unless there is one. Never raises: without memory now, the first heal says so."""
+        """Make a spare buffer, unless there is one. Never raises: if there is no memory, the first heal reports it."""
         with self._changed:
             buffers = [*self._spare, *(s.memory for s in self._alive)]
             if self._closed or any(_serves(b, length, pinned) for b in buffers):
@@ -163,7 +168,9 @@ class SnapshotStore:
         return self._shared and not pinned and self.lender is not None and self.lender.lends(length)
 
     def returns(self) -> bool:
-        """Give lent memory back, unless somebody reads there, or may still come to. From any thread."""
+        """Return lent memory to its owner, unless readers use it or may still come. Return whether none is lent any
+        more. Any thread.
+        """
         with self._changed:
             snapshot = self._lent
             if snapshot is None:
@@ -180,7 +187,7 @@ class SnapshotStore:
             return True
 
     def _reserve(self, length: int, pinned: bool) -> Buffer:
-        """A buffer that nobody reads; a lent one, or a used one, if there is one of the right kind."""
+        """Return a buffer without readers: a lent one, or a used one of the right kind, or a new one."""
         length = max(length, 1)
         with self._changed:
             self._current, self._allowed = None, False
@@ -192,7 +199,7 @@ class SnapshotStore:
                 return lent
         with self._changed:
             for oldest in self._alive[: max(len(self._alive) - MAX_ALIVE + 1, 0)]:
-                oldest.revoked = True  # its memory goes when its readers notice
+                oldest.revoked = True  # its memory is freed when its readers notice
                 self._alive.remove(oldest)
             self._spare = [b for b in self._spare if _serves(b, length, pinned)]
             if not self._spare and len(self._alive) >= STANDING_BUFFERS:
@@ -205,8 +212,9 @@ class SnapshotStore:
         return buffer
 
     def _give_up_unread(self, length: int, pinned: bool) -> None:
-        """Take the buffer of the oldest snapshot that is kept only for a reader that was cut off and has not come back:
-        new memory costs the training thread several times the copy. Lock held.
+        """Take the buffer of the oldest snapshot without readers, kept for one that was cut off. Lock held.
+
+        New memory would cost the training thread several times the copy.
         """
         for snapshot in self._alive:
             if snapshot.readers == 0 and not snapshot.memory.lent and _serves(snapshot.memory, length, pinned):
@@ -216,30 +224,31 @@ class SnapshotStore:
                 return
 
     def _collect(self) -> None:
-        """Move the buffers of snapshots that nobody can want any more to the spare ones. Lock held."""
+        """Move the buffers of snapshots that no reader can want any more to the spare ones. Lock held."""
         now = time.monotonic()
         for snapshot in list(self._alive):
             if snapshot is not self._current and snapshot.readers == 0 and snapshot.held_until <= now:
                 self._alive.remove(snapshot)
-                snapshot.revoked = True  # a request by id that comes later is refused
+                snapshot.revoked = True  # a later request by id is refused
                 if not snapshot.memory.lent:
                     self._spare.append(snapshot.memory)
         del self._spare[max(STANDING_BUFFERS - len(self._alive), 0) :]
 
     def disallow(self) -> None:
-        """From now on only readers in progress, and destinations that were promised it, may read the newest snapshot.
+        """Stop offering the newest snapshot to readers other than those in progress and the destinations that were
+        promised it.
 
-        The promised ones keep their right because the bytes are frozen: a source that commits faster than a healer
+        The promised ones may still read, because the bytes are frozen: a source that commits faster than a healer
         asks must not make it wait for nothing (shared facts, peer 2.4).
         """
         with self._changed:
             self._allowed = False
-            if self._current is not None and self._current.owed and self._current.memory.lent:  # it is wanted back
+            if self._current is not None and self._current.owed and self._current.memory.lent:  # it is lent
                 self._current.held_until = time.monotonic() + CUT_GRACE
             self._collect()
 
     def allow(self, step: int) -> None:
-        """Let anybody read the newest snapshot again. Raises `ConfigError` if it is not of `step`."""
+        """Offer the newest snapshot to all readers again. Raises `ConfigError` if it is not of `step`."""
         with self._changed:
             if self._current is None or self._current.state.step != step:
                 held = "none" if self._current is None else f"one of {self._current.state}"
@@ -250,7 +259,7 @@ class SnapshotStore:
             self._changed.notify_all()
 
     def ask(self, state: State, wait: float) -> Snapshot | Refusal:
-        """Begin to read the snapshot of `state`; waits up to `wait` seconds for it. The caller must `release` it."""
+        """Begin to read the snapshot of `state`; wait up to `wait` seconds for it. The caller must `release` it."""
         deadline = time.monotonic() + wait
         with self._changed:
             while True:
@@ -265,7 +274,7 @@ class SnapshotStore:
                 self._changed.wait(left)
 
     def _answer(self, state: State) -> Snapshot | Refusal:
-        """What a reader that asks for `state` gets now. Lock held."""
+        """Return the answer for a reader that asks for `state` now. Lock held."""
         if self._closed:
             return Refusal("it is shutting down", True)
         current = self._current
@@ -276,7 +285,7 @@ class SnapshotStore:
         return Refusal(f"it offers {current.state}, not {state}", current.state > state)
 
     def resume(self, snapshot_id: str) -> Snapshot | None:
-        """Read on in a snapshot begun earlier, or on another connection. The caller must `release` it."""
+        """Continue to read a snapshot that was begun earlier, or on another connection. The caller must `release` it."""
         with self._changed:
             for snapshot in self._alive:
                 if snapshot.id == snapshot_id and not (self._closed and not snapshot.readers):
@@ -285,7 +294,7 @@ class SnapshotStore:
         return None
 
     def release(self, snapshot: Snapshot, *, cut: bool, began: bool = False) -> None:
-        """A connection stops reading. `cut`: in the middle; `began`: it got the snapshot from `ask`."""
+        """End a connection's read. `cut`: it ended in the middle; `began`: it got the snapshot from `ask`."""
         with self._changed:
             snapshot.readers -= 1
             if cut:
@@ -296,7 +305,7 @@ class SnapshotStore:
             self._changed.notify_all()
 
     def close(self, wait: float) -> None:
-        """Refuse new readers now; return when none is left, or after `wait` seconds. Then forget all."""
+        """Refuse new readers now. Wait at most `wait` seconds for the present ones, then drop all snapshots."""
         deadline = time.monotonic() + wait
         with self._changed:
             self._closed = True
@@ -313,7 +322,7 @@ def _serves(buffer: Buffer, length: int, pinned: bool) -> bool:
 
 
 def _on_accelerator(sources: list[Tensor]) -> bool:
-    """Whether the snapshot needs pinned memory."""
+    """Return whether the snapshot needs pinned memory."""
     return any(source.device.type != "cpu" for source in sources)
 
 
@@ -321,7 +330,7 @@ def _on_accelerator(sources: list[Tensor]) -> bool:
 def copy_to_host(sources: list[Tensor], starts: list[int], buffer: Tensor) -> None:
     """Copy each blob's source to its place in `buffer` (uint8 on CPU, pinned if a source is on an accelerator).
 
-    When it returns the sources may be overwritten. From an accelerator it copies on a stream of its own, so that it
+    When it returns, the sources may be overwritten. From an accelerator it copies on a stream of its own, so that it
     waits for the state only and not for work queued later.
     """
     by_device: dict[torch.device, tuple[list[Tensor], list[Tensor]]] = defaultdict(lambda: ([], []))

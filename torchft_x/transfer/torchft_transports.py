@@ -1,4 +1,4 @@
-"""Transports that were written for the peer's interface: they know a state by its step alone, and may serve it live."""
+"""Adapts transports written for torchft's interface, which identify a state by its step alone, and may serve it live."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ logger = logging.getLogger(__name__)
 
 
 def adapted(transport: Any) -> CheckpointTransport[Any]:
-    """`transport`, or if it can't be told ``committed_in`` something that calls it as the peer does."""
+    """Return `transport`, or an adapter that calls it as torchft does if it takes no ``committed_in``."""
     methods = (transport.send_checkpoint, transport.recv_checkpoint)
     return transport if all(_takes(method, "committed_in") for method in methods) else AdaptedTransport(transport)
 
 
 def takes_mirrors(transport: CheckpointTransport[Any]) -> bool:
-    """Whether it copies a state from several sources at a time, and serves as one of them."""
+    """Return whether a transport copies a state from several sources at a time, and serves as one of them."""
     mirror = CheckpointTransport.mirror_checkpoint
     own = getattr(type(transport), "mirror_checkpoint", mirror) is not mirror
     return own and _takes(transport.recv_checkpoint, "mirrors")
@@ -36,14 +36,15 @@ def _takes(method: Any, name: str) -> bool:
 
 
 class AdaptedTransport(CheckpointTransport[T]):
-    """Calls `inner` as the peer's Manager does: keywords, a timedelta, `disallow_checkpoint` before the state changes.
+    """Adapter that calls `inner` as torchft's Manager does: keywords, a timedelta, `disallow_checkpoint` before the
+    state changes.
 
-    That what it brings is the state that was asked for is checked by who loads it: the state names itself.
+    The loading code checks that a received state is the requested one: the state contains its own name.
     """
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
-        self._offers = False  # somebody may read the live state
+        self._offers = False  # whether readers may be reading the live state
 
     def __repr__(self) -> str:
         return f"<adapted {self._inner!r}>"
@@ -73,7 +74,7 @@ class AdaptedTransport(CheckpointTransport[T]):
         return state
 
     def before_commit(self) -> None:
-        """Those who heal have what they need, or have given up: they vote after their fetch."""
+        """Withdraw the offer of the live state. The healers have finished or given up: they vote after their fetch."""
         if self._offers:
             try:
                 self.disallow_checkpoint()
@@ -82,7 +83,7 @@ class AdaptedTransport(CheckpointTransport[T]):
 
     def disallow_checkpoint(self) -> None:
         self._offers = False
-        withdraw = getattr(self._inner, "disallow_checkpoint", None)  # may be left out there
+        withdraw = getattr(self._inner, "disallow_checkpoint", None)  # optional in torchft's interface
         if withdraw is not None:
             withdraw()
 

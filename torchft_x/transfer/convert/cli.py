@@ -1,4 +1,4 @@
-"""``torchft_x checkpoint``: what is below a URL, whether it is whole, and in the forms of other programs."""
+"""``torchft_x checkpoint``: list and verify the checkpoints below a URL, and convert them to forms of other programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torchft_x.transfer.durable.shard import freeze
 from torchft_x.transfer.durable.store import Store
 from torchft_x.transfer.from_memory.save import save_held
 
-_WAIT = 600.0  # seconds an import may take when all is written
+_WAIT = 600.0  # seconds until the written shards of an import must be visible
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -29,7 +29,7 @@ def _parser() -> argparse.ArgumentParser:
     verify = commands.add_parser("verify", help="read all of it, and check each digest")
     export = commands.add_parser("export", help="write it as PyTorch's distributed checkpoint, or as safetensors")
     bring = commands.add_parser("import", help="make a checkpoint of such a folder or file")
-    commands.add_parser("from-memory")  # without help: supervisors call it
+    commands.add_parser("from-memory")  # without help: only supervisors call it
     for command in (ls, verify, export):
         command.add_argument("url", help="folder of the checkpoints")
     for command in (verify, export):
@@ -45,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str]) -> int:
-    """The exit code: 1 if something is damaged or not there, 2 for a mistake."""
+    """Run the command and return its exit code: 1 if something is damaged or missing, 2 for a usage error."""
     args = _parser().parse_args(argv)
     acts = {"ls": _ls, "verify": _verify, "export": _export, "import": _import, "from-memory": _from_memory}
     try:
@@ -116,7 +116,7 @@ def _from_memory(args: argparse.Namespace) -> None:
 
 
 def _chosen(args: argparse.Namespace) -> Saved:
-    """Raises `ConfigError` if it isn't there."""
+    """Return the checkpoint that the arguments name. Raises `ConfigError` if it doesn't exist."""
     store = Store(args.url)
     chosen = [n for n in all_of(store) if n.step == args.step and is_complete(store, n)]
     name = newest(store) if args.step is None else next(reversed(chosen), None)

@@ -1,4 +1,4 @@
-"""A checkpoint's state in the forms of other programs, and back. Whole, in memory, on the CPU."""
+"""A checkpoint's state in the forms of other programs, and back. The whole state is in memory, on the CPU."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ COUNTERS = "torchft"  # the Manager's part, beside the parts of the script
 
 
 def to_flat(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The state of a `Checkpoint` as other programs have it: the parts at the top. Raises `TransferError`."""
+    """Return the state of a `Checkpoint` with its parts at the top level, as other programs have it. Raises
+    `TransferError`.
+    """
     if set(state) != {COUNTERS, "parts"} or COUNTERS in state["parts"]:
         raise TransferError("it was not saved by torchft_x.Checkpoint, so its parts are not known.")
     versions = {name: value for name, part in state["parts"].items() if (value := _versions(part))}
@@ -30,7 +32,9 @@ def to_flat(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def from_flat(flat: Mapping[str, Any], step: int | None) -> dict[str, Any]:
-    """Back. `step`: of a state that doesn't say it. Raises `ConfigError`."""
+    """Return a flat state as the state of a `Checkpoint`. `step` is for a state without its own. Raises
+    `ConfigError`.
+    """
     parts = {str(name): _with_numbers(part) for name, part in flat.items() if name != COUNTERS}
     counters = flat.get(COUNTERS)
     if isinstance(counters, dict) and _VERSIONS in counters:
@@ -47,7 +51,7 @@ def from_flat(flat: Mapping[str, Any], step: int | None) -> dict[str, Any]:
 def _versions(part: Any) -> dict[str, Any]:
     """Return the versions that a module's state dict carries beside its entries, by the names of its submodules.
 
-    `load_state_dict` converts what has an older version, or none.
+    `load_state_dict` converts entries that have an older version, or none.
     """
     return dict(getattr(part, "_metadata", {}))
 
@@ -61,7 +65,7 @@ def _with_versions(part: Any, versions: dict[str, Any] | None) -> Any:
 
 
 def _with_numbers(part: Any) -> Any:
-    """An optimizer's state by the numbers of its parameters, which PyTorch's form has as text."""
+    """Return an optimizer's state keyed by parameter numbers, which are text in PyTorch's form."""
     if not isinstance(part, dict) or not {"state", "param_groups"} <= set(part) or not isinstance(part["state"], dict):
         return part
     numbered = {int(k) if isinstance(k, str) and k.isdecimal() else k: v for k, v in part["state"].items()}
@@ -72,7 +76,7 @@ def _with_numbers(part: Any) -> Any:
 
 
 def write_dcp(flat: Mapping[str, Any], folder: Path) -> None:
-    """Raises `ConfigError`."""
+    """Write a state as PyTorch's distributed checkpoint. Raises `ConfigError`."""
     dcp = _module("torch.distributed.checkpoint", "numpy")
     _new(folder)
     with warnings.catch_warnings():
@@ -81,7 +85,9 @@ def write_dcp(flat: Mapping[str, Any], folder: Path) -> None:
 
 
 def read_dcp(folder: Path) -> dict[str, Any]:
-    """Of a folder that you trust: PyTorch unpickles what is in it. Raises `ConfigError`."""
+    """Read PyTorch's distributed checkpoint from a folder that you trust: PyTorch unpickles its files. Raises
+    `ConfigError`.
+    """
     utils = _module("torch.distributed.checkpoint.format_utils", "numpy")
     if not (folder / ".metadata").is_file():
         raise ConfigError(f"{folder}: that is no distributed checkpoint of PyTorch; it has no .metadata.")
@@ -97,7 +103,9 @@ def read_dcp(folder: Path) -> dict[str, Any]:
 
 
 def write_safetensors(part: Any, file: Path, step: int) -> int:
-    """All tensors of a part, by their names with dots; how many values that are none were left out. Raises `ConfigError`."""
+    """Write all tensors of a part, by their names with dots, and return the number of omitted other values. Raises
+    `ConfigError`.
+    """
     library = _module("safetensors.torch", "safetensors")
     tensors: dict[str, torch.Tensor] = {}
     left_out = 0
@@ -119,13 +127,13 @@ def write_safetensors(part: Any, file: Path, step: int) -> int:
 
 
 def read_safetensors(file: Path) -> dict[str, torch.Tensor]:
-    """Raises `ConfigError`."""
+    """Read a safetensors file. Raises `ConfigError`."""
     library = _module("safetensors.torch", "safetensors")
     try:
         tensors: dict[str, torch.Tensor] = library.load_file(str(file))
         with library.safe_open(str(file), "pt") as opened:
             versions = json.loads((opened.metadata() or {}).get(_VERSIONS, "{}"))
-    except Exception as e:  # its own kind of error
+    except Exception as e:  # safetensors raises errors of its own class
         raise ConfigError(f"{file}: it can't be read as safetensors ({str(e)[:200]}).") from None
     result: dict[str, torch.Tensor] = _with_versions(tensors, versions)
     return result

@@ -15,9 +15,9 @@ from torchft_x.transfer.format.memory import uncollected
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of one blob inside a block. Bytes."""
+    """Part of one blob inside a block. Offsets and sizes are in bytes."""
 
-    blob: int  # its index
+    blob: int  # index of the blob
     blob_offset: int
     block_offset: int
     nbytes: int
@@ -25,7 +25,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A range of the stream. A block with one piece that fills it can be received in place."""
+    """Range of the stream. A block with one piece that fills it can be received in place."""
 
     start: int  # byte in the stream
     nbytes: int
@@ -33,7 +33,7 @@ class Block:
 
 
 def place_blobs(sizes: Sequence[int]) -> tuple[list[int], int]:
-    """Where each blob starts in the stream, and the length of the stream. Large blobs come first."""
+    """Return where each blob starts in the stream, and the length of the stream. Large blobs come first."""
     starts = [0] * len(sizes)
     end = 0
     for small in (False, True):
@@ -46,7 +46,7 @@ def place_blobs(sizes: Sequence[int]) -> tuple[list[int], int]:
 
 @uncollected
 def cut_blocks(sizes: Sequence[int]) -> tuple[Block, ...]:
-    """The blocks of a stream, in its order."""
+    """Return the blocks of a stream, in its order."""
     starts, _ = place_blobs(sizes)
     blocks: list[Block] = []
     shared: list[Piece] = []
@@ -74,7 +74,7 @@ def _shared_block(start: int, pieces: list[Piece]) -> Block:
 
 
 def share_out(blocks: Sequence[Block], parts: int) -> list[tuple[int, int]]:
-    """At most `parts` ranges ``(first, end)`` of block indices, of about equal bytes, none empty."""
+    """Return at most `parts` ranges ``(first, end)`` of block indices, of about equal bytes, none empty."""
     total = sum(block.nbytes for block in blocks)
     ranges: list[tuple[int, int]] = []
     first = done = 0

@@ -1,6 +1,6 @@
-"""The digest of a block: 32 bits by which it is known to have come as it was. Pure.
+"""Digest of a block: 32 bits that detect a change in transit. Pure.
 
-They find no malice; that is the token's work.
+Digests don't detect malicious changes; the token protects against those.
 """
 
 from __future__ import annotations
@@ -19,21 +19,23 @@ except ImportError:  # no wheel for this processor: the same numbers from the st
     from zlib import crc32
 
 _COLUMNS = 1021  # int64 words in a row of `digest_1`
-_ROWS = 8  # summed at a time
+_ROWS = 8  # rows summed at a time
 _GROUP_BYTES = _ROWS * _COLUMNS * 8
 
 
 def digest(data: Tensor | memoryview) -> int:
-    """crc32 of contiguous bytes (a uint8 CPU tensor, or the memory itself). Lets other threads run meanwhile.
+    """Return the crc32 of contiguous bytes (a uint8 CPU tensor, or the memory itself). Releases the interpreter lock.
 
-    A change of up to 32 bits in a row, and any of two bits, changes it for certain; anything else but for one case in 2^32.
+    It detects every change of up to 32 consecutive bits and of any two bits, and other changes except one in 2^32.
     """
     return crc32(data if isinstance(data, memoryview) else memory_of(data))
 
 
 def digest_1(data: Tensor) -> int:
-    """What shards of the first format of durable checkpoints have: crc32 over the sums of the columns of its bytes, seen as
-    rows of `_COLUMNS` int64 words, and over the rest (less than 64 KiB).
+    """Return the digest of the first format of durable checkpoints.
+
+    It is the crc32 over the column sums of the bytes, seen as rows of `_COLUMNS` int64 words, and over the rest (less
+    than 64 KiB).
     """
     if data.data_ptr() % 8 or data.storage_offset() % 8:
         data = data.clone()  # int64 needs alignment

@@ -1,4 +1,4 @@
-"""A state dict to its layout and the tensors that hold its bytes. Pure; copies no tensor."""
+"""From a state dict to its layout and the tensors that hold its bytes. Pure; copies no tensor."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def check_sendable(state_dict: Any) -> None:
 
 @uncollected
 def flatten(state_dict: Any) -> tuple[Layout, list[Tensor]]:
-    """Layout of a state dict, and for each blob its source: a tensor that shares memory with the state dict, of an
-    integer or complex128 dtype, shaped so that its elements in order are the blob's bytes.
+    """Return the layout of a state dict, and the source of each blob.
 
-    Raises `LeafError` naming the path of a value that can't be sent.
+    A source is a tensor that shares memory with the state dict, of an integer or complex128 dtype, shaped so that its
+    elements in order are the blob's bytes. Raises `LeafError` naming the path of a value that can't be sent.
     """
     walk = Flattener()
     tree = walk.node(state_dict, "", 0)
@@ -49,11 +49,11 @@ def flatten(state_dict: Any) -> tuple[Layout, list[Tensor]]:
 
 
 class Flattener:
-    """Walks a state dict once, in order."""
+    """Walks a state dict once, in order, and collects its tensors."""
 
     def __init__(self) -> None:
-        self.tensors: list[Tensor] = []  # strided, real memory, in the order of the tree
-        self.count = 0  # values seen
+        self.tensors: list[Tensor] = []  # strided, with memory, in the order of the tree
+        self.count = 0  # number of values seen
 
     def node(self, value: Any, path: str, depth: int) -> Node:
         self.count += 1
@@ -94,7 +94,7 @@ class Flattener:
         return self.scalar(value, path)
 
     def key(self, value: Any, path: str, depth: int) -> Node:
-        """A key of a dict or member of a set."""
+        """Encode a key of a dict or a member of a set."""
         self.count += 1
         if depth > MAX_DEPTH:
             raise LeafError(f"state dict leaf {path[:200]}: a key is nested deeper than {MAX_DEPTH}.")
@@ -140,17 +140,17 @@ class Flattener:
                 f" ({value.dtype}, {value.device}); put plain tensors that hold its values into the state dict."
             )
         if value.is_conj() or value.is_neg():
-            value = value.resolve_conj().resolve_neg()  # these bits say that the memory holds something else
+            value = value.resolve_conj().resolve_neg()  # these bits mean that the memory holds other values
         self.tensors.append(value)
         return node
 
     def sharded(self, value: Any, index: int, path: str) -> Node:
-        """The node of a DTensor, of which the local shard is the tensor `index`."""
+        """Return the node of a DTensor whose local shard is the tensor `index`."""
         return ["D", index, *describe_dtensor(value)]
 
 
 def join_path(path: str, key: Any) -> str:
-    """For people: not parsed by anybody, and never a reason to fail."""
+    """Return the path of a value for messages. It is never parsed, and never a reason to fail."""
     try:
         name = str(key)[:200]
     except ValueError:  # an int of more digits than Python turns into text
@@ -159,19 +159,22 @@ def join_path(path: str, key: Any) -> str:
 
 
 def is_dtensor(value: Any) -> bool:
-    """Without importing torch.distributed.tensor (0.8 s): nobody can hold a DTensor before that is imported."""
+    """Return whether `value` is a DTensor, without importing torch.distributed.tensor (0.8 s).
+
+    No DTensor can exist before that module is imported.
+    """
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(value, getattr(module, "DTensor", ()))
 
 
 def describe_dtensor(value: Any) -> tuple[list[str], list[int]]:
-    """Placements by value, and the global shape."""
+    """Return a DTensor's placements as text, and its global shape."""
     return [repr(p) for p in value.placements], list(value.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class _Region:
-    """A run of bytes, and the tensors in it (indices, ascending). Of a storage, where there are several."""
+    """Range of bytes, and the tensors in it (indices, ascending). In bytes of a storage if there are several tensors."""
 
     start: int
     end: int
@@ -180,7 +183,10 @@ class _Region:
 
 @uncollected
 def group_tensors(tensors: list[Tensor]) -> tuple[list[TensorSpec], list[Tensor], list[int]]:
-    """Tensors that overlap in memory get one blob. Blobs are numbered by their first tensor."""
+    """Return specs, blobs' sources and sizes. Tensors that overlap in memory get one blob.
+
+    Blobs are numbered by their first tensor.
+    """
     spans: dict[torch.device, list[tuple[int, int, int]]] = {}  # (address, end, index)
     specs: dict[int, TensorSpec] = {}
     for i, t in enumerate(tensors):
@@ -204,7 +210,7 @@ def group_tensors(tensors: list[Tensor]) -> tuple[list[TensorSpec], list[Tensor]
 
 
 def _by_storage(members: Sequence[int], tensors: list[Tensor]) -> list[_Region]:
-    """Regions of tensors that overlap in memory, in bytes of their storage."""
+    """Return the regions of tensors that overlap in memory, in bytes of their storage."""
     spans: dict[tuple[int, int], list[tuple[int, int, int]]] = {}  # storage -> (first byte, end, index)
     for i in members:
         t = tensors[i]
@@ -215,7 +221,7 @@ def _by_storage(members: Sequence[int], tensors: list[Tensor]) -> list[_Region]:
 
 
 def _merge(spans: list[tuple[int, int, int]]) -> list[_Region]:
-    """Runs of overlapping spans; touching is not overlapping."""
+    """Merge overlapping spans into regions. Spans that only touch stay apart."""
     runs: list[tuple[int, int, list[int]]] = []
     for start, end, i in spans:
         if runs and start < runs[-1][1]:
@@ -248,14 +254,14 @@ def _describe_region(region: _Region, tensors: list[Tensor], blob: int, specs: d
 
 
 def has_dtensors(state: Any) -> bool:
-    """Whether a state dict has one."""
+    """Return whether a state dict holds a DTensor."""
     if isinstance(state, dict):
         return any(has_dtensors(v) for v in state.values())
     return any(has_dtensors(v) for v in state) if isinstance(state, list | tuple) else is_dtensor(state)
 
 
 def new_dtensors(state: Any) -> Any:
-    """New DTensors in the places of those in a state dict, None for all else: what a saved state is read into."""
+    """Return new DTensors in the places of those in a state dict, and None for all else, to read a saved state into."""
     if is_dtensor(state):
         return torch.empty_like(state)
     if isinstance(state, dict):

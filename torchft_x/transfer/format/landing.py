@@ -1,4 +1,4 @@
-"""Where the bytes of a fetch land: in the caller's own tensors where they fit, else in fresh memory."""
+"""The memory that receives a fetch: the caller's own tensors where they fit, else new memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Landing:
     """Memory for every blob of a layout.
 
     A blob lands *in place* when a target has exactly its memory layout. A target that fits by dtype and shape only
-    (other strides, or the source's tensors share memory and ours don't) is filled by `finish`, from fresh memory or
+    (other strides, or the source's tensors share memory and ours don't) is filled by `finish`, from new memory or
     from the blob's first target.
     """
 
@@ -39,7 +39,7 @@ class Landing:
         self._views: dict[int, memoryview] = {}
         direct = self._direct = _direct_targets(layout, targets)
         fresh = sum(size for blob, size in enumerate(layout.blobs) if blob not in direct)
-        if fresh > physical_memory():  # never on another process's word
+        if fresh > physical_memory():  # a manifest's sizes are checked before any memory is allocated
             raise TransferError(
                 f"the state needs {fresh} bytes of new memory, this machine has {physical_memory()}; "
                 "receive it in place (into=...)."
@@ -49,7 +49,7 @@ class Landing:
             self.memory.append(_bytes_of(direct[blob], size) if blob in direct else _allocate(size))
 
     def view(self, blob: int) -> memoryview | None:
-        """The memory of a blob on the CPU; None: it is elsewhere. From any thread."""
+        """Return the memory of a blob on the CPU, or None if it is on a device. From any thread."""
         found = self._views.get(blob)
         if found is None and self.memory[blob].device.type == "cpu":
             found = self._views[blob] = memory_of(self.memory[blob])
@@ -58,7 +58,7 @@ class Landing:
     @uncollected
     @torch.no_grad()
     def finish(self) -> list[Tensor]:
-        """After every blob has arrived: one tensor per spec, the target's own where there is one that fits."""
+        """Return one tensor per spec, the target's own where it fits. Call it once every blob has arrived."""
         result: list[Tensor] = []
         for spec, target in zip(self._specs, self._targets, strict=True):
             local = target.local
@@ -91,7 +91,7 @@ class Landing:
 
 
 def _direct_targets(layout: Layout, targets: list[Target]) -> dict[int, Tensor]:
-    """For each blob that can land in place, the tensor it lands in. No two of them overlap."""
+    """Return, for each blob that can land in place, the tensor in which it lands. No two of them overlap."""
     direct: dict[int, Tensor] = {}
     for spec, target in zip(layout.tensors, targets, strict=True):
         if spec.blob is None or spec.blob in direct or target.local is None:
@@ -117,7 +117,7 @@ def _fills_blob(spec: TensorSpec, size: int) -> bool:
 
 
 def _fits(spec: TensorSpec, local: Tensor) -> bool:
-    """Whether the tensor can hold the values: same dtype and shape, memory of its own for each element."""
+    """Return whether the tensor can hold the values: same dtype and shape, memory of its own for each element."""
     if not has_memory(local) or local.is_conj() or local.is_neg():
         return False
     if local.dtype != spec.dtype or local.shape != spec.shape:
@@ -134,9 +134,9 @@ def _same_stride(spec: TensorSpec, local: Tensor) -> bool:
 
 
 def _copy(destination: Tensor, source: Tensor) -> None:
-    """For every dtype, and once for each element of expanded dimensions."""
+    """Copy a tensor of any dtype, and only once for each element of expanded dimensions."""
     for dim, (size, step) in enumerate(zip(destination.shape, destination.stride(), strict=True)):
-        if step == 0 and size > 1:  # `_fits`: then the source is expanded there too
+        if step == 0 and size > 1:  # `_fits`: then the source is expanded in this dimension too
             destination, source = destination.narrow(dim, 0, 1), source.narrow(dim, 0, 1)
     as_words(destination).copy_(as_words(source))
 

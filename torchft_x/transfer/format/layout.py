@@ -1,8 +1,9 @@
 """Layout of a state dict: a tree of values in JSON, a table of tensors, a list of blobs. Pure.
 
-A *blob* is a run of bytes that travels as it is. Tensors that overlap in memory (tied weights, expanded and transposed
-views) share one blob, so shared memory travels once and is shared again in the rebuilt state. A tensor with holes in
-its memory is packed. Tensors become plain tensors (detached) or `Parameter`s; a DTensor stands for its local shard.
+A *blob* is a range of bytes that is sent as it is. Tensors that overlap in memory (tied weights, expanded and
+transposed views) share one blob, so shared memory is sent once and is shared again in the rebuilt state. A tensor
+with holes in its memory is packed. Tensors become plain tensors (detached) or `Parameter`s; a DTensor stands for its
+local shard.
 
 Wire form (`dump` and `parse`), JSON::
 
@@ -39,16 +40,16 @@ from torchft_x.transfer.format.limits import (
 from torchft_x.transfer.format.memory import extent, uncollected
 
 FORMAT = "torchft_x/2"
-FORMAT_1 = "torchft_x/1"  # the same, with other digests of the blocks (`digests.digest_1`)
+FORMAT_1 = "torchft_x/1"  # differs only in the digests of the blocks (`digests.digest_1`)
 
 
 _NAMES = {dtype: str(dtype).removeprefix("torch.") for dtype in DTYPES.values()}
-_LONG = re.compile(rb"\d{21}")  # a number that is none of ours, or a part of a text
+_LONG = re.compile(rb"\d{21}")  # a number that we never write, or part of a text
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One tensor over a blob. Strides in elements, `offset` in bytes from the blob's start."""
+    """One tensor over a blob. Strides are in elements, `offset` in bytes from the blob's start."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -58,22 +59,22 @@ class TensorSpec:
 
     @property
     def end(self) -> int:
-        """Where its last element ends in the blob, in bytes."""
+        """Byte of the blob at which the last element ends."""
         return self.offset + extent(self.shape, self.stride, self.dtype.itemsize)
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Everything about a state dict but the bytes of its tensors."""
+    """A state dict without the bytes of its tensors."""
 
     tree: Node
     tensors: tuple[TensorSpec, ...]  # in the order of the tree
-    blobs: tuple[int, ...]  # bytes of each
+    blobs: tuple[int, ...]  # size of each blob in bytes
 
 
 @uncollected
 def dump(layout: Layout) -> bytes:
-    """The manifest. Raises `LeafError` if it is larger than any receiver takes."""
+    """Return the manifest of a layout. Raises `LeafError` if it is larger than receivers accept."""
     text = json.dumps(
         {
             "format": FORMAT,
@@ -94,10 +95,10 @@ def dump(layout: Layout) -> bytes:
 
 @uncollected
 def parse(text: bytes, formats: Sequence[str] = (FORMAT,)) -> Layout:
-    """The layout of a manifest that came from another process, of one of `formats`.
+    """Return the layout of a manifest from another process, of one of `formats`.
 
-    Checks the tables completely, so that every view made from them stays inside its blob; the tree is checked by
-    whoever walks it (`rebuild`). Raises `TransferError`.
+    Checks the tables completely, so that every view made from them stays inside its blob. The tree is checked when it
+    is walked (`rebuild`). Raises `TransferError`.
     """
     if len(text) > MAX_MANIFEST_BYTES:
         raise TransferError(f"the manifest has {len(text)} bytes, more than {MAX_MANIFEST_BYTES}.")
@@ -166,7 +167,7 @@ def _parse_spec(row: Any, blobs: list[int]) -> TensorSpec:
 
 
 def _check_cover(specs: tuple[TensorSpec, ...], blobs: list[int]) -> None:
-    """Each blob is exactly as long as its tensors say: nobody is made to allocate bytes that belong to none."""
+    """Raise unless each blob is exactly as long as its tensors need, so that no receiver allocates unused bytes."""
     first = list(blobs)
     end = [0] * len(blobs)
     for spec in specs:

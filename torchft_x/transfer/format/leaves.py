@@ -1,8 +1,8 @@
 """The closed set of values that may stand in a state dict beside tensors, and how users extend it.
 
-A scalar becomes JSON: ``None``, ``bool``, ``str`` and small ``int`` as they are, everything else as a list whose first
-element is a tag. Types are matched exactly, so a subclass (an ``IntEnum``, a ``defaultdict``) is never silently
-turned into its base class. Containers and tensors are `layout`'s work.
+A scalar becomes JSON: ``None``, ``bool``, ``str`` and small ``int`` as they are, everything else as a list whose
+first element is a tag. Types are matched exactly, so a subclass (an ``IntEnum``, a ``defaultdict``) is never silently
+turned into its base class. `flatten` encodes containers and tensors.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from torchft_x.errors import ConfigError, TransferError
 from torchft_x.transfer.format import structured
 from torchft_x.transfer.format.limits import MAX_DIMS, MAX_INT_BITS, MAX_TEXT_BYTES
 
-Node = Any  # what json.loads returns
+Node = Any  # any value that json.loads returns
 PLAIN_INT = 1 << 53  # up to here every JSON reader agrees on a number
 
 DTYPES: dict[str, torch.dtype] = {
     str(value).removeprefix("torch."): value
     for value in vars(torch).values()
-    if isinstance(value, torch.dtype) and not str(value).startswith("torch.q")  # quantised ones carry a quantizer
+    if isinstance(value, torch.dtype) and not str(value).startswith("torch.q")  # quantised dtypes carry a quantizer
 }
 
 
 class Leaf(NamedTuple):
-    """A user's own type: how it becomes sendable values, and back."""
+    """A user's own type: how it is encoded as sendable values, and decoded."""
 
     type: type
     name: str  # on the wire; both sides must have registered it
@@ -39,7 +39,7 @@ class Leaf(NamedTuple):
 
 _by_type: dict[type, Leaf] = {}
 _by_name: dict[str, Leaf] = {}
-_met: set[type] = set()  # those that nobody registered
+_met: set[type] = set()  # types seen in our own state that were not registered
 
 
 def register_leaf(
@@ -47,10 +47,10 @@ def register_leaf(
 ) -> None:
     """Make values of exactly `type` sendable in a state dict, in this process.
 
-    `encode(value)` returns any sendable value (tensors and containers included), `decode` gets an equal one and
-    returns the original; neither runs anything that came from the network. `name` identifies the type on the wire
-    (default ``module.qualname``). Sender and receiver must both register it; doing so again replaces the functions.
-    Raises `ConfigError` for a type that is sendable as it is, or a name that another type has.
+    `encode(value)` returns any sendable value (tensors and containers included). `decode` gets an equal value and
+    returns the original. Neither runs anything that came from the network. `name` identifies the type on the wire
+    (default ``module.qualname``). Sender and receiver must both register the type; a second call replaces the
+    functions. Raises `ConfigError` for a type that is sendable as it is, or a name that another type has.
     """
     if type in BUILTIN or issubclass(type, torch.Tensor):
         raise ConfigError(f"register_leaf({type.__name__}): values of this type are sent as they are.")
@@ -63,12 +63,14 @@ def register_leaf(
 
 
 def _same_class_again(old: type, new: type) -> bool:
-    """Whether `new` is a later definition of `old`: a module loaded twice, a notebook cell run again."""
+    """Return whether `new` is a later definition of `old`: a module loaded twice, a notebook cell run again."""
     return (old.__module__, old.__qualname__) == (new.__module__, new.__qualname__)
 
 
 def leaf_of_type(type: type) -> Leaf | None:
-    """How it travels, by `register_leaf` or by itself (structured.py); then its name is known from here on."""
+    """Return how values of `type` are sent: as registered, or by structured.py, which makes its name known from here
+    on.
+    """
     found = _by_type.get(type)
     if found is not None:
         return found
@@ -84,8 +86,11 @@ def leaf_of_type(type: type) -> Leaf | None:
 
 
 def leaf_of_name(name: str, into: Any = None) -> Leaf | None:
-    """What `name` is in this process: registered, or a type that it has met in its own state, of which `into` is the
-    value at the same place."""
+    """Return the leaf type `name` of this process, or None.
+
+    It is a registered type, or a type that this process has seen in its own state. `into` is the value at the same
+    place of that state.
+    """
     if into is not None:
         leaf_of_type(type(into))
     try:
@@ -96,12 +101,12 @@ def leaf_of_name(name: str, into: Any = None) -> Leaf | None:
 
 
 def encode_scalar(value: Any) -> Node:
-    """JSON of a scalar. Raises `KeyError` for a type that is none, `ValueError` for one over a limit."""
+    """Return a scalar as JSON. Raises `KeyError` for a type that is no scalar, `ValueError` for a value over a limit."""
     return _SCALARS[type(value)](value)
 
 
 def decode_scalar(node: Node) -> Any:
-    """The value `encode_scalar` made `node` from, bit for bit. Raises `TransferError` for anything else."""
+    """Return the value that `encode_scalar` encoded as `node`, bit for bit. Raises `TransferError` for anything else."""
     if node is None or isinstance(node, bool):
         return node
     if isinstance(node, int):
@@ -169,7 +174,7 @@ _SCALARS: dict[type, Callable[[Any], Node]] = {
     bool: lambda v: v,
     int: _encode_int,
     str: _encode_str,
-    float: lambda v: ["float", struct.pack(">d", v).hex()],  # nan keeps its payload
+    float: lambda v: ["float", struct.pack(">d", v).hex()],  # a NaN keeps its payload
     complex: lambda v: ["complex", struct.pack(">dd", v.real, v.imag).hex()],
     bytes: _encode_bytes,
     torch.dtype: _encode_dtype,

@@ -1,4 +1,6 @@
-"""Bytes of tensors without copies and without numpy: views, and memoryviews; and when Python looks for garbage."""
+"""Bytes of tensors without copies and without numpy: views and memoryviews. Also suspends Python's garbage
+collection.
+"""
 
 from __future__ import annotations
 
@@ -27,55 +29,56 @@ _SAME_WIDTH = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 1
 def view_storage(
     storage: torch.UntypedStorage, dtype: torch.dtype, offset: int, shape: Sequence[int], stride: Sequence[int]
 ) -> Tensor:
-    """A tensor of any dtype over `storage`, starting `offset` bytes in (a multiple of the item size)."""
+    """Return a tensor of any dtype over `storage`, starting `offset` bytes in (a multiple of the item size)."""
     return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, offset // dtype.itemsize, shape, stride)
 
 
 def view_bytes(storage: torch.UntypedStorage, offset: int, nbytes: int) -> Tensor:
-    """uint8 tensor (nbytes,) over a part of `storage`."""
+    """Return a uint8 tensor (nbytes,) over a part of `storage`."""
     return view_storage(storage, torch.uint8, offset, (nbytes,), (1,))
 
 
 def as_words(tensor: Tensor) -> Tensor:
-    """The same memory as integers (16 bytes: complex128): torch can't copy some of its own dtypes."""
+    """Return the same memory as integers (16 bytes: complex128): torch can't copy some of its own dtypes."""
     width = _SAME_WIDTH[tensor.dtype.itemsize]
     storage = tensor.untyped_storage()
     return view_storage(storage, width, storage_offset_bytes(tensor), tensor.shape, tensor.stride())
 
 
 def memory_of(data: Tensor) -> memoryview:
-    """Writable memoryview of a contiguous, non-empty uint8 CPU tensor, which lives as long as the view."""
+    """Return a writable memoryview of a contiguous, non-empty uint8 CPU tensor. The view keeps the tensor alive."""
     array = (ctypes.c_char * data.numel()).from_address(data.data_ptr())
-    array.owner = data  # the view refers to `array`, nothing else to the tensor
+    array.owner = data  # the view refers to `array` only, so `array` must keep the tensor
     return memoryview(array).cast("B")
 
 
 def allocate(nbytes: int, *, pinned: bool = False) -> Tensor:
-    """Uninitialised uint8 CPU tensor (nbytes,). `pinned`: page-locked, for copies from an accelerator.
+    """Return an uninitialised uint8 CPU tensor (nbytes,). `pinned`: page-locked, for copies from an accelerator.
 
-    The size of its pages is the system's choice: asked for huge ones, a virtual machine that gives free memory back to
-    its host (free page reporting) takes 2-4 s for a gigabyte, and 0.4 s for small ones that were in use just before.
+    The system chooses the size of its pages. With huge pages, a virtual machine that gives free memory back to its
+    host (free page reporting) takes 2-4 s for a gigabyte, and 0.4 s with small ones that were in use just before.
     """
     return torch.empty(nbytes, dtype=torch.uint8, pin_memory=pinned)
 
 
 def populate(data: Tensor) -> bool:
-    """Take the pages of a contiguous uint8 CPU tensor from the system in one call, without changing a byte: a fault for
-    each page while data arrives costs more, most of all in a virtual machine. False if this system can't; then the first
-    write takes them.
+    """Allocate the pages of a contiguous uint8 CPU tensor in one system call, without changing a byte.
+
+    A page fault for each page while data arrives costs more, most of all in a virtual machine. Returns False if this
+    system can't; then the first write allocates them.
     """
-    first = -(-data.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE  # not those it shares with others
+    first = -(-data.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE  # not the pages shared with other data
     end = (data.data_ptr() + data.numel()) // mmap.PAGESIZE * mmap.PAGESIZE
     return _libc is not None and (end <= first or _libc.madvise(first, end - first, _POPULATE_WRITE) == 0)
 
 
 def physical_memory() -> int:
-    """Bytes of RAM."""
+    """Return the bytes of RAM."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def available_memory() -> int:
-    """Bytes that may be taken without others being swapped out, as the system estimates."""
+    """Return the bytes that can be allocated without swapping, as the system estimates."""
     try:
         with open("/proc/meminfo", encoding="ascii") as f:
             return next(int(line.split()[1]) << 10 for line in f if line.startswith("MemAvailable:"))
@@ -88,7 +91,7 @@ def storage_offset_bytes(tensor: Tensor) -> int:
 
 
 def extent(shape: Sequence[int], stride: Sequence[int], itemsize: int) -> int:
-    """Bytes from the first to the last element, both included; 0 for an empty tensor."""
+    """Return the bytes from the first to the last element, both included; 0 for an empty tensor."""
     last = 0
     for size, step in zip(shape, stride, strict=True):
         if size == 0:
@@ -100,8 +103,8 @@ def extent(shape: Sequence[int], stride: Sequence[int], itemsize: int) -> int:
 def has_memory(tensor: Tensor) -> bool:
     """Return whether all elements of a tensor lie in memory that its storage holds, at its strides.
 
-    Nested tensors have no strides; functorch's have no storage; those of which the storage was freed or resized (FSDP1
-    does that), functional tensors and autograd's zeros have addresses outside of any.
+    Nested tensors have no strides, and functorch's have no storage. Tensors whose storage was freed or resized (FSDP1
+    does that), functional tensors and autograd's zeros have addresses outside of any storage.
     """
     if tensor.layout != torch.strided or tensor.device.type == "meta":
         return False
@@ -115,7 +118,7 @@ def has_memory(tensor: Tensor) -> bool:
 
 
 def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """Whether the elements fill their extent without a hole. Expanded dimensions (stride 0) don't count."""
+    """Return whether the elements fill their extent without a hole. Expanded dimensions (stride 0) don't count."""
     expected = 1
     for step, size in sorted((step, size) for size, step in zip(shape, stride, strict=True) if size > 1 and step):
         if step != expected:
@@ -132,11 +135,11 @@ def contiguous_stride(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def uncollected(function: Callable[P, R]) -> Callable[P, R]:
-    """Run it without collections of cyclic garbage.
+    """Decorate a function so that it runs without collections of cyclic garbage.
 
-    Python looks for cycles each time so many objects have been made, and walks through all that live. For a state of 20,000
-    tensors that was half of the time at both ends (decision 56). Two threads at once do no harm: whoever found collections
-    on turns them on again.
+    Python looks for cycles after a number of allocations, and walks through all live objects. For a state of 20,000
+    tensors that was half of the time at both ends (decision 56). Two threads at once do no harm: a thread that found
+    collections enabled enables them again.
     """
 
     @functools.wraps(function)

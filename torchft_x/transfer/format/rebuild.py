@@ -1,4 +1,4 @@
-"""A layout that came from another process, back to a state dict: into given tensors where they fit. Pure.
+"""From a layout of another process back to a state dict: into given tensors where they fit. Pure.
 
 `find_targets` walks the whole tree before a byte of tensor data moves: it checks every value, and finds for each
 tensor of the table its path and the destination the caller offers. `rebuild` then makes the values.
@@ -25,19 +25,19 @@ from torchft_x.transfer.format.memory import uncollected
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where one tensor of the table goes."""
+    """Destination of one tensor of the table."""
 
     path: str
-    given: Any  # the object the caller offers at this path (Tensor, Parameter, DTensor), or None
-    local: Tensor | None  # the memory behind it
+    given: Any  # the object that the caller offers at this path (Tensor, Parameter, DTensor), or None
+    local: Tensor | None  # the memory of `given`
 
 
 @uncollected
 def find_targets(layout: Layout, into: Any = None) -> list[Target]:
-    """A target for each tensor of the layout, in order; `into` is a state dict like the one that comes, or None.
+    """Return a target for each tensor of the layout, in order. `into` is a state dict like the layout's, or None.
 
-    Raises `TransferError` for a tree that is not well formed, that names a leaf type nobody registered here, or that
-    holds a DTensor for which `into` has none with the same placements.
+    Raises `TransferError` for a tree that is malformed, that names a leaf type not registered here, or that holds a
+    DTensor for which `into` has none with the same placements.
     """
     walk = _Finder(layout)
     walk.node(layout.tree, into, "", 0)
@@ -47,7 +47,7 @@ def find_targets(layout: Layout, into: Any = None) -> list[Target]:
 
 
 def first_part(layout: Layout, key: str) -> Layout | None:
-    """The layout of what stands under the first key of a dict, if that is `key`; else None. The blobs stay as they are."""
+    """Return the layout of the value under a dict's first key, if that is `key`; else None. All blobs are kept."""
     tree = layout.tree
     items = tree[1] if isinstance(tree, list) and len(tree) == 2 and tree[0] == "dict" else None
     first = items[0] if isinstance(items, list) and items else None
@@ -59,7 +59,7 @@ def first_part(layout: Layout, key: str) -> Layout | None:
 
 
 def first_paths(layout: Layout, targets: list[Target]) -> dict[int, str]:
-    """For each blob the path of its first tensor, to name it in an error."""
+    """Return the path of each blob's first tensor, to name it in an error."""
     paths: dict[int, str] = {}
     for spec, target in zip(layout.tensors, targets, strict=True):
         if spec.blob is not None:
@@ -69,18 +69,20 @@ def first_paths(layout: Layout, targets: list[Target]) -> dict[int, str]:
 
 @uncollected
 def rebuild(layout: Layout, targets: list[Target], tensors: list[Tensor]) -> Any:
-    """The state dict. `tensors` are the memory filled for each target; where that is the target's own memory, the
-    caller's object is returned at its place. Raises `TransferError` if a registered leaf's decode fails.
+    """Return the state dict. `tensors` are the memory filled for each target.
+
+    Where that is the target's own memory, the caller's object is returned at its place. Raises `TransferError` if a
+    registered leaf's decode fails.
     """
     return _Builder(layout, targets, tensors).node(layout.tree, None, "", 0)
 
 
 class Walker:
-    """One walk over a tree from outside. `into` is the caller's value at the same place, or None."""
+    """One walk over an untrusted tree. `into` is the caller's value at the same place, or None."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        self.count = 0  # values seen
+        self.count = 0  # number of values seen
         self.next = 0  # index of the next tensor; the tree uses each exactly once, in order
 
     def node(self, node: Node, into: Any, path: str, depth: int) -> Any:
@@ -166,14 +168,14 @@ class Walker:
 
 
 class _Finder(Walker):
-    """The walk before the data."""
+    """The walk before the data: checks the tree and finds the targets."""
 
     def __init__(self, layout: Layout) -> None:
         super().__init__(layout)
         self.targets: list[Target] = []
 
     def leaf(self, leaf: Leaf, value: Any, path: str) -> Any:
-        return None  # the user's decode sees only values that are complete
+        return None  # the user's decode sees only complete values
 
     def place(self, index: int, tag: str, rest: list[Any], into: Any, path: str) -> Any:
         local = into if isinstance(into, Tensor) else None
@@ -190,7 +192,7 @@ class _Finder(Walker):
         return None
 
     def shard(self, index: int, rest: list[Any], into: Any, path: str) -> Tensor:
-        """The local shard behind `into`, which must be a DTensor laid out as the source's."""
+        """Return the local shard of `into`, which must be a DTensor laid out as the source's."""
         placements, shape = rest
         for values, kind in ((placements, str), (shape, int)):
             if not (isinstance(values, list) and len(values) <= MAX_DIMS and all(type(v) is kind for v in values)):
@@ -215,7 +217,7 @@ class _Finder(Walker):
 
 
 class _Builder(Walker):
-    """The walk after the data."""
+    """The walk after the data: makes the values."""
 
     def __init__(self, layout: Layout, targets: list[Target], tensors: list[Tensor]) -> None:
         super().__init__(layout)
@@ -238,8 +240,10 @@ class _Builder(Walker):
 
 
 def _spread(keys: list[Any], path: str) -> list[Any]:
-    """The keys, if few of them share a hash: of `n` that do, Python compares each with all others. Whoever makes a
-    manifest chooses the hashes of its numbers, so they are counted by sorting and not in another table.
+    """Return the keys if few of them share a hash. Raises `TransferError` otherwise.
+
+    Python compares keys with the same hash one by one, and the author of a manifest chooses the hashes of its
+    numbers. So equal hashes are counted by sorting and not in another table.
     """
     hashes = sorted(map(hash, keys))
     if any(a == b for a, b in zip(hashes, hashes[MAX_SAME_HASH:], strict=False)):

@@ -1,8 +1,9 @@
-"""Leaves that need no `register_leaf`: enums, dataclasses, named tuples, defaultdicts, and numpy's arrays and scalars.
+"""Leaves that need no `register_leaf`: enums, dataclasses, named tuples, defaultdicts, and numpy's arrays and
+scalars.
 
-A type's name comes over the network, its class never does: names are looked up among the types that this process has
-met in its own state dict (its groups have the same keys), and nothing is imported or called by a name. Decoding sets
-fields and runs no code of the class.
+A type's name comes over the network, its class never does. Names are looked up among the types in this process's own
+state dict (its groups have the same keys), and nothing is imported or called by a name. Decoding sets fields and runs
+no code of the class.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from torchft_x.transfer.format.limits import MAX_DIMS
 
 _ARRAY, _SCALAR = "numpy.ndarray", "numpy.generic"
 _DTYPE = re.compile(r"[<>|=]([biufcSUmM])[0-9]{1,9}(\[[0-9]{0,9}[a-zA-Z]{1,2}\])?")
-_HEAP_TYPE = 1 << 9  # of a class written in Python; one that is also a dict, say, is more than its fields
+_HEAP_TYPE = 1 << 9  # flag of a class written in Python; a subclass of, say, dict holds more than its fields
 _FACTORIES: dict[str, Any] = {t.__name__: t for t in (bool, bytes, complex, dict, float, int, list, set, str, tuple)}
 
 Codec = tuple[str, Callable[[Any], Any], Callable[[Any], Any]]  # name on the wire, encode, decode
 
 
 def codec_of(type: type) -> Codec | None:
-    """How values of exactly `type` travel; None: they don't."""
-    numpy = sys.modules.get("numpy")  # nobody holds an array before it is imported
+    """Return how values of exactly `type` are encoded; None if they can't be."""
+    numpy = sys.modules.get("numpy")  # no array exists before numpy is imported
     if numpy is not None and type is numpy.ndarray:
         return (_ARRAY, _encode_array, _decode_array)
     if numpy is not None and issubclass(type, numpy.generic):
@@ -45,7 +46,7 @@ def codec_of(type: type) -> Codec | None:
 
 
 def numpy_codec(name: str) -> Codec | None:
-    """Of numpy's types, whose names are always known. Raises `ImportError` where numpy isn't installed."""
+    """Return the codec of one of numpy's types, whose names are always known. Raises `ImportError` without numpy."""
     if name not in (_ARRAY, _SCALAR):
         return None
     import numpy
@@ -53,7 +54,7 @@ def numpy_codec(name: str) -> Codec | None:
     return codec_of(numpy.ndarray if name == _ARRAY else numpy.float32)
 
 
-# --- the classes of users ---------------------------------------------------------------------------------------------
+# --- classes of users -------------------------------------------------------------------------------------------------
 
 
 def _name_of(value: Any) -> str:
@@ -97,11 +98,14 @@ def _decode_named_tuple(type: Any, values: Any) -> Any:
 
 # --- defaultdict ------------------------------------------------------------------------------------------------------
 
-_met: dict[tuple[str, str], Any] = {}  # (path in the state dict, name) -> factory of ours
+_met: dict[tuple[str, str], Any] = {}  # (path in the state dict, name) -> factory of this process
 
 
 def name_of_factory(value: defaultdict[Any, Any], path: str) -> str:
-    """Remembers it for a state that comes. Raises `ValueError` for one that can't be found again by its name."""
+    """Return the name of a defaultdict's factory, and remember the factory for `factory_of`.
+
+    Raises `ValueError` for a factory that can't be found again by its name.
+    """
     factory = value.default_factory
     if factory is None:
         return ""
@@ -114,7 +118,7 @@ def name_of_factory(value: defaultdict[Any, Any], path: str) -> str:
 
 
 def factory_of(name: Any, path: str, into: Any) -> Any:
-    """Raises `KeyError` for one that this process doesn't have at this place of its own state."""
+    """Return the factory `name`. Raises `KeyError` if this process has none at this place of its own state."""
     if name == "":
         return None
     own = into.default_factory if isinstance(into, defaultdict) else None
@@ -147,7 +151,7 @@ def _encode_array(value: Any) -> tuple[str, torch.Size, torch.Tensor]:
     text = _dtype_text(value.dtype)
     flat = numpy.ascontiguousarray(value).reshape(-1)
     if not flat.flags.writeable:
-        flat = flat.copy()  # torch warns of tensors over memory that may not be written
+        flat = flat.copy()  # torch warns of tensors over read-only memory
     return (text, torch.Size(value.shape), torch.from_numpy(flat.view(numpy.uint8)))
 
 

@@ -1,4 +1,4 @@
-"""Durable checkpoints from the copies that a group's supervisor holds in memory, when none of its workers is left.
+"""Durable checkpoints from a supervisor's copies in memory, when none of its workers is left.
 
-* `held`: what a copy says of the checkpoint. `save`: writes it, in a process of its own.
+* `held`: what a copy contains for the checkpoint. `save`: writes the checkpoint, in a process of its own.
 """

@@ -1,9 +1,11 @@
-"""What of a copy in a supervisor's memory (`transfer.memory_slots`) a durable checkpoint would hold, and where that would be.
+"""The part of a copy in a supervisor's memory (`transfer.memory_slots`) from which a durable checkpoint can be
+written.
 
-A copy is what a heal carries: the Manager's state dict of one rank, in the words of its script. A checkpoint is the parts of a
-`Checkpoint`, cut so that others can read them. Neither follows from the other without the script's objects. So a copy describes
-both, over the same bytes: what it holds for a checkpoint are the tensors of the state itself, and a description of a few bytes
-for each. Whoever has the copy can write the checkpoint, without the script and without its process group.
+A copy is what a heal carries: the Manager's state dict of one rank, in the script's terms. A checkpoint is the parts
+of a `Checkpoint`, cut so that others can read them. Neither follows from the other without the script's objects. So a
+copy describes both, over the same bytes: for the checkpoint it holds the tensors of the state itself, and a
+description of a few bytes for each. Any process that has the copy can write the checkpoint, without the script and
+without its process group.
 """
 
 from __future__ import annotations
@@ -20,21 +22,21 @@ from torchft_x.transfer.format.layout import dump, parse
 from torchft_x.transfer.format.memory import memory_of
 
 KEY = "durable"
-"""In a copy's state dict, in which it comes first."""
+"""First key of a copy's state dict, with the data for a checkpoint."""
 
 
 @dataclass(frozen=True)
 class Held:
-    """One rank's."""
+    """One rank's data for a durable checkpoint."""
 
     url: str = field(repr=False)  # it may hold a password
     job: str
-    writer: str  # of the checkpoint's name
+    writer: str  # last part of the checkpoint's name
     keep: int
     outline: Outline = field(repr=False)
 
     def tree(self) -> dict[str, Any]:
-        """As it stands in the copy."""
+        """Return the tree that is stored in the copy."""
         o = self.outline
         head = {
             "url": self.url, "job": self.job, "writer": self.writer, "keep": self.keep,
@@ -45,7 +47,7 @@ class Held:
 
 
 def held_in(tree: Any) -> Held:
-    """Back, from what was read of a copy. Raises `TransferError`."""
+    """Return the `Held` of a tree that was read from a copy. Raises `TransferError`."""
     try:
         if not isinstance(tree["head"], torch.Tensor):
             raise ValueError("no head")

@@ -1,7 +1,7 @@
-"""``torchft_x checkpoint from-memory``: what a group's supervisor holds in memory, as a durable checkpoint.
+"""``torchft_x checkpoint from-memory``: write what a group's supervisor holds in memory as a durable checkpoint.
 
-Its supervisor starts it when the group is given up, and names the slots in the environment; where to is in the copies
-(`transfer.from_memory.held`). Nobody else has a use for it.
+The group's supervisor starts it when the group is given up, and names the slots in the environment. The copies
+contain the destination (`transfer.from_memory.held`). Only supervisors use it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ from torchft_x.transfer.durable.store import Store
 from torchft_x.transfer.from_memory.held import KEY, Held, held_in
 from torchft_x.transfer.memory_slots import MemorySlot
 
-_LOOK = 1.0  # seconds between two looks at whose place it is
-_WAIT = 60.0  # seconds until the shards that were written must be seen
+_LOOK = 1.0  # seconds between two checks of which job may write there
+_WAIT = 60.0  # seconds until the written shards must be visible
 
 
 def save_held() -> str:
-    """Write it, unless as new a one is there; what was done, a clause. Raises `TorchftXError` for why it can't be."""
+    """Write the checkpoint, unless one as new exists, and return a clause that says what was done.
+
+    Raises `TorchftXError` with the reason if it can't be written.
+    """
     ranks = _open_slots(env.read(env.MEMORY_SLOTS, "") or "")
     copy = newest_common([[s.state for s in slots if s.state is not None] for slots in ranks])
     if copy is None:
@@ -50,7 +53,7 @@ def save_held() -> str:
 
 
 def _open_slots(setting: str) -> list[list[MemorySlot]]:
-    """By local rank."""
+    """Open the slots of all local ranks. Return them by local rank."""
     _, *ranks = setting.split(";")
     found = [[MemorySlot.open(name, 0) for name in names.split(",")] for names in ranks]
     slots = [[slot for slot in of_rank if slot is not None] for of_rank in found]
@@ -77,7 +80,7 @@ def _check(store: Store, held: Held, ranks: int, copy: State) -> None:
 
 
 def _claim(store: Store, job: str) -> None:
-    """Wait until that job may write there; another one that is dead is known after some seconds. Raises `TransferError`."""
+    """Wait until `job` may write there. A dead other job is detected after some seconds. Raises `TransferError`."""
     claim = Claim(job)
     while not claim.ours:
         why = claim.seen(_entry(store), time.monotonic())
