@@ -41,9 +41,7 @@ def allocate_buffer(nbytes: int, *, pinned: bool = False, shared: bool = True) -
     """Allocate uninitialised memory; shared if `shared`, not `pinned`, and the system can. Raises RuntimeError if
     there is none.
     """
-    if (
-        shared and not pinned and hasattr(os, "memfd_create") and nbytes <= physical_memory()
-    ):  # too much: raise, not a kill
+    if shared and not pinned and hasattr(os, "memfd_create") and nbytes <= physical_memory():  # else raise, no kill
         try:
             return _allocate_shared(nbytes)
         except (OSError, ValueError, OverflowError) as e:  # a limit of file sizes, no more descriptors, a sandbox

@@ -1,4 +1,4 @@
-"""Which checkpoints are below a URL, and which of them are complete."""
+"""Lists the checkpoints below a URL, and decides which of them are complete."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from torchft_x.transfer.durable.sealed import GO_ON, DamagedError, Manifest, Tor
 from torchft_x.transfer.durable.store import MissingError, Store
 from torchft_x.transfer.format.layout import Layout
 
-_TRIES = 10  # to look again where the list of checkpoints has changed meanwhile
+_TRIES = 10  # reads of a list of checkpoints that keeps changing
 
 
 def newest(store: Store) -> Name | None:
-    """Return the newest complete checkpoint. Raise `DamagedError` if a newer one was complete and is damaged, as to go on from
-    an older one in silence would throw steps away, and `TransferError` if the storage fails or a newer version wrote it.
+    """Return the newest complete checkpoint, or None.
+
+    Raise `DamagedError` if a newer one was complete and is damaged: continuing silently from an older one would
+    discard steps. Raise `TransferError` if the storage fails or a newer version wrote it.
     """
     before: list[Name] | None = None
     for _ in range(_TRIES):
@@ -25,7 +27,7 @@ def newest(store: Store) -> Name | None:
         complete = next((name for name in reversed(found) if is_complete(store, name)), None)
         if complete is not None or found == before:
             return complete
-        before = found  # what was complete may have been removed meanwhile, as a newer one was
+        before = found  # a complete one may have been removed meanwhile, when a newer one was finished
     return None
 
 
@@ -35,13 +37,15 @@ def all_of(store: Store) -> list[Name]:
 
 
 def newest_undamaged(store: Store) -> Name | None:
-    """Return the newest complete checkpoint, as if there were none that is damaged: for those who write a newer one."""
+    """Return the newest complete checkpoint, ignoring damaged ones: for processes that write a newer one."""
     return next(iter(complete_ones(store, all_of(store), most=1)), None)
 
 
 def complete_ones(store: Store, among: Iterable[Name], *, most: int) -> list[Name]:
-    """Return the newest `most` complete ones, newest first; those that are damaged are left out. Raise `TransferError` if the
-    storage fails, or for one of a newer format."""
+    """Return the newest `most` complete checkpoints, newest first, without damaged ones.
+
+    Raise `TransferError` if the storage fails, or for a checkpoint of a newer format.
+    """
     found: list[Name] = []
     for name in sorted(among, reverse=True):
         if len(found) == most:
@@ -53,14 +57,17 @@ def complete_ones(store: Store, among: Iterable[Name], *, most: int) -> list[Nam
 
 
 def is_complete(store: Store, name: Name) -> bool:
-    """Whether it has a whole manifest, and all files that this names, at their length. Raise `DamagedError` if only the
-    manifest is there: it is written last and removed first."""
+    """Return whether a checkpoint has a whole manifest, and all files that the manifest names, at their length.
+
+    Raise `DamagedError` if there is a manifest but a file is missing or has another length: the manifest is written
+    last and removed first.
+    """
     sizes = store.children(str(name))
     if MANIFEST not in sizes:
         return False
     try:
         manifest, _ = read_manifest(store, name)
-    except (MissingError, TornError):  # a store may list what isn't there
+    except (MissingError, TornError):  # a store may list a file that no longer exists
         return False
     expected: dict[str, int | None] = {names.data_file(rank): n for rank, (_, n) in enumerate(manifest.shards)}
     expected |= {file: sizes.get(file) for file in map(names.index_file, range(manifest.ranks))}

@@ -1,4 +1,4 @@
-"""`job.json`: which job writes below a URL. What follows from it is decided by `core.training.save_duty.Claim`."""
+"""`job.json`: which job writes below a URL. `core.training.save_duty.Claim` decides what follows from it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from torchft_x.transfer.durable.store import MissingError, Store
 
 FILE = "job.json"
 _MAX_BYTES = 1000
-_TRIES, _LOOK_AGAIN = 2, 0.05  # to read what another process is just writing; seconds
+_TRIES, _LOOK_AGAIN = 2, 0.05  # tries and seconds between them, to read a file that another process is just writing
 _JOB = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 def read_claim(store: Store) -> tuple[str, int, bool] | None:
-    """(job, beat, whether it is over); None: nobody's. Raises `TornError` if its writer died in the middle of a write, and
-    `TransferError`."""
+    """Return (job, beat, whether it is over), or None if no job claims the URL.
+
+    Raises `TornError` if the writer died in the middle of a write, and `TransferError`.
+    """
     for _ in range(_TRIES):
         try:
             return _read(store)
@@ -40,5 +42,5 @@ def _read(store: Store) -> tuple[str, int, bool] | None:
 
 
 def write_claim(store: Store, job: str, beat: int, *, over: bool = False) -> None:
-    """Raises `TransferError`; `DeniedError` where this process may not write at all."""
+    """Write the claim of a job. Raises `TransferError`; `DeniedError` if this process may not write at all."""
     store.write(FILE, [json.dumps({"job": job, "beat": beat, "over": over}).encode()])

@@ -1,4 +1,4 @@
-"""From the stream of a shard to the places of its tensors: which blocks are read, and where their bytes go. Pure."""
+"""From the stream of a shard to its tensors: which blocks are read, and where their bytes go. Pure."""
 
 from __future__ import annotations
 
@@ -12,31 +12,33 @@ from torchft_x.transfer.format.blocks import Block
 from torchft_x.transfer.format.layout import TensorSpec
 from torchft_x.transfer.format.memory import allocate, as_words, contiguous_stride, extent, view_storage
 
-READ_BYTES = 32 << 20  # of one read; a tensor is read in parts of about this size
+READ_BYTES = 32 << 20  # bytes of one read; a tensor is read in parts of about this size
 
 
 class Part(NamedTuple):
-    """What one rank has written of one tensor."""
+    """The slice of one tensor that one rank has written."""
 
     rank: int
-    spec: TensorSpec  # in the shard
-    box: Box  # in the whole
+    spec: TensorSpec  # the slice in the shard
+    box: Box  # the slice's place in the whole tensor
 
 
 class Job:
     """One part of one tensor on its way from the stream to its place."""
 
     def __init__(self, start: int, part: Part, common: Box, tensor: Tensor, box: Box) -> None:
-        self.start = start  # in the stream
+        self.start = start  # byte in the stream
         self.end = start + extent(part.box.shape, part.spec.stride, part.spec.dtype.itemsize)
-        self._part = part  # `box`: what the bytes are
-        self._common = common  # what is wanted of it
-        self._tensor, self._box = tensor, box  # where it goes, and what that holds
-        self._bytes: Tensor | None = None  # as far as they have come
+        self._part = part  # `box`: the slice that the bytes hold
+        self._common = common  # the part of the slice that is wanted
+        self._tensor, self._box = tensor, box  # destination, and the slice that it holds
+        self._bytes: Tensor | None = None  # the part's bytes received so far
         self._came = 0
 
     def take(self, start: int, data: Tensor) -> bool:
-        """Whether it is done with what comes here."""
+        """Copy the job's share of `data`, which begins at byte `start` of the stream. Return whether the job is
+        complete.
+        """
         first, end = max(self.start, start), min(self.end, start + data.numel())
         if first >= end:
             return False
@@ -55,7 +57,10 @@ class Job:
 
 
 def jobs_of(part: Part, starts: list[int], tensor: Tensor, box: Box) -> Iterator[Job]:
-    """What is read of `part` to fill `tensor`, which holds the part `box` of the whole. `starts`: of the shard's blobs."""
+    """Yield the reads of `part` that fill `tensor`, which holds the slice `box` of the whole.
+
+    `starts`: where each blob of the shard starts in the stream.
+    """
     spec, common = part.spec, part.box.meet(box)
     if common.empty or spec.blob is None:
         return
@@ -64,14 +69,14 @@ def jobs_of(part: Part, starts: list[int], tensor: Tensor, box: Box) -> Iterator
         yield Job(start, part, common, tensor, box)
         return
     row = spec.stride[0] * spec.dtype.itemsize
-    for piece in rows(common, spec.dtype.itemsize, READ_BYTES):  # whole rows of the part: what is read lies together
+    for piece in rows(common, spec.dtype.itemsize, READ_BYTES):  # whole rows, contiguous in the stream
         lines = Box((piece.offset[0], *part.box.offset[1:]), (piece.shape[0], *part.box.shape[1:]))
         first = start + (lines.offset[0] - part.box.offset[0]) * row
         yield Job(first, part._replace(box=lines), piece, tensor, box)
 
 
 def covering(blocks: tuple[Block, ...], jobs: list[Job]) -> list[int]:
-    """Indices of the blocks that hold something of a job; the jobs in the order of their starts."""
+    """Return the indices of the blocks that hold bytes of a job. The jobs must be sorted by their starts."""
     wanted, k = [], 0
     for i, block in enumerate(blocks):
         while k < len(jobs) and jobs[k].end <= block.start:
@@ -88,7 +93,7 @@ def _starting_before(jobs: list[Job], k: int, end: int) -> Iterator[Job]:
 
 
 def runs(blocks: tuple[Block, ...], wanted: Iterable[int]) -> Iterator[list[int]]:
-    """Neighbours together, up to `READ_BYTES`."""
+    """Group adjacent blocks into runs of up to `READ_BYTES`."""
     run: list[int] = []
     for i in wanted:
         if run and (i != run[-1] + 1 or blocks[i].start + blocks[i].nbytes - blocks[run[0]].start > READ_BYTES):

@@ -1,4 +1,6 @@
-"""What is called how below the URL, and which checkpoints may go. Pure; no clock: names and steps are compared."""
+"""Names of folders and files below the URL, and which checkpoints may be removed. Pure; compares names and steps, no
+clock.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,9 @@ _UNFIT = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class Name(NamedTuple):
-    """Of a checkpoint. The greater is the newer one."""
+    """Name of a checkpoint. The greater name is the newer checkpoint."""
 
-    step: int  # commits before it
+    step: int  # number of commits before it
     writer: str  # one life of one group
 
     def __str__(self) -> str:
@@ -25,7 +27,10 @@ class Name(NamedTuple):
 
 
 def name(step: int, writer: str) -> Name:
-    """`writer`: any text that no other life of any group has."""
+    """Return the name of a checkpoint. `writer` is any text that no other life of any group has.
+
+    Raises `ConfigError` for a negative or too large step.
+    """
     fit = _UNFIT.sub("-", writer)
     if fit != writer or len(fit) > 60:
         fit = f"{fit[:40]}-{hashlib.sha256(writer.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
@@ -35,7 +40,7 @@ def name(step: int, writer: str) -> Name:
 
 
 def parse(folder: str) -> Name | None:
-    """None: the folder is none of ours."""
+    """Return the checkpoint's name, or None if the folder is none of ours."""
     match = _FOLDER.fullmatch(folder)
     return None if match is None or str(found := Name(int(match[1]), match[2])) != folder else found
 
@@ -49,10 +54,10 @@ def data_file(rank: int) -> str:
 
 
 def outdated(found: Iterable[Name], complete: Iterable[Name], newest: Name, keep: int) -> list[Name]:
-    """Those that are not needed any more when `newest`, a complete one, was written, oldest first.
+    """Return the checkpoints that are not needed any more once `newest`, a complete one, is written, oldest first.
 
-    `keep` complete ones stay. What is incomplete and not newer was left by a writer that is dead, or that another one
-    has overtaken: nobody would ever read it. What is newer is somebody else's.
+    The newest `keep` complete ones stay. An incomplete one that is not newer was left by a writer that is dead or was
+    overtaken: it would never be read. Newer ones belong to another writer.
     """
     older = sorted((n for n in complete if n <= newest), reverse=True)
     kept = {newest, *older[:keep]}

@@ -1,4 +1,4 @@
-"""Which slice of a tensor a rank holds, and whether the slices of all ranks are the whole. Pure."""
+"""The slice of a tensor that a rank holds, and whether the slices of all ranks are the whole. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torchft_x.errors import LeafError, TransferError
 
 
 class Box(NamedTuple):
-    """A part of a tensor: for each dimension where it begins, and how far it goes."""
+    """Slice of a tensor: for each dimension its start and its length."""
 
     offset: tuple[int, ...]
     shape: tuple[int, ...]
@@ -19,13 +19,13 @@ class Box(NamedTuple):
         return 0 in self.shape
 
     def meet(self, other: Box) -> Box:
-        """What is in both."""
+        """Return the intersection of both slices."""
         begin = tuple(map(max, self.offset, other.offset))
         ends = (min(a + n, b + m) for a, n, b, m in zip(*self, *other, strict=True))
         return Box(begin, tuple(max(0, end - start) for start, end in zip(begin, ends, strict=True)))
 
     def within(self, other: Box) -> tuple[slice, ...]:
-        """Index of this part in a tensor that holds `other`."""
+        """Return the index of this slice in a tensor that holds `other`."""
         return tuple(slice(a - b, a - b + n) for a, n, b in zip(self.offset, self.shape, other.offset, strict=True))
 
 
@@ -34,7 +34,7 @@ def whole(shape: Sequence[int]) -> Box:
 
 
 def held(tensor: Any, path: str) -> tuple[Box, bool]:
-    """What this rank holds of a DTensor, and whether it is the one of several holders that writes it.
+    """Return the slice of a DTensor that this rank holds, and whether this rank is the one that writes it.
 
     Raises `LeafError` for a partial sum, and for a shard that is no slice.
     """
@@ -57,9 +57,9 @@ def held(tensor: Any, path: str) -> tuple[Box, bool]:
 
 
 def check_tiling(boxes: Sequence[Box], shape: Sequence[int], path: str) -> None:
-    """Whether the boxes, in any order, are a grid that covers a tensor of this shape exactly.
+    """Raise `TransferError` unless the boxes, in any order, are a grid that covers a tensor of this shape exactly.
 
-    Shards always are one: each dimension is cut at the same places for all. Raises `TransferError`.
+    Shards always are a grid: each dimension is cut at the same places for all.
     """
     dims = range(len(shape))
     if any(len(b.offset) != len(shape) or len(b.shape) != len(shape) or b.empty for b in boxes):
@@ -76,7 +76,7 @@ def check_tiling(boxes: Sequence[Box], shape: Sequence[int], path: str) -> None:
 
 
 def rows(box: Box, itemsize: int, most: int) -> list[Box]:
-    """The box, cut along its first dimension into parts of at most `most` bytes, or of one row."""
+    """Return the box, cut along its first dimension into parts of at most `most` bytes, or of one row."""
     if not box.shape:
         return [box]
     row = itemsize

@@ -1,4 +1,4 @@
-"""From a complete checkpoint to a state dict, cut as the reader cuts it."""
+"""Reads a complete checkpoint into a state dict, sharded as the reader's own state is."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from torchft_x.transfer.format.rebuild import Target, Walker, rebuild
 
 
 class Saved:
-    """A complete checkpoint, open for reading. Raises `TransferError` if index or manifest are not what they should be."""
+    """A complete checkpoint, open for reading. Raises `TransferError` if index or manifest are invalid."""
 
     def __init__(self, store: Store, name: Name) -> None:
         self._store = store
@@ -65,7 +65,7 @@ class Saved:
         self._shards.append((index, layout))
 
     def shapes(self) -> Any:
-        """The state dict with tensors on the meta device, which have a shape and dtype only."""
+        """Return the state dict with tensors on the meta device, which have a shape and dtype only."""
         found = self._targets(None)
         tensors = [torch.empty(t.spec.shape, dtype=t.spec.dtype, device="meta") for t in found]
         with self._store.about(str(self.name)):
@@ -73,12 +73,14 @@ class Saved:
 
     @torch.no_grad()
     def load(self, into: Any = None) -> Any:
-        """The state dict. Where `into`, a state dict of the same keys, has a tensor, it is filled and stands in the result:
-        of a DTensor the shard that this rank holds, whatever the writers' shards were. One on the meta device stays, and
-        is not read. Others are new, whole, on the CPU.
+        """Return the state dict. Tensors of `into`, a state dict of the same keys, are filled and are part of the
+        result.
 
-        Reads only what is needed, each block of it with its digest. Raises `TransferError` naming the tensor, before
-        anything is changed for one whose shape or dtype differs.
+        A DTensor is filled with the shard that this rank holds, whatever the writers' shards were. A tensor on the
+        meta device stays, and is not read. Other tensors are new, whole, on the CPU.
+
+        Reads only the blocks that are needed, and checks the digest of each. Raises `TransferError` naming the
+        tensor; before anything is changed if a shape or dtype differs.
         """
         places: list[tuple[Tensor, Box]] = []
         targets: list[Target] = []
@@ -109,7 +111,7 @@ class Saved:
             return rebuild(self.layout, targets, [tensor for tensor, _ in places])
 
     def verify(self) -> int:
-        """Read all data and check each digest: its bytes. Raises `TransferError` naming the file."""
+        """Read all data, check each digest, and return the number of bytes. Raises `TransferError` naming the file."""
         for rank, (index, layout) in enumerate(self._shards):
             for _ in self._blocks(rank, index, cut_blocks(layout.blobs), range(len(index.digests))):
                 pass
@@ -123,7 +125,7 @@ class Saved:
         return walk.found
 
     def _read(self, rank: int, jobs: list[Job]) -> None:
-        """In the order of the stream, so that few are under way at a time."""
+        """Read one shard's blocks in the order of the stream, so that few jobs are open at a time."""
         index, layout = self._shards[rank]
         jobs.sort(key=lambda job: job.start)
         blocks = cut_blocks(layout.blobs)
@@ -141,7 +143,7 @@ class Saved:
     def _blocks(
         self, rank: int, index: Index, blocks: tuple[Block, ...], wanted: Iterable[int]
     ) -> Iterator[tuple[int, Tensor]]:
-        """Runs of blocks of one shard, each checked: first byte in the stream, and the bytes."""
+        """Yield runs of blocks of one shard, each checked: first byte in the stream, and the bytes."""
         file = f"{self.name}/{names.data_file(rank)}"
         for run in runs(blocks, wanted):
             first, end = blocks[run[0]].start, blocks[run[-1]].start + blocks[run[-1]].nbytes
@@ -164,14 +166,14 @@ class Saved:
 
 
 class _Target(NamedTuple):
-    """Where one tensor goes."""
+    """Destination of one tensor."""
 
     path: str
     spec: TensorSpec  # in the manifest: whole and contiguous
-    into: Any  # what the reader has there: a tensor, or None
+    into: Any  # the reader's tensor at this place, or None
 
     def place(self) -> tuple[Tensor, Box]:
-        """The memory, and which part of the whole it holds. Raises `TransferError` if it doesn't fit."""
+        """Return the memory, and the slice of the whole that it holds. Raises `TransferError` if it doesn't fit."""
         if self.into is None:
             return torch.empty(self.spec.shape, dtype=self.spec.dtype), whole(self.spec.shape)
         if tuple(self.into.shape) != self.spec.shape or self.into.dtype != self.spec.dtype:
@@ -185,14 +187,14 @@ class _Target(NamedTuple):
 
 
 class _Places(Walker):
-    """The walk over the manifest's tree: a target for each tensor."""
+    """The walk over the manifest's tree: collects a target for each tensor."""
 
     def __init__(self, layout: Layout) -> None:
         super().__init__(layout)
         self.found: list[_Target] = []
 
     def leaf(self, leaf: Leaf, value: Any, path: str) -> Any:
-        return None  # the user's decode sees only values that are complete
+        return None  # the user's decode sees only complete values
 
     def place(self, index: int, tag: str, rest: list[Any], into: Any, path: str) -> Any:
         spec = self.layout.tensors[index]
@@ -204,7 +206,7 @@ class _Places(Walker):
 
 
 def _stays(into: Any) -> bool:
-    """Whether it is a tensor with memory of its own for what comes, or one that nothing is read for."""
+    """Return whether `into` is a tensor with memory of its own to fill, or a meta tensor, which needs none."""
     if not isinstance(into, Tensor):
         return False
     if into.is_meta:

@@ -1,14 +1,14 @@
 """Index of a shard, and manifest of a checkpoint: a head and a layout under one sha256. Pure.
 
-Three lines, so that a file that was torn in the middle of a write is known as such on every kind of storage, and told from
-one that was damaged later, which has all three::
+A file has three lines. So a file that was torn in the middle of a write is recognised on every kind of storage, and
+distinguished from one that was damaged later, which has all three::
 
     sha256 of the rest, as hex digits
     head, JSON
     layout, JSON: that of format/layout.py
 
-The layout of an index is that of the pieces of one rank; its tree is their list. The layout of a manifest has the tree
-of the whole state, and each tensor in it as whole and contiguous.
+The layout of an index is that of one rank's pieces; its tree is their list. The layout of a manifest has the tree of
+the whole state, and each tensor in it as whole and contiguous.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from torchft_x.transfer.format.memory import contiguous_stride
 
 FORMAT = "torchft_x/durable/2"
 _READ = (FORMAT, "torchft_x/durable/1")
-MAX_SEALED_BYTES = 4 * MAX_MANIFEST_BYTES  # with the digests of a shard of some TB
+MAX_SEALED_BYTES = 4 * MAX_MANIFEST_BYTES  # bytes, with the digests of a shard of some TB
 
 
 GO_ON = "remove its folder to go on from the checkpoint before"
 
 
 class TornError(TransferError):
-    """The beginning of a file: it is being written, or its writer was killed."""
+    """Raised for a file of which only the beginning exists: it is being written, or its writer was killed."""
 
 
 class DamagedError(TransferError):
-    """A file of a complete checkpoint was changed after it was written, or is missing."""
+    """Raised if a file of a complete checkpoint was changed after it was written, or is missing."""
 
 
 @dataclass(frozen=True)
 class Index:
-    """Head of an index: what one rank has written."""
+    """Head of an index: the data of one rank."""
 
     save: str  # name of the checkpoint
     step: int
@@ -51,22 +51,22 @@ class Index:
     rank: int
     ranks: int
     structure: str  # digest of paths, dtypes and shapes of the whole state; the same in all shards
-    pieces: list[tuple[int, list[int]]]  # for each tensor of the layout: which one of the state, and its offset there
-    digests: list[int]  # of the blocks
-    nbytes: int  # of the data
-    digest_form: int = 2  # which function made the digests: 1 for `digest_1`
+    pieces: list[tuple[int, list[int]]]  # for each tensor of the layout: its index in the state, and its offset there
+    digests: list[int]  # digests of the blocks
+    nbytes: int  # bytes of the data
+    digest_form: int = 2  # version of the digest function: 1 for `digest_1`
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """Head of a manifest."""
+    """Head of a manifest: the checkpoint's state, its writer and its shards."""
 
     save: str
     step: int
     committed_in: int
     ranks: int
     structure: str
-    job: str  # which job wrote it
+    job: str  # the job that wrote it
     shards: list[tuple[str, int]]  # for each rank: sha256 of its index, bytes of its data
 
 
@@ -86,7 +86,10 @@ def sha256(data: bytes) -> str:
 
 
 def open_index(data: bytes) -> tuple[Index, Layout]:
-    """Raises `TornError`, `DamagedError`, or `TransferError` for what is whole and wrong."""
+    """Return the head and layout of an index.
+
+    Raises `TornError`, `DamagedError`, or `TransferError` for a file that is whole but invalid.
+    """
     value, layout = _open(data, "Index")
     pieces, digests = _list(value, "pieces"), _list(value, "digests")
     head = Index(
@@ -105,7 +108,10 @@ def open_index(data: bytes) -> tuple[Index, Layout]:
 
 
 def open_manifest(data: bytes) -> tuple[Manifest, Layout]:
-    """Raises `TornError`, `DamagedError`, or `TransferError` for what is whole and wrong."""
+    """Return the head and layout of a manifest.
+
+    Raises `TornError`, `DamagedError`, or `TransferError` for a file that is whole but invalid.
+    """
     value, layout = _open(data, "Manifest")
     shards = []
     for row in _list(value, "shards"):

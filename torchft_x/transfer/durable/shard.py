@@ -1,4 +1,4 @@
-"""One rank's part of a state, frozen: what it alone writes, and how that fits into the whole."""
+"""One rank's part of a state, frozen: the tensors that it alone writes, and their places in the whole."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from torchft_x.transfer.snapshot import copy_to_host
 
 @dataclass(frozen=True)
 class Shard:
-    """Frozen: the state may change at once. `layout`, `pieces` and `memory` are what this rank writes."""
+    """Frozen part of a state, so that the state itself may change. This rank writes `layout`, `pieces` and `memory`."""
 
     step: int
     committed_in: int
     rank: int
     ranks: int
     structure: str
-    whole: Layout  # of the state, as if it were on one rank
+    whole: Layout  # layout of the state as if it were on one rank
     layout: Layout
-    pieces: list[tuple[int, list[int]]]  # see `Index`
+    pieces: list[tuple[int, list[int]]]  # as in `Index`
     memory: Tensor  # uint8; at least as long as the stream
 
     @property
@@ -40,7 +40,7 @@ class Shard:
         return place_blobs(self.layout.blobs)[1]
 
     def index(self, save: Name) -> Index:
-        """Reads all of the memory, for the digests."""
+        """Return the shard's index. Reads all of the memory, for the digests."""
         digests = [digest(self.memory[b.start : b.start + b.nbytes]) for b in cut_blocks(self.layout.blobs)]
         return Index(
             str(save), self.step, self.committed_in, self.rank, self.ranks, self.structure, self.pieces, digests,
@@ -50,7 +50,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Outline:
-    """What one rank writes of a state, in the state's own tensors: a shard as long as nobody changes them."""
+    """One rank's part of a state, in the state's own tensors. It is valid as long as they don't change."""
 
     rank: int
     ranks: int
@@ -60,7 +60,9 @@ class Outline:
     tensors: list[Tensor]  # one of each piece
 
     def freeze(self, *, step: int, committed_in: int = 0, memory: Tensor | None = None) -> Shard:
-        """Copy them. `memory`: of an earlier shard that nobody needs any more; used again if it is long enough."""
+        """Copy the tensors into a shard. `memory` is that of an unused earlier shard, and is reused if it is long
+        enough.
+        """
         specs, sources, sizes = group_tensors(self.tensors)
         layout = Layout(["list", [["T", i] for i in range(len(self.tensors))]], tuple(specs), tuple(sizes))
         starts, length = place_blobs(sizes)
@@ -72,10 +74,11 @@ class Outline:
 
 
 def outline(state_dict: Any, *, rank: int = 0, ranks: int = 1) -> Outline:
-    """What rank `rank` of `ranks` writes of a state dict of its group: its shards of DTensors, once each; and on rank 0 all
-    that is not sharded, which is the same on all ranks. Values that are no tensors are taken as they are now.
+    """Return the part of a group's state dict that rank `rank` of `ranks` writes.
 
-    Raises `LeafError` naming the path of a value that can't be saved.
+    It consists of the rank's shards of DTensors, each written by one rank only, and on rank 0 also of all values that
+    are not sharded, which are the same on all ranks. Values that are no tensors are taken as they are now. Raises
+    `LeafError` naming the path of a value that can't be saved.
     """
     walk, ours, boxes, shapes = _ours(state_dict, rank)
     complete = _whole_layout(walk.tree, [t.dtype for t in walk.tensors], shapes)
@@ -88,12 +91,12 @@ def outline(state_dict: Any, *, rank: int = 0, ranks: int = 1) -> Outline:
 def freeze(
     state_dict: Any, *, step: int, committed_in: int = 0, rank: int = 0, ranks: int = 1, memory: Tensor | None = None
 ) -> Shard:
-    """See `outline` and `Outline.freeze`."""
+    """Return the frozen shard of one rank: `outline`, then `Outline.freeze`."""
     return outline(state_dict, rank=rank, ranks=ranks).freeze(step=step, committed_in=committed_in, memory=memory)
 
 
 def room_for(state_dict: Any, *, rank: int = 0) -> tuple[int, bool]:
-    """Bytes that `freeze` of such a state needs, and whether in pinned memory. Raises `LeafError`."""
+    """Return the bytes that `freeze` of such a state needs, and whether in pinned memory. Raises `LeafError`."""
     walk, ours, _, _ = _ours(state_dict, rank)
     _, sources, sizes = group_tensors([walk.tensors[i] for i in ours])
     return place_blobs(sizes)[1], _pinned(sources)
@@ -104,14 +107,16 @@ def _pinned(sources: list[Tensor]) -> bool:
 
 
 def allocate_room(length: int, pinned: bool) -> Tensor:
-    """Memory for `freeze`, which then takes no longer than the copy."""
+    """Allocate memory for `freeze` in advance, which then takes no longer than the copy."""
     memory = allocate(max(length, 1), pinned=pinned)
     populate(memory)
     return memory
 
 
 def _ours(state_dict: Any, rank: int) -> tuple[_Whole, list[int], list[tuple[Box, bool]], list[tuple[int, ...]]]:
-    """A walk over the state, which of its tensors this rank writes, and for each what is here and its whole shape."""
+    """Walk over the state. Return the walk, the tensors that this rank writes, and each tensor's slice and whole
+    shape.
+    """
     walk = _Whole()
     walk.tree = walk.node(state_dict, "", 0)
     boxes = [walk.boxes.get(i) or (whole(t.shape), rank == 0) for i, t in enumerate(walk.tensors)]
@@ -120,13 +125,13 @@ def _ours(state_dict: Any, rank: int) -> tuple[_Whole, list[int], list[tuple[Box
 
 
 class _Whole(Flattener):
-    """Walks a state dict, and describes DTensors as what all ranks hold together."""
+    """Walks a state dict, and describes DTensors by their global shape."""
 
     def __init__(self) -> None:
         super().__init__()
         self.tree: Node = None
-        self.paths: list[str] = []  # of each tensor
-        self.boxes: dict[int, tuple[Box, bool]] = {}  # of each DTensor: what is here, and whether we write it
+        self.paths: list[str] = []  # path of each tensor
+        self.boxes: dict[int, tuple[Box, bool]] = {}  # of each DTensor: slice on this rank, whether it writes it
         self.shapes: dict[int, tuple[int, ...]] = {}
 
     def tensor(self, value: Any, path: str) -> Node:

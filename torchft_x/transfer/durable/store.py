@@ -1,4 +1,4 @@
-"""One folder of an fsspec file system: names in, bytes out, and one sentence where it fails."""
+"""One folder of an fsspec file system: reads and writes files by name, and words the errors."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from torchft_x.errors import ConfigError, TransferError
 _SECRET = re.compile(r"pass|secret|token|key|sig|credential", re.IGNORECASE)
 _USERINFO = re.compile(r"(?<=://)[^/@\s]+@")
 _QUERY = re.compile(r"([?&][^=&\s]*(?:pass|secret|token|key|sig|credential)[^=&\s]*=)[^&\s]+", re.IGNORECASE)
-_MAX_REASON = 300  # characters of a library's own words
+_MAX_REASON = 300  # characters of a library's own message
 
 
 class MissingError(TransferError):
-    """There is nothing under a name, though it may have been listed."""
+    """Raised if no file of a name exists, though it may have been listed."""
 
 
 class DeniedError(TransferError):
-    """The right to do it is missing, or the storage is read-only."""
+    """Raised if permission is missing, or the storage is read-only."""
 
 
 class Store:
-    """The folder at `url`. Raises `ConfigError` for one that can't be used at all, and `TransferError` where an
-    operation fails; neither ever shows a password or key.
+    """The folder at `url`. Raises `ConfigError` for a URL that can't be used at all.
 
-    Nothing is cached: other processes write here, too.
+    A failed operation raises `TransferError`. No error ever shows a password or key. Nothing is cached, since other
+    processes write to the folder, too.
     """
 
     def __init__(self, url: str) -> None:
@@ -49,18 +49,18 @@ class Store:
             raise ConfigError(
                 f"checkpoint {self.hide(url)}: {self.hide(str(e))}; fsspec knows file, s3, gs, az, memory and others."
             ) from None
-        except Exception as e:  # each library has its own
+        except Exception as e:  # each library has its own errors
             raise ConfigError(f"checkpoint {self.hide(url)}: it can't be used ({self._reason(e)}).") from None
         options = getattr(self._fs, "storage_options", {})
         self._secrets += [v for k, v in options.items() if isinstance(v, str) and _SECRET.search(str(k))]
         self._path = str(path).rstrip("/")
-        self.shown = self.hide(url).rstrip("/")  # for people
+        self.shown = self.hide(url).rstrip("/")  # for messages, without secrets
 
     def __repr__(self) -> str:
         return f"<Store {self.shown}>"
 
     def children(self, folder: str = "") -> dict[str, int | None]:
-        """What lies directly in it: name -> bytes of a file, None for a folder. Empty if it doesn't exist."""
+        """Return a folder's entries: name -> bytes of a file, None for a folder. Empty if the folder doesn't exist."""
         path = self._at(folder)
         with self._guarded("list", folder):
             self._fs.invalidate_cache(path)
@@ -78,13 +78,14 @@ class Store:
             return names
 
     def read(self, name: str, start: int, end: int) -> bytes:
-        """The bytes from `start` to `end` of a file, or as many as there are. Raises `MissingError`."""
+        """Return the bytes from `start` to `end` of a file, or fewer if it is shorter. Raises `MissingError`."""
         with self._guarded("read", name):
             data: bytes = self._fs.cat_file(self._at(name), start=start, end=end)
             return data
 
     def write(self, name: str, parts: Iterable[Any]) -> None:
-        """A file of these parts (anything with the buffer interface), and on a local disk not before it is there.
+        """Write a file of these parts (anything with the buffer interface). On a local disk, wait until it is on the
+        disk.
 
         A write that fails may leave a part of the file.
         """
@@ -96,25 +97,25 @@ class Store:
     def _open(self, path: str) -> Any:
         try:
             return self._fs.open(path, "wb")
-        except FileNotFoundError:  # of the folder: not all file systems have any
+        except FileNotFoundError:  # the folder is missing: not all file systems have folders
             self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
             return self._fs.open(path, "wb")
 
     def remove(self, name: str) -> None:
-        """A file, or a folder with all that is in it. Nothing if it isn't there."""
+        """Remove a file, or a folder with all its content. Does nothing if it doesn't exist."""
         with self._guarded("remove", name), contextlib.suppress(FileNotFoundError):
             self._fs.rm(self._at(name), recursive=True)
 
     @contextlib.contextmanager
     def about(self, name: str) -> Iterator[None]:
-        """Name the file in errors about what is in it."""
+        """Prefix errors about a file's content with the file's name."""
         try:
             yield
         except TransferError as e:
             raise type(e)(f"checkpoint {self.shown}: {name}: {e}") from None
 
     def hide(self, text: str) -> str:
-        """`text` without passwords and keys."""
+        """Return `text` without passwords and keys."""
         for secret in filter(None, self._secrets):
             text = text.replace(secret, "***")
         return _QUERY.sub(r"\1***", _USERINFO.sub("***@", text))
@@ -135,7 +136,7 @@ class Store:
             raise
         except FileNotFoundError as e:
             raise MissingError(f"{where} is not there ({self._reason(e)}).") from None
-        except Exception as e:  # each library has its own
+        except Exception as e:  # each library has its own errors
             if isinstance(e, PermissionError) or getattr(e, "errno", None) == errno.EROFS:
                 raise DeniedError(f"{where}: no permission to {verb} it ({self._reason(e)}).") from None
             raise TransferError(f"{where}: it could not be {_PAST[verb]} ({self._reason(e)}).") from None
@@ -145,10 +146,10 @@ _PAST = {"list": "listed", "read": "read", "write": "written", "remove": "remove
 
 
 def _sync(f: Any) -> None:
-    """Wait until the disk has it, if it is a file of this machine."""
+    """Wait until the disk has the data, if it is a file of this machine."""
     try:
         fd = f.fileno()
-    except (OSError, AttributeError, ValueError):  # ... and else it isn't
+    except (OSError, AttributeError, ValueError):  # not a local file
         return
     f.flush()
     os.fsync(fd)

@@ -1,4 +1,4 @@
-"""From frozen shards to a complete checkpoint: each rank writes its own, rank 0 the manifest when all are there."""
+"""Turns frozen shards into a complete checkpoint: each rank writes its own, and rank 0 then writes the manifest."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from torchft_x.transfer.durable.store import MissingError, Store
 from torchft_x.transfer.format.layout import Layout
 from torchft_x.transfer.format.memory import memory_of
 
-WRITE_BYTES = 8 << 20  # handed to the storage at a time
-_LOOK_AGAIN = 0.05, 1.0  # seconds between two looks for the others' shards, at first and at last
+WRITE_BYTES = 8 << 20  # bytes passed to the storage at a time
+_LOOK_AGAIN = 0.05, 1.0  # seconds between two checks for the other ranks' shards: the first pause, the longest
 
 
 def write_shard(store: Store, save: Name, shard: Shard) -> None:
-    """Data first: where there is an index, there is all that it names. Raises `TransferError`."""
+    """Write a shard's data, then its index, so that an index implies its data. Raises `TransferError`."""
     store.write(f"{save}/{names.data_file(shard.rank)}", _parts(shard))
     store.write(f"{save}/{names.index_file(shard.rank)}", [sealed.seal(shard.index(save), shard.layout)])
 
@@ -38,10 +38,10 @@ def _parts(shard: Shard) -> Iterator[Any]:
 def complete(
     store: Store, save: Name, shard: Shard, *, job: str, timeout: float, stop: threading.Event | None = None
 ) -> None:
-    """On rank 0, when its shard is written: wait for the others' and make the checkpoint a complete one.
+    """Wait for all ranks' shards, then write the manifest. Called on rank 0, after its own shard is written.
 
     Raises `DeadlineError` after `timeout` seconds, and `TransferError` if the storage fails, the shards don't belong
-    together, or somebody has saved a further step meanwhile. `stop`: set by another thread, ends the wait.
+    together, or another job has saved a later step meanwhile. `stop`: set by another thread, ends the wait.
     """
     deadline = time.monotonic() + timeout
     pause, most = _LOOK_AGAIN
@@ -74,7 +74,7 @@ def complete(
 
 
 def _look(store: Store, save: Name, rank: int, sizes: dict[str, int | None]) -> tuple[Index, Layout, str] | None:
-    """The index of a rank, when it is whole and the data beside it is there. Raises `TransferError`."""
+    """Return the index of a rank, if it is whole and its data exists; else None. Raises `TransferError`."""
     if names.index_file(rank) not in sizes:
         return None
     try:
@@ -86,7 +86,7 @@ def _look(store: Store, save: Name, rank: int, sizes: dict[str, int | None]) -> 
 
 
 def _check(shard: Shard, found: dict[int, tuple[Index, Layout, str]]) -> None:
-    """Whether these shards are one state. Raises `TransferError`."""
+    """Raise `TransferError` unless these shards are one state."""
     boxes: list[list[Box]] = [[] for _ in shard.whole.tensors]
     for rank, (index, layout, _) in found.items():
         ours = (shard.step, shard.committed_in, shard.ranks, shard.structure, rank)
@@ -103,10 +103,13 @@ def _check(shard: Shard, found: dict[int, tuple[Index, Layout, str]]) -> None:
 
 
 def sweep(store: Store, newest: Name, keep: int) -> None:
-    """Remove what is not needed any more when `newest` is complete: older ones but the newest `keep`, and what dead
-    writers have left. Raises `TransferError`."""
+    """Remove checkpoints that are not needed once `newest` is complete: all but the newest `keep`, and dead writers'
+    remains.
+
+    Raises `TransferError`.
+    """
     found = all_of(store)
     whole = complete_ones(store, [n for n in found if n <= newest], most=keep)
     for name in names.outdated(found, whole, newest, keep):
-        store.remove(f"{name}/{MANIFEST}")  # first: no reader takes half of one for a whole
+        store.remove(f"{name}/{MANIFEST}")  # removed first: no reader takes a half for a whole
         store.remove(str(name))

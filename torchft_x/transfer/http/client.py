@@ -1,7 +1,7 @@
-"""Asks a source for a state over HTTP: connecting, requests, refusals, retries. Wire form: http_wire.
+"""Asks a source for a state over HTTP: connects, requests, refusals, retries. `wire` describes the protocol.
 
-A broken connection is tried again until the deadline. A refusal or a connect refused several times ends the fetch:
-trying again would change nothing.
+A broken connection is retried until the deadline. A refusal, or a connect that is refused several times, ends the
+fetch: another try would change nothing.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from torchft_x.transfer.format.limits import MAX_MANIFEST_BYTES, MAX_REASON_BYTE
 from torchft_x.transfer.http.wire import HOLD
 
 REFUSED_TRIES = 3  # refused connects in a row after which the source counts as gone
-LAST_MOMENT = 0.02  # seconds before the deadline in which asking again is useless
+LAST_MOMENT = 0.02  # seconds before the deadline in which another request is useless
 _PAUSES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # seconds before the n-th try in a row
 BROKEN = (OSError, http.client.HTTPException)
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where to fetch from, until when, and what to say about it.
+    """A source to fetch from, the deadline, and the errors that name the source.
 
     Args:
         deadline: monotonic time.
         patience: seconds that a connect may take at most.
-        opened: called with each new connection's socket. What it raises ends the fetch from this source.
+        opened: called with each new connection's socket. An exception from it ends the fetch from this source.
     """
 
     address: net.Address
@@ -46,13 +46,15 @@ class Source:
 
     @staticmethod
     def parse(metadata: str, token: str | None, deadline: float) -> Source:
-        """From what a source's `metadata()` returned. Raises `TransferError` if it is something else."""
+        """Return the source that `metadata()` of another process describes. Raises `TransferError` if it can't be
+        parsed.
+        """
         try:
             parts = urlsplit(metadata[:1000])
             if parts.scheme != "http" or parts.path.rstrip("/") != "/checkpoint":
                 raise AddressError("it is not of the form http://HOST:PORT/checkpoint/")
             address = net.parse_address(parts.netloc, what="checkpoint address")
-        except ValueError as e:  # an AddressError is one
+        except ValueError as e:  # includes AddressError
             raise TransferError(f"checkpoint metadata {metadata[:200]!r} of the source is not usable: {e}") from None
         return Source(address, token, deadline)
 
@@ -63,7 +65,7 @@ class Source:
         return TransferError(f"fetching state from {self.address.url}: {what}")
 
     def connect(self) -> http.client.HTTPConnection:
-        """A connected connection. Raises OSError, or `TransferError` at the deadline."""
+        """Return an open connection. Raises OSError, or `TransferError` at the deadline."""
         left = self.left()
         if left <= 0:
             raise self.error("timed out, as its deadline is over.")
@@ -97,31 +99,31 @@ class Source:
 
 
 def _reason(response: http.client.HTTPResponse) -> str:
-    """One line, whatever the other side says."""
+    """Return the reason of a refusal as one printable line."""
     text = response.read(MAX_REASON_BYTES).decode("utf-8", "replace")
     return "".join(c if c.isprintable() else " " for c in text)
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """The answer to the first request, and the connection that holds the snapshot while it is open."""
+    """Answer to the first request, and the connection that holds the snapshot while it is open."""
 
     text: bytes
-    snapshot: str  # id
+    snapshot: str  # id of the snapshot
     memory: str  # where processes of the source's host find the snapshot's bytes; "" for nowhere
     connection: http.client.HTTPConnection
 
 
 def fetch_manifest(source: Source, step: int, committed_in: int) -> Manifest:
-    """Ask until the source has the state. Raises `TokenError` or `TransferError`."""
+    """Ask until the source has the state, and return its manifest. Raises `TokenError` or `TransferError`."""
     retry = Retry(source)
-    nothing = ""  # why the source had nothing for us, as it last said
+    nothing = ""  # the source's last reason for having nothing
     while True:
         connection = None
         watchdog = None
         try:
             connection = source.connect()
-            # The socket's own time-out is per call: a source that sends a byte now and then would outlast it.
+            # A socket's own time-out is per call: a source that sends a byte now and then would outlast it.
             watchdog = threading.Timer(source.left(), shut, [connection.sock])
             watchdog.daemon = True
             watchdog.start()
@@ -131,7 +133,7 @@ def fetch_manifest(source: Source, step: int, committed_in: int) -> Manifest:
                 retry.progress()
                 if response.status == http.client.OK:
                     manifest = _read_manifest(source, response, connection)
-                    connection = None  # it goes on holding the snapshot
+                    connection = None  # stays open and holds the snapshot
                     return manifest
                 nothing = _reason(response)
                 if source.left() <= LAST_MOMENT:
@@ -168,12 +170,12 @@ def _read_manifest(
 
 
 class Retry:
-    """Decides what a broken connection means: a pause, or the end. `sleep` makes the pause."""
+    """Retry policy for broken connections: a pause before the next try, or the end. `sleep` makes the pause."""
 
     def __init__(self, source: Source, sleep: Callable[[float], object] = time.sleep) -> None:
         self._source = source
         self._sleep = sleep
-        self._tries = 0  # in a row without progress
+        self._tries = 0  # tries in a row without progress
         self._refused = 0  # connects in a row that were refused, or whose host name is unknown
 
     def progress(self) -> None:

@@ -1,4 +1,4 @@
-"""One source of a fetch: its snapshot, and the connections to it."""
+"""A source of a fetch: its snapshot, and the connections to it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from torchft_x.transfer.http.client import Manifest, Source, fetch_manifest
 
 
 class Feed:
-    """Its methods may be called from any thread. `close` it."""
+    """Connections to one source of a fetch. Its methods may be called from any thread. The owner must `close` it."""
 
     def __init__(self, source: Source) -> None:
         self.source = replace(source, opened=self._opened)
         self._manifest: Manifest | None = None  # set by `ask`
-        self._lock = threading.Lock()  # guards what follows
-        self._sockets: set[socket.socket] = set()  # shut down to stop whoever reads there
+        self._lock = threading.Lock()  # guards the fields below
+        self._sockets: set[socket.socket] = set()  # shut down to wake the threads that read from them
         self._idle: list[http.client.HTTPConnection] = []
         self._stopped = False
 
@@ -33,13 +33,16 @@ class Feed:
         return self._manifest
 
     def ask(self, state: State) -> Manifest:
-        """Ask until the source has the state. Raises `TokenError` or `TransferError`."""
+        """Ask until the source has the state, and return its manifest. Raises `TokenError` or `TransferError`."""
         self._manifest = fetch_manifest(self.source, state.step, state.committed_in)
         self.put_back(self._manifest.connection)
         return self._manifest
 
     def digests(self, blocks: int) -> tuple[int, ...]:
-        """Of all blocks of the snapshot, which the source computes now. Raises `TransferError` or what a connection does."""
+        """Return the digests of all blocks of the snapshot, which the source computes now.
+
+        Raises `TransferError`, or a connection's error.
+        """
         connection = self.connect()
         try:
             response = self.source.get(connection, f"/snapshot/{self.manifest.snapshot}/digests")
@@ -55,19 +58,19 @@ class Feed:
         return values
 
     def connect(self) -> http.client.HTTPConnection:
-        """A connection that is open already, if there is one. Raises OSError or `TransferError`."""
+        """Return an idle connection if there is one, otherwise a new one. Raises OSError or `TransferError`."""
         with self._lock:
             if self._idle:
                 return self._idle.pop()
         return self.source.connect()
 
     def put_back(self, connection: http.client.HTTPConnection) -> None:
-        """The last answer there has been read to its end."""
+        """Keep a connection for reuse. Its last answer must have been read to the end."""
         with self._lock:
             self._idle.append(connection)
 
     def discard(self, connection: http.client.HTTPConnection) -> None:
-        """It is of no use any more."""
+        """Close a connection that can't be reused."""
         with self._lock:
             if connection.sock in self._sockets:
                 self._sockets.remove(connection.sock)
@@ -83,7 +86,7 @@ class Feed:
             self._sockets.add(connection)
 
     def stop(self) -> None:
-        """Wake whoever reads there, with an error, and connect no more."""
+        """Wake the threads that read from this source, with an error, and refuse new connections."""
         with self._lock:
             self._stopped = True
             sockets = list(self._sockets)
@@ -91,7 +94,7 @@ class Feed:
             shut(s)
 
     def close(self) -> None:
-        """Let go of the snapshot at the source."""
+        """Close all connections, which releases the snapshot at the source."""
         self.stop()
         with self._lock:
             for s in self._sockets:

@@ -1,11 +1,13 @@
-"""Moves the blocks of a snapshot into a landing by parallel streams, from one source or from several at a time. Wire form:
-`wire`.
+"""Moves the blocks of a snapshot into a landing by parallel streams, from one source or from several at a time
+(`wire`).
 
-A range whose connection breaks goes on behind its last good block, until the deadline. A source that is gone, refuses, sends
-a wrong digest or is far slower than the others is dropped, and the others send the rest; the last one's error ends the fetch.
+A range whose connection breaks is continued behind its last good block, until the deadline. A source that is gone,
+refuses, sends a wrong digest or is far slower than the others is dropped, and the others send the rest. The last
+source's error ends the fetch.
 
-All sources of a fetch offer the same bytes: a further one begins when its manifest is the first one's, and the digests of all
-blocks are known from there. So a block may come from any of them, and none is counted that has another digest.
+All sources of a fetch offer the same bytes: a further one takes part if its manifest equals the first one's, and the
+digests of all blocks are known by then. So a block may come from any source, and a block with another digest is
+rejected.
 """
 
 from __future__ import annotations
@@ -24,36 +26,38 @@ from torchft_x.transfer.http.work_queue import WorkQueue
 
 log = logging.getLogger(__name__)
 
-# Seconds that further sources wait for the first one's digests; then theirs are compared with what it has sent.
+# Seconds that further sources wait for the first one's digests; then theirs are compared with the blocks that it has
+# sent.
 COMPARE = 2.0
-JOIN = 5.0  # seconds that sources on their way get when no other is left
-_LOOK = 0.1  # seconds between two looks of an idle stream at those that are not
+JOIN = 5.0  # seconds that sources which are still joining get when no other is left
+_LOOK = 0.1  # seconds between two checks of an idle stream for slow ones
 
 
 class Fetch:
-    """One fetch of one state. `first`: the source that has answered already."""
+    """One fetch of one state. `first` is the source that has answered already."""
 
     def __init__(self, first: Feed, state: State, arrival: Arrival, streams: int) -> None:
         self._first = first
         self._state = state
         self._arrival = arrival
-        self._streams = min(streams, len(arrival.blocks))  # of each source
-        self._compared = threading.Event()  # whether the first source's digests are known, or won't be
-        self._changed = threading.Condition()  # guards what follows
+        self._streams = min(streams, len(arrival.blocks))  # streams of each source
+        self._compared = threading.Event()  # set when the first source's digests are known, or won't be
+        self._changed = threading.Condition()  # guards the fields below
         self._queue = WorkQueue(len(arrival.blocks))
-        self._digests: list[int | None] = [None] * len(arrival.blocks)  # that all sources must have
+        self._digests: list[int | None] = [None] * len(arrival.blocks)  # of all sources; None: unknown
         self._feeds = [first]
-        self._feed_of: list[Feed] = []  # each stream's
+        self._feed_of: list[Feed] = []  # source of each stream
         self._starting = self._streams  # streams of the first source that have not begun
         self._writing = 0  # streams that may write to memory now
         self._dropped: set[Feed] = set()
-        self._left = 1  # sources that are not dropped, with those on their way
+        self._left = 1  # sources that are not dropped, including those that are joining
         self._until = first.source.deadline
-        self._failure: BaseException | None = None  # of the source that was dropped first
+        self._failure: BaseException | None = None  # error of the source that was dropped first
         self._ended = False
 
     def run(self, mirrors: Sequence[Callable[[], Source]] = ()) -> None:
-        """Fetch every block. `mirrors`: each says where one more source is. When it returns or raises, nobody writes any more.
+        """Fetch every block. Each of `mirrors` returns a further source. Once it returns or raises, no thread writes
+        any more.
 
         Raises `TransferError` or `TokenError`.
         """
@@ -101,16 +105,16 @@ class Fetch:
     # --- further sources ----------------------------------------------------------------------------------------------
 
     def _compare_first(self) -> None:
-        """Learn the first source's digests."""
+        """Fetch the first source's digests, for the comparison with other sources."""
         try:
             self._compare(self._first, self._first.digests(len(self._digests)))
-        except (*BROKEN, TransferError) as e:  # its streams will say more
+        except (*BROKEN, TransferError) as e:  # its streams will report more
             log.debug("no digests from %r: %s", self._first, e)
         finally:
             self._compared.set()
 
     def _join(self, locate: Callable[[], Source]) -> None:
-        """One more source. Never raises."""
+        """Let one more source take part. Never raises."""
         feed: Feed | None = None
         try:
             feed = Feed(locate())
@@ -129,7 +133,7 @@ class Fetch:
             self._drop(feed, e)
 
     def _compare(self, feed: Feed, digests: Sequence[int]) -> None:
-        """Raises `TransferError` if they differ from what is known."""
+        """Record a source's digests. Raises `TransferError` if they differ from known ones."""
         with self._changed:
             for index, (own, known) in enumerate(zip(digests, self._digests, strict=True)):
                 if known is not None and own != known:
@@ -143,7 +147,7 @@ class Fetch:
         )
 
     def _drop(self, feed: Feed | None, error: BaseException) -> None:
-        """Nothing more comes from a source, which may not even have been asked."""
+        """Stop using a source, which may not even have been asked (None)."""
         with self._changed:
             if self._ended or feed in self._dropped:
                 return
@@ -151,7 +155,7 @@ class Fetch:
                 self._dropped.add(feed)
             self._left -= 1
             self._failure = self._failure or error
-            if self._dropped.issuperset(self._feed_of):  # none sends
+            if self._dropped.issuperset(self._feed_of):  # no source sends
                 self._until = min(self._until, time.monotonic() + JOIN)
             self._changed.notify_all()
             left = self._left
@@ -163,7 +167,7 @@ class Fetch:
     # --- streams ------------------------------------------------------------------------------------------------------
 
     def _stream(self, feed: Feed, stream: int) -> None:
-        """Fetch blocks as long as there are any, over as many connections as it takes. Never raises."""
+        """Fetch blocks as long as there are any, over as many connections as needed. Never raises."""
         try:
             receiver = Receiver(self._arrival)
             retry = Retry(feed.source, self._pause)
@@ -173,7 +177,7 @@ class Fetch:
             self._drop(feed, e)
 
     def _receive(self, feed: Feed, stream: int, receiver: Receiver, retry: Retry) -> bool:
-        """Receive a range, or what can be had of it. Return whether to go on."""
+        """Receive a range, or its first part. Return whether to go on."""
         connection = None
         first = end = index = 0
         try:
@@ -206,7 +210,7 @@ class Fetch:
         return True
 
     def _take(self, feed: Feed, stream: int) -> tuple[int, int] | None:
-        """The next range, which the stream may write from now on; waits for one. None: the stream ends."""
+        """Return the next range, which the stream may write from now on; wait for one. None: the stream ends."""
         while True:
             slow: Feed | None = None
             with self._changed:
@@ -228,7 +232,9 @@ class Fetch:
             )
 
     def _arrived(self, feed: Feed, stream: int, index: int, digest: int) -> bool:
-        """A block is in its place. Return whether the next one is the stream's, too. Raises `TransferError`."""
+        """Record that a block is in its place. Return whether the next one belongs to the stream, too. Raises
+        `TransferError`.
+        """
         with self._changed:
             if self._arrival.digests:
                 if self._digests[index] not in (None, digest):
@@ -237,7 +243,7 @@ class Fetch:
             return self._queue.arrived(stream, time.monotonic())
 
     def _leave(self, stream: int) -> None:
-        """The stream writes no more, and keeps nothing."""
+        """Record that the stream no longer writes, and free its blocks."""
         with self._changed:
             self._queue.give_back(stream)
             self._writing -= 1
@@ -248,7 +254,7 @@ class Fetch:
             self._changed.wait_for(lambda: self._ended or self._queue.over, seconds)
 
     def _is_out(self, feed: Feed) -> bool:
-        """Whether a source's streams are to stop."""
+        """Return whether a source's streams must stop."""
         with self._changed:
             return self._ended or feed in self._dropped
 

@@ -1,7 +1,7 @@
 """Copies a snapshot from the memory of a source that shares it with this process.
 
-What is copied from memory was not sent, so it has no digest; that the source kept it unchanged until the end is confirmed
-by the connection that held it all the time.
+Data copied from memory have no digest, since they were not sent. The connection that holds the snapshot confirms at
+the end that the source kept the memory unchanged.
 """
 
 from __future__ import annotations
@@ -16,30 +16,31 @@ from torchft_x.transfer.http.feed import Feed
 from torchft_x.transfer.http.receiver import Arrival, Receiver
 from torchft_x.transfer.shared_memory import SharedFile
 
-# Seconds between two questions whether the memory is still held. They are all that the source sees of a copy that moves; one
+# Seconds between two requests whether the memory is still held. They are the only sign of progress that the source
+# sees; the others may give up a copy that stands still for two seconds (decision 43).
 # that stands still for two seconds the others may give up (decision 43).
 CONFIRM_EVERY = 0.25
 
 
 class MemoryLost(Exception):
-    """The source's memory can't be read, or nobody says that it was held all the time."""
+    """Raised if the source's memory can't be read, or if no one confirms that it was held all the time."""
 
 
 class MemoryCopy:
-    """One copy. `close` it."""
+    """One copy from a source's memory. The owner must `close` it."""
 
     def __init__(self, feed: Feed, arrival: Arrival, file: SharedFile) -> None:
         self._feed = feed
         self._arrival = arrival
         self._file = file
         self._lock = threading.Lock()
-        self._failure: BaseException | None = None  # the first of any thread; guarded by the lock
-        self._copied = 0  # blocks, about; a lost count among several threads does no harm
-        self._shown = 0  # of them, when the source was asked last
+        self._failure: BaseException | None = None  # the first exception of any thread; guarded by the lock
+        self._copied = 0  # number of copied blocks, approximate: a lost count among several threads does no harm
+        self._shown = 0  # `_copied` when the source was asked last
 
     @staticmethod
     def find(feed: Feed, arrival: Arrival) -> MemoryCopy | None:
-        """None, if the source names no memory that is on this host and may be read."""
+        """Return a copy from the source's memory, or None if it names none that this process can read."""
         if not (feed.manifest.memory and arrival.blocks):
             return None
         file = SharedFile.open(feed.manifest.memory, max(b.start + b.nbytes for b in arrival.blocks))
@@ -49,9 +50,9 @@ class MemoryCopy:
         self._file.close()
 
     def run(self, threads: int) -> None:
-        """Copy every block by at most so many threads. When it returns or raises, all of them have stopped.
+        """Copy every block by at most `threads` threads. When it returns or raises, all of them have stopped.
 
-        Raises `MemoryLost`, or `TransferError` behind the deadline.
+        Raises `MemoryLost`, or `TransferError` after the deadline.
         """
         workers = [
             threading.Thread(target=self._copy, args=part, name="checkpoint-fetch", daemon=True)
@@ -95,7 +96,7 @@ class MemoryCopy:
                 self._failure = error
 
     def _show_progress(self) -> None:
-        """Ask the source if the copy has moved, and only then."""
+        """Ask the source for a confirmation if the copy has progressed since the last one."""
         copied = self._copied
         if copied != self._shown:
             self._shown = copied

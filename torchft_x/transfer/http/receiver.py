@@ -20,29 +20,29 @@ from torchft_x.transfer.shared_memory import SharedFile
 
 
 class Received:
-    """How far it is; knows nothing of the memory, so that it may be kept."""
+    """Progress of a fetch. Has no reference to the memory, so that it may be kept."""
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
-        self._streams: list[list[int]] = []  # of each the bytes it has put into their places; nobody else writes there
+        self._streams: list[list[int]] = []  # bytes that each stream has put into their places; only it writes them
 
     def stream(self) -> list[int]:
-        """One more begins: it adds to the value in this list."""
+        """Add a stream, which counts its bytes in the returned list's only value."""
         count = [0]
         self._streams.append(count)
         return count
 
     @property
     def done(self) -> int:
-        """Bytes in their places; those that had to be received twice count twice."""
+        """Bytes in their places. Bytes that had to be received twice count twice."""
         return min(sum(count for (count,) in self._streams), self.nbytes)
 
 
 class Arrival:
-    """What is to arrive, and where.
+    """The blocks of a fetch, and the memory that receives them.
 
     Args:
-        paths: of a blob's index the path of its first tensor, for people.
+        paths: for a blob's index the path of its first tensor, for messages.
         digests: whether to ask for digests and compare them.
     """
 
@@ -56,18 +56,18 @@ class Arrival:
         self.received = Received(self.nbytes)
 
     def holds(self, index: int) -> str:
-        """Paths of some tensors in a block."""
+        """Return paths of some tensors in a block, for messages."""
         return ", ".join(self._paths[p.blob] for p in self.blocks[index].pieces[:3])
 
 
 class Receiver:
-    """What one stream needs to receive blocks."""
+    """Buffers and counters with which one stream receives blocks."""
 
     def __init__(self, arrival: Arrival) -> None:
         self._arrival = arrival
         landing = arrival.landing
         on_cpu = all(m.device.type == "cpu" for m in landing.memory)
-        # Shared blocks, and what goes to an accelerator, arrive here first.
+        # Shared blocks, and blocks for an accelerator, are received here first.
         self._scratch = allocate(BLOCK_BYTES, pinned=not on_cpu)
         self._scratch_memory = memory_of(self._scratch)
         self._digest = memoryview(bytearray(DIGEST_BYTES))
@@ -103,7 +103,9 @@ class Receiver:
         response.close()
 
     def copy(self, source: Source, file: SharedFile, first: int, end: int) -> Iterator[None]:
-        """Copy blocks first..end-1 from memory. Raises `TransferError` behind the deadline, OSError if it can't be read."""
+        """Copy blocks first..end-1 from memory. Raises `TransferError` after the deadline, OSError if it can't be
+        read.
+        """
         for index in range(first, end):
             self._left(source, index)
             block = self._arrival.blocks[index]
@@ -113,14 +115,16 @@ class Receiver:
             yield
 
     def _left(self, source: Source, index: int) -> float:
-        """Seconds until the deadline. Raises `TransferError` behind it."""
+        """Return the seconds until the deadline. Raises `TransferError` after it."""
         left = source.left()
         if left <= 0:
             raise source.error(f"timed out at block {index} of {len(self._arrival.blocks)}.")
         return left
 
     def _place(self, block: Block) -> memoryview:
-        """Where a block is received: its place in the state, or scratch memory if it is not in one place there."""
+        """Return the memory to receive a block into: its place in the state, or scratch memory if it has no single
+        place.
+        """
         arrival, piece = self._arrival, block.pieces[0]
         view = self._lands(block)
         if view is None:
@@ -133,11 +137,11 @@ class Receiver:
         return view[first:end]
 
     def _lands(self, block: Block) -> memoryview | None:
-        """The memory of its blob, if it is received where it belongs: it is part of one blob, on the CPU."""
+        """Return the memory of the block's blob, if the block is part of one blob on the CPU; otherwise None."""
         return self._arrival.landing.view(block.pieces[0].blob) if len(block.pieces) == 1 else None
 
     def _check(self, source: Source, data: memoryview, index: int) -> int:
-        """Compare a block with the digest that came behind it. Raises `TransferError`."""
+        """Compare a block with the digest that came after it. Raises `TransferError`."""
         value = digest(data)
         if value != int.from_bytes(self._digest, "big"):
             raise source.error(f"the digest of block {index} is wrong, it holds {self._arrival.holds(index)}.")
@@ -145,7 +149,7 @@ class Receiver:
 
     @torch.no_grad()
     def _scatter(self, block: Block) -> None:
-        """From scratch memory to its places, if it was received there."""
+        """Copy a block from scratch memory to its places, if it was received there."""
         if self._lands(block) is not None:
             return
         landing, scratch = self._arrival.landing, self._scratch_memory
@@ -161,7 +165,7 @@ class Receiver:
 
 
 class _Body:
-    """The bytes of an answer: first those that have come with its head, then the socket's, in as few calls as can be."""
+    """The bytes of an answer: first those that came with its head, then the socket's, in as few calls as possible."""
 
     def __init__(self, response: http.client.HTTPResponse, connection: socket.socket) -> None:
         self._response = response

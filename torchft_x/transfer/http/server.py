@@ -1,7 +1,7 @@
-"""Serves snapshots over HTTP. Wire form: http_wire.
+"""Serves snapshots over HTTP. `wire` describes the protocol.
 
-One thread per connection. A connection that got bytes of a snapshot holds it until it closes, so a reader in progress
-needs no lease and no "done" message.
+There is one thread per connection. A connection that got bytes of a snapshot holds it until it closes, so a reader in
+progress needs no lease and no "done" message.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torchft_x.transfer.snapshot import Refusal, Snapshot, SnapshotStore
 
 log = logging.getLogger(__name__)
 
-REQUEST_TIMEOUT = 30.0  # seconds a connection may be idle before a request is complete
+REQUEST_TIMEOUT = 30.0  # seconds that a connection may be idle before a request is complete
 _CHECKPOINT = re.compile(r"/checkpoint/(\d{1,19})/(\d{1,19})")
 _HELD = re.compile(r"/snapshot/([0-9a-f]{16})/held")
 _DIGESTS = re.compile(r"/snapshot/([0-9a-f]{16})/digests")
@@ -34,11 +34,11 @@ _BLOCKS = re.compile(r"/snapshot/([0-9a-f]{16})/(\d{1,9})/(\d{1,9})(\?digest=0)?
 
 
 class CheckpointServer:
-    """Listens on every interface, on a free port, from construction until `close`."""
+    """HTTP server for snapshots. Listens on every interface, on a free port, from construction until `close`."""
 
     def __init__(self, store: SnapshotStore, *, token: str | None, stall_timeout: float) -> None:
         self.store = store
-        self.token = token  # None: everybody may read
+        self.token = token  # None: anybody may read
         self.stall_timeout = stall_timeout  # seconds without progress after which a reader is cut off
         self._lock = threading.Lock()  # guards _connections
         self._connections: dict[socket.socket, bool] = {}  # oldest first; whether it has shown the token
@@ -73,8 +73,10 @@ class CheckpointServer:
             ).start()
 
     def _admit(self, connection: socket.socket) -> bool:
-        """Count a new connection. When all are taken, one that has not shown the token makes room: whoever only
-        opens connections keeps nobody out.
+        """Register a new connection, and return whether there is room for it.
+
+        If all places are taken, the oldest connection that has not shown the token is closed, so that a client
+        without the token can't keep others out.
         """
         with self._lock:
             if len(self._connections) >= MAX_CONNECTIONS:
@@ -110,7 +112,7 @@ def _listen() -> socket.socket:
     try:
         if ":" in host:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        # Its connections inherit it: those that linger after `close` must not keep the port.
+        # Connections inherit this option: those that linger after `close` must not keep the port.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, 0))
         listener.listen(128)
@@ -125,22 +127,28 @@ def _bytes_follow(length: int) -> memoryview:
 
 
 def _head(headers: dict[str, str], *, behind: int = 0) -> memoryview:
-    """The head of a good answer, so long that what is sent after it, and `behind` it, lies in the socket as in memory: at the
-    beginning of a line of the cache. Copies between other places take half as long again (decision 56)."""
+    """Return the head of a successful answer, padded so that the body has the same alignment in the socket as in
+    memory.
+
+    The bytes after the head, and after `behind` more, then begin a cache line. Copies between unequal alignments take
+    half as long again (decision 56).
+    """
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     head = f"HTTP/1.1 200 OK\r\n{lines}X-Pad: {{}}\r\n\r\n"
     return memoryview(head.format("0" * (1 + -(len(head) - 1 + behind) % ALIGNMENT)).encode())
 
 
 class _Head:
-    """Lines of a request's head. The standard library takes a hundred of 64 KB each before the token is seen."""
+    """Limited reader for the lines of a request's head. The standard library would read a hundred of 64 KB each
+    before the token.
+    """
 
     def __init__(self, file: Any) -> None:
-        self._file = file  # the connection's
-        self.left = MAX_HEAD_BYTES  # of this request
+        self._file = file  # the connection's file
+        self.left = MAX_HEAD_BYTES  # bytes that this request's head may still have
 
     def readline(self, limit: int) -> bytes:
-        """Raises `ConnectionAbortedError`."""
+        """Read a line. Raises `ConnectionAbortedError` if the head is too long."""
         line: bytes = self._file.readline(min(limit, self.left + 1))
         self.left -= len(line)
         if self.left < 0:
@@ -152,7 +160,7 @@ class _Head:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One connection, any number of requests."""
+    """Handler of one connection, which may send any number of requests."""
 
     protocol_version = "HTTP/1.1"
     server_version = "torchft_x"
@@ -163,9 +171,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
-        self.rfile: _Head = _Head(self.rfile)  # type: ignore[assignment]  # all that is read is heads of requests
+        self.rfile: _Head = _Head(self.rfile)  # type: ignore[assignment]  # only heads of requests are read
         self.held: list[tuple[Snapshot, bool]] = []  # snapshots this connection holds, and whether it began them
-        self.streaming = False  # in the middle of an answer
+        self.streaming = False  # whether an answer is half sent
 
     def handle_one_request(self) -> None:
         self.rfile.left = MAX_HEAD_BYTES
@@ -180,14 +188,14 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             super().handle()
         except OSError:
-            pass  # the reader is gone; finish() knows whether it was in the middle
+            pass  # the reader is gone; `finish` knows whether it was in the middle
 
     def log_message(self, format: str, *args: Any) -> None:
         log.debug("reader %s: " + format, self.client_address[0], *args)
 
     def do_GET(self) -> None:
         if "Content-Length" in self.headers or "Transfer-Encoding" in self.headers:
-            self.close_connection = True  # else the body would be read as the next request
+            self.close_connection = True  # otherwise the body would be read as the next request
             return self._refuse(HTTPStatus.BAD_REQUEST, "a request has no body here")
         if not self._authorized():
             return self._refuse(HTTPStatus.UNAUTHORIZED, "the token is missing or wrong")
@@ -232,7 +240,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._done()
 
     def _confirm(self, snapshot_id: str) -> None:
-        """Tell a reader of the snapshot's memory that it has not been used for anything else meanwhile."""
+        """Confirm to a reader of the snapshot's memory that the memory has not been reused meanwhile."""
         if not any(s.id == snapshot_id and not s.revoked for s, _ in self.held):
             return self._refuse(HTTPStatus.GONE, "this snapshot is gone; ask for the state again")
         self.send_response(HTTPStatus.OK)
@@ -240,7 +248,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def _hold(self, snapshot_id: str) -> Snapshot | None:
-        """The snapshot, which this connection holds from now on; None, if it is gone and the reader was told so."""
+        """Return the snapshot, which this connection holds from now on; None if it is gone, after refusing the
+        request.
+        """
         snapshot = next((s for s, _ in self.held if s.id == snapshot_id), None)
         if snapshot is None:
             snapshot = self.server.store.resume(snapshot_id)
@@ -256,7 +266,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self.streaming = True
         self._send([_bytes_follow(4 * len(snapshot.blocks))])
-        for first in range(0, len(snapshot.blocks), 64):  # so many at a time: the reader sees that it moves
+        for first in range(0, len(snapshot.blocks), 64):  # 64 at a time, so that the reader sees progress
             if snapshot.revoked:
                 raise ConnectionAbortedError("the snapshot was given up for newer ones")
             indices = range(first, min(first + 64, len(snapshot.blocks)))
@@ -276,14 +286,14 @@ class _Handler(BaseHTTPRequestHandler):
             if snapshot.revoked:
                 raise ConnectionAbortedError("the snapshot was given up for newer ones")
             parts.append(snapshot.block(index))
-            if digests:  # before it is sent: that brings it into the cache
+            if digests:  # computed before sending, which brings the block into the cache
                 parts.append(memoryview(snapshot.digest(index).to_bytes(DIGEST_BYTES, "big")))
             self._send(parts)
             parts = []
         self._done()
 
     def _send(self, parts: list[memoryview]) -> None:
-        """Send all. The time-out is per call of the kernel, so a slow reader that makes progress is never cut off."""
+        """Send all parts. The time-out is per system call, so a slow reader that makes progress is never cut off."""
         self.connection.settimeout(self.server.stall_timeout)
         while parts:
             sent = self.connection.sendmsg(parts)

@@ -1,7 +1,7 @@
 """Checkpoint transport over HTTP: a frozen snapshot at the source, parallel streams into the receiver's own tensors.
 
-No pickle: a JSON manifest (format/layout.py) and raw bytes, each block with a digest. The source's training is stopped only
-while the snapshot is copied; it never waits for a reader.
+No pickle: a JSON manifest (format/layout.py) and raw bytes, each block with a digest. The source's training is
+stopped only while the snapshot is copied; it never waits for a reader.
 """
 
 from __future__ import annotations
@@ -34,18 +34,23 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 DEFAULT_STREAMS = 2
-STRIPED_BYTES = 64 << 20  # of a state; below it one source is done before others have said that they offer the same
+STRIPED_BYTES = 64 << 20  # bytes of a state; a smaller one has come from one source before others have joined
 
 
 class HTTPTransport(CheckpointTransport[T]):
-    """Serves this process's state and fetches others'. Listens on all interfaces, on a free port, from construction.
+    """Serves this process's state over HTTP and fetches others'. Listens on all interfaces, on a free port, from
+    construction.
 
-    `timeout`: longest time a reader may make no progress, and `shutdown(wait=True)` may take. `num_chunks`: parallel
-    streams of `recv_checkpoint`, 0 for the default. `host`: the name or address others reach this process by (default:
-    what `torchft_x.net.advertise_host` finds). `token`: needed to read, and sent when reading (default TORCHFT_X_TOKEN
-    or TORCHFT_X_TOKEN_FILE; "" for none). `digest`: whether to check what is received. `shared_memory`: whether
-    processes of one host and user may read snapshots from memory, and this one reads others' so; without it, and between
-    hosts, everything goes over the network.
+    Args:
+        timeout: longest time (seconds or a timedelta) that a reader may make no progress, and that
+            `shutdown(wait=True)` may take.
+        num_chunks: parallel streams of `recv_checkpoint`, 0 for the default.
+        host: the name or address by which others reach this process (default: the result of
+            `torchft_x.net.advertise_host`).
+        token: needed to read, and sent when reading (default TORCHFT_X_TOKEN or TORCHFT_X_TOKEN_FILE; "" for none).
+        digest: whether to check received data.
+        shared_memory: whether processes of one host and user may read snapshots from memory, and this process reads
+            theirs. Without it, and between hosts, all data goes over the network.
     """
 
     def __init__(
@@ -70,21 +75,21 @@ class HTTPTransport(CheckpointTransport[T]):
         self._shared = shared_memory
         self._store = SnapshotStore(shared=shared_memory)  # our snapshots, for others
         self._server = CheckpointServer(self._store, token=self._token, stall_timeout=self._timeout)
-        self._received: Received | None = None  # of the newest state that this process copies, or has copied
+        self._received: Received | None = None  # progress of the newest state that this process has begun to copy
         self._address = f"{net.Address(self._host, self._server.port).url}/checkpoint/"
 
     def __repr__(self) -> str:
         return f"<HTTPTransport {self.address()}, {self._streams} streams>"
 
     def address(self) -> str:
-        """``http://host:port/checkpoint/``."""
+        """Return ``http://host:port/checkpoint/``."""
         return self._address
 
     def metadata(self) -> str:
         return self.address()
 
     def borrow_from(self, lender: Lender) -> None:
-        """Use the lender's memory for what is offered, where it has some. Before the first `send_checkpoint`."""
+        """Use the lender's memory for snapshots, if it has some. Call it before the first `send_checkpoint`."""
         self._store.lender = lender
 
     def send_checkpoint(
@@ -96,19 +101,19 @@ class HTTPTransport(CheckpointTransport[T]):
         *,
         committed_in: int = 0,
     ) -> None:
-        """Freeze `state_dict` and return; readers come and go later. `dst_ranks` may read it even after
-        `disallow_checkpoint`, until the next call. `timeout` is not needed: nothing is waited for.
+        """Freeze `state_dict` and return; readers come later. `dst_ranks` may read the snapshot until the next call.
 
-        Raises `LeafError` naming the path of a value that can't be sent; the snapshot before stays then.
+        They may do so even after `disallow_checkpoint`. `timeout` is not used, since nothing blocks. Raises
+        `LeafError` naming the path of a value that can't be sent; the previous snapshot then stays.
         """
         self._store.freeze(State(step, committed_in), state_dict, owed=len(dst_ranks))
 
     def mirror_checkpoint(self, step: int, state_dict: T, *, committed_in: int = 0) -> None:
-        """Not a state that is too small to be fetched from several sources."""
+        """Offer a state as a further source, unless it is too small to be fetched from several sources."""
         self._store.freeze(State(step, committed_in), state_dict, owed=0, least=STRIPED_BYTES)
 
     def prepare(self, state_dict: T) -> None:
-        """Also touches the memory, on a thread of its own."""
+        """Allocate and touch the memory for a state like this one, on a thread of its own."""
         self._store.prepare(state_dict)
 
     def progress(self) -> tuple[int, bool] | None:
@@ -140,15 +145,15 @@ class HTTPTransport(CheckpointTransport[T]):
         into: T | None = None,
         mirrors: Sequence[Callable[[], str]] = (),
     ) -> T:
-        """The state of the process whose `metadata()` is given; waits for it up to `timeout`.
+        """Return the state of the process whose `metadata()` is given; wait for it up to `timeout`.
 
-        `mirrors`: each returns the `metadata()` of another process that offers the same state. They take their part of a
-        large state, and the place of a source that is gone; one whose bytes differ is not used. It is called on a thread
-        of its own. Without digests there are none.
+        `mirrors`: each returns the `metadata()` of another process that offers the same state, and is called on a
+        thread of its own. Mirrors send a part of a large state, and replace a source that is gone; a mirror whose
+        bytes differ is not used. Without digests they are not used.
 
-        Tensors of `into` are filled in place where path, dtype and shape fit, and stand in the result; without it
-        they are new tensors on the CPU. No thread writes to them after this has returned or raised.
-        Raises `TransferError` with `torn`, or `TokenError`.
+        Tensors of `into` are filled in place where path, dtype and shape fit, and are part of the result; without
+        `into` they are new tensors on the CPU. No thread writes to them after this has returned or raised. Raises
+        `TransferError` with `torn`, or `TokenError`.
         """
         deadline = time.monotonic() + seconds(timeout)
         state = State(step, committed_in)
@@ -184,7 +189,7 @@ class HTTPTransport(CheckpointTransport[T]):
         return Source.parse(locate(), self._token, deadline)
 
     def _receive(self, feed: Feed, mirrors: Sequence[Callable[[], Source]], state: State, arrival: Arrival) -> None:
-        """From memory if the source shares it with this process, else over the network."""
+        """Receive all blocks from memory if the source shares it with this process, otherwise over the network."""
         copy = MemoryCopy.find(feed, arrival) if self._shared else None
         if copy is not None:
             try:
@@ -194,6 +199,6 @@ class HTTPTransport(CheckpointTransport[T]):
                 log.debug("%r: what was copied from its memory is fetched again: %s", feed, e)
             finally:
                 copy.close()
-        # Without digests nobody could say whether all of them sent the same.
+        # Without digests it could not be checked that all sources send the same bytes.
         pays = self._digest and arrival.nbytes >= STRIPED_BYTES
         Fetch(feed, state, arrival, self._streams).run(mirrors if pays else ())

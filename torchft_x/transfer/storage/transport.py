@@ -1,11 +1,13 @@
-"""Checkpoint transport through storage that all groups reach: for clusters in which they can't reach each other by HTTP.
+"""Checkpoint transport through storage that all groups reach: for clusters in which they can't reach each other by
+HTTP.
 
-No pickle. Each process has a folder of its own below the URL, named by what `metadata()` says::
+No pickle. Each process has a folder of its own below the URL, whose name `metadata()` returns::
 
     heal-GROUP-RANK-NONCE/00000001.data    raw bytes, as format/blocks.py cuts them
                           offer.json       HMAC of the rest (with the run's token) | head, JSON | layout, JSON
 
-The data is written first. What a reader believes is under the HMAC: the state, the layout, a digest of each block.
+The data is written first. The HMAC covers everything that a reader relies on: the state, the layout, a digest of each
+block.
 """
 
 from __future__ import annotations
@@ -49,10 +51,10 @@ T = TypeVar("T")
 
 FORMAT = "torchft_x/heal/1"
 OFFER = "offer.json"
-KEPT = 2  # data files: the one before the newest may still be read
+KEPT = 2  # number of data files; the one before the newest may still be read
 _NAME = re.compile(r"heal-[A-Za-z0-9_-]{1,100}")
 _DATA = re.compile(r"[0-9]{8}\.data")
-_LOOK_AGAIN = 0.05, 0.5  # seconds between two looks for an offer, at first and at last
+_LOOK_AGAIN = 0.05, 0.5  # seconds between two checks for an offer: the first pause, the longest
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class _Offer:
 
 
 class FsspecTransport(CheckpointTransport[T]):
-    """Offers this process's state in a folder of `url`, and reads others' there.
+    """Offers this process's state in a folder of `url`, and reads others' states from it.
 
     Args:
         url: of fsspec, the same for all groups; its package must be installed.
@@ -83,8 +85,8 @@ class FsspecTransport(CheckpointTransport[T]):
         who = re.sub(r"[^A-Za-z0-9]", "_", f"{env.read(env.REPLICA_GROUP_ID, '')}")[:40]
         self._prefix = f"heal-{who}-{env.read_int(env.RANK, 0)}-"
         self._name = self._prefix + secrets.token_hex(8)
-        self._number = 0  # of the newest data file
-        self._memory: Tensor | None = None  # of the newest snapshot, when it is written
+        self._number = 0  # number of the newest data file
+        self._memory: Tensor | None = None  # memory of the newest snapshot, once it is written
         self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="torchft_x-heal-storage", daemon=True)
         self._thread.start()
@@ -95,10 +97,10 @@ class FsspecTransport(CheckpointTransport[T]):
         return f"<FsspecTransport {self._store.shown}/{self._name}>"
 
     def metadata(self) -> str:
-        """The name of this process's folder."""
+        """Return the name of this process's folder."""
         return self._name
 
-    # --- the source -----------------------------------------------------------------------------------------------------
+    # --- source -------------------------------------------------------------------------------------------------------
 
     def send_checkpoint(
         self,
@@ -109,7 +111,7 @@ class FsspecTransport(CheckpointTransport[T]):
         *,
         committed_in: int = 0,
     ) -> None:
-        """Freeze `state_dict` and return; it is written beside the training. Raises `LeafError`."""
+        """Freeze `state_dict` and return. A thread writes it while training goes on. Raises `LeafError`."""
         layout, sources = flatten(state_dict)
         text = dump(layout)
         starts, length = place_blobs(layout.blobs)
@@ -136,7 +138,7 @@ class FsspecTransport(CheckpointTransport[T]):
             self._store.remove(f"{self._name}/{number - KEPT:08d}.data")
 
     def disallow_checkpoint(self) -> None:
-        """What was offered is removed, on the thread that wrote it."""
+        """Remove the offer, on the thread that wrote it."""
         self._tasks.put(lambda: self._store.remove(self._name))
 
     def shutdown(self, wait: bool = True) -> None:
@@ -158,7 +160,7 @@ class FsspecTransport(CheckpointTransport[T]):
             except TransferError as e:
                 log.warning("no state can be offered to others: %s", e)
 
-    # --- the reader -----------------------------------------------------------------------------------------------------
+    # --- reader -------------------------------------------------------------------------------------------------------
 
     def recv_checkpoint(
         self,
@@ -170,8 +172,10 @@ class FsspecTransport(CheckpointTransport[T]):
         committed_in: int = 0,
         into: T | None = None,
     ) -> T:
-        """The state of the process whose `metadata()` is given; waits for it up to `timeout`. Raises `TransferError` with
-        `torn`."""
+        """Return the state of the process whose `metadata()` is given; wait for it up to `timeout`.
+
+        Raises `TransferError` with `torn`.
+        """
         deadline = time.monotonic() + seconds(timeout)
         if _NAME.fullmatch(metadata) is None:
             raise TransferError(
@@ -203,7 +207,7 @@ class FsspecTransport(CheckpointTransport[T]):
             pause = min(2 * pause, most)
 
     def _offer(self, name: str) -> _Offer | None:
-        """None: there is none, or it is being written, or it is a stranger's."""
+        """Return the offer in a folder, or None if there is none, it is being written, or its HMAC is wrong."""
         try:
             data = self._store.read(f"{name}/{OFFER}", 0, MAX_SEALED_BYTES)
         except MissingError:
