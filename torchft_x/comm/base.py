@@ -35,11 +35,10 @@ class _Meta(ABCMeta, type(dist.ProcessGroup)):  # type: ignore[misc]  # torch's 
 class ProcessGroup(dist.ProcessGroup, metaclass=_Meta):
     """Torch process group that can be rebuilt with other members.
 
-    It works as ``group=`` of `all_reduce`, `all_gather` and `barrier` of `torch.distributed`. Functions that take the
-    rank of another member (`broadcast`, `reduce`, `scatter`, `send`, object collectives, ...) look the members up in
-    torch's own tables, which don't list the members of this group: call this group's methods instead. If an operation
-    fails, torch may report that the group "is not initialized in the world group map" although the cause is another;
-    `errored` returns the real cause.
+    It works as ``group=`` of `all_reduce`, `all_gather` and `barrier` of `torch.distributed`. For functions that take
+    the rank of another member (`broadcast`, `reduce`, `scatter`, `send`, object collectives, ...) call this group's
+    methods instead: torch's own tables of ranks don't list its members. If an operation fails, torch may report that
+    the group "is not initialized in the world group map" although the cause is another; `errored` returns the cause.
     """
 
     def __init__(self, rank: int = 0, size: int = 1) -> None:

@@ -18,7 +18,7 @@ from torchft_x.errors import CollectiveError
 _USUAL = 0.1  # seconds between two checks whether the group is broken
 _LOOK = timedelta(seconds=0.02)  # time between two checks once the group is broken
 BETWEEN_TWO = frozenset({"send", "recv", "recv_anysource"})  # operations that `WaitedOnThread` waits for
-_LOOKS = 12  # checks of a broken group before an operation is abandoned: 100 MB in flight end within 15 ms
+_LOOKS = 12  # checks of a broken group before an operation is abandoned; others, with 100 MB in flight, end in 15 ms
 
 
 def _plain_thread(action: Callable[[], None]) -> threading.Thread | None:

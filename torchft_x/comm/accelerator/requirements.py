@@ -1,4 +1,4 @@
-"""Checks of what a machine must have for a communication library."""
+"""Check of the machine's requirements for a communication library."""
 
 from __future__ import annotations
 

@@ -160,8 +160,8 @@ class ProcessGroupGloo(ProcessGroup):
 class _Generations:
     """Owner of the present generation and of the device. Decides when a generation ends.
 
-    The lock guards which generation is the present one and the fields of each. Connections are shut under the lock
-    too, although that is I/O (under a millisecond, never blocking): all generations share the device, so an abort
+    The lock guards which generation is the present one and the fields of each. Connections are shut under the lock,
+    too, although that is I/O (under a millisecond, never blocking). All generations share the device, so an abort
     that has checked its id must be finished before a newer generation's first connection exists.
     """
 

@@ -13,7 +13,7 @@ phases::
 A reduce-scatter ends with the third phase, which then writes float32 instead of codes. While some chunks travel,
 others are encoded, reduced and decoded. `AHEAD` chunks are sent before the first is awaited, and a chunk is decoded
 `BEHIND` chunks after it was reduced. So five transfers are in flight whenever this thread waits or is descheduled.
-Beside the tensors about 3 bytes are needed per value of six chunks, whatever the tensors' size.
+Beside the tensors about 3 bytes are needed per value of six chunks, independent of the tensors' size.
 
 Bytes that a member sends per value: 2 (n-1)/n times those of the format; a ring all-reduce of float32 has 2 (n-1)/n
 times 4.

@@ -1,4 +1,4 @@
-"""Handle of a quantised collective: its remaining phases, and who drives them
+"""Handle of a quantised collective: its remaining phases, and the thread that drives them
 (`torchft_x.comm.quantized.collectives`).
 """
 

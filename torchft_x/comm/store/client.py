@@ -55,7 +55,7 @@ class Connection:
         """Whether the server has not closed the connection, as far as is known on this side."""
         poller = select.poll()  # a `recv` would block until its timeout
         poller.register(self._sock, select.POLLIN)
-        return not poller.poll(0)  # the server sends nothing unasked, so data would mean the end
+        return not poller.poll(0)  # the server sends nothing unasked, so readable means closed
 
     def shut(self) -> None:
         """End the connection for good; a caller that is blocked in a call raises."""

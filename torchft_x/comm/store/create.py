@@ -42,7 +42,7 @@ _KEPT = 64  # number of stores of `create_store_client` that are kept alive, the
 
 
 class _Turn:
-    """Lock per store. It serialises connects: only then can a new connection be told from another client's."""
+    """Lock per store. Serialises connects, so that a new connection can't be confused with another client's."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()  # held from before the first connect until the connection is identified

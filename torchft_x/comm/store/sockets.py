@@ -6,8 +6,8 @@ if the peer is stopped and will never answer.
 
 The difficulty is *which* sockets, because a process may hold several groups (threads as replicas in tests) and both
 ends of one connection. Addresses don't decide it: two groups may connect to the same listening port. But each gloo
-device has an event loop, an epoll instance in which exactly the sockets of that device are registered, and Linux
-lists them in ``/proc/self/fdinfo/<epoll>`` with their inodes. A device belongs to one process group object at a time
+device has an event loop, an epoll instance in which exactly the sockets of that device are registered. Linux lists
+them in ``/proc/self/fdinfo/<epoll>`` with their inodes. A device belongs to one process group object at a time
 (`torchft_x.comm.gloo.device`), so the device's list *is* the group's list.
 
 A descriptor may be closed and its number reused at any moment. So each is duplicated first and compared

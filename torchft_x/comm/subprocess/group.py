@@ -162,7 +162,7 @@ class ProcessGroupBabyNCCL(ProcessGroupBaby):
     """Process group on NCCL in a child process, which shares the CUDA tensors of the current device.
 
     The child's own context takes about 1 GB of device memory. ``wait()`` blocks the calling thread, not only its
-    stream, until the result is there: a stream that waits for an event of another process would wait for ever once
+    stream, until the result is there. A stream that waits for an event of another process would wait for ever once
     that process is killed. Raises `ConfigError` without CUDA or NCCL.
     """
 

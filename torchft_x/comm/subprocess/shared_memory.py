@@ -1,8 +1,8 @@
 """Memory that a process shares with its child: reusable segments of anonymous shared memory.
 
 A collective in a child process copies its inputs into a segment, and its results out of it. So the caller's tensors
-stay where they are, only the collective's own part is copied (a small view of a large storage costs its own size),
-and nothing writes to the tensors after a failure. Segments are ``memfd``s, which are not limited by the size of
+stay where they are, and nothing writes to them after a failure. Only the collective's own part is copied: a small
+view of a large storage costs its own size. Segments are ``memfd``s, which are not limited by the size of
 /dev/shm (64 MiB in many containers).
 """
 

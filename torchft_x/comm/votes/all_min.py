@@ -2,9 +2,9 @@
 
 The groups vote with it before each commit, so it is the whole cost of a step that sends nothing else. A small
 all-reduce through gloo costs four thread switches, and 2(n-1) sequential hops in a ring of n; NCCL takes no tensors
-in host memory. Here the calling thread writes and reads the sockets itself, in ceil(log2 n) rounds: in round k rank r
-sends its minimum so far to rank r + 2^k, and receives that of rank r - 2^k (the dissemination of Hensgen, Finkel and
-Manber, 1988; a minimum may count a member twice, so n need not be a power of two).
+in host memory. Here the calling thread writes and reads the sockets itself, in ceil(log2 n) rounds. In round k rank r
+sends its minimum so far to rank r + 2^k, and receives that of rank r - 2^k. That is the dissemination of Hensgen,
+Finkel and Manber, 1988; a minimum may count a member twice, so n need not be a power of two.
 
 No member has the result before every member has sent its row. That one member has it does not mean that all have. The
 same holds for every all-reduce, and the commit protocol allows for it.

@@ -1,4 +1,4 @@
-"""Accept connections of the members of a mesh: a caller first sends its rank and the listener's secret."""
+"""Accepts connections of members: a caller first sends its rank and the listener's secret."""
 
 from __future__ import annotations
 

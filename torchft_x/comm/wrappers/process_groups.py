@@ -114,7 +114,7 @@ class ProcessGroupWrapper(ProcessGroup):
         self._pg = pg  # the group that does the work
 
     def _create_pg(self, store: Store, rank: int, world_size: int) -> Any:
-        """Create a torch process group of these members, who meet in `store`."""
+        """Create a torch process group of these members; they meet in `store`."""
         raise NotImplementedError
 
     def _opts_hook(self, opts: Any) -> Any:

@@ -16,9 +16,9 @@ from torchft_x.errors import ConfigError
 def reconfigure_with_store(
     pg: Any, store_addr: str, rank: int, world_size: int, timeout: float | timedelta = 60.0
 ) -> None:
-    """Give a group new members, who meet at `store_addr` (``host:port/prefix``), within `timeout`, which stays the
-    group's.
+    """Connect a group with new members, which meet at `store_addr` (``host:port/prefix``), within `timeout`.
 
+    `timeout` stays the group's.
     Groups from elsewhere must have `get_reconfigure_handle` and `reconfigure`, as torch's own have from 2.14 on.
     Their members exchange handles in the store, so each call needs a prefix of its own. Raises `ConfigError` for any
     other object.

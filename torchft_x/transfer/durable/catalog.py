@@ -12,7 +12,7 @@ from torchft_x.transfer.durable.sealed import GO_ON, DamagedError, Manifest, Tor
 from torchft_x.transfer.durable.store import MissingError, Store
 from torchft_x.transfer.format.layout import Layout
 
-_TRIES = 10  # reads of a list of checkpoints that keeps changing
+_TRIES = 10  # most reads of the list of checkpoints, while it keeps changing
 
 
 def newest(store: Store) -> Name | None:

@@ -76,7 +76,7 @@ class Saved:
         """Return the state dict. Tensors of `into`, a state dict of the same keys, are filled and are part of the
         result.
 
-        A DTensor is filled with the shard that this rank holds, whatever the writers' shards were. A tensor on the
+        A DTensor is filled with the shard that this rank holds, however the writers cut theirs. A tensor on the
         meta device stays, and is not read. Other tensors are new, whole, on the CPU.
 
         Reads only the blocks that are needed, and checks the digest of each. Raises `TransferError` naming the

@@ -76,7 +76,7 @@ class Outline:
 def outline(state_dict: Any, *, rank: int = 0, ranks: int = 1) -> Outline:
     """Return the part of a group's state dict that rank `rank` of `ranks` writes.
 
-    It consists of the rank's shards of DTensors, each written by one rank only, and on rank 0 also of all values that
+    It consists of the rank's shards of DTensors, each written by one rank only. Rank 0 also writes all values that
     are not sharded, which are the same on all ranks. Values that are no tensors are taken as they are now. Raises
     `LeafError` naming the path of a value that can't be saved.
     """

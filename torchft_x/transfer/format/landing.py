@@ -25,9 +25,9 @@ from torchft_x.transfer.format.rebuild import Target
 class Landing:
     """Memory for every blob of a layout.
 
-    A blob lands *in place* when a target has exactly its memory layout. A target that fits by dtype and shape only
-    (other strides, or the source's tensors share memory and ours don't) is filled by `finish`, from new memory or
-    from the blob's first target.
+    A blob lands *in place* when a target has exactly its memory layout. `finish` fills a target that fits by dtype
+    and shape only, from new memory or from the blob's first target. Such a target has other strides, or the source's
+    tensors share memory and ours don't.
     """
 
     @uncollected

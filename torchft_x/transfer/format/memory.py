@@ -55,8 +55,8 @@ def memory_of(data: Tensor) -> memoryview:
 def allocate(nbytes: int, *, pinned: bool = False) -> Tensor:
     """Return an uninitialised uint8 CPU tensor (nbytes,). `pinned`: page-locked, for copies from an accelerator.
 
-    The system chooses the size of its pages. With huge pages, a virtual machine that gives free memory back to its
-    host (free page reporting) takes 2-4 s for a gigabyte, and 0.4 s with small ones that were in use just before.
+    The system chooses the size of its pages. A virtual machine that gives free memory back to its host (free page
+    reporting) takes 2-4 s for a gigabyte of huge pages, and 0.4 s for small ones that were in use just before.
     """
     return torch.empty(nbytes, dtype=torch.uint8, pin_memory=pinned)
 

@@ -44,7 +44,7 @@ class Fetch:
         self._compared = threading.Event()  # set when the first source's digests are known, or won't be
         self._changed = threading.Condition()  # guards the fields below
         self._queue = WorkQueue(len(arrival.blocks))
-        self._digests: list[int | None] = [None] * len(arrival.blocks)  # of all sources; None: unknown
+        self._digests: list[int | None] = [None] * len(arrival.blocks)  # common to all sources; None: unknown
         self._feeds = [first]
         self._feed_of: list[Feed] = []  # source of each stream
         self._starting = self._streams  # streams of the first source that have not begun
