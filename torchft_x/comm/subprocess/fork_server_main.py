@@ -1,5 +1,6 @@
-"""The helper process of `torchft_x.comm.subprocess.fork_server`: ``python -m
-torchft_x.comm.subprocess.fork_server_main CONTROL_FD PARENT_PID``.
+"""The helper process of `torchft_x.comm.subprocess.fork_server`.
+
+It is started as ``python -m torchft_x.comm.subprocess.fork_server_main CONTROL_FD PARENT_PID``.
 
 It has one thread, so that forking is safe. It reaps an ended child only when the parent has closed its pipe to that
 child: until then the pid can't be reused. It ends with its parent, when it sees the end of the control pipe or a new

@@ -1,9 +1,10 @@
 """The vote inside a group: each rank sends rank 0 its vote, and receives the decision and how the next step begins.
 
 Rank 0 speaks for its group, so everything a step needs from inside the group goes through it. It has one TCP
-connection to each other rank, which lasts as long as the group. The training threads write and read the sockets themselves: a step
-costs each rank one message up and two down, and neither gRPC nor another thread. Only rank 0 decides, so no two ranks
-can decide differently (I2). A rank that doesn't receive the decision doesn't know the outcome, and can only stop.
+connection to each other rank, which lasts as long as the group. The training threads write and read the sockets
+themselves: a step costs each rank one message up and two down, and neither gRPC nor another thread. Only rank 0
+decides, so no two ranks can decide differently (I2). A rank that doesn't receive the decision doesn't know the
+outcome, and can only stop.
 
 Messages carry their quorum and step: leftovers from a step that was given up are skipped.
 """
