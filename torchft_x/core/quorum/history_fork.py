@@ -1,4 +1,4 @@
-"""What is lost where a new lineage begins (R9b), for people. Pure."""
+"""Says what is lost where a new lineage begins (R9b), for people. Pure."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from torchft_x.core.types import Quorum, listed
 
 
 def steps_lost(left: Quorum, reached: int, quorum: Quorum) -> int:
-    """Steps that have been committed, as far as is known, and that no member of the new quorum holds.
+    """Return how many steps known to be committed no member of the new quorum holds; 0 or less: none.
 
-    `left`: the quorum whose state no member carries on; `reached`: the newest step that one of its members told.
+    `left`: the quorum whose state no member carries on; `reached`: the newest step that one of its members reported.
     """
     return max(left.top.step, reached) - quorum.top.step
 
 
 def sentence(left: Quorum, reached: int, quorum: Quorum, fates: Mapping[str, str]) -> str:
-    """What was lost, with whom, and what would have kept it. `fates`: replica id -> how it ended, of the members of `left`."""
+    """Return the sentences that say what was lost, with which members, and what would have kept it.
+
+    `fates`: replica id -> how it ended, of the members of `left`.
+    """
     steps, step = steps_lost(left, reached, quorum), quorum.top.step
     names = [m.replica_id for m in left.carriers or left.members]
     ends = listed([f"{name} ({fates.get(name) or 'it is away'})" for name in names])

@@ -1,7 +1,7 @@
-"""May a quorum be formed now, and of whom? A pure function (R6, R9 and the peer's rules).
+"""Decides whether a quorum can be formed now, and of which members (R6, R9 and torchft's rules). Pure.
 
-"Not yet" is an answer: a `Wait` with a reason that an operator can read. What a lighthouse that has just started must
-wait for before this question is asked (R8) is in `core.restart.recover`.
+"Not yet" is an answer: a `Wait` with a reason that an operator can read. `core.restart.recover` decides what a
+lighthouse that has just started must wait for before it asks here (R8).
 """
 
 from __future__ import annotations
@@ -16,63 +16,60 @@ from torchft_x.timing import TIMING
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Not yet. `reason` is a sentence that does not change while the situation doesn't."""
+    """The answer "not yet". `reason` is a sentence that stays the same while the situation does."""
 
     reason: str
-    until: float | None = None  # when time alone may end the wait; None: something has to happen
-    lease: bool = False  # it may take until the end of somebody's lease
+    until: float | None = None  # when time alone may end the wait; None: only an event can
+    lease: bool = False  # the wait may last until a member's lease ends
     ending: bool = False  # R21: the job is being finished, by a process that still runs
-    finished: bool = False  # R21: it is finished
-    running: tuple[str, ...] = ()  # with `lease`: members that may still commit in a quorum which nobody here follows
+    finished: bool = False  # R21: the job is finished
+    running: tuple[str, ...] = ()  # with `lease`: members that may still commit in a quorum without an heir here
 
 
-_WENT_WRONG = (JoinReason.FAILED, JoinReason.REJOINED)  # the process groups are of no use any more
+_WENT_WRONG = (JoinReason.FAILED, JoinReason.REJOINED)  # the process groups can't be used any more
 
 # --- every quorum (R6, R9) -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A member that has asked and is alive."""
+    """A member that has asked for the next quorum and is alive. Times in seconds."""
 
     member: Member
     reason: JoinReason = JoinReason.BOUNDARY
     since: float = 0.0  # when it asked
-    patience: float = inf  # seconds that it waits for members that do not ask (R20)
-    unreached: tuple[str, ...] = ()  # replica ids of those that it could not connect with
+    patience: float = inf  # how long it waits for members that do not ask (R20)
+    unreached: tuple[str, ...] = ()  # replica ids of members that it could not connect to
 
 
 @dataclass(kw_only=True, slots=True)
 class QuorumInputs:
-    """Everything the decision depends on. Not frozen, which would make each one ten times as dear; nobody changes it."""
+    """Inputs of the decision, in seconds; never changed. Not frozen: making a frozen one takes ten times as long."""
 
     now: float
     cur: Quorum | None  # newest quorum issued or adopted
-    open: tuple[Quorum, ...] = ()  # older ones that must be followed, too, see `core.quorum.open_quorums`
+    open: tuple[Quorum, ...] = ()  # older ones to be followed, too (`core.quorum.open_quorums`)
     candidates: tuple[Candidate, ...] = ()
-    asked_since: float = (
-        inf  # when somebody first asked for the quorum after cur, who may have given up since (`one_wait`)
-    )
-    lost: Collection[str] = frozenset()  # of cur's members: those nobody waits for
-    over: Collection[str] = frozenset()  # of all these: those that provably commit nothing more in what they hold (R9b)
-    broken: bool = False  # cur's members were told that it is over, so their process groups are gone
-    silent_healthy: Collection[str] = frozenset()  # alive, but have not asked
-    absent_groups: Collection[str] = frozenset()  # announced by a supervisor, no member of theirs has asked
-    held: Mapping[str, State] = field(
-        default_factory=dict
-    )  # of groups that have not asked: the copies that their supervisors hold
+    asked_since: float = inf  # first ask for the quorum after cur, by a member that may have given up (`one_wait`)
+    lost: Collection[str] = frozenset()  # members of cur that nobody waits for
+    over: Collection[str] = frozenset()  # members of cur and `open` that provably commit nothing more there (R9b)
+    broken: bool = False  # cur was revoked, so its members' process groups are gone
+    silent_healthy: Collection[str] = frozenset()  # members that are alive, but have not asked
+    absent_groups: Collection[str] = frozenset()  # announced by a supervisor, and no member of theirs is here
+    # Group that has not asked -> the state of which its supervisors hold copies.
+    held: Mapping[str, State] = field(default_factory=dict)
     min_replicas: int = 1
     join_timeout: float = 0.0
-    longest_wait: float = 0.0  # for the end of whoever is not over, from the last lease it was sent
+    longest_wait: float = 0.0  # for a member's end that nothing proves, from the last lease sent to it
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Issue a quorum of these members."""
+    """The decision to issue a quorum of these members."""
 
     members: tuple[Member, ...]  # in the order of their replica ranks
-    rebuild: bool  # process groups are rebuilt: the config id changes
-    left: Quorum | None = None  # the quorum whose state no member carries on: a new lineage begins (R9b)
+    rebuild: bool  # whether process groups are rebuilt: the config id changes
+    left: Quorum | None = None  # quorum whose state no member carries on, so that a new lineage begins (R9b)
 
     @property
     def new_lineage(self) -> bool:
@@ -80,7 +77,7 @@ class Form:
 
 
 def form(s: QuorumInputs) -> Form | Wait:
-    """Form a quorum of the candidates, or say what is missing."""
+    """Return the quorum that the candidates can form, or what is missing for one."""
     chosen = _cut_to_shrink(s)
     asked = {c.member.replica_id: c.member for c in chosen}
     if s.cur is not None:
@@ -119,17 +116,20 @@ def form(s: QuorumInputs) -> Form | Wait:
 
 
 def wait_for(cur: Quorum, awaited: Collection[str]) -> Wait:
-    """R6: these members of the present quorum have yet to ask, and are not lost. Nothing else matters until then."""
+    """Return the wait for these members of the present quorum, which are not lost and have yet to ask (R6)."""
     return Wait(f"Waiting for members of q{cur.number} to ask: {listed(awaited)}.")
 
 
 def _running(s: QuorumInputs, quorum: Quorum, asked: Collection[str]) -> list[str]:
-    """Members of this quorum, which no candidate follows, that may go on in it beside the candidates (R9)."""
+    """Return the members that may go on in this quorum, which no candidate follows, without the candidates (R9)."""
     return [m.replica_id for m in quorum.members if m.replica_id not in asked and m.replica_id not in s.over]
 
 
 def _cut_to_shrink(s: QuorumInputs) -> list[Candidate]:
-    """If a member of the quorum asks to shrink only, newcomers stay outside. A newcomer that does keeps itself out."""
+    """Return the candidates, without newcomers if a member of the quorum asks to shrink only.
+
+    A newcomer that asks to shrink only keeps itself out.
+    """
     shrinking = [c for c in s.candidates if c.member.shrink_only]
     if s.cur is None or not shrinking:
         return list(s.candidates)
@@ -149,7 +149,10 @@ def _too_few(s: QuorumInputs, members: tuple[Member, ...]) -> Wait | None:
 
 
 def _first_quorum(s: QuorumInputs, chosen: list[Candidate], members: tuple[Member, ...]) -> Wait | None:
-    """The peer's rules: enough, more than half of those alive, and a wait for those alive that have not asked."""
+    """Return what torchft's rules find missing for a first quorum.
+
+    They ask for enough candidates, for more than half of the members alive, and for a wait for the rest of these.
+    """
     too_few = _too_few(s, members)
     if too_few:
         return too_few
@@ -163,7 +166,10 @@ def _first_quorum(s: QuorumInputs, chosen: list[Candidate], members: tuple[Membe
 
 
 def _not_all_here(s: QuorumInputs, chosen: list[Candidate], seconds: float, what: str) -> Wait | None:
-    """So long from the first ask, others that are alive or starting are waited for, so that all begin together."""
+    """Return a wait for others that are alive or starting, so that all begin together.
+
+    The wait ends `seconds` after the first ask. `what`: the beginning of its reason.
+    """
     until = min(s.asked_since, *(c.since for c in chosen)) + seconds
     stragglers = [*sorted(s.silent_healthy), *(f"group {g}" for g in sorted(s.absent_groups))]
     if stragglers and s.now < until:
@@ -176,8 +182,11 @@ def _not_all_here(s: QuorumInputs, chosen: list[Candidate], seconds: float, what
 
 
 def _held_elsewhere(s: QuorumInputs, chosen: list[Candidate]) -> Wait | None:
-    """M3: a supervisor that is here holds a newer state than all who ask. Its group was killed again while it started, or its
-    start takes long; it will bring that state, so it is waited for as long as a member that may come back with one."""
+    """Return a wait while a supervisor that is here holds a newer state than all candidates (M3).
+
+    Its group was killed again while it started, or starts slowly, and will bring that state. It is waited for as long
+    as a member that may come back with one.
+    """
     best = max((c.member.state for c in chosen if not c.member.torn), default=State())
     newer = {group: state for group, state in s.held.items() if state > best}
     until = min(s.asked_since, *(c.since for c in chosen)) + s.longest_wait
@@ -193,13 +202,15 @@ def _held_elsewhere(s: QuorumInputs, chosen: list[Candidate]) -> Wait | None:
 
 
 def _heirs(cur: Quorum, whole: Mapping[str, Member]) -> bool:
-    """R9(a): is somebody here who was a carrier of cur and stands where it began, or has committed in it? Mere membership
-    does not do. `whole`: the candidates that hold a complete state, by replica id.
+    """Return whether a candidate carries `cur` on (R9(a)): a carrier at its start, or a member that committed in it.
 
-    Nor does a heal to its top: a carrier that is away may have committed the next step since, with the healer's zeros.
-    Nor does a carrier that was to commit a held result first (R14) and has not received cur: another one may have
-    committed that result, and what this one meets now may say that it must be reduced again. Only if all of cur's
-    members are here has nobody.
+    `whole`: the candidates that hold a complete state, by replica id. These do not count, unless all of cur's members
+    are here, so that none can have committed elsewhere:
+
+    * A mere member, even one that healed to cur's top. A carrier that is away may have committed the next step since,
+      with the healer's zeros.
+    * A carrier that was to commit a held result first (R14) and has not received cur. Another one may have committed
+      that result, and the quorum formed now may say that it must be reduced again.
     """
     settled = cur.settled
     top = settled.top
