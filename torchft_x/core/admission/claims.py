@@ -1,12 +1,12 @@
-"""What members say of themselves, and what of it the others can't all be wrong about. Pure functions.
+"""Checks what members say of themselves against what the others can't all be wrong about. Pure functions.
 
-Ids and steps that no honest program has counted up to are refused as they come in (R1). A state is believed of whoever
-brings it while nobody trains: the newest wins. Once a quorum runs, its own members know how far it is (R22):
+Ids and steps that no honest program has counted up to are refused as they come in (R1). While nobody trains, every
+member's state is believed, and the newest wins. Once a quorum runs, its own members know how far it is (R22):
 
-* Every commit needs the vote of every carrier. So whoever was not in the quorum knows no newer state of this job than
-  its members do; and of its carriers none is more than one step ahead of another.
-* Who claims more is no source for the others. A member of ours heals like any newcomer; a client of the peer, to which
-  that can't be said, is refused. Those that train go on.
+* Every commit needs the vote of every carrier. So a member that was not in the quorum knows no newer state of this job
+  than the quorum's members do, and none of the carriers is more than one step ahead of another.
+* A member that claims more is no source for the others. If it runs our library it heals like any newcomer. A client of
+  torchft can't be told to heal, and is refused. The members that train go on.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from torchft_x.core.messages.lighthouse import Hello
 from torchft_x.core.types import Member, Quorum, State
 
 MOST_STEPS = 1 << 60
-"""A step above this is no count of anything. The wire ends at 2**62, which the steps after a claim must not reach."""
-_AHEAD = 30 * 365 * 86400.0  # seconds a clock may have been ahead of ours when it made an id (R1)
-_BUILT = 1_767_225_600.0  # 2026: no clock that shows an earlier time is right
+"""Highest step that a member may claim. The wire ends at 2**62, which the steps after a claim must not reach."""
+_AHEAD = 30 * 365 * 86400.0  # seconds by which a clock may have been ahead of ours when it made an id (R1)
+_BUILT = 1_767_225_600.0  # unix seconds, 2026: a clock that shows an earlier time is wrong
 
 
 def impossible(hello: Hello | Member, unix: float) -> str:
-    """Why this can't be true, whatever has happened: a sentence; '' if it can. `unix`: seconds, now.
+    """Return why this can't be true under any circumstances, as a sentence; '' if it can. `unix`: now, in seconds.
 
-    Ids are milliseconds of some lighthouse's clock times 1024, and each quorum takes one more: nobody forms a thousand
-    of them in a millisecond for years. Were a larger one believed, all later ids would have to be above it (R1), until
-    the members refuse them.
+    An id is a lighthouse's clock in milliseconds times 1024, and each quorum adds one: no lighthouse forms a thousand
+    quorums in a millisecond for years. If a larger id were believed, all later ids would have to be above it (R1),
+    until the members refuse them.
     """
     newest = int((max(unix, _BUILT) + _AHEAD) * 1000) << 10
     plain = isinstance(hello, Member) and hello.prepared is None
@@ -59,12 +59,13 @@ def impossible(hello: Hello | Member, unix: float) -> str:
 
 
 def unfounded(members: Sequence[Member], current: Quorum | None, granted_through: int) -> list[tuple[Member, str]]:
-    """R22. Those of these members whose word for their state the others' contradicts, each with a sentence.
+    """Return the members whose claimed state the others contradict (R22), each with a sentence.
 
-    `current`: the quorum that they follow, whose members train; None: nobody does. `granted_through`: in it.
+    `current`: the quorum that they follow, whose members train; None: nobody trains. `granted_through`: the highest
+    step granted in that quorum.
     """
     if current is None or _alike(members):
-        return []  # the common case: nobody claims more than anybody else
+        return []  # the common case: all claim the same state
     names = {m.replica_id for m in current.members}
     carriers = {m.replica_id for m in current.carriers}
     inside = [m for m in members if m.replica_id in names and not m.torn]
@@ -79,22 +80,24 @@ def unfounded(members: Sequence[Member], current: Quorum | None, granted_through
 
 
 def _alike(members: Sequence[Member]) -> bool:
-    """Whether all of them stand at the same state. Of numbers, as comparing states takes far longer."""
+    """Return whether all members stand at one state. Compare numbers, because comparing states takes far longer."""
     first = members[0].state
     step, committed_in = first.step, first.committed_in
     return not [m for m in members if m.state.step != step or m.state.committed_in != committed_in]
 
 
 def set_aside(members: tuple[Member, ...], doubtful: Collection[str]) -> tuple[Member, ...]:
-    """The same with these as members that hold no complete state, so that they heal."""
+    """Return the members, the doubtful ones (replica ids) marked as without a complete state, so that they heal."""
     return tuple(replace(m, torn=True, prepared=None) if m.replica_id in doubtful else m for m in members)
 
 
 def _contradicted(
     inside: Sequence[Member], carriers: Collection[str], granted_through: int
 ) -> list[tuple[Member, str]]:
-    """Members of the quorum that claim more than all its other carriers here can have missed. One carrier alone may
-    itself be the one that is wrong: then what was granted decides."""
+    """Return the members of the quorum that claim to be further than its other carriers here can have missed.
+
+    A single other carrier may itself be wrong. Then a claim is contradicted only above `granted_through`.
+    """
     newest = sorted((m for m in inside if m.replica_id in carriers), key=lambda m: m.state, reverse=True)[:2]
     if not newest:
         return []

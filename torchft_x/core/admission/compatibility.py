@@ -1,8 +1,9 @@
-"""Who may train together: what each member has declared (`core.fingerprint`), and who is turned away for it.
+"""Decides which members may train together, by what each has declared (`core.fingerprint`), and which are refused.
 
-What counts is what the living members of the present quorum have declared, the lowest group first. Where none of them
-has declared a trait (before the first quorum, or when all who were in the last are gone) it is the candidate that has
-waited longest, at the same instant the lowest group: who was there first is not turned away by who comes later.
+The declarations of the living members of the present quorum count, the lowest group's first. None of these may have
+declared a trait, before the first quorum or when all members of the last one are gone. Then the candidate that has
+waited longest counts; of several that asked at the same instant, the lowest group. So a member that comes later never
+turns away one that was here first.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from torchft_x.core.membership.current_quorum import QuorumState
 from torchft_x.core.membership.members import MemberRecord, MemberTable
 from torchft_x.core.types import group_number, group_of
 
-# What a peer's client is, which can't say so itself. Its groups and ours cut gradients, divide and send state in other ways;
-# a quorum of both never commits.
+# Fingerprint of torchft's clients, which can't declare one. torchft's groups and ours differ in how they cut gradients,
+# divide them and send state, so a quorum of both never commits.
 PEER = Fingerprint((Trait(LIBRARY, "torchft", "none but torchft"),))
 
 _SAME_SCRIPT = "start every group with the same script and settings"
@@ -32,35 +33,38 @@ _COMPILE_ALIKE = (
 
 
 class CompatibilityCheck:
-    """Part of the lighthouse; shares its roll and tenure."""
+    """Finds members that can't train with the others. Keeps what members declare.
+
+    Part of the lighthouse; shares its member table and quorum state.
+    """
 
     def __init__(self, roll: MemberTable, tenure: QuorumState) -> None:
-        self._roll = roll  # every member heard of, with what it declared
+        self._roll = roll  # every known member, with what it declared
         self._tenure = tenure  # the present quorum
-        self._kinds: dict[int, Fingerprint] = {}  # what members declare, each kind once, by its id
-        self._differ = False  # whether two of them can't train together
+        self._kinds: dict[int, Fingerprint] = {}  # each distinct declaration once, by its `id()`
+        self._differ = False  # whether two of these can't train together
 
     def declare(self, record: MemberRecord, traits: Fingerprint) -> str:
-        """Remember what a member declares. Returns why it must be refused, if it has changed its mind; else ''."""
+        """Store what a member declares. Return why to refuse it if it declared something else before, otherwise ''."""
         if record.traits is not None and (changed := difference(traits, record.traits)):
             clause = changed.clause("its former one")
             return _sentence(f"{_named(record)} has changed within one life: {clause}; declare once, before training")
         record.traits = next((kind for kind in self._kinds.values() if kind == traits), traits)
-        if id(record.traits) not in self._kinds:  # hundreds of groups say the same: it is kept once
+        if id(record.traits) not in self._kinds:  # hundreds of groups declare the same: store it once
             self._differ = self._differ or any(difference(traits, kind) for kind in self._kinds.values())
             self._kinds[id(traits)] = traits
         return ""
 
     def misfits(self) -> list[tuple[MemberRecord, str]]:
-        """Candidates that differ from those that count, each with a sentence."""
+        """Return the candidates that differ from the members that count, each with a sentence."""
         if not self._differ:
             return []  # the common case, in constant time
         self._recount()
         present = [r for r in self._roll if r.traits is not None and not r.lost]
         present = [r for r in present if r.join is not None or (self._inside(r) and (r.session is not None or r.unary))]
         if self._tenure.missing and not any(self._inside(r) for r in present):
-            return []  # after a restart of the lighthouse: those that count have yet to say what they are
-        fitting: dict[int, MemberRecord] = {}  # what counts: the first to declare each of these, by the Traits' id
+            return []  # after a restart of the lighthouse the members that count have yet to declare
+        fitting: dict[int, MemberRecord] = {}  # `id()` of a declaration -> the first member that counts with it
         found: list[tuple[MemberRecord, str]] = []
         for record in sorted(present, key=self._precedence):
             differs = next(((o, d) for o in fitting.values() if (d := _difference(record, o))), None)
@@ -71,7 +75,7 @@ class CompatibilityCheck:
         return found
 
     def _recount(self) -> None:
-        """Forget the kinds that nobody declares any more."""
+        """Forget the declarations that no member holds any more, and compare the rest again."""
         self._kinds = {id(r.traits): r.traits for r in self._roll if r.traits is not None}
         kinds = list(self._kinds.values())
         self._differ = any(difference(a, b) for a, b in combinations(kinds, 2))
@@ -112,7 +116,7 @@ def _called(record: MemberRecord) -> str:
 def _named(record: MemberRecord) -> str:
     try:
         host = urlsplit(record.address).hostname
-    except ValueError:  # what a member calls its address may be anything
+    except ValueError:  # a member may report any text as its address
         host = None
     return _called(record) + (f" (host {host})" if host else "")
 

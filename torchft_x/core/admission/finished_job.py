@@ -1,16 +1,17 @@
-"""R21: while a job is being finished, and after that, nobody begins it again.
+"""Prevents that a job is begun again while it is being finished, and after that (R21).
 
-A member that leaves at the end of the training takes the newest state with it, into its process: that evaluates, exports,
-saves. By R9(b) it is over, so a group that comes late, or comes back, could begin a new lineage and train it all again.
-So its *departure* is remembered, and a new lineage waits:
+A member that leaves at the end of the training takes the newest state with it, into a process that evaluates, exports
+or saves. By R9(b) it is over, so a group that comes late, or comes back, could begin a new lineage and train it all
+again. So the member's *departure* is remembered:
 
-* while its process runs, as its supervisor says; without a supervisor, while a socket stands that it left open;
-* when that has ended well, the job is finished. Who was in it and did not finish it is told to stop.
-* so is whoever trains on when so many have ended well that too few are left for a quorum.
+* A new lineage waits while the departed process runs, as its supervisor says. Without a supervisor it waits while a
+  socket stands that the process left open.
+* When that process has ended well, the job is finished. Members that were in it and did not finish it are told to stop.
+* Members that train on are told to stop, too, when so many have ended well that too few are left for a quorum.
 
 A process that ends with an error has not finished the job, and a member that leaves before the end (a preemption) says
-so: then R9 decides alone. A group that finished the job may begin another one, and so may groups that were never in it: a
-lighthouse may outlive its jobs.
+so: then R9 decides alone. A group that finished the job may begin another one, and so may groups that were never in it,
+because a lighthouse may outlive its jobs.
 """
 
 from __future__ import annotations
@@ -25,32 +26,38 @@ from torchft_x.core.quorum.rule import Candidate, Form, Wait
 from torchft_x.core.types import Member, State, group_of, listed
 from torchft_x.timing import TIMING
 
-_LOOK = 1.0  # seconds between two looks at a process that has no supervisor
+_LOOK = 1.0  # seconds between two checks of departed processes
 
 
 class FinishedJob:
-    """Part of the lighthouse; shares its roll. Groups are told apart by their ids."""
+    """Departures at the end of the training, by group id. Decides whether the job may be trained again.
+
+    Part of the lighthouse; shares its member table.
+    """
 
     def __init__(self, roll: MemberTable, *, lease: float, legacy: JournalEntry | None = None, now: float) -> None:
-        """`lease`: seconds after which a process of which nothing is heard counts as lost. `legacy`: what is known from a
-        lighthouse before this one."""
+        """Start with what the journal of the lighthouse before this one says (`legacy`), if there is one.
+
+        `lease`: seconds of silence after which a process counts as lost.
+        """
         left, job = (legacy.left, legacy.job) if legacy is not None else ((), ())
         self._took_over = now if legacy is not None else None
-        self._roll = roll  # every member heard of
+        self._roll = roll  # every known member
         self._lease = lease
         self._left = {group_of(d.replica_id): d for d in left}  # group -> its member that has left for good
-        # Replica ids that have left, or were stopped, before the end: they finish nothing. Another set when it has changed.
+        # Replica ids that left, or were stopped, before the end, and so finish nothing; a new set when it changes.
         self.early = frozenset(e.replica_id for e in legacy.kin if e.early) if legacy is not None else frozenset[str]()
         self._lives: dict[str, str] = {}  # group -> its newest member
-        # Replica ids, of `_lives`: in no quorum now, and their supervisors have not told how they ended.
+        # Replica ids of `_lives` that are in no quorum now, and whose ends their supervisors have not reported.
         self.unsettled: frozenset[str] = frozenset()
-        # Replica id, of `unsettled` or of one that has left -> when its process ran last, as far as its supervisor said.
+        # Replica id, in `unsettled` or departed -> when its process last ran, as far as its supervisor said.
         self._heard = {d.replica_id: now for d in left}
-        self.job = job  # groups that were members since a job was finished last; another tuple when it has changed
-        self._looked = now  # when processes were last looked at
-        self._told: dict[int, float] = {}  # session -> when it was last told to be patient
-        self._held: dict[str, tuple[float, float]] = {}  # group -> since when, and when last, it was held
-        self.departures = tuple(self._left.values())  # another tuple when, and only when, something has changed
+        self.job = job  # groups that were members since the last job was finished; a new tuple when it changes
+        self._looked = now  # when processes were last checked
+        self._told: dict[int, float] = {}  # session -> when it was last told to be patient (`SendPatience`)
+        # Group -> when its wait began, and when it was last seen to wait.
+        self._held: dict[str, tuple[float, float]] = {}
+        self.departures = tuple(self._left.values())  # a new tuple exactly when one changes
 
     def __repr__(self) -> str:
         return f"<FinishedJob {self.departures}>"
@@ -58,15 +65,20 @@ class FinishedJob:
     # --- what is heard -----------------------------------------------------------------------------------------------
 
     def left(self, record: MemberRecord, state: State, *, early: bool, lingers: str, now: float) -> None:
-        """It has left in good order."""
+        """Record that this member has left in good order, at `state`.
+
+        `early`: before the end of the training. `lingers`: address of a socket that its process left open; '': none.
+        """
         if early or record.replica_id in self.early:
             self.early |= {record.replica_id}
-        elif record.life.token or lingers:  # else nobody can ever say how it ends
+        elif record.life.token or lingers:  # otherwise nobody can ever report how it ends
             self._put(Departure(record.replica_id, record.life, state, lingers), now)
 
     def life_ended(self, token: str, code: int, records: Iterable[MemberRecord], now: float) -> None:
-        """The process of that life has ended; `records`: what was known of it, as a member of quorums that count
-        or as one of `unsettled`."""
+        """Record that the process of that life has ended with this exit code.
+
+        `records`: those of its records that were members of quorums that count, or are in `unsettled`.
+        """
         for group, d in list(self._left.items()):
             if token and d.life.token == token:
                 if code == 0:
@@ -80,31 +92,34 @@ class FinishedJob:
                 self._put(Departure(record.replica_id, record.life, ended=True), now)
 
     def probed(self, replica_id: str, address: str, refused: bool, now: float) -> None:
-        """Nobody can know how a process without a supervisor has ended: it left in good order."""
+        """Record that a departed process has ended, if the socket that it left open refuses.
+
+        Without a supervisor nobody can know its exit code. It left in good order, so it counts as ended well.
+        """
         d = self._left.get(group_of(replica_id))
         if refused and d is not None and d.replica_id == replica_id and d.lingers and d.lingers == address:
             self._put(replace(d, ended=True), now)
 
     def issued(self, members: Iterable[Member], *, new_lineage: bool) -> None:
-        """These train now."""
+        """Record that these members train now, and drop the departures that this makes void."""
         members = list(members)
         groups = {group_of(m.replica_id) for m in members}
         if new_lineage:
             if self._left:  # the job was finished: this is another one
                 self.job = ()
                 self._lives.clear()
-            self.trains(m.replica_id for m in members)  # a lineage that was lost was of the same job
+            self.trains(m.replica_id for m in members)  # a lost lineage belonged to the same job
             self.early &= set(self._lives.values()) - {m.replica_id for m in members}
             self._held.clear()
             for group in list(self._left):
                 self._drop(group)
         else:
             self.trains(m.replica_id for m in members)
-            for group in groups & self._left.keys():  # it has come back
+            for group in groups & self._left.keys():  # the group has come back
                 self._drop(group)
 
     def trains(self, names: Iterable[str]) -> None:
-        """These replica ids are in the job, and nobody else trains now."""
+        """Record that these replica ids are in the job, and that no others train now."""
         lives = {group_of(name): name for name in names}
         self._lives.update(lives)
         self.unsettled = frozenset(
@@ -112,12 +127,15 @@ class FinishedJob:
         )
         for group, replica_id in lives.items():
             if group in self._left and self._left[group].replica_id != replica_id:
-                self._drop(group)  # the end of an earlier life, heard before
+                self._drop(group)  # that departure was of an earlier life
         if new := lives.keys() - set(self.job):
             self.job = tuple(sorted(new.union(self.job)))
 
     def look(self, now: float) -> list[LighthouseEffect]:
-        """Do the processes without a supervisor still run? And who of `unsettled` is told of no more?"""
+        """Return probes of departed processes that left a socket open, at most once in `_LOOK` seconds.
+
+        Forget members of `unsettled` that can't finish any more, or whose supervisors were silent for `lease` seconds.
+        """
         if not (self._left or self.unsettled) or now - self._looked < _LOOK:
             return []
         self._looked = now
@@ -132,11 +150,11 @@ class FinishedJob:
     # --- what follows ------------------------------------------------------------------------------------------------
 
     def objection(self, decision: Form, now: float) -> Wait | None:
-        """Why this new lineage may not begin (now)."""
+        """Return why this new lineage may not begin now, or ever; None if it may."""
         assert decision.left is not None
         groups = {group_of(m.replica_id) for m in decision.members}
         if any(map(self._has_finished, decision.members)):
-            return None  # who has finished the job begins another one
+            return None  # a group that has finished the job begins another one
         running = [d.replica_id for group, d in list(self._left.items()) if self._runs(group, d, now)]
         silent = self._unfinished((*(m.replica_id for m in decision.left.members), *sorted(self.unsettled)), now)
         if running or silent:
@@ -171,7 +189,7 @@ class FinishedJob:
         )
 
     def tell(self, wait: Wait, asking: Iterable[Candidate], now: float) -> list[LighthouseEffect]:
-        """Words to those that wait so: to be patient; or that it is over, after a moment."""
+        """Return what to tell the members that ask: to be patient, or, after `finish_grace`, that the job is over."""
         effects: list[LighthouseEffect] = []
         records = {r.session: r for c in asking if (r := self._roll.get(c.member.replica_id)) and r.session is not None}
         if wait.ending:
@@ -179,13 +197,16 @@ class FinishedJob:
             effects += [SendPatience(due, TIMING.finish_patience, wait.reason)] if due else []
         for session, record in records.items():
             if wait.finished and record.join is not None and now - self._held_since(record, now) >= TIMING.finish_grace:
-                self.early |= {record.replica_id}  # its process may end with 0 now, as stopped ones do
+                self.early |= {record.replica_id}  # a stopped process may exit with 0, which finishes nothing
                 group = self._roll.supervisors.group_of(record.life.token)
                 effects.append(StopGroup(group, wait.reason) if group else Refuse(wait.reason, session=session))
         return effects
 
     def _held_since(self, record: MemberRecord, now: float) -> float:
-        """When its group was first held so, in whichever life: one that gives up sooner would ask again for ever."""
+        """Return when this member's group began to wait like this, in whichever of its lives.
+
+        Otherwise a group whose lives give up sooner would ask again for ever.
+        """
         group = group_of(record.replica_id)
         since, last = self._held.get(group, (now, now))
         if now - last > TIMING.finish_forgotten:
@@ -196,7 +217,10 @@ class FinishedJob:
         return since
 
     def _is_due(self, session: int, record: MemberRecord, now: float) -> bool:
-        """Only who has a supervisor is told: what it waits for is one's word, too, that a process runs."""
+        """Return whether to tell this member now to be patient, and note the time if so.
+
+        It must have a supervisor, as the wait itself rests on a supervisor's word that a process runs.
+        """
         if not record.life.token or now - self._told.get(session, -TIMING.finish_patience) < TIMING.finish_patience / 2:
             return False
         self._told[session] = now
@@ -205,12 +229,15 @@ class FinishedJob:
     # --- inside ------------------------------------------------------------------------------------------------------
 
     def _has_finished(self, member: Member) -> bool:
-        """Whether its group has, or this process. A later life may have been started since its supervisor was last heard."""
+        """Return whether this member's group has finished the job, or this process has left at its end.
+
+        A later life may have been started since the supervisor of the departed one was last heard.
+        """
         d, record = self._left.get(group_of(member.replica_id)), self._roll.get(member.replica_id)
         return d is not None and (d.ended or (record is not None and record.life.token == d.life.token))
 
     def _runs(self, group: str, d: Departure, now: float) -> bool:
-        """Whether its process runs, as far as anybody knows. One of which nothing is heard any more is forgotten."""
+        """Return whether the departed process runs, as far as anybody knows. Forget one of which nothing is heard."""
         if d.ended:
             return False
         if d.lingers or now - self._last_heard(d.replica_id, d.life.token, now) < self._lease:
@@ -219,28 +246,32 @@ class FinishedJob:
         return False
 
     def _may_finish(self, name: str) -> bool:
-        """Whether its process may yet end well, and its supervisor would say so."""
+        """Return whether this member's process may yet end well, and has a supervisor that would report it."""
         record = self._roll.get(name)
         if record is None or name in self.early:
             return False
         return bool(record.life.token) and not self._roll.has_ended(record.life)
 
     def _last_heard(self, name: str, token: str, now: float) -> float:
-        """When the supervisor of that life was, as far as was seen since it left or fell out of the quorums. It may still
-        finish the job if its group was started elsewhere."""
+        """Return when the supervisor of this life was last heard, as far as `_heard` and the supervisors know.
+
+        `last_told` covers a group that was started elsewhere: the older life may still finish the job.
+        """
         heard = self._roll.supervisors.last_heard(token)
         heard = self._roll.supervisors.last_told(token) if heard is None else heard
         return self._heard.get(name, now) if heard is None else max(heard, self._heard.get(name, heard))
 
     def _unfinished(self, names: Iterable[str], now: float) -> list[str]:
-        """Of these, who is gone without a leave (that may have been lost, with the lighthouse's predecessor or on its way),
-        though its supervisor says that the process runs; or may do so yet, as it is away or has not spoken to this
-        lighthouse."""
+        """Return those of these members that are gone without a leave, while their processes may run.
+
+        The leave may have been lost on its way, or with the lighthouse before this one. The supervisor says that the
+        process runs, or may yet say so, because it is away or has not spoken to this lighthouse.
+        """
         found = []
         for record in self._roll.named(dict.fromkeys(filter(self._may_finish, names))):
             heard = self._roll.supervisors.last_heard(record.life.token)
             heard = self._took_over if heard is None else heard
-            # Without an address it has not spoken to this lighthouse.
+            # A member without an address has not spoken to this lighthouse.
             gone = record.proof or record.refused or not record.address
             if gone and heard is not None and now - heard < self._lease:
                 found.append(record.replica_id)
