@@ -1,7 +1,7 @@
-"""Grants over many steps keep the lighthouse off the step (R5, R7).
+"""Grants members many steps at once, so that they need not ask the lighthouse in every step (R5, R7).
 
 All members of a quorum are told one number, the highest step they may run; the lighthouse never tells a smaller one.
-So a change that is pending takes effect for everybody at the first step nobody was granted.
+So a pending change takes effect for all members at the first step that nobody was granted.
 """
 
 from __future__ import annotations
@@ -12,19 +12,24 @@ from torchft_x.core.membership.members import MemberRecord, MemberTable
 from torchft_x.core.messages.lighthouse import Extend, Hello, Join, LighthouseEffect, Progress
 from torchft_x.core.types import JoinReason, Member
 
-_SMALL_QUORUM = 200  # members whose requests for grants of `return_seconds` are no burden
+_SMALL_QUORUM = 200  # members up to which requests for grants of `return_seconds` are no burden
 
 
 class Grants:
-    """Part of the lighthouse; shares its tenure."""
+    """Decides how far the members of the present quorum may run. Keeps that in the quorum state.
+
+    Part of the lighthouse; shares its quorum state.
+    """
 
     def __init__(self, config: LighthouseConfig, tenure: QuorumState) -> None:
         self._config = config
         self._tenure = tenure  # the present quorum, and what has been granted in it
 
     def on_hello(self, hello: Hello) -> bool:
-        """A member may have run past the grant while it had no session (R16), or hold a grant of an earlier life. True:
-        more turned out to be granted; see `release`."""
+        """Return whether a hello shows that more was granted than known, and take that over; `release` must follow.
+
+        A member may have run past the grant while it had no session (R16), or hold a grant of an earlier lighthouse.
+        """
         cur = self._tenure.current
         if cur is None or hello.quorum is None or hello.quorum.id != cur.id:
             return False
@@ -35,8 +40,10 @@ class Grants:
         return self._tenure.granted_through > before
 
     def release(self, roll: MemberTable, now: float) -> list[LighthouseEffect]:
-        """More turned out to be granted already: whoever stands before that has no reason to, and is waited for in
-        a collective by those that are further (R16)."""
+        """Let members that ask run on, where more turned out to be granted already.
+
+        They have no reason to stop, and members that are further wait for them in a collective (R16).
+        """
         effects: list[LighthouseEffect] = []
         for replica_id in sorted(self._tenure.asking):
             record = roll.get(replica_id)
@@ -53,7 +60,7 @@ class Grants:
         return effects
 
     def on_progress(self, record: MemberRecord, progress: Progress, now: float) -> list[LighthouseEffect]:
-        """Answer every request about the present quorum; more is granted only while nothing is pending."""
+        """Answer every request about the present quorum. Grant more only while no change is pending."""
         tenure = self._tenure
         if not tenure.holds_current(record) or progress.quorum_id != tenure.quorum_id or tenure.broken or record.lost:
             return []
@@ -61,7 +68,7 @@ class Grants:
         return [self._extend(record, progress.number, now)]
 
     def on_boundary(self, record: MemberRecord, join: Join, now: float) -> list[LighthouseEffect]:
-        """Whether a member that asks at a boundary may simply run on. Empty: its join stands."""
+        """Extend the grant of a member that asks at a boundary, if it may run on. Return []: its join stands."""
         if not self._may_run_on(record, join.member, join.reason, join.number):
             return []
         step = join.member.state.step
@@ -69,8 +76,11 @@ class Grants:
         return [self._extend(record, join.number, now)] if step < self._tenure.granted_through else []
 
     def _may_run_on(self, record: MemberRecord, member: Member, reason: JoinReason, number: int) -> bool:
-        """Whether this join asks for nothing but more steps in the present quorum. Without a next quorum there are no
-        newcomers either (`shrink_only`), and whoever has healed contributes already or is not granted more."""
+        """Return whether this join asks for nothing but more steps in the present quorum.
+
+        `shrink_only` is met, too: without a next quorum there are no newcomers. A member that has healed contributes
+        already, or is not granted more.
+        """
         tenure = self._tenure
         here = tenure.holds_current(record) and member.state.committed_in == tenure.quorum_id
         plain = reason in (JoinReason.BOUNDARY, JoinReason.HEALED) and not (member.torn or member.commit_failures)
@@ -87,7 +97,10 @@ class Grants:
         self._tenure.granted_through = max(self._tenure.granted_through, more)
 
     def _worth(self, now: float) -> float:
-        """Seconds of a grant. A newcomer waits for its end, and after a loss one is likely: the lost group, restarted."""
+        """Return how many seconds of steps a grant is worth.
+
+        A newcomer waits for its end, and after a loss one is likely: the lost group, restarted.
+        """
         c = self._config
         if now - self._tenure.lost_at >= c.return_within:
             return c.grant_seconds

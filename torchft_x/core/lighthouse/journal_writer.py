@@ -1,7 +1,7 @@
-"""What the next lighthouse at this place must know, noticed as it changes (R8c). The shell writes it down.
+"""Notices changes in what the next lighthouse at this place must know (R8c). The shell writes them down.
 
-A quorum, a grant and a lease are written down before they are sent, and so is that somebody who was lost is back. That
-somebody is lost, or has ended, is written within a tick: whoever does not know it waits longer, and nothing worse.
+A quorum, a grant and a lease are written down before they are sent, and so is the return of a lost member. A loss or an
+end is written within a tick, because a lighthouse that does not know of it waits longer, and does nothing worse.
 """
 
 from __future__ import annotations
@@ -16,35 +16,38 @@ from torchft_x.timing import TIMING
 
 
 class JournalWriter:
-    """Part of the lighthouse; shares its roll and tenure."""
+    """Decides when a journal entry is to be written, and what it says.
+
+    Part of the lighthouse; shares its member table and quorum state.
+    """
 
     def __init__(self, roll: MemberTable, tenure: QuorumState, endings: FinishedJob) -> None:
-        self._roll = roll  # every member heard of
+        self._roll = roll  # every known member
         self._tenure = tenure  # the present quorum
-        self._hellos = 0  # so far: with each the kin may change
-        self._kept: tuple[int, int, float] | None = None  # quorum, grant and end of sending leases, as kept last
-        self._open: tuple[Quorum, ...] = ()  # kept with them
-        self._endings = endings  # who finishes the job
-        self._left: tuple[Departure, ...] = ()  # kept with them
-        self._early: frozenset[str] = endings.early  # kept with them
-        self._unsettled: frozenset[str] = endings.unsettled  # kept with them, as part of the kin
-        self._kin: tuple[MemberEntry, ...] = ()  # kept with them; a new tuple only when something has changed in it
-        # Config id, hellos, members of open quorums only, and ends, at that time.
+        self._hellos = 0  # number of hellos so far; each may change the kin
+        self._kept: tuple[int, int, float] | None = None  # quorum id, granted step, end of sending leases, as last kept
+        self._open: tuple[Quorum, ...] = ()  # kept with `_kept`
+        self._endings = endings  # which members finish the job
+        self._left: tuple[Departure, ...] = ()  # kept with `_kept`
+        self._early: frozenset[str] = endings.early  # kept with `_kept`
+        self._unsettled: frozenset[str] = endings.unsettled  # kept with `_kept`, as part of the kin
+        self._kin: tuple[MemberEntry, ...] = ()  # kept with `_kept`; a new tuple only when an entry changes
+        # What `_kin` was made from: config id, hellos, members of open quorums only, `unsettled`, `early`.
         self._kin_as_of: tuple[object, ...] = ()
-        self._absent: dict[str, Absent] = {}  # kept with them, or to be kept now
-        self._stale = False  # it is to be kept now
+        self._absent: dict[str, Absent] = {}  # kept with `_kept`, or to be kept now
+        self._stale = False  # whether `_absent` is to be kept now
 
     def __repr__(self) -> str:
         return f"<JournalWriter {self._kept}>"
 
     def on_hello(self, record: MemberRecord) -> None:
-        """A member has a session again, on which it may be sent a lease."""
+        """Record that a member has a session again, on which it may be sent a lease."""
         self._hellos += 1
         if self._absent.pop(record.replica_id, None) is not None:
             self._stale = True
 
     def on_tick(self) -> None:
-        """Who is lost, and how?"""
+        """Update which members are lost, and with what proof."""
         lost = self._roll.lost(self._tenure.ran | self._endings.unsettled)
         if lost or self._absent:
             absent = {r.replica_id: Absent(r.replica_id, r.lease_sent, self._proof(r)) for r in lost}
@@ -52,7 +55,7 @@ class JournalWriter:
             self._absent = absent
 
     def look(self) -> list[LighthouseEffect]:
-        """What is to be kept, when it is more than was kept. Comes before what it speaks of."""
+        """Return what to keep, if that is more than was kept. It must come before the effects that it is about."""
         tenure = self._tenure
         cur, granted, open_ = tenure.current, tenure.granted_through, tenure.chain.open
         if cur is None:
@@ -88,6 +91,6 @@ class JournalWriter:
             )
 
     def _proof(self, record: MemberRecord) -> str:
-        """Only what nobody can take back: an address that refused connections may accept the next one."""
+        """Return the proof if it is final. An address that refused connections may accept the next one."""
         final = self._roll.has_ended(record.life) or record.proof == LEFT
         return record.proof if final else ""

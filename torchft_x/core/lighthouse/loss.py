@@ -1,7 +1,7 @@
-"""What has to be said when a member is gone, and to whom.
+"""Decides what is said when a member is gone, and to whom.
 
 A loss is told to every member that may stand in a collective with the lost one, so that nobody waits for a time-out
-of the backend. Every method returns effects; what is remembered is in the records and in the tenure.
+of the backend. The methods return effects, and remember what they need in the records and in the quorum state.
 """
 
 from __future__ import annotations
@@ -16,19 +16,23 @@ from torchft_x.core.messages.common import Note
 from torchft_x.core.messages.lighthouse import LighthouseEffect, Probe, Refuse, RevokeQuorum
 
 CAUSES = ("exited", "left", "refused", "silent", "straggler", "superseded", "unreachable")
-"""Why nobody waits for a member any more, in one word: its supervisor has reported its exit; it said goodbye; it was turned
-away; nothing was heard of it; it did not come to the boundary; a newer life of its group is here; its address refuses."""
-REFUSED = "it was refused"  # why a member is lost that was turned away: its heartbeats count for nothing
-# Of many that suspect a member within this time (seconds) only the first has it probed.
+"""Why nobody waits for a member any more, in one word. In this order: its supervisor has reported its exit; it said
+goodbye; it was turned away; nothing was heard of it; it did not come to the boundary; a newer life of its
+group is here; its address refuses connections."""
+REFUSED = "it was refused"  # why a member that was turned away is lost; its heartbeats count for nothing
+# Seconds within which several suspicions of one member cause a single probe.
 _PROBE_PAUSE = 0.05
 
 
 class LossHandler:
-    """Part of the lighthouse; shares its roll and tenure."""
+    """Marks members lost, ends their quorum, and probes suspected members.
+
+    Part of the lighthouse; shares its member table and quorum state.
+    """
 
     def __init__(self, config: LighthouseConfig, roll: MemberTable, tenure: QuorumState) -> None:
         self._config = config
-        self._roll = roll  # every member heard of
+        self._roll = roll  # every known member
         self._tenure = tenure  # the present quorum
 
     def lose(
@@ -41,9 +45,10 @@ class LossHandler:
         quietly: bool = False,
         left: str = "",
     ) -> list[LighthouseEffect]:
-        """Nobody waits for this member from now on.
+        """Mark this member lost, so that nobody waits for it, and tell the others if that is new.
 
-        `cause`: one of `CAUSES`. `proof`: why it is over, too (R9b). `quietly`: it stood at a boundary, so no collective breaks. `left`: in good order, and with these words.
+        `cause`: one of `CAUSES`. `proof`: why it is over, too (R9b); '': it may not be. `quietly`: it stood at a
+        boundary, so no collective breaks. `left`: the words for a leave in good order; '': it did not leave so.
         """
         record.proof = record.proof or proof
         newly = not record.lost
@@ -64,7 +69,7 @@ class LossHandler:
     ) -> list[LighthouseEffect]:
         """Tell the present quorum's members but `spare` to leave its collectives now (R5).
 
-        Those that have asked are out of them already, and those away are told when they come back.
+        Members that have asked are out of them already, and members that are away are told when they come back.
         """
         cur = self._tenure.current
         if cur is None:
@@ -75,7 +80,7 @@ class LossHandler:
         return [RevokeQuorum(sessions, cur.id, lost, reason, left)] if sessions else []
 
     def tell(self, record: MemberRecord, reason: str) -> list[LighthouseEffect]:
-        """Tell one member that the quorum it holds is over, once: it was lost, or missed something, and must ask."""
+        """Tell one member, once, that its quorum is over and it must ask, because it was lost or missed something."""
         if record.told or record.session is None:
             return []
         record.told = True
@@ -85,7 +90,7 @@ class LossHandler:
         return [RevokeQuorum((record.session,), record.quorum_id, (), reason)]
 
     def refuse(self, record: MemberRecord, sentence: str) -> list[LighthouseEffect]:
-        """Turn a member away for good."""
+        """Turn a member away for good: close its session, refuse its calls, and mark it lost."""
         session, calls = record.session, record.calls
         self._roll.close(record)
         self._roll.answer(record)
@@ -95,24 +100,24 @@ class LossHandler:
         return effects + self.lose(record, REFUSED, "refused")
 
     def probe(self, record: MemberRecord, now: float) -> list[LighthouseEffect]:
-        """Ask whether the member's address still accepts connections, if it has told one."""
+        """Probe whether the member's address, if it is known, still accepts connections."""
         if not record.address:
             return []
         record.probed_at = now
         return [Probe(record.replica_id, record.address)]
 
     def look_after(self, suspects: Iterable[str], now: float) -> list[LighthouseEffect]:
-        """Somebody's connection to these members broke: if they are dead, their address tells."""
+        """Probe these members, to which another member's connection broke. If they are dead, their address refuses."""
         effects: list[LighthouseEffect] = []
         for suspected in map(self._roll.get, suspects):
             if suspected is None or suspected.replica_id not in self._tenure.inside or suspected.lost:
                 continue
-            if suspected.probed_at is None or now - suspected.probed_at >= _PROBE_PAUSE:  # many may ask after one
+            if suspected.probed_at is None or now - suspected.probed_at >= _PROBE_PAUSE:  # many may suspect one
                 effects += self.probe(suspected, now)
         return effects
 
     def note_suspects(self, now: float) -> list[LighthouseEffect]:
-        """A line for the log when a member is silent though it runs, once."""
+        """Return a line for the log for each member that is silent though it runs, once."""
         notes: list[LighthouseEffect] = []
         limits = self._config.silence
         for record in self._roll.silent(now, limits):
@@ -123,7 +128,10 @@ class LossHandler:
         return notes
 
     def on_probed(self, record: MemberRecord, refused: bool) -> list[LighthouseEffect]:
-        """Accepted proves nothing. A refusal does, unless the member has been heard since the probe left."""
+        """Mark the member lost if its address refused the probe, unless it was heard since the probe left.
+
+        An accepted connect proves nothing. A refusal proves that the member is over only on the lighthouse's own boot.
+        """
         if not refused or record.probed_at is None:
             return []
         record.refused = True
@@ -132,13 +140,17 @@ class LossHandler:
         return self.lose(record, reason, "unreachable", proof=reason if same_host else "")
 
     def is_over(self, record: MemberRecord, now: float) -> bool:
-        """R9(b), with the longer of the leases that the present quorum may have been sent with."""
+        """Return whether it is over (R9(b)), by the longest lease that the present quorum may have been sent with."""
         c, cur = self._config, self._tenure.current
         lease = max(c.lease, cur.lease if cur else 0.0) + c.lease_margin
         return record.is_over(now, lease=lease, alone=c.silence.alone)
 
     def is_given_up(self, record: MemberRecord, now: float) -> bool:
-        """Whether a new lineage may begin without what it holds: it has ended, or has been away for a long time."""
+        """Return whether a new lineage may begin without the member's state.
+
+        It must be over, and also proven to have ended, or away for `give_up_after`. Clients of torchft, and members
+        that were never sent a lease, need only be over.
+        """
         if not self.is_over(record, now):
             return False
         known = record.proof or record.unary or record.lease_sent is None

@@ -1,8 +1,12 @@
-"""The machine that decides membership. Events in, effects out; the contract with its shell is in `core.messages`.
+"""The machine that decides membership: events in, effects out. Its contract with the shell is in `core.messages`.
 
-The rules live next door: whether a quorum may form in `core.quorum.rule` and `core.restart.recover` (pure), who is here, lost or
-over in `core.membership.members`, who may train with whom in `core.admission.compatibility`, the present quorum in `core.membership.current_quorum`, what is said
-when somebody is gone in `core.lighthouse.loss`, and what follows it in `core.lighthouse.next_quorum`. Here events change these.
+Events change its parts here. The parts hold the rules:
+
+* `core.quorum.rule`, `core.restart.recover`: whether a quorum may form (pure).
+* `core.membership.members`: who is here, lost or over.
+* `core.membership.current_quorum`: the present quorum. `core.lighthouse.next_quorum`: what follows it.
+* `core.admission.compatibility`: who may train with whom.
+* `core.lighthouse.loss`: what is said when a member is gone.
 """
 
 from __future__ import annotations
@@ -59,23 +63,23 @@ __all__ = ["Lighthouse", "LighthouseConfig"]
 
 
 class Lighthouse:
-    """See the module's first lines. One thread at a time; the shell holds the lock."""
+    """Membership of one job. Takes events, and returns effects. One thread at a time; the shell holds the lock."""
 
     def __init__(self, config: LighthouseConfig, *, now: float, unix: float) -> None:
-        """`now`: monotonic seconds, the clock of all later events. `unix`: the same instant in unix seconds."""
+        """Start at `now`: monotonic seconds, the clock of all later events. `unix`: that instant in unix seconds."""
         self._config = config
         self._started_at = now
-        self._unix = unix - now  # added to a monotonic time it dates it
-        self._now = now  # of the latest event
-        self._decisions: tuple[Decision, ...] = ()  # the newest, for `story`
+        self._unix = unix - now  # what turns monotonic seconds into unix seconds
+        self._now = now  # time of the latest event
+        self._decisions: tuple[Decision, ...] = ()  # the newest decisions, for `story`
         first_id = int(unix * 1000) << 10  # R1: above all earlier ids, unless the clock went back
         self._tenure = QuorumState(first_id)
-        self._roll = MemberTable(now)  # every member heard of
-        self._alarm = LossHandler(config, self._roll, self._tenure)  # what is said when one is gone
+        self._roll = MemberTable(now)  # every known member
+        self._alarm = LossHandler(config, self._roll, self._tenure)  # what is said when a member is gone
         self._grants = Grants(config, self._tenure)  # how far members may run without asking
-        self._likeness = CompatibilityCheck(self._roll, self._tenure)  # who may train with whom
-        self._pauses = PlannedPauses(self._roll, self._tenure)  # silences that were announced
-        self._stragglers = Stragglers(self._roll, self._tenure, self._alarm)  # who lives and is left out
+        self._likeness = CompatibilityCheck(self._roll, self._tenure)  # which members may train together
+        self._pauses = PlannedPauses(self._roll, self._tenure)  # announced silences
+        self._stragglers = Stragglers(self._roll, self._tenure, self._alarm)  # members that live and are left out
         self._endings = FinishedJob(self._roll, lease=config.lease + config.lease_margin, legacy=config.legacy, now=now)
         self._succession = QuorumTransition(  # what follows the present quorum
             config,
@@ -89,10 +93,9 @@ class Lighthouse:
             now=now,
             unix=unix,
         )
-        self._keeping = JournalWriter(
-            self._roll, self._tenure, self._endings
-        )  # what the next lighthouse here must know
-        # Effects of the beginning, handed out with those of the first event.
+        # What the next lighthouse at this place must know.
+        self._keeping = JournalWriter(self._roll, self._tenure, self._endings)
+        # Effects of the start, returned with those of the first event.
         self._unsaid = self._succession.inherit(config.legacy) if config.legacy is not None else []
         if config.legacy is not None:
             self._endings.trains(entry.replica_id for entry in config.legacy.kin)
@@ -110,37 +113,37 @@ class Lighthouse:
 
     @property
     def undecided(self) -> str:
-        """Why there is no next quorum yet, for people; '' if nobody has asked for one."""
+        """Reason for people why there is no next quorum yet; '' if nobody has asked for one."""
         return self._succession.undecided(self._now)
 
     @property
     def reached(self) -> int:
-        """Newest step that a member of it has told."""
+        """Newest step that a member of the present quorum has reported; 0: there is no quorum."""
         return max(self._tenure.reached, self.current.top.step) if self.current is not None else 0
 
     def addresses_of(self, group: str) -> list[str]:
-        """Of the group servers of this group's living members; by its id, or by its number."""
+        """Return the addresses of the group servers of a group's living members. `group`: its id, or its number."""
         ours = [r for r in self._roll if group in (group_of(r.replica_id), str(group_number(r.replica_id)))]
         return [r.address for r in ours if r.address and not r.lost]
 
     def others_train(self, replica_id: str) -> bool:
-        """Whether this member, whose hello was taken, is a newcomer that nobody waits for until it asks."""
+        """Return whether this member, whose hello was accepted, is a newcomer that nobody waits for until it asks."""
         return self._tenure.goes_on_without(replica_id, self._config.min_replicas)
 
     def next_attempt(self, group: str) -> int:
-        """The number a supervisor of this group goes on from: above that of every life of it (R2)."""
+        """Return the number from which a supervisor of this group goes on: above that of every life of it (R2)."""
         return self._roll.next_attempt(group)
 
     def story(self, now: float) -> list[str]:
-        """The newest decisions, the oldest first: how long ago, because of what, and what was decided."""
+        """Return the newest decisions, the oldest first: how long ago, because of what, and what was decided."""
         return decisions.story(self._decisions, now)
 
     def view(self, now: float) -> View:
-        """What is shown to people, as values."""
+        """Return what is shown to people, as values."""
         return view(self._roll, self._tenure, self._config, now=now, unix=self._unix + now, undecided=self.undecided)
 
     def status(self, now: float) -> dict[str, Any]:
-        """What the lighthouse knows, as JSON-able values. Ages in seconds."""
+        """Return what the lighthouse knows, as JSON-able values. Ages are in seconds."""
         inside = self._tenure.inside
         return {
             "quorum": quorum_status(self._tenure, self._unix + now),
@@ -162,7 +165,7 @@ class Lighthouse:
     # --- events --------------------------------------------------------------------------------------------------
 
     def handle(self, event: LighthouseEvent, now: float) -> list[LighthouseEffect]:
-        """Take an event, return what the shell must do, in order. `now`: monotonic seconds."""
+        """Take an event, and return what the shell must do, in order. `now`: monotonic seconds."""
         self._now = now
         effects = self._take(event, now)
         effects += self._succession.maybe_form(now, tick=isinstance(event, Tick))
@@ -244,7 +247,7 @@ class Lighthouse:
         effects = self._fence(self._roll.supersede(hello), hello.replica_id)
         known = self._roll.get(hello.replica_id)
         if known is not None and known.session is not None:
-            # Which of the two streams is the living one only the member knows: hellos may come late (R3).
+            # Only the member knows which of the two streams is alive, because hellos may come late (R3).
             effects.append(CloseSession(known.session))
         record = self._roll.open(hello, now)
         self._keeping.on_hello(record)
@@ -262,7 +265,7 @@ class Lighthouse:
         return effects + (self._grants.release(self._roll, now) if grown else [])
 
     def _fence(self, older: MemberRecord | None, by: str) -> list[LighthouseEffect]:
-        """R2. The older life is told to stop and is not waited for, but that it is over is yet to be proven."""
+        """Tell the older life to stop, and wait for it no longer (R2). It is not yet proven to be over."""
         if older is None:
             return []
         effects: list[LighthouseEffect] = []
@@ -272,7 +275,7 @@ class Lighthouse:
         return effects + self._alarm.lose(older, f"{by}, a newer life of its group, is here", "superseded")
 
     def _catch_up(self, record: MemberRecord) -> list[LighthouseEffect]:
-        """A member has come back on a new session: does it still run what the others run?"""
+        """Tell a member that has come back on a new session to ask, unless it runs what the others run."""
         tenure = self._tenure
         if tenure.current is None:
             self._roll.find(record)
@@ -283,7 +286,7 @@ class Lighthouse:
         effects: list[LighthouseEffect] = []
         inside = record.replica_id in tenure.inside
         if inside and not record.lost:
-            # The quorum was sent, but the session broke first: the others wait for it in vain.
+            # The session broke before the member received the quorum, so the others wait for it in vain.
             effects += self._alarm.end_quorum((), f"{record.replica_id} never received the quorum.", spare=record)
         if record.quorum_id:
             effects += self._alarm.tell(record, f"quorum {tenure.current.id} has been formed since.")
@@ -295,7 +298,7 @@ class Lighthouse:
     def _on_join(self, join: Join, now: float) -> list[LighthouseEffect]:
         record = self._roll.on(join.session)
         if record is None:
-            return []  # R3: of a session that was replaced
+            return []  # R3: that session was replaced
         member = join.member
         if member.replica_id != record.replica_id:
             text = f"{record.replica_id} has sent a join for {member.replica_id}; a session speaks for one member."
@@ -304,7 +307,7 @@ class Lighthouse:
         if text:
             return self._alarm.refuse(record, text)
         record.hear(now)
-        self._tenure.received(record, record.quorum_id)  # an answer to what it asked before
+        self._tenure.received(record, record.quorum_id)  # the quorum that answered its join before
         self._tenure.committed(member.state.committed_in)
         record.address = member.address or record.address
         changed = self._likeness.declare(record, join.traits) if join.traits is not None else ""
@@ -338,7 +341,7 @@ class Lighthouse:
         return self._on_heard(progress.session, now) + self._grants.on_progress(record, progress, now)
 
     def _ask(self, record: MemberRecord, candidate: Candidate, number: int = 0) -> None:
-        """Whoever asks is alive and waited for, whatever was thought of it before."""
+        """Record a join. A member that asks is alive and waited for, unless it is kept out as a straggler."""
         if record.lost and not self._stragglers.keeps_out(record, self._now):
             self._roll.find(record)
         record.proof = ""
@@ -348,8 +351,10 @@ class Lighthouse:
         self._tenure.recount(record)
 
     def _after_ask(self, record: MemberRecord) -> list[LighthouseEffect]:
-        """R5: a member that asks because something went wrong takes the others out of the quorum, too; and so does one
-        that stands still where the others were granted more, and wait for it in a collective."""
+        """End the quorum for the others if this member asks because something went wrong (R5).
+
+        Do the same if it stops where the others were granted more: they wait for it in a collective.
+        """
         effects: list[LighthouseEffect] = []
         if record.join is None or not self._tenure.holds_current(record) or self._tenure.broken:
             return effects
@@ -363,13 +368,13 @@ class Lighthouse:
         if record is None:
             return []
         record.hear(now)
-        # At a boundary after a commit in the quorum nobody waits for it in a collective; otherwise somebody may.
+        # Nobody waits for it in a collective at a boundary after a commit in the quorum; otherwise somebody may.
         clean = not self._tenure.holds_current(record) or record.join is not None
         at_end = self.current is not None and leave.state.committed_in == self.current.id
         if at_end:
             self._tenure.reached = max(self._tenure.reached, leave.state.step)
             clean = clean or leave.state.step >= self._tenure.granted_through
-        self._roll.close(record)  # whatever else its stream still carries has no meaning
+        self._roll.close(record)  # nothing that its stream still carries has a meaning
         self._endings.left(record, leave.state, early=leave.early, lingers=leave.lingers, now=now)
         text = f"{record.replica_id} leaves at {leave.state}."
         effects: list[LighthouseEffect] = [Note("leave", text, record.replica_id)]
@@ -383,8 +388,8 @@ class Lighthouse:
         record.hear(now)
         if not record.lost:
             return []
-        record.proof = ""  # it speaks, so a refused connect was about something else
-        if record.late:  # that its process speaks says nothing of its training
+        record.proof = ""  # it speaks, so a refused connect proves nothing
+        if record.late:  # a process that speaks may not train
             return self._alarm.tell(record, record.lost) if record.join is None and record.quorum_id else []
         if record.join is None and record.quorum_id and self.current is not None:
             return self._alarm.tell(record, record.lost)
@@ -392,14 +397,20 @@ class Lighthouse:
         return []
 
     def _find_again(self, record: MemberRecord) -> None:
-        """It was silent or stopped, but stands where it stood: still waiting, or never in a quorum."""
+        """Wait for the member again, unless its process is still stopped.
+
+        It was silent or stopped, but stands where it stood: still waiting, or never in a quorum.
+        """
         since = self._now - self._config.silence.host
         if self._roll.supervisors.halt_of(record.life.token, since) is None:
             self._roll.find(record)
             self._tenure.recount(record)
 
     def _on_halted(self, event: LifeHalted, now: float) -> list[LighthouseEffect]:
-        """Whether it is lost is judged at the next tick; a process that goes on is heard of, or asks, by itself."""
+        """Record that a process of a life is stopped, or goes on. Wait again for a member whose join is still open.
+
+        The next tick judges whether a stopped member is lost. Other members that go on are heard, or ask.
+        """
         halt = StoppedProcess(now - event.seconds, event.who) if event.who else None
         self._roll.supervisors.halt(event.stream, event.life_token, halt)
         for record in self._roll.of_life(event.life_token):
@@ -422,7 +433,7 @@ class Lighthouse:
         self._tenure.recount(record)
         return self._alarm.probe(record, now)
 
-    # --- the peer's clients --------------------------------------------------------------------------------------
+    # --- torchft's clients ---------------------------------------------------------------------------------------
 
     def _on_unary_join(self, call: int, member: Member, now: float) -> list[LighthouseEffect]:
         text = impossible(member, self._unix + now)
@@ -434,7 +445,7 @@ class Lighthouse:
             return [Refuse(text, call=call)]
         record.hear(now)
         record.address = member.address
-        self._tenure.received(record, record.quorum_id)  # it can't say, and is believed
+        self._tenure.received(record, record.quorum_id)  # it can't report that, so it is assumed
         self._roll.call(record, call)
         since = record.join.since if record.join else now
         reason = JoinReason.FAILED if member.commit_failures > 0 else JoinReason.BOUNDARY
@@ -457,7 +468,7 @@ class Lighthouse:
         record = self._roll.ensure(replica_id, now, unary=True)
         record.hear(now)
         if record.unary and not record.late and record.lost != REFUSED:
-            self._roll.find(record)  # the peer's rule: whoever beats is waited for
+            self._roll.find(record)  # torchft's rule: a member that sends heartbeats is waited for
             self._tenure.recount(record)
         return []
 
@@ -465,7 +476,7 @@ class Lighthouse:
 
     @property
     def _watched(self) -> frozenset[str]:
-        """Replica ids of whom it matters how they end."""
+        """Replica ids of the members whose end matters."""
         ran, unsettled = self._tenure.ran, self._endings.unsettled
         return ran | unsettled if unsettled else ran
 

@@ -1,7 +1,8 @@
-"""What follows the present quorum: what is waited for, when the next one is issued, and what a new lighthouse takes over.
+"""Decides what follows the present quorum, when the next one is issued, and what a new lighthouse takes over.
 
-After every event the question is asked again whether a quorum can be formed. `core.quorum.rule` and `core.restart.recover` say so
-(pure functions of the situation); here is when they are asked, and what comes of their answer.
+After every event the lighthouse asks again whether a quorum can be formed. `core.quorum.rule` and
+`core.restart.recover` answer that (pure functions of the situation). This module decides when they are asked, and acts
+on the answer.
 """
 
 from __future__ import annotations
@@ -28,12 +29,15 @@ from torchft_x.core.restart.recover import Adopt, RestartRecovery
 from torchft_x.core.types import Member, Quorum, State, group_names, listed, settlement
 from torchft_x.timing import TIMING
 
-# A reason for waiting is worth a line in the log when somebody has waited this long.
+# Seconds that a member must have waited before the reason is logged.
 _NOTE_WAIT_AFTER = 1.0
 
 
 class QuorumTransition:
-    """Part of the lighthouse; shares its roll and tenure."""
+    """Issues quorums, and takes over what an earlier lighthouse left. Owns that takeover.
+
+    Part of the lighthouse; shares its member table and quorum state.
+    """
 
     def __init__(
         self,
@@ -49,22 +53,22 @@ class QuorumTransition:
         now: float,
         unix: float,
     ) -> None:
-        """`unix`: of the same instant as `now`, in unix seconds."""
+        """Start at `now`, in monotonic seconds; `unix` is that instant in unix seconds."""
         self._config = config
-        self._roll = roll  # every member heard of
+        self._roll = roll  # every known member
         self._tenure = tenure  # the present quorum
         self._alarm = alarm  # tells and refuses members
-        self._grants = grants  # goes on in a quorum that is taken over
-        self._likeness = likeness  # who may train with whom
-        self._endings = endings  # who finishes the job
+        self._grants = grants  # how far members may run without asking
+        self._likeness = likeness  # which members may train together
+        self._endings = endings  # which members finish the job
         self._stragglers = stragglers  # leaves members out
         self._started_at = now
-        self._unix = unix - now  # added to a monotonic time it dates it
-        self.takeover = RestartRecovery(config, now)  # of what was before this life (R8)
-        self._inherits = False  # something was found written down
-        self._inherited = 0  # id of the quorum that was found written down (R8c); 0: none, or it is known to be old
-        self._waits = WaitNotices()  # who was told what it waits for
-        self._noted = ""  # reason for waiting that was noted last
+        self._unix = unix - now  # what turns monotonic seconds into unix seconds
+        self.takeover = RestartRecovery(config, now)  # recovers what preceded this life (R8)
+        self._inherits = False  # whether a journal was found
+        self._inherited = 0  # id of the quorum found in the journal (R8c); 0: none, or known to be old
+        self._waits = WaitNotices()  # what waiting members were told
+        self._noted = ""  # reason for waiting that was logged last
 
     def __repr__(self) -> str:
         return f"<QuorumTransition {self.takeover}>"
@@ -72,7 +76,7 @@ class QuorumTransition:
     # --- what is waited for ----------------------------------------------------------------------------------------------
 
     def undecided(self, now: float) -> str:
-        """Why there is no next quorum yet, for people; '' if nobody has asked for one."""
+        """Return why there is no next quorum yet, for people; '' if nobody has asked for one."""
         if self._tenure.asking:
             outcome = self.outcome(now)
             return outcome.reason if isinstance(outcome, Wait) else ""
@@ -82,7 +86,7 @@ class QuorumTransition:
         return f"{'Left out' if left_out else 'Nobody who has asked is alive'}: {names}." if unheard else ""
 
     def knows_all(self, now: float) -> bool:
-        """Whether it is known who is here already, so who counts."""
+        """Return whether it is known which members are here, and so which of them count."""
         open_ = self.takeover.is_open
         return not (open_ and (self.takeover.surely_waits() or isinstance(self.takeover.decide(now), Wait)))
 
@@ -93,19 +97,19 @@ class QuorumTransition:
         """
         outcome = self.outcome(now, without=names)
         if not isinstance(outcome, Form) or outcome.left is not None:
-            return False  # who may hold the newest state is never too late
+            return False  # a member that may hold the newest state is always waited for
         return top is None or settlement(outcome.members).top == top
 
     def outcome(self, now: float, *, without: frozenset[str] = frozenset()) -> Form | Wait:
-        """What the rules say now, or would say if nobody waited for the members `without`."""
+        """Return what the rules say now, or would say if nobody waited for the members `without`."""
         if self.takeover.is_open:
             outcome = self.takeover.decide(now)
             if isinstance(outcome, Wait):
                 return outcome
         cur, missing = self._tenure.current, self._tenure.missing - without
-        if cur is not None and missing:  # `form` would say the same, after a look at all candidates
+        if cur is not None and missing:  # `form` would say the same, but looks at all candidates
             return wait_for(cur, sorted(missing))
-        away = self._tenure.ran - self._tenure.asking  # whoever asks will not commit in the present quorum
+        away = self._tenure.ran - self._tenure.asking  # a member that asks commits no more in the present quorum
         outside = [r for r in map(self._roll.get, away) if r is not None] if away else []
         over = frozenset([r.replica_id for r in outside if self._alarm.is_given_up(r, now)])
         c = self._config
@@ -122,7 +126,10 @@ class QuorumTransition:
         return decision
 
     def _returning(self, now: float) -> Wait | None:
-        """Supervisors come back to a lighthouse that has taken over, one after the other; what they hold is not known before."""
+        """Return a wait for supervisors that have not come back yet to a lighthouse that has taken over.
+
+        They come one after the other, and nobody knows before what they hold.
+        """
         cur, until = self._tenure.current, self._started_at + min(self._config.join_timeout, TIMING.takeover)
         if cur is None or not self._inherits or now >= until:
             return None
@@ -137,8 +144,11 @@ class QuorumTransition:
         )
 
     def note_wait(self, now: float) -> list[LighthouseEffect]:
-        """A line for the log, and a word to whoever has waited for a moment, when the reason is a new one."""
-        joins = [(r, r.join) for r in self._roll if r.join is not None and not r.late]  # the late were told why
+        """Return a log line if the reason for waiting is new, and notices that are due to waiting members.
+
+        Do nothing before a member has waited for `_NOTE_WAIT_AFTER` seconds.
+        """
+        joins = [(r, r.join) for r in self._roll if r.join is not None and not r.late]  # late members were told why
         waiting = [r for r, join in joins if now - join.since >= _NOTE_WAIT_AFTER]
         if not waiting:
             return []
@@ -157,7 +167,7 @@ class QuorumTransition:
     # --- the next one ----------------------------------------------------------------------------------------------------
 
     def maybe_form(self, now: float, *, tick: bool) -> list[LighthouseEffect]:
-        """Something may have changed. `tick`: time has passed."""
+        """Issue the next quorum if it can be formed. `tick`: whether time has passed."""
         effects: list[LighthouseEffect] = []
         if self.takeover.is_open:
             if not tick and self.takeover.surely_waits():
@@ -168,20 +178,23 @@ class QuorumTransition:
         if self._surely_waits(tick=tick):
             return effects
         while isinstance(decision := self.outcome(now), Form):
-            refusals = self.refuse_misfits()  # one may have been away when the other asked
+            refusals = self.refuse_misfits()  # of two that differ one may have been away when the other asked
             decision, notes, doubts = self._weigh(decision)
             refusals += doubts or self._refuse_stranded(decision.members)
             refusals += [] if refusals else self._leave_out(decision, now)
             if not refusals:
                 return effects + notes + self._issue(decision, now)
-            effects += refusals  # each takes candidates away
+            effects += refusals  # each refusal takes a candidate away
         self._tenure.changed = False
         return effects
 
     def _surely_waits(self, *, tick: bool) -> bool:
-        """Whether `form`, which looks at every member, need not be asked at this event: members of the present quorum
-        are waited for, too few ask, or nothing but time has changed since it said `Wait`, which counts at ticks. So do
-        asks before the first quorum, while somebody is here, or announced, that has not asked."""
+        """Return whether `form`, which looks at every member, can be skipped at this event.
+
+        It can while members of the present quorum are waited for, or too few ask. Between ticks it also can while
+        nothing but time has changed since it said `Wait`. Before the first quorum it can between ticks, too, while a
+        member that is here, or an announced group, has not asked.
+        """
         t = self._tenure
         if t.missing or len(t.asking) < self._config.min_replicas:
             return True
@@ -210,13 +223,15 @@ class QuorumTransition:
         return effects
 
     def refuse_misfits(self) -> list[LighthouseEffect]:
-        """Those that differ from the others, see `core.admission.compatibility`."""
+        """Refuse the candidates that differ from the others (`core.admission.compatibility`)."""
         misfits = self._likeness.misfits()
         return [effect for record, sentence in misfits for effect in self._alarm.refuse(record, sentence)]
 
     def _weigh(self, decision: Form) -> tuple[Form, list[LighthouseEffect], list[LighthouseEffect]]:
-        """R22. The same without the word of those that the others contradict, and what is said of these; and, of clients
-        of the peer, which can't be told to heal, refusals."""
+        """Return the decision with contradicted claims set aside, the notes on these, and refusals (R22).
+
+        Clients of torchft whose claims are contradicted are refused, because they can't be told to heal.
+        """
         current = self._tenure.current if decision.left is None else None
         doubted: set[str] = set()
         notes: list[LighthouseEffect] = []
@@ -233,7 +248,7 @@ class QuorumTransition:
         return decision, notes, refusals
 
     def _refuse_stranded(self, members: tuple[Member, ...]) -> list[LighthouseEffect]:
-        """Whoever can't heal within its library would cost every quorum it is in a step."""
+        """Refuse members that can't heal within their library: each would cost every quorum that it is in a step."""
         effects: list[LighthouseEffect] = []
         for member, sentence in stranded(members, self._tenure.inside):
             record = self._roll.get(member.replica_id)
@@ -241,7 +256,10 @@ class QuorumTransition:
         return effects
 
     def _leave_out(self, decision: Form, now: float) -> list[LighthouseEffect]:
-        """Whoever could not connect with another member again and again would cost every quorum of both a step."""
+        """Leave out members that could not connect to another one again and again.
+
+        Otherwise every quorum with both would lose a step.
+        """
         top = settlement(decision.members).top
 
         def goes_without(names: frozenset[str]) -> bool:
@@ -252,7 +270,7 @@ class QuorumTransition:
     # --- what was before this life ---------------------------------------------------------------------------------------
 
     def inherit(self, legacy: JournalEntry) -> list[LighthouseEffect]:
-        """R8(c): go on where the lighthouse before us stopped, as if all sessions had broken in this moment."""
+        """Go on where the lighthouse before us stopped, as if all sessions had broken at this moment (R8(c))."""
         quorum, now = legacy.quorum, self._started_at
         for kin in legacy.kin:
             self._roll.restore(kin, now)
@@ -271,14 +289,19 @@ class QuorumTransition:
             if record is not None and record.lost:
                 self._tenure.recount(record)
                 if record.replica_id in self._tenure.inside:
-                    self._tenure.broken = f"{record.replica_id} is lost: {record.lost}."  # told when they come back
+                    self._tenure.broken = (
+                        f"{record.replica_id} is lost: {record.lost}."  # members are told when they come back
+                    )
         self._inherited, self._inherits = quorum.id, True
         text = f"Quorum {quorum.id} of {listed([m.replica_id for m in quorum.members])} at {quorum.top} is taken over."
         return [Note("adopted", text, quorum_id=quorum.id)]
 
     def notice_newer(self, replica_id: str, quorum: Quorum, now: float) -> None:
-        """The lighthouse before us has issued a newer quorum than it wrote down: we know nothing, as after a start. A
-        member of what it wrote down has to say so: all that it issued later was to follow that (R22)."""
+        """Forget the quorum from the journal if the lighthouse before us issued a newer one than it wrote down.
+
+        We then know nothing, as after a start. Only a member of the journal's quorum is believed, because all that was
+        issued later had to follow that quorum (R22).
+        """
         cur = self._tenure.current
         if cur is not None and replica_id in self._tenure.inside and cur.id == self._inherited and quorum.id > cur.id:
             self._inherited = 0
@@ -288,7 +311,10 @@ class QuorumTransition:
                 self._tenure.recount(record)
 
     def _adopt(self, adopt: Adopt, now: float) -> list[LighthouseEffect]:
-        """R8: go on where the lighthouse before us stopped. Who holds another quorum, or lost a member, must ask."""
+        """Go on where the lighthouse before us stopped (R8).
+
+        Members that hold another quorum, or have lost a member, must ask.
+        """
         quorum = adopt.quorum
         granted = self.takeover.granted_through(quorum)
         self._end_takeover()

@@ -1,7 +1,7 @@
-"""Silences that were announced: an evaluation, a checkpoint, a compile.
+"""Tracks announced silences: an evaluation, a checkpoint, a compile.
 
-A member that pauses is waited for, as one that is slow; while the announced time runs its silence counts for nothing.
-Whoever waits for it, at the boundary or for its next quorum, is told how much longer that may take.
+A member that pauses is waited for like a slow one; while the announced time runs its silence counts for nothing. The
+members that wait for it, at the boundary or for the next quorum, are told how much longer that may take.
 """
 
 from __future__ import annotations
@@ -12,19 +12,22 @@ from torchft_x.core.messages.common import Note
 from torchft_x.core.messages.lighthouse import LighthouseEffect, Paused, SendPatience
 
 LONGEST = 86400.0
-"""Seconds; a longer pause is taken for one of a day."""
+"""Longest pause in seconds, a day; a longer one is cut to it."""
 
 
 class PlannedPauses:
-    """Part of the lighthouse; shares its roll and tenure."""
+    """Records pauses, and tells the members that wait how long they take.
+
+    Part of the lighthouse; shares its member table and quorum state.
+    """
 
     def __init__(self, roll: MemberTable, tenure: QuorumState) -> None:
-        self._roll = roll  # every member heard of; a pause is in its record
-        self._tenure = tenure  # who waits for whom
-        self._latest = float("-inf")  # until when somebody may pause; no need to look after it
+        self._roll = roll  # every known member; a pause is in its record
+        self._tenure = tenure  # its members wait for each other
+        self._latest = float("-inf")  # end of the last pause; none has to be looked for after it
 
     def on_paused(self, event: Paused, now: float) -> list[LighthouseEffect]:
-        """A member announces a pause, or its end."""
+        """Record that a member announces a pause, or its end, and tell the members that wait."""
         record = self._roll.on(event.session)
         if record is None:
             return []
@@ -40,14 +43,14 @@ class PlannedPauses:
         return notes + self._send(tuple(others), now)
 
     def tell(self, record: MemberRecord, now: float) -> list[LighthouseEffect]:
-        """This member has begun to wait."""
+        """Tell a member that has begun to wait how long the pauses take."""
         return self._send((record.session,), now) if now < self._latest and record.session is not None else []
 
     def _waits(self, record: MemberRecord) -> bool:
         return record.join is not None or record.replica_id in self._tenure.inside
 
     def _send(self, sessions: tuple[int, ...], now: float) -> list[LighthouseEffect]:
-        """How long the longest pause of a member that is waited for still takes."""
+        """Tell these sessions how long the longest pause of a member that is waited for still takes."""
         if not sessions:
             return []
         waited = [r for r in self._roll if r.pause_until > now and not r.lost and self._waits(r)]

@@ -1,4 +1,4 @@
-"""The lighthouse's state as values and as JSON, and its decisions as sentences: what `core.view` and people are told."""
+"""Shows the lighthouse's state as values and as JSON, and its decisions as sentences, to `core.view` and to people."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from torchft_x.core.types import Quorum
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemberView:
-    """One member, at one moment. Times are seconds until then."""
+    """One member, at one moment. Times are seconds until that moment, except that of a pause."""
 
     replica_id: str
-    place: int  # in the order in which members came
+    place: int  # rank in the order in which members came
     attempt: int  # number of its life
-    inside: bool  # of the present quorum
-    carrier: bool  # and up to date in it
-    source: str  # replica id of whom it copies from; '': it doesn't
+    inside: bool  # whether it is a member of the present quorum
+    carrier: bool  # whether it is up to date in the present quorum
+    source: str  # replica id of the member that it copies from; '': it doesn't
     asked: float | None  # how long it has waited for the next quorum; None: it has not asked
-    step: int | None  # it was last known to stand at
+    step: int | None  # step at which it was last known to stand
     lost: str  # why nobody waits for it
-    left: bool  # and it has said goodbye
-    late: bool  # it lives, and did not come
+    left: bool  # whether it is lost because it has said goodbye
+    late: bool  # whether it lives, but did not come
     suspected: bool
     stopped: str  # the process of it that is stopped (SIGSTOP, a debugger), in words
-    connected: bool  # it has a session, or is torchft's
-    unary: bool  # a client of torchft's
-    rehearses: bool  # others train on without it until it asks
+    connected: bool  # whether it has a session, or is a client of torchft's
+    unary: bool  # whether it is a client of torchft's
+    rehearses: bool  # whether others train on without it until it asks
     pause: float  # seconds left of a pause that it has announced
     pause_reason: str
-    heard: float  # how long ago
+    heard: float  # time since its last sign of life
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,10 +44,10 @@ class View:
     """What a lighthouse knows, at one moment."""
 
     quorum: Quorum | None
-    age: float  # seconds of the quorum
-    reached: int  # newest step in it that a member has told
-    broken: str  # why its members were told that it is over
-    undecided: str  # why there is no next one yet
+    age: float  # seconds since the quorum was issued
+    reached: int  # newest step that one of its members has reported
+    broken: str  # why the quorum was revoked; '': it was not
+    undecided: str  # why there is no next quorum yet
     members: tuple[MemberView, ...]
     min_replicas: int
 
@@ -61,7 +61,7 @@ def view(
     unix: float,
     undecided: str,
 ) -> View:
-    """`now` and `unix`: the same moment on both clocks."""
+    """Return what the lighthouse knows at one moment, which is `now` and `unix` on the two clocks."""
     quorum = tenure.current
     carriers = {m.replica_id for m in quorum.carriers} if quorum is not None else set()
     sources = first_sources(quorum) if quorum is not None and len(carriers) < len(quorum.members) else {}
@@ -105,8 +105,10 @@ def view(
 
 
 def quorum_status(tenure: QuorumState, unix: float) -> dict[str, Any] | None:
-    """The present quorum. `unix`: now, in unix seconds; ages in seconds. Inside a grant the step is behind by up to half
-    of it: nobody tells each step."""
+    """Return the present quorum, JSON-able; None: there is none. `unix`: now, in unix seconds. Ages are in seconds.
+
+    Inside a grant the step is behind by up to half of the grant, because nobody reports each step.
+    """
     q: Quorum | None = tenure.current
     if q is None:
         return None
@@ -128,7 +130,7 @@ def quorum_status(tenure: QuorumState, unix: float) -> dict[str, Any] | None:
 
 
 def member_status(record: MemberRecord, *, inside: bool, over: bool, now: float) -> dict[str, Any]:
-    """One member. Ages in seconds."""
+    """Return one member as JSON-able values. Ages are in seconds."""
     join = record.join
     return {
         "replica_id": record.replica_id,
@@ -149,8 +151,11 @@ def member_status(record: MemberRecord, *, inside: bool, over: bool, now: float)
 
 
 def decided(effect: LighthouseEffect) -> str:
-    """What an effect decides; '' for what goes on in every step (grants, quorums of the same members), and for messages
-    that only tell what is known."""
+    """Return what an effect decides, as a sentence.
+
+    It is '' for what happens in every step (grants, quorums of the same members), and for messages that only repeat
+    what is known.
+    """
     match effect:
         case Note():
             return effect.text

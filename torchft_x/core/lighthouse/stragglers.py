@@ -1,13 +1,13 @@
-"""Members that live and with which the others can't train: who is left out of the next quorum, and when it may be back (R20).
+"""Leaves members out of quorums that live but with which the others can't train, and lets them in again (R20).
 
-Heartbeats say that a process lives, not that its training thread gets anywhere. So what counts here is that a member
-asks for the next quorum when the others have: whoever waits in a collective falls out of it and asks within
-milliseconds. To leave a member out is cheap for both: it is lost without proof, as a silent one is, the others go on
-with the gradients they have, and when it comes it copies their state. Whether its process is ended is another question,
-which its supervisor answers later, by evidence (launch/process/hangs.py).
+Heartbeats say that a process lives, not that its training thread makes progress. So a member must ask for the next
+quorum when the others have asked: a member that waits in a collective falls out of it and asks within milliseconds.
+To leave a member out is cheap for both sides. It is lost without proof, as a silent one is; the others go on with the
+gradients they have; and when it asks it copies their state. Its supervisor decides later, by evidence, whether to end
+its process (launch/process/hangs.py).
 
-A member over several nodes speaks on its first one. That another is gone shows in a reduction that others waited for in
-vain, and in that node's supervisor, which is silent: then the member is not waited for any longer (decision 83).
+A member over several nodes speaks on its first one. Two signs together show that another node is gone: others waited
+in vain in a reduction, and that node's supervisor is silent. Then nobody waits for the member (decision 83).
 
 A broken link between two members shows when they connect: both ask again, and name each other. Every quorum with both
 would fail like the one before, so one of them is left out when that has happened twice (decision 86).
@@ -34,39 +34,42 @@ _LATE = "it was late again and again"
 
 @dataclass(frozen=True, slots=True)
 class _Series:
-    """What has happened again and again to one group over all of its lives, or to the link between two."""
+    """Failures in a row of one group, over all of its lives, or of the link between two groups. Times are monotonic."""
 
-    at: float  # when it happened last
-    again: int = 0  # times in a row that it happened soon after that
+    at: float  # when the last one happened
+    again: int = 0  # number of those that came soon after the one before
     until: float = 0.0  # the group is let in again from then on
-    why: str = _LATE  # it is kept out, a clause
+    why: str = _LATE  # clause that says why the group is kept out
 
 
 class Stragglers:
-    """Part of the lighthouse; shares its roll and tenure."""
+    """Decides which members are left out, and until when. Counts their failures.
+
+    Part of the lighthouse; shares its member table and quorum state.
+    """
 
     def __init__(self, roll: MemberTable, tenure: QuorumState, alarm: LossHandler) -> None:
-        self._roll = roll  # every member heard of
-        self._tenure = tenure  # who has asked, who is missing
-        self._alarm = alarm  # says that one is gone
-        self._series: dict[tuple[str, ...], _Series] = {}  # by group id (left out), or two of them (did not connect)
-        self._judged = 0  # id of the quorum whose links were looked at last
+        self._roll = roll  # every known member
+        self._tenure = tenure  # says which members have asked, and which are missing
+        self._alarm = alarm  # marks members lost
+        self._series: dict[tuple[str, ...], _Series] = {}  # by group id (late), or by two (no link)
+        self._judged = 0  # id of the quorum whose links were checked last
         self._out: set[str] = set()  # replica ids that were left out, and are not back
 
     def __repr__(self) -> str:
         return f"<Stragglers {sorted(self._series)}>"
 
     def keeps_out(self, record: MemberRecord, now: float) -> bool:
-        """Whether this member, which asks, must wait: to try it again costs the others each time."""
+        """Return whether this member, which asks, must wait, because each further try costs the others time."""
         return record.late and now < self.out_until(record) and self._others_go_on
 
     def out_until(self, record: MemberRecord) -> float:
-        """When its group may be let in again, if it is left out."""
+        """Return when the member's group may be let in again, if it is left out; otherwise a time in the past, or 0."""
         series = self._series.get((group_of(record.replica_id),))
         return series.until if series is not None else 0.0
 
     def tell(self, record: MemberRecord, now: float) -> list[LighthouseEffect]:
-        """This member has asked: if it is kept out, it hears for how long."""
+        """Tell a member that has asked how long it is kept out, if it is."""
         if record.session is None or not self.keeps_out(record, now):
             return []
         series = self._series[(group_of(record.replica_id),)]
@@ -74,10 +77,10 @@ class Stragglers:
         return [SendWaits((record.session,), reason, False)]
 
     def look(self, now: float, host: float, goes_without: Callable[[frozenset[str]], bool]) -> list[LighthouseEffect]:
-        """At a tick: leave out who is late, and let in who was kept out for long enough.
+        """Leave out members that are late, and let in those that were kept out for long enough. Called at ticks.
 
-        `host`: seconds of silence that mean that a host is lost. `goes_without`: whether a quorum can be formed at once if
-        these members are lost. Otherwise nothing is won by leaving them out: the others would wait all the same.
+        `host`: seconds of silence after which a host is lost. `goes_without`: whether a quorum can be formed at once if
+        these members are lost. If not, nothing is won by leaving them out: the others would wait all the same.
         """
         if self._out:
             self._let_in(now)
@@ -112,10 +115,10 @@ class Stragglers:
     def part(
         self, members: Sequence[Member], now: float, goes_without: Callable[[frozenset[str]], bool]
     ) -> list[LighthouseEffect]:
-        """Leave out who could not connect with another one again and again; once for each quorum.
+        """Leave out members that could not connect to another one again and again. Judge each quorum once.
 
-        `members`: of the next quorum, in rank order; all have asked. `goes_without`: whether a quorum without these could
-        be formed at once, at the same state.
+        `members`: members of the next quorum, in rank order; all have asked. `goes_without`: whether a quorum without
+        these could be formed at once, at the same state.
         """
         if self._judged == self._tenure.quorum_id:
             return []
@@ -146,7 +149,7 @@ class Stragglers:
     # --- inside --------------------------------------------------------------------------------------------------
 
     def _broken(self, members: Sequence[Member]) -> list[_Link]:
-        """Pairs of these members of which one could not reach the other in the present quorum."""
+        """Return the pairs of these members of which one could not reach the other in the present quorum."""
         inside = [m.replica_id for m in members if m.replica_id in self._tenure.inside]
         place = {name: i for i, name in enumerate(inside)}
         joins = [r.join for r in self._roll.named(inside) if r.join is not None and r.join.unreached]
@@ -155,11 +158,11 @@ class Stragglers:
 
     @property
     def _others_go_on(self) -> bool:
-        """Whether somebody of the present quorum is not lost."""
+        """True while a member of the present quorum is not lost."""
         return bool(self._tenure.inside - self._tenure.gone)
 
     def _late(self, now: float) -> list[tuple[MemberRecord, float]]:
-        """Those for whom a member has waited for as long as it said, each with the seconds."""
+        """Return the members for which another one has waited as long as it said, each with the seconds waited."""
         tenure = self._tenure
         asked = self._records(tenure.asking)
         joins = [r.join for r in asked if r.join is not None and (not tenure.inside or r.replica_id in tenure.inside)]
@@ -171,11 +174,11 @@ class Stragglers:
             since, waited_for = min(j.since + max(j.patience, TIMING.ask_moment) for j in joins), tenure.missing
         first = min(j.since for j in joins)
         found = self._records(waited_for)
-        # an announced pause counts from its end on
+        # the wait for a member that pauses counts from the end of its pause
         return [(r, now - first) for r in found if now >= max(since, r.pause_until + since - first)]
 
     def _cut(self, since: float) -> dict[str, str]:
-        """Those for whom a member has waited in a reduction, while one of their nodes was not heard `since` then; and which."""
+        """Return the members that a reduction waited for and of which a node was not heard since then, with its host."""
         asked = self._records(self._tenure.asking)
         if not any(r.join is not None and r.join.reason is JoinReason.FAILED for r in asked):
             return {}
@@ -186,7 +189,10 @@ class Stragglers:
         return {name: host for name, host in found.items() if host}
 
     def _note(self, key: tuple[str, ...], now: float) -> float:
-        """It has happened now to this group or link. Returns for how many seconds one is kept out; 0: it was the first time."""
+        """Record a failure of this group or link.
+
+        Return for how many seconds a member is kept out; 0: it is the first failure in a long time.
+        """
         last = self._series.get(key)
         if last is None or now - last.at > TIMING.late_again + max(0.0, last.until - last.at):
             self._series[key] = _Series(now)
@@ -212,8 +218,8 @@ def fewest_without(
 ) -> list[str]:
     """Return whom to leave out of `members` (replica ids in rank order), so that none of the `broken` links is left.
 
-    Who has most broken links goes first, and of two that have as many the later one in rank order. () where the others
-    could not go on: then nothing is won by leaving anybody out.
+    The member with the most broken links goes first, and of two with as many the later one in rank order. Return []
+    where the others could not go on: then nothing is won by leaving a member out.
     """
     place = {name: i for i, name in enumerate(members)}
     out: list[str] = []

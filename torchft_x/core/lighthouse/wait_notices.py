@@ -1,7 +1,8 @@
-"""Members that wait for a quorum are told what the lighthouse waits for: so they know how long it may take.
+"""Tells members that wait for a quorum what the lighthouse waits for, so that they know how long it may take.
 
-Said to each member once, when it has waited for a moment; again as soon as it becomes (or ceases to be) the end of
-a lease, and now and then when the reason has changed. `core.group.quorum_deadline` is what a group makes of it.
+Each member is told once, when it has waited for a moment. It is told again as soon as the wait begins, or ceases, to
+be for the end of a lease. When only the reason has changed it is told at most every few seconds.
+`core.group.quorum_deadline` decides what a group makes of it.
 """
 
 from __future__ import annotations
@@ -11,20 +12,20 @@ from collections.abc import Collection
 from torchft_x.core.messages.lighthouse import LighthouseEffect, SendWaits
 from torchft_x.core.quorum.rule import Wait
 
-_AGAIN = 5.0  # seconds between two words to one member that only say another reason
+_AGAIN = 5.0  # least seconds between two notices to one member that differ only in the reason
 
 
 class WaitNotices:
-    """Part of the lighthouse."""
+    """The notices that waiting members have been sent. Part of the lighthouse."""
 
     def __init__(self) -> None:
-        self._told: dict[int, tuple[Wait, float]] = {}  # session -> what it was told, and when
+        self._told: dict[int, tuple[Wait, float]] = {}  # session -> the wait that it was told, and when
 
     def __repr__(self) -> str:
         return f"<WaitNotices told={sorted(self._told)}>"
 
     def tell(self, sessions: Collection[int], wait: Wait, now: float) -> list[LighthouseEffect]:
-        """These wait now, and this is why. Who waits no more is forgotten."""
+        """Tell these sessions, the only ones that wait now, why they wait, where that is due. Forget all others."""
         told, self._told = self._told, {}
         due: list[int] = []
         for session in sessions:
