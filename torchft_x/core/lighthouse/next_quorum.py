@@ -73,7 +73,7 @@ class QuorumTransition:
     def __repr__(self) -> str:
         return f"<QuorumTransition {self.takeover}>"
 
-    # --- what is waited for ----------------------------------------------------------------------------------------------
+    # --- what is waited for --------------------------------------------------------------------------------------
 
     def undecided(self, now: float) -> str:
         """Return why there is no next quorum yet, for people; '' if nobody has asked for one."""
@@ -164,7 +164,7 @@ class QuorumTransition:
                 effects += self._endings.tell(outcome, [r.join for r in waiting if r.join is not None], now)
         return effects
 
-    # --- the next one ----------------------------------------------------------------------------------------------------
+    # --- the next one --------------------------------------------------------------------------------------------
 
     def maybe_form(self, now: float, *, tick: bool) -> list[LighthouseEffect]:
         """Issue the next quorum if it can be formed. `tick`: whether time has passed."""
@@ -267,7 +267,7 @@ class QuorumTransition:
 
         return self._stragglers.part(decision.members, now, goes_without)
 
-    # --- what was before this life ---------------------------------------------------------------------------------------
+    # --- what was before this life -------------------------------------------------------------------------------
 
     def inherit(self, legacy: JournalEntry) -> list[LighthouseEffect]:
         """Go on where the lighthouse before us stopped, as if all sessions had broken at this moment (R8(c))."""

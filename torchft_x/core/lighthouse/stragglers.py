@@ -178,7 +178,7 @@ class Stragglers:
         return [(r, now - first) for r in found if now >= max(since, r.pause_until + since - first)]
 
     def _cut(self, since: float) -> dict[str, str]:
-        """Return the members that a reduction waited for and of which a node was not heard since then, with its host."""
+        """Return the members that a reduction waited for and of which a node was not heard since then; and its host."""
         asked = self._records(self._tenure.asking)
         if not any(r.join is not None and r.join.reason is JoinReason.FAILED for r in asked):
             return {}
