@@ -12,46 +12,48 @@ from torchft_x.timing import TIMING
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LighthouseConfig:
-    """Settings of a lighthouse. Times in seconds."""
+    """Settings of a lighthouse. Times in seconds. Raises `ConfigError` naming the field that is out of range."""
 
     min_replicas: int = 1
     """Fewest members of a quorum."""
     join_timeout: float = 0.1
-    """How long a first quorum waits for groups that are alive but have not asked."""
+    """How long a first quorum waits for groups that are alive but have not asked; it bounds such waits later, too."""
     tick: float = 0.1
     """The shell sends a `Tick` at least this often."""
     heartbeat_timeout: float | None = None
-    """Explicit: silence of any kind after which a member is lost, instead of `limits`."""
+    """If given, silence of any kind after which a member is lost; it replaces `limits`."""
     limits: SilenceLimits = SilenceLimits()
-    """How long which kind of silence may last."""
+    """How long each kind of silence may last."""
     lease: float = TIMING.lease
     """How long a group may go on in a quorum without hearing from the lighthouse (R16)."""
     lease_margin: float = TIMING.lease_margin
-    """Added where the lighthouse waits for a lease to end: clocks do not run alike."""
+    """Time added where the lighthouse waits for a lease to end, because clocks do not run alike."""
     give_up_after: float = TIMING.give_up_after
-    """A new lineage throws away what only members hold that are away. One whose end nothing proves (stopped, frozen, cut off)
-    may come back with it: it is waited for so long from the last lease it was sent, though it commits nothing after that
-    lease."""
+    """How long a new lineage waits for a member whose end nothing proves, from the last lease sent to that member.
+
+    A new lineage throws away states that only absent members hold. A member that is stopped, frozen or cut off may come
+    back with its state, though it commits nothing after that lease.
+    """
     hello_grace: float = TIMING.hello_grace
-    """How long a fresh lighthouse waits for groups that are running already (R8), unless `new_job`."""
+    """How long a fresh lighthouse waits for reports of groups that run already (R8), unless `new_job`."""
     new_job: bool = True
-    """Nothing can have come before, so a fresh lighthouse without a report starts at once (R8)."""
+    """Whether nothing can have come before, so that a fresh lighthouse without a report starts at once (R8)."""
     restarted: bool = False
-    """A lighthouse of this job has run before: without a report a fresh one waits for the old lease to end (R8)."""
+    """Whether a lighthouse of this job ran before. Then one without a report waits for the old lease to end (R8)."""
     grant_seconds: float = 1.0
-    """How much a grant is worth: a newcomer waits about that long (R7)."""
+    """How many seconds of steps a grant is worth; a newcomer waits about that long (R7)."""
     return_within: float = TIMING.return_within
-    """A group that was lost is mostly back so soon; meanwhile grants are small, so that it need not wait."""
+    """Time in which most lost groups are back. Grants are small meanwhile, so that the group need not wait."""
     return_seconds: float = 0.1
-    """How much such a grant is worth, in quorums of up to 200 members; in larger ones in proportion."""
+    """How many seconds such a small grant is worth in quorums of up to 200 members; in larger ones in proportion."""
     grant_steps: int = 4096
-    """Most steps of one grant."""
+    """Largest number of steps of one grant."""
     legacy: JournalEntry | None = None
-    """Left by the lighthouse before this one, of this job (R8c)."""
+    """Journal that the lighthouse of this job before this one has left (R8c); None: there is none."""
     keeps: bool = False
-    """The shell keeps what the next lighthouse must know (`Keep`)."""
+    """Whether the shell writes down what the next lighthouse must know (`Keep`)."""
     boot_id: str = ""
-    """Of the own host: a refused connect proves death only there (R9)."""
+    """Boot id of the lighthouse's host; a refused connect proves death only on that boot (R9)."""
 
     def __post_init__(self) -> None:
         if self.min_replicas < 1:
@@ -67,7 +69,7 @@ class LighthouseConfig:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it can't be negative.")
 
     def check_together(self) -> None:
-        """Raise `ConfigError` if times contradict each other. Whoever serves with them calls it; a model may not mind."""
+        """Raise `ConfigError` if times contradict each other. Call this before serving; a simulation may skip it."""
         shortest = min(self.silence.shortest, self.silence.stopped)
         if self.tick >= shortest:
             raise ConfigError(
@@ -82,10 +84,10 @@ class LighthouseConfig:
 
     @property
     def longest_wait(self) -> float:
-        """For one member whose end nothing proves, from the last lease it was sent."""
+        """Longest wait in seconds for a member whose end nothing proves, from the last lease that it was sent."""
         return max(self.lease + self.lease_margin, self.give_up_after)
 
     @property
     def silence(self) -> SilenceLimits:
-        """What holds: an explicit heartbeat timeout wins over everything derived."""
+        """Limits in force: an explicit heartbeat timeout replaces all of `limits`."""
         return self.limits if self.heartbeat_timeout is None else SilenceLimits.all(self.heartbeat_timeout)

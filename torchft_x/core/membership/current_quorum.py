@@ -1,4 +1,4 @@
-"""The present quorum, who has asked for the next one, and the ids: the lighthouse's state but for who is alive."""
+"""The present quorum, who has asked for the next one, and the ids: the lighthouse's state except for who is alive."""
 
 from __future__ import annotations
 
@@ -15,69 +15,73 @@ from torchft_x.timing import TIMING
 
 
 class QuorumState:
-    """Between two quorums. `recount` must follow every change to a record."""
+    """The present quorum, and progress to the next one. `recount` must follow every change to a record."""
 
     def __init__(self, first_id: int) -> None:
         self.current: Quorum | None = None  # newest quorum issued or adopted
-        self.chain = OpenQuorums()  # those before it that are still open
-        self.inside: frozenset[str] = frozenset()  # replica ids of current
-        self.broken = ""  # why current's members were told that it is over; '' while they were not
+        self.chain = OpenQuorums()  # quorums before it that are still open
+        self.inside: frozenset[str] = frozenset()  # replica ids of current's members
+        self.broken = ""  # why current was revoked; '' while it was not
         self.asking: set[str] = set()  # candidates: joined and not lost
-        self.asked_since = (
-            inf  # when somebody first asked for the next quorum, who may have given up since; inf: nobody
-        )
+        self.asked_since = inf  # first ask for the next quorum, by a member that may have given up; inf: none
         self._last_ask = -inf
-        self.missing: set[str] = set()  # of current: neither joined nor lost; no successor while there is one
-        self.gone: set[str] = set()  # of current: lost
-        self.silent: set[str] = set()  # alive, but have not asked
-        self.changed = True  # something has, since it was last found that there can be no next quorum yet
+        self.missing: set[str] = set()  # members of current, neither joined nor lost; no next quorum while there is one
+        self.gone: set[str] = set()  # lost members of current
+        self.silent: set[str] = set()  # members that are alive, but have not asked
+        self.changed = True  # whether anything has, since a next quorum was last found impossible
         self.granted_through = 0  # highest step ever granted in current
-        self.reached = 0  # newest step a member of current told to have committed; for people
+        self.reached = 0  # newest step that a member of current reported as committed; for people
         self.lost_at = -inf  # when a quorum was issued without a lost member of the one before
-        self.leased = -inf  # when a lease was sent last, to whomever
+        self.leased = -inf  # when a lease was last sent to any member
         self._received_by_all = 0  # id of the newest quorum that all of its members are known to have received
-        self._steady = False  # whether current may be granted more than one step: all members carry, all take grants
+        self._steady = False  # all members carry and take grants: more than one step may be granted
         self.next_id = first_id  # R1: every quorum takes a new one
-        self._number = 0  # of the latest quorum, for people
+        self._number = 0  # number of the latest quorum, for people
 
     def __repr__(self) -> str:
         quorum = f"q{self.current.number} {sorted(self.inside)}" if self.current else "no quorum"
         return f"<QuorumState {quorum} asking={sorted(self.asking)} missing={sorted(self.missing)} {self.broken}>"
 
     def raise_ids(self, heard: int) -> None:
-        """R1: every new id is above every id ever heard."""
+        """Raise the next id above this one: every new id is above every id ever heard (R1)."""
         self.next_id = max(self.next_id, heard + 1)
 
     def holds_current(self, record: MemberRecord) -> bool:
-        """Whether this member is in the present quorum and has received it."""
+        """Return whether this member is in the present quorum and has received it."""
         return self.current is not None and record.replica_id in self.inside and record.quorum_id == self.current.id
 
     @property
     def quorum_id(self) -> int:
-        """0: none."""
+        """Id of the present quorum; 0: there is none."""
         return self.current.id if self.current else 0
 
     @property
     def ran(self) -> frozenset[str]:
-        """Replica ids of current, and of the older quorums that are open."""
+        """Replica ids of the members of current, and of the older quorums that are open."""
         return self.inside | self.chain.members if self.chain.members else self.inside
 
     @property
     def pending(self) -> bool:
-        """R5: whether the present quorum will be followed by another one, so that no grant in it may grow."""
+        """True if another quorum will follow the present one, so that no grant in it may grow (R5)."""
         return bool(not self._steady or self.broken or self.gone or self.asking)
 
     def goes_on_without(self, replica_id: str, least: int) -> bool:
-        """Whether so many train on in the present quorum, and this member, whose older lives are lost, is none of them."""
+        """Return whether `least` or more members train on in the present quorum, and this one is none of them.
+
+        Older lives of this member count as lost.
+        """
         return replica_id not in self.inside and len(self.inside) - len(self.gone) >= max(least, 1)
 
     def stops_short(self, member: Member) -> bool:
-        """Whether it asks inside a grant, so that the others may run on and wait for it in a collective."""
+        """Return whether it asks inside a grant. The others may then run on, and wait for it in a collective."""
         cur = self.current
         return cur is not None and self.granted_through > cur.top.step + 1 and member.state.step < self.granted_through
 
     def with_committed_in(self, member: Member) -> Member:
-        """A peer's client tells its step only. Where it was in the quorum, that says where it committed the step."""
+        """Return the member with the quorum in which it committed its step.
+
+        A client of torchft reports its step only, but the present quorum, if it was in it, tells where it committed.
+        """
         cur = self.current
         if cur is None or member.replica_id not in self.inside:
             return member
@@ -85,7 +89,7 @@ class QuorumState:
         return replace(member, state=State(member.state.step, committed_in))
 
     def recount(self, record: MemberRecord) -> None:
-        """Keep the sets that make 'not yet' cheap to see in step with the record."""
+        """Bring the sets in line with the record. They make "not yet" cheap to see."""
         self.changed = True
         replica_id, lost = record.replica_id, bool(record.lost)
         inside = replica_id in self.inside
@@ -103,13 +107,13 @@ class QuorumState:
         self._last_ask = max(self._last_ask, since)
 
     def absent_groups(self, announced: AbstractSet[str]) -> AbstractSet[str]:
-        """Of these groups, whose supervisors are here, those of which nobody else is here yet."""
+        """Return those of these groups, whose supervisors are here, of which no member is here yet."""
         if not announced:
             return set()
         return announced - group_names((*self.asking, *self.silent))
 
     def held_elsewhere(self, held: Mapping[str, State]) -> Mapping[str, State]:
-        """Of these copies, those of groups that have not asked."""
+        """Return those of these copies whose groups have not asked."""
         if not held:
             return held
         asked = group_names(self.asking)
@@ -126,7 +130,7 @@ class QuorumState:
         longest_wait: float,
         without: frozenset[str] = frozenset(),
     ) -> QuorumInputs:
-        """Everything that `formation.form` decides by. `without`: members taken for lost, to see what would come of it."""
+        """Return the inputs of `form`. `without`: members to take for lost, to see what it would decide."""
         return QuorumInputs(
             now=now,
             cur=self.current,
@@ -145,7 +149,7 @@ class QuorumState:
         )
 
     def issue(self, decision: Form, roll: MemberTable, *, now: float, unix: float, lease: float) -> Quorum:
-        """Make the decided quorum the present one; joins are used up, leases begin. `unix`: now, in unix seconds."""
+        """Make the decided quorum the present one: use up the joins, begin leases. `unix`: now, in unix seconds."""
         cur = self.current
         settled = settlement(decision.members)
         quorum = Quorum(
@@ -163,7 +167,7 @@ class QuorumState:
         if self.gone:
             self.lost_at = now
         self._begin(quorum, roll)
-        records, pace = roll.of(quorum.members), (settled.top.step, now)  # what came before was waiting
+        records, pace = roll.of(quorum.members), (settled.top.step, now)  # before that the members waited
         for record in records:
             record.join = None
             if record.calls:
@@ -176,7 +180,7 @@ class QuorumState:
         return quorum
 
     def _answered(self, records: list[MemberRecord]) -> None:
-        """`recount` of all members of current at once, when their joins were answered: who had asked is still here."""
+        """Do `recount` for all members of current at once, after their joins were answered. They are still here."""
         self.changed = True
         self.asking -= self.inside
         self.asked_since = inf
@@ -195,10 +199,10 @@ class QuorumState:
         leased: float | None = None,
         granted_through: int = 0,
     ) -> None:
-        """R8: take over the newest quorum that was reported. Its members' leases began before this life did.
+        """Take over the newest quorum that was reported (R8). Its members' leases began before this life did.
 
-        `older`: what members of it have received last that have not received this one. `leased`: no lease was sent later;
-        None: before this life.
+        `older`: the last quorums of those of its members that have not received it. `leased`: time after which no lease
+        was sent; None: the start of this life.
         """
         leased = started_at if leased is None else min(leased, started_at)
         self.leased = max(self.leased, leased)
@@ -213,12 +217,15 @@ class QuorumState:
             self.recount(record)
 
     def received(self, record: MemberRecord, quorum_id: int) -> None:
-        """This member is known to have received this quorum."""
+        """Record that this member has received this quorum."""
         record.received_id = max(record.received_id, quorum_id)
         self.chain.received(record.replica_id, quorum_id)
 
     def committed(self, quorum_id: int) -> None:
-        """Somebody has committed in this quorum, which takes all of its members: they have received it, whoever died since."""
+        """Record that a step was committed in this quorum.
+
+        A commit takes all of its members, so all have received it, including those that have died since.
+        """
         if quorum_id <= self._received_by_all or not self.chain.open:
             return
         for quorum in (*self.chain.open, *((self.current,) if self.current is not None else ())):
@@ -228,7 +235,7 @@ class QuorumState:
                     self.chain.received(member.replica_id, quorum_id)
 
     def forget(self) -> None:
-        """The present quorum, taken over as it was written down, was not the newest."""
+        """Forget the present quorum: it was taken over from a journal, and was not the newest."""
         self.current = None
         self.chain.begin()
         self.inside = frozenset()
@@ -250,5 +257,5 @@ class QuorumState:
 
 
 def candidates(roll: MemberTable) -> tuple[Candidate, ...]:
-    """Members that have asked and are alive."""
+    """Return the candidates: members that have asked and are alive."""
     return tuple([r.join for r in roll if r.join is not None and not r.lost])

@@ -1,12 +1,12 @@
-"""When does silence mean that a member is gone? Pure: what is known about it goes in, a reason comes out.
+"""Decides when silence means that a member is gone, from what is known about it. Pure.
 
-Which silence it is decides how long it may last:
+The kind of silence decides how long it may last:
 
 * the member and the supervisor of its host are silent: the *host* is lost or cut off;
 * the supervisor speaks and says that a process of the member is *stopped* (SIGSTOP, a debugger);
 * the supervisor speaks and says nothing of the kind: the member runs, but *busy* with something that lets none of its
-  threads speak (a compiler holding the interpreter lock). It is suspected, and gets long;
-* nobody watches over it (a script started by hand, a peer's client): it stands *alone*, and one limit must do.
+  threads speak (a compiler holding the interpreter lock). It is suspected, and its limit is long;
+* nobody watches over it (a script started by hand, a client of torchft): it stands *alone*, with a single limit.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from torchft_x.errors import ConfigError
 from torchft_x.timing import TIMING
 
 SIGNS_PER_LIMIT = 4
-"""A supervisor is heard at least so often within the host's limit, so that one late word blames nobody."""
+"""Number of signs that a supervisor gives within the host's limit, so that one late sign blames nobody."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SilenceLimits:
-    """Seconds until a member is lost. Raises `ConfigError` naming the field."""
+    """Seconds of each kind of silence until a member is lost. Raises `ConfigError` naming the field."""
 
     alone: float = TIMING.silence_alone
-    """Silence of a member nobody watches over."""
+    """Silence of a member that nobody watches over."""
     host: float = TIMING.silence_host
     """Silence of a member and of its supervisor."""
     stopped: float = TIMING.silence_stopped
-    """How long a process of it may be stopped."""
+    """How long a process of the member may be stopped."""
     busy: float = TIMING.silence_busy
     """Silence of a member whose supervisor says that it runs."""
     busy_steps: float = 5.0
-    """The same in its own longest steps; the longer of the two counts."""
+    """Like `busy`, but as a multiple of the member's own longest step; the longer of the two counts."""
 
     def __post_init__(self) -> None:
         for name in ("alone", "host", "stopped", "busy"):
@@ -44,22 +44,25 @@ class SilenceLimits:
 
     @classmethod
     def all(cls, seconds: float) -> SilenceLimits:
-        """One explicit heartbeat timeout: it is meant for every kind of silence."""
+        """Return limits that are all one explicit heartbeat timeout, which is meant for every kind of silence."""
         return cls(alone=seconds, host=seconds, stopped=seconds, busy=seconds, busy_steps=0.0)
 
     @property
     def shortest(self) -> float:
-        """Whoever has been heard within it, and isn't stopped, is not lost."""
+        """Seconds within which a member that was heard, and isn't stopped, is not lost."""
         return min(self.alone, self.host, self.busy)
 
     @property
     def member_ping(self) -> float:
-        """How often a member that has nothing to say says so."""
+        """Seconds between two signs of life of a member that has nothing else to send."""
         return min(self.alone / 5, self.busy / 5, self.host / 2)
 
     @property
     def supervisor_ping(self) -> float:
-        """The same for a supervisor. It has nothing else to do, so it bears most of the proof that its host lives."""
+        """Seconds between two signs of life of a supervisor.
+
+        A supervisor has nothing else to do, so it bears most of the proof that its host lives.
+        """
         return min(self.alone / 5, self.host / SIGNS_PER_LIMIT)
 
     def for_busy(self, longest_step: float) -> float:
@@ -68,7 +71,7 @@ class SilenceLimits:
 
 @dataclass(frozen=True, slots=True)
 class StoppedProcess:
-    """A supervisor's word: a process of the member is stopped."""
+    """A supervisor's report that a process of the member is stopped, since `since` on the lighthouse's clock."""
 
     since: float
     who: str  # "worker 1"
@@ -81,13 +84,13 @@ class Observation:
     heard: float  # its last sign of life
     watched: float | None = None  # last sign of life of its supervisor; None: nobody watches over it
     halt: StoppedProcess | None = None  # its process that has been stopped for the longest time
-    connected: bool = True  # its stream stands: a busy process keeps it, whatever it computes
+    connected: bool = True  # whether its stream stands; a busy process keeps it
     longest_step: float = 0.0  # seconds of the longest step seen; 0: unknown
     pause_until: float = float("-inf")  # it has announced that it may be silent until then
 
 
 def judge(sight: Observation, limits: SilenceLimits, now: float) -> str:
-    """Why nobody should wait for it any more, a clause after its name; empty: wait."""
+    """Return why nobody should wait for the member any more, as a clause to follow its name; '': wait."""
     if sight.halt is not None and now - sight.halt.since >= limits.stopped:
         stopped = f"its {sight.halt.who} is stopped" if sight.halt.who else "it is stopped"
         return f"{stopped} (SIGSTOP or a debugger), for {limits.stopped:g} s, says its supervisor"
@@ -98,13 +101,13 @@ def judge(sight: Observation, limits: SilenceLimits, now: float) -> str:
     if sight.watched is None or not sight.connected:
         return f"silent for {limits.alone:g} s" if silent > limits.alone else ""
     limit = limits.for_busy(sight.longest_step)
-    if now - max(sight.heard, sight.pause_until) > limit:  # an announced silence counts from the announced end on
+    if now - max(sight.heard, sight.pause_until) > limit:  # an announced silence counts from its announced end
         return f"silent for {limit:g} s, though its supervisor says that it runs"
     return ""
 
 
 def suspect(sight: Observation, limits: SilenceLimits, now: float) -> str:
-    """A sentence for people about a member that is waited for although it has been silent; empty: it isn't."""
+    """Return a clause for people about a member that is waited for though it is silent; '': it isn't."""
     silent = now - max(sight.heard, sight.pause_until)
     if sight.watched is None or silent <= min(limits.alone, limits.busy) or judge(sight, limits, now):
         return ""

@@ -1,9 +1,9 @@
-"""Who is here, who is lost, who is provably over: what the lighthouse knows about each member.
+"""Records what the lighthouse knows about each member: whether it is here, lost, fenced or provably over.
 
-Three different things, and mixing them up is how split brains are made:
+The last three differ, and confusing them leads to split brains:
 
 * *lost*: nobody waits for it any more. A suspicion is enough, and it may be wrong.
-* *fenced*: a newer life of its group is here (R2). Not waited for either, but its lease still runs.
+* *fenced*: a newer life of its group is here (R2). Nobody waits for it either, but its lease still runs.
 * *over*: it provably commits nothing more in the quorum it holds (R9b): its exit was reported, it left, a connect
   to it was refused on the lighthouse's own host and boot, or its lease has ended.
 """
@@ -22,56 +22,56 @@ from torchft_x.core.quorum.rule import Candidate
 from torchft_x.core.types import Life, Member, group_number, group_of
 
 LEFT = "it has left"
-"""Proof of being over: its own word."""
+"""Proof that a member is over: its own leave."""
 
 
 @dataclass(slots=True, eq=False)
 class MemberRecord:
-    """One member, as the lighthouse sees it."""
+    """What the lighthouse knows of one member. Times are monotonic seconds on the lighthouse's clock."""
 
     replica_id: str
     heard: float  # last sign of life
-    place: int = 0  # in the order in which records were made
-    unary: bool = False  # a peer's client without a session: no lease, no push, the peer's rules
+    place: int = 0  # number of the record, in the order in which records were made
+    unary: bool = False  # a client of torchft without a session: no lease, no push, torchft's rules
     life: Life = Life()
     address: str = ""
     boot_id: str = ""
     library: str = ""
-    runs_on: bool = False  # takes a grant for the answer to a join
-    traits: Fingerprint | None = None  # what it has declared; None: nothing yet, or a peer's client
+    runs_on: bool = False  # whether it accepts a grant as the answer to a join
+    traits: Fingerprint | None = None  # what it has declared; None: nothing yet
     session: int | None = None  # newest open session
     calls: tuple[int, ...] = ()  # open unary requests
     join: Candidate | None = None  # unanswered join of the present session or calls (R3)
-    number: int = 0  # of that join, for the grant that may answer it; 0: only a quorum does
+    number: int = 0  # number of that join, for a grant that answers it; 0: only a quorum does
     quorum_id: int = 0  # newest quorum it holds: sent to it, or reported by it
     received_id: int = 0  # newest quorum it is known to have received
     lease_sent: float | None = None  # when a lease was last sent to it
     lost: str = ""  # why nobody waits for it
-    late: bool = False  # lost because it did not come (R20): only asking brings it back, being heard does not
+    late: bool = False  # lost because it did not ask (R20): only a join brings it back, a sign of life does not
     proof: str = ""  # why it provably commits nothing more
-    told: bool = False  # has been told to ask again since it was lost
+    told: bool = False  # whether it was told to ask again since it was lost
     probed_at: float | None = None  # when the newest probe was sent; None: the member has spoken since
-    refused: bool = False  # its address has refused a connect since it last spoke; from afar that proves nothing
+    refused: bool = False  # its address refused a connect since it last spoke; from afar that proves nothing
     pause_until: float = float("-inf")  # it has announced that it may be silent until then
-    pause_reason: str = ""  # in its words
-    pace: tuple[int, float] | None = None  # a step it stood at, and when it went on from there; None: unknown
+    pause_reason: str = ""  # reason for the pause, in the member's words
+    pace: tuple[int, float] | None = None  # a step at which it stood, and when it went on from it; None: unknown
     longest_step: float = 0.0  # seconds of the longest step seen
-    suspected: bool = False  # people were told that it is silent, though it runs
+    suspected: bool = False  # whether the log says that it is silent, though it runs
 
     def __repr__(self) -> str:
         where = f"session {self.session}" if self.session is not None else ("unary" if self.unary else "no session")
         return f"<{self.replica_id} {where} {'asking ' if self.join else ''}{self.lost}>"
 
     def hear(self, now: float) -> None:
-        """A sign of life. It says more than the answer to any probe sent before."""
+        """Record a sign of life, which outweighs the answer to any probe sent before."""
         self.heard = now
         self.probed_at = None
         self.refused = self.suspected = False
 
     def note_step(self, step: int, told: float, now: float) -> None:
-        """It stands at this step: how long did the last ones take? An announced pause is not a step.
+        """Record that the member stands at this step, and how long the last steps took. A pause is not a step.
 
-        `told`: seconds of a step, as the member says; 0: it doesn't.
+        `told`: seconds of a step, as the member reports; 0: it reports none.
         """
         self.longest_step = max(self.longest_step, told)
         if self.pace is not None and step > self.pace[0] and self.pause_until < self.pace[1] and not self.lost:
@@ -80,7 +80,11 @@ class MemberRecord:
             self.pace = (step, now)
 
     def is_over(self, now: float, *, lease: float, alone: float) -> bool:
-        """R9(b). `lease`: seconds from sending a lease until it has ended for sure, margin included."""
+        """Return whether the member provably commits nothing more in the quorum that it holds (R9(b)).
+
+        `lease`: seconds from the sending of a lease until it has ended for sure, margin included. `alone`: seconds of
+        silence after which a client of torchft is over.
+        """
         if self.proof:
             return True
         if self.unary:
@@ -89,23 +93,21 @@ class MemberRecord:
 
 
 class MemberTable:
-    """All records, the sessions they speak on, and the order of each group's lives."""
+    """Table of all known members: their records, their sessions, and the order of each group's lives."""
 
     def __init__(self, now: float) -> None:
         self._records: dict[str, MemberRecord] = {}  # replica id -> record
-        self._sessions: dict[
-            int, MemberRecord
-        ] = {}  # open session -> who speaks on it; replaced sessions are not in here
-        self._newest: dict[
-            str, tuple[tuple[int, float], str]
-        ] = {}  # group id -> (order of its newest life, replica id)
+        # Open session -> its member; without sessions that were replaced.
+        self._sessions: dict[int, MemberRecord] = {}
+        # Group id -> order of its newest life, and that life's replica id.
+        self._newest: dict[str, tuple[tuple[int, float], str]] = {}
         self._begun: dict[str, int] = {}  # group as its supervisor names it -> highest number of a life it has reported
         self._fenced: dict[str, str] = {}  # superseded replica id -> the newer one; never forgotten
         self._lives: dict[str, list[MemberRecord]] = {}  # life token -> records of that life, usually one
-        self._callers: dict[int, MemberRecord] = {}  # open unary request -> who asked
+        self._callers: dict[int, MemberRecord] = {}  # open unary request -> the member that asked
         self._ended: set[str] = set()  # life tokens whose process has exited
-        self._apart: dict[str, MemberRecord] = {}  # those without a session, by replica id
-        self._made = 0  # records so far
+        self._apart: dict[str, MemberRecord] = {}  # replica id -> record, of members without a session
+        self._made = 0  # number of records made so far
         self._last_tick = now  # to notice when the lighthouse itself was not scheduled
         self.supervisors = SupervisorLiveness()  # what supervisors say about the members
 
@@ -119,17 +121,17 @@ class MemberTable:
         return self._records.get(replica_id)
 
     def of(self, members: Iterable[Member]) -> list[MemberRecord]:
-        """Records of these members, of those that are known."""
+        """Return the records of these members; without members that are not known."""
         records = self._records
         return [records[m.replica_id] for m in members if m.replica_id in records]
 
     def named(self, names: Iterable[str]) -> list[MemberRecord]:
-        """Records of these replica ids, of those that are known."""
+        """Return the records of these replica ids; without ids that are not known."""
         records = self._records
         return [records[name] for name in names if name in records]
 
     def on(self, session: int) -> MemberRecord | None:
-        """Who speaks on this session; None for sessions that were replaced, fenced or never said hello."""
+        """Return the member of this session; None for sessions that were replaced, fenced or never said hello."""
         return self._sessions.get(session)
 
     def ensure(self, replica_id: str, heard: float, *, unary: bool) -> MemberRecord:
@@ -143,7 +145,7 @@ class MemberTable:
     # --- sessions and lives --------------------------------------------------------------------------------------
 
     def open(self, hello: Hello, now: float) -> MemberRecord:
-        """A new session of a member replaces its older one, and the older one's join with it (R3)."""
+        """Open a new session of a member. It replaces the older one, and drops the older one's join (R3)."""
         record = self.ensure(hello.replica_id, now, unary=False)
         self.close(record)
         record.hear(now)
@@ -159,12 +161,12 @@ class MemberTable:
         record.quorum_id = record.received_id = hello.quorum.id if hello.quorum else 0
         record.session = hello.session
         self._apart.pop(record.replica_id, None)
-        record.told = False  # what was said on the older stream may not have arrived
+        record.told = False  # what was sent on the older stream may not have arrived
         self._sessions[hello.session] = record
         return record
 
     def restore(self, kin: MemberEntry, now: float) -> None:
-        """Know a member again that spoke to the lighthouse before this one (R8c), so that its death can be reported."""
+        """Restore a member that spoke to the lighthouse before this one (R8c), so that its death can be reported."""
         record = self.ensure(kin.replica_id, now, unary=False)
         record.life, record.boot_id, record.runs_on = kin.life, kin.boot_id, kin.runs_on
         if kin.life.token:
@@ -175,7 +177,7 @@ class MemberTable:
             self._newest[group] = (order, kin.replica_id)
 
     def restore_absent(self, absent: Absent, now: float) -> MemberRecord | None:
-        """The same of one that the lighthouse before this one had given up. Returns its record, if it is known."""
+        """Restore what the lighthouse before this one knew of a lost member. Return its record, or None if unknown."""
         record = self._records.get(absent.replica_id)
         if record is not None and absent.leased is not None:
             record.lease_sent = min(absent.leased, now)
@@ -186,11 +188,11 @@ class MemberTable:
         return record
 
     def lost(self, names: frozenset[str]) -> list[MemberRecord]:
-        """Those of them that have no session and that nobody waits for."""
+        """Return those of these members that have no session and that nobody waits for."""
         return [r for r in self._apart.values() if r.lost and r.replica_id in names and not r.unary]
 
     def close(self, record: MemberRecord) -> None:
-        """Forget the member's session, and its join with it (R3)."""
+        """Close the member's session, and drop its join with it (R3)."""
         if record.session is not None:
             self._sessions.pop(record.session, None)
             record.session = None
@@ -198,25 +200,25 @@ class MemberTable:
         record.join = None
 
     def call(self, record: MemberRecord, call: int) -> None:
-        """One more unary request of this member is open."""
+        """Record one more open unary request of this member."""
         record.calls = (*record.calls, call)
         self._callers[call] = record
 
     def hang_up(self, call: int) -> MemberRecord | None:
-        """This unary request is gone. Returns whose it was; None: it was answered before."""
+        """Drop this unary request, which is gone. Return its member; None: it was answered before."""
         record = self._callers.pop(call, None)
         if record is not None:
             record.calls = tuple(c for c in record.calls if c != call)
         return record
 
     def answer(self, record: MemberRecord) -> None:
-        """All unary requests of this member are answered."""
+        """Drop all unary requests of this member, because they are answered."""
         for call in record.calls:
             self._callers.pop(call, None)
         record.calls = ()
 
     def superseded_by(self, hello: Hello) -> str:
-        """The newer life of this group that has been heard, or '' (R2)."""
+        """Return the replica id of a newer life of this group that has been heard (R2); '': there is none."""
         if hello.replica_id in self._fenced:
             return self._fenced[hello.replica_id]
         newest = self._newest.get(group_of(hello.replica_id))
@@ -225,7 +227,7 @@ class MemberTable:
         return ""
 
     def supersede(self, hello: Hello) -> MemberRecord | None:
-        """Make this the newest life of its group. Returns the record of the life it fences, if there is one (R2)."""
+        """Make this the newest life of its group. Return the record of the life that it fences, if any (R2)."""
         group = group_of(hello.replica_id)
         older = self._newest.get(group)
         self._newest[group] = (_order(hello.life), hello.replica_id)
@@ -235,11 +237,14 @@ class MemberTable:
         return self._records.get(older[1])
 
     def begun(self, group: str, attempt: int) -> None:
-        """A supervisor has reported this life of its group, which may never say hello."""
+        """Record a life that its supervisor has reported. It may never say hello."""
         self._begun[group] = max(attempt, self._begun.get(group, attempt))
 
     def next_attempt(self, group: str) -> int:
-        """For the next life of this group, as its supervisor names it: above every life heard of, so nothing fences it."""
+        """Return the number for the next life of this group, as its supervisor names the group.
+
+        It is above that of every life heard of, so that nothing fences the life.
+        """
         newest = [
             attempt
             for name, ((attempt, _), replica_id) in self._newest.items()
@@ -248,11 +253,11 @@ class MemberTable:
         return max([self._begun.get(group, -1), *newest]) + 1
 
     def of_life(self, token: str) -> list[MemberRecord]:
-        """Records of the members that carry this life token, usually one."""
+        """Return the records of the members that carry this life token, usually one."""
         return list(self._lives.get(token, ())) if token else []
 
     def end(self, token: str) -> list[MemberRecord]:
-        """The process that carried this life token has exited. Returns the records of that life."""
+        """Record that the process with this life token has exited. Return the records of that life."""
         if not token:
             return []
         self._ended.add(token)
@@ -265,9 +270,9 @@ class MemberTable:
     # --- time ----------------------------------------------------------------------------------------------------
 
     def forgive(self, now: float, tick: float) -> float:
-        """If ticks came late the lighthouse was starved, and the silence was its own: shift every last sign of life.
+        """Shift every last sign of life if ticks came late: the lighthouse was starved, and the silence was its own.
 
-        Returns the seconds forgiven.
+        Return the seconds forgiven.
         """
         gap = now - self._last_tick
         self._last_tick = now
@@ -279,7 +284,7 @@ class MemberTable:
         return gap - tick
 
     def sight(self, record: MemberRecord, limits: SilenceLimits, now: float) -> Observation:
-        """What is known about its being here."""
+        """Return what is known of a member's signs of life."""
         token = record.life.token
         watched = None if record.unary else self.supervisors.heard(token)
         halt = self.supervisors.halt_of(token, now - limits.host)
@@ -287,26 +292,26 @@ class MemberTable:
         return Observation(record.heard, watched, halt, connected, record.longest_step, record.pause_until)
 
     def find(self, record: MemberRecord) -> None:
-        """It is waited for again."""
+        """Record that the member is waited for again."""
         record.lost, record.late = "", False
 
     def silent(self, now: float, limits: SilenceLimits) -> list[MemberRecord]:
-        """Members worth a closer look: silent for a while, or stopped."""
+        """Return the members to check more closely: silent for a while, or stopped."""
         halted, since = self.supervisors.halted, now - limits.shortest
         return [r for r in self if not r.lost and (r.heard < since or r.life.token in halted)]
 
     def gone(self, now: float, limits: SilenceLimits) -> list[tuple[MemberRecord, str]]:
-        """Members that have just run out of time, and why."""
+        """Return the members that have just run out of time, each with the reason."""
         judged = [(r, judge(self.sight(r, limits, now), limits, now)) for r in self.silent(now, limits)]
         return [(r, reason) for r, reason in judged if reason]
 
     def away(self, inside: frozenset[str]) -> list[MemberRecord]:
-        """Members of the present quorum that have no session, and may or may not be dead."""
+        """Return those of these replica ids that have no session and no proof of death: they may or may not be dead."""
         apart = [r for r in self._apart.values() if r.replica_id in inside and not r.unary and not r.proof]
         return sorted(apart, key=lambda r: r.place)
 
     def prune(self, keep: frozenset[str]) -> None:
-        """Forget the lost that nobody will ask about again."""
+        """Forget lost members that nobody will ask about again."""
         gone = [r for r in self._apart.values() if r.lost and not r.calls and r.replica_id not in keep]
         for record in gone:
             del self._records[record.replica_id], self._apart[record.replica_id]
@@ -321,5 +326,8 @@ class MemberTable:
 
 
 def _order(life: Life) -> tuple[int, float]:
-    """Lives are ordered by attempt and start; the random token decides nothing, being heard later does (R2)."""
+    """Return what orders lives: attempt, then start.
+
+    Of two that are equal the one heard later is newer; the random token decides nothing (R2).
+    """
     return (life.attempt, life.started)

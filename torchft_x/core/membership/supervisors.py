@@ -1,7 +1,7 @@
-"""What the supervisors' streams say about the members they watch over: that the host lives, that a process is stopped.
+"""Records what supervisors report about the members they watch over: that the host lives, that a process is stopped.
 
-A member is known to its supervisor by the token of its life. A group over several nodes has a supervisor on each; its
-group server runs on node 0, so that one's silence is told apart from the group's, and each may say that a process is stopped.
+A supervisor names a member by the token of its life. A group over several nodes has a supervisor on each, and its group
+server runs on node 0. So node 0's silence is told apart from the group's. Each supervisor may report a stopped process.
 """
 
 from __future__ import annotations
@@ -16,44 +16,46 @@ from torchft_x.core.types import State
 
 
 class SupervisorLiveness:
-    """Part of the lighthouse."""
+    """Table of the supervisors that are here, and of what each reports. Part of the lighthouse."""
 
     def __init__(self) -> None:
-        self._groups: dict[str, dict[int, Presence]] = {}  # group -> node -> its supervisor; those that are here
-        self._resting: set[str] = set()  # of these, those that were drained
-        self._on: dict[int, Presence] = {}  # open stream -> the same
+        self._groups: dict[str, dict[int, Presence]] = {}  # group -> node -> its supervisor, of those here
+        self._resting: set[str] = set()  # groups of these that were drained
+        self._on: dict[int, Presence] = {}  # open stream -> its supervisor
         self._last: dict[str, float] = {}  # group -> when its supervisor on node 0 was heard last, once that has gone
         self._life_of: dict[str, tuple[int, str]] = {}  # group -> number and token of its newest life
-        self._watched: dict[str, str] = {}  # the same the other way round
-        self._told_on: dict[
-            str, int
-        ] = {}  # life token -> stream of the supervisor that tells of it, the newest life or not
-        self._tells: dict[int, str] = {}  # the same the other way round: it has one life at a time
-        self._silent: dict[
-            str, float
-        ] = {}  # life token -> when that supervisor was heard last, once its stream has ended
-        self._halts: dict[
-            str, dict[int, StoppedProcess]
-        ] = {}  # life token -> stream -> what it says of a stopped process
+        self._watched: dict[str, str] = {}  # inverse of `_life_of`: token -> group
+        # Life token, of the newest life or not -> stream of the supervisor that reports on it.
+        self._told_on: dict[str, int] = {}
+        self._tells: dict[int, str] = {}  # inverse of `_told_on`: a supervisor has one life at a time
+        # Life token -> when that supervisor was heard last, once its stream has ended.
+        self._silent: dict[str, float] = {}
+        # Life token -> stream -> what it reports of a stopped process.
+        self._halts: dict[str, dict[int, StoppedProcess]] = {}
 
-        self._held: dict[int, State] = {}  # stream -> the newest copy that all workers of its node have left with it
+        self._held: dict[int, State] = {}  # stream -> newest state that all workers of its node left with it
 
     def __repr__(self) -> str:
         return f"<SupervisorLiveness of {sorted(self._groups)}, halted={sorted(self.halted)}>"
 
     @property
     def groups(self) -> AbstractSet[str]:
-        """Those with a supervisor here, by their ids or numbers: the first quorum waits for them up to join_timeout. Who was
-        drained is not waited for."""
+        """Groups with a supervisor here, by id or number, without drained ones.
+
+        The first quorum waits for them up to `join_timeout`.
+        """
         return self._groups.keys() - self._resting if self._resting else self._groups.keys()
 
     @property
     def announced(self) -> AbstractSet[str]:
-        """The same, with those that were drained."""
+        """Groups with a supervisor here, by id or number, including those that were drained."""
         return self._groups.keys()
 
     def status(self, now: float) -> list[dict[str, Any]]:
-        """Of each supervisor that has a stream: group, node, host, and how many seconds ago it was heard. JSON-able."""
+        """Return group, node and host of each supervisor that has a stream, and how many seconds ago it was heard.
+
+        The values are JSON-able.
+        """
         return [
             {"group": group, "node": node, "host": place.host, "heard": now - place.last_sign}
             for group, nodes in self._groups.items()
@@ -61,13 +63,15 @@ class SupervisorLiveness:
         ]
 
     def rest(self, group: str, rests: bool) -> None:
-        """The group was drained, or begins again."""
+        """Record that the group was drained, or begins again."""
         (self._resting.add if rests and group in self._groups else self._resting.discard)(group)
 
     @property
     def held(self) -> dict[str, State]:
-        """By group: the state that its next life goes on from, as far as its supervisors here have said. Who was drained brings
-        none."""
+        """State from which each group's next life goes on, by group, as far as its supervisors here have reported.
+
+        Drained groups bring none.
+        """
         if not self._held:
             return {}
         found: dict[str, State] = {}
@@ -82,7 +86,7 @@ class SupervisorLiveness:
         return found
 
     def hold(self, stream: int, state: State) -> None:
-        """What this supervisor holds of its workers, none of which runs."""
+        """Record the state that this supervisor holds for its workers, none of which runs."""
         if stream in self._on:
             self._held[stream] = state
 
@@ -96,7 +100,7 @@ class SupervisorLiveness:
             self._on[stream].hear(stream, now)
 
     def leave(self, event: SupervisorGone, now: float) -> None:
-        """Its words go with the stream: a supervisor says again what is true on its next one."""
+        """Drop a supervisor's stream, and its reports with it: it repeats what is true on its next stream."""
         place = self._on.pop(event.stream, None)
         self._held.pop(event.stream, None)
         if place is not None:
@@ -114,7 +118,10 @@ class SupervisorLiveness:
                 self._resting.discard(event.group)
 
     def begin(self, group: str, attempt: int, token: str, stream: int = 0) -> None:
-        """This life of the group runs. An older supervisor, whose group runs elsewhere by now, tells of an older one."""
+        """Record that this life of the group runs.
+
+        An older supervisor, whose group runs elsewhere by now, reports an older life.
+        """
         if token and stream in self._on:
             self._told_on.pop(self._tells.get(stream, ""), None)
             self._silent.pop(token, None)
@@ -126,52 +133,59 @@ class SupervisorLiveness:
             self._watched[token] = group
 
     def end(self, token: str) -> None:
-        """That life has ended."""
+        """Record that this life has ended."""
         self._silent.pop(token, None)
         self._tells.pop(self._told_on.pop(token, 0), None)
 
     def halt(self, stream: int, token: str, halt: StoppedProcess | None) -> None:
-        """A process of that life is stopped; None: none is, any more."""
+        """Record that a process of this life is stopped. `halt` None: none is stopped any more."""
         if stream not in self._on:
             return
-        self._forget(stream)  # it has one life at a time
+        self._forget(stream)  # a supervisor has one life at a time
         if halt is not None:
             self._halts.setdefault(token, {})[stream] = halt
 
     def _forget(self, stream: int) -> None:
-        """What this stream said of stopped processes. There are few of those, at most times none."""
+        """Forget what this stream reported of stopped processes. There are few of those, usually none."""
         for token in [t for t, halts in self._halts.items() if halts.pop(stream, None) and not halts]:
             del self._halts[token]
 
     def heard(self, token: str) -> float | None:
-        """When the supervisor beside the group server of that life was last heard. None: there is none here."""
+        """Return when the supervisor beside this life's group server (node 0) was last heard; None: none is here."""
         beside = self._groups.get(self._watched.get(token, ""), {}).get(0) if token else None
         return None if beside is None else beside.last_sign
 
     def last_heard(self, token: str) -> float | None:
-        """The same, also after its stream has ended. None: it never spoke to this lighthouse, or the group runs elsewhere."""
+        """Return when that supervisor was last heard, even if its stream has ended.
+
+        None: it never spoke to this lighthouse, or the group runs elsewhere.
+        """
         heard = self.heard(token)
         return self._last.get(self._watched.get(token, "")) if heard is None else heard
 
     def last_told(self, token: str) -> float | None:
-        """When the supervisor that tells of that life was last heard, also if its group runs elsewhere by now."""
+        """Return when the supervisor that reports on this life was last heard, even if its group now runs elsewhere."""
         stream = self._told_on.get(token)
         return self._silent.get(token) if stream is None else self._on[stream].heard[stream]
 
     def group_of(self, token: str) -> str:
-        """The group, as its supervisor names it, of the supervisor here that watches over that life; '': there is none."""
+        """Return the group, as its supervisor names it, of the life; '': no supervisor here watches over that life."""
         group = self._watched.get(token, "") if token else ""
         return group if group in self._groups else ""
 
     def silent_host(self, token: str, since: float) -> str:
-        """Of a supervisor of that life's other nodes that has a stream and was not heard since then; '': there is none."""
+        """Return the host of a supervisor of the life's other nodes that has a stream and was not heard since then.
+
+        '': there is none.
+        """
         nodes = self._groups.get(self._watched.get(token, ""), {})
         silent = (place for node, place in nodes.items() if node and place.last_sign < since)
         return next((place.host for place in silent), "")
 
     def halt_of(self, token: str, since: float) -> StoppedProcess | None:
-        """The longest stop of a process of that life, of those told by supervisors that were heard at `since` or later:
-        one that is silent may be kept from saying that the process goes on.
+        """Return the longest stop of a process of that life that a supervisor heard at `since` or later reports.
+
+        A silent supervisor may be kept from reporting that the process goes on.
         """
         halts = self._halts.get(token)
         if not halts:
@@ -181,11 +195,11 @@ class SupervisorLiveness:
 
     @property
     def halted(self) -> set[str]:
-        """Tokens of lives of which a process is stopped now."""
+        """Tokens of the lives of which a process is stopped now."""
         return set(self._halts)
 
     def forgive(self, seconds: float, now: float) -> None:
-        """The lighthouse was starved for so long, and the silence was its own."""
+        """Shift every last sign of life: the lighthouse was starved for so long, and the silence was its own."""
         for place in [place for nodes in self._groups.values() for place in nodes.values()]:
             place.forgive(seconds, now)
         self._last = {group: min(now, heard + seconds) for group, heard in self._last.items()}
