@@ -1,15 +1,16 @@
-"""What a lighthouse that has just started must wait for (R8). A pure function, and the memory it needs until then.
+"""Decides what a lighthouse that has just started must wait for (R8): a pure function, and the memory that it needs.
 
-All of a lighthouse's memory dies with it. Members tell the next one which quorum they are in, and it takes over the
-newest of these, but only when no newer one can exist that nobody has told it about.
+All of a lighthouse's memory dies with it. Members tell the next one which quorum they are in. It takes over the newest
+of these, but only when no newer one can exist that it has not been told of.
 
-What the lighthouse before this one has written down needs no members to tell it (R8c, `QuorumTransition.inherit`): every quorum
-was written there before it was sent, so that no newer one exists, and there is nothing to wait for.
+With a journal from the lighthouse before, no members are needed (R8c, `QuorumTransition.inherit`). Every quorum was
+written there before it was sent, so no newer one exists, and there is nothing to wait for.
 
-Without that, it is enough that all of its members are here and know nothing newer. Some of them may not have received
-it: the lighthouse may have died while it was sending it. Then nothing was committed in it, as that takes all members, and it is over. What
-these have received last must not have been followed by anybody else, so that its members must all be here, too. That a
-quorum is followed by one of which its own members know nothing is ruled out by `core.quorum.open_quorums`.
+Without a journal, it is enough that all members of the newest quorum are here and know nothing newer. Some of them may
+not have received it, if the lighthouse died while sending it. Then nothing was committed in it, as that takes all
+members, and it is over. Nobody else may have followed the quorum that these members received last, so all of that
+quorum's members must be here, too. `core.quorum.open_quorums` rules out that a quorum is followed by one of which its
+own members know nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from torchft_x.core.types import Member, Quorum, listed
 
 @dataclass(frozen=True, slots=True)
 class MemberReport:
-    """What a member said in its hello about the quorum it is in."""
+    """What a member reported in its hello about the quorum that it is in."""
 
     quorum: Quorum | None  # None: it has never received one
     lease_valid: bool
@@ -33,47 +34,47 @@ class MemberReport:
 
     @property
     def id(self) -> int:
-        """0: it has never received one."""
+        """Id of the quorum; 0: the member has never received one."""
         return self.quorum.id if self.quorum is not None else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """There is nothing to take over: begin with a first quorum."""
+    """The decision to begin with a first quorum, because there is nothing to take over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """Take this quorum over as the current one."""
+    """The decision to take this quorum over as the current one."""
 
     quorum: Quorum
-    older: tuple[Quorum, ...] = ()  # what those of its members hold that have not received it
+    older: tuple[Quorum, ...] = ()  # quorums held by members of it that have not received it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fresh:
-    """What a lighthouse knows before its first quorum. Times in monotonic seconds."""
+    """Inputs of `start`: what a lighthouse knows before its first quorum. Times in monotonic seconds."""
 
     now: float
     started_at: float
     reports: Mapping[str, MemberReport]  # replica id -> what it reported in person
-    new_job: bool  # told that nothing can have come before
-    restarted: bool  # told that a lighthouse has run before
+    new_job: bool  # whether the settings say that nothing can have come before
+    restarted: bool  # whether the settings say that a lighthouse has run before
     hello_grace: float
-    old_lease: float  # lease plus margin: no grant of an earlier lighthouse outlives this
+    old_lease: float  # seconds, lease plus margin: no grant of an earlier lighthouse outlives this
 
 
 class RestartRecovery:
-    """What is reported to a lighthouse before its first quorum."""
+    """The reports to a lighthouse before its first quorum. Decides when it may begin, and with what."""
 
     def __init__(self, config: LighthouseConfig, started_at: float) -> None:
         self._config = config
         self._started_at = started_at
         self._reports: dict[str, MemberReport] = {}  # replica id -> what it reported
-        self._newest: Quorum | None = None  # of those reported
-        self._reporters = 0  # members of it that can report: not those of the peer's library
-        self._unread = False  # somebody has reported since `decide` was asked last
-        self.is_open = True  # no quorum issued or adopted yet
+        self._newest: Quorum | None = None  # newest quorum reported
+        self._reporters = 0  # number of its members that can report, which clients of torchft can't
+        self._unread = False  # whether a member has reported since the last `decide`
+        self.is_open = True  # whether no quorum has been issued or adopted yet
 
     def hear(self, hello: Hello) -> None:
         if not self.is_open:
@@ -87,22 +88,24 @@ class RestartRecovery:
         self._unread = True
 
     def surely_waits(self) -> bool:
-        """Whether `decide`, which looks at every member, need not be asked: fewer have reported than the newest quorum has
-        members, or nobody has since it was asked. Time counts at ticks."""
+        """Return whether `decide`, which looks at every member, can be skipped. Time counts at ticks.
+
+        It can while fewer members have reported than the newest quorum has, or none has since it was last asked.
+        """
         return self._newest is not None and (not self._unread or len(self._reports) < self._reporters)
 
     def granted_through(self, quorum: Quorum) -> int:
-        """The highest step that a member says it was granted in this quorum."""
+        """Return the highest step that a member reports as granted in this quorum; 0: none does."""
         return max((r.granted_through for r in self._reports.values() if r.id == quorum.id), default=0)
 
     def end(self) -> None:
-        """There is a quorum now; from here on the tenure decides."""
+        """Forget the reports, because there is a quorum now. From here on the quorum state decides."""
         self.is_open = False
         self._reports, self._newest = {}, None
 
     def decide(self, now: float) -> Start | Adopt | Wait:
         c, self._unread = self._config, False
-        reports = self._reports if self._newest is not None else {}  # nobody has anything to take over: said at once
+        reports = self._reports if self._newest is not None else {}  # no member holds a quorum: skip the reports
         lease = max([c.lease, *(r.quorum.lease for r in reports.values() if r.quorum is not None)])
         return start(
             Fresh(
@@ -118,7 +121,10 @@ class RestartRecovery:
 
 
 def start(fresh: Fresh) -> Start | Adopt | Wait:
-    """R8. The first caller is not enough, and neither are all but the dead: the newest quorum may be unknown to them."""
+    """Return whether to begin, to take a quorum over, or to wait (R8).
+
+    The first member to report is not enough, and neither are all but the dead: they may not know the newest quorum.
+    """
     lease_end = fresh.started_at + fresh.old_lease
     lease_over = fresh.now >= lease_end
     newest = _newest(fresh.reports)
@@ -147,7 +153,7 @@ def _newest(reports: Mapping[str, MemberReport]) -> Quorum | None:
 
 
 def _together(newest: Quorum, reports: Mapping[str, MemberReport]) -> tuple[Quorum, ...]:
-    """The newest quorum; and what its members have received last, and the members of that, and so on."""
+    """Return the newest quorum, the quorums that its members received last, those that theirs did, and so on."""
     found: dict[int, Quorum] = {}
     todo = [newest]
     while todo:
@@ -165,10 +171,10 @@ def _members(quorums: tuple[Quorum, ...]) -> dict[str, Member]:
 
 
 def _vouches(report: MemberReport | None, member: Member) -> bool:
-    """Whether this member of the newest quorum says that it knows nothing newer, and that nobody had to go on without it.
+    """Return whether this member reports that it knows nothing newer, and that nobody had to go on without it.
 
-    A lease that has ended may have ended for the lighthouse before, too. Who never had a quorum has no lease, and nothing
-    to go on with. A peer's client can't say, and holds no lease.
+    A lease that has ended may have ended for the lighthouse before, too. A member that never had a quorum has no lease,
+    and nothing to go on with. A client of torchft can't report, and holds no lease.
     """
     if not member.library:
         return True
