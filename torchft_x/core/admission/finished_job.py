@@ -1,4 +1,4 @@
-"""Prevents that a job is begun again while it is being finished, and after that (R21).
+"""Keeps a job from being begun again while it is being finished, and after that (R21).
 
 A member that leaves at the end of the training takes the newest state with it, into a process that evaluates, exports
 or saves. By R9(b) it is over, so a group that comes late, or comes back, could begin a new lineage and train it all

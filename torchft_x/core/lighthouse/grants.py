@@ -68,7 +68,7 @@ class Grants:
         return [self._extend(record, progress.number, now)]
 
     def on_boundary(self, record: MemberRecord, join: Join, now: float) -> list[LighthouseEffect]:
-        """Extend the grant of a member that asks at a boundary, if it may run on. Return []: its join stands."""
+        """Extend the grant of a member that asks at a boundary, if it may run on. Return [] if its join stands."""
         if not self._may_run_on(record, join.member, join.reason, join.number):
             return []
         step = join.member.state.step

@@ -148,8 +148,8 @@ class LossHandler:
     def is_given_up(self, record: MemberRecord, now: float) -> bool:
         """Return whether a new lineage may begin without the member's state.
 
-        It must be over, and also proven to have ended, or away for `give_up_after`. Clients of torchft, and members
-        that were never sent a lease, need only be over.
+        It must be over, and also proven to have ended, or away for `give_up_after` since its last lease. Clients of
+        torchft, and members that were never sent a lease, need only be over.
         """
         if not self.is_over(record, now):
             return False

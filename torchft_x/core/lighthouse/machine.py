@@ -69,7 +69,7 @@ class Lighthouse:
         """Start at `now`: monotonic seconds, the clock of all later events. `unix`: that instant in unix seconds."""
         self._config = config
         self._started_at = now
-        self._unix = unix - now  # what turns monotonic seconds into unix seconds
+        self._unix = unix - now  # offset from monotonic to unix seconds
         self._now = now  # time of the latest event
         self._decisions: tuple[Decision, ...] = ()  # the newest decisions, for `story`
         first_id = int(unix * 1000) << 10  # R1: above all earlier ids, unless the clock went back
@@ -79,7 +79,7 @@ class Lighthouse:
         self._grants = Grants(config, self._tenure)  # how far members may run without asking
         self._likeness = CompatibilityCheck(self._roll, self._tenure)  # which members may train together
         self._pauses = PlannedPauses(self._roll, self._tenure)  # announced silences
-        self._stragglers = Stragglers(self._roll, self._tenure, self._alarm)  # members that live and are left out
+        self._stragglers = Stragglers(self._roll, self._tenure, self._alarm)  # leaves out members that do not ask
         self._endings = FinishedJob(self._roll, lease=config.lease + config.lease_margin, legacy=config.legacy, now=now)
         self._succession = QuorumTransition(  # what follows the present quorum
             config,
@@ -307,7 +307,7 @@ class Lighthouse:
         if text:
             return self._alarm.refuse(record, text)
         record.hear(now)
-        self._tenure.received(record, record.quorum_id)  # the quorum that answered its join before
+        self._tenure.received(record, record.quorum_id)  # this quorum answered its previous join
         self._tenure.committed(member.state.committed_in)
         record.address = member.address or record.address
         changed = self._likeness.declare(record, join.traits) if join.traits is not None else ""
@@ -374,7 +374,7 @@ class Lighthouse:
         if at_end:
             self._tenure.reached = max(self._tenure.reached, leave.state.step)
             clean = clean or leave.state.step >= self._tenure.granted_through
-        self._roll.close(record)  # nothing that its stream still carries has a meaning
+        self._roll.close(record)  # ignore everything that its stream still carries
         self._endings.left(record, leave.state, early=leave.early, lingers=leave.lingers, now=now)
         text = f"{record.replica_id} leaves at {leave.state}."
         effects: list[LighthouseEffect] = [Note("leave", text, record.replica_id)]
@@ -389,7 +389,7 @@ class Lighthouse:
         if not record.lost:
             return []
         record.proof = ""  # it speaks, so a refused connect proves nothing
-        if record.late:  # a process that speaks may not train
+        if record.late:  # a sign of life does not prove that it trains
             return self._alarm.tell(record, record.lost) if record.join is None and record.quorum_id else []
         if record.join is None and record.quorum_id and self.current is not None:
             return self._alarm.tell(record, record.lost)

@@ -63,7 +63,7 @@ class QuorumTransition:
         self._endings = endings  # which members finish the job
         self._stragglers = stragglers  # leaves members out
         self._started_at = now
-        self._unix = unix - now  # what turns monotonic seconds into unix seconds
+        self._unix = unix - now  # offset from monotonic to unix seconds
         self.takeover = RestartRecovery(config, now)  # recovers what preceded this life (R8)
         self._inherits = False  # whether a journal was found
         self._inherited = 0  # id of the quorum found in the journal (R8c); 0: none, or known to be old
@@ -289,9 +289,8 @@ class QuorumTransition:
             if record is not None and record.lost:
                 self._tenure.recount(record)
                 if record.replica_id in self._tenure.inside:
-                    self._tenure.broken = (
-                        f"{record.replica_id} is lost: {record.lost}."  # members are told when they come back
-                    )
+                    # Members are told when they come back.
+                    self._tenure.broken = f"{record.replica_id} is lost: {record.lost}."
         self._inherited, self._inherits = quorum.id, True
         text = f"Quorum {quorum.id} of {listed([m.replica_id for m in quorum.members])} at {quorum.top} is taken over."
         return [Note("adopted", text, quorum_id=quorum.id)]

@@ -1,4 +1,4 @@
-"""Leaves members out of quorums that live but with which the others can't train, and lets them in again (R20).
+"""Leaves live members with which the others can't train out of the next quorum, and lets them in again (R20).
 
 Heartbeats say that a process lives, not that its training thread makes progress. So a member must ask for the next
 quorum when the others have asked: a member that waits in a collective falls out of it and asks within milliseconds.

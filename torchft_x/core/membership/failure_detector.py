@@ -71,7 +71,7 @@ class SilenceLimits:
 
 @dataclass(frozen=True, slots=True)
 class StoppedProcess:
-    """A supervisor's report that a process of the member is stopped, since `since` on the lighthouse's clock."""
+    """A supervisor's report that a process of the member is stopped. `since` is on the lighthouse's clock."""
 
     since: float
     who: str  # "worker 1"

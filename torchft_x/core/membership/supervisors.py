@@ -169,7 +169,7 @@ class SupervisorLiveness:
         return self._silent.get(token) if stream is None else self._on[stream].heard[stream]
 
     def group_of(self, token: str) -> str:
-        """Return the group, as its supervisor names it, of the life; '': no supervisor here watches over that life."""
+        """Return the group of this life, as its supervisor names it; '': no supervisor here watches over the life."""
         group = self._watched.get(token, "") if token else ""
         return group if group in self._groups else ""
 

@@ -35,7 +35,7 @@ class Register(Protocol):
     """One `LeaseEntry` that survives any host. Both calls may block for as long as the medium does."""
 
     def read(self) -> LeaseEntry | None:
-        """Return the entry, or None if it can't be read now. Raise `OSError`.
+        """Return the entry, or None if it can't be read now. May raise `OSError`.
 
         The entry may be old, so a contender that acts on it must swap.
         """
