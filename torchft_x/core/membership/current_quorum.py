@@ -68,7 +68,7 @@ class QuorumState:
     def goes_on_without(self, replica_id: str, least: int) -> bool:
         """Return whether `least` or more members train on in the present quorum, and this one is none of them.
 
-        Older lives of this member count as lost.
+        Older lives of this member are lost already, so they do not count.
         """
         return replica_id not in self.inside and len(self.inside) - len(self.gone) >= max(least, 1)
 

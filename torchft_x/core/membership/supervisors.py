@@ -156,7 +156,7 @@ class SupervisorLiveness:
         return None if beside is None else beside.last_sign
 
     def last_heard(self, token: str) -> float | None:
-        """Return when that supervisor was last heard, even if its stream has ended.
+        """Return when the supervisor beside this life's group server was last heard, even if its stream has ended.
 
         None: it never spoke to this lighthouse, or the group runs elsewhere.
         """
