@@ -1,10 +1,10 @@
-"""Decides for one replica group: what it asks the lighthouse for, what it holds, and how long it waits.
+"""Decisions of one replica group: what it asks the lighthouse for, which quorum it holds, and how long it waits.
 
 * `machine`: `Group`, which the group server runs; begin here.
-* `phase`: its phases, the ways between them, and the story of how it came where it is.
-* `join`: one join out of the asks of all ranks.
+* `phase`: the phases of a group, the transitions between them, and the decisions that led to its phase.
+* `join`: how the asks of all ranks are merged into one join.
 * `lease`: the quorum that the group holds, its grant and its lease (R7, R11, R16).
-* `quorum_deadline`: how long a rank waits for a quorum when its user has not said so; the clock stands still while the
-  lighthouse is away.
-* `lighthouse_choice`: which of several lighthouses a client tries, and when it leaves one for the next.
+* `quorum_deadline`: how long a rank waits for a quorum when its user has not set a time. That time does not run while
+  the lighthouse is away.
+* `lighthouse_choice`: which of several lighthouses a client tries, and when it moves on to the next one.
 """

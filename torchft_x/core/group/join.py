@@ -1,4 +1,4 @@
-"""What a group says when it asks for a quorum: one join out of all its ranks' asks."""
+"""Merge the asks of all ranks of a group into the one join that its group server sends to the lighthouse."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from torchft_x.core.types import JoinReason, Life, Member, State
 from torchft_x.errors import ConfigError
 from torchft_x.timing import TIMING
 
-# If ranks give different reasons, the one that says most about the state of the group wins.
+# If ranks give different reasons, the one that tells most about the group's state wins: the earliest here.
 _REASON_ORDER = (JoinReason.FAILED, JoinReason.REJOINED, JoinReason.NEW, JoinReason.HEALED, JoinReason.BOUNDARY)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupConfig:
-    """What does not change over the life of a group."""
+    """Settings of a group server that stay the same for the whole life of the group."""
 
     replica_id: str
-    """``<group id>:<nonce>``."""
+    """Name of this life, ``<group id>:<nonce>``."""
     address: str
-    """Of the group server, ``http://host:port``."""
+    """Address of the group server, ``http://host:port``."""
     store_address: str
-    """``host:port`` of the group's TCPStore."""
+    """Address of the group's TCPStore, ``host:port``."""
     world_size: int = 1
-    """Ranks in the group."""
+    """Number of ranks in the group."""
     library: str = ""
-    """``torchft_x/<version>``; what it says decides who may heal from whom."""
+    """Library and version, ``torchft_x/<version>``. It decides which members may heal from each other."""
     life: Life = Life()
     data: str = ""
-    """JSON object handed to the other members, or empty."""
+    """JSON object that is handed to the other members, or empty."""
     boot_id: str = ""
-    """Of the own host. With it a refused connect proves this life's death to a lighthouse on the same host."""
+    """Boot id of this host. With it a refused connect proves this life's death to a lighthouse on the same host."""
     runs_on: bool = False
-    """Inside a grant, steps begin without asking the lighthouse (R7, R16)."""
+    """Whether steps inside a grant begin without asking the lighthouse (R7, R16)."""
     commit_vote: bool = False
-    """Groups vote with each other before a commit (R12-R14); equal in all groups of a job."""
+    """Whether groups vote with each other before a commit (R12-R14). All groups of a job must have the same value."""
     promised: float = TIMING.promised
-    """Seconds of steps that a group which runs past its grant without a session allows itself in its next hello (R16):
-    longer than anybody's pause between two connects. Once in a quorum, and once a minute (`HeldQuorum.promise`)."""
+    """Seconds of steps that a group without a session, running past its grant, grants itself in its next hello (R16).
+    It must exceed every client's pause between two connects. `HeldQuorum.promise` limits how often this happens."""
 
     def __post_init__(self) -> None:
         if not self.replica_id:
@@ -59,12 +59,12 @@ def make_join(
     *,
     lapsed: bool,
 ) -> SendJoin:
-    """One join out of one ask per rank. The weakest rank speaks for the group (I2).
+    """Return one join out of one ask per rank. The weakest rank speaks for the group (I2).
 
-    `lapsed`: the quorum in hand can't be used any more.
+    `lapsed`: whether the quorum that the group holds can't be used any more.
     """
     ordered = [asks[rank] for rank in range(config.world_size)]
-    uneven = len({a.state for a in ordered}) > 1  # one rank missed a commit: no complete state, the group heals
+    uneven = len({a.state for a in ordered}) > 1  # a rank missed a commit: the group has no complete state and heals
     handles = tuple(a.handle for a in ordered)
     member = Member(
         replica_id=config.replica_id,
@@ -84,7 +84,7 @@ def make_join(
     )
     reason = min((a.reason for a in ordered), key=_REASON_ORDER.index)
     if lapsed and reason is JoinReason.BOUNDARY:
-        reason = JoinReason.REJOINED  # its collectives were released, or others may have gone on without it
+        reason = JoinReason.REJOINED  # its collectives were released, or others may have gone on without this group
     suspects = tuple(sorted({s for a in ordered for s in a.suspects}))
     unreached = tuple(sorted({s for a in ordered for s in a.unreached}))
     patience = min(a.patience for a in ordered)

@@ -1,4 +1,4 @@
-"""The quorum a group holds: how long it may run in it, and what it has asked for meanwhile (R7, R11, R16)."""
+"""Track the quorum that a group holds: its grant, its lease, and the unanswered requests for more (R7, R11, R16)."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from torchft_x.core.messages.group import GrantArrived
 from torchft_x.core.types import Quorum
 from torchft_x.timing import TIMING
 
-# Ask for more when this much of the last extension is left, so that the answer is there before it is needed.
+# Ask for more when this fraction of the last extension is left, so that the answer arrives before it is needed.
 _STEPS_LEFT = 0.5
 _LEASE_LEFT = 0.75
 _MOST_PROMISED = 4096  # steps
 
 
 class HeldQuorum:
-    """Part of a group. Times are on the group's own monotonic clock."""
+    """The quorum that a `Group` holds, with its grant and lease. Times are seconds on the group's monotonic clock."""
 
     def __init__(self, now: float) -> None:
         self.quorum: Quorum | None = None  # newest received
-        self.granted_through = 0  # highest step we may run in it while we have a session
-        self.lease_until = now  # no commit in it after this
-        self.over = ""  # why it can't be used any more; '' while it can
-        self.everybody_carries = False  # R7: one in which somebody heals is left after one step, so that he contributes
-        self._promises = False  # a hello has named steps that we have promised ourselves, and may not have arrived
-        self._promised_at: float | None = None  # when such a hello was answered last in this quorum; None: none was
-        self._extended_at = 0  # step from which the last extension counts, to see when half of it is used
-        self._sent: dict[int, float] = {}  # number of an unanswered request -> when it was sent
-        self._number = 0  # of the newest request
-        self._progress: int | None = None  # number of the progress that is under way on the present session
+        self.granted_through = 0  # highest step we may run in this quorum while we have a session
+        self.lease_until = now  # end of the lease: nothing is committed in this quorum after it
+        self.over = ""  # why the quorum can't be used any more; '' while it can
+        self.everybody_carries = False  # R7: a quorum with a healer is left after one step, so that it contributes
+        self._promises = False  # a hello has named steps that we granted ourselves, and has not been answered
+        self._promised_at: float | None = None  # when such a hello was last answered in this quorum; None: never
+        self._extended_at = 0  # step at which the last extension begins, to see when half of it is used
+        self._sent: dict[int, float] = {}  # number of an unanswered request -> time at which it was sent
+        self._number = 0  # number of the newest request
+        self._progress: int | None = None  # number of the unanswered progress request on the present session
 
     def __repr__(self) -> str:
         quorum = f"q{self.quorum.number} through step {self.granted_through}" if self.quorum else "no quorum"
@@ -34,11 +34,11 @@ class HeldQuorum:
 
     @property
     def quorum_id(self) -> int:
-        """0: none."""
+        """Id of the quorum; 0 if the group holds none."""
         return self.quorum.id if self.quorum else 0
 
     def receive(self, quorum: Quorum, since: float) -> None:
-        """A quorum has come, decided after `since`: its lease counts from there."""
+        """Take `quorum`, which was decided after `since`: its lease counts from that time."""
         self.quorum = quorum
         self.granted_through = quorum.granted_through
         self.lease_until = since + quorum.lease
@@ -49,18 +49,18 @@ class HeldQuorum:
         self.forget_requests()
 
     def number(self, now: float) -> int:
-        """A number for a request that is sent now. The lease a grant brings counts from here."""
+        """Return a number for a request that is sent now. The lease of the grant that answers it counts from `now`."""
         self._number += 1
         self._sent[self._number] = now
         return self._number
 
     def forget_requests(self) -> None:
-        """Their session is gone, or a quorum has come: what answers them still is void."""
+        """Make later answers to open requests void, because their session is gone or a quorum has arrived."""
         self._sent.clear()
         self._progress = None
 
     def extend(self, grant: GrantArrived) -> bool:
-        """Take a grant. False: it is about another quorum, or nothing we have asked for."""
+        """Take a grant. Return False if it is about another quorum, or answers no open request of ours."""
         sent_at = self._sent.pop(grant.number, None)
         if grant.number == self._progress:
             self._progress = None
@@ -73,12 +73,13 @@ class HeldQuorum:
         return True
 
     def promise(self, step: int, worth: float, seconds: float, now: float) -> None:
-        """Allow ourselves `worth` seconds of steps beyond `step`, which the hello will name: what everybody could do a
-        moment ago without a session (R16) does not end with one, so that nobody stops to wait for a lighthouse that the
-        others are still on their way to. `seconds`: of a step; 0: unknown.
+        """Grant ourselves `worth` seconds of steps beyond `step` and announce them in the hello (R16).
 
-        Once in a quorum, and in a long one once a minute: a newcomer may wait for the end of what is granted (R7), and a
-        session that breaks again and again would put that off for ever. Hellos that nobody answers don't count.
+        Otherwise the first group to reconnect would stop at its old grant while the others, still disconnected, run on.
+        `seconds`: duration of a step; 0: unknown.
+
+        We do so once in a quorum, and in a long one once a minute, because a newcomer may wait for the end of the grant
+        (R7). A session that breaks again and again would postpone that for ever. Unanswered hellos don't count.
         """
         if self._promised_at is not None and now - self._promised_at < TIMING.promise_again:
             return
@@ -89,7 +90,7 @@ class HeldQuorum:
             self._promises = True
 
     def greeted(self, now: float) -> None:
-        """A hello was answered, so what it named counts."""
+        """Record that a hello was answered, so that the steps it named count."""
         if self._promises:
             self._promises, self._promised_at = False, now
 
@@ -97,11 +98,11 @@ class HeldQuorum:
         return self.quorum is not None and not self.over and now <= self.lease_until
 
     def allows(self, step: int, now: float, *, connected: bool) -> bool:
-        """R11, R16: may `step` begin? Without a session the lease is the only limit."""
+        """Return whether `step` may begin (R11, R16). Without a session the lease is the only limit."""
         return self.usable(now) and (step <= self.granted_through or not connected)
 
     def wants_more(self, step: int, now: float) -> bool:
-        """Whether it is time to ask for an extension, `step` steps being committed."""
+        """Return whether it is time to ask for an extension, with `step` steps committed."""
         if self.quorum is None or self.over or self._progress is not None:
             return False
         size = self.granted_through - self._extended_at
@@ -109,6 +110,6 @@ class HeldQuorum:
         return few_steps or self.lease_until - now <= self.quorum.lease * _LEASE_LEFT
 
     def progress(self, now: float) -> int:
-        """The number of a progress that is sent now."""
+        """Return the number of a progress request that is sent now."""
         self._progress = self.number(now)
         return self._progress

@@ -1,9 +1,9 @@
-"""The machine of a group server: it speaks for all ranks of one replica group.
+"""State machine of a group server, which speaks for all ranks of one replica group.
 
-It turns one `Ask` per rank into one join, hands the quorum to every rank, runs the in-group vote, and knows when the
-quorum in hand is over. A group is *asking* while a join is unanswered: it stands frozen at a step boundary (R4) and
-asks again on every new session, because a join belongs to its session (R3). Its phases are those of `core.group.phase`;
-`story` says which decisions have led it to where it is.
+It merges one `Ask` per rank into one join, hands the quorum to every rank, runs the in-group vote, and knows when the
+held quorum is over. A group is *asking* while a join is unanswered: it is frozen at a step boundary (R4). It asks again
+on every new session, because a join belongs to its session (R3). `core.group.phase` has the phases; `Group.story`
+returns the decisions that led to the present one.
 """
 
 from __future__ import annotations
@@ -46,54 +46,54 @@ from torchft_x.core.types import JoinReason, Prepared, Quorum, State
 
 __all__ = ["Group", "GroupConfig"]
 
-_JOINING, _IN_QUORUM = Phase.JOINING, Phase.IN_QUORUM  # asked for in every step, where the enum takes longer
+_JOINING, _IN_QUORUM = Phase.JOINING, Phase.IN_QUORUM  # read in every step; the enum's attributes are slower
 
 
 class Group:
-    """See the module's first lines. One thread at a time; the shell holds the lock."""
+    """State machine of one group server. Only one thread may use it at a time: the shell holds the lock."""
 
     def __init__(self, config: GroupConfig, now: float) -> None:
         self._config = config
-        self._at = Progression(now)  # its phase, and how it came there
+        self._at = Progression(now)  # the group's phase and newest decisions
         self._asks: dict[int, Ask] = {}  # rank -> its unanswered ask
-        self._join: SendJoin | None = None  # the unanswered one; not None exactly while JOINING
-        self._declared: dict[int, Fingerprint] = {}  # rank -> what it last declared
-        self._traits: Fingerprint | None = None  # of the whole group; None: to be merged from declared
-        self._told: Fingerprint | None = None  # what was sent on the present session
-        # When it was first sent on the present session, or the newest ping that was answered since: the quorum that will
-        # answer it is decided later, so its lease may count from here. None: not sent.
+        self._join: SendJoin | None = None  # the unanswered join; not None exactly while JOINING
+        self._declared: dict[int, Fingerprint] = {}  # rank -> traits that it last declared
+        self._traits: Fingerprint | None = None  # traits of the whole group; None: to be merged from `_declared`
+        self._told: Fingerprint | None = None  # traits that were sent on the present session
+        # When the join was first sent on the present session, or the newest answered ping since. The quorum that
+        # answers the join is decided later, so its lease may count from this time. None: not sent.
         self._sent_at: float | None = None
-        self._number = 0  # under which it was sent last; a grant of that number answers it
-        self._hold = HeldQuorum(now)  # the quorum in hand
-        self._cleared: State | None = None  # every rank at this state may begin the next step in the quorum in hand
-        self._owed: dict[int, Ask] = {}  # ranks whose call ended before the quorum in hand came; they may ask again
-        self._commit: Prepared | None = None  # what every rank commits first in the quorum in hand
-        self._again = False  # all ranks that asked for the quorum in hand, or for the next one, keep their gradients
-        self._state = State()  # newest the group server knows: last asked with, or committed since
+        self._number = 0  # number of the join as last sent; a grant with this number answers the join
+        self._hold = HeldQuorum(now)
+        self._cleared: State | None = None  # every rank at this state may begin the next step in the held quorum
+        self._owed: dict[int, Ask] = {}  # ranks whose call ended before the held quorum came; they may ask again
+        self._commit: Prepared | None = None  # step that every rank commits first in the held quorum
+        self._again = False  # whether all ranks that asked for the held or the next quorum keep their gradients
+        self._state = State()  # newest state that the group server knows: last asked with, or committed since
         self._pledge = TwoPhaseCommit(config.replica_id, config.world_size, between_groups=config.commit_vote)
-        self._step_seconds = 0.0  # how long a step takes, as the ranks told last; 0: unknown
-        self._metadata: dict[int, str] = {}  # rank -> where healers find its checkpoint, as last told
-        self._session = False  # whether a session to the lighthouse stands
-        self._no_session = "no session to the lighthouse yet"  # why not, for people
-        self._end = ""  # why the group must stop; every later call gets it
+        self._step_seconds = 0.0  # duration of a step, as the ranks last reported; 0: unknown
+        self._metadata: dict[int, str] = {}  # rank -> where healers find its checkpoint, as last reported
+        self._session = False  # whether there is a session to the lighthouse
+        self._no_session = "no session to the lighthouse yet"  # why there is no session, for people
+        self._end = ""  # why the group must stop, the answer to every later call; '' while it runs
 
     def __repr__(self) -> str:
         return f"<Group {self._config.replica_id} {self._state} {self._hold} {self.waiting or 'idle'}>"
 
     def story(self, now: float) -> list[str]:
-        """The newest decisions, the oldest first: how long ago, because of what, and what was decided."""
+        """Return the newest decisions, oldest first: how long ago each was made, its cause, and what was decided."""
         return self._at.story(now)
 
     # --- what the shell may ask ----------------------------------------------------------------------------------
 
     @property
     def quorum(self) -> Quorum | None:
-        """Quorum in hand."""
+        """Quorum that the group holds."""
         return self._hold.quorum
 
     @property
     def lease_until(self) -> float:
-        """End of the lease of the quorum in hand, on the group's monotonic clock."""
+        """End of the held quorum's lease, on the group's monotonic clock (seconds)."""
         return self._hold.lease_until
 
     @property
@@ -102,7 +102,7 @@ class Group:
 
     @property
     def waiting(self) -> str:
-        """What the asking ranks wait for, as a sentence for deadlines and status; '' if nobody waits."""
+        """Reason for which asking ranks wait, as a sentence for deadlines and status; '' if no rank waits."""
         if self._at.phase is _JOINING:
             if not self._session:
                 return f"the lighthouse has not answered the join: {self._no_session}."
@@ -114,17 +114,17 @@ class Group:
 
     @property
     def incomplete(self) -> bool:
-        """Whether some of its ranks ask, and others do not yet."""
+        """Whether some ranks of the group have asked and others have not yet."""
         return 0 < len(self._asks) < self._config.world_size
 
     def metadata(self, rank: int) -> str | None:
-        """Where a healer's rank finds this rank's checkpoint; None: not told yet."""
+        """Return where a healer's rank finds this rank's checkpoint; None: not reported yet."""
         return self._metadata.get(rank)
 
     def hello(self, now: float) -> Hello:
-        """Values for the hello of a new session. The shell on the other side puts its session number in.
+        """Return the hello of a new session. The lighthouse's shell fills in the session number.
 
-        Who runs past its grant allows itself some steps here, and names them (`HeldQuorum.promise`).
+        A group that runs past its grant grants itself some steps here and announces them (`HeldQuorum.promise`).
         """
         if self._runs_past(now):
             self._hold.promise(self._state.step, self._config.promised, self._step_seconds, now)
@@ -143,21 +143,21 @@ class Group:
         )
 
     def _runs_past(self, now: float) -> bool:
-        """Whether only the lease ends what it may run in the quorum in hand, while it has no session (R16)."""
+        """Return whether the lease alone limits the group in the held quorum while it has no session (R16)."""
         held = self._hold.quorum
-        if held is None or not all(m.library for m in held.members):  # the peer's clients ask at each step
+        if held is None or not all(m.library for m in held.members):  # torchft's clients ask at each step
             return False
         return self._config.runs_on and self._at.phase is not _JOINING and self._settled and self._hold.usable(now)
 
     @property
     def _settled(self) -> bool:
-        """Whether it has committed in the quorum in hand, in which everybody carries the same state."""
+        """Whether the group has committed in the held quorum, in which all members carry the same state."""
         return self._state.committed_in == self._hold.quorum_id and self._hold.everybody_carries
 
     # --- events --------------------------------------------------------------------------------------------------
 
     def handle(self, event: GroupEvent, now: float) -> list[GroupEffect]:
-        """Take an event, return what the shell must do, in order. `now`: monotonic seconds."""
+        """Handle an event and return the effects that the shell must carry out, in order. `now`: monotonic seconds."""
         self._at.now, self._at.event = now, event
         match event:
             case Ask():
@@ -189,12 +189,12 @@ class Group:
             case RefusedArrived(sentence):
                 return self._finish(sentence, fenced=False)
             case PongArrived(sent_at):
-                if self._sent_at is not None:  # else who waits for longer than a lease would get one that is over
+                if self._sent_at is not None:  # else a wait longer than a lease ends with an expired lease
                     self._sent_at = max(self._sent_at, sent_at)
             case Leave():
                 return self._on_leave(event)
             case Tick():
-                return self._progress(now)  # ranks bring their own deadlines, the lease is checked at the vote
+                return self._progress(now)  # ranks have their own deadlines; the lease is checked at the vote
         return []
 
     def _on_ask(self, ask: Ask, now: float) -> list[GroupEffect]:
@@ -208,7 +208,7 @@ class Group:
             self._declared[ask.rank] = ask.traits
             self._traits = None
         owed = self._owed.pop(ask.rank, None)
-        # What the other ranks have committed by it this one commits too (I2), even if the quorum is of no more use.
+        # This rank must commit the step that the other ranks have committed (I2), even if the quorum is unusable.
         worth = self._commit is not None or self._hold.usable(now)
         if owed is not None and owed.state == ask.state and self._at.phase is not _JOINING and worth:
             return [self._answer((ask.call,), commit=self._commit, again=self._again and ask.keeps)]
@@ -231,12 +231,12 @@ class Group:
             lapsed = self._hold.quorum is not None and not self._hold.usable(now)
             join = make_join(self._config, self._asks, state, self._pledge, self._group_traits(), lapsed=lapsed)
             if join != self._join:
-                # R3: one join at a time. The first may be answered already, and a second would stand for the old state.
+                # R3: one join at a time. The first may be answered already; a second would stay open for the old state.
                 sent = self._at.phase is _JOINING and self._sent_at is not None and self._session
                 self._join = join
                 self._at.reach(Phase.JOINING, why_asked(join))
                 effects += [] if sent else self._send_join(now)
-                # R16: the session may have ended after another rank had found that the grant is used up.
+                # R16: the session may have ended after another rank found the grant used up.
                 effects += [] if self._session else self._run_on(now)
         return effects
 
@@ -246,11 +246,11 @@ class Group:
             if ask.call == call:
                 del self._asks[rank]
                 if self._at.phase is _JOINING:
-                    self._owed[rank] = ask  # the join stands at the lighthouse and can't be taken back
+                    self._owed[rank] = ask  # the join is open at the lighthouse and can't be taken back
         self._maybe_withdraw()
 
     def _maybe_withdraw(self) -> None:
-        """The join died with its session (R3) and no rank waits for the answer: the group is not frozen any more."""
+        """Withdraw the join, which unfreezes the group, if its session is gone (R3) and no rank waits for it."""
         if self._at.phase is _JOINING and not (self._session or self._asks):
             self._withdraw("there is no session to the lighthouse")
 
@@ -270,7 +270,7 @@ class Group:
         return self._run_on(now)  # R16
 
     def _on_quorum(self, quorum: Quorum) -> list[GroupEffect]:
-        """Only the answer to the join in hand counts. Anything else belongs to an earlier session (R3)."""
+        """Take a quorum that answers the open join. Drop any other: it belongs to an earlier session (R3)."""
         stale = quorum.id <= self._hold.quorum_id
         if stale or self._join is None or self._sent_at is None or quorum.member(self._config.replica_id) is None:
             text = f"Dropped quorum {quorum.id}: it does not answer a join of {self._config.replica_id}."
@@ -298,7 +298,7 @@ class Group:
         return AnswerQuorum(calls, quorum, self._hold.lease_until, base, commit, again)
 
     def _answer_asks(self, *, base: State | None = None, commit: Prepared | None = None) -> list[GroupEffect]:
-        """The join in hand is answered: every rank that waits hears it."""
+        """Close the open join and answer every waiting rank."""
         self._join = None
         self._sent_at = None
         calls = tuple(self._asks[rank].call for rank in sorted(self._asks))
@@ -319,7 +319,7 @@ class Group:
 
     @property
     def _frozen(self) -> str:
-        """R4: why nothing is committed now, or ''."""
+        """Reason for which nothing may be committed at present (R4), or ''."""
         return self._end or ("the group has asked for the next quorum." if self._at.phase is _JOINING else "")
 
     def _on_vote(self, vote: Vote, now: float) -> list[GroupEffect]:
@@ -327,24 +327,24 @@ class Group:
         if objection:
             self._at.note(f"Step {vote.step} is not committed: {objection}")
             return [AnswerVote((vote.call,), False, objection)]
-        # a peer's client may vote without a quorum
+        # a client of torchft may vote without a quorum
         lease_until = self._hold.lease_until if self._hold.quorum is not None else now
         effects = self._pledge.vote(vote, now=now, lease_until=lease_until)
         return self._release(self._committed(effects, vote.step))
 
     def _on_cross_vote_ended(self, event: CrossVoteEnded, now: float) -> list[GroupEffect]:
-        """That the quorum is over meanwhile changes nothing: a vote that has passed is the decision (R13)."""
+        """Carry out the cross-group vote, even if the quorum is over meanwhile: a passed vote is the decision (R13)."""
         if self._frozen:
             return [AnswerVote((event.call,), False, self._frozen)]
         effects = self._pledge.cross_vote_ended(event, now=now, lease_until=self._hold.lease_until)
         return self._release(self._committed(effects, event.step))
 
     def _release(self, effects: list[GroupEffect]) -> list[GroupEffect]:
-        """And let go of votes that wait for a rank which asks for the next quorum instead."""
+        """Return `effects` and answers to the votes that wait for a rank which asks for the next quorum instead."""
         return effects + self._pledge.release(frozenset(self._asks)) if self._asks else effects
 
     def _committed(self, effects: list[GroupEffect], step: int) -> list[GroupEffect]:
-        """See whether these answers tell a commit, and move on with it."""
+        """Advance the state if `effects` announce a commit, and return them unchanged."""
         for answer in effects:
             if not isinstance(answer, AnswerVote):
                 continue
@@ -360,7 +360,7 @@ class Group:
     # --- running on ----------------------------------------------------------------------------------------------
 
     def _may_run_on(self, ask: Ask, now: float) -> bool:
-        """Whether this rank's next step is covered by what the group holds. All ranks at a state hear the same."""
+        """Return whether the held quorum covers this rank's next step. All ranks at one state get the same answer."""
         held = self._hold.quorum
         if not self._config.runs_on or held is None or self._at.phase is not _IN_QUORUM:
             return False
@@ -377,7 +377,7 @@ class Group:
         )
 
     def _progress(self, now: float) -> list[GroupEffect]:
-        """Ask for more steps, or a longer lease, ahead of need."""
+        """Ask for more steps or a longer lease before they are needed."""
         if not (self._config.runs_on and self._session) or self._at.phase is _JOINING:
             return []
         if not self._hold.wants_more(self._state.step, now):
@@ -388,11 +388,11 @@ class Group:
     def _on_grant(self, grant: GrantArrived, now: float) -> list[GroupEffect]:
         extended = self._hold.extend(grant)
         if self._join is not None and grant.number != self._number:
-            return []  # R3: it answers an earlier request, and at the lighthouse the join stands until it has its own answer
+            return []  # R3: it answers an earlier request, and the join stays open until its own answer
         effects = self._run_on(now) if extended else []
         if effects or self._join is None:
             return effects
-        # To the lighthouse the join is answered, but the grant can't be used: the lease has ended, or the quorum is over.
+        # The lighthouse has answered the join, but the grant can't be used: the lease has ended, or the quorum is over.
         if not self._asks:
             self._withdraw("the grant that answers it can't be used")
             return []
@@ -403,12 +403,12 @@ class Group:
         return self._send_join(now)
 
     def goes_on_alone(self, now: float) -> bool:
-        """Whether it waits for the lighthouse, and would go on at once without a session (R16)."""
+        """Return whether the group waits for the lighthouse and would go on at once without a session (R16)."""
         return self._session and self._only_wants_more and self._hold.usable(now)
 
     @property
     def _only_wants_more(self) -> bool:
-        """Whether ranks wait, and their join asks for nothing but more steps in the quorum in hand."""
+        """Whether ranks wait with a join that asks only for more steps in the held quorum."""
         join = self._join
         plain = join is not None and join.reason in (JoinReason.BOUNDARY, JoinReason.HEALED)
         if join is None or not plain or not self._config.runs_on or not self._asks:
@@ -416,12 +416,12 @@ class Group:
         return not (join.member.torn or join.member.commit_failures) and self._settled
 
     def _run_on(self, now: float) -> list[GroupEffect]:
-        """The grant was extended, or the session is gone: does that answer a join that only asked for more?"""
+        """Answer a join that only asked for more steps, if an extended grant or the loss of the session allows them."""
         if not self._only_wants_more or not self._hold.allows(self._state.step + 1, now, connected=self._session):
             return []
         self._cleared = self._state
         self._at.enter(Phase.IN_QUORUM, f"The group goes on in its quorum, through step {self._hold.granted_through}.")
-        self._owed.clear()  # nothing is owed but a quorum; whoever asks again is cleared
+        self._owed.clear()  # only a quorum is owed, and a rank that asks again is cleared
         return self._answer_asks(base=self._state)
 
     def _on_leave(self, event: Leave) -> list[GroupEffect]:
@@ -437,7 +437,7 @@ class Group:
         return [*self._stop_calls(sentence), PushEnd(sentence, fenced)]
 
     def _stop_calls(self, sentence: str) -> list[GroupEffect]:
-        """Nothing will be answered any more: every waiting rank hears why, at once."""
+        """End the group and fail every waiting call at once with `sentence` as the reason."""
         self._end = sentence
         self._at.enter(Phase.ENDED, sentence)
         self._join = None
@@ -455,14 +455,14 @@ class Group:
         if new_session or self._sent_at is None:
             self._sent_at = now
         if self._join.reason is JoinReason.BOUNDARY and self._hold.quorum is not None and not self._hold.usable(now):
-            self._join = replace(self._join, reason=JoinReason.REJOINED)  # since it was made
+            self._join = replace(self._join, reason=JoinReason.REJOINED)  # the lease has ended since the join was made
         told, self._told = self._told, self._join.traits
         self._number = self._hold.number(now) if self._config.runs_on else 0
         traits = None if told is self._told else self._join.traits
         return [replace(self._join, traits=traits, number=self._number, step_seconds=self._step_seconds)]
 
     def _group_traits(self) -> Fingerprint | None:
-        """What all ranks together declared. None: nothing."""
+        """Return the merged traits of all ranks; None if they declared nothing."""
         if self._traits is None:
             self._traits = merge([self._declared.get(rank, Fingerprint()) for rank in range(self._config.world_size)])
         return self._traits if self._traits.items else None

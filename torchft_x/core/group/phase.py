@@ -1,4 +1,4 @@
-"""What a group is doing, how it gets from one to the other, and because of what."""
+"""Define the phases of a group and the transitions between them, and keep the decisions that led to the present one."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torchft_x.core.types import JoinReason, Prepared, Quorum, listed
 
 
 class Phase(Enum):
-    IDLE = "idle"  # it holds no quorum, and some rank has not asked for one
+    IDLE = "idle"  # the group holds no quorum, and some rank has not asked for one
     JOINING = "joining"  # a join is sent, or to be sent, and unanswered: the group is frozen (R4)
-    IN_QUORUM = "in quorum"  # a quorum is in hand: its ranks vote in it, and run on as far as grant and lease go
-    REVOKED = "revoked"  # the quorum in hand is over: only a vote that has passed inside the group goes on (R13)
-    ENDED = "ended"  # the group leaves, or must stop: nothing is answered any more but with the reason
+    IN_QUORUM = "in quorum"  # the group holds a quorum: its ranks vote and run on as far as grant and lease go
+    REVOKED = "revoked"  # the held quorum is over: only a vote that has passed inside the group goes on (R13)
+    ENDED = "ended"  # the group leaves, or must stop: every call is answered with the reason only
 
 
 TRANSITIONS = {
@@ -25,7 +25,7 @@ TRANSITIONS = {
     (Phase.IN_QUORUM, Phase.JOINING): "all ranks ask",
     (Phase.IN_QUORUM, Phase.REVOKED): "revoked",
     (Phase.REVOKED, Phase.JOINING): "all ranks ask",
-    # The join has died with its session, or with the grant that answered it, and no rank waits for it any more.
+    # The join has died with its session, or with the grant that answered it, and no rank waits for its answer any more.
     (Phase.JOINING, Phase.IDLE): "withdrawn",
     (Phase.JOINING, Phase.REVOKED): "withdrawn",
     (Phase.IDLE, Phase.ENDED): "ends",
@@ -33,11 +33,11 @@ TRANSITIONS = {
     (Phase.IN_QUORUM, Phase.ENDED): "ends",
     (Phase.REVOKED, Phase.ENDED): "ends",
 }
-"""All that there are, with what leads to each. A withdrawn join leaves the group in the quorum that it holds."""
+"""All transitions, each with its cause. A withdrawn join leaves the group in the quorum that it holds."""
 
 
 class Progression:
-    """A group's phase and its newest decisions. `now` and `event` are those in hand: what is decided is because of them."""
+    """A group's phase and its newest decisions. `now` and `event` (the one being handled) are recorded with them."""
 
     def __init__(self, now: float) -> None:
         self.phase = Phase.IDLE
@@ -46,7 +46,7 @@ class Progression:
         self._decisions: tuple[Decision, ...] = ()
 
     def note(self, sentence: str) -> None:
-        """Something is decided, and the phase stays."""
+        """Record a decision that leaves the phase as it is."""
         self._decisions = decisions.after(self._decisions, self.now, self.event, sentence)
 
     def enter(self, phase: Phase, sentence: str) -> None:
@@ -55,7 +55,7 @@ class Progression:
         self.note(sentence)
 
     def reach(self, phase: Phase, sentence: str) -> None:
-        """`enter` unless it is there already; decided is something in any case."""
+        """Enter `phase` unless the group is in it already. Record the decision in any case."""
         self.note(sentence) if phase is self.phase else self.enter(phase, sentence)
 
     def story(self, now: float) -> list[str]:

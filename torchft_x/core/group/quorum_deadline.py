@@ -1,9 +1,13 @@
-"""How long a rank waits for a quorum when its user has not said how long.
+"""Decide how long a rank waits for a quorum when its user has not set a time.
 
-The usual time (a minute) is for what nobody can explain. It does not count while the lighthouse is away (that has a limit
-of its own, three minutes), while it says what it waits for (whom it leaves behind, and when, is its decision), or while
-ranks of one's own group have not asked: then a rank goes on waiting, up to its own last deadline (an hour). To give up
-would end a healthy group, and with it the newest state perhaps, because another one is late.
+The usual time (a minute) is for waits without a known reason. It does not count in three cases:
+
+* The lighthouse is away. That has its own limit of three minutes.
+* The lighthouse says what it waits for. It decides then which members it leaves behind, and when.
+* Other ranks of the same group have not asked.
+
+A rank then goes on waiting, up to its own last deadline (an hour). Giving up would end a healthy group, perhaps with
+the newest state, because another group is late.
 """
 
 from __future__ import annotations
@@ -15,24 +19,24 @@ from torchft_x.timing import TIMING
 
 @dataclass(slots=True)
 class _Wait:
-    """One open call."""
+    """The time that one open call has waited."""
 
-    usual: float  # seconds
-    spent: float = 0.0  # of these, so far
-    away: float = 0.0  # seconds of it without a lighthouse
+    usual: float  # limit for `spent`, seconds
+    spent: float = 0.0  # seconds that count towards `usual`
+    away: float = 0.0  # seconds without a lighthouse
 
 
 class QuorumDeadline:
-    """Part of a group server. Times in monotonic seconds."""
+    """The clock of a group server's open quorum calls. Times are in monotonic seconds."""
 
     def __init__(self, now: float) -> None:
-        self._calls: dict[int, _Wait] = {}  # calls without a time of their own
-        self._looked = now  # when time was last counted
-        self._up_since: float | None = None  # when the session to the lighthouse came; None: it is away
-        self._paused_until = now  # a group that is waited for has announced a pause until then
-        self.reason = ""  # what the lighthouse waits for, as it said; '' if it has not, or nobody waits any more
-        self.for_lease = False  # whether that may take until the end of a lease
-        self._incomplete = False  # the group itself has not asked: ranks of it are missing
+        self._calls: dict[int, _Wait] = {}  # open calls whose user has set no time
+        self._looked = now  # time up to which the waits are counted
+        self._up_since: float | None = None  # start of the session to the lighthouse; None: the lighthouse is away
+        self._paused_until = now  # end of the pause that an awaited group has announced
+        self.reason = ""  # what the lighthouse says it waits for; '' if it has not said, or nobody waits
+        self.for_lease = False  # whether the lighthouse may wait until the end of a lease
+        self._incomplete = False  # whether some ranks of this group have not asked yet
 
     def __repr__(self) -> str:
         return (
@@ -40,42 +44,42 @@ class QuorumDeadline:
         )
 
     def begin(self, call: int, usual: float, now: float) -> None:
-        """This call waits for a quorum, usually so long at the most."""
+        """Start counting for `call`, which waits for a quorum for at most `usual` seconds."""
         self._count(max(now, self._looked))
         self._calls[call] = _Wait(usual)
 
     def end(self, call: int) -> None:
-        """It has its answer, or has given up."""
+        """Forget `call`: it was answered, or has given up."""
         self._calls.pop(call, None)
 
     def session(self, up: bool, now: float) -> None:
-        """The lighthouse is there, or is gone. What it said before has no meaning any more."""
+        """Record that the session to the lighthouse has come up or gone down. Its earlier reason is void."""
         self._count(now)
         self._up_since = now if up else None
         self.reason, self.for_lease = "", False
 
     def told(self, reason: str, for_lease: bool, now: float) -> None:
-        """The lighthouse says what it waits for."""
+        """Record what the lighthouse says it waits for, and whether that may take until the end of a lease."""
         self._count(now)
         self.reason, self.for_lease = reason, for_lease
 
     def incomplete(self, ranks_are_missing: bool, now: float) -> None:
-        """Whether calls wait for other ranks of their own group."""
+        """Record whether calls wait for other ranks of their own group."""
         if ranks_are_missing != self._incomplete:
             self._count(now)
             self._incomplete = ranks_are_missing
 
     def paused(self, seconds: float, now: float) -> None:
-        """A group that is waited for pauses for so long; 0: it does no more."""
+        """Record that an awaited group pauses for `seconds`; 0: its pause is over."""
         self._count(now)
         self._paused_until = now + seconds
 
     def answered(self, now: float) -> None:
-        """A quorum, or a grant: what it waited for has come."""
+        """Record that the lighthouse has sent a quorum or a grant, so that it waits for nothing any more."""
         self.told("", False, now)
 
     def expired(self, now: float) -> list[int]:
-        """Calls whose usual time is over."""
+        """Return the calls whose usual time, or whose time without a lighthouse, is over."""
         self._count(now)
         return [
             call
