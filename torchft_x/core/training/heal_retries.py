@@ -1,29 +1,29 @@
-"""When a group gives up that can't copy the state of the others.
+"""Decide when a group that can't copy the state of the others gives up.
 
-A heal that fails is tried again in the next quorum, from another source if there is one (`core.heal`). Meanwhile the
-others are granted one step at a time and make a new process group for each: one that never succeeds must not cost them
-that for ever. Nor may it give up for a source that died, so the failures must be several and last for a while.
+A failed heal is tried again in the next quorum, from another source if there is one (`core.heal`). Meanwhile the others
+are granted one step at a time and make a new process group for each. A group whose heals never succeed must not cost
+them that for ever. Nor may it give up because one source died, so several heals must have failed, over some time.
 """
 
 from __future__ import annotations
 
 LEAST, MOST = 3, 8
-"""So many heals in a row must have failed, or as many as there are sources, if that is between the two."""
+"""Bounds on the failed heals in a row after which a group gives up. Between them it is the number of sources."""
 
 
 class HealRetries:
-    """Of one rank. `patience`: seconds from the first failure of a row. Times in monotonic seconds."""
+    """Failed heals in a row of one rank. `patience`: least seconds from first to last. Times are monotonic seconds."""
 
     def __init__(self, patience: float) -> None:
         self._patience = patience
-        self._first: float | None = None  # when the first of the present row failed; None: the last heal was good
-        self._sources: list[str] = []  # those that were asked in it, in turn
+        self._first: float | None = None  # when the first heal of the present row failed; None: the last heal succeeded
+        self._sources: list[str] = []  # sources of the heals in the row, in order
 
     def __repr__(self) -> str:
         return f"<HealRetries {len(self._sources)}>"
 
     def failed(self, source: str, sources: int, error: str, now: float) -> str:
-        """A heal from `source`, one of `sources`, has failed: why the group gives up, or ''."""
+        """Record a failed heal from `source`, one of `sources`. Return why the group gives up, or '' if it does not."""
         self._first = now if self._first is None else self._first
         self._sources.append(source)
         tries, seconds = len(self._sources), now - self._first
@@ -37,6 +37,6 @@ class HealRetries:
         )
 
     def over(self) -> None:
-        """A heal was good, or this rank needs none."""
+        """End the row of failures: a heal succeeded, or this rank needs none."""
         self._first = None
         self._sources.clear()

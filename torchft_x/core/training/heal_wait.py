@@ -1,46 +1,46 @@
-"""How long the others wait for a member that copies the state (R20).
+"""Decide how long the other members of a quorum wait for a healer (R20).
 
-They train in one quorum with it, so their step lasts until it has come along. What may take long in that is the copy, and of
-that its source knows whether it moves. So a heal has no limit of its own but the timeout of all waits: it is waited for
-while it moves. One that stands still for as long as a late group is waited for is given up: the step fails, the others ask
-for the next quorum, and who does not ask is left out (`core.lighthouse.stragglers`).
+They train in one quorum with the healer, so their step lasts until it has caught up. The slow part is the copy, and the
+source sees whether the copy moves. So a heal has no limit but the timeout of all waits: the others wait while it moves.
+A heal that stands still for as long as a late group is waited for is given up. Then the step fails, the others ask for
+the next quorum, and a member that does not ask is left out (`core.lighthouse.stragglers`).
 
-When all has been sent nothing is seen of what follows: checking, `load_state_dict`, a step. That may take as long as the copy
-did; unless others copy, too, from somebody else or on other ranks of the group, for whom those wait who are done: then only the
-timeout counts. And because a group that needs more than that each time would never be back, each heal of it that is given up there
-doubles what the next one gets; meanwhile the lighthouse keeps it out for longer and longer.
+The source sees nothing after the last byte is sent: checking, `load_state_dict`, a step. That may take as long as the
+copy did. If others copy, too, from another source or on other ranks of the group, finished healers wait for those; then
+only the timeout counts. A group that always needs more time would never be back. So each of its heals that is given up
+at that point doubles the time of the next, while the lighthouse keeps the group out for longer and longer.
 """
 
 from __future__ import annotations
 
-_DOUBLED = 4  # times at most
+_DOUBLED = 4  # the wait is doubled at most this many times
 
 
 class HealWait:
-    """One offer of a state, at its source. Times in monotonic seconds.
+    """The wait for one heal, as its source decides it. Times are in monotonic seconds.
 
-    `given_up`: heals in a row of this group that were given up when all had been sent. `all_heals`: nobody else copies state
-    in this quorum.
+    `given_up`: this group's heals in a row that were given up after all had been sent. `all_heals`: no other heal is
+    under way in this quorum.
     """
 
     def __init__(self, now: float, given_up: int = 0, *, all_heals: bool = True) -> None:
         self._began = now
         self._all_heals = all_heals
-        self._moved = now  # when something was seen to happen last
-        self._signs = 0  # see `look`
+        self._moved = now  # when the copy was last seen to move
+        self._signs = 0  # newest `signs` given to `look`
         self._factor = 2.0 ** min(given_up, _DOUBLED)
 
     def __repr__(self) -> str:
         return f"<HealWait signs={self._signs} x{self._factor:g}>"
 
     def look(self, now: float, *, signs: int, done: bool, lateness: float, waits_since: float | None) -> float:
-        """How long nothing has happened, in seconds, if that is too long; else 0.
+        """Return the seconds for which the heal has stood still if that is too long, else 0.
 
         Args:
-            signs: grows while the copy moves.
-            done: all of it was sent.
+            signs: a number that grows while the copy moves.
+            done: whether the whole state was sent.
             lateness: seconds for which this rank waits for a late group.
-            waits_since: when it began to wait for the others; None: it does not.
+            waits_since: when this rank began to wait for other groups; None: it does not wait.
         """
         if signs != self._signs:
             self._signs, self._moved = signs, now

@@ -1,13 +1,12 @@
-"""When a rank copies its state into memory that outlives it, where, and which copy a group goes on from.
+"""Decide when and where a rank copies its state into memory that outlives it, and which copy a group resumes from.
 
-A rank has two slots, each with room for one state. All ranks of a group copy after the same steps, by rank 0's word, which
-comes with the decision of a step; each rank's vote says how far it is. The newest state that all ranks are known to hold
-complete is the group's (`HeldCopies.common`): no copy goes into its slot, so a group that is killed at any time has it.
+A rank has two slots, each with room for one state. All ranks of a group copy after the same steps: rank 0 orders a
+copy with the decision of a step, and each rank's vote reports its progress. The newest state that all ranks are known
+to hold complete is the group's (`HeldCopies.common`). No copy overwrites its slot, so a group killed at any time has it.
 
-A life that begins goes on from that state, and says so when it first asks for a quorum; it is then one more member that
-stands somewhere, and what is done with it is said elsewhere: who trains goes on, and it heals (R22); where nobody carries on
-the quorum before, the newest state wins (R9). It offers the state again if a heal breaks off in the middle, as what it held
-itself is spoilt then, and the copy is not.
+A new life resumes from that state and reports it when it first asks for a quorum. From then on it is a member like any
+other. If others train, they go on and it heals (R22). If no member carries the quorum before, the newest state wins
+(R9). A life whose heal breaks off in the middle resumes from the copy again, because the heal has spoilt its own state.
 """
 
 from __future__ import annotations
@@ -19,30 +18,30 @@ from functools import reduce
 from torchft_x.core.types import State
 
 COST = 0.01
-"""Largest part of the time that copies may take by what is counted, the time of their threads. What they cost the steps, in
-memory bandwidth, caches and waiting for the slowest group, is up to twice that."""
+"""Largest fraction of the time that copies may take, counted as the time of their threads. Their cost to the steps,
+in memory bandwidth, caches and waiting for the slowest group, is up to twice that."""
 SHORTEST = 0.1
-"""Seconds from one copy to the next at the least: what is fixed in a copy counts for tiny states."""
+"""Least seconds between two copies. It matters for tiny states, where the fixed cost of a copy dominates."""
 
 
 class CopySchedule:
-    """After which steps a group copies: what the last copies took, and will take again, stays within `cost` of the time.
+    """Choice of the steps after which a group copies, so that copies take at most the fraction `cost` of the time.
 
-    Groups wait for each other, so what one of them copies costs all of them. They copy after steps whose number is a multiple
-    of a power of two, each of the smallest one that it can afford. Such strides are nested: all groups' copies coincide with
-    those of the group that copies most often, and together they take no more time than these. Nothing has to be agreed on.
+    Groups wait for each other, so a copy of one group costs all of them. Each group copies after steps whose number is
+    a multiple of a power of two, the smallest that it can afford. Such strides are nested: all copies coincide with
+    those of the group that copies most often, and together take no more time. The groups need not agree on anything.
     """
 
     def __init__(self, cost: float = COST, shortest: float = SHORTEST) -> None:
         self._cost = cost
         self._shortest = shortest
-        self._took = 0.0  # a copy, in seconds; one that was slow once is forgotten in a few. 0: there was none yet
+        self._took = 0.0  # seconds per copy; a few copies outweigh one slow copy. 0: none yet
 
     def __repr__(self) -> str:
         return f"<CopySchedule {self._took:.3f} s each>"
 
     def due(self, step: int, step_seconds: float) -> bool:
-        """Whether to copy the state that `step` committed steps have led to. `step_seconds`: of a usual step; 0: not known."""
+        """Return whether to copy the state after `step` committed steps. `step_seconds`: usual duration; 0: unknown."""
         if not self._took:
             return True
         if step_seconds <= 0.0:
@@ -53,22 +52,22 @@ class CopySchedule:
         return step % stride == 0
 
     def copied(self, took: float) -> None:
-        """A copy that took so many seconds of a processor has just ended."""
+        """Record that a copy has ended which took `took` processor seconds."""
         self._took = max(took, (self._took + took) / 2)
 
 
 @dataclass(frozen=True, slots=True)
 class RankWord:
-    """What a rank's vote says of its copies."""
+    """Report on a rank's copies, carried by its vote."""
 
-    idle: bool = False  # it may copy: it has room, and no copy is under way
+    idle: bool = False  # the rank may copy: it has room, and no copy is under way
     holds: bool = False  # the last copy that was ordered is complete
     torn: bool = False  # a heal was half applied
-    behind: bool = False  # it does not stand where the quorum does: its heal failed
+    behind: bool = False  # the rank is not at the quorum's state: its heal failed
 
     @property
     def bits(self) -> int:
-        """As a vote carries it."""
+        """The report as the integer that a vote carries."""
         return self.idle | self.holds << 1 | self.torn << 2 | self.behind << 3
 
     @staticmethod
@@ -78,15 +77,15 @@ class RankWord:
 
 @dataclass(frozen=True, slots=True)
 class GroupWord:
-    """What rank 0 says with the decision of a step."""
+    """Order of rank 0 about copies, carried by the decision of a step."""
 
     copy: bool = False  # copy the state that this commit leads to, before the next step
     held: bool = False  # all ranks hold the last copy that was ordered
-    restore: bool = False  # go on from the group's copy
+    restore: bool = False  # resume from the group's copy
 
     @property
     def bits(self) -> int:
-        """As a decision carries it."""
+        """The order as the integer that a decision carries."""
         return self.copy | self.held << 1 | self.restore << 2
 
     @staticmethod
@@ -98,27 +97,27 @@ NOTHING = GroupWord()
 
 
 class HeldCopies:
-    """What one rank knows of its group's copies. `common`: see the module; at the start as the ranks have found together."""
+    """One rank's view of its group's copies. `common`: newest state that all ranks hold, at first `newest_common`."""
 
     def __init__(self, common: State | None) -> None:
         self.common = common
-        self.wanted: State | None = None  # to be copied when this rank stands there, and begins the next step
-        self._begins = True  # it has not asked for a quorum yet
-        self._goes_back = False  # rank 0 has said so
-        self._ordered: State | None = None  # the last copy
+        self.wanted: State | None = None  # state to copy once this rank is at it and begins the next step
+        self._begins = True  # whether this rank has not asked for a quorum yet
+        self._goes_back = False  # whether rank 0 has ordered to resume from the group's copy
+        self._ordered: State | None = None  # state of the copy that was ordered last
 
     def __repr__(self) -> str:
         return f"<HeldCopies {self.common or 'none'}, ordered {self._ordered or 'none'}>"
 
     def word(self, slots: Collection[State | None], *, idle: bool, torn: bool, behind: bool) -> RankWord:
-        """Of this rank. `slots`: what they hold complete."""
+        """Return this rank's report. `slots`: the complete state in each slot; None: the slot holds none."""
         return RankWord(idle, self._ordered is not None and self._ordered in slots, torn, behind)
 
     def decide(self, words: Collection[RankWord], *, due: bool, commit: bool) -> GroupWord:
-        """Rank 0's, from all ranks' words. `due`: a copy is due after this step.
+        """Return rank 0's order, from the reports of all ranks. `due`: whether a copy is due after this step.
 
-        A group whose ranks stand at unequal states has none, though none of them is torn. One of which all ranks have stayed
-        where they were needs no copy.
+        A group whose ranks are at unequal states holds no complete state, even if no rank is torn. A group whose ranks
+        have all stayed at their state need not restore a copy.
         """
         apart = any(w.torn for w in words) or len({w.behind for w in words}) > 1
         held = all(w.holds for w in words)
@@ -129,18 +128,20 @@ class HeldCopies:
         )
 
     def hear(self, word: GroupWord, state: State | None) -> None:
-        """What rank 0 has said. `state`: what the commit leads to; None: there is none."""
+        """Take rank 0's order. `state`: the state after the commit; None: nothing is committed."""
         if word.held:
             self.common = self._ordered
         if state is not None and self.common is not None and self.common > state:
-            self.common = None  # of a history that has ended: this one goes on from less, as the others have decided
+            self.common = None  # it belongs to an abandoned lineage: the others train on from an older state
         if word.copy:
             self._ordered = self.wanted = state
         self._goes_back = self._goes_back or word.restore
 
     def to_load(self, state: State) -> State | None:
-        """This rank stands at `state`, and is about to ask for a quorum: the copy it must load first; None: it asks as it is.
-        The same on all ranks: one that stays where its heal has brought it would leave the group without a state."""
+        """Return the copy that this rank, at `state`, must load before it asks for a quorum; None: none.
+
+        All ranks must decide alike. If one kept its healed state and another restored its copy, the group would hold no
+        complete state."""
         begins, self._begins = self._begins, False
         back, self._goes_back = self._goes_back, False
         if self.common is not None and (back or (begins and self.common > state)):
@@ -148,7 +149,7 @@ class HeldCopies:
         return None
 
     def slot(self, slots: Sequence[State | None]) -> int:
-        """Which one the next copy goes into: not that of `common`, and rather one that holds nothing, or little."""
+        """Return the slot of the next copy: never that of `common`, and preferably an empty one or the oldest."""
         return min(
             (i for i in range(len(slots)) if slots[i] is None or slots[i] != self.common),
             key=lambda i: (slots[i] is not None, slots[i] or State()),
@@ -156,7 +157,7 @@ class HeldCopies:
 
 
 def newest_common(ranks: Sequence[Sequence[State]]) -> State | None:
-    """The newest state of which every rank of a group holds its part complete; None: there is none."""
+    """Return the newest state of which every rank of a group holds its part complete; None: there is none."""
     if not ranks:
         return None
     common = reduce(set.intersection, (set(states) for states in ranks))

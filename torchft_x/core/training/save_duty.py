@@ -1,8 +1,7 @@
-"""Which group saves a durable checkpoint, when, and whether it may write where it was told to.
+"""Decide which group saves a durable checkpoint, when, and whether the job may write at its URL.
 
-All groups hold the same state, so one is enough: of those that take part, the first (the one with the smallest id). All
-ranks of a group and all groups work this out from the quorum in which the step was committed, and tell each other
-nothing.
+All groups hold the same state, so one of them saves: the first of the participants (the one with the smallest id). All
+ranks of all groups derive this from the quorum in which the step was committed, without a message to each other.
 """
 
 from __future__ import annotations
@@ -13,25 +12,25 @@ from typing import NamedTuple
 from torchft_x.timing import TIMING
 
 SAY_AGAIN = 60.0
-"""Seconds between two lines about saves that fail."""
+"""Least seconds between two log lines about failed saves."""
 
 
 class SaveDuty:
-    """Of one rank. `every`: steps between two saves."""
+    """One rank's decision at which steps its group saves. `every`: steps between two saves."""
 
     def __init__(self, every: int) -> None:
         self._every = every
-        self._entrusted = False  # another group was first when the last save was due, and has it in hand
-        self.first = False  # this group was first in the last committed step
+        self._entrusted = False  # whether another group was first when the last save was due, and is to make it
+        self.first = False  # whether this group was first in the last committed step
 
     def __repr__(self) -> str:
         return f"<SaveDuty every {self._every} steps, first {self.first}>"
 
     def committed(self, step: int, place: int | None) -> bool:
-        """`step` is committed: does this group save it? `place`: among those that took part, None for none.
+        """Return whether this group saves `step`, just committed. `place`: index among the participants; None: none.
 
-        A group that becomes the first takes over: the one before it may have died in the middle of its save, so the
-        present step is saved at once.
+        A group that becomes the first takes over and saves the present step at once: the group before it may have died
+        in the middle of its save.
         """
         due = step % self._every == 0
         self.first = place == 0
@@ -43,27 +42,30 @@ class SaveDuty:
 
 
 class Entry(NamedTuple):
-    """What a job writes at its URL."""
+    """Record that a job writes at its URL."""
 
     job: str
-    beat: int  # counts up while it runs
-    over: bool  # it has ended, and said so
+    beat: int  # counts up while the job runs
+    over: bool  # whether the job has ended and recorded that
 
 
 class Claim:
-    """Whether this job may write at its URL. Another one that runs there is known by a beat that goes on: no clock but
-    this process's own is asked, so those of the hosts and of the storage may differ.
+    """This job's claim to write at its URL.
+
+    A beat that advances shows that another job runs there. Only this process's own clock is read, so the clocks of
+    hosts and storage may differ.
     """
 
     def __init__(self, job: str) -> None:
         self._job = job
-        self._foreign: Entry | None = None  # of another job, as it was seen first
-        self._since = 0.0  # monotonic; when that was
-        self.ours = False  # we may write
+        self._foreign: Entry | None = None  # entry of another job, as first seen
+        self._since = 0.0  # when `_foreign` was first seen, monotonic seconds
+        self.ours = False  # whether this job may write
 
     def seen(self, entry: Entry | None, now: float) -> str:
-        """`entry`: what is there now, None for nothing. Why this job must not write there at all, or ''; `ours` says
-        whether it may already."""
+        """Take the entry that is at the URL now (None: none). Return why this job must never write there, or ''.
+
+        `ours` then says whether this job may write already."""
         if entry is None or entry.job == self._job or entry.over:
             self._foreign, self.ours = None, True
             return ""
@@ -79,14 +81,14 @@ class Claim:
 
 
 class SaveFailures:
-    """A save that fails costs no training, and is told now and then."""
+    """Count of failed saves, which cost no training. Limits how often they are logged."""
 
     def __init__(self) -> None:
-        self._count = 0  # since the last save that worked
-        self._said = -math.inf  # when it was told
+        self._count = 0  # failed saves since the last good one
+        self._said = -math.inf  # when a failure was last logged, monotonic seconds
 
     def failed(self, what: str, now: float) -> str:
-        """The line to write, or '' if there was one just before. `what`: a sentence."""
+        """Record a failed save. Return the line to log, or '' if one was logged just before. `what`: a sentence."""
         self._count += 1
         if now - self._said < SAY_AGAIN:
             return ""

@@ -1,29 +1,29 @@
-"""When a group that trains by itself meets the others: LocalSGD, DiLoCo and Streaming DiLoCo as one schedule.
+"""Decide when a group that trains apart exchanges with the others: one schedule for LocalSGD, DiLoCo, Streaming DiLoCo.
 
-The model is cut into fragments, which are exchanged in turn, one in each *period* of ``sync_every / fragments`` inner
-steps::
+The model is cut into fragments, which are exchanged in turn. One fragment is exchanged in each *period* of
+``sync_every / fragments`` inner steps::
 
     inner step   1 ... period - delay        ... period
                           | ask, count, send       | wait, vote, apply
                           +--- on the way ---------+
 
-A group asks for its quorum where it is ready to send, not before: so a group that is late holds the others up in the
-quorum, where the lighthouse knows who lives, and not in a collective that breaks; and who dies between two exchanges
-costs the others nothing at all.
+A group asks for its quorum only when it is ready to send. A late group thus delays the others in the quorum, where the
+lighthouse knows which members live, and not in a collective that breaks. A group that dies between two exchanges costs
+the others nothing.
 
-Who begins asks at once, before its first inner step, and gets its answer where the others ask. In each quorum all members
-add up their *weights* (the census): zero for a group whose weights are the global ones to the bit, because it has just
-begun or healed. So everybody knows the same two things without a message of its own:
+A new group asks at once, before its first inner step, and is answered when the others ask. In each quorum all members
+add up their *weights* (the census). The weight is zero for a group whose parameters are the global ones to the bit,
+because it has just begun or healed. So all members know one of two things without a further message:
 
-* the sum is zero: all stand at the same weights. The step is committed empty, and training begins (`Act.BEGIN`);
-* it is not: the others are ready to send. Who has nothing to send goes along with zeros and receives the result; nobody's
-  work counts twice.
+* The sum is zero: all hold the same parameters. The step is committed empty, and training begins (`Act.BEGIN`).
+* The sum is not zero: the others are ready to send. A group with nothing to send contributes zeros and receives the
+  result, so that no work counts twice.
 
-An exchange that fails costs no inner work: the local weights stay, and so does what they are measured against. It is
-tried again ``delay + 1`` inner steps later; at once by a group that has nothing of its own.
+A failed exchange costs no inner work: the local parameters stay, and so do the global ones that they are compared with.
+The exchange is retried ``delay + 1`` inner steps later, or at once by a group that has nothing to send.
 
-Sources: LocalSGD (arXiv 1805.09767), DiLoCo (2311.08105), Streaming DiLoCo (2501.18512); the period, delay and turn of the
-fragments are torchft's.
+Sources: LocalSGD (arXiv 1805.09767), DiLoCo (2311.08105), Streaming DiLoCo (2501.18512); the period, delay and turn of
+the fragments are torchft's.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from torchft_x.errors import ConfigError, StepError
 
 
 class Act(Enum):
-    """What the shell does next."""
+    """Next action of the shell."""
 
-    TRAIN = "train"  # inner steps
-    ASK = "ask"  # ask for a quorum, heal if it says so, take the census; then `counted`
-    BEGIN = "begin"  # commit the step, which is empty; then `begun`
+    TRAIN = "train"  # make inner steps
+    ASK = "ask"  # ask for a quorum, heal if required, take the census; then `counted`
+    BEGIN = "begin"  # commit the empty step; then `begun`
     SEND = "send"  # start the reduction of `fragment`; then `sent`
-    FINISH = "finish"  # wait for it, vote, apply it if it is committed; then `finished`
+    FINISH = "finish"  # wait for the reduction, vote, apply the result if committed; then `finished`
 
 
 class _Phase(Enum):
@@ -56,13 +56,13 @@ class _Phase(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Raises `ConfigError` naming the argument."""
+    """Settings of a schedule. Raises `ConfigError` that names the wrong argument."""
 
     sync_every: int
     """Inner steps between two exchanges of the same fragment."""
     fragments: int = 1
     delay: int = 0
-    """Inner steps a reduction may take in the background."""
+    """Inner steps that a reduction may take in the background."""
 
     def __post_init__(self) -> None:
         if self.sync_every < 1:
@@ -80,7 +80,7 @@ class Settings:
 
     @property
     def period(self) -> int:
-        """Inner steps between two exchanges."""
+        """Inner steps between two exchanges, of any fragments."""
         return self.sync_every // self.fragments
 
     def __str__(self) -> str:
@@ -91,20 +91,20 @@ class Settings:
 class Census:
     """Sums over the participants of a quorum."""
 
-    weight: float  # of what they have to send
-    waiting: bool  # somebody stands at the end of the delay already: it sends again what broke
+    weight: float  # total weight of the work that they have to send
+    waiting: bool  # whether a member is at the end of the delay already, to send again after a failure
 
 
 class SyncSchedule:
-    """The machine; one for each rank, equal in all ranks of a group. Verbs that don't fit raise `StepError`."""
+    """State machine of the exchanges, alike in all ranks of a group. Calls out of order raise `StepError`."""
 
     def __init__(self, settings: Settings) -> None:
-        self.settings = settings  # fixed
-        self.exchanges = 0  # that were committed with something in them; part of the state that heals
-        self.position = 0  # inner steps of this period
-        self._since = [0] * settings.fragments  # inner steps since the fragment's weights were the global ones
+        self.settings = settings  # never changes
+        self.exchanges = 0  # number of committed exchanges that were not empty; part of the state that heals copy
+        self.position = 0  # inner steps made in this period
+        self._since = [0] * settings.fragments  # per fragment: inner steps since its weights were the global ones
         self._phase = _Phase.OUTSIDE
-        self._waiting = False  # the others stand at the end of the delay: finish at once
+        self._waiting = False  # the others are at the end of the delay: finish at once
 
     def __repr__(self) -> str:
         s = self.settings
@@ -115,7 +115,7 @@ class SyncSchedule:
 
     @property
     def fragment(self) -> int:
-        """Index of the one that is exchanged next, or now."""
+        """Index of the fragment that is exchanged at present, or next."""
         return self.exchanges % self.settings.fragments
 
     @property
@@ -125,17 +125,17 @@ class SyncSchedule:
 
     @property
     def progress(self) -> int:
-        """Inner steps that the common weights stand for, and this period's. The same in all groups after an exchange."""
+        """Inner steps in the common weights plus those of this period. Equal in all groups after an exchange."""
         return self.exchanges * self.settings.period + self.position
 
     # --- inner steps ------------------------------------------------------------------------------------------------
 
     def enter(self) -> Act:
-        """Training begins, or goes on after a break."""
+        """Begin training, or resume it after a break."""
         return self._ask() if self._phase is _Phase.OUTSIDE else Act.TRAIN
 
     def stepped(self) -> Act:
-        """The inner optimizer has made a step."""
+        """Record a step of the inner optimizer."""
         self._need(_Phase.APART, _Phase.ON_THE_WAY)
         self.position += 1
         self._since = [n + 1 for n in self._since]
@@ -144,7 +144,7 @@ class SyncSchedule:
         return self._ask() if self.position >= self.settings.period - self.settings.delay else Act.TRAIN
 
     def now(self) -> Act:
-        """Don't wait for the end of the period. The other groups are waited for until they come to theirs."""
+        """Exchange without waiting for the end of the period. The group then waits until the others reach theirs."""
         if self._phase is _Phase.ON_THE_WAY:
             return self._finish()
         self._need(_Phase.APART)
@@ -153,16 +153,16 @@ class SyncSchedule:
     # --- a quorum ---------------------------------------------------------------------------------------------------
 
     def healed(self, exchanges: int) -> None:
-        """This group holds another's state now. Its own inner work is gone."""
+        """Record a heal: this group holds another's state, with `exchanges` exchanges. Its own inner work is lost."""
         if exchanges < 0:
             raise StepError(f"the source of this heal says it has made {exchanges} exchanges.")
         self.exchanges, self._since = exchanges, [0] * self.settings.fragments
 
     def counted(self, census: Census | None, *, behind: bool) -> Act:
-        """The quorum is here. `census` None: it has failed, and with it this step.
+        """Take the census of the quorum that has come. `census` None: the census has failed, and with it this step.
 
-        `behind`: this group has healed to a state that was trained already. All ranks of a group must go the same way, also if
-        the census came through on some of them only; so who doesn't know goes by this: the others were training.
+        `behind`: whether this group has healed to a trained state. All ranks of a group must decide alike, even if only
+        some of them received the census. A rank without one infers from `behind` that the others were training.
         """
         self._need(_Phase.ASKING)
         nothing = not (self.has_work or behind) if census is None else census.weight == 0.0
@@ -175,7 +175,7 @@ class SyncSchedule:
         return Act.SEND
 
     def begun(self, committed: bool) -> Act:
-        """The empty step is committed: all members hold the same weights. If not, it is tried again at once."""
+        """Begin training once the empty step is committed: all members hold the same weights. Else retry at once."""
         self._need(_Phase.BEGINNING)
         return self._apart(0) if committed else self._ask()
 
@@ -187,7 +187,7 @@ class SyncSchedule:
         return Act.TRAIN
 
     def finished(self, committed: bool, *, moved: bool) -> Act:
-        """The exchange has ended. `moved`: the census of its last attempt was not zero, so there was something in it."""
+        """Record the end of an exchange. `moved`: whether the census of its last attempt was not zero (not empty)."""
         self._need(_Phase.FINISHING)
         if committed:
             if moved:
