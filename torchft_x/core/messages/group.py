@@ -1,4 +1,4 @@
-"""What goes into the group machine (`core.group.machine`) and what comes out. The contract is in `core.messages`."""
+"""Events and effects of the group machine (`core.group.machine`). The contract is in `core.messages`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchft_x.core.types import JoinReason, Member, Prepared, Quorum, State
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One rank of the group wants a quorum."""
+    """One rank of the group asks for a quorum."""
 
     call: int
     rank: int
@@ -27,32 +27,32 @@ class Ask:
     handle: str = ""
     reason: JoinReason = JoinReason.BOUNDARY
     suspects: tuple[str, ...] = ()
-    traits: Fingerprint | None = None  # what the rank declares; None: as last told
-    step_seconds: float = 0.0  # how long a step takes; 0: unknown
-    keeps: bool = False  # stands inside a step whose gradients it can reduce again, should the quorum want it
-    votes_late: bool = False  # see Member
-    patience: float = inf  # seconds it waits for other groups that do not ask (R20)
-    usual: float = 0.0  # seconds it waits when the lighthouse has nothing to wait for; 0: it has its own deadline only
-    unreached: tuple[str, ...] = ()  # see `messages.lighthouse.Join`
+    traits: Fingerprint | None = None  # traits that the rank declares; None: as last declared
+    step_seconds: float = 0.0  # duration of a step; 0: unknown
+    keeps: bool = False  # the rank is inside a step whose gradients it can reduce again if the quorum requires it
+    votes_late: bool = False  # as in `Member`
+    patience: float = inf  # seconds for which the rank waits for other groups that do not ask (R20)
+    usual: float = 0.0  # limit in seconds while the lighthouse gives no reason to wait; 0: the call's own deadline only
+    unreached: tuple[str, ...] = ()  # as in `messages.lighthouse.Join`
 
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """One rank's vote on (quorum, step). quorum 0: a peer's client, which doesn't say."""
+    """One rank's vote on (quorum, step). `quorum_id` 0: torchft's client, which does not name a quorum."""
 
     call: int
     rank: int
-    step: int  # committed before it
+    step: int  # number of steps committed before this one
     quorum_id: int
     ok: bool
-    digest: int = 0  # of this rank's result, 64 bits unsigned; only used with the vote between groups
-    contributors: int = 0  # groups whose gradients are in the result; the same on all ranks
+    digest: int = 0  # digest of this rank's result, 64 bits unsigned; only used with the vote between groups
+    contributors: int = 0  # number of groups whose gradients are in the result; equal on all ranks
     broken: bool = False  # not ok because a reduction failed, so this rank can't take part in the vote between groups
 
 
 @dataclass(frozen=True, slots=True)
 class CrossVoteEnded:
-    """How the vote between groups ended for one rank. not ok: it did not pass, or nothing is known."""
+    """The vote between groups has ended for one rank. Not `ok`: it did not pass, or the outcome is unknown."""
 
     call: int
     rank: int
@@ -63,14 +63,14 @@ class CrossVoteEnded:
 
 @dataclass(frozen=True, slots=True)
 class CallGone:
-    """A rank's request was cancelled or ran into its deadline."""
+    """A rank's request was cancelled or reached its deadline."""
 
     call: int
 
 
 @dataclass(frozen=True, slots=True)
 class SessionUp:
-    """A new session to the lighthouse stands (the shell has sent hello)."""
+    """A new session to the lighthouse is established (the shell has sent the hello)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class GrantArrived:
     quorum_id: int
     granted_through: int
     lease: float
-    number: int  # of the join or progress it answers
+    number: int  # number of the join or progress that the grant answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class QuorumRevoked:
     quorum_id: int
     lost: tuple[str, ...]
     reason: str
-    left: bool = False  # the lost have left in good order
+    left: bool = False  # whether the lost members have left in good order
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +111,14 @@ class RefusedArrived:
 
 @dataclass(frozen=True, slots=True)
 class PongArrived:
-    """The lighthouse has answered a ping: what it says from now on in this session it decided after `sent_at`."""
+    """The lighthouse has answered a ping: it decided every later message of this session after `sent_at`."""
 
-    sent_at: float  # on the group's monotonic clock, when that ping was sent
+    sent_at: float  # when the ping was sent, on the group's monotonic clock (seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class WaitsArrived:
-    """What the lighthouse waits for. For `core.group.quorum_deadline`; it changes nothing in the group."""
+    """The lighthouse reports what it waits for. Only `core.group.quorum_deadline` uses this, not the group."""
 
     reason: str
     lease: bool
@@ -126,7 +126,9 @@ class WaitsArrived:
 
 @dataclass(frozen=True, slots=True)
 class PatienceArrived:
-    """A quorum may take so much longer: a member has announced a pause. 0: it is over. For the same, and nothing else."""
+    """A quorum may take `seconds` longer: a member has announced a pause. 0: the pause is over.
+
+    Only `core.group.quorum_deadline` uses this."""
 
     seconds: float
     reason: str
@@ -134,10 +136,10 @@ class PatienceArrived:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """The group shuts down at a step boundary: leave gracefully."""
+    """The group shuts down at a step boundary and leaves gracefully."""
 
-    early: bool = False  # the training isn't done: a preemption
-    lingers: str = ""  # see `Departure`
+    early: bool = False  # the training is not done: a preemption
+    lingers: str = ""  # as in `core.journal.Departure`
 
 
 GroupEvent = (
@@ -177,7 +179,7 @@ class SendJoin:
 
 @dataclass(frozen=True, slots=True)
 class SendProgress:
-    """Ask for more, on the present session, without stopping."""
+    """Ask on the present session for more steps and a longer lease, without stopping."""
 
     quorum_id: int
     step: int
@@ -199,16 +201,16 @@ class AnswerQuorum:
     calls: tuple[int, ...]
     quorum: Quorum
     lease_until: float
-    base: State | None = None  # where the step begins, if not at the quorum's top: a later step of the same quorum
-    commit: Prepared | None = None  # a result this group holds and commits before anything else (R14)
-    again: bool = False  # all ranks of the group said that they `keep`: they all reduce again, or none does (I2)
+    base: State | None = None  # start of the step if not the quorum's top: a later step of the same quorum
+    commit: Prepared | None = None  # a result that this group holds and commits before anything else (R14)
+    again: bool = False  # all ranks of the group reported `keeps`: they all reduce again, or none does (I2)
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerPrepared:
-    """Tell these calls to vote between the groups, with this row; None: without a say (R13).
+    """Tell these calls to vote between the groups with this row; None: they have no say (R13).
 
-    A row that is not ok: the group holds no result, and says so to those who wait for it in the vote.
+    A row that is not ok tells the members that wait in the vote that this group holds no result.
     """
 
     calls: tuple[int, ...]
@@ -217,7 +219,7 @@ class AnswerPrepared:
 
 @dataclass(frozen=True, slots=True)
 class AnswerVote:
-    """Answer these calls with the outcome; `reason` says why not."""
+    """Answer these calls with the outcome. `reason`: why the step is not committed."""
 
     calls: tuple[int, ...]
     commit: bool
@@ -226,7 +228,7 @@ class AnswerVote:
 
 @dataclass(frozen=True, slots=True)
 class FailCalls:
-    """Answer these calls with an error sentence. `retry`: whether trying again makes sense."""
+    """Answer these calls with an error sentence. `retry`: whether a retry makes sense."""
 
     calls: tuple[int, ...]
     sentence: str
@@ -235,12 +237,12 @@ class FailCalls:
 
 @dataclass(frozen=True, slots=True)
 class PushRevoked:
-    """Tell every rank: release the collectives of that quorum now."""
+    """Tell every rank to release the collectives of that quorum at once."""
 
     quorum_id: int
     lost: tuple[str, ...]
     reason: str
-    left: bool = False  # the lost have left in good order
+    left: bool = False  # whether the lost members have left in good order
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What goes into the machines of a job (`core.job.outcome`, `core.job.sidecars`) and what comes out."""
+"""Events and effects of the machines of a job (`core.job.outcome`, `core.job.sidecars`)."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from torchft_x.core.messages.common import Note, Tick
 
 @dataclass(frozen=True, slots=True)
 class SupervisorHere:
-    """A supervisor's stream stands. It watches over the lives of this group, on this node of it."""
+    """A supervisor's stream is established. The supervisor watches over the lives of `group` on its node `node`."""
 
     group: str
     host: str
     node: int = 0
     nodes: int = 1
-    stream: int = 0  # named by the shell, and not used twice; 0: of a lighthouse before this one
+    stream: int = 0  # number given by the shell, never reused; 0: a stream of an earlier lighthouse
 
 
 @dataclass(frozen=True, slots=True)
 class SupervisorGone:
-    """That stream of this supervisor has ended."""
+    """This stream of the supervisor has ended."""
 
     group: str
     node: int = 0
@@ -33,7 +33,7 @@ class SupervisorGone:
 class LifeStarted:
     group: str
     attempt: int
-    life: str  # token, as in core.types.Life
+    life: str  # token, as in `core.types.Life`
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class LifeExited:
 
 @dataclass(frozen=True, slots=True)
 class GroupRests:
-    """Whether the group was drained: it is not started again until somebody asks for it."""
+    """The supervisor reports whether the group is drained, so that it is not restarted until a person resumes it."""
 
     group: str
     rests: bool
@@ -55,7 +55,7 @@ class GroupRests:
 
 @dataclass(frozen=True, slots=True)
 class SupervisorFinished:
-    """The supervisor is done with its group and won't start it again. Final."""
+    """The supervisor is done with its group and will not restart it. This is final."""
 
     group: str
     code: int
@@ -65,7 +65,7 @@ class SupervisorFinished:
 
 @dataclass(frozen=True, slots=True)
 class GroupsChanged:
-    """Whoever keeps the supervisors running says of which groups the job consists now, and which supervisors have ended for good."""
+    """The keeper of the supervisors reports the job's groups and the supervisors that have ended for good."""
 
     groups: tuple[str, ...]
     ended: tuple[SupervisorFinished, ...] = ()
@@ -73,23 +73,23 @@ class GroupsChanged:
 
 @dataclass(frozen=True, slots=True)
 class QuorumIssued:
-    """The life tokens of the members of the newest quorum; members without one (a peer's clients) are left out."""
+    """A quorum was issued. `lives`: life tokens of its members, without those that have none (torchft's clients)."""
 
     lives: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class SidecarHere:
-    """The stream of a sidecar's supervisor stands."""
+    """The stream of a sidecar's supervisor is established."""
 
     sidecar: str
     host: str
-    stream: int = 0  # named by the shell, and not used twice
+    stream: int = 0  # number given by the shell, never reused
 
 
 @dataclass(frozen=True, slots=True)
 class SidecarGone:
-    """That stream of it has ended."""
+    """This stream of the sidecar's supervisor has ended."""
 
     sidecar: str
     stream: int = 0
@@ -97,7 +97,7 @@ class SidecarGone:
 
 @dataclass(frozen=True, slots=True)
 class SidecarFinished:
-    """Its supervisor is done with it: by itself (0), given up (not 0), or because it was told to."""
+    """The sidecar's supervisor is done. Code 0: the sidecar ended by itself, or was told to; else it was given up."""
 
     sidecar: str
     code: int
@@ -113,7 +113,7 @@ RosterEvent = GroupEvent | SidecarEvent | GroupsChanged | QuorumIssued | Tick
 
 @dataclass(frozen=True, slots=True)
 class TellStop:
-    """Tell the group's supervisors to stop the group and to exit with this code."""
+    """Tell the group's supervisors to stop the group and exit with this code."""
 
     group: str
     code: int
@@ -122,7 +122,7 @@ class TellStop:
 
 @dataclass(frozen=True, slots=True)
 class StopSidecar:
-    """Tell its supervisors to end it, and to exit with 0: how the job went is said elsewhere."""
+    """Tell the sidecar's supervisors to end it and exit with 0. The exit code does not reflect the job's outcome."""
 
     sidecar: str
     sentence: str
@@ -130,7 +130,9 @@ class StopSidecar:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The job has ended. Comes once, as the last effect of its `handle`: deliver the others, then exit with it."""
+    """End the lighthouse process with this exit code, because the job has ended.
+
+    A `Verdict` comes once, as the last effect of its `handle`: deliver the others first."""
 
     code: int
     sentence: str

@@ -1,4 +1,4 @@
-"""What goes into the lighthouse machine (`core.lighthouse.machine`) and what comes out. The contract is in `core.messages`."""
+"""Events and effects of the lighthouse machine (`core.lighthouse.machine`). The contract is in `core.messages`."""
 
 from __future__ import annotations
 
@@ -23,62 +23,62 @@ class Hello:
     life: Life = Life()
     address: str = ""
     state: State = State()
-    quorum: Quorum | None = None  # newest the group knows
+    quorum: Quorum | None = None  # newest quorum that the group knows
     granted_through: int = 0
     lease_left: float = 0.0
-    boot_id: str = ""  # of the member's host; a refused connect proves death only if it equals the lighthouse's
+    boot_id: str = ""  # boot id of the member's host; a refused connect proves death only if it equals the lighthouse's
     library: str = ""
-    runs_on: bool = False  # its joins may be answered by a grant
+    runs_on: bool = False  # whether the member's joins may be answered by a grant
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """The member stands at a step boundary, frozen until it is answered (R4)."""
+    """The member asks for a quorum at a step boundary, and is frozen until the join is answered (R4)."""
 
     session: int
     member: Member
     reason: JoinReason = JoinReason.BOUNDARY
     suspects: tuple[str, ...] = ()
-    traits: Fingerprint | None = None  # what must be alike in all groups; None: as last told on this session
-    number: int = 0  # echoed by the grant that answers it; 0: not able to take a grant for an answer
-    step_seconds: float = 0.0  # how long a step takes, to size grants; 0: unknown
-    patience: float = inf  # seconds that it waits for members that do not ask (R20)
-    unreached: tuple[str, ...] = ()  # replica ids of those that it could not connect with in its quorum
+    traits: Fingerprint | None = None  # traits that all groups must share; None: as last sent on this session
+    number: int = 0  # echoed by the grant that answers the join; 0: the member takes no grant as an answer
+    step_seconds: float = 0.0  # duration of a step, to size grants; 0: unknown
+    patience: float = inf  # seconds for which the member waits for others that do not ask (R20)
+    unreached: tuple[str, ...] = ()  # replica ids of members of its quorum that it could not connect with
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A member of the quorum runs on and wants its grant and its lease extended ahead of need."""
+    """A member of the quorum runs on and asks to extend its grant and lease before they are needed."""
 
     session: int
     quorum_id: int
-    step: int  # committed so far
+    step: int  # number of committed steps
     number: int  # echoed by the grant
     step_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """At a boundary only. The member's lease is over from now on."""
+    """The member leaves, at a boundary only. Its lease ends at once."""
 
     session: int
     state: State = State()
-    early: bool = False  # the training isn't done: a preemption
-    lingers: str = ""  # see `Departure`
+    early: bool = False  # the training is not done: a preemption
+    lingers: str = ""  # as in `core.journal.Departure`
 
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """The member announces that it may be silent, or late at the next step, for so many seconds. 0: the pause is over."""
+    """The member announces that it may be silent, or late at the next step, for `seconds`. 0: the pause is over."""
 
     session: int
     seconds: float
-    reason: str = ""  # "evaluation"
+    reason: str = ""  # for people, such as "evaluation"
 
 
 @dataclass(frozen=True, slots=True)
 class Suspected:
-    """A rank of the member saw a connection to these members break: look after them at once, before its join comes."""
+    """A rank of the member saw connections to these members break: probe them at once, before its join comes."""
 
     session: int
     suspects: tuple[str, ...]
@@ -86,40 +86,40 @@ class Suspected:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """A ping, or any other sign of life without content."""
+    """A ping or another sign of life without content has arrived."""
 
     session: int
 
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The stream is gone."""
+    """The stream of this session is gone."""
 
     session: int
 
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """Answer to a `Probe`: was the connect refused? False: it was accepted, or nothing is known."""
+    """A `Probe` was carried out. `refused` False: the connect was accepted, or its result is unknown."""
 
     replica_id: str
     refused: bool
-    address: str = ""  # that was asked
+    address: str = ""  # address that was probed
 
 
 @dataclass(frozen=True, slots=True)
 class LifeBegun:
     """A supervisor has started this life of its group."""
 
-    group: str  # as the supervisor names it
+    group: str  # group id or number, as the supervisor names it
     attempt: int
     life_token: str = ""
-    stream: int = 0  # of the supervisor that tells; 0: of a group over several nodes
+    stream: int = 0  # stream of the supervisor that reports; 0: a group over several nodes
 
 
 @dataclass(frozen=True, slots=True)
 class LifeEnded:
-    """A supervisor's word: the process that carried this life token has exited. Proof of death."""
+    """A supervisor reports that the process with this life token has exited. This proves its death."""
 
     life_token: str
     code: int = 0
@@ -127,24 +127,24 @@ class LifeEnded:
 
 @dataclass(frozen=True, slots=True)
 class SupervisorHeard:
-    """A supervisor has spoken."""
+    """A message of a supervisor has arrived on this stream."""
 
     stream: int
 
 
 @dataclass(frozen=True, slots=True)
 class LifeHalted:
-    """A supervisor's word: a process of this life has been stopped (SIGSTOP, a debugger) for so many seconds."""
+    """A supervisor reports that a process of this life has been stopped (SIGSTOP, a debugger) for `seconds`."""
 
     stream: int
     life_token: str
-    who: str  # "worker 1"; empty: none is stopped any more
+    who: str  # such as "worker 1"; empty: no process is stopped any more
     seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class UnaryJoin:
-    """A peer's client asks on the unary service. `call` stays open until answered or cancelled."""
+    """A client of torchft asks on the unary service. `call` stays open until it is answered or cancelled."""
 
     call: int
     member: Member
@@ -152,8 +152,9 @@ class UnaryJoin:
 
 @dataclass(frozen=True, slots=True)
 class CopyHeld:
-    """A supervisor says what its group's next life can go on from: the newest state that all workers of its node have left in
-    its memory. Said when a life has ended, before its end."""
+    """A supervisor reports the state that its group's next life can resume from, after a life, before `LifeEnded`.
+
+    `state`: the newest that all workers of the supervisor's node have left in its memory."""
 
     stream: int
     state: State
@@ -161,14 +162,14 @@ class CopyHeld:
 
 @dataclass(frozen=True, slots=True)
 class UnaryGone:
-    """The unary request was cancelled or ran into its deadline."""
+    """The unary request was cancelled or reached its deadline."""
 
     call: int
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A peer's client on the unary service."""
+    """A client of torchft has sent a heartbeat on the unary service."""
 
     replica_id: str
 
@@ -203,9 +204,9 @@ LighthouseEvent = (
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Keep this where it survives the process, before any later effect is carried out (R8c). Replaces what was kept.
+    """Store this entry where it survives the process, in place of the last, before carrying out any later effect (R8c).
 
-    Comes only if the configuration says `keeps`. Of the same quorum it may say no more than a higher grant.
+    This effect comes only if the configuration says `keeps`. For the same quorum it may only raise the grant.
     """
 
     legacy: JournalEntry
@@ -218,12 +219,12 @@ class Issue:
     quorum: Quorum
     sessions: tuple[int, ...]
     calls: tuple[int, ...] = ()
-    waited: float = 0.0  # seconds since the first of its members asked
+    waited: float = 0.0  # seconds since the first of the quorum's members asked
 
 
 @dataclass(frozen=True, slots=True)
 class Extend:
-    """Tell this session that it may run on in its quorum; the answer to the join or progress of that number."""
+    """Tell this session that it may run on in its quorum. This answers the join or progress with that number."""
 
     session: int
     quorum_id: int
@@ -234,13 +235,13 @@ class Extend:
 
 @dataclass(frozen=True, slots=True)
 class RevokeQuorum:
-    """Tell these sessions: abort the collectives of that quorum now and join."""
+    """Tell these sessions to abort the collectives of that quorum at once and to join."""
 
     sessions: tuple[int, ...]
     quorum_id: int
     lost: tuple[str, ...]
     reason: str
-    left: bool = False  # the lost have left in good order
+    left: bool = False  # whether the lost members have left in good order
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,12 +250,12 @@ class SendWaits:
 
     sessions: tuple[int, ...]
     reason: str
-    lease: bool  # it may take until the end of somebody's lease
+    lease: bool  # whether the wait may last until the end of a member's lease
 
 
 @dataclass(frozen=True, slots=True)
 class SendPatience:
-    """Tell these sessions that a quorum may take so much longer: a member has announced a pause. 0: it is over."""
+    """Tell these sessions that a quorum may take `seconds` longer: a member has announced a pause. 0: it is over."""
 
     sessions: tuple[int, ...]
     seconds: float
@@ -263,7 +264,7 @@ class SendPatience:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Tell the session that a newer life of its group is here, then close it."""
+    """Tell the session that a newer life of its group is here, then close the session."""
 
     session: int
     by: str
@@ -271,14 +272,14 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class CloseSession:
-    """Close this stream without a word: it was replaced by another one of the same member. Whoever is there reconnects."""
+    """Close this stream without a message: another one of the same member replaced it. A living client reconnects."""
 
     session: int
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Answer with a sentence, then close. Exactly one of session and call is set."""
+    """Answer with a sentence, then close. Exactly one of `session` and `call` is set."""
 
     sentence: str
     session: int | None = None
@@ -287,7 +288,7 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class StopGroup:
-    """Tell the supervisors of this group, by the name they gave, to stop it with code 0: the job is finished."""
+    """Tell the supervisors of this group, under the name they gave, to stop it with code 0: the job is finished."""
 
     group: str
     sentence: str
@@ -295,7 +296,7 @@ class StopGroup:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Connect to the address and report `Probed`. At once, with a short deadline (1 s)."""
+    """Connect to the address at once, with a short deadline (1 s), and report `Probed`."""
 
     replica_id: str
     address: str

@@ -1,7 +1,7 @@
-"""What goes into the assembly machine (`core.job.multi_node`) and what comes out.
+"""Events and effects of the machine for groups over several nodes (`core.job.multi_node`).
 
-A *session* is a supervisor's stream; its first event is `NodeHere`, its last `NodeGone`. Supervisors say again what is
-true after each reconnect, so events repeat themselves; the last one of a session counts.
+A *session* is a supervisor's stream; its first event is `NodeHere`, its last `NodeGone`. Supervisors report their state
+again after each reconnect, so events may repeat; the last one of a session counts.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ from torchft_x.core.messages.job import LifeExited, LifeStarted
 
 @dataclass(frozen=True, slots=True)
 class NodeHere:
-    """A node's supervisor says hello."""
+    """The hello of a node's supervisor has arrived."""
 
     session: int
     group: str
     node: int  # 0 .. nodes - 1
     nodes: int
-    incarnation: str  # random, one per supervisor process: a restarted one knows nothing of what its predecessor ran
+    incarnation: str  # random, one per supervisor process: a restarted one does not know what ran before
     host: str
 
 
 @dataclass(frozen=True, slots=True)
 class NodeGone:
-    """That stream has ended."""
+    """The stream of this session has ended."""
 
     session: int
 
 
 @dataclass(frozen=True, slots=True)
 class NodeReady:
-    """The node runs nothing and waits for this life (or a later one)."""
+    """The node runs nothing and waits for the life with this attempt number, or a later one."""
 
     session: int
     attempt: int
-    meeting: str = ""  # host:port where the workers may meet; node 0 brings it
+    meeting: str = ""  # host:port at which the workers may meet; node 0 provides it
 
 
 @dataclass(frozen=True, slots=True)
 class NodeStarted:
-    """The node has taken the order to begin; its part may run."""
+    """The node has taken the order to begin, so its part of the life may run."""
 
     session: int
     attempt: int
@@ -53,7 +53,7 @@ class NodeStarted:
 
 @dataclass(frozen=True, slots=True)
 class NodeEnded:
-    """No process of the node's part is left. Code 0: all its workers finished well."""
+    """No process of the node's part of the life is left. Code 0: all its workers finished well."""
 
     session: int
     attempt: int
@@ -64,7 +64,7 @@ class NodeEnded:
 
 @dataclass(frozen=True, slots=True)
 class NodeDone:
-    """The supervisor is done with the group, and nothing of it runs on the node. Final."""
+    """The supervisor is done with the group, and nothing of it runs on the node. This is final."""
 
     session: int
     code: int
@@ -86,7 +86,7 @@ class SendBegin:
 
 @dataclass(frozen=True, slots=True)
 class SendLifeOver:
-    """The group's life is over: end what still runs of it. Code 0: it has finished well, on all nodes."""
+    """Tell the node to end its part of this life, which is over. Code 0: it finished well on all nodes."""
 
     session: int
     life: str
@@ -111,7 +111,7 @@ class RefuseNode:
 
 @dataclass(frozen=True, slots=True)
 class CloseStream:
-    """A newer stream of the same node has replaced this one."""
+    """Close this stream: a newer one of the same node has replaced it."""
 
     session: int
 
