@@ -1,6 +1,6 @@
-"""What whoever keeps a job's supervisors running writes down for its lighthouse: the text of a file, and back. Pure.
+"""Render and parse the file in which the keeper of a job's supervisors tells the lighthouse of groups. Pure functions.
 
-The file is replaced as a whole whenever something changes, so its newest content is all that counts.
+The keeper replaces the whole file at each change, so only its newest content counts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def render(event: GroupsChanged) -> str:
 
 
 def parse(text: str) -> GroupsChanged:
-    """Raises `ConfigError` for what `render` hasn't made."""
+    """Return the event that `render` wrote. Raise `ConfigError` for a text that `render` has not made."""
     try:
         found = json.loads(text)
         groups, ended = found["groups"], [_end(*row) for row in found["ended"]]

@@ -1,14 +1,15 @@
-"""Lives of groups over several nodes: begun on all nodes together, ended on all, reported once.
+"""Start and end the lives of groups over several nodes on all nodes together, and report each life once.
 
-Each node of such a group has a supervisor of its own. They don't talk to each other: when all of them are ready, the
-lighthouse *begins* a life (the same attempt, token and meeting address for all); the first part that ends badly, or whose
-supervisor stays away for longer than the grace, makes the life *over*, and every node ends its part. A life is reported
-as ended, which for the other groups is proof of death, only when every node has confirmed it. A node whose supervisor
-was replaced before it confirmed can't: then nothing is proven, the next life may begin all the same, and the old one is
-left to the lease.
+Each node of such a group has its own supervisor. The supervisors don't talk to each other: when all are ready, the
+lighthouse *begins* a life (the same attempt, token and meeting address for all). The life is *over* once a part ends
+badly, or a part's supervisor stays away for longer than the grace. Then every node ends its part.
 
-The contract with the shell is that of `core.messages`: ``handle(event, now)`` returns effects, `Tick` comes often. What
-goes in and comes out is in `core.messages.nodes`.
+The end of a life proves its death to the other groups, so it is reported only when every node has confirmed it. A node
+whose supervisor was replaced before it confirmed can't confirm. Then nothing is proven: the next life may begin all the
+same, and the old one ends with its lease.
+
+The contract with the shell is that of `core.messages`: ``handle(event, now)`` returns effects, `Tick` comes often. The
+events and effects are in `core.messages.nodes`.
 """
 
 from __future__ import annotations
@@ -35,59 +36,62 @@ from torchft_x.core.messages.nodes import (
 from torchft_x.core.presence import Presence
 from torchft_x.timing import TIMING
 
-_REMEMBERED = 8  # lives that are over, per group: how they ended is said again to a node that missed it
-_NOTE_WAIT_AFTER = 5.0  # seconds a group isn't complete before the log says who is missing
-_LOST = -9  # code of a life that ended because a supervisor did: what befell its workers
+_REMEMBERED = 8  # past lives kept per group: a node that missed the end of one is told again
+_NOTE_WAIT_AFTER = 5.0  # seconds for which a group is incomplete before the log names the missing nodes
+_LOST = -9  # code of a life that ended because its supervisor did (its workers were killed)
 
 
 class _Life:
-    """The newest life of a group, from its begin until every node is accounted for."""
+    """The newest life of a group, from its start until every node is accounted for."""
 
     def __init__(self, attempt: int, token: str, meeting: str, now: float) -> None:
-        self.since = now  # when it was begun, or first heard of; a node that was away before may come until later
-        self.attempt = attempt  # the same on all nodes
-        self.token = token  # core.types.Life.token
-        self.meeting = meeting  # empty: begun by a lighthouse before us, and known from the nodes' word only
-        self.ended: set[int] = set()  # nodes that have confirmed that nothing of it runs there
-        self.well: set[int] = set()  # those of them that finished with 0
+        self.since = now  # when it was begun or first reported; the absence of a node counts from here at the earliest
+        self.attempt = attempt  # attempt number, equal on all nodes
+        self.token = token  # as in `core.types.Life.token`
+        self.meeting = meeting  # host:port; empty: an earlier lighthouse began the life, known from nodes only
+        self.ended: set[int] = set()  # nodes that have confirmed that nothing of the life runs there
+        self.well: set[int] = set()  # nodes in `ended` that finished with 0
         self.unproven: set[int] = set()  # nodes whose supervisor was replaced before it confirmed
-        self.over: tuple[int, str] | None = None  # code and reason, once it is over
+        self.over: tuple[int, str] | None = None  # code and reason, once the life is over
 
     def runs_on(self, node: int) -> bool:
-        """As far as anybody knows."""
+        """Return whether the life may still run on this node, as far as is known."""
         return node not in self.ended and node not in self.unproven
 
 
 class _Node(Presence):
-    """One node of a group, and the supervisor on it. It has one stream: a newer one replaces it."""
+    """One node of a group, and the supervisor on it. It has one stream: a newer stream replaces the older."""
 
     __slots__ = ("incarnation", "number", "ready", "replaced")
 
     def __init__(self, number: int) -> None:
         super().__init__()
         self.number = number  # from 0
-        self.incarnation = ""  # of the newest supervisor
+        self.incarnation = ""  # incarnation of the newest supervisor
         self.replaced: set[str] = set()  # incarnations that a newer one has replaced
-        self.ready: NodeReady | None = None  # while it waits for a life
+        self.ready: NodeReady | None = None  # newest report of this node while it waits for a life
 
 
 class _Group:
     def __init__(self, name: str, nodes: int) -> None:
         self.name = name  # group id
         self.nodes = [_Node(n) for n in range(nodes)]  # by node
-        self.attempt = -1  # of the newest life that anybody knows
-        self.life: _Life | None = None  # until every node is accounted for
-        self.past: dict[str, tuple[int, str]] = {}  # token -> code and reason of the newest lives that are over
-        self.stopped: tuple[int, str] | None = None  # no life is begun any more: a node is done, or all finished
-        self.waits_since: float | None = None  # when it began to wait; None: it doesn't
-        self.noted = ""  # what the log was told about that
+        self.attempt = -1  # attempt of the newest life that any node knows
+        self.life: _Life | None = None  # newest life, until every node is accounted for
+        self.past: dict[str, tuple[int, str]] = {}  # token -> code and reason of the newest past lives
+        self.stopped: tuple[int, str] | None = None  # why no life is begun any more: a node is done, or all finished
+        self.waits_since: float | None = None  # when the group began to wait; None: it does not wait
+        self.noted = ""  # reason for the wait that was logged last
 
 
 class GangCoordinator:
-    """The machine. `make_token` gives a fresh life token; `gone_grace` is how many seconds a stream may be away."""
+    """State machine of the lives of groups over several nodes.
+
+    `make_token` returns a fresh life token; `gone_grace` is the number of seconds for which a stream may be away.
+    """
 
     def __init__(self, make_token: Callable[[], str], gone_grace: float = TIMING.gone_grace) -> None:
-        self._make_token = make_token  # random, which a machine can't be
+        self._make_token = make_token  # passed in, because tokens are random and a machine is not
         self._gone_grace = gone_grace  # seconds
         self._groups: dict[str, _Group] = {}  # by group id
         self._sessions: dict[int, tuple[_Group, _Node]] = {}  # newest stream of each node
@@ -96,7 +100,7 @@ class GangCoordinator:
         return f"GangCoordinator({'; '.join(self.waits_for(name) or f'group {name} runs' for name in self._groups)})"
 
     def status(self) -> dict[str, dict[str, object]]:
-        """Per group over several nodes, json-able."""
+        """Return a JSON-able status of each group over several nodes."""
         return {
             g.name: {
                 "nodes": len(g.nodes),
@@ -108,7 +112,7 @@ class GangCoordinator:
         }
 
     def waits_for(self, name: str) -> str:
-        """Why no life of this group can begin, a clause for people; empty: one runs, or none is wanted."""
+        """Return why no life of this group can begin, a clause for people; empty: one runs, or none is wanted."""
         group = self._groups[name]
         if group.stopped is not None or (group.life is not None and group.life.over is None):
             return ""
@@ -120,13 +124,13 @@ class GangCoordinator:
         return f"group {name} waits for {' and '.join(w for w in what if w)}"
 
     def handle(self, event: NodeEvent, now: float) -> list[NodeEffect]:
-        """Take one event at `now` (monotonic seconds) and return what is to be done."""
+        """Handle one event at `now` (monotonic seconds) and return the effects that the shell must carry out."""
         if isinstance(event, Tick):
             return [effect for group in self._groups.values() for effect in self._settle(group, now)]
         if isinstance(event, NodeHere):
             return self._on_here(event, now)
         place = self._sessions.get(event.session)
-        if place is None:  # of a stream that has been replaced or refused
+        if place is None:  # the stream has been replaced or refused
             return []
         effects = self._hear(*place, event, now)
         return [*effects, *self._settle(place[0], now)]
@@ -153,20 +157,20 @@ class GangCoordinator:
         if node.incarnation not in ("", event.incarnation):
             effects += self._replace(group, node)
         node.arrive(event.session, event.host, now)
-        node.incarnation, node.ready = event.incarnation, None  # what is true is said again
+        node.incarnation, node.ready = event.incarnation, None  # the supervisor reports its state again
         self._sessions[event.session] = (group, node)
         if group.stopped is not None and node.finished is None:
             effects.append(SendStop(event.session, *group.stopped))
         return [*effects, *self._settle(group, now)]
 
     def _drop(self, node: _Node, session: int, now: float) -> None:
-        """That stream has ended, or is replaced; what it was ready for goes with it."""
+        """Forget a stream that has ended or was replaced, and with it the life that the node was ready for."""
         del self._sessions[session]
         node.leave(session, now)
         node.ready = None
 
     def _replace(self, group: _Group, node: _Node) -> list[NodeEffect]:
-        """A newer supervisor: it runs nothing, and what the old one ran is anybody's guess."""
+        """Record that a newer supervisor has come: it runs nothing, and it is unknown what the old one still runs."""
         node.replaced.add(node.incarnation)
         node.finished = None
         life = group.life
@@ -193,7 +197,7 @@ class GangCoordinator:
         life = group.life
         if life is None or not life.runs_on(node.number):
             return []
-        if life.over is None and life.meeting:  # the order to begin was lost with the stream before
+        if life.over is None and life.meeting:  # the order to begin was lost with the earlier stream
             node.ready = None
             return [SendBegin(event.session, life.attempt, life.token, life.meeting)]
         return self._runs_nothing(group, life, node, f"node {node.number} did not begin with the others")
@@ -237,19 +241,19 @@ class GangCoordinator:
         return effects
 
     def _known(self, group: _Group, event: NodeStarted | NodeEnded, now: float) -> list[NodeEffect]:
-        """Remember the number, and take over a life that a lighthouse before us has begun."""
+        """Remember the attempt number, and take over a life that an earlier lighthouse has begun."""
         group.attempt = max(group.attempt, event.attempt)
         if group.life is not None or event.life in group.past or group.stopped is not None:
             return []
         life = group.life = _Life(event.attempt, event.life, "", now)
         effects: list[NodeEffect] = [LifeStarted(group.name, event.attempt, event.life)]
         for s in group.nodes:
-            if s.ready is not None:  # it has come to us before, and knows nothing of this life
+            if s.ready is not None:  # the node came to us before and knows nothing of this life
                 effects += self._runs_nothing(group, life, s, f"node {s.number} is not part of it")
         return effects
 
     def _runs_nothing(self, group: _Group, life: _Life, node: _Node, why: str) -> list[NodeEffect]:
-        """The node is here and runs nothing. That is a confirmation if we ourselves gave this supervisor the life."""
+        """Record that the node runs nothing. This confirms the end there only if this lighthouse began the life."""
         if life.runs_on(node.number):
             (life.ended if life.meeting else life.unproven).add(node.number)
         return [] if life.over is not None else self._end(group, life, _LOST, why)
@@ -265,7 +269,7 @@ class GangCoordinator:
         ]
 
     def _settle(self, group: _Group, now: float) -> list[NodeEffect]:
-        """What follows from how things stand, whichever event made them so."""
+        """Return the effects that follow from the group's present state, independent of the event."""
         effects: list[NodeEffect] = []
         life = group.life
         if life is not None and life.over is None:
@@ -277,7 +281,7 @@ class GangCoordinator:
         return [*effects, *self._note_wait(group, now)]
 
     def _miss(self, group: _Group, life: _Life, now: float) -> list[NodeEffect]:
-        """End a life whose part on some node has nobody to speak for it."""
+        """End a life if the supervisor of one of its parts has been away for longer than the grace."""
         for s in group.nodes:
             missed = min(s.absent_for(now), now - life.since)
             if missed >= self._gone_grace and life.runs_on(s.number):
@@ -286,7 +290,7 @@ class GangCoordinator:
         return []
 
     def _close(self, group: _Group, life: _Life) -> list[NodeEffect]:
-        """Every node is accounted for."""
+        """Close a life of which every node is accounted for, and report its end if all have confirmed it."""
         assert life.over is not None
         group.life = None
         group.past[life.token] = life.over
@@ -295,7 +299,7 @@ class GangCoordinator:
         effects: list[NodeEffect] = []
         if life.over[0] == 0 and group.stopped is None:
             group.stopped = (0, f"group {group.name} has finished already")
-            # supervisors that were started again after their node's part had finished
+            # these supervisors were restarted after their node's part had finished
             effects += [SendStop(s.ready.session, *group.stopped) for s in group.nodes if s.ready is not None]
         if not life.unproven:
             effects.append(LifeExited(group.name, life.attempt, life.token, *life.over))
@@ -311,7 +315,7 @@ class GangCoordinator:
         return [LifeStarted(group.name, life.attempt, life.token), *begins]
 
     def _note_wait(self, group: _Group, now: float) -> list[NodeEffect]:
-        """A line for the log when a group has waited for a while, once per reason."""
+        """Return a line for the log when a group has waited for a while, once per reason."""
         reason = self.waits_for(group.name)
         if not reason:
             group.waits_since, group.noted = None, ""
@@ -324,6 +328,6 @@ class GangCoordinator:
 
 
 def _named(nodes: list[_Node], what: str) -> str:
-    """``nodes 1 and 3 to come``; empty for none."""
+    """Return a clause such as ``nodes 1 and 3 to come``; empty for no nodes."""
     numbers = [str(n.number) for n in nodes]
     return f"{'node' if len(numbers) == 1 else 'nodes'} {' and '.join(numbers)} {what}" if numbers else ""

@@ -1,11 +1,11 @@
-"""What a person asks of a group: to be killed, to leave in good order and rest, to begin again.
+"""Check the orders that a person gives to a group, and say which supervisors carry them out.
 
-* *kill*: the life that runs is ended at once (SIGKILL), and started again, as after any other death; it costs no restart.
-* *drain*: it leaves at its next step boundary, and is not started until somebody asks for it.
-* *resume*: a drained group begins again.
+* *kill*: the running life is killed at once (SIGKILL) and restarted, as after any other death. It costs no restart.
+* *drain*: the group leaves at its next step boundary, and is not started until a person resumes it.
+* *resume*: a drained group starts again.
 
-A group's supervisor carries an order out: it can end a process that hangs, and it alone can keep one from being started.
-A group without one (torchft's clients, a script started by hand) can only be killed, through its group server.
+A group's supervisor carries an order out: it can end a hanging process, and it alone can prevent a restart. A group
+without a supervisor (torchft's clients, a script started by hand) can only be killed, through its group server.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from torchft_x.errors import RefusedError
 
 KINDS = ("kill", "drain", "resume")
 EVERY = "*"
-"""In place of a group, with drain and resume: all that this concerns, so the job is paused, or goes on."""
+"""Used in place of a group id with drain and resume: all groups concerned, so that the job pauses or goes on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """To all supervisors of the group."""
+    """An order to all supervisors of a group."""
 
-    kind: str  # one of KINDS
+    kind: str  # one of `KINDS`
     group: str
-    life: str  # a kill's: only this life is meant; '': any
-    sentence: str  # why, for its log
+    life: str  # token of the only life that a kill may end; '': any
+    sentence: str  # reason, for the supervisor's log
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is known of the group that an order is for."""
+    """Known facts about the group that an order is for."""
 
     group: str
-    supervised: bool  # a supervisor is here
-    life: str  # token of its newest life
-    alive: bool  # that runs
-    rests: bool  # its supervisor says that it is drained
-    finished: bool  # and that it is done with it
-    reachable: bool  # it has a group server
+    supervised: bool  # whether a supervisor of the group is connected
+    life: str  # token of the group's newest life
+    alive: bool  # whether that life runs
+    rests: bool  # whether the supervisor reports that the group is drained
+    finished: bool  # whether the supervisor reports that it is done with the group
+    reachable: bool  # whether the group has a group server
 
 
 class Orders:
-    """Which groups are to rest. Raises `RefusedError` for what can't be done."""
+    """Table of the groups that are to rest. Raises `RefusedError` for an order that can't be carried out."""
 
     def __init__(self) -> None:
         self._drained: set[str] = set()
@@ -54,7 +54,7 @@ class Orders:
         return frozenset(self._drained)
 
     def give(self, kind: str, asked: Asked) -> Order | None:
-        """What its supervisors are told. None: it has none, so its group server is told to exit."""
+        """Return the order for the group's supervisors. None: it has none, so its group server must be told to exit."""
         group = asked.group
         if asked.finished:
             raise RefusedError(f"Group {group} has finished: there is nothing of it to {kind}.")
@@ -86,9 +86,9 @@ class Orders:
         return None
 
     def arrived(self, group: str) -> Order | None:
-        """A supervisor of this group has come: one that replaces another does not know that the group is to rest."""
+        """Return the drain order for a newly connected supervisor, which may not know that its group is to rest."""
         return Order("drain", group, "", "drained by request") if group in self._drained else None
 
     def heard(self, event: GroupRests) -> None:
-        """A lighthouse that was started again hears from the supervisors what it has asked them."""
+        """Restore a drain from a supervisor's report, because a restarted lighthouse has forgotten its orders."""
         (self._drained.add if event.rests else self._drained.discard)(event.group)

@@ -1,27 +1,27 @@
-"""Who belongs to the job, and how it ends: the lighthouse's view of the groups' supervisors.
+"""Track the supervisors of a job's groups (the *roster*), and decide how the job ends.
 
-A quorum says who trains together now; the roster says whether the *job* is going well. It hears the supervisors
-(one per group, or one per node of a group) and decides when the lighthouse process ends and with which exit code:
+A quorum says which groups train together at present; the roster says whether the *job* goes well. The supervisors (one
+per group, or one per node of a group) report to it. It decides when the lighthouse process ends and with which code:
 
 * 0 when every group's supervisor finished with 0;
-* 1 at the end if a group is lost (its supervisor is gone without a word, or never came) or gave up, even though
-  the others finished: the survivors train on, the exit code says that something needs a look;
+* 1 at the end if a group is lost (its supervisor went silently, or never came) or gave up, even if the others
+  finished. The survivors train on, and the exit code says that something needs a look;
 * 1 at once, with the rest told to stop, when fewer than `min_replicas` groups can still finish.
 
-Once one group has finished with 0 the job's work is done. A group that was not training with it, or starts again
-later, is told to stop: alone and with nobody to heal from, it would train the whole job again from the beginning. With 0,
-unless it trained to the end with the one that finished, and failed by itself after that: perhaps it was to save the model.
+Once one group has finished with 0 the job's work is done. A group that was not training with it, or restarts later,
+is told to stop: with no group to heal from, it would train the whole job again from the beginning. It stops with 0,
+unless it trained to the end with the finished group and failed by itself afterwards, perhaps while saving the model.
 
 The contract with the shell is that of `core.messages`: ``handle(event, now)`` returns effects, `Tick` comes often.
 Each `SupervisorHere` is followed by exactly one `SupervisorGone` when that stream ends. For a group over several nodes
-the lives are those of the whole group, as `core.job.multi_node` tells them; everything else comes from each node by itself.
-Programs beside the groups are in `core.job.sidecars`: they end with the verdict and have no part in it.
+the lives are those of the whole group, as `core.job.multi_node` reports them; all else comes from each node by itself.
+Programs beside the groups are in `core.job.sidecars`: they end with the verdict and do not influence it.
 
-Where somebody *keeps* the supervisors running, absence is no loss: whoever does that says which have ended for good, and which
-groups the job has (`GroupsChanged`). A group that is not among them any more is forgotten.
+If a keeper restarts the supervisors, an absent one is not lost. The keeper reports which supervisors ended for good
+and which groups the job has (`GroupsChanged`). A group that the job no longer has is forgotten.
 
-Of *several* lighthouses of a job the one that serves has a roster. If it is cut off from the groups, it must not take that for
-the job's end: when all that were here are away it ends with `DESERTED`, and another one serves.
+If a job has *several* lighthouses, the one that serves has a roster. If it is cut off from the groups, it must not take
+that for the job's end: when all connected supervisors are gone it ends with `DESERTED`, and another one serves.
 """
 
 from __future__ import annotations
@@ -52,29 +52,30 @@ from torchft_x.errors import ConfigError
 from torchft_x.timing import TIMING
 
 DESERTED = 75
-"""Of one of several lighthouses: another one shall serve. As an exit code EX_TEMPFAIL."""
-_TERMINATED = 143  # exit code of a program that ended at a SIGTERM
+"""Exit code with which one of several lighthouses ends so that another one serves (EX_TEMPFAIL)."""
+_TERMINATED = 143  # exit code of a program that SIGTERM ended
 FINISHED = "the job is finished: another group has completed it"
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobConfig:
-    """What the job consists of. Raises `ConfigError` naming the field."""
+    """Configuration of a job. Raises `ConfigError` that names the wrong field."""
 
     groups: tuple[str, ...]
     """Group ids (REPLICA_GROUP_ID)."""
     min_replicas: int = 1
-    """Fewer groups than this can't finish the job."""
+    """Least number of groups that can finish the job."""
     gone_grace: float = TIMING.gone_grace
-    """Seconds a supervisor's stream may be away before the group counts as lost."""
+    """Seconds for which a supervisor's stream may be away before the group counts as lost."""
     arrive_timeout: float = TIMING.arrive
     """Seconds from the first event within which every supervisor must have come."""
     kept: bool = False
-    """Supervisors that are killed are started again, by somebody who says when that ends; the two times above don't count then."""
+    """Whether a keeper restarts killed supervisors and reports when that ends. Then `gone_grace` and `arrive_timeout`
+    don't count."""
     several: bool = False
-    """The job has other lighthouses, too."""
+    """Whether the job has other lighthouses, too."""
     deserted_after: float = TIMING.deserted_after
-    """Seconds without any supervisor, where some have been, after which one of several ends."""
+    """Seconds after which one of several lighthouses ends when all its supervisors have gone."""
 
     def __post_init__(self) -> None:
         if not self.groups:
@@ -91,19 +92,19 @@ class JobConfig:
 
 
 class _Group:
-    """One line of the roster."""
+    """One group in the roster."""
 
     def __init__(self, name: str, since: float | None = None) -> None:
         self.name = name
-        self.since = since  # when the job got it; None: it was there from the first event on
-        self.supervisors = [Presence()]  # by node; as many as the group has nodes, once a supervisor has said so
+        self.since = since  # when the group was added to the job; None: it belonged to the job from the start
+        self.supervisors = [Presence()]  # by node; one per node, once a supervisor has reported the number of nodes
         self.life = ""  # token of the newest life
-        self.attempt = 0  # of the newest life
-        self.alive = False  # whether that life runs, or has ended well, as far as its supervisor told
-        self.failures: dict[str, str] = {}  # token of a life that failed by its own doing -> how
-        self.finished: SupervisorFinished | None = None  # the first that didn't end well, or the last when all did
-        self.lost = ""  # why it counts as lost, a clause after its name; empty: it doesn't
-        self.told: TellStop | None = None  # what it was told; repeated when it reconnects
+        self.attempt = 0  # attempt of the newest life
+        self.alive = False  # whether that life runs or has ended well, as last reported
+        self.failures: dict[str, str] = {}  # token of a life that failed by itself -> reason
+        self.finished: SupervisorFinished | None = None  # first bad end of a supervisor, or last end if all are good
+        self.lost = ""  # why the group counts as lost, a clause after its name; empty: it does not
+        self.told: TellStop | None = None  # order that the group was given; repeated when it reconnects
 
     @property
     def here(self) -> bool:
@@ -111,27 +112,27 @@ class _Group:
 
     @property
     def hosts(self) -> str:
-        """Where its newest supervisors run; empty: none has come yet."""
+        """Hosts of the newest supervisors; empty: none has come yet."""
         return ", ".join(dict.fromkeys(s.host for s in self.supervisors if s.host))
 
     @property
     def complete(self) -> bool:
-        """Every supervisor is here, or is done."""
+        """Whether every supervisor is connected or done."""
         return all(s.here or s.finished for s in self.supervisors)
 
     @property
     def can_finish(self) -> bool:
-        """Has finished well, or still may."""
+        """Whether the group has finished well or still may."""
         return self.finished.code == 0 if self.finished else not self.lost
 
     @property
     def over(self) -> bool:
-        """Nothing more will come from it."""
+        """Whether the group has finished or is lost."""
         return self.finished is not None or bool(self.lost)
 
     @property
     def trouble(self) -> str:
-        """Why it did not finish, for people; empty if it did or still may."""
+        """Reason for which the group did not finish, for people; empty if it did or still may."""
         if self.finished is not None:
             host = self.supervisors[self.finished.node].host
             return f"gave up on {host}: {self.finished.sentence}" if self.finished.code else ""
@@ -139,16 +140,16 @@ class _Group:
 
 
 class JobOutcome:
-    """The machine. Groups are those of the configuration, until `GroupsChanged` says otherwise."""
+    """State machine of the roster. Its groups are those of the configuration until a `GroupsChanged` comes."""
 
     def __init__(self, config: JobConfig) -> None:
-        self.config = config  # fixed
+        self.config = config  # never changes
         self._groups = {name: _Group(name) for name in config.groups}  # by group id, in the configuration's order
         self.sidecars = Sidecars(config.gone_grace)  # programs beside the groups
-        self._started: float | None = None  # time of the first event; arrive_timeout counts from it
-        self._together: dict[str, frozenset[str]] = {}  # life -> all lives of the newest quorum it was in
-        self._alone_since: float | None = None  # when the last stream ended; None: there is one, or none has come yet
-        self._verdict: Verdict | None = None  # set once
+        self._started: float | None = None  # time of the first event; `arrive_timeout` counts from it
+        self._together: dict[str, frozenset[str]] = {}  # life -> all lives of the newest quorum with it
+        self._alone_since: float | None = None  # end of the last open stream; None: one is open, or none came yet
+        self._verdict: Verdict | None = None  # set once, when the job ends
 
     @property
     def verdict(self) -> Verdict | None:
@@ -159,7 +160,7 @@ class JobOutcome:
         return f"JobOutcome({states}; verdict {self._verdict.code if self._verdict else 'open'})"
 
     def status(self) -> dict[str, dict[str, object]]:
-        """Per group, json-able: state, host, attempt, and why it is lost or gave up."""
+        """Return a JSON-able status of each group: state, host, attempt, and why it is lost or gave up."""
         return {
             g.name: {"state": _state(g), "host": g.hosts, "attempt": g.attempt, "trouble": g.trouble}
             for g in self._groups.values()
@@ -169,12 +170,12 @@ class JobOutcome:
         return group in self._groups
 
     def nodes_of(self, group: str) -> int | None:
-        """On how many nodes this group is, as its first supervisor has said; None: none has come, or no such group."""
+        """Return the group's number of nodes as its supervisors reported; None: none has come, or no such group."""
         known = self._groups.get(group)
         return len(known.supervisors) if known is not None and known.hosts else None
 
     def handle(self, event: RosterEvent, now: float) -> list[RosterEffect]:
-        """Take one event at `now` (monotonic seconds) and return what is to be done."""
+        """Handle one event at `now` (monotonic seconds) and return the effects that the shell must carry out."""
         if self._started is None:
             self._started = now
         if isinstance(event, (SidecarHere, SidecarGone, SidecarFinished)):
@@ -217,13 +218,13 @@ class JobOutcome:
             if event.code > 0 and event.code != _TERMINATED:
                 group.failures[event.life] = event.reason
             if event.life == group.life:
-                group.alive = event.code == 0  # a supervisor whose life ended well is about to say that it is done
+                group.alive = event.code == 0  # after a good end the supervisor is about to report that it is done
         elif isinstance(event, SupervisorFinished):
             self._finish(group, event)
         return []
 
     def _change(self, event: GroupsChanged, now: float) -> None:
-        """What a supervisor has said itself of how it ended counts more than what was seen of it."""
+        """Take the keeper's list of groups and ends. A supervisor's own report of its end takes precedence."""
         self._groups = {name: self._groups.get(name) or _Group(name, now) for name in event.groups}
         for end in event.ended:
             group = self._groups.get(end.group)
@@ -237,14 +238,14 @@ class JobOutcome:
                 group.lost = f"is lost: {end.sentence}"
 
     def _finish(self, group: _Group, event: SupervisorFinished) -> None:
-        """A group has finished when all its supervisors say so; one that gives up speaks for the group."""
+        """Record a supervisor's end. The group finishes when all its supervisors have, or fails when one gives up."""
         group.supervisors[event.node].finished = event.code, event.sentence
         if group.finished is None and (event.code != 0 or all(s.finished for s in group.supervisors)):
             group.finished = event
             group.alive = False
 
     def _arrive(self, group: _Group, event: SupervisorHere, now: float) -> list[RosterEffect]:
-        if self._deserted:  # it may have been this lighthouse that was away: the others are as quick
+        if self._deserted:  # perhaps this lighthouse was cut off: restart the grace of the others
             for other in (s for g in self._groups.values() for s in g.supervisors if s.away_since is not None):
                 other.away_since = now
         while len(group.supervisors) < event.nodes:
@@ -272,7 +273,7 @@ class JobOutcome:
 
     @property
     def _deserted(self) -> bool:
-        """Whether all are away that were here, so that it may be this lighthouse that is. Whoever has finished is not away."""
+        """Whether all supervisors have gone and none finished, so that this lighthouse may be the one cut off."""
         done = any(g.finished is not None and g.finished.code == 0 for g in self._groups.values())
         return self.config.several and self._alone_since is not None and not done
 
@@ -289,7 +290,7 @@ class JobOutcome:
         return notes
 
     def _absence(self, group: _Group, node: int, now: float) -> str:
-        """Why the supervisor of that node counts as lost, a clause after its group's name; empty: it doesn't."""
+        """Return why the node's supervisor counts as lost, a clause after its group's name; empty: it does not."""
         supervisor = group.supervisors[node]
         which = "its supervisor" if len(group.supervisors) == 1 else f"its supervisor of node {node}"
         if supervisor.finished is not None or self.config.kept:
@@ -303,11 +304,11 @@ class JobOutcome:
         return ""
 
     def _stop_the_late(self) -> list[RosterEffect]:
-        """Once a group has finished with 0: stop those that weren't training with it, or have started again.
+        """Stop the groups that were not training with a group that has finished with 0, or have restarted since.
 
-        What counts is the last quorum of the *finisher*, not the newest one: while a finisher's process ends, a
-        restarted group may already be alone in a quorum of its own. A finisher that was in none (a script without a
-        Manager, a peer's client) has nothing in common with the other groups and stops nobody.
+        The last quorum of the *finisher* counts, not the newest one: while a finisher's process ends, a restarted group
+        may already be alone in a quorum of its own. A finisher that was in no quorum (a script without a Manager, a
+        client of torchft) has nothing in common with the other groups and stops none.
         """
         done = [g for g in self._groups.values() if g.finished is not None and g.finished.code == 0 and g.told is None]
         finishers = [g.life for g in done]
@@ -341,7 +342,7 @@ class JobOutcome:
             why = f"only {able} of {len(groups)} groups can still finish and min_replicas is {self.config.min_replicas}"
             self._verdict = Verdict(1, _sentence(f"The job failed, {why}: {troubles}"))
         code, sentence = self._verdict.code, self._verdict.sentence
-        rest = [g for g in groups if g.finished is None and g.here]  # of a lost group some nodes may be here
+        rest = [g for g in groups if g.finished is None and g.here]  # some nodes of a lost group may be connected
         stops = [TellStop(g.name, code, sentence) for g in rest]
         return [*stops, *self.sidecars.end(sentence), self._verdict]
 
@@ -367,7 +368,7 @@ def _state(group: _Group) -> str:
 
 
 def _together(groups: list[_Group]) -> str:
-    """What befell which groups, once per trouble: all groups with a typo in their script tell the same."""
+    """Return each trouble once, with its groups: all groups with the same typo in their script report the same."""
     by_trouble: dict[str, list[str]] = {}
     for g in groups:
         if g.trouble:

@@ -1,7 +1,7 @@
-"""Programs beside the groups (an evaluator, a data service): known by name, ended with the job, never counted.
+"""Track the programs beside the groups (an evaluator, a data service). They end with the job and never count in it.
 
 A job's lighthouse has a roster, which knows when the job is over and ends the sidecars then. A stand-alone lighthouse
-knows no job; there `core.job.standalone_sidecars` decides.
+knows no job; `core.job.standalone_sidecars` decides for it.
 
 The contract with the shell is that of `core.job.outcome`. Each `SidecarHere` is followed by exactly one `SidecarGone`.
 """
@@ -22,18 +22,18 @@ from torchft_x.core.presence import Presence
 from torchft_x.timing import TIMING
 
 REMEMBERED = 256
-"""Names kept after they went, for the status; a stand-alone lighthouse sees many."""
+"""Number of names kept for the status after their sidecars have gone; a stand-alone lighthouse sees many."""
 
 
 class _Sidecar(Presence):
-    """One name. What it has said goes with its supervisor."""
+    """One sidecar name. Its reports are forgotten when a new supervisor takes the name."""
 
     __slots__ = ("name", "told_lost")
 
     def __init__(self, name: str) -> None:
         super().__init__()
         self.name = name
-        self.told_lost = False  # whether its silent end was noted
+        self.told_lost = False  # whether the sidecar's silent end was logged
 
     @property
     def state(self) -> str:
@@ -43,15 +43,15 @@ class _Sidecar(Presence):
 
 
 class Sidecars:
-    """The machine. `end` and `stop` are for whoever knows when the job is over."""
+    """State machine of the sidecars. The owner, which knows when the job is over, calls `end` or `stop`."""
 
     def __init__(self, gone_grace: float = TIMING.gone_grace) -> None:
-        self._grace = gone_grace  # seconds a stream may be away before somebody is told
-        self._known: dict[str, _Sidecar] = {}  # by name; those that have come once
+        self._grace = gone_grace  # seconds for which a stream may be away before that is logged
+        self._known: dict[str, _Sidecar] = {}  # by name: sidecars that have connected once
         self._ended: str | None = None  # why the job is over, once it is
 
     def status(self) -> dict[str, dict[str, object]]:
-        """Per sidecar, json-able."""
+        """Return a JSON-able status of each sidecar."""
         return {
             s.name: {"state": s.state, "host": s.host, "trouble": s.finished[1] if s.finished else ""}
             for s in self._known.values()
@@ -59,11 +59,11 @@ class Sidecars:
 
     @property
     def present(self) -> frozenset[str]:
-        """Names of those that are here."""
+        """Names of the sidecars that are connected."""
         return frozenset(s.name for s in self._known.values() if s.here)
 
     def handle(self, event: SidecarEvent | Tick, now: float) -> list[SidecarEffect]:
-        """Take one event at `now` (monotonic seconds)."""
+        """Handle one event at `now` (monotonic seconds) and return the effects."""
         if isinstance(event, Tick):
             return [note for s in self._known.values() if (note := self._miss(s, now))]
         s = self._known.setdefault(event.sidecar, _Sidecar(event.sidecar))
@@ -82,12 +82,12 @@ class Sidecars:
         return [Note("error", f"The sidecar {s.name} gave up on {s.host}: {why}. The job goes on.")]
 
     def end(self, sentence: str) -> list[SidecarEffect]:
-        """The job is over: those that are here, and whoever comes later, are told."""
+        """Stop all sidecars, present and future, because the job is over."""
         self._ended = sentence
         return self.stop(self.present, sentence)
 
     def stop(self, names: Iterable[str], sentence: str) -> list[SidecarEffect]:
-        """Their job is over, others' may go on."""
+        """Stop these sidecars, because their job is over. Sidecars of other jobs may go on."""
         return [StopSidecar(name, sentence) for name in sorted(names)]
 
     def _forget_the_oldest(self) -> None:

@@ -1,8 +1,8 @@
-"""When sidecars end at a stand-alone lighthouse, which knows no job and is there for several, one after the other.
+"""Decide when sidecars end at a stand-alone lighthouse, which knows no job and serves several, one after the other.
 
-A sidecar belongs to the groups it was here together with. Once they have all gone, so has its job: `settle` seconds
-after the last one if all have said that they are done, and only after `missing` seconds if one went without a word,
-because its scheduler may start it again.
+A sidecar belongs to the groups that were connected at the same time. Once they have all gone, its job is over. If all
+groups reported that they are done, the sidecar is stopped `settle` seconds after the last one went. If a group went
+silently, that takes `missing` seconds, because the scheduler may restart the group.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ MISSING = "the groups of the job are gone"
 
 
 class StandaloneSidecars:
-    """The machine. The contract with the shell is that of `core.job.outcome`."""
+    """State machine of a stand-alone lighthouse's sidecars. Its shell's contract is that of `core.job.outcome`."""
 
     def __init__(self, settle: float = TIMING.sidecar_settle, missing: float = TIMING.sidecar_missing) -> None:
-        self._settle = settle  # seconds, see the module
-        self._missing = missing  # seconds
+        self._settle = settle  # seconds until the stop if all groups are done
+        self._missing = missing  # seconds until the stop if a group went silently
         self.sidecars = Sidecars()
-        self._groups: dict[str, Presence] = {}  # those that are here, or went without having said that they are done
-        self._met: set[str] = set()  # sidecars that were here together with a group
-        self._empty_since: float | None = None  # when the last group went; None: some are here, or none ever was
+        self._groups: dict[str, Presence] = {}  # groups that are connected, or went silently
+        self._met: set[str] = set()  # sidecars that were connected together with a group
+        self._empty_since: float | None = None  # when the last group went; None: one is connected, or none ever was
 
     def handle(self, event: RosterEvent, now: float) -> list[SidecarEffect]:
-        """Take one event at `now` (monotonic seconds); lives and quorums don't matter here."""
+        """Handle one event at `now` (monotonic seconds) and return the effects. Ignore lives and quorums."""
         effects: list[SidecarEffect] = []
         if isinstance(event, (SidecarHere, SidecarGone, SidecarFinished, Tick)):
             effects += self._hear(event, now)
@@ -73,7 +73,7 @@ class StandaloneSidecars:
             self._empty_since = now
 
     def _judge(self, now: float) -> list[SidecarEffect]:
-        silent = bool(self._groups)  # looked at only while nobody is here
+        silent = bool(self._groups)  # used only while no group is connected: those left went silently
         if self._empty_since is None or now - self._empty_since < (self._missing if silent else self._settle):
             return []
         effects = self.sidecars.stop(self._met & self.sidecars.present, MISSING if silent else DONE)

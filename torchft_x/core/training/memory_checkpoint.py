@@ -2,7 +2,7 @@
 
 A rank has two slots, each with room for one state. All ranks of a group copy after the same steps: rank 0 orders a
 copy with the decision of a step, and each rank's vote reports its progress. The newest state that all ranks are known
-to hold complete is the group's (`HeldCopies.common`). No copy overwrites its slot, so a group killed at any time has it.
+to hold complete is the group's (`HeldCopies.common`). Its slot is not overwritten, so a killed group always has it.
 
 A new life resumes from that state and reports it when it first asks for a quorum. From then on it is a member like any
 other. If others train, they go on and it heals (R22). If no member carries the quorum before, the newest state wins
