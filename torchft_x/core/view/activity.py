@@ -1,4 +1,4 @@
-"""What a group does now, in one word and a few more: for the page, `torchft_x status`, and the gauges by activity."""
+"""Name a group's present activity, for the page, `torchft_x status`, and the gauges by activity."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from torchft_x.core.view.lives import GroupLives
 from torchft_x.core.view.losses import LossEntry
 
 DOES = (
-    "trains",  # in the quorum, and up to date
-    "heals",  # in the quorum, and copies the state of another group
+    "trains",  # is in the quorum, and up to date
+    "heals",  # is in the quorum, and copies the state of another group
     "waits",  # has asked for the next quorum
     "regroups",  # was told that the quorum is over, and has not asked yet
     "pauses",  # has announced that it may be silent: an evaluation, a checkpoint
-    "rehearses",  # a newcomer that makes its first step by itself, while others train
-    "starts",  # its processes run, and have not asked yet
-    "restarts",  # its newest life has ended; its supervisor starts the next one
+    "rehearses",  # is a newcomer that makes its first step by itself while others train
+    "starts",  # has processes that run and have not asked yet
+    "restarts",  # has lost its newest life, and its supervisor starts the next one
     "drains",  # was asked to leave at its next boundary
     "drained",  # has left, and is not started until somebody asks for it
-    "stopped",  # a process of it is stopped (SIGSTOP, a debugger)
-    "silent",  # nothing is heard of it, though it should run
-    "late",  # it lives, and does not come: the others go on without it
-    "lost",  # nobody waits for it
-    "left",  # has said goodbye
-    "finished",  # its supervisor is done with it: well
-    "failed",  # or not
-    "awaited",  # a group of the job whose supervisor has not come
+    "stopped",  # has a process that is stopped (SIGSTOP, a debugger)
+    "silent",  # sends nothing, though it should run
+    "late",  # lives and does not ask: the others go on without it
+    "lost",  # is lost, so no member waits for it
+    "left",  # has left in good order
+    "finished",  # has ended well: its supervisor is done
+    "failed",  # has ended badly: its supervisor is done
+    "awaited",  # belongs to the job, and its supervisor has not come
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """All that is known of one group."""
+    """All known facts about one group, from which its activity follows."""
 
     group: str
-    member: MemberView | None  # its newest; None: none is here
-    lives: GroupLives | None  # None: no supervisor has spoken for it
-    loss: LossEntry | None  # since which it is not back
-    trouble: str  # why it counts as lost in the job's outcome; '': it doesn't
-    drains: bool  # was asked to leave
-    copy: Copy | None = None  # of a state, as it tells
+    member: MemberView | None  # newest member of the group; None: none is known
+    lives: GroupLives | None  # None: no supervisor has reported on the group
+    loss: LossEntry | None  # newest loss, while the group is not back
+    trouble: str  # why the group counts as lost in the job's outcome; '': it does not
+    drains: bool  # whether the group was asked to leave
+    copy: Copy | None = None  # copy of a state, as the group reports it
 
 
 def activity(seen: Seen, *, broken: str, undecided: str) -> tuple[str, str]:
-    """One of `DOES`, and a clause that says more; '' if there is no more to say."""
+    """Return one of `DOES` and a clause with details; '' if there are none."""
     does, more = _by_supervisor(seen) or _by_member(seen, broken, undecided)
     return does, readable(more.rstrip("."))
 

@@ -1,4 +1,4 @@
-"""How long something took, counted in buckets: a histogram as Prometheus reads it."""
+"""Count durations in buckets, as a histogram for Prometheus."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Sequence
 
 
 class Durations:
-    """`bounds`: seconds, rising; what takes longer counts, too."""
+    """Histogram of durations. `bounds`: upper ends of the buckets in seconds, rising; a last bucket takes the rest."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
-        self.bounds = bounds  # upper ends, inclusive
-        self.counts = [0] * (len(bounds) + 1)  # of each bucket by itself; the last has no end
-        self.sum = 0.0
+        self.bounds = bounds  # inclusive upper ends, seconds
+        self.counts = [0] * (len(bounds) + 1)  # per bucket, not cumulative; the last bucket has no end
+        self.sum = 0.0  # seconds
 
     def add(self, seconds: float) -> None:
         self.counts[bisect_left(self.bounds, seconds)] += 1
         self.sum += seconds
 
     def add_all(self, counts: Sequence[int], seconds: float) -> None:
-        """So many in each bucket, from the first on, and their sum. What lies beyond the last one counts there."""
+        """Add `counts`, one per bucket from the first on, and their sum in seconds. The rest counts in the last."""
         for i, count in enumerate(counts):
             self.counts[min(i, len(self.bounds))] += count
         self.sum += seconds
@@ -30,11 +30,11 @@ class Durations:
 
     @property
     def mean(self) -> float | None:
-        """Seconds; None: of nothing."""
+        """Mean in seconds; None if nothing was counted."""
         return self.sum / self.number if self.number else None
 
     def buckets(self) -> list[tuple[str, float]]:
-        """Upper end as text, and how many took no longer; the last is `+Inf`."""
+        """Return pairs of upper end, as text, and cumulative count. The last end is `+Inf`."""
         total, out = 0, []
         for bound, count in zip((*map(str, map(float, self.bounds)), "+Inf"), self.counts, strict=True):
             total += count

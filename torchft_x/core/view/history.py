@@ -1,6 +1,6 @@
-"""What has happened in a job: the newest quorums, losses and refusals, with reasons in words, and counts of all of them.
+"""Record a job's newest quorums, losses and refusals, with reasons in words, and count all of them.
 
-A shell tells what its lighthouse machine has decided. Nothing is looked up later, and everything is bounded.
+The lighthouse's shell reports what its machine has decided. Nothing is looked up later, and all sizes are bounded.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from torchft_x.core.view.facts import COMMITTED, Moment
 from torchft_x.core.view.losses import LossEntry, of_another, of_its_own
 
 KEPT = 100
-"""Quorums and losses that are remembered; of refusals a fifth."""
-_NAMED = 16  # groups that one entry names
-_SAME = 10.0  # seconds within which a supervisor's word on an exit explains a loss
+"""Number of quorums and of losses that are kept; a fifth as many refusals are kept."""
+_NAMED = 16  # most groups that one entry names
+_SAME = 10.0  # seconds within which a supervisor's report of an exit explains a loss
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuorumEntry:
-    """A quorum of other members than the one before, or after a failed step. `t`: unix seconds."""
+    """A quorum with other members than the one before, or after a failed step. `t`: unix seconds."""
 
     t: float
     id: int
@@ -31,50 +31,50 @@ class QuorumEntry:
     step: int
     members: int
     healing: int
-    joined: tuple[str, ...]  # groups
-    gone: tuple[str, ...]
+    joined: tuple[str, ...]  # group ids
+    gone: tuple[str, ...]  # group ids
     reason: str
-    waited: float  # seconds since the first asked for it
+    waited: float  # seconds from the first ask to the quorum
 
 
 @dataclass(frozen=True, slots=True)
 class RefusalEntry:
     t: float
-    who: str  # replica id; '': not known
+    who: str  # replica id; '': unknown
     sentence: str
 
 
 class History:
-    """Times are unix seconds."""
+    """Newest events of a job, with counts and durations. Times are unix seconds."""
 
     def __init__(self) -> None:
         self.quorums: deque[QuorumEntry] = deque(maxlen=KEPT)
         self.losses: deque[LossEntry] = deque(maxlen=KEPT)
         self.refusals: deque[RefusalEntry] = deque(maxlen=KEPT // 5)
         self.count: Counter[str] = Counter()  # quorums, regroupings, joins, refusals, lineages, undone steps
-        self.causes: Counter[str] = Counter()  # of losses
-        self.wait = Durations((0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 60))  # first ask -> quorum
-        self.recovery = Durations((0.01, 0.05, 0.1, 0.5, 1, 2, 5, 10, 60))  # loss -> next quorum
-        self.rejoin = Durations((0.1, 0.5, 1, 2, 5, 10, 30, 60, 300))  # loss -> the group is back
-        self._groups: frozenset[str] = frozenset()  # of the newest quorum
-        self._said = ""  # of the next quorum: that a new lineage begins
-        self._out: dict[str, LossEntry] = {}  # group -> its newest loss, until it is back
-        self._waiting: list[LossEntry] = []  # losses without a quorum since
-        self._contributed = 0  # groups that made the newest commit that is told of
+        self.causes: Counter[str] = Counter()  # losses by cause
+        self.wait = Durations((0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 60))  # from the first ask to the quorum
+        self.recovery = Durations((0.01, 0.05, 0.1, 0.5, 1, 2, 5, 10, 60))  # from a loss to the next quorum
+        self.rejoin = Durations((0.1, 0.5, 1, 2, 5, 10, 30, 60, 300))  # from a loss to the group's return
+        self._groups: frozenset[str] = frozenset()  # groups of the newest quorum
+        self._said = ""  # reason of the next quorum if it begins a new lineage
+        self._out: dict[str, LossEntry] = {}  # group -> its newest loss, until the group is back
+        self._waiting: list[LossEntry] = []  # losses that no quorum has followed yet
+        self._contributed = 0  # number of groups in the newest reported commit
 
     def issued(self, quorum: Quorum, waited: float, t: float) -> None:
-        """A quorum was sent."""
+        """Record that a quorum was sent, `waited` seconds after the first ask."""
         self.count["quorums"] += 1
         self.wait.add(waited)
         if quorum.config_id == quorum.id:
             self._regrouped(quorum, waited, t)
 
     def took_over(self, quorum: Quorum) -> None:
-        """This one was going on when the lighthouse began."""
+        """Start from a quorum that was running when this lighthouse started."""
         self._groups = frozenset(m.group_id for m in quorum.members)
 
     def noted(self, note: Note, quorum: Quorum | None, step: int, t: float) -> None:
-        """The machine has said this. `quorum`: its present one, at this step."""
+        """Record a note of the machine. `quorum`: its present quorum, which has reached `step`."""
         match note.event:
             case "joined":
                 self.count["joins"] += 1
@@ -92,13 +92,13 @@ class History:
         self.refusals.append(RefusalEntry(t, who, sentence))
 
     def exited(self, group: str, reason: str, t: float) -> None:
-        """A supervisor's word on how a life of that group ended."""
+        """Add a supervisor's report of how a life ended to the recent losses of its group."""
         for i, loss in enumerate(self.losses):
             if loss.group == group and not loss.exit and t - loss.t < _SAME:
                 self._replace(i, replace(loss, exit=reason))
 
     def told(self, replica_id: str, moments: Iterable[Moment], t: float) -> None:
-        """A member tells of itself, at `t`."""
+        """Record the moments that a member reports at `t`."""
         for moment in moments:
             self._unfold(replica_id, moment, t - moment.ago)
             if moment.what == COMMITTED and moment.participants:
@@ -134,7 +134,7 @@ class History:
     def _regrouped(self, quorum: Quorum, waited: float, t: float) -> None:
         self.count["regroupings"] += 1
         groups = frozenset([m.group_id for m in quorum.members])
-        back = groups & self._out.keys()  # a group may be back with a new life before there was a quorum without it
+        back = groups & self._out.keys()  # a group may return with a new life before there was a quorum without it
         joined, gone = (
             sorted((groups - self._groups) | back, key=by_number),
             sorted(self._groups - groups, key=by_number),
@@ -180,7 +180,7 @@ class History:
         return ", ".join(parts) or "the same groups: a step had failed, or one of them has healed or come back"
 
     def _unfold(self, replica_id: str, moment: Moment, at: float) -> None:
-        """What a moment says of each loss; of its own group's only of the newest."""
+        """Apply a moment to all losses of other groups, and to the newest loss of the member's own group."""
         group, own = group_of(replica_id), True
         for i in reversed(range(len(self.losses))):
             loss = self.losses[i]
@@ -205,7 +205,7 @@ class History:
 
 
 def by_number(group: str) -> tuple[bool, int, str]:
-    """Sorts groups as people expect: 2 before 10, and those without a number last."""
+    """Return a sort key for group ids as people expect: 2 before 10, and ids without a number last."""
     number = group_number(f"{group}:")
     return (number is None, number or 0, group)
 

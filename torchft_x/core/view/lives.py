@@ -1,4 +1,4 @@
-"""What supervisors have said of their groups: where they run, how often they were started, how the newest life ended."""
+"""Record what supervisors report of their groups: hosts, number of starts, and the end of the newest life."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from torchft_x.core.messages.job import (
 )
 
 MOST = 4096
-"""Groups that are known; of a lighthouse that serves job after job the oldest that are gone are forgotten."""
+"""Most groups that are kept. A lighthouse that serves job after job forgets the oldest that have gone."""
 
 
 @dataclass(slots=True)
 class GroupLives:
-    """One group, as its supervisors tell it. Times are unix seconds."""
+    """One group, as its supervisors report it. Times are unix seconds."""
 
     group: str
     streams: dict[int, int] = field(default_factory=dict)  # open stream -> node
-    hosts: dict[int, str] = field(default_factory=dict)  # node -> where its newest supervisor runs
-    life: str = ""  # token of the newest
-    attempt: int = 0  # of the newest life
-    starts: int = 0  # lives that this lighthouse has heard of
-    alive: bool = False  # whether that life runs
-    since: float = 0.0  # when that became so
-    code: int = 0  # of the newest life that has ended
-    reason: str = ""  # how it ended
-    finished: tuple[int, str] | None = None  # code and sentence, once its supervisor is done with it
-    rests: bool = False  # drained: not started again until somebody asks for it
+    hosts: dict[int, str] = field(default_factory=dict)  # node -> host of its newest supervisor
+    life: str = ""  # token of the newest life
+    attempt: int = 0  # attempt of the newest life
+    starts: int = 0  # number of lives that were reported to this lighthouse
+    alive: bool = False  # whether the newest life runs
+    since: float = 0.0  # time of the last change of `alive`, `finished` or `rests`
+    code: int = 0  # exit code of the newest life that has ended
+    reason: str = ""  # how that life ended
+    finished: tuple[int, str] | None = None  # code and sentence, once the supervisor is done with the group
+    rests: bool = False  # whether the group is drained: not restarted until a person resumes it
 
     @property
     def here(self) -> bool:
@@ -50,11 +50,11 @@ class GroupLives:
 
 
 class Lives:
-    """Hears all that the roster hears."""
+    """Table of all groups, by the events that the roster gets, too."""
 
     def __init__(self) -> None:
-        self._groups: dict[str, GroupLives] = {}  # by the name that supervisors use
-        self.restarts = 0  # of all groups
+        self._groups: dict[str, GroupLives] = {}  # by the supervisors' name for the group
+        self.restarts = 0  # sum over all groups
 
     def __iter__(self) -> Iterator[GroupLives]:
         return iter(self._groups.values())
@@ -66,12 +66,12 @@ class Lives:
         return self._groups.get(group)
 
     def hear(self, event: RosterEvent, t: float) -> None:
-        """`t`: unix seconds."""
+        """Take one event at `t` (unix seconds)."""
         match event:
             case SupervisorHere():
                 known = self._known(event.group)
                 known.hosts[event.node] = event.host
-                if event.stream:  # else it is of a lighthouse before this one
+                if event.stream:  # else the stream is of an earlier lighthouse
                     known.streams[event.stream] = event.node
                     known.finished = None
             case SupervisorGone():
@@ -89,7 +89,7 @@ class Lives:
                 known.rests, known.since = event.rests, t
 
     def _start(self, known: GroupLives, event: LifeStarted, t: float) -> None:
-        if event.life == known.life or event.attempt < known.attempt:  # said again after a reconnect
+        if event.life == known.life or event.attempt < known.attempt:  # repeated after a reconnect
             return
         self.restarts += known.starts > 0
         known.starts += 1

@@ -1,9 +1,9 @@
-"""A loss, and what has become of it since: phase by phase, out of what the lighthouse sees and what members tell of themselves.
+"""Follow a loss phase by phase, from observations of the lighthouse and reports of members.
 
-The same phases as in a report (`torchft_x.observe.run.values`), which knows them from the events of all processes.
+The phases are those of a report (`torchft_x.observe.run.values`), which takes them from the events of all processes.
 
-A moment is dated by when it is heard less how long ago it was, so it may seem later than it was, by as long as a message takes;
-and a quorum is noted a moment after it is sent. What can't be later than another thing isn't shown so.
+The time of a moment is its arrival less its age, so it may seem later than it was, by the duration of a message. A
+quorum is recorded a moment after it is sent. Times are therefore clamped to the order in which the phases must follow.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from torchft_x.core.view.facts import COMMITTED, HEALED, RELEASED, RESTARTED, Mo
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LossEntry:
-    """A member of the quorum that nobody waits for any more."""
+    """The loss of a member of the quorum, for which nobody waits any more, and its phases."""
 
-    t: float
+    t: float  # unix seconds
     group: str
     replica_id: str
-    cause: str  # one of core.lighthouse.loss.CAUSES
+    cause: str  # one of `core.lighthouse.loss.CAUSES`
     reason: str  # a sentence
-    exit: str = ""  # how its supervisor says that it ended
+    exit: str = ""  # how the member ended, as its supervisor reports
     step: int
-    quorum: int  # number of the quorum that it was in
-    quorum_id: int = 0  # the whole id of that one
-    contributed: int = 0  # groups whose gradients counted in it
-    # What has happened since, in seconds after `t`; None: it has not, or nobody has told.
-    released: float | None = None  # the last of the others was out of the collectives in which it waited
-    regrouped: float | None = None  # the next quorum
-    next_id: int = 0  # the whole id of that one
-    committed: float | None = None  # the others' first commit since
-    restarted: float | None = None  # its next life is ready to join
-    rejoined: float | None = None  # its group is in a quorum again
-    healed: float | None = None  # and has copied the state
-    back: float | None = None  # its first commit
+    quorum: int  # number of the member's quorum
+    quorum_id: int = 0  # id of that quorum
+    contributed: int = 0  # number of groups whose gradients counted in that quorum
+    # Phases since the loss, in seconds after `t`; None: not reached, or not reported.
+    released: float | None = None  # the last of the others left the collectives in which it waited
+    regrouped: float | None = None  # the next quorum was issued
+    next_id: int = 0  # id of that quorum
+    committed: float | None = None  # the others made their first commit
+    restarted: float | None = None  # the group's next life was ready to join
+    rejoined: float | None = None  # the group was in a quorum again
+    healed: float | None = None  # the group had copied the state
+    back: float | None = None  # the group made its first commit
     whole: float | None = None  # a step was committed by as many groups as before
-    stood: float | None = None  # from the last commit before to the first one since: of who was first
+    stood: float | None = None  # duration from the last commit before to the first since, at the group that was first
 
 
 def of_another(loss: LossEntry, moment: Moment, at: float) -> LossEntry:
-    """A member of another group tells of a moment, at unix seconds `at`. The same object: it says nothing about this loss."""
+    """Return the loss after a moment of another group's member at `at` (unix seconds); unchanged if it is unrelated."""
     since = max(0.0, at - loss.t)
     if moment.what == RELEASED and moment.quorum == loss.quorum_id:
         if loss.released is None or since > loss.released:
@@ -55,13 +55,13 @@ def of_another(loss: LossEntry, moment: Moment, at: float) -> LossEntry:
 
 
 def of_its_own(loss: LossEntry, replica_id: str, moment: Moment, at: float) -> LossEntry:
-    """The same of a life of the group that was lost."""
+    """Return the loss after a moment of the lost group's life at `at` (unix seconds); unchanged if it is unrelated."""
     since = max(0.0, at - loss.t)
     if moment.what == RESTARTED and replica_id != loss.replica_id and loss.restarted is None:
         return replace(loss, restarted=since if loss.rejoined is None else min(since, loss.rejoined))
     if loss.rejoined is None:
         return loss
-    if moment.what == HEALED and loss.healed is None and at > loss.t:  # not before it was lost
+    if moment.what == HEALED and loss.healed is None and at > loss.t:  # a heal before the loss does not count
         return replace(loss, healed=max(since, loss.rejoined))
     if _commits_after(loss, moment):
         since = max(since, loss.rejoined, loss.healed or 0.0)

@@ -1,6 +1,6 @@
-"""One object with what a lighthouse knows of its job: `/status.json`, the page and `torchft_x status` show it.
+"""Build one object with all that a lighthouse knows of its job, for `/status.json`, the page and `torchft_x status`.
 
-Its fields are in docs/page.md. Readers must ignore what they don't know; `SCHEMA` grows when a field changes its meaning.
+Its fields are in docs/page.md. Readers must ignore unknown fields; `SCHEMA` grows when a field changes its meaning.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """What a lighthouse knows of the job as such."""
+    """A lighthouse's knowledge of the job as a whole."""
 
-    outcome: Mapping[str, Mapping[str, Any]] | None  # `JobOutcome.status`; None: it knows no job
+    outcome: Mapping[str, Mapping[str, Any]] | None  # `JobOutcome.status`; None: the lighthouse knows no job
     verdict: tuple[int, str] | None  # exit code and sentence, once the job is over
     sidecars: Mapping[str, Mapping[str, Any]]
     drained: frozenset[str]  # groups that were asked to leave
@@ -43,7 +43,7 @@ def overview(
     unix: float,
     story: list[str],
 ) -> Json:
-    """JSON-able. Times are unix seconds, ages seconds. `copies`: by replica id, what is copied now."""
+    """Return the JSON-able overview. Times are unix seconds, ages seconds. `copies`: present copies by replica id."""
     groups = _groups(view, history, lives, job, copies)
     step = view.reached if view.quorum is not None else max((g["step"] or 0 for g in groups), default=0)
     return {
@@ -97,7 +97,7 @@ def _quorum(view: View) -> Json | None:
 
 
 def _waiting(view: View) -> Json | None:
-    """Who has asked for the next quorum; None: nobody."""
+    """Return how many members wait for the next quorum, how long, and why; None: no member waits."""
     asked = [m.asked for m in view.members if m.asked is not None]
     return {"members": len(asked), "since": max(asked), "reason": readable(view.undecided)} if asked else None
 
@@ -119,7 +119,7 @@ def _groups(view: View, history: History, lives: Lives, job: Job, copies: Mappin
     for member in view.members:
         name = _name(member.replica_id, named)
         if job.outcome is not None and name not in named and member.lost:
-            continue  # the job was told to have fewer groups
+            continue  # the group was removed from the job
         if name not in newest or newest[name].place < member.place:
             newest[name] = member
     out = {_name(loss.replica_id, named): loss for loss in history.out.values()}
@@ -162,6 +162,6 @@ def _attempt(member: MemberView | None, lives: GroupLives | None) -> int:
 
 
 def _name(replica_id: str, named: set[str]) -> str:
-    """The group as supervisors and the job name it, else as the replica id does."""
+    """Return the group's name among those of supervisors and the job, else its group id."""
     group, number = group_of(replica_id), str(group_number(replica_id))
     return number if group not in named and number in named else group

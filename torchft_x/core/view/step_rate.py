@@ -1,26 +1,27 @@
-"""How many steps a second the job makes, from the steps that members tell now and then."""
+"""Estimate the job's steps per second from the steps that members report now and then."""
 
 from __future__ import annotations
 
 from collections import deque
 
 WINDOW = 30.0
-"""Seconds that count, as long as steps are told in them."""
-_KEPT = 64  # changes
+"""Window of the estimate in seconds, as long as steps are reported within it."""
+_KEPT = 64  # most changes of the step that are kept
 
 
 class StepRate:
-    """Fed once a second or so; a step is told when a grant is half used, so it moves in leaps.
+    """Estimate of the steps per second, fed about once a second.
 
-    The step at which the job is first seen does not count: until the next one, groups start, load and compile.
+    Members report a step when a grant is half used, so the step moves in leaps. The first step seen does not count:
+    until the next one, groups start, load and compile.
     """
 
     def __init__(self) -> None:
         self._newest: int | None = None
-        self._told: deque[tuple[float, int]] = deque(maxlen=_KEPT)  # when a step was first seen
+        self._told: deque[tuple[float, int]] = deque(maxlen=_KEPT)  # (time, step): when a step was first seen
 
     def at(self, step: int, now: float) -> None:
-        """The job stands at this step."""
+        """Record that the job is at `step`."""
         if self._newest is not None and step < self._newest:
             self._told.clear()  # a new lineage
         elif self._newest is not None and step > self._newest:
@@ -30,7 +31,7 @@ class StepRate:
             self._told.popleft()
 
     def per_second(self, now: float) -> float | None:
-        """None: not known yet. Falls when nothing is told for longer than the usual leap takes."""
+        """Return the steps per second; None: not known yet. The rate falls when no step comes for two usual leaps."""
         if len(self._told) < 2:
             return None
         (first, begin), (last, end) = self._told[0], self._told[-1]
