@@ -1,11 +1,12 @@
-"""The protocol: what a lighthouse, a replica group and a rank decide.
+"""The protocol: decisions of a lighthouse, a replica group and a rank.
 
-Pure functions and small machines: values in, values out. No clock, socket, thread, tensor or log lives here, and
-nothing but the standard library is imported, so every schedule of events can be replayed in a test.
+This room has pure functions and small machines: values in, values out. It has no clock, socket, thread, tensor or log
+and imports only the standard library, so every schedule of events can be replayed in a test.
 
-The packages, bottom up; each imports only from those above it (the table in pyproject.toml, [tool.importlinter])::
+The packages are listed bottom up. Each imports only from those before it in the list (the table in pyproject.toml,
+[tool.importlinter])::
 
-    (files here)  what all sides share: types, heal (who copies from whom), in_doubt (what became of an undecided step),
+    (files here)  shared by all sides: types, heal (who copies from whom), in_doubt (what became of an undecided step),
                   cross_group_vote, fingerprint (what must be alike in all groups), journal, presence (is a supervisor
                   here, since when away, is it done?), decisions (why a machine did that)
     messages      what goes into each machine, and what comes out
@@ -22,9 +23,9 @@ The packages, bottom up; each imports only from those above it (the table in pyp
     lighthouse    who trains together, and how far may they run?
     view          what are people shown of it?
 
-The contract of a machine and its shell: the shell delivers events with the time, one after the other, and carries out
-the effects that the machine returns. `core.messages` says it precisely. Time is seconds as floats, monotonic unless a
-name says ``unix``; ids are integers that only grow. Rules (R1, ...) and invariants (I1, ...) are those of
+A machine and its shell have a contract: the shell delivers events with the time, one after the other, and carries out
+the effects that the machine returns. `core.messages` defines it precisely. Times are seconds as floats, monotonic
+unless a name says ``unix``; ids are integers that only grow. Rules (R1, ...) and invariants (I1, ...) are those of
 docs/design.md.
 
 Begin reading with `types`; then `quorum.rule` (one pure function), `commit.step` (one rank's way through a step), and

@@ -1,9 +1,10 @@
-"""The vote between groups, as numbers of which the least over all members decides: no message, no leader (protocol, section 3).
+"""Encode the vote between groups as numbers whose minimum over all members decides, without a leader.
 
-Every value that must be equal travels with its negative: min(x) + min(-x) is 0 exactly if all rows hold the same x.
+No message is needed (protocol, section 3). Each value that must be equal travels with its negative: min(x) + min(-x)
+is 0 exactly if all rows hold the same x.
 
-Now and then the members compare the state that the step starts from, too. Where it differs one of them is wrong, and a roll
-call finds out which: a turn for each member, in which it alone says what it holds.
+Now and then the members compare the state that the step starts from, too. If states differ, one member is wrong,
+and a roll call finds out which: each member has a turn, in which it alone reports its state.
 """
 
 from __future__ import annotations
@@ -17,28 +18,28 @@ from torchft_x.errors import StepError
 _PAIRS = ("quorum", "step", "upper half of the digest", "lower half of the digest", "number of participants")
 _STATE = 1 + 2 * len(_PAIRS)  # index of the state's two pairs in a row
 WIDTH = _STATE + 4
-"""Numbers in a row; int64 each."""
+"""Number of int64 values in a row."""
 _NEUTRAL = (1 << 63) - 1  # min(x, this) == x for every int64
 _HALF = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
 class CrossVote:
-    """What one carrier says about a result."""
+    """Vote of one carrier on a result."""
 
-    ok: bool  # prepared, in all ranks of its group (R12)
+    ok: bool  # whether all ranks of its group are prepared (R12)
     quorum: int
     step: int  # the state's step once it is committed
-    digest: int  # of the result, 64 bits unsigned
-    contributors: int
+    digest: int  # digest of the result, 64 bits unsigned
+    contributors: int  # number of groups whose gradients are in the result
 
 
 def row(vote: CrossVote | None, state: int = 0) -> tuple[int, ...]:
     """Return `WIDTH` integers that fit into int64.
 
     Args:
-        vote: None: of a member that heals; it has no objection and no say (R13).
-        state: digest of the state before the step, 64 bits unsigned; 0: this member doesn't compare it.
+        vote: the carrier's vote; None: a healing member, which has no objection and no say (R13).
+        state: digest of the state before the step, 64 bits unsigned; 0: this member does not compare it.
     """
     if vote is None:
         return (_NEUTRAL,) * WIDTH
@@ -53,12 +54,12 @@ def _state_numbers(state: int) -> tuple[int, ...]:
 
 
 def roll_call_row(state: int) -> tuple[int, ...]:
-    """Return what a member says in its turn of a roll call. 0: in another's turn, or it doesn't compare its state."""
+    """Return a member's row in a roll call. `state` 0: it is another's turn, or this member compares no state."""
     return (_NEUTRAL,) * _STATE + _state_numbers(state)
 
 
 def roll_call_answer(reduced: Sequence[int]) -> int:
-    """Return the state that the member whose turn it was has said; 0: none."""
+    """Return the state digest of the member whose turn it was; 0: it reported none."""
     upper, _, lower, _ = reduced[_STATE:]
     return 0 if upper == _NEUTRAL else upper * _HALF + lower
 
@@ -70,17 +71,18 @@ def states_differ(reduced: Sequence[int]) -> bool:
 
 
 def wrong_states(states: Sequence[int]) -> list[int]:
-    """Return the indexes of the members that hold another state than most; 0: not compared. Of two states that equally many
-    hold, the one that the first of them holds counts."""
+    """Return the indexes of the members whose state differs from the most frequent one. `states` 0: not compared.
+
+    If two states are equally frequent, the one that comes first counts."""
     count = Counter(s for s in states if s)
     right = max(count, key=lambda s: count[s], default=0)  # the first of equals: a Counter keeps the order
     return [i for i, s in enumerate(states) if s and s != right]
 
 
 def objection(reduced: Sequence[int]) -> str:
-    """Why the vote does not pass, a clause; empty: it passes. `reduced`: the element-wise minimum of all rows.
+    """Return why the vote does not pass, a clause; empty: it passes. `reduced`: the element-wise minimum of all rows.
 
-    Raises `StepError` for something that isn't such a row.
+    Raises `StepError` if `reduced` has not `WIDTH` numbers.
     """
     if len(reduced) != WIDTH:
         raise StepError(f"a vote has {WIDTH} numbers, this one has {len(reduced)}; run one version in all groups.")

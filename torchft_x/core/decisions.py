@@ -1,6 +1,6 @@
-"""Why a machine did that: its newest decisions, each with when it was made and the event that caused it.
+"""Record the newest decisions of a machine, each with its time and the event that caused it.
 
-A machine holds them as a tuple and hands them out as sentences (`story`). What it does in every step is no decision.
+A machine holds them as a tuple and returns them as sentences (`story`). Actions of every step are not recorded.
 """
 
 from __future__ import annotations
@@ -8,28 +8,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 KEPT = 64
-"""Decisions that a machine remembers."""
+"""Number of decisions that a machine remembers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
     at: float  # monotonic seconds
-    cause: str  # an event, by the name it has in `core.messages`
+    cause: str  # name of an event in `core.messages`, with its subject
     sentence: str
 
 
 def after(decisions: tuple[Decision, ...], now: float, event: object, sentence: str) -> tuple[Decision, ...]:
-    """Return `decisions` with one more, which `event` has caused."""
+    """Return `decisions` with one more, which `event` has caused, and drop the oldest beyond `KEPT`."""
     return (*decisions[1 - KEPT :], Decision(now, _cause(event), sentence))
 
 
 def story(decisions: tuple[Decision, ...], now: float) -> list[str]:
-    """Return them as lines, the oldest first: ``2.1 s ago, Ask of rank 1: ...``."""
+    """Return the decisions as lines, oldest first: ``2.1 s ago, Ask of rank 1: ...``."""
     return [f"{now - d.at:.1f} s ago, {d.cause}: {d.sentence}" for d in decisions]
 
 
 def _cause(event: object) -> str:
-    """The event's name, and whom it is about where it says so."""
+    """Return the event's name, with its subject if the event names one."""
     who = getattr(event, "replica_id", "") or getattr(event, "group", "")
     if not who and (rank := getattr(event, "rank", None)) is not None:
         who = f"rank {rank}"

@@ -1,8 +1,8 @@
-"""What must be alike in all groups that train together, and how a difference is told. Values and pure functions.
+"""Compare what must be alike in all groups that train together, and describe a difference. Values and pure functions.
 
-A group *declares* traits: its library, its group world size, its model, its data set. Two are alike if their digests
-are; the words and parts are for people. Parts (``layers.3.weight (64, 64) float32``) may be cut short, the digest
-covers them all. Nothing declared under a name means: not compared.
+A group *declares* traits: its library, its group world size, its model, its data set. Two traits are alike if their
+digests are equal; the words and parts are for people. Parts (``layers.3.weight (64, 64) float32``) may be cut short,
+but the digest covers them all. A name under which a group declares nothing is not compared.
 """
 
 from __future__ import annotations
@@ -23,56 +23,57 @@ BUCKETS = "bucket layout"
 DATA = "data set"
 QUANTIZATION = "quantisation"
 COMPILED = "_orig_mod"
-"""What torch.compile(module) puts into the names of what the module holds."""
+"""Component that torch.compile(module) inserts into the names of the module's parameters."""
 
 MAX_TRAITS = 256
-"""Of a group: some twenty names, a few of them different in several ranks."""
+"""Most traits of a group. Usual are some twenty names, a few of them different in several ranks."""
 MAX_TEXT = 200
-"""Characters of a name, words or part. The longest parameter names of public models have about 120."""
+"""Most characters of a name, words or part. The longest parameter names of public models have about 120."""
 MAX_PARTS = 1024
-"""Of one trait. A model of 100 layers has about as many parameters; of a larger one the first say enough."""
+"""Most parts of one trait. A model of 100 layers has about as many parameters; of a larger one the first suffice."""
 MAX_ALL_PARTS = 2048
+"""Most parts of all traits together."""
 MAX_CHARACTERS = 128 << 10
-"""Of all parts together. They travel once per session, in its first join."""
+"""Most characters of all parts together. They travel once per session, in its first join."""
 MAX_RANKS = 16384
-"""Ranks a trait names."""
+"""Most ranks that a trait names."""
 MAX_KINDS = 16
-"""Different values of one trait among a group's ranks that are told apart (a pipeline has a model per stage)."""
+"""Most values of one trait among a group's ranks that are kept apart (a pipeline has a model per stage)."""
 CUT = "..."
-"""The last part of a list that was cut short."""
+"""Last part of a list that was cut short."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trait:
-    """One thing that must be alike."""
+    """One property that must be alike in all groups."""
 
     name: str
     digest: str
-    words: str  # "12 tensors, 85,002 values"
-    parts: tuple[str, ...] = ()  # each begins with the name of what it describes
-    ranks: tuple[int, ...] = ()  # group ranks it holds for, in order; empty: all of them
+    words: str  # for people, such as "12 tensors, 85,002 values"
+    parts: tuple[str, ...] = ()  # each begins with the name of the described object
+    ranks: tuple[int, ...] = ()  # group ranks that the trait holds for, in order; empty: all ranks
 
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """All that a rank, or a group, declares. In the order in which they are compared."""
+    """All traits that a rank or a group declares, in the order in which they are compared."""
 
     items: tuple[Trait, ...] = ()
 
     def find(self, name: str, rank: int | None) -> Trait | None:
-        """The trait of this name that holds for the rank; None: nothing is declared. `rank` None: for all ranks."""
+        """Return the trait of this name for the rank; None: none is declared. `rank` None: a trait of all ranks."""
         for t in self.items:
             if t.name == name and (not t.ranks or rank in t.ranks):
                 return t
         return None
 
     def ranks(self, name: str) -> set[int]:
-        """Ranks for which this name is declared apart from the others; empty if all are alike."""
+        """Return the ranks for which this name is declared separately; empty if all ranks are alike."""
         return {rank for t in self.items if t.name == name for rank in t.ranks}
 
 
 def describe(name: str, words: str, parts: Sequence[str] = (), digest: str = "") -> Trait:
-    """A trait within the limits. Without a digest that of the words and parts is taken.
+    """Return a trait within the limits. Without a `digest`, that of the words and parts is used.
 
     Raises `ConfigError` if the name is empty.
     """
@@ -84,16 +85,16 @@ def describe(name: str, words: str, parts: Sequence[str] = (), digest: str = "")
 
 
 def release(name: str, version: str) -> Trait:
-    """A library's version. Releases of one minor series (1.4.x) train together, any other version only with itself."""
+    """Return the trait of a library's version. Releases of one minor series (1.4.x) match, others only themselves."""
     public = version.partition("+")[0]
     series = re.fullmatch(r"(\d+\.\d+)\.\d+", public)
     return Trait(name, _text(series[1] if series else public), _text(version))
 
 
 def merge(ranks: Sequence[Fingerprint]) -> Fingerprint:
-    """What a group declares, from what its ranks 0, 1, ... do.
+    """Return the fingerprint of a group, merged from those of its ranks 0, 1, ...
 
-    Ranks may differ (stages of a pipeline): each meets its own rank in the other groups, and is compared with it.
+    Ranks may differ (stages of a pipeline): each is compared with the same rank of the other groups, which it meets.
     """
     names = dict.fromkeys(t.name for traits in ranks for t in traits.items)
     return within_limits(trait for name in names for trait in _merge_one([t.find(name, None) for t in ranks]))
@@ -101,14 +102,14 @@ def merge(ranks: Sequence[Fingerprint]) -> Fingerprint:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first trait in which two groups differ."""
+    """First trait in which two groups differ."""
 
     mine: Trait
     theirs: Trait
-    rank: int | None  # the group rank it is about; None: all of them
+    rank: int | None  # group rank with the difference; None: all ranks
 
     def clause(self, whose: str) -> str:
-        """``its model has ... where group 0's has ...``. `whose`: "group 0's"."""
+        """Return a clause: ``its model has ... where group 0's has ...``. `whose`: "group 0's"."""
         mine, theirs = self.mine, self.theirs
         what = f"its {mine.name}" if self.rank is None else f"the {mine.name} of its rank {self.rank}"
         if parts := self._parts():
@@ -119,12 +120,12 @@ class Difference:
         return f"{what} is {mine.words} (digest {mine.digest[:12]}) where {whose} has the digest {theirs.digest[:12]}"
 
     def is_compiling(self) -> bool:
-        """Whether the first parts that differ do so by torch.compile only, to which one of the two has given the module."""
+        """Return whether the first differing parts differ only because one group passed its module to torch.compile."""
         parts = self._parts()
         return parts is not None and without_compiled(parts[0]) == without_compiled(parts[1])
 
     def _parts(self) -> tuple[str, str] | None:
-        """The first that differ, mine and theirs; None if those that are known are alike."""
+        """Return the first differing parts, mine and theirs; None if all known parts are alike."""
         mine, theirs = self.mine.parts, self.theirs.parts
         for i in range(max(len(mine), len(theirs))):
             a, b = (parts[i] if i < len(parts) else "nothing more" for parts in (mine, theirs))
@@ -136,12 +137,12 @@ class Difference:
 
 
 def without_compiled(name: str) -> str:
-    """A parameter's name as it is without torch.compile. Words after the name stay."""
+    """Return a parameter's name as it is without torch.compile. Text after the name stays."""
     return ".".join(part for part in name.split(".") if part != COMPILED)
 
 
 def difference(mine: Fingerprint, theirs: Fingerprint) -> Difference | None:
-    """The first difference, in the order of mine; None if the two may train together."""
+    """Return the first difference, in the order of `mine`; None if the two groups may train together."""
     if mine is theirs:
         return None
     for name in dict.fromkeys(t.name for t in mine.items):
@@ -170,7 +171,7 @@ def _merge_one(by_rank: Sequence[Trait | None]) -> list[Trait]:
 
 
 def within_limits(items: Iterable[Trait]) -> Fingerprint:
-    """All of these, with fewer parts where they are too many together."""
+    """Return a fingerprint of these traits, with fewer parts where all parts together exceed the limits."""
     count, characters = MAX_ALL_PARTS, MAX_CHARACTERS
     kept: list[Trait] = []
     for trait in list(items)[:MAX_TRAITS]:
@@ -182,7 +183,7 @@ def within_limits(items: Iterable[Trait]) -> Fingerprint:
 
 
 def _fit(parts: Sequence[str], count: int, characters: int) -> tuple[str, ...]:
-    """As many of the parts as the limits allow, with `CUT` in the place of the rest."""
+    """Return as many of the parts as the limits allow, with `CUT` in place of the rest."""
     kept: list[str] = []
     for text in map(_text, parts):
         if len(kept) >= count or len(text) > characters:
@@ -197,7 +198,7 @@ def _fit(parts: Sequence[str], count: int, characters: int) -> tuple[str, ...]:
 
 
 def _text(text: str) -> str:
-    """One printable line of at most `MAX_TEXT` characters."""
+    """Return the text as one printable line of at most `MAX_TEXT` characters."""
     if not text.isprintable():
         text = "".join(c if c.isprintable() else "?" for c in text)
     return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - len(CUT)]}{CUT}"

@@ -1,4 +1,4 @@
-"""Names of the formats in which values may travel: for those who don't load torch. What they are: `comm.quantized.format`."""
+"""Names of the wire formats for values, for code that does not load torch. `comm.quantized.format` defines them."""
 
 from __future__ import annotations
 

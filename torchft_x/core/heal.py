@@ -1,11 +1,11 @@
-"""Who heals from whom in a quorum, and who contributes gradients: pure functions of the quorum message.
+"""Plan the heals of a quorum and the members whose gradients count: pure functions of the quorum message.
 
 Every rank of every group computes its own answer from the same bytes, so nothing has to be agreed on twice. The
-arithmetic (who is primary, which source a healer takes) is torchft's ``compute_quorum_results``, so that its ranks and
-ours, in the same quorum, come to matching answers. Ours on top: members are compared by ``(step, committed_in)`` and
-not by the step alone, a torn member always heals, and healing stays within one library. Where nobody is the peer's, a
-healer takes the next source after each step that it could not commit: the one before may be out of its reach. Between
-hosts further carriers send a part of a large state, and all of it when the source is gone: the healer's *mirrors*.
+arithmetic (the primary, and the source of a healer) is torchft's ``compute_quorum_results``, so that its ranks and
+ours, in the same quorum, come to matching answers. We add three rules: members are compared by ``(step, committed_in)``
+and not by the step alone, a torn member always heals, and healing stays within one library. If no member runs torchft,
+a healer takes the next source after each step that it could not commit: the source before may be out of its reach.
+Between hosts the healer's *mirrors*, further carriers, send a part of a large state, or all if the source is gone.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from torchft_x.core.types import Member, Part, Quorum, State, by_rank, listed
 from torchft_x.errors import ConfigError, StepError
 
 MIRRORS = 3
-"""At most so many beside the source: each holds a copy of the state meanwhile, and a link is full with two or three."""
+"""Most mirrors beside the source. Each holds a copy of the state meanwhile, and two or three fill a link."""
 
 
 class WorldSizeMode(Enum):
-    """What happens to the number of contributing groups when the quorum grows."""
+    """Rule for the number of contributing groups when the quorum grows."""
 
     DYNAMIC = 0  # every group at the top contributes
     FIXED_WITH_SPARES = 1  # at most `min_replica_size` contribute; the rest are spares and contribute zeros
@@ -30,37 +30,37 @@ class WorldSizeMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one group rank does in a quorum. "Rank" without more is a replica rank: a place among the members."""
+    """Plan of one group rank in a quorum. "Rank" alone means a replica rank: a place among the members."""
 
     quorum_id: int
     config_id: int  # the process group is rebuilt when it differs from the one last built
-    number: int  # the quorum's small number, for people
+    number: int  # number of the quorum, for people
     replica_rank: int  # own place among all members
     replica_world_size: int  # number of all members
-    top: State  # newest complete state, where the first step begins; what healers end up at (R17)
-    heal: bool  # this member fetches `top` before its next commit
-    sources: tuple[Member, ...]  # members it may fetch from, the one that serves it first; empty if it does not heal
+    top: State  # newest complete state: the first step begins at it, and healers copy it (R17)
+    heal: bool  # whether this member fetches `top` before its next commit
+    sources: tuple[Member, ...]  # members to fetch from, the serving one first; empty: no heal
     source_rank: int | None  # replica rank of sources[0]
     dst_ranks: tuple[int, ...]  # replica ranks that fetch from this member
     store_address: str  # where this group rank's process group meets: the primary's store
     max_replica_rank: int | None  # own place among the members at the top; None: not at the top
     max_world_size: int  # number of members at the top
-    replica_ids: tuple[str, ...]  # of all members, in replica rank order
+    replica_ids: tuple[str, ...]  # replica ids of all members, in replica rank order
     handles: tuple[str, ...]  # reconfigure handles of this group rank, one per member; "" where a member has none
-    commit_failures: int  # the most failed commits in a row of any member
-    mirrors: tuple[Member, ...] = ()  # those of `sources` that send parts of the state beside sources[0]
-    mirror_of: tuple[int, ...] = ()  # replica ranks that fetch parts from this member, as one of their mirrors
+    commit_failures: int  # largest number of failed commits in a row of any member
+    mirrors: tuple[Member, ...] = ()  # members of `sources` that send parts of the state beside sources[0]
+    mirror_of: tuple[int, ...] = ()  # replica ranks that fetch parts from this member as a mirror
     carriers: tuple[str, ...] = ()  # replica ids of the members at the top, in replica rank order
 
     @property
     def offers(self) -> bool:
-        """Whether others copy from this member."""
+        """Whether other members copy from this member."""
         return bool(self.dst_ranks or self.mirror_of)
 
     @property
     def snapshot(self) -> State:
-        """The name under which sources offer `top`. Before the first commit each quorum begins at weights of its own
-        (`init_sync`): a source may have offered others, and copied the present ones since.
+        """Name under which sources offer `top`. Before the first commit each quorum begins at its own weights
+        (`init_sync`): a source may have offered other weights, and have copied the present ones since.
         """
         return self.top if self.top.committed_in else State(self.top.step, self.quorum_id)
 
@@ -68,12 +68,12 @@ class Plan:
 def plan(
     quorum: Quorum, replica_id: str, group_rank: int, *, init_sync: bool = True, base: State | None = None
 ) -> Plan:
-    """The part of `replica_id`'s group rank `group_rank` in this quorum.
+    """Return the plan of group rank `group_rank` of member `replica_id` in this quorum.
 
-    `base`: where the step begins, if not at the quorum's top: a later step of the same quorum, which all members carry.
+    `base`: state in which the step begins if not the quorum's top: a later step of the same quorum, which all carry.
 
-    With `init_sync`, members that all stand at step 0 start from one member's weights: everybody else heals from it. It
-    is the same one for all group ranks, unless clients of the peer are among them, which choose another for each.
+    With `init_sync`, members that are all at step 0 start from one member's weights: all others heal from it. It is the
+    same member for all group ranks, unless torchft's clients are among the members: they choose another for each.
 
     Raises `ConfigError` if `replica_id` is not a member or would have to heal across libraries, and `StepError` if
     no member holds a complete state.
@@ -93,7 +93,7 @@ def plan(
         )
     own = replica_ids.index(replica_id)
     primary = at_top[group_rank % len(at_top)]  # spreads the load over group ranks
-    # The first weights of a model that is cut over the ranks come from one group, for all ranks; the peer can't say so.
+    # The first weights of a model that is sharded over the ranks come from one group; torchft's clients can't do so.
     ours = all(m.is_ours for m in members)
     origin = at_top[0] if ours else primary
     healers = [i for i in range(len(members)) if i not in at_top or (init_sync and top.step == 0 and i != origin)]
@@ -127,8 +127,9 @@ def plan(
 
 
 def first_sources(quorum: Quorum) -> dict[str, str]:
-    """Healer -> the member that its rank 0 copies from, by replica ids; for people. Whoever can't heal is left out, and so
-    are those who take the first weights (`init_sync`): only they know whether they do."""
+    """Return for each healer the source of its rank 0, as replica ids, for people.
+
+    Members that can't heal are left out, and those that copy the first weights (`init_sync`): only they know of it."""
     members = by_rank(quorum.members)
     carriers = {m.replica_id for m in quorum.carriers}
     ready = [i for i, m in enumerate(members) if m.replica_id in carriers]
@@ -138,12 +139,13 @@ def first_sources(quorum: Quorum) -> dict[str, str]:
 
 
 def stranded(members: tuple[Member, ...], running: Collection[str] = ()) -> list[tuple[Member, str]]:
-    """Those who could heal in a quorum of these members from the other library only, each with a sentence; or those
-    they would heal from: one newcomer must not turn away all others. Who trains already (`running`, replica ids) stays,
-    then the more, then ours.
+    """Return the members to leave out because healing would cross libraries, each with a sentence for people.
 
-    `plan` would raise for them, and every quorum they are in would cost the others a step. A peer's client compares
-    steps only.
+    They are either the healers or the members that those would heal from, so that one newcomer does not turn away all
+    others. The side that trains already (`running`, replica ids) stays, else the larger one, else ours.
+
+    `plan` would raise for the healers, and every quorum with them would cost the others a step. torchft's clients
+    compare steps only.
     """
     if len({m.is_ours for m in members}) < 2:
         return []
@@ -166,17 +168,17 @@ def _weight(side: list[Member], running: Collection[str]) -> tuple[int, int, boo
 
 
 def later(plan: Plan) -> Plan:
-    """The plan for later steps of the same quorum, which all members carry: nobody heals any more."""
+    """Return the plan for later steps of the same quorum, which all members carry: there are no more heals."""
     if not (plan.heal or plan.sources or plan.offers):
-        return plan  # once a step
+        return plan  # avoids a copy in each step
     return replace(plan, heal=False, sources=(), source_rank=None, mirrors=(), dst_ranks=(), mirror_of=())
 
 
 def participation(plan: Plan, *, contributes_after_heal: bool, mode: WorldSizeMode, min_replica_size: int) -> Part:
-    """Return this member's part in the quorum: R10, by the peer's rule.
+    """Return this member's part in the quorum by torchft's rule (R10).
 
     `contributes_after_heal`: healers apply the state before their forward (synchronous quorum with healing allowed),
-    so every member counts at once. Otherwise only members at the top do, and at step 0 that is everybody.
+    so every member counts at once. Otherwise only members at the top count, which at step 0 are all.
     """
     rank, contributors = plan.max_replica_rank, plan.carriers
     if contributes_after_heal:
@@ -191,13 +193,13 @@ def participation(plan: Plan, *, contributes_after_heal: bool, mode: WorldSizeMo
 def _sources_of(
     members: tuple[Member, ...], healers: list[int], ready: list[int], group_rank: int, ours: bool
 ) -> dict[int, list[int]]:
-    """Healer -> whom it may fetch from, as replica ranks."""
+    """Return for each healer the members that it may fetch from, as replica ranks."""
     turns = [nth + (members[r].commit_failures if ours else 0) for nth, r in enumerate(healers)]
     return {r: _sources(members, r, nth, ready, group_rank) for nth, r in zip(turns, healers, strict=True)}
 
 
 def _sources(members: tuple[Member, ...], healer: int, nth: int, ready: list[int], group_rank: int) -> list[int]:
-    """Replica ranks the healer may fetch from, for the `nth` in turn. Only of its own library (I5)."""
+    """Return the replica ranks that the `nth` healer may fetch from, only of its own library (I5)."""
     usable = [i for i in ready if members[i].is_ours == members[healer].is_ours]
     if not usable:
         return []
@@ -206,7 +208,8 @@ def _sources(members: tuple[Member, ...], healer: int, nth: int, ready: list[int
 
 
 def _mirrors(members: tuple[Member, ...], healer: int, sources: list[int]) -> list[int]:
-    """Replica ranks of the healer's mirrors. None where its source is on its own host: no link is as fast as its memory."""
+    """Return the replica ranks of the healer's mirrors: none if the source is on its host, as no link is as fast as
+    memory."""
     if not sources or _host(members[sources[0]]) == _host(members[healer]):
         return []
     return sources[1 : 1 + MIRRORS]
@@ -218,7 +221,7 @@ def _host(member: Member) -> str:
 
 
 def _across_libraries(healer: Member, ready: list[Member], top: State) -> str:
-    """The two libraries send state in different formats, and theirs is pickle, which we don't read."""
+    """Return the error for a heal across libraries: the formats differ, and we don't read pickle, torchft's format."""
     names = listed([m.replica_id for m in ready])
     theirs, ours = ("torchft", "torchft_x") if healer.is_ours else ("torchft_x", "torchft")
     return (
@@ -228,7 +231,7 @@ def _across_libraries(healer: Member, ready: list[Member], top: State) -> str:
 
 
 def _alone(member: Member, behind: list[Member], top: State) -> str:
-    """For those who stand further than the others can follow."""
+    """Return the refusal for a member with a state that the others can't fetch from its library."""
     names = listed([m.replica_id for m in behind])
     ours, theirs = ("torchft_x", "torchft") if behind[0].is_ours else ("torchft", "torchft_x")
     return (

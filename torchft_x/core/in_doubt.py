@@ -1,10 +1,10 @@
-"""What a quorum stands at when some of its members hold a result that may have been committed elsewhere (R14).
+"""Settle the state of a quorum whose members may hold a result that was committed elsewhere (R14).
 
-A carrier that says "ok" in the cross-group vote is *prepared*: it holds the reduced gradients of a step, and so does
-every other carrier, or nobody can have committed. So those that meet again can tell from what they hold whether the
-step may exist somewhere (then it is committed, with the same bits), or can't (then it is reduced again).
+A carrier that votes "ok" in the cross-group vote is *prepared*: it holds the reduced gradients of a step. Either every
+other carrier holds them, too, or no member can have committed. So the members of the next quorum can tell from their
+results whether a commit may exist. If so, the step is committed, with the same bits. Otherwise it is reduced again.
 
-Pure functions of the quorum message: every rank of every group comes to the same answer.
+These are pure functions of the quorum message, so every rank of every group comes to the same answer.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # types.Quorum is made of this
+if TYPE_CHECKING:  # `types.Quorum` imports this module
     from torchft_x.core.types import Member, Prepared, State
 
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """Where a quorum stands once its carriers have done what is asked of them here."""
+    """State of a quorum once its carriers have carried out the adoption and late commits named here."""
 
     top: State
     """Newest complete state, after adopting."""
     carriers: tuple[Member, ...]
-    """Members that hold it, after they have committed what they have prepared. In the quorum's order."""
+    """Members that hold `top`, after committing their prepared results. In the quorum's order."""
     adopted: Prepared | None = None
-    """Every carrier commits this result before anything else: a member that is away may have done so."""
+    """Result that every carrier commits before anything else, because an absent member may have committed it."""
     late: tuple[str, ...] = ()
-    """Replica ids of carriers that are one step behind and hold the very result the others committed: they commit it."""
+    """Replica ids of carriers one step behind that hold the very result that the others committed: they commit it."""
 
 
 def settle(members: Sequence[Member], nothing: State) -> Settlement:
-    """R14. `nothing`: the state of a quorum in which every member is torn."""
+    """Return the settlement of these members (R14). `nothing`: the state of a quorum whose members are all torn."""
     whole = [m for m in members if not m.torn]
     newest = max((m.state for m in whole), default=nothing)
     at_top = [m for m in whole if m.state == newest]
-    results: dict[int, dict[str, Prepared]] = {}  # by quorum, so that a long list costs one look at each entry
+    results: dict[int, dict[str, Prepared]] = {}  # by quorum, so that a long list costs one pass
     for m in at_top:
         if m.prepared and m.prepared.step == newest.step + 1:
             results.setdefault(m.prepared.quorum, {})[m.replica_id] = m.prepared

@@ -1,7 +1,7 @@
-"""What a lighthouse leaves to the next one at its address: all it must remember to go on as if nothing had happened.
+"""Define the journal that a lighthouse leaves to the next one at its address: all that must survive a restart.
 
-Its shell keeps this where it survives the process (rpc/lighthouse/failover/journal.py), and writes it *before* a
-quorum or a grant is sent. So whoever finds it knows that no newer quorum and no higher grant exists (R8c).
+The shell stores it outside the process (rpc/lighthouse/failover/journal.py), and writes it *before* a quorum or grant
+is sent. So a lighthouse that finds a journal knows that no newer quorum and no higher grant exists (R8c).
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from torchft_x.core.types import Life, Quorum, State
 
 @dataclass(frozen=True, slots=True)
 class MemberEntry:
-    """What a member has told in its hello, and the quorum does not say: by it reports of deaths find the member."""
+    """Facts from a member's hello that are not in the quorum. Reports of deaths are matched to the member by them."""
 
     replica_id: str
     life: Life
     boot_id: str = ""
     runs_on: bool = False
     early: bool = False
-    """It has left, or was stopped, before the end of the training: its process may end with 0, and finishes nothing (R21)."""
+    """Whether it left, or was stopped, before the end of the training. An exit with 0 then finishes nothing (R21)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """A member that nobody waits for and that has no session, so that it is sent no lease any more."""
+    """A member without a session that nobody waits for. It is sent no lease any more."""
 
     replica_id: str
     leased: float | None = None
-    """When it was last sent one, on the clock of `JournalEntry.leased`; None: as all others."""
+    """When the last lease was sent to it, on the clock of `JournalEntry.leased`; None: as for all others."""
     proof: str = ""
-    """Why it is over for good (R9b): its process has ended, or it has left. Empty: that is not known."""
+    """Why the member is over for good (R9b): its process has ended, or it has left. Empty: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,30 +42,30 @@ class Departure:
     life: Life = Life()
     state: State = State()
     lingers: str = ""
-    """Accepts connections as long as the process runs; empty: its supervisor knows."""
+    """Address that accepts connections as long as the process runs; empty: the supervisor reports the end."""
     ended: bool = False
-    """Its process has ended well."""
+    """Whether the process has ended well."""
 
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """The newest quorum that was ever issued, and what was known about its members, and those of open quorums."""
+    """The newest quorum ever issued, with the facts known about its members and those of open quorums."""
 
     quorum: Quorum
     granted_through: int = 0
-    """Highest step ever granted in it."""
+    """Highest step ever granted in the quorum."""
     kin: tuple[MemberEntry, ...] = ()
-    """Of the members that spoke on sessions, and of earlier ones of the job of which it is not known how they ended (R21)."""
+    """Entries of members with sessions, and of earlier members of the job whose end is not known (R21)."""
     open: tuple[Quorum, ...] = ()
-    """Quorums before it that must be followed, too (`core.quorum.open_quorums`), from old to new."""
+    """Earlier quorums that must be followed, too (`core.quorum.open_quorums`), from old to new."""
     absent: tuple[Absent, ...] = ()
-    """Of the members."""
+    """Absent members of `quorum` and `open`, and earlier ones of the job whose end is not known (R21)."""
     leased: float | None = None
-    """No lease was sent later: seconds on the monotonic clock of the host, which all lighthouses of one boot share. None:
-    unknown, so it may have been in the moment in which the lighthouse died."""
+    """Time after which no lease was sent: seconds on the host's monotonic clock, common to all lighthouses of a boot.
+    None: unknown, so a lease may have been sent at the moment in which the lighthouse died."""
     reached: int = 0
-    """Newest step that a member told to have committed in it, when one of the others was kept; for people."""
+    """Newest step reported as committed in the quorum when another field was last stored; for people."""
     left: tuple[Departure, ...] = ()
-    """Who finishes the job, or has (R21)."""
+    """Members that finish the job, or have finished it (R21)."""
     job: tuple[str, ...] = ()
-    """Groups that have been members since a job was finished last (R21)."""
+    """Groups that have been members since the last job was finished (R21)."""

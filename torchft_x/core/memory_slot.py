@@ -1,12 +1,12 @@
-"""The head of a slot: what says which state a copy in memory is of, and that it is complete (decision 51).
+"""Read and write the head of a memory slot, which names the state of the copy and seals it when complete (decision 51).
 
 All integers little-endian::
 
-    0     seal      16 bytes: a mark, and crc32 of all from 16 to the data; anything else: what follows is not complete
+    0     seal      16 bytes: a mark, and crc32 of all from 16 to the data; anything else: the copy is not complete
     16    head      format, state (step, committed_in), and the sizes of the three parts that follow
     4096  manifest, digests, and from the next page on the data
 
-Workers write it (`transfer.memory_slots`); their supervisor, which has no torch, reads of which state it is.
+Workers write the head (`transfer.memory_slots`); their supervisor, which has no torch, reads the state from it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HEAD = struct.Struct("<QqqQQQ")
 
 @dataclass(frozen=True, slots=True)
 class SlotHead:
-    """Of one copy. Sizes in bytes."""
+    """Head of one copy. Sizes are in bytes."""
 
     state: State
     manifest: int
@@ -36,17 +36,17 @@ class SlotHead:
 
     @property
     def guarded(self) -> int:
-        """Where the bytes end that the seal guards, which begin at 16."""
+        """End offset of the bytes that the seal guards, which begin at 16."""
         return MANIFEST_AT + self.manifest + self.digests
 
     def write(self, memory: memoryview) -> None:
-        """Into a slot, whose seal is broken."""
+        """Write the head into a slot whose seal is broken."""
         s = self.state
         _HEAD.pack_into(memory, _HEAD_AT, FORMAT, s.step, s.committed_in, self.manifest, self.digests, self.data)
 
 
 def seal(memory: memoryview, head: SlotHead) -> None:
-    """Say that the copy is complete. The mark comes last: whoever is killed before has sealed nothing."""
+    """Mark the copy as complete. The mark is written last, so that a writer killed before leaves no seal."""
     crc = zlib.crc32(memory[_HEAD_AT : head.guarded])
     struct.pack_into("<I", memory, 12, crc)
     memory[:12] = _SEAL
@@ -57,7 +57,7 @@ def break_seal(memory: memoryview) -> None:
 
 
 def read(memory: bytes | memoryview, most: int) -> SlotHead | None:
-    """What stands in the first bytes of a slot, sealed or not; None: no copy. `most`: bytes of a manifest."""
+    """Return the head of a slot, sealed or not; None: no copy. `most`: largest size of a manifest, bytes."""
     if len(memory) < MANIFEST_AT:
         return None
     form, step, committed_in, manifest, digests, data = _HEAD.unpack_from(memory, _HEAD_AT)
@@ -67,6 +67,6 @@ def read(memory: bytes | memoryview, most: int) -> SlotHead | None:
 
 
 def is_sealed(memory: bytes | memoryview, head: SlotHead) -> bool:
-    """`memory`: of the slot, `head.guarded` bytes or more."""
+    """Return whether the seal is intact. `memory`: the slot's first `head.guarded` bytes or more."""
     mark, crc = _MARK.unpack_from(memory, 0)
     return bool(mark == _SEAL and crc == zlib.crc32(memory[_HEAD_AT : head.guarded]))

@@ -1,8 +1,8 @@
-"""Whether a supervisor is here: its open streams, when they were heard, since when it is away, whether it is done.
+"""Track a supervisor's presence: open streams and their last signs of life, start of an absence, and end.
 
-A *place* is what a supervisor speaks for: a node of a group, or a sidecar. Supervisors reconnect (two streams for a moment)
-and are replaced; the place stays. Each machine that has to know owns a record for each place: how long an absence may last,
-and whether a newcomer takes back what the one before it has said, are its own rules.
+A *place* is a node of a group, or a sidecar: a supervisor reports for it. Supervisors reconnect (with two streams for a
+moment) and are replaced; the place stays. Each machine that depends on presence owns a record for each place. It
+decides how long an absence may last, and whether a new supervisor revokes the reports of the one before.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from math import inf
 
 
 class Presence:
-    """One place. A stream's number is the shell's, and is not used twice."""
+    """Presence of the supervisor of one place. The shell numbers streams and never reuses a number."""
 
     __slots__ = ("away_since", "finished", "heard", "host")
 
     def __init__(self) -> None:
-        self.host = ""  # of the newest supervisor; empty: none has come yet
-        self.heard: dict[int, float] = {}  # open stream -> its last sign of life
-        self.away_since: float | None = None  # when the last stream ended; None: here, or never came
-        self.finished: tuple[int, str] | None = None  # code and sentence, once it has said that it is done
+        self.host = ""  # host of the newest supervisor; empty: none has come yet
+        self.heard: dict[int, float] = {}  # open stream -> time of its last sign of life
+        self.away_since: float | None = None  # when the last stream ended; None: connected, or never came
+        self.finished: tuple[int, str] | None = None  # code and sentence, once the supervisor is done
 
     @property
     def here(self) -> bool:
@@ -27,22 +27,22 @@ class Presence:
 
     @property
     def last_sign(self) -> float:
-        """When it was heard last, on any of its open streams, of which there must be one."""
+        """Time of the last sign of life on any open stream. At least one stream must be open."""
         return max(self.heard.values())
 
     @property
     def stream(self) -> int | None:
-        """The newest of its open streams. None: it is away."""
+        """Newest open stream; None: the supervisor is away."""
         return next(reversed(self.heard), None)
 
     def absent_for(self, now: float) -> float:
-        """Seconds since its last stream has ended: 0 while it is here, infinite if it never came."""
+        """Return the seconds since the last stream ended: 0 while one is open, infinite if none ever was."""
         if self.heard:
             return 0.0
         return inf if self.away_since is None else now - self.away_since
 
     def arrive(self, stream: int, host: str, now: float) -> None:
-        """A stream stands."""
+        """Record that a stream is established from this host."""
         self.heard[stream] = now
         self.host, self.away_since = host, None
 
@@ -51,10 +51,10 @@ class Presence:
             self.heard[stream] = now
 
     def leave(self, stream: int, now: float) -> None:
-        """That stream has ended."""
+        """Record that a stream has ended."""
         if self.heard.pop(stream, None) is not None and not self.heard:
             self.away_since = now
 
     def forgive(self, seconds: float, now: float) -> None:
-        """For so long it was the listener that slept."""
+        """Move all last signs of life forward by `seconds`, for which the listener itself slept."""
         self.heard = {stream: min(now, heard + seconds) for stream, heard in self.heard.items()}

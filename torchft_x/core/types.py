@@ -1,6 +1,6 @@
-"""Values of the protocol. Frozen, comparable, free of clocks, sockets and tensors.
+"""Values of the protocol: frozen, comparable, and free of clocks, sockets and tensors.
 
-Words are those of docs/glossary.md: a *member* is one life of a replica group, named by its replica id
+The terms are those of docs/glossary.md: a *member* is one life of a replica group, named by its replica id
 ``<group id>:<nonce>``; a *state* is ``(step, committed_in)``.
 Times are seconds as floats; ids are integers that only grow.
 """
@@ -17,9 +17,9 @@ from torchft_x.core.in_doubt import Settlement, settle
 
 @dataclass(frozen=True, order=True, slots=True)
 class State:
-    """How far a member is: number of committed steps, and the quorum of the last commit (0: none yet).
+    """State of a member: number of committed steps, and id of the quorum of the last commit (0: none yet).
 
-    Compared step first. Two members may train from the same parameters only if their states are equal.
+    States are compared by step first. Two members may train from the same parameters only if their states are equal.
     """
 
     step: int = 0
@@ -31,73 +31,73 @@ class State:
 
 @dataclass(frozen=True, order=True, slots=True)
 class Life:
-    """Orders the lives of one group (R2): a later attempt, else a later start, is the newer life."""
+    """Identity of a life, by which the lives of one group are ordered (R2): by attempt, then by start."""
 
     attempt: int = 0
     started: float = 0.0  # unix seconds, on the group's own host
-    token: str = ""  # random, made by whoever starts the process; a supervisor's exit report names it
+    token: str = ""  # random, made by the starter of the process; a supervisor's exit report names it
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A reduced result this member may not forget alone (R12)."""
+    """A reduced result that a member may not forget alone (R12)."""
 
-    quorum: int  # in which it was reduced
-    step: int  # the state's step once it is committed
-    digest: int  # guards its bits
+    quorum: int  # id of the quorum in which it was reduced
+    step: int  # the state's step once the result is committed
+    digest: int  # digest of the result's bits
 
     @property
     def state(self) -> State:
-        """What a member stands at that commits it."""
+        """State of a member that has committed the result."""
         return State(self.step, self.quorum)
 
 
 class JoinReason(str, Enum):
-    """Why a member asks for a quorum."""
+    """Reason for which a member asks for a quorum."""
 
     NEW = "new"
-    BOUNDARY = "boundary"  # the grant is used up, nothing else happened
-    FAILED = "failed"  # its last step did not commit
+    BOUNDARY = "boundary"  # the grant is used up, and nothing else happened
+    FAILED = "failed"  # the last step did not commit
     HEALED = "healed"
-    REJOINED = "rejoined"  # its session or lease ended in between
+    REJOINED = "rejoined"  # the session or lease ended in between
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One member as it stands in a quorum, or asks to."""
+    """One member as listed in a quorum or in its own join."""
 
     replica_id: str
-    address: str = ""  # of its group server, http://host:port
-    store_address: str = ""  # host:port/prefix of its TCPStore
+    address: str = ""  # address of the group server, http://host:port
+    store_address: str = ""  # host:port/prefix of the group's TCPStore
     state: State = State()
-    torn: bool = False  # a heal was half applied: it holds no complete state and can't be a source
+    torn: bool = False  # a heal was half applied: the member holds no complete state and can't be a source
     world_size: int = 1  # group world size
     shrink_only: bool = False
-    commit_failures: int = 0  # in a row
-    data: str = ""  # JSON object of a peer's client
+    commit_failures: int = 0  # failed commits in a row
+    data: str = ""  # JSON object of a torchft client
     handles: tuple[str, ...] = ()  # reconfigure handles, one per group rank
     prepared: Prepared | None = None
-    library: str = ""  # "torchft_x/<version>"; empty: a peer's client on the unary service
-    carried: tuple[int, ...] = ()  # quorums it was a carrier of since it came to `state`; see core.in_doubt
-    votes_late: bool = False  # its script reduces after backward, so that no step can be decided there
+    library: str = ""  # "torchft_x/<version>"; empty: a torchft client on the unary service
+    carried: tuple[int, ...] = ()  # quorums that it carried since it reached `state`; used by `core.in_doubt`
+    votes_late: bool = False  # the script reduces after backward, so backward can't decide a step
 
     @property
     def group_id(self) -> str:
-        """The part of the replica id that survives restarts."""
+        """Group id: the part of the replica id that survives restarts."""
         return group_of(self.replica_id)
 
     @property
     def is_ours(self) -> bool:
-        """Whether it runs this library, and not the peer's."""
+        """Whether the member runs this library and not torchft."""
         return self.library.startswith("torchft_x/")
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A rank's part in a quorum: whose gradients count, and its own number among them."""
+    """A rank's part in a quorum: the members whose gradients count, and its own number among them."""
 
-    rank: int | None  # None: it contributes zeros
-    contributors: tuple[str, ...]  # replica ids of those whose gradients count, in the order of their numbers
+    rank: int | None  # own number; None: the rank contributes zeros
+    contributors: tuple[str, ...]  # replica ids of members whose gradients count, in the order of their numbers
 
     @property
     def size(self) -> int:
@@ -107,7 +107,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """Where and for which part a rank's local gradients were computed."""
+    """State and part for which a rank's local gradients were computed."""
 
     state: State
     part: Part
@@ -123,8 +123,8 @@ class Quorum:
     members: tuple[Member, ...]  # in the order of their replica ranks
     created: float = 0.0  # unix seconds
     granted_through: int = 0  # highest step the members may run in it
-    lease: float = 0.0  # seconds; counted by each member from the sending of its own request
-    _settled: Settlement | None = field(default=None, init=False, repr=False, compare=False)  # worked out once
+    lease: float = 0.0  # seconds; each member counts them from the sending of its own request
+    _settled: Settlement | None = field(default=None, init=False, repr=False, compare=False)  # cached
 
     def member(self, replica_id: str) -> Member | None:
         for m in self.members:
@@ -134,14 +134,14 @@ class Quorum:
 
     @property
     def settled(self) -> Settlement:
-        """What its members stand at once prepared results are dealt with (R14)."""
+        """Settlement of the members, with prepared results dealt with (R14)."""
         if self._settled is None:
             object.__setattr__(self, "_settled", settlement(self.members))
         assert self._settled is not None
         return self._settled
 
     def knowing(self, settled: Settlement) -> Quorum:
-        """Itself; what its members stand at is known, and not worked out again."""
+        """Return this quorum with its settlement given, so that it need not be computed again."""
         object.__setattr__(self, "_settled", settled)
         return self
 
@@ -152,18 +152,18 @@ class Quorum:
 
     @property
     def carriers(self) -> tuple[Member, ...]:
-        """Members at the top: healing sources, and those whose gradients count."""
+        """Members at the top: they are healing sources, and their gradients count."""
         return self.settled.carriers
 
 
 def settlement(members: tuple[Member, ...]) -> Settlement:
-    """What these members stand at once prepared results are dealt with (R14)."""
+    """Return the settlement of these members, with prepared results dealt with (R14)."""
     if [m for m in members if m.prepared]:
         return settle(members, State())
     whole = [m for m in members if not m.torn]
     if not whole:
         return Settlement(State(), ())
-    # where nobody has prepared anything. Of numbers: comparing ten thousand states takes ten times as long
+    # No member is prepared. Compare numbers, because comparing ten thousand states takes ten times as long.
     step = max([m.state.step for m in whole])
     committed_in = max([m.state.committed_in for m in whole if m.state.step == step])
     carriers = [m for m in whole if m.state.committed_in == committed_in and m.state.step == step]
@@ -171,7 +171,7 @@ def settlement(members: tuple[Member, ...]) -> Settlement:
 
 
 def group_of(replica_id: str) -> str:
-    """``train_ddp_0:5f0c...`` -> ``train_ddp_0``."""
+    """Return the group id of a replica id: ``train_ddp_0:5f0c...`` -> ``train_ddp_0``."""
     return replica_id.rsplit(":", 1)[0]
 
 
@@ -179,16 +179,16 @@ _REPLICA_ID = re.compile(r"([\w./-]+):[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12
 
 
 BEFORE_END = "before the end of the training"
-"""When a group leaves that was drained or preempted, or whose script has raised."""
+"""Clause for when a group leaves that was drained or preempted, or whose script has raised."""
 
 
 def readable(sentence: str) -> str:
-    """Replica ids in it as people know the groups: ``1:b6e4153e-12f2-... is lost`` -> ``group 1 is lost``."""
+    """Replace replica ids by groups' names for people: ``1:b6e4153e-12f2-... is lost`` -> ``group 1 is lost``."""
     return _REPLICA_ID.sub(r"group \1", sentence)
 
 
 def group_number(replica_id: str) -> int | None:
-    """The number a group id ends in (``train_ddp_12:...`` -> 12), or None. Order groups by it, never as text."""
+    """Return the number that ends a group id (``train_ddp_12:...`` -> 12), or None. Order groups by it, not as text."""
     group = group_of(replica_id)
     digits = group[len(group.rstrip("0123456789")) :]
     return int(digits) if digits else None
@@ -197,7 +197,7 @@ def group_number(replica_id: str) -> int | None:
 def by_rank(members: Iterable[Member]) -> tuple[Member, ...]:
     """Sort members by replica rank, which is a member's place in this order.
 
-    Group 2 comes before group 10. The peer's clients sort replica ids as text, so all do where one takes part.
+    Group 2 comes before group 10. torchft's clients sort replica ids as text, so all members do if one takes part.
     """
     found = sorted(members, key=lambda m: m.replica_id)
     if all(m.is_ours for m in found):
@@ -206,12 +206,12 @@ def by_rank(members: Iterable[Member]) -> tuple[Member, ...]:
 
 
 def group_names(replica_ids: Iterable[str]) -> set[str]:
-    """Of their groups, ids and numbers: a supervisor names its group by either."""
+    """Return the ids and numbers of these members' groups: a supervisor names its group by either."""
     return {name for r in replica_ids for name in (group_of(r), str(group_number(r)))}
 
 
 def listed(names: Collection[str], most: int = 8) -> str:
-    """``a, b, c and 9 more``: a sentence stays a sentence with a thousand groups."""
+    """Return ``a, b, c and 9 more``, so that a sentence stays readable with a thousand groups."""
     shown = list(names)[:most]
     rest = len(names) - len(shown)
     return ", ".join(shown) + (f" and {rest} more" if rest else "")

@@ -206,7 +206,7 @@ LighthouseEvent = (
 class Keep:
     """Store this entry where it survives the process, in place of the last, before carrying out any later effect (R8c).
 
-    This effect comes only if the configuration says `keeps`. For the same quorum it may only raise the grant.
+    This effect comes only if the configuration says `keeps`. It may come again for one quorum with only a higher grant.
     """
 
     legacy: JournalEntry
