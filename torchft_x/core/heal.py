@@ -70,7 +70,7 @@ def plan(
 ) -> Plan:
     """Return the plan of group rank `group_rank` of member `replica_id` in this quorum.
 
-    `base`: state in which the step begins if not the quorum's top: a later step of the same quorum, which all carry.
+    `base`: state in which the step begins if not the quorum's top: a later step of the quorum, which all members carry.
 
     With `init_sync`, members that are all at step 0 start from one member's weights: all others heal from it. It is the
     same member for all group ranks, unless torchft's clients are among the members: they choose another for each.
@@ -93,7 +93,7 @@ def plan(
         )
     own = replica_ids.index(replica_id)
     primary = at_top[group_rank % len(at_top)]  # spreads the load over group ranks
-    # The first weights of a model that is sharded over the ranks come from one group; torchft's clients can't do so.
+    # The first weights of a model sharded over the ranks come from one group for all ranks; torchft can't do so.
     ours = all(m.is_ours for m in members)
     origin = at_top[0] if ours else primary
     healers = [i for i in range(len(members)) if i not in at_top or (init_sync and top.step == 0 and i != origin)]
@@ -129,7 +129,8 @@ def plan(
 def first_sources(quorum: Quorum) -> dict[str, str]:
     """Return for each healer the source of its rank 0, as replica ids, for people.
 
-    Members that can't heal are left out, and those that copy the first weights (`init_sync`): only they know of it."""
+    The result omits members that can't heal, and those that copy the first weights (`init_sync`): only they know
+    whether they do."""
     members = by_rank(quorum.members)
     carriers = {m.replica_id for m in quorum.carriers}
     ready = [i for i, m in enumerate(members) if m.replica_id in carriers]

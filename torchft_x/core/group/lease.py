@@ -20,7 +20,7 @@ class HeldQuorum:
         self.granted_through = 0  # highest step we may run in this quorum while we have a session
         self.lease_until = now  # end of the lease: nothing is committed in this quorum after it
         self.over = ""  # why the quorum can't be used any more; '' while it can
-        self.everybody_carries = False  # R7: a quorum with a healer is left after one step, so that it contributes
+        self.everybody_carries = False  # R7: no member heals. Else it is left after one step, so that the healer counts
         self._promises = False  # a hello has named steps that we granted ourselves, and has not been answered
         self._promised_at: float | None = None  # when such a hello was last answered in this quorum; None: never
         self._extended_at = 0  # step at which the last extension begins, to see when half of it is used

@@ -44,7 +44,7 @@ class QuorumDeadline:
         )
 
     def begin(self, call: int, usual: float, now: float) -> None:
-        """Start counting for `call`, which waits for a quorum for at most `usual` seconds."""
+        """Start counting for `call`, which waits for a quorum for at most `usual` counted seconds."""
         self._count(max(now, self._looked))
         self._calls[call] = _Wait(usual)
 
@@ -53,7 +53,7 @@ class QuorumDeadline:
         self._calls.pop(call, None)
 
     def session(self, up: bool, now: float) -> None:
-        """Record that the session to the lighthouse has come up or gone down. Its earlier reason is void."""
+        """Record that the session to the lighthouse has come up or gone down. The earlier reason is void."""
         self._count(now)
         self._up_since = now if up else None
         self.reason, self.for_lease = "", False

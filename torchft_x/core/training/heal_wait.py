@@ -17,10 +17,10 @@ _DOUBLED = 4  # the wait is doubled at most this many times
 
 
 class HealWait:
-    """The wait for one heal, as its source decides it. Times are in monotonic seconds.
+    """The wait for the healers of one offered state, at its source. Times are in monotonic seconds.
 
-    `given_up`: this group's heals in a row that were given up after all had been sent. `all_heals`: no other heal is
-    under way in this quorum.
+    `given_up`: heals in a row of a healing group that were given up after all had been sent. `all_heals`: whether no
+    other member or rank copies state in this quorum.
     """
 
     def __init__(self, now: float, given_up: int = 0, *, all_heals: bool = True) -> None:
