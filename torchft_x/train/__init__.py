@@ -1,11 +1,11 @@
 """The training side: what a script imports.
 
-Begin with `manager.Manager`, which wires the rooms: `setup` makes a connected rank, `context` is what such a rank
-holds, `step` leads it through its steps, `heal` copies state. `ddp` and `local` are built on the Manager and on its loop
-of steps (`Manager.steps`), which reduces for them.
+Begin with `manager.Manager`, which wires the rooms: `setup` connects a rank, `context` holds the objects of a connected
+rank, `step` runs its steps, `heal` copies state. `ddp` and `local` are built on the Manager and on its step loop
+(`Manager.steps`), which reduces their gradients.
 
-* `optim`: an optimizer that steps on commit only. `data`: which samples a group takes. `device`: which device, and
-  which process group fits it.
+* `optim`: an optimizer that steps on commit only. `data`: the sampler over replica groups. `device`: the choice of the
+  device and of the process group that fits it.
 * `leaving`: the end of a training loop, and SIGTERM.
 * `fault_tolerance`: settings in torchtitan's form.
 * `parameter_server`, `parameter_wire`: workers that never wait for each other, without a lighthouse.

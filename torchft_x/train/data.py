@@ -1,4 +1,4 @@
-"""Data for replica groups."""
+"""A sampler that shares a dataset out among the ranks of all replica groups."""
 
 from __future__ import annotations
 
@@ -13,18 +13,21 @@ from torchft_x.errors import ConfigError
 
 
 class DistributedSampler(data.distributed.DistributedSampler[Any]):
-    """Torch's sampler over (replica groups x ranks of a group).
+    """Torch's `DistributedSampler` over (replica groups x ranks of a group).
 
-    Lossy under failures, as in the peer: a group that is away does not see its share of the epoch, and what it had
-    drawn but not committed is not drawn again.
+    Failures lose samples, as they do in torchft. A group that is away skips its share of the epoch, and samples that a
+    group drew but did not commit are not drawn again.
 
     Args:
-        dataset: to sample from.
+        dataset: the dataset to sample from.
         replica_rank: number of this replica group, 0..num_replica_groups-1 (``REPLICA_GROUP_ID``).
-        num_replica_groups: groups of the job, present or not (``NUM_REPLICA_GROUPS``).
+        num_replica_groups: number of groups of the job, present or not (``NUM_REPLICA_GROUPS``).
         group_rank: rank in the group; by default torch.distributed's, else RANK, else 0.
-        num_replicas: ranks of the group; by default torch.distributed's, else WORLD_SIZE, else 1.
-        kwargs: torch's: shuffle, seed, drop_last.
+        num_replicas: number of ranks of the group; by default torch.distributed's, else WORLD_SIZE, else 1.
+        kwargs: torch's arguments shuffle, seed and drop_last.
+
+    Raises:
+        ConfigError: a rank is not below its number of ranks or groups.
     """
 
     def __init__(

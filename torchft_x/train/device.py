@@ -1,4 +1,7 @@
-"""Which device a rank trains on, and which process group fits it. The choice is pure; two thin functions carry it out."""
+"""Chooses the device a rank trains on and the process group that fits it.
+
+`choose_device` and `choose_process_group` only compute; `local_device` and `process_group_for` carry the choice out.
+"""
 
 from __future__ import annotations
 
@@ -13,47 +16,50 @@ from torchft_x.core.types import group_number
 from torchft_x.errors import ConfigError
 
 KINDS = ("cuda", "xpu")
-"""Accelerators we have process groups for; on others (mps) training is on the CPU."""
+"""Accelerators for which process groups exist; with any other one (mps) a rank trains on the CPU."""
 _LIBRARIES = {"cuda": "nccl", "xpu": "xccl"}
 PROCESS_GROUPS = ("auto", "gloo", "nccl", "xccl")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """What a rank knows of its host."""
+    """A rank's place on its host, and the accelerators it sees. Computes which of them the rank takes."""
 
     kind: str | None
-    """Accelerator that PyTorch can use here; None: none."""
+    """Kind of accelerator that PyTorch can use on this host; None if it can use none."""
     count: int
-    """Of those this process sees."""
+    """Number of accelerators that this process sees."""
     group: int
-    """Number of its replica group."""
+    """Number of the rank's replica group."""
     groups: int
-    """Of the job; 0: not known."""
+    """Number of replica groups of the job; 0 if it is not known."""
     local_rank: int
     local_ranks: int
-    """Of its group on this host."""
+    """Number of ranks of the group on this host."""
     own: bool
     """Whether the launcher gave the group accelerators of its own on this host."""
 
     @property
     def index(self) -> int:
-        """Ranks of one group differ, and so do groups that see the same devices, as long as there are enough."""
+        """Index of the rank's device. Ranks that see the same devices get different ones if there are enough."""
         return (self.group * self.local_ranks + self.local_rank) % self.count
 
     @property
     def crowded(self) -> bool:
-        """Ranks of this group share a device."""
+        """Whether ranks of this group share a device."""
         return self.local_ranks > self.count
 
     @property
     def shares(self) -> bool:
-        """Another rank of the job may have the same device: NCCL and XCCL refuse two members on one."""
+        """Whether another rank of the job may have the same device. NCCL and XCCL refuse two members on one device."""
         return self.crowded or (not self.own and max(self.groups, self.group + 1) * self.local_ranks > self.count)
 
 
 def choose_device(asked: str, place: Place) -> torch.device:
-    """`asked`: auto, cpu, cuda, xpu, or one by its index ("cuda:1"). Raises `ConfigError` for one that isn't there."""
+    """Return the device for `asked`: auto, cpu, cuda, xpu, or one with an index ("cuda:1").
+
+    Raises `ConfigError` if this host has no such device.
+    """
     try:
         device = None if asked == "auto" else torch.device(asked)
     except RuntimeError:
@@ -77,7 +83,10 @@ def choose_device(asked: str, place: Place) -> torch.device:
 
 
 def choose_process_group(asked: str, device: torch.device, place: Place) -> str:
-    """Between the groups: one of `PROCESS_GROUPS` but auto. Raises `ConfigError` for what doesn't fit the device."""
+    """Return the process group to use between the groups: gloo, nccl or xccl.
+
+    Raises `ConfigError` if `asked` is unknown or doesn't take tensors on `device`.
+    """
     if asked not in PROCESS_GROUPS:
         raise ConfigError(f"--process-group {asked!r} is none of {', '.join(PROCESS_GROUPS)}.")
     library = _LIBRARIES.get(device.type, "gloo")
@@ -89,7 +98,7 @@ def choose_process_group(asked: str, device: torch.device, place: Place) -> str:
 
 
 def place_here(environ: Mapping[str, str] | None = None) -> Place:
-    """This rank's, from what torchrun and the launcher tell it, and from PyTorch."""
+    """Return this rank's place, from the environment that torchrun and the launcher set, and from PyTorch."""
     found = torch.accelerator.current_accelerator(check_available=True)
     kind = found.type if found is not None and found.type in KINDS else None
     ranks = env.read_int(env.LOCAL_WORLD_SIZE, 1, environ) or 1
@@ -105,10 +114,11 @@ def place_here(environ: Mapping[str, str] | None = None) -> Place:
 
 
 def local_device(asked: str = "auto") -> torch.device:
-    """The device this rank trains on, made the current one.
+    """Return the device this rank trains on, after making it PyTorch's current device.
 
-    ``auto`` takes a CUDA or XPU device if PyTorch sees one, else the CPU. Each local rank gets its own, and so does each
-    group where several see the same devices, as long as there are enough. Raises `ConfigError` for what isn't there.
+    ``auto`` takes a CUDA or XPU device if PyTorch sees one, else the CPU. Each local rank gets its own device, and so
+    does each group where several see the same devices, as long as there are enough. Raises `ConfigError` if this host
+    has no such device.
     """
     device = choose_device(asked, place_here())
     if device.type != "cpu":
@@ -117,10 +127,10 @@ def local_device(asked: str = "auto") -> torch.device:
 
 
 def process_group_for(device: torch.device, asked: str = "auto", timeout: float = 60.0) -> Any:
-    """A process group between the replica groups that takes tensors on `device`; `timeout` in seconds.
+    """Make a process group between the replica groups that takes tensors on `device`; `timeout` is in seconds.
 
-    ``auto``: NCCL (XCCL) where every rank has a device of its own, as far as it can be told; gloo, through host memory, on
-    the CPU and where ranks share one. Raises `ConfigError`.
+    ``auto`` takes NCCL (XCCL) if every rank seems to have a device of its own, and gloo, through host memory, on the
+    CPU and where ranks share a device. Raises `ConfigError` if `asked` is unknown or doesn't take tensors on `device`.
     """
     from torchft_x import comm
 
@@ -129,7 +139,7 @@ def process_group_for(device: torch.device, asked: str = "auto", timeout: float 
 
 
 def in_group_backend(device: torch.device) -> str:
-    """For ``dist.init_process_group``: the ranks of one group among themselves, on `device` and with flags on the CPU."""
+    """Return the backend for ``init_process_group`` among one group's ranks, for tensors on `device` and on the CPU."""
     if device.type == "cpu" or place_here().crowded:
         return "gloo"
     return f"cpu:gloo,{device.type}:{_LIBRARIES[device.type]}"

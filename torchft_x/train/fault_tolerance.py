@@ -1,4 +1,4 @@
-"""The ``[fault_tolerance]`` section of a training configuration: torchtitan's keys, from TOML and from flags.
+"""Reads the ``[fault_tolerance]`` section of a training configuration: torchtitan's keys, from TOML and from flags.
 
 ::
 
@@ -8,8 +8,8 @@
     num_fragments = 2
     semi_sync_method = "diloco"
 
-or ``--fault_tolerance.sync_steps=10``. Flags beat the file, the file beats what a component says in the environment,
-and that the defaults. Nothing in here needs torch.
+or ``--fault_tolerance.sync_steps=10``. Flags override the file, the file overrides the environment that a component
+sets, and the environment overrides the defaults. Only `make_process_group` needs torch.
 """
 
 from __future__ import annotations
@@ -36,48 +36,48 @@ PROCESS_GROUPS = {
     "baby-nccl": "ProcessGroupBabyNCCL",
     "baby-xccl": "ProcessGroupBabyXCCL",
 }
-"""The setting's words, and the classes of `torchft_x`. `make_process_group` makes one."""
+"""Values of the setting ``process_group``, and the names of their classes in `torchft_x`."""
 METHODS = ("diloco", "local_sgd")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FaultTolerance:
-    """Raises `ConfigError` naming the key."""
+    """Checked settings of fault-tolerant training. Construction raises `ConfigError`, which names the wrong key."""
 
     enable: bool = False
     process_group: str = "gloo"
-    """Between the groups."""
+    """Process group between the replica groups: a key of `PROCESS_GROUPS`."""
     process_group_timeout_ms: int = 10000
-    """Of reductions between the groups, heals and votes."""
+    """Timeout in milliseconds of reductions between the groups, heals and votes."""
     replica_id: int = 0
-    """Number of this replica group; REPLICA_GROUP_ID if that is set."""
+    """Number of this replica group, from 0; REPLICA_GROUP_ID if that is set."""
     group_size: int = 0
-    """Number of replica groups; 0: not said (NUM_REPLICA_GROUPS)."""
+    """Number of replica groups (NUM_REPLICA_GROUPS); 0 if it is not given."""
     min_replica_size: int = 1
-    """No exchange with fewer groups."""
+    """Fewest groups for an exchange."""
     semi_sync_method: str | None = None
-    """One of `METHODS`; None: the groups average each step."""
+    """One of `METHODS`; None if the groups average the gradients of each step."""
     sync_steps: int = 5
     """Inner steps between two exchanges of the same fragment."""
     should_quantize: bool | str = False
-    """True (int8), or one of `FORMATS`."""
+    """False, True (int8), or one of `FORMATS`."""
     fragment_sync_delay: int = 0
-    """Inner steps an exchange may take in the background."""
+    """Number of inner steps that an exchange may take in the background."""
     fragment_update_alpha: float = 0.0
-    """Share of the local weights after an exchange."""
+    """Share of the local weights in the weights after an exchange, from 0 to 1."""
     module_fqns_per_model_fragment: tuple[tuple[str, ...], ...] = ()
-    """Names of the modules of each fragment; empty: cut into `num_fragments` of about one size."""
+    """Names of the modules of each fragment; if empty, the model is cut into `num_fragments` of about one size."""
     num_fragments: int = 1
     rank0_synchronization_only: bool = False
-    """Rank 0 of each group speaks with the other groups for all of its ranks; groups may have different world sizes."""
+    """Whether rank 0 of each group exchanges for all of its ranks. Groups may then have different world sizes."""
     copy_pseudogradients_to_cpu: bool = False
-    """What is exchanged is copied to the CPU first."""
+    """Whether pseudo-gradients are copied to the CPU before they are exchanged."""
 
     def __post_init__(self) -> None:
         for f in dataclasses.fields(self):
             object.__setattr__(self, f.name, _checked(f.name, getattr(self, f.name), f.type))
         if self.process_group not in PROCESS_GROUPS:
-            if self.process_group == "mccl":  # torchtitan's word for torchcomms
+            if self.process_group == "mccl":  # torchtitan's name for torchcomms
                 raise ConfigError(
                     f"{SECTION}.process_group 'mccl' is not offered (docs/process_groups.md, torchcomms); write 'nccl'."
                 )
@@ -130,7 +130,10 @@ class FaultTolerance:
 
 
 def make_process_group(ft: FaultTolerance) -> Any:
-    """That of the settings; needs torch. Raises `ConfigError` with the group's own sentence if this machine lacks what it needs."""
+    """Make the process group that `ft` names; needs torch.
+
+    Raises `ConfigError`, with the process group's own message, if this machine can't run it.
+    """
     kind = getattr(importlib.import_module("torchft_x"), PROCESS_GROUPS[ft.process_group])
     return kind(timeout=ft.process_group_timeout_ms / 1000)
 
@@ -139,7 +142,10 @@ KEYS = tuple(f.name for f in dataclasses.fields(FaultTolerance))
 
 
 def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """What the `diloco` component and the launcher say. Raises `ConfigError`."""
+    """Return the settings that the `diloco` component and the launcher put into the environment.
+
+    Raises `ConfigError` if a variable is not a number.
+    """
     found: dict[str, Any] = {}
     for key, name in (
         ("sync_steps", env.SYNC_STEPS),
@@ -158,8 +164,8 @@ def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Any]
 
 
 def read_toml(path: str) -> dict[str, Any]:
-    """The whole file. Raises `ConfigError` naming it."""
-    for name in ("tomllib", "tomli"):  # Python 3.10 has none of its own
+    """Return the content of a TOML file. Raises `ConfigError`, which names the file, if it can't be read."""
+    for name in ("tomllib", "tomli"):  # Python 3.10 has no tomllib
         try:
             tomllib = importlib.import_module(name)
             break
@@ -177,9 +183,9 @@ def read_toml(path: str) -> dict[str, Any]:
 
 
 def take_flags(argv: Sequence[str], known: Mapping[str, Sequence[str]]) -> tuple[dict[str, dict[str, str]], list[str]]:
-    """Flags ``--SECTION.KEY[=VALUE]`` of the sections in `known`, by section and key, and the other arguments.
+    """Return the flags ``--SECTION.KEY[=VALUE]`` of `known` sections, by section and key, and the other arguments.
 
-    A flag without a value, before another flag or at the end, is "true". Raises `ConfigError` for a key that isn't known.
+    A flag without a value, before another flag or at the end, is "true". Raises `ConfigError` for an unknown key.
     """
     found: dict[str, dict[str, str]] = {section: {} for section in known}
     rest: list[str] = []
@@ -203,7 +209,10 @@ def take_flags(argv: Sequence[str], known: Mapping[str, Sequence[str]]) -> tuple
 def resolve(
     table: Mapping[str, Any], flags: Mapping[str, str], environ: Mapping[str, str] | None = None
 ) -> FaultTolerance:
-    """From the file's section, the flags and the environment. Raises `ConfigError`."""
+    """Return the settings from the file's section `table`, the flags and the environment.
+
+    Raises `ConfigError` for an unknown key, a wrong value, and a group number or count that the launcher contradicts.
+    """
     for key in table:
         if key not in KEYS:
             raise ConfigError(f"[{SECTION}] has an unknown key {key}; {_nearest(key, KEYS)}")
@@ -228,7 +237,7 @@ def resolve(
 
 
 def _checked(name: str, value: Any, kind: Any) -> Any:
-    """The value in its type; text comes from a flag."""
+    """Return the value converted to its type; text comes from a flag. Raises `ConfigError` if it can't be converted."""
     text = isinstance(value, str)
     if kind == "bool | str" and value in FORMATS:
         return value
@@ -264,7 +273,7 @@ def _short(value: Any) -> str:
 
 
 def _names(name: str, value: Any) -> tuple[tuple[str, ...], ...]:
-    """Lists of lists of names; as a flag: ``a,b;c`` for [[a, b], [c]]."""
+    """Return lists of lists of names; a flag gives them as ``a,b;c`` for [[a, b], [c]]."""
     if isinstance(value, str):
         value = [part.split(",") for part in value.split(";") if part]
     good = isinstance(value, (list, tuple)) and all(

@@ -1,9 +1,9 @@
-"""torch's compiler, loaded when something is compiled instead of when the first optimizer is made.
+"""Loads torch's compiler when something is compiled, instead of when the first optimizer is made.
 
-Every optimizer of torch imports ``torch._dynamo`` when it is made, and FSDP2 when it runs, to mark functions as not to be
-compiled and to break graphs between them: 820 modules, half of what it takes a worker to start, and 68 MB. Where nothing is
-compiled nobody reads the marks. Source: ``torch/_compile.py``, ``torch/optim/optimizer.py``, ``_fsdp_common.py`` and
-``distributed_c10d.py`` of PyTorch 2.13.
+Torch's optimizers import ``torch._dynamo`` when they are made, and FSDP2 imports it when it runs, to mark functions as
+not to be compiled and to break graphs. The import loads 820 modules, takes half of a worker's start, and costs 68 MB.
+Without compiled code nothing reads the marks. Source: ``torch/_compile.py``, ``torch/optim/optimizer.py``,
+``_fsdp_common.py`` and ``distributed_c10d.py`` of PyTorch 2.13.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NAME = "torch._dynamo"
 
 
 class _TraceRules:
-    """A process group that is made empties a cache of theirs, which nobody has filled yet."""
+    """Stand-in for ``trace_rules``. Making a process group clears its cache, which is still empty before the import."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(_load().trace_rules, name)
@@ -34,13 +34,13 @@ class _TraceRules:
 
 
 class _Deferred(ModuleType):
-    """In its place: what torch asks of it outside of compiled code does nothing, and all else is asked of the real one."""
+    """Stand-in for ``torch._dynamo``. Calls that matter in compiled code only do nothing; others load the module."""
 
     trace_rules = _TraceRules()
     config: ModuleType
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name != "__path__":  # whoever looks through sys.modules doesn't mean it
+        if name.startswith("__") and name != "__path__":  # code that scans sys.modules must not load the compiler
             raise AttributeError(f"module {_NAME!r}, which isn't loaded yet, has no attribute {name!r}")
         return getattr(_load(), name)
 
@@ -48,7 +48,7 @@ class _Deferred(ModuleType):
     def disable(fn: Any = None, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(fn, FunctionType | MethodType):
             return _load().disable(fn, *args, **kwargs)
-        marked: list[Callable[..., Any]] = []  # fn as the real one marks it, once that is loaded
+        marked: list[Callable[..., Any]] = []  # fn as the real `disable` marks it, once the compiler is loaded
 
         @functools.wraps(fn)
         def call(*a: Any, **k: Any) -> Any:
@@ -67,25 +67,32 @@ class _Deferred(ModuleType):
 
 
 def defer_compiler_import() -> None:
-    """Call it before the model is sharded and the first optimizer is made: a start takes half as long.
+    """Put a stand-in for ``torch._dynamo`` into `sys.modules`, which halves a worker's start.
 
-    ``torch.compile`` works as before, and loads the compiler. Does nothing where that is loaded already.
+    Call it before the model is sharded and the first optimizer is made. ``torch.compile`` works as before, and loads
+    the compiler. If the compiler is loaded already, this does nothing.
     """
     if _NAME not in sys.modules:
         deferred = _Deferred(_NAME)
         sys.modules[_NAME] = deferred
-        torch._dynamo = deferred  # as the import statement does
+        torch._dynamo = deferred  # the import statement sets this attribute too
         deferred.config = _load_config()
 
 
 def in_compiled_code() -> bool:
-    """Whether the caller is called, at any depth, by what was given to ``torch.compile``. Loads no compiler."""
+    """Return whether the caller runs, at any depth, inside a function that was given to ``torch.compile``.
+
+    This does not load the compiler.
+    """
     callback = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", lambda: None)()  # private: may go
     return callback is not None and callback is not False
 
 
 def _load_config() -> ModuleType:
-    """Its settings, which import nothing of it, and are read when a DTensor is made. The compiler will find them there."""
+    """Load the compiler's settings, which import nothing else of it, and leave them where the compiler will find them.
+
+    Torch reads them when a DTensor is made.
+    """
     name = f"{_NAME}.config"
     path = os.path.join(os.path.dirname(torch.__file__), "_dynamo", "config.py")
     spec = importlib.util.spec_from_file_location(name, path)

@@ -1,4 +1,4 @@
-"""The end of a training loop: orderly when it is done, and orderly when SIGTERM comes before that."""
+"""Ends a training loop in order, when it is done and when SIGTERM comes first."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from torchft_x.train.manager import Manager
 
 
 class Checkpoint(Protocol):
-    """As much of `torchft_x.Checkpoint` as is needed here."""
+    """Interface to the methods of `torchft_x.Checkpoint` that `Leaving` calls."""
 
     def finish(self) -> None: ...
     def leave(self) -> None: ...
 
 
 class Leaving:
-    """The time of a training loop, in which SIGTERM means: leave at the next step boundary, which costs the others nothing.
+    """Context of a training loop in which SIGTERM makes the loop leave at the next step boundary.
+
+    Leaving at a boundary costs the other groups nothing.
 
     ::
 
@@ -32,17 +34,18 @@ class Leaving:
             while manager.current_step() < STEPS and not leaving.told():
                 ...  # one step
 
-    At its end the last step is saved, where there is a checkpoint, and the Manager is shut down. If the loop ended because
-    `told` was true the program ends here, with exit code 143: it goes on where it left off when it is started again.
-    Otherwise the training is done. After an exception nothing is done here. Enter it on the main thread.
+    On exit it saves the last step, if there is a checkpoint, and shuts the Manager down. If the loop ended because
+    `told` was true, it then ends the program with exit code 143; started again, the program continues from that step.
+    Otherwise the training is done. After an exception it does nothing. Enter it on the main thread.
 
     Args:
-        manager: None on a rank that has none (the followers of an `Island`).
-        checkpoint: of the job, if there is one.
-        group: process group of this replica group's ranks, which takes tensors on the CPU: `told` is the same on all of them then, by
-            an all-reduce of four bytes. Where the ranks compute together, as in FSDP2, they must leave together.
-        seconds: from the signal to the boundary; or twice the last step, if that is longer. Then the process dies, as a step may
-            wait for groups that leave as well. What is saved behind the boundary may take as long as the sender gives.
+        manager: this rank's Manager; None on a rank that has none (the followers of an `Island`).
+        checkpoint: the job's checkpoint, if there is one.
+        group: process group of this replica group's ranks, which takes tensors on the CPU. With it `told` is the same
+            on all ranks, by an all-reduce of four bytes. Ranks that compute together, as in FSDP2, must leave together.
+        seconds: longest time from the signal to the boundary, or twice the last step if that is longer. After it the
+            process kills itself, because a step may wait for groups that leave as well. Saving after the boundary may
+            take as long as the sender of the signal allows.
     """
 
     def __init__(
@@ -58,15 +61,16 @@ class Leaving:
         self._group = group
         self._seconds = seconds
         self._signalled = False
-        self._told = False  # what `told` has said last
-        self._asked = time.monotonic()  # when it said so
-        self._step = 0.0  # seconds between the last two times
+        self._told = False  # what `told` returned last
+        self._asked = time.monotonic()  # monotonic time of the last call of `told`
+        self._step = 0.0  # seconds between the last two calls of `told`
         self._at_boundary = threading.Event()
-        self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()  # a handler may put into it, but not start a thread
-        self._before: Any = None  # the handler of before
+        # A signal handler may put into a SimpleQueue, but not start a thread.
+        self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._before: Any = None  # the previous handler of SIGTERM
 
     def told(self) -> bool:
-        """Return whether the loop must end. Between two steps, and on all ranks of `group`."""
+        """Return whether the loop must end. Call it between two steps, on all ranks of `group`."""
         now = time.monotonic()
         self._asked, self._step = now, now - self._asked
         self._told = self._signalled
@@ -100,7 +104,7 @@ class Leaving:
         if not self._told:
             return
         if self._checkpoint is not None:
-            self._checkpoint.leave()  # behind the Manager's end: the other groups don't wait for it
+            self._checkpoint.leave()  # after the Manager's shutdown, so that the other groups don't wait for it
         if self._group is not None:
             dist.destroy_process_group()
         raise SystemExit(128 + signal.SIGTERM)

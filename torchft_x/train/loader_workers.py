@@ -1,7 +1,7 @@
 """Keeps the workers of torch's DataLoader alive through a SIGTERM that a scheduler sends to all processes of a job.
 
-Slurm and systemd send one to each process. A worker ends by it, and torch then raises in the trainer, at any instruction: it
-would never come to the boundary at which it leaves and saves its last step.
+Slurm and systemd send SIGTERM to each process. A worker would die of it, and torch would then raise in the trainer, at
+any instruction. The trainer would never reach the boundary at which it leaves and saves its last step.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _run_torchs_worker = getattr(_utils.worker, "_worker_loop", None)
 
 
 def spare_loader_workers() -> None:
-    """Let workers that start from now on end only when their trainer ends or stops them.
+    """Make workers that start after this call end only when their trainer ends or stops them.
 
-    Replaces two private functions of torch; does nothing where torch or the system lacks what it takes.
+    This replaces two private functions of torch. It does nothing if torch lacks them or the system lacks `sigwaitinfo`.
     """
     iterator: Any = getattr(dataloader, "_MultiProcessingDataLoaderIter", None)
     if iterator is None or _run_torchs_worker is None or not hasattr(signal, "sigwaitinfo"):
@@ -35,8 +35,9 @@ def spare_loader_workers() -> None:
 
     @functools.wraps(start_workers)
     def start_with_the_signal_blocked(self: Any, *args: Any, **kwargs: Any) -> None:
-        resource_tracker.ensure_running()  # starting it unblocks the signal
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, _TERM)  # a child inherits it, also for threads of its imports
+        resource_tracker.ensure_running()  # first, because starting the tracker unblocks the signal
+        # A child inherits the mask, also for the threads that its imports start.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _TERM)
         try:
             start_workers(self, *args, **kwargs)
         finally:
@@ -46,7 +47,7 @@ def spare_loader_workers() -> None:
 
 
 def _run_worker(*args: Any) -> None:
-    """Run torch's loop in a worker, whose SIGTERM is blocked: a thread takes those of its trainer."""
+    """Run torch's loop in a worker with SIGTERM blocked. A thread ends the worker if the trainer sent the signal."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _TERM)
     threading.Thread(target=_end_when_told, name="torchft_x-loader-worker", daemon=True).start()
     assert _run_torchs_worker is not None

@@ -1,7 +1,7 @@
-"""What a training script holds: a rank's part in fault-tolerant training.
+"""The object a training script uses to take part in fault-tolerant training.
 
-The Manager checks arguments, hands each call on, and has no rules: `StepLoop` goes through the steps, `QuorumRound`
-through one quorum; core.commit.step decides about this rank's step, core.heal who copies state from whom.
+The Manager checks arguments and delegates each call; it holds no rules. `StepLoop` runs the steps and `QuorumRound`
+runs one quorum. `core.commit.step` decides about this rank's step, `core.heal` who copies state from whom.
 """
 
 from __future__ import annotations
@@ -45,68 +45,72 @@ from torchft_x.transfer.format.flatten import check_sendable
 from torchft_x.transfer.http.transport import HTTPTransport
 from torchft_x.transfer.transport import CheckpointTransport
 
-_DEPRECATED_KEY = "set_state_dict_fns"  # the peer's key of the functions given through the deprecated method
+_DEPRECATED_KEY = "set_state_dict_fns"  # torchft's key for the functions given to the deprecated method
 
 
 class Manager:
-    """One rank's part in fault-tolerant training over replica groups.
+    """Takes part in fault-tolerant training over replica groups for one rank.
 
     Every rank of every group makes one. A step is ``start_quorum()`` (`Optimizer.zero_grad` calls it), reductions
-    (`DistributedDataParallel`, or `allreduce`), ``should_commit()`` (`Optimizer.step`). The peer's class of this name
-    has the same arguments and methods; times may be seconds or timedelta. Unlike the peer's, an argument beats its
-    environment variable, so times are None by default (60 s unless TORCHFT_TIMEOUT_SEC, TORCHFT_QUORUM_TIMEOUT_SEC,
-    TORCHFT_CONNECT_TIMEOUT_SEC say otherwise).
+    (`DistributedDataParallel`, or `allreduce`), ``should_commit()`` (`Optimizer.step`). Arguments and methods are those
+    of torchft's Manager; times may be seconds or timedelta. Unlike in torchft an argument overrides its environment
+    variable, so times are None by default: 60 s, or the value of TORCHFT_TIMEOUT_SEC, TORCHFT_QUORUM_TIMEOUT_SEC or
+    TORCHFT_CONNECT_TIMEOUT_SEC.
 
     Args:
-        pg: reconfigurable process group between the replica groups (e.g. `ProcessGroupGloo`). The Manager makes it anew
-            whenever the members change.
+        pg: reconfigurable process group between the replica groups (e.g. `ProcessGroupGloo`). The Manager reconfigures
+            it whenever the members change.
         load_state_dict, state_dict: load and return everything that must be equal in all groups (model, optimizer,
-            scheduler, ...). More pairs: `register_state_dict_fn`.
+            scheduler, ...). Add more pairs with `register_state_dict_fn`.
         min_replica_size: fewest participating groups for a commit; TORCHFT_X_MIN_REPLICAS, if larger (a job's
             --min_replicas).
         use_async_quorum: ask for a quorum beside the forward pass; a group that heals contributes from the next quorum
             on. If False, `start_quorum` waits and heals, and the healed group contributes at once. Equal in all groups.
-        timeout: of reductions, healing and the vote. If it is not set, ranks of one group wait for each other for ten minutes.
-        quorum_timeout: of `start_quorum`. If it is not set: a minute, in which the time does not count while the lighthouse
-            says what it waits for (an hour in all), or is away (three minutes in all).
-        connect_timeout: for finding the group's store, its server and the lighthouse.
-        rank, world_size: of this process in its group (RANK, WORLD_SIZE; 0 and 1 if unset).
-        world_size_mode: DYNAMIC: every healthy group counts. FIXED_WITH_SPARES: at most `min_replica_size` do.
-        store_addr, store_port: of the group's store (MASTER_ADDR, MASTER_PORT).
+        timeout: limit for reductions, healing and the vote. If it is not set, ranks of one group wait for each other
+            for ten minutes.
+        quorum_timeout: limit for `start_quorum`. If it is not set, the limit is a minute. Time does not count while the
+            lighthouse says what it waits for (an hour in all), or is away (three minutes in all).
+        connect_timeout: limit for finding the group's store, its server and the lighthouse.
+        rank, world_size: rank of this process in its group, and the group's size (RANK, WORLD_SIZE; 0 and 1 if unset).
+        world_size_mode: DYNAMIC counts every healthy group. FIXED_WITH_SPARES counts at most `min_replica_size`.
+        store_addr, store_port: address of the group's store (MASTER_ADDR, MASTER_PORT).
         lighthouse_addr: ``http://host:port`` (TORCHFT_LIGHTHOUSE); needed on rank 0.
         replica_id: the group's name, stable over restarts (REPLICA_GROUP_ID). A nonce is added.
-        port: of the group server (TORCHFT_MANAGER_PORT; any free one).
+        port: port of the group server (TORCHFT_MANAGER_PORT; any free one).
         hostname: name or address by which other hosts reach this one (TORCHFT_X_ADVERTISE_HOST; see docs/addresses.md).
-        heartbeat_interval: without effect, as the session to the lighthouse needs no tuning; but one that is no shorter
-            than the lighthouse's heartbeat timeout is refused, and so is a shorter quorum_timeout.
-        checkpoint_transport: how state travels in a heal; `HTTPTransport` if None. One of your own may have the peer's
-            interface (`torchft_x.transfer.torchft_transports`).
+        heartbeat_interval: without effect, because the session to the lighthouse needs no tuning. An interval that is
+            no shorter than the lighthouse's heartbeat timeout is refused, and so is a shorter quorum_timeout.
+        checkpoint_transport: how state travels in a heal; `HTTPTransport` if None. Your own transport may have
+            torchft's interface (`torchft_x.transfer.torchft_transports`).
         init_sync: at step 0 all groups take one group's weights.
-        max_retries: failed commits in a row that are forgiven; then `should_commit` raises `StepError`.
+        max_retries: most failed commits in a row; after one more `should_commit` raises `StepError`. None: no limit.
         quorum_retries: without effect; the group server reconnects by itself.
         token: the run's token (TORCHFT_X_TOKEN, TORCHFT_X_TOKEN_FILE).
         may_differ: names of traits (see `declare`) in which this group may differ from the others, e.g.
             ``("group world size",)`` if it has another number of ranks on purpose.
         commit_vote: the groups vote with each other before each commit, so that a committed step is final and results
-            that differ are noticed; costs one tiny all-reduce a step. Equal in all groups.
-        keep_gradients: a step whose reduction failed is reduced again among those that are left, with the gradients that
-            were computed already. `DistributedDataParallel` keeps them until the next forward: one copy more than with
-            False, which drops such a step.
-        vote_in_backward: `DistributedDataParallel` decides a step at the end of ``backward()``, so that what fails is
-            reduced again before anybody clips or unscales. False: `should_commit` decides; for scripts that throw a
-            step away after ``backward()`` (`report_error`, or no `should_commit`), which are found out the first time
-            they do. Equal in all groups.
-        straggler_timeout: how much later than this group another one may come to a reduction or a vote, until the others go on
-            without it (it comes back, and copies their state). If it is not set (TORCHFT_X_STRAGGLER_TIMEOUT): 2 s, or five
-            times what this group itself needed since the last step, if that is longer. Never longer than `timeout`.
-        rehearse: where others train already, the first step is made before this group asks to join, and dropped
-            (`should_commit` is False): what compiles, loads or hangs in it holds nobody up. Equal on all ranks of a group.
+            that differ are detected; costs one tiny all-reduce a step. Equal in all groups.
+        keep_gradients: a step whose reduction failed is reduced again among the remaining groups, with the gradients
+            that were computed already. `DistributedDataParallel` keeps them until the next forward, which takes one
+            more copy. If False, such a step is dropped.
+        vote_in_backward: `DistributedDataParallel` decides a step at the end of ``backward()``, so that a failed
+            reduction is repeated before the script clips or unscales. If False, `should_commit` decides. Choose False
+            for scripts that throw a step away after ``backward()`` (`report_error`, or no `should_commit`); the Manager
+            also switches to it the first time a script does so. Equal in all groups.
+        straggler_timeout: how much later than this group another one may come to a reduction or a vote before the
+            others go on without it (it comes back, and copies their state). If it is not set
+            (TORCHFT_X_STRAGGLER_TIMEOUT), it is the longer of 2 s and five times what this group itself needed since
+            the last step. Never longer than `timeout`.
+        rehearse: if others train already, this group makes its first step before it asks to join, and drops it
+            (`should_commit` is False), so that compiling, loading or hanging in it delays nobody. Equal on all ranks of
+            a group.
         compare_states: every 8 commits the groups compare a sixteenth of the parameters and optimizer states that
-            `OptimizerWrapper` knows, in turn. A group whose bits are not those of most copies the others'.
+            `OptimizerWrapper` knows, in turn. A group whose bits differ from those of most groups copies their state.
 
     Raises:
-        ConfigError: missing or senseless arguments. AddressError, UnreachableError, TokenError: about the lighthouse,
-            within seconds where the address can't be right.
+        ConfigError: missing or senseless arguments.
+        AddressError, UnreachableError, TokenError: errors about the lighthouse, within seconds if the address can't be
+            right.
     """
 
     def __init__(
@@ -145,7 +149,7 @@ class Manager:
     ) -> None:
         if (load_state_dict is None) != (state_dict is None):
             raise ConfigError("load_state_dict and state_dict belong together; give both or none.")
-        end_with_a_sentence()  # should the others refuse this group, and the script not handle it
+        end_with_a_sentence()  # for a refusal by the others that the script does not handle
         spare_loader_workers()
         options = resolve(
             replica_id=replica_id, rank=rank, world_size=world_size, timeout=timeout, quorum_timeout=quorum_timeout,
@@ -154,13 +158,13 @@ class Manager:
             min_replica_size=min_replica_size, heartbeat_interval=heartbeat_interval, commit_vote=commit_vote,
             straggler_timeout=straggler_timeout,
         )  # fmt: skip
-        self._use_async_quorum = use_async_quorum  # torchft's name: its DiLoCo looks at it
-        self._pg = pg  # between the groups
-        self._declared = FingerprintBuilder(options.group_world_size, may_differ)  # what must be alike in all groups
+        self._use_async_quorum = use_async_quorum  # torchft's name, which its DiLoCo reads
+        self._pg = pg  # process group between the replica groups
+        self._declared = FingerprintBuilder(options.group_world_size, may_differ)  # must be alike in all groups
         where = "in backward" if vote_in_backward else "at the step's end"
         self._declared.add("vote between groups", where if options.commit_vote else "off")
         self._closed = False
-        self._prepared = False  # whether the transport knows how much it will have to offer
+        self._prepared = False  # whether the transport was told the size of the full state
         states = StateDicts(options.timeout)
         if load_state_dict is not None and state_dict is not None:
             states.register(DEFAULT_KEY, load_state_dict, state_dict)
@@ -170,11 +174,11 @@ class Manager:
             init_sync=init_sync, compares=compare_states and commit_vote, fingerprint=self._declared,
         )  # fmt: skip
         self._failures = self._context.failures
-        self.steps = StepLoop(  # for who reduces gradients (`DistributedDataParallel`)
+        self.steps = StepLoop(  # `DistributedDataParallel` reduces through it
             self._context, pg, waits=not use_async_quorum, redo=keep_gradients, late=not vote_in_backward,
             rehearse=rehearse and self._context.connection.others_train,
         )  # fmt: skip
-        self._usual = QuorumOptions(options.quorum_timeout, options.quorum_patience)  # of most steps
+        self._usual = QuorumOptions(options.quorum_timeout, options.quorum_patience)  # unless a call overrides them
         self._at_exit = _leave_at_exit(self)
         self._context.events.emit("joined", step=0)
 
@@ -188,14 +192,14 @@ class Manager:
     def start_quorum(self, allow_heal: bool = True, shrink_only: bool = False, timeout: Seconds | None = None) -> None:
         """Begin a step: ask who takes part in it, and heal if this rank is behind.
 
-        Waits for the answer if use_async_quorum is False, at the first quorum, and at step 0; otherwise it goes on
-        beside the training, and what goes wrong is raised by the first call that needs the quorum. Where others train
-        already it does not ask the first time (`rehearse`).
+        The call waits for the answer if use_async_quorum is False, at the first quorum, and at step 0. Otherwise the
+        quorum is formed beside the training, and the first call that needs it raises its errors. If others train
+        already, the first call does not ask (`rehearse`).
 
         Args:
             allow_heal: if False nobody heals in this quorum; a rank that is behind then can't commit.
-            shrink_only: no newcomers.
-            timeout: instead of quorum_timeout.
+            shrink_only: admit no newcomers.
+            timeout: limit in place of quorum_timeout.
 
         Raises `DeadlineError`, `RefusedError`, `FencedError`, `UnreachableError`; `LeafError` (first call) if the state
         dict holds something that can't be sent; `ConfigError` in a function that is compiled.
@@ -209,7 +213,7 @@ class Manager:
         if self.steps.standing is None and isinstance(c.transport, HTTPTransport):
             check_sendable(c.full_state())
         if not self._prepared and c.step.state.step > 0 and self._has_company():
-            self._prepared = True  # now, as an optimizer's first step has made its state
+            self._prepared = True  # after step 0, when the optimizer has made its state
             c.transport.prepare(c.full_state())
         options = self._usual
         if timeout is not None:
@@ -219,28 +223,30 @@ class Manager:
         self.steps.start(options)
 
     def wait_quorum(self) -> None:
-        """Wait until the quorum and the process group are there. Raises what `start_quorum` raises."""
+        """Wait until the quorum and the process group are ready. Raises the errors of `start_quorum`."""
         self.steps.wait_quorum()
 
     def allreduce(
         self, tensor: torch.Tensor, should_quantize: bool | str = False, reduce_op: Any = ReduceOp.AVG, *,
         lost: torch.Tensor | None = None, before: Callable[[int, int], None] | None = None,
     ) -> dist.Work:  # fmt: skip
-        """Reduce `tensor` in place over the participating groups. Never fails: a bad reduction drops the step.
+        """Reduce `tensor` in place over the participating groups. A failed reduction drops the step and is not raised.
 
         A group that doesn't participate (it heals, or is a spare) changes nothing but receives the result. AVG divides
         by `num_participants` before the sum.
 
         Args:
-            should_quantize: "int8" (True), "int4" or "fp8": values travel so, and are summed in float32; SUM and AVG of
-                floating point. The same in all groups: see `declare_quantization`. Its ``wait()`` does half of the work.
-            lost: flat, float32, of as many values: what quantising leaves out here is added to it, for error feedback. Good
-                once the step is committed. See `torchft_x.comm.quantized.collectives.reduce_quantized`.
-            before: of a quantised one: writes values of `tensor` just before they are read. See there. Not called if this group
-                contributes nothing.
+            should_quantize: format in which values are sent: "int8" (True), "int4" or "fp8". They are summed in
+                float32. Takes SUM and AVG of floating point. Equal in all groups (`declare_quantization`). The
+                handle's ``wait()`` does half of the work.
+            lost: flat float32 tensor of as many values as `tensor`. This group's quantisation error is added to it, for
+                error feedback; valid once the step is committed
+                (`torchft_x.comm.quantized.collectives.reduce_quantized`).
+            before: callback of a quantised reduction that writes values of `tensor` just before they are read
+                (`reduce_quantized`). Not called if this group contributes nothing.
 
-        Raises `ConfigError` (a ValueError) for AVG of integers, for sparse tensors and views with holes, for what can't be
-        quantised, and if the other groups quantise otherwise; and what `wait_quorum` raises.
+        Raises `ConfigError` (a ValueError) for AVG of integers, for sparse tensors and views with holes, for tensors
+        that can't be quantised, and if the other groups quantise otherwise; and the errors of `wait_quorum`.
         """
         fmt = None if should_quantize is False else format_of(should_quantize)
         if fmt is not None:
@@ -253,21 +259,23 @@ class Manager:
         return self.steps.reduce(tensor, reduce_op, fmt, lost=lost, before=before)
 
     def should_commit(self, timeout: Seconds | None = None) -> bool:
-        """End a step: True if all ranks of this group hold its good result; then (and only then) step the optimizer.
+        """End a step. Return whether it is committed; step the optimizer if, and only if, it is.
 
-        Waits for the step's reductions and a heal beside it, and applies the healed state. Every rank must call it.
+        The call waits for the step's reductions and a concurrent heal, and applies the healed state. Every rank must
+        call it. A step is committed only if all ranks of this group hold its good result.
 
         Raises `StepError` after max_retries failures in a row, `DeadlineError` if another rank of the group does not
-        vote, and what `start_quorum` raises. Don't go on after an error: the group may have committed without this rank.
+        vote, and the errors of `start_quorum`. Don't go on after an error: the group may have committed without this
+        rank.
         """
         return self.steps.commit(self._context.options.group_timeout if timeout is None else seconds(timeout))
 
     def report_error(self, e: Exception) -> None:
-        """Say that this step can't be committed. Its other reductions return at once, and the other groups drop it too.
+        """Report that this step can't be committed. Its reductions return at once, and the other groups drop it too.
 
-        With `DistributedDataParallel` a step is decided at the end of ``backward()``. The first time this comes after it
-        the others may have committed: then this group copies their state in the next step. From then on the groups
-        vote in `should_commit`. See `vote_in_backward`.
+        With `DistributedDataParallel` a step is decided at the end of ``backward()``. If the first report comes after
+        that, the others may have committed, and this group copies their state in the next step. From then on the groups
+        vote in `should_commit` (`vote_in_backward`).
         """
         self.steps.object(e)
 
@@ -275,13 +283,13 @@ class Manager:
     def planned_pause(self, reason: str, seconds: Seconds) -> Iterator[None]:
         """Announce that this group may be silent or late for up to `seconds`: an evaluation, a checkpoint, a compile.
 
-        While it lasts the group isn't taken for hung, and groups that wait for its next quorum wait `seconds` longer
-        than their quorum_timeout. Between two steps, on every rank::
+        During the pause the group isn't taken for hung, and groups that wait for its next quorum wait `seconds` longer
+        than their quorum_timeout. Use it between two steps, on every rank::
 
             with manager.planned_pause("evaluation", seconds=600):
                 evaluate(model)
 
-        A group that dies meanwhile, or whose process is stopped, is lost as ever.
+        A group that dies during the pause, or whose process is stopped, is lost as at any other time.
         """
         limit = seconds_of(seconds, "seconds of planned_pause")
         client = self._context.connection.client
@@ -297,13 +305,16 @@ class Manager:
                 status.pause(0.0)
 
     def errored(self) -> ExceptionWithTraceback | None:
-        """The first error of this step."""
+        """Return the first error of this step; None if there is none."""
         with self._failures.lock:
             error = self._context.step.error
         return None if error is None else ExceptionWithTraceback(error)
 
     def wrap_future(self, fut: Future[Any], default: Any, timeout: Seconds | None = None) -> Future[Any]:
-        """`fut`, but it completes with `default` if it fails or takes too long, which drops the step."""
+        """Return a future with the result of `fut`, or with `default` if `fut` fails or takes too long.
+
+        A failure drops the step.
+        """
         limit = self._context.options.timeout if timeout is None else seconds(timeout)
         with self._failures.lock:
             quorum_id = self._context.step.quorum_id or None
@@ -317,7 +328,10 @@ class Manager:
     # --- who takes part -----------------------------------------------------------------------------------------------
 
     def num_participants(self) -> int:
-        """Groups whose gradients count in this step. Waits for the quorum. 1 in a step that nobody else takes part in."""
+        """Return the number of groups whose gradients count in this step, after waiting for the quorum.
+
+        It is 1 in a rehearsal.
+        """
         if self.steps.rehearsal.is_on:
             return 1
         self.wait_quorum()
@@ -325,7 +339,10 @@ class Manager:
             return self._context.step.size
 
     def participating_rank(self) -> int | None:
-        """This group's place among them, None if it heals, is a spare, or makes its first step for itself. Waits for the quorum."""
+        """Return this group's rank among the participants, after waiting for the quorum.
+
+        It is None if the group heals, is a spare, or makes a rehearsal.
+        """
         if self.steps.rehearsal.is_on:
             return None
         self.wait_quorum()
@@ -336,39 +353,44 @@ class Manager:
         return self.participating_rank() is not None
 
     def note_inner_step(self) -> None:
-        """For who trains apart (`LocalSGD`, `DiLoCo`): an inner step has ended, or the first is about to begin. The supervisor
-        measures the group's progress by it."""
-        self.steps.rehearsal.skip()  # nobody waits for a group's inner steps
+        """Record that an inner step of LocalSGD or DiLoCo has ended, or that the first one is about to begin.
+
+        The supervisor measures the group's progress by these calls.
+        """
+        self.steps.rehearsal.skip()  # no other group waits for inner steps
         if self._context.memory is not None:
             self._context.memory.apart = True
         if self._context.status is not None:
             self._context.status.trained()
 
     def note_exchange(self) -> None:
-        """For who trains apart: what was exchanged is in place, and no inner step has followed. The only moment in which this
-        rank's state is one that a group could begin with, so a copy of it that is due is made now."""
+        """Copy this rank's state to memory if a copy is due, after an exchange and before the next inner step.
+
+        Only at this moment could a group start from this rank's state.
+        """
         copy_now(self._context)
 
     def declare(self, name: str, words: str, parts: Sequence[str] = (), digest: str = "") -> None:
-        """Say what must be alike in all groups; a group that says something else under the name can't join them.
+        """Declare a trait that must be alike in all groups. A group with another value under `name` can't join them.
 
-        Before the first `start_quorum`. The Manager declares "torchft_x", "PyTorch" (versions) and "group world size",
-        `DistributedDataParallel` the "model" and the "bucket layout". Declare what else would make the groups drift
-        apart or hang, above all the data (`describe_data`) and the sizes of your own `allreduce` calls::
+        Call it before the first `start_quorum`. The Manager declares "torchft_x", "PyTorch" (versions) and "group world
+        size"; `DistributedDataParallel` declares the "model" and the "bucket layout". Declare everything else that
+        would make the groups drift apart or hang, above all the data (`describe_data`) and the sizes of your own
+        `allreduce` calls::
 
             manager.declare("data set", *torchft_x.describe_data("train.bin"))
             manager.declare("hyperparameters", f"lr {lr}, batch {batch}")
 
         Args:
-            name: what it is. A name given again gets a number: "model 2".
+            name: name of the trait. A name given again gets a number: "model 2".
             words: its value, for people.
-            parts: pieces of it, each beginning with its own name, so that the first that differs can be named.
-            digest: of the value, if words and parts don't make it up.
+            parts: pieces of the value, each beginning with its own name, so that the first that differs can be named.
+            digest: digest of the value, if words and parts don't determine it.
         """
         self._declared.add(name, words, parts, digest)
 
     def check_device(self, kind: str) -> None:
-        """Raises `ConfigError` if `allreduce` can't take tensors on devices of this kind ("cpu")."""
+        """Raise `ConfigError` if `allreduce` can't take tensors on devices of this kind ("cpu")."""
         takes = getattr(self._pg, "takes", None)
         if takes not in (None, kind):
             raise ConfigError(
@@ -377,11 +399,11 @@ class Manager:
             )
 
     def declare_quantization(self, should_quantize: bool | str) -> None:
-        """Say how this group's reductions are quantised ("int8", "int4", "fp8", True, or False for not at all), so that
-        a group that does it otherwise is refused at its join. Before the first `start_quorum`: `allreduce` says it too,
-        but first comes too late for the others then.
+        """Declare how this group's reductions are quantised: "int8", "int4", "fp8", True, or False for not at all.
 
-        Raises `ConfigError` if something else was said before.
+        A group that quantises otherwise is then refused at its join. Call it before the first `start_quorum`:
+        `allreduce` declares the format too, but only after the join. Raises `ConfigError` if another format was
+        declared before.
         """
         self._declared.quantizes(format_of(should_quantize))
 
@@ -390,11 +412,11 @@ class Manager:
     def register_state_dict_fn(
         self, key: str, load_state_dict: Callable[[Any], None], state_dict: Callable[[], Any]
     ) -> None:
-        """Add a part of the state that heals copy. The same keys in all groups."""
+        """Register a part of the state that heals copy. All groups must register the same keys."""
         self._context.state_dicts.register(key, load_state_dict, state_dict)
 
     def set_state_dict_fns(self, load_state_dict: Callable[[Any], None], state_dict: Callable[[], Any]) -> None:
-        """The peer's deprecated form of `register_state_dict_fn`; a second call replaces the first."""
+        """Register a part of the state through torchft's deprecated method. A second call replaces the first."""
         self._context.state_dicts.register(_DEPRECATED_KEY, load_state_dict, state_dict, replace=True)
 
     def allow_state_dict_read(self) -> None:
@@ -402,57 +424,61 @@ class Manager:
         self._context.state_dicts.allow()
 
     def disallow_state_dict_read(self) -> None:
-        """Keep snapshots off while the parameters change outside of a commit. Waits for one in progress."""
+        """Forbid snapshots while the parameters change outside of a commit. Waits for a snapshot in progress."""
         self._context.state_dicts.forbid()
 
     def state_dict(self) -> dict[str, int]:
-        """The Manager's own part of a checkpoint."""
+        """Return the Manager's own part of a checkpoint: its counters."""
         return self._context.counters()
 
     def load_state_dict(self, state_dict: dict[str, int]) -> None:
-        """Take over a checkpoint's counters, ours or the peer's. Between steps."""
+        """Restore the counters of a checkpoint, ours or torchft's. Call it between steps."""
         state, batches = read_state(state_dict)
         with self._failures.lock:
             self._context.step.restore(state, batches)
 
     def bytes_sent(self) -> int:
-        """Bytes of reductions that this rank has sent to other groups so far: the payload, without headers.
+        """Return the bytes of reductions that this rank has sent to other groups so far: the payload, without headers.
 
-        Exact for quantised reductions; for others what a ring all-reduce sends. Attempts that failed count as well.
+        The number is exact for quantised reductions; for others it is what a ring all-reduce sends. Failed attempts
+        count.
         """
         return self.steps.reductions.bytes_sent
 
     @property
     def context(self) -> RankContext:
-        """What it is made of, for the classes of this library."""
+        """Objects that the Manager is made of, for the classes of this library."""
         return self._context
 
     @property
     def name(self) -> str:
-        """GROUP/RANK: of this rank, the same in all of its lives if `replica_id` is given."""
+        """GROUP/RANK: this rank's name. It is the same in all lives if `replica_id` is given."""
         return f"{group_of(self._context.connection.replica_id)}/{self._context.options.group_rank}"
 
     def current_step(self) -> int:
-        """Number of committed steps: the index of the step in hand."""
+        """Return the number of committed steps, which is the index of the current step."""
         with self._failures.lock:
             return self._context.step.state.step
 
     def log(self, **numbers: float) -> None:
-        """Write numbers of the script's own into the run's events, beside the steps committed so far. The run's report draws
-        `loss`. Once in some steps and on one rank is enough."""
+        """Write the script's own numbers into the run's events, with the number of steps committed so far.
+
+        The run's report draws `loss`. Calling it every few steps on one rank is enough.
+        """
         self._context.events.emit("metrics", step=self.current_step(), **numbers)
 
     def batches_committed(self) -> int:
-        """Sum of participants over the committed steps."""
+        """Return the sum of participants over the committed steps."""
         with self._failures.lock:
             return self._context.step.batches_committed
 
     def shutdown(self, wait: bool = True, *, finished: bool = True) -> None:
-        """Leave at a step boundary: nobody loses a step. May be called twice.
+        """Leave at a step boundary, so that nobody loses a step. Idempotent.
 
-        With `wait`, who still fetches this rank's state may finish (at most for the timeout). `finished`: the training
-        is done, and until this process has ended no group that comes late begins it again; say False where it isn't
-        (SIGTERM, a preemption).
+        Args:
+            wait: let members that still fetch this rank's state finish, at most for the timeout.
+            finished: the training is done, and no late group begins it again until this process has ended. Pass False
+                if it is not done (SIGTERM, a preemption).
         """
         if self._closed:
             return
@@ -482,7 +508,7 @@ class Manager:
 
 
 def _leave_at_exit(manager: Manager) -> Callable[[], None]:
-    """A script that just ends leaves gracefully; one that dies in the middle of a step must not seem to."""
+    """Make a script that ends without `shutdown` leave gracefully, but not one that dies in the middle of a step."""
     ref = weakref.ref(manager)
 
     def leave() -> None:

@@ -1,4 +1,4 @@
-"""An optimizer whose steps happen on commit only."""
+"""An optimizer that applies gradients only if the step commits."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ if TYPE_CHECKING:
 
 
 class OptimizerWrapper(TorchOptimizer):
-    """``zero_grad()`` starts a quorum, ``step()`` applies the gradients if all ranks agree that they are good.
+    """Optimizer whose ``zero_grad()`` starts a quorum and whose ``step()`` applies gradients if the step commits.
 
-    A dropped step changes nothing. So count and schedule by commits::
+    A dropped step changes nothing, so count and schedule by commits::
 
         optimizer.step()
         if optimizer.committed:
             scheduler.step()
 
-    (a schedule computed from ``manager.current_step()`` is right by itself). A healed group gets the optimizer's state
-    from its source; put the scheduler's state into the Manager's state dict too.
+    A schedule that is computed from ``manager.current_step()`` needs no such check. A healed group gets the optimizer's
+    state from its source; put the scheduler's state into the Manager's state dict too.
 
     Args:
         manager: this rank's Manager.
-        optim: the optimizer to guard. Its parameter groups and state are this wrapper's.
+        optim: the optimizer to wrap. The wrapper shares its parameter groups and state.
     """
 
     def __init__(self, manager: Manager, optim: TorchOptimizer) -> None:
-        # Not torch's __init__: there is one set of parameter groups, the wrapped optimizer's.
+        # Torch's __init__ is not called: it would make a second set of parameter groups.
         self.manager = manager
         self.optim = optim
-        self.committed: bool | None = None  # did the last step() commit? None before the first
+        self.committed: bool | None = None  # whether the last step() committed; None before the first
         manager.context.committed.watch(optim)
 
     def __repr__(self) -> str:
         return f"OptimizerWrapper({self.optim!r}, committed={self.committed})"
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the wrapped optimizer: hooks that are registered here are called by its step, too."""
+        """Return an attribute of the wrapped optimizer, so that hooks registered on the wrapper run in its step."""
         if name == "optim":
             raise AttributeError(name)
         return getattr(self.optim, name)
@@ -55,7 +55,10 @@ class OptimizerWrapper(TorchOptimizer):
         self.optim.zero_grad(set_to_none)
 
     def step(self, closure: Callable[[], float] | None = None) -> None:
-        """Vote, then step if committed; `committed` says which. Raises what `Manager.should_commit` raises."""
+        """Vote, step the wrapped optimizer if the vote commits, and store the outcome in `committed`.
+
+        Raises the errors of `Manager.should_commit`, and `ConfigError` if a closure is given.
+        """
         if closure is not None:
             raise ConfigError("optimizers with a closure are not supported: a step can't be evaluated twice.")
         self.committed = self.manager.should_commit()

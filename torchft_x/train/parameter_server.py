@@ -1,8 +1,9 @@
 """A parameter server on reconfigurable process groups, without a lighthouse.
 
-A client asks over HTTP for a session, and gets a name and a place in the server's store; there the two meet and make a
-process group of two, the server as rank 0, the client as rank 1. Each session has a thread of the server, which runs
-`ParameterServer.forward`. What happens to one client (it is killed, it hangs, it sends nonsense) ends its session only.
+A client asks over HTTP for a session, and gets its id and an address in the server's store. The two meet at that
+address and make a process group of two: the server is rank 0, the client rank 1. The server runs
+`ParameterServer.forward` on one thread per session. A client that is killed, hangs or sends nonsense ends its own
+session only.
 """
 
 from __future__ import annotations
@@ -23,20 +24,22 @@ from torchft_x.train.parameter_wire import PATH, Endpoint, ask, checked_token
 log = logging.getLogger(__name__)
 
 MAX_SESSIONS = 64
-"""At once: each has two threads, about ten descriptors and a copy of what it sends."""
-_LOOK = 0.05  # seconds between two looks whether `shutdown` was called
-_END_WAIT = 5.0  # seconds `shutdown` waits for each session to notice
+"""Largest number of open sessions. Each takes two threads, about ten descriptors and a copy of the data it sends."""
+_LOOK = 0.05  # seconds between two checks whether `shutdown` was called
+_END_WAIT = 5.0  # seconds that `shutdown` waits for all sessions to end
 
 
 class ParameterServer(ABC):
-    """Serves from construction until `shutdown`, on every interface. Subclasses write `new_process_group` and `forward`.
+    """Server that gives each client a session. Serves from construction until `shutdown`, on every interface.
+
+    Subclasses define `new_process_group` and `forward`.
 
     Args:
-        port: of the HTTP endpoint; 0: any free one.
-        store_port: of the store where server and client meet; 0: any free one.
+        port: port of the HTTP endpoint; 0 takes any free one.
+        store_port: port of the store where server and client meet; 0 takes any free one.
         host: name or address by which clients reach this machine (TORCHFT_X_ADVERTISE_HOST; see docs/addresses.md).
-        token: what clients must show (TORCHFT_X_TOKEN, TORCHFT_X_TOKEN_FILE); "": nothing.
-        max_sessions: at once; who asks for more is refused.
+        token: token that clients must send (TORCHFT_X_TOKEN, TORCHFT_X_TOKEN_FILE); "" asks for none.
+        max_sessions: largest number of open sessions; further requests are refused.
 
     Raises `AddressError` if `host` isn't this machine, `UnreachableError` if a port is taken.
     """
@@ -56,7 +59,7 @@ class ParameterServer(ABC):
         self._token = checked_token(token)
         self._max_sessions = max_sessions
         self._lock = threading.Lock()  # guards the sessions
-        self._sessions: dict[str, _Session] = {}  # by id; those that end remove themselves
+        self._sessions: dict[str, _Session] = {}  # by session id; a session that ends removes itself
         self._closed = False
         self._http = Endpoint(port, self._open, self._token)
         try:
@@ -74,38 +77,39 @@ class ParameterServer(ABC):
         return f"<{type(self).__name__} {self.address()}, {len(self._sessions)} of {self._max_sessions} sessions>"
 
     def address(self) -> str:
-        """What `new_session` takes: ``http://host:port/new_session``."""
+        """Return the address to give to `new_session`: ``http://host:port/new_session``."""
         return f"{net.Address(self._host, self._http.port).url}{PATH}"
 
     def num_sessions(self) -> int:
-        """Sessions at present, those that still wait for their client included."""
+        """Return the number of open sessions, including those that still wait for their client."""
         with self._lock:
             return len(self._sessions)
 
     @classmethod
     @abstractmethod
     def new_process_group(cls) -> ProcessGroup:
-        """A process group that isn't configured, of the same kind on both sides. Its timeout is that of each collective of a
-        session: how long one side may let the other wait.
+        """Make a process group that isn't configured, of the same kind on both sides.
+
+        Its timeout applies to each collective of a session: it bounds how long one side waits for the other.
         """
 
     @abstractmethod
     def forward(self, session_id: str, pg: ProcessGroup) -> None:
-        """Serve one client: the server is rank 0 of `pg`, the client rank 1. On a thread of its own, once per session.
+        """Serve one client: the server is rank 0 of `pg`, the client rank 1.
 
-        The session ends when this returns or raises; a client that went away makes the collective in hand raise
-        `CollectiveError`. What several sessions share needs a lock.
+        Called once per session, on a thread of its own. The session ends when this returns or raises. If the client
+        goes away, the running collective raises `CollectiveError`. Guard data that sessions share by a lock.
         """
 
     @classmethod
     def new_session(cls, address: str, *, token: str | None = None, timeout: Seconds = 60.0) -> ProcessGroup:
-        """The client's side: a process group with the server (rank 0) and this process (rank 1).
+        """Open a session as a client: return a process group of the server (rank 0) and this process (rank 1).
 
-        End the session with its ``shutdown()``. `timeout`: seconds until the server must have answered. `token` as in the
-        constructor.
+        End the session with the process group's ``shutdown()``. `timeout`: seconds until the server must have answered.
+        `token` as in the constructor.
 
-        Raises `AddressError`, `UnreachableError` (nobody is there), `TokenError`, `RefusedError` (no session is free),
-        `DeadlineError`, and what ``configure`` raises.
+        Raises `AddressError`, `UnreachableError` (nothing listens), `TokenError`, `RefusedError` (no session is free),
+        `DeadlineError`, and the errors of ``configure``.
         """
         store_addr = ask(address, checked_token(token), seconds(timeout))
         pg = cls.new_process_group()
@@ -117,7 +121,7 @@ class ParameterServer(ABC):
         return pg
 
     def shutdown(self) -> None:
-        """Refuse new sessions, end those there are (their clients' collectives raise), free the ports. May be called again."""
+        """Refuse new sessions, end the open ones (their clients' collectives raise) and free the ports. Idempotent."""
         with self._lock:
             if self._closed:
                 return
@@ -135,7 +139,7 @@ class ParameterServer(ABC):
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _open(self, client: str) -> dict[str, str] | None:
-        """A new session for this client, which waits for it in the store. None: there are too many."""
+        """Open a session that waits for `client` in the store. Return id and address; None if there are too many."""
         session_id = str(uuid.uuid4())
         address = f"{self._store_address.text}/session/{session_id}"
         session = _Session(session_id, client, address)
@@ -150,7 +154,7 @@ class ParameterServer(ABC):
         return {"session_id": session_id, "store_addr": address}
 
     def _serve(self, session: _Session) -> None:
-        """A session's thread. Nothing that happens here reaches another session."""
+        """Run a session on its thread. An error ends this session and no other one."""
         try:
             pg = session.pg = self.new_process_group()
             if session.ended:
@@ -169,8 +173,10 @@ class ParameterServer(ABC):
             self._forget_ended()
 
     def _forget_ended(self) -> None:
-        """Delete what ended sessions have left in the store. A client may write its last key after its session's end: then the
-        end of the next session deletes it."""
+        """Delete the keys of ended sessions from the store.
+
+        A client may write its last key after its session's end; the end of the next session then deletes that key.
+        """
         with self._lock:
             there = {key.split("/")[1] for key in self._store.keys() if key.startswith("session/")}  # noqa: SIM118
             ended = there - set(self._sessions)
@@ -179,21 +185,21 @@ class ParameterServer(ABC):
 
 
 class _Session:
-    """One client's."""
+    """Session of one client. Owns its process group and the thread that serves it."""
 
     def __init__(self, session_id: str, client: str, store_addr: str) -> None:
         self.id = session_id
         self.store_addr = store_addr
-        self.pg: ProcessGroup | None = None  # once made, by the session's thread
-        self.ended = False  # somebody wants it to end
-        self.thread: threading.Thread  # that serves it
-        self._client = client  # its address, for messages
+        self.pg: ProcessGroup | None = None  # None until the session's thread has made it
+        self.ended = False  # whether `end` was called
+        self.thread: threading.Thread  # runs `ParameterServer._serve`
+        self._client = client  # the client's address, for messages
 
     def __str__(self) -> str:
         return f"session {self.id[:8]} of {self._client}"
 
     def end(self) -> None:
-        """Release its collectives, those of the other side included."""
+        """Shut the process group down, which makes the collectives of both sides raise."""
         self.ended = True
         if self.pg is not None:
             self.pg.shutdown()

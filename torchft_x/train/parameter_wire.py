@@ -1,8 +1,8 @@
-"""How a client of a parameter server asks for a session. See `torchft_x.train.parameter_server`.
+"""HTTP request for a session of a parameter server: its endpoint and its client. `parameter_server` uses both.
 
-``GET /new_session`` -> 200, ``{"session_id": ..., "store_addr": "host:port/session/..."}``, as the peer's. Ours asks for the run's
-token (``Authorization: Bearer ...``) where there is one, and refuses with a sentence: 401 the token is missing or wrong, 404
-nothing is there, 503 no session is free.
+``GET /new_session`` -> 200, ``{"session_id": ..., "store_addr": "host:port/session/..."}``, as in torchft. Unlike
+torchft's server ours checks the run's token (``Authorization: Bearer ...``) if there is one. It refuses with a
+sentence: 401 the token is missing or wrong, 404 unknown path, 503 no session is free.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ log = logging.getLogger(__name__)
 
 PATH = "/new_session"
 MAX_CONNECTIONS = 64
-"""HTTP connections at once. They live for one request."""
+"""Largest number of open HTTP connections. Each serves one request."""
 REQUEST_TIMEOUT = 10.0
-"""Seconds an HTTP connection may last, its request and answer included."""
+"""Longest time in seconds that an HTTP connection may last, including its request and answer."""
 MAX_ANSWER = 4096
-"""Bytes of an answer that a client reads; ours have about 150."""
+"""Largest number of bytes of an answer that a client reads; our answers have about 150."""
 
 
 class Endpoint(socketserver.ThreadingMixIn, socketserver.TCPServer):
-    """A thread per connection, so many at most."""
+    """HTTP server with one thread per connection. Refuses connections beyond `MAX_CONNECTIONS`."""
 
     allow_reuse_address = True
     daemon_threads = True
@@ -45,8 +45,8 @@ class Endpoint(socketserver.ThreadingMixIn, socketserver.TCPServer):
     block_on_close = False
 
     def __init__(self, port: int, open_session: Callable[[str], dict[str, str] | None], token: str | None) -> None:
-        self.open_session = open_session  # for the client at this address; None: there are too many
-        self.token = token  # None: everybody may ask
+        self.open_session = open_session  # opens a session for a client's address; returns None if there are too many
+        self.token = token  # None: no token is needed
         self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
         host = net.any_host()
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -71,7 +71,7 @@ class Endpoint(socketserver.ThreadingMixIn, socketserver.TCPServer):
             return
         try:
             super().process_request(request, client_address)
-        except RuntimeError:  # no thread can be started
+        except RuntimeError:  # the thread could not be started
             self._free.release()
             raise
 
@@ -82,7 +82,7 @@ class Endpoint(socketserver.ThreadingMixIn, socketserver.TCPServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        log.debug("client %s", client_address[0], exc_info=True)  # it hung up, or was too slow
+        log.debug("client %s", client_address[0], exc_info=True)  # the client hung up, or was too slow
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -93,7 +93,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
-        # `timeout` is per call; who sends a byte now and then must not keep a connection for ever
+        # `timeout` bounds one read only: a client that trickles bytes would hold its connection for ever.
         self._limit = threading.Timer(REQUEST_TIMEOUT, shut, [self.connection])
         self._limit.daemon = True
         self._limit.start()
@@ -138,13 +138,16 @@ def checked_token(given: str | None) -> str | None:
 
 
 def ask(url: str, token: str | None, timeout: float) -> str:
-    """The address of the place in the store where the server waits for us."""
+    """Ask the parameter server at `url` for a session and return its address in the server's store.
+
+    `timeout` is in seconds. Raises `AddressError`, `UnreachableError`, `DeadlineError`, `TokenError` or `RefusedError`.
+    """
     try:
         parts = urlsplit(url)
         if parts.scheme != "http" or parts.path != PATH:
             raise AddressError(f"it is not of the form http://HOST:PORT{PATH}.")
         where = net.parse_address(parts.netloc, what="parameter server")
-    except ValueError as e:  # an AddressError is one
+    except ValueError as e:  # AddressError is a ValueError
         raise AddressError(f"parameter server {url!r}: {e}") from None
     who = f"the parameter server at {where.url}"
     connection = http.client.HTTPConnection(where.host, where.port, timeout=timeout)
