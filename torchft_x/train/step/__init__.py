@@ -1,8 +1,8 @@
-"""One training step: quorum, reductions, votes, and what becomes of a step that fails.
+"""One training step: quorum, reductions, votes, and the resolution of a step that fails.
 
-* `step_loop`: `StepLoop`: a rank's step as five stages; begin here.
-* `quorum_round`: one quorum, from asking for it until this rank holds its state. `quorum_thread`: runs it beside
+* `step_loop`: `StepLoop` runs a rank's step in five stages; begin here.
+* `quorum_round`: one quorum, from asking for it until this rank holds its state. `quorum_thread` runs it beside the
   training.
-* `reductions`: those of the step in hand, their handles, and the gradients with which they can be done again.
+* `reductions`: the current step's reductions, their handles, and the gradients with which they can be repeated.
 * `vote`: the votes on a step, in the group and between groups.
 """

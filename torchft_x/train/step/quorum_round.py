@@ -1,7 +1,7 @@
 """One quorum, from asking for it until this rank holds its state.
 
-Order matters. The process group comes first, so that the others' reductions are not held up; then the snapshot for
-those who heal from us; then our own heal. `ready` is set in between: reductions run beside the rest.
+The order matters. The process group comes first, so that the others' reductions are not delayed; then the snapshot for
+members that heal from us; then our own heal. `ready` is set after the process group: reductions run beside the rest.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from torchft_x.train.context.context import RankContext
 from torchft_x.train.context.peer_links import silent
 from torchft_x.train.heal.state_exchange import StateExchange
 
-_SOON = 0.001  # seconds in which rank 0 usually says how the step begins; else a thread waits, beside the forward pass
+_SOON = 0.001  # seconds in which rank 0 usually starts the step; after them a thread waits beside the forward pass
 Wait = Callable[[float], QuorumReply]
-"""Waits so many seconds for an answer that is on its way."""
-_SET = threading.Event()  # of a round in which nothing has to be waited for: most are, and an Event costs some
+"""Function that waits the given number of seconds for an answer that is on its way."""
+_SET = threading.Event()  # shared by rounds that wait for nothing, which most are, because making an Event takes time
 _SET.set()
 
 
 @dataclass(frozen=True)
 class QuorumOptions:
-    """How a step asks for its quorum.
+    """Options with which a step asks for its quorum.
 
     Args:
-        timeout: seconds until it must have come.
-        patience: seconds more, while the lighthouse is away or waits for a lease.
-        allow_heal: False: nobody heals in this quorum.
-        shrink_only: no newcomers.
+        timeout: seconds until the quorum must have come.
+        patience: further seconds while the lighthouse is away or waits for a lease.
+        allow_heal: whether members may heal in this quorum.
+        shrink_only: whether newcomers are kept out.
     """
 
     timeout: float
@@ -52,25 +52,26 @@ class QuorumOptions:
 
 @dataclass(frozen=True)
 class Standing:
-    """What a quorum means for this rank: worked out once, and read by each further step in it."""
+    """A quorum and its meaning for this rank: computed once, and read by each further step in the quorum."""
 
     quorum: Quorum
     plan: Plan
     part: Part
-    counts_after_heal: bool  # that the part is worked out with
+    counts_after_heal: bool  # the value with which `part` was computed
     votes_late: bool  # some member's script reduces after backward
-    settled: bool  # nobody heals, here or from here, so the next step begins as this one
+    settled: bool  # this rank neither heals nor serves a heal, so the next step begins like this one
 
 
 class QuorumRound:
-    """See the module. `run` is called once, on the training thread or beside it, unless the group `continues`; both report
-    and never raise.
+    """One request for a quorum, and the work until this rank holds its state.
+
+    Call `continues`; if it returns False, call `run` once, on any thread. Both record errors and never raise.
 
     Args:
-        in_place: the heal may overwrite the live tensors now, because the training thread waits for it.
-        counts_after_heal: a healed rank contributes in this very quorum (synchronous quorums).
-        keeps: it is asked for inside a step whose gradients this rank can reduce again.
-        votes_late: this rank's script reduces after backward.
+        in_place: whether the heal may overwrite the live tensors, because the training thread waits for it.
+        counts_after_heal: whether a healed rank contributes in this same quorum (synchronous quorums).
+        keeps: whether the quorum is asked for inside a step whose gradients this rank can reduce again.
+        votes_late: whether this rank's script reduces after backward.
     """
 
     def __init__(
@@ -85,35 +86,35 @@ class QuorumRound:
         keeps: bool = False,
         votes_late: bool = False,
     ) -> None:
-        self.ready = _SET  # the quorum and the process group are there, or `error` says why not
-        self.done = _SET  # also the snapshot and the fetch
-        self.error: Exception | None = None  # there is no quorum; raised to whoever needs it
-        self.at_once = False  # all of it came with the question: there is nothing to wait for, now or later
+        self.ready = _SET  # set when the quorum and the process group are ready, or `error` is set
+        self.done = _SET  # set when the snapshot and the fetch have ended too
+        self.error: Exception | None = None  # why there is no quorum; raised by calls that need one
+        self.at_once = False  # the answer came with the request, and nothing is left to wait for
         self.standing: Standing | None = None  # set before `ready`, unless error
-        self.ended: Outcome | None = None  # how the step before ended, if that was left to this quorum
-        self.computed: Computed | None = None  # what gradients that are computed in it are for; None: for nothing
+        self.ended: Outcome | None = None  # outcome of the step before, if this quorum decided it
+        self.computed: Computed | None = None  # what gradients of this round are for; None if they don't count
         self.heals = False  # this rank copies state first
         self.again = False  # all ranks of the group keep the gradients of the step before
         self.votes_late = votes_late  # some member's script reduces after backward, so the vote comes after that
-        self._changed = False  # something happened: other members, a new process group, a heal
+        self._changed = False  # whether members or the process group changed, or somebody heals
         self._began = time.monotonic()
         context.step_time.begin(self._began)
         self._context = context
         self._terms = terms
         self._options = options
         self._limit = options.timeout + options.patience  # seconds until the quorum must have come
-        self._in_place = in_place  # the training thread waits: state may be loaded at once
-        self._healing: StateExchange | None = None  # made when there is something to copy
+        self._in_place = in_place  # state may be loaded at once, because the training thread waits
+        self._healing: StateExchange | None = None  # None until state may be copied
         self._counts_after_heal = counts_after_heal
-        self._previous = previous  # of the quorum before this one
-        self._keeps = keeps  # see above
-        self._asked: QuorumReply | Wait | None = None  # what the question came to, if it has been put
+        self._previous = previous  # standing in the quorum before this one
+        self._keeps = keeps  # this rank can reduce the step's gradients again
+        self._asked: QuorumReply | Wait | None = None  # answer, or a wait for it; None before the request
         self._plan: Plan | None = None  # between the quorum's arrival and `exchange_state`
 
     # --- the training thread ------------------------------------------------------------------------------------------
 
     def wait_ready(self) -> None:
-        """Raises what kept the quorum from coming."""
+        """Wait until `ready` is set. Raises the error that kept the quorum from coming, or `DeadlineError`."""
         if not self.ready.is_set() and not self._wait(self.ready):
             raise DeadlineError(f"no quorum within {self._limit:g} s, and its thread does not come back.")
         if self.error is not None:
@@ -128,12 +129,12 @@ class QuorumRound:
             waits.work(time.monotonic())
 
     def wait_idle(self) -> None:
-        """Its thread must have ended before the next quorum asks. Raises `StepError`."""
+        """Wait until this round has ended, as it must before the next one asks. Raises `StepError` if it hangs."""
         if not self.done.wait(self._limit + 2 * self._context.options.timeout + TIMING.late_round):
             raise StepError("the last quorum's thread does not come back (its snapshot or fetch hangs); stopping.")
 
     def wait_done(self) -> None:
-        """Wait for the fetch (its own deadline is the timeout), then load what came (asynchronous heal)."""
+        """Wait for the fetch (its own deadline is the timeout), then load the fetched state (asynchronous heal)."""
         c = self._context
         if not self.done.wait(2 * c.options.timeout + TIMING.late_round):
             late = DeadlineError(f"the state has not come within {2 * c.options.timeout:g} s.")
@@ -143,8 +144,8 @@ class QuorumRound:
             self._healing.load_fetched()
 
     def log_outcome(self, vote: LocalVote, outcome: Outcome, sent: int, took: float) -> None:
-        """Log how the step ended: loudly only if something happened in it. `sent`, `took`: bytes and seconds of its
-        reductions."""
+        """Log how the step ended, at INFO if it failed or members changed, else at DEBUG. `sent` and `took` are
+        the bytes and seconds of its reductions."""
         c = self._context
         c.waits.next_step(now := time.monotonic())
         level = logging.DEBUG if outcome.committed and not self._changed else logging.INFO
@@ -164,8 +165,8 @@ class QuorumRound:
     # --- the quorum ---------------------------------------------------------------------------------------------------
 
     def continues(self) -> bool:
-        """Ask. True if the group goes on in the quorum it holds and the answer came at once: everything is there and
-        nothing has changed, so there is nothing to `run`."""
+        """Ask for the quorum. Return False if `run` is needed. It is not if the group goes on in the quorum it holds
+        and the answer came at once, or if asking failed."""
         connection, before, held = self._context.connection, self._context.failures.plan, self._previous
         try:
             asked = self._asked = self._request()
@@ -192,7 +193,7 @@ class QuorumRound:
         return True
 
     def _go_on(self, reply: QuorumReply, held: Standing) -> None:
-        """The next step of a quorum in which nobody heals: what was worked out for the last one holds."""
+        """Begin the next step of a settled quorum with the standing of the last step."""
         c, plan = self._context, held.plan
         assert reply.base is not None, "it goes on from somewhere"
         with c.failures.lock:
@@ -207,18 +208,19 @@ class QuorumRound:
             self._configure(plan)
 
     def _check_intact(self, plan: Plan) -> None:
-        """Of a group that goes on: rank 0 does, and this rank may not be able to."""
+        """Report a failure if the group goes on in its quorum but this rank's process group is broken."""
         if self._terms.reason is JoinReason.FAILED:
             error = StepError("this rank's process group broke after the last commit.")
             self._context.failures.fail(error, plan.quorum_id)
 
     def _pend(self) -> None:
-        """There is something to wait for."""
+        """Give this round events of its own, because it has something to wait for."""
         if self.ready is _SET:
             self.ready, self.done = threading.Event(), threading.Event()
 
     def run(self, *, exchange: bool = True) -> None:
-        """Not `exchange_state`: the state is being changed, so it is neither offered nor replaced until `exchange_state` is called."""
+        """Get the quorum, configure the process group and exchange state. Pass exchange=False while the state is being
+        changed, and call `exchange_state` later."""
         self._pend()
         try:
             try:
@@ -237,7 +239,7 @@ class QuorumRound:
             self.done.set()
 
     def run_inline(self, *, exchange: bool = True) -> None:
-        """The same on the training thread, which waits for others meanwhile."""
+        """Call `run` on the training thread, and count its time as waiting for others."""
         waits = self._context.waits
         waits.wait(time.monotonic())
         try:
@@ -246,7 +248,7 @@ class QuorumRound:
             waits.work(time.monotonic())
 
     def exchange_state(self) -> None:
-        """Offer what others want to copy from us, and copy what we need. Once; `run` does it."""
+        """Offer the state that others need, and copy the state this rank needs. Only the first call has an effect."""
         plan, self._plan = self._plan, None
         if plan is not None and self._options.allow_heal:
             self._healing = StateExchange(self._context, in_place=self._in_place)
@@ -256,7 +258,7 @@ class QuorumRound:
                 self._computes_at(plan)
 
     def _computes_at(self, plan: Plan) -> None:
-        """The heal has ended: gradients are worth something if this rank holds the state."""
+        """Set `computed` after a heal, if this rank holds the whole state of the quorum."""
         step = self._context.step
         with self._context.failures.lock:
             whole = step.state == plan.top and not step.torn
@@ -264,7 +266,7 @@ class QuorumRound:
             self.computed = Computed(plan.top, self.standing.part)
 
     def _request(self) -> QuorumReply | Wait:
-        """Put the question, unless rank 0 says for all of the group how this step begins: after each commit."""
+        """Ask for the quorum, or follow rank 0, which starts the step for the whole group after each commit."""
         spoke = self._context.connection.spoke
         if spoke is None or not spoke.expects_start:
             return self._put()
@@ -289,7 +291,7 @@ class QuorumRound:
         return QuorumReply(self._previous.quorum, math.inf, base=State(step, quorum))
 
     def _put(self) -> QuorumReply | Wait:
-        """Ask the group server: the answer, if it came at once, else who waits for it."""
+        """Ask the group server. Return the answer if it came at once, else a function that waits for it."""
         client, ask = self._context.connection.client, self._ask()
         asked = client.ask(ask)
         return asked if isinstance(asked, QuorumReply) else functools.partial(client.answer, ask, asked)
@@ -325,7 +327,7 @@ class QuorumRound:
         return error
 
     def _begin(self, reply: QuorumReply) -> Plan:
-        """The quorum is here: what it means for this rank. Raises what makes it of no use."""
+        """Compute what the quorum means for this rank, and begin the step in it. Raises if the quorum is of no use."""
         c = self._context
         before = c.failures.plan
         if reply.base is not None and before is not None and before.quorum_id == reply.quorum.id:
@@ -365,7 +367,7 @@ class QuorumRound:
         return any(m.replica_id not in carriers for m in reply.quorum.members)
 
     def _compare(self, plan: Plan, size: int, quorum: Quorum) -> None:
-        """Tell if the new quorum differs from the one before by more than its id."""
+        """Emit a quorum event if the new quorum differs from the one before by more than its id."""
         before = None if self._previous is None else self._previous.quorum
         carriers = {m.replica_id for m in quorum.carriers}
         self._changed = (
@@ -389,8 +391,8 @@ class QuorumRound:
             c.log.info(
                 "reconfiguring for quorum_id=%s (q%s, %s groups)", plan.quorum_id, plan.number, len(plan.replica_ids)
             )
-            ours = quorum is not None and all(m.library for m in quorum.members)  # the peer's don't vote
-            votes = c.options.commit_vote and ours and c.options.group_rank == 0  # rank 0 speaks for its group
+            ours = quorum is not None and all(m.library for m in quorum.members)  # torchft's clients don't vote
+            votes = c.options.commit_vote and ours and c.options.group_rank == 0  # rank 0 votes for its group
             c.peers.configure(plan, c.connection.replica_id, votes=votes)
 
         duration = c.failures.configure(plan, make, lambda: silent(quorum, c.connection.replica_id))

@@ -1,4 +1,4 @@
-"""One thread that runs quorums beside the training."""
+"""A thread that runs quorums beside the training."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ Task = Callable[[], None]
 
 
 class QuorumThread:
-    """Runs tasks one after the other. Its thread is a daemon: an ending process does not wait for a quorum."""
+    """Runs tasks one after the other. Its thread is a daemon, so that an ending process does not wait for a quorum."""
 
     def __init__(self, name: str) -> None:
-        self._name = name  # of the thread
+        self._name = name  # the thread's name
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()  # None ends the thread
-        self._thread: threading.Thread | None = None  # started with the first task
+        self._thread: threading.Thread | None = None  # None before the first task
 
     def submit(self, task: Task) -> None:
-        """`task` must not raise."""
+        """Run `task` after the tasks before it; start the thread if it is the first. `task` must not raise."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
         self._tasks.put(task)
 
     def close(self) -> None:
-        """End the thread after what is queued, without waiting."""
+        """Stop the thread after the queued tasks, without waiting."""
         self._tasks.put(None)
 
     def _run(self) -> None:

@@ -1,4 +1,4 @@
-"""The reductions of the step in hand, and the local gradients with which they can be done again."""
+"""The reductions of the current step, and the local gradients with which they can be repeated."""
 
 from __future__ import annotations
 
@@ -22,45 +22,46 @@ from torchft_x.train.context.context import RankContext
 from torchft_x.train.context.tensor_digest import digest
 
 TRANSPORT = (CollectiveError, DeadlineError, UnreachableError)
-"""What a lost member or a broken connection looks like: the gradients are as good as before."""
+"""Errors that a lost member or a broken connection causes. The local gradients stay valid."""
 
 
 class Kept(Protocol):
-    """Who holds the local gradients of a pass."""
+    """Interface to the local gradients of a pass, which `Reductions` may ask to reduce again."""
 
     numbered: bool
-    """Whether they are of data that the script may have chosen by this group's number in the quorum (I9)."""
+    """Whether the gradients are of data that the script may have chosen by this group's number in the quorum (I9)."""
 
     def intact(self) -> bool:
-        """Whether they can be reduced again: they are kept, and nobody has touched their result."""
+        """Return whether the gradients can be reduced again: they are kept, and nothing has changed their result."""
 
     def reduce_again(self) -> bool:
-        """Reduce them in the quorum in hand. False: it failed, and was reported."""
+        """Reduce the gradients in the current quorum. Return False if that failed; the error was then reported."""
 
 
 class ManagedWork(dist.Work):
-    """A reduction that never raises: ``wait()`` says whether it worked; if not, the step is dropped at its commit.
+    """Handle of a reduction that never raises. ``wait()`` returns whether it succeeded; if not, the step is dropped.
 
     Args:
-        inner: the process group's handle; None: it failed before it was issued.
-        tensor: what is reduced, in place.
-        context: says how long `wait` may take, unless it is given a shorter time, and hears of the error.
-        quorum_id: in which it is reduced.
-        turn: take the result's digest, for the vote between the groups; see `digest`. None: take none.
+        inner: the process group's handle; None if the reduction failed before it was issued.
+        tensor: the tensor that is reduced in place.
+        context: bounds the time of `wait`, unless `wait` is given a shorter one, and records the error.
+        quorum_id: the quorum in which the tensor is reduced.
+        turn: number with which the result's `digest` is computed for the vote between the groups; None computes none.
 
-    A quantised reduction goes in chunks; there the timeout is of each phase of a chunk, so it needn't grow with the tensor.
+    A quantised reduction goes in chunks. Its timeout applies to each phase of a chunk, so it needn't grow with the
+    tensor.
     """
 
     def __init__(
         self, inner: Any, tensor: torch.Tensor, context: RankContext, quorum_id: int, *, turn: int | None = None
     ) -> None:
         super().__init__()
-        self._inner = inner  # dropped when it is done
-        self._tensor = tensor  # value of the future
+        self._inner = inner  # None once the reduction has ended
+        self._tensor = tensor  # also the value of the future
         self._context = context
         self._quorum_id = quorum_id
         self._turn = turn
-        self.digest = 0  # of the result, as it was when it came
+        self.digest = 0  # digest of the result, computed when it came
         self._lock = threading.Lock()  # `wait` may be called by the reducer and by should_commit
         self.good: bool | None = None if inner is not None else False  # outcome, None while it runs
 
@@ -89,7 +90,7 @@ class ManagedWork(dist.Work):
         return inner is None or bool(inner.is_completed())
 
     def get_future(self) -> Future[torch.Tensor]:
-        """Completes with the tensor, also if the reduction failed: `errored` tells."""
+        """Return a future that completes with the tensor, even if the reduction failed (`Manager.errored`)."""
         inner = self._inner
         if inner is None:
             future: Future[torch.Tensor] = Future()
@@ -107,32 +108,30 @@ class ManagedWork(dist.Work):
 
 
 class Reductions:
-    """See the module. Used by the training thread.
+    """Reductions of the current step. Issues them, waits for them and repeats them. Used by the training thread.
 
     Args:
         pg: the process group between the groups.
-        keeps: a step that failed may be reduced again.
+        keeps: whether a step that failed may be reduced again.
     """
 
     def __init__(self, context: RankContext, pg: Any, *, keeps: bool) -> None:
-        self.works: list[ManagedWork] = []  # of the step in hand; awaited before the vote
+        self.works: list[ManagedWork] = []  # reductions of the current step; awaited before the vote
         self._context = context
         self._pg = pg
-        self._keeps = keeps  # fixed
-        self._kept: list[Kept] = []  # passes of the step in hand
-        self._kept_works = 0  # reductions that belong to them
-        self._unwanted = False  # the script is against the step's gradients
-        self._agreed = 0  # configuration of the process group whose members quantise alike
-        self._counting = threading.Lock()  # guards the two below: whoever drives a quantised reduction counts, too
-        self._began = 0.0  # monotonic seconds: the step's first reduction was issued
-        self.took = (
-            0.0  # seconds from then until the last of them had ended, once `wait` has returned; 0.0: there was none
-        )
-        self._sent = 0  # see `bytes_sent`
-        self._told = 0  # as much of it `take_sent` has told
+        self._keeps = keeps
+        self._kept: list[Kept] = []  # passes of the current step
+        self._kept_works = 0  # number of reductions that belong to `_kept`
+        self._unwanted = False  # the script has rejected the step's gradients
+        self._agreed = 0  # config id of the process group whose members agreed on the format
+        self._counting = threading.Lock()  # guards `_sent` and `_told`: threads of quantised reductions count too
+        self._began = 0.0  # monotonic seconds when the step's first reduction was issued
+        self.took = 0.0  # seconds from `_began` until `wait` saw the last reduction end; 0.0 if there was none
+        self._sent = 0  # value of `bytes_sent`
+        self._told = 0  # bytes that `take_sent` has returned so far
 
     def clear(self) -> None:
-        """A step begins."""
+        """Forget the reductions and gradients of the last step."""
         self.works.clear()
         self._kept, self._kept_works, self._unwanted, self.took = [], 0, False, 0.0
 
@@ -146,7 +145,7 @@ class Reductions:
         lost: torch.Tensor | None = None,
         before: Callable[[int, int], None] | None = None,
     ) -> ManagedWork:
-        """Start a reduction in the quorum in hand, unless it is not `possible`. See `Manager.allreduce`.
+        """Start a reduction in the current quorum if it is `possible`. Arguments as in `Manager.allreduce`.
 
         Raises `ConfigError` if the groups quantise differently.
         """
@@ -179,7 +178,7 @@ class Reductions:
         return managed
 
     def _issue(self, tensor: torch.Tensor, op: Any, rank: int | None, participants: int) -> Any:
-        """Start the all-reduce. AVG is done by us: the group holds more members than contribute."""
+        """Start the all-reduce. AVG is divided here, because not all members of the process group contribute."""
         opts = dist.AllreduceOptions()
         if op == ReduceOp.AVG:
             if rank is not None:
@@ -194,7 +193,7 @@ class Reductions:
         self, tensor: torch.Tensor, op: Any, fmt: Format, rank: int | None, participants: int, quorum_id: int,
         lost: torch.Tensor | None, before: Callable[[int, int], None] | None,
     ) -> Any:  # fmt: skip
-        """The same with few bits for a value. Of AVG the sum is scaled, so that what is encoded is `tensor` itself."""
+        """Start a quantised all-reduce. AVG scales the sum, so that the values of `tensor` itself are encoded."""
         step = self._context.step
         if self._agreed != (config := self._context.failures.config_id):
             agree(self._pg, fmt, tensor.device, contributes=rank is not None)
@@ -210,21 +209,21 @@ class Reductions:
 
     @property
     def bytes_sent(self) -> int:
-        """Payload given to the process group for other members: without headers, and nothing for a group of one.
+        """Bytes of payload given to the process group for other members, without headers; 0 for a group of one.
 
-        Exact for quantised reductions; for others what a ring all-reduce sends (`ring_bytes`), which is the least that
-        any does. Attempts that failed count as well.
+        The number is exact for quantised reductions. For others it is what a ring all-reduce sends (`ring_bytes`),
+        which is the least of any algorithm. Failed attempts count as well.
         """
         return self._sent
 
     def take_sent(self) -> int:
-        """As many of these bytes as were sent since the last call."""
+        """Return the bytes that were sent since the last call."""
         with self._counting:
             new, self._told = self._sent - self._told, self._sent
             return new
 
     def wait(self) -> None:
-        """Wait for all of them; what failed is reported."""
+        """Wait for all reductions of the step, and report the errors."""
         for managed in self.works:
             if managed.good is None:
                 managed.wait()
@@ -239,30 +238,33 @@ class Reductions:
     # --- again --------------------------------------------------------------------------------------------------------
 
     def keep(self, kept: Kept, works: int) -> bool:
-        """A pass ends: its newest `works` reductions can be done again by `kept`. False: its gradients aren't wanted."""
-        again = kept in self._kept  # a second pass over the same parameters has added to the first one's result
+        """Record that `kept` can repeat the newest `works` reductions. Return whether it must keep its gradients."""
+        again = kept in self._kept  # a second pass over the same parameters has added to the first result
         self._kept = [] if again else [*self._kept, kept]
         self._kept_works = 0 if again else self._kept_works + works
         return self._keeps
 
     def object(self, error: Exception) -> None:
-        """The script is against the step, which may have failed before for another reason."""
+        """Record that the script rejects the step, which may have failed before for another reason."""
         self._unwanted = self._unwanted or not isinstance(error, TRANSPORT)
 
     def may_repeat(self, error: Exception | None) -> bool:
-        """Whether a step that failed with `error` can be reduced again unseen. All its reductions must be among the kept
-        ones: a group that computes the step anew issues them all, in the same order."""
+        """Return whether a step that failed with `error` can be reduced again without the script.
+
+        All its reductions must be kept, because a group that computes the step anew issues all of them in the same
+        order.
+        """
         good = not self._unwanted and (error is None or isinstance(error, TRANSPORT))
         whole = bool(self._kept) and self._kept_works == len(self.works)
         return self._keeps and good and whole and all(k.intact() for k in self._kept)
 
     @property
     def numbered(self) -> bool:
-        """Whether what is kept is of data that the script may have chosen by its number (I9)."""
+        """Whether kept gradients are of data that the script may have chosen by its number (I9)."""
         return any(k.numbered for k in self._kept)
 
     def repeat(self) -> None:
-        """Reduce what is kept again, in the quorum in hand."""
+        """Reduce the kept gradients again, in the current quorum."""
         self.works.clear()
         for kept in self._kept:
             if not kept.reduce_again():
@@ -271,12 +273,12 @@ class Reductions:
 
 
 def ring_bytes(nbytes: int, members: int) -> int:
-    """What each member of a ring all-reduce of a tensor of `nbytes` sends."""
+    """Return the bytes that each member of a ring all-reduce sends for a tensor of `nbytes`."""
     return 2 * (members - 1) * nbytes // members
 
 
 def fill_neutral(tensor: torch.Tensor, op: Any) -> None:
-    """Overwrite `tensor` with what changes nothing in a reduction with `op`."""
+    """Fill `tensor` with the neutral element of `op`."""
     if op == ReduceOp.MAX:
         tensor.fill_(_limits(tensor).min)
     elif op == ReduceOp.MIN:

@@ -1,30 +1,32 @@
-"""One training step of one rank, as five stages, and what becomes of a step that fails.
+"""One training step of one rank in five stages, and the resolution of a step that fails.
 
-1. *Ask* who takes part (`start`; `QuorumRound`). In a quorum that is held and granted nothing is sent.
-2. *Prepare* what the quorum says: a process group of its members, then copies of the state, to and from others
+1. *Ask* who takes part (`start`; `QuorumRound`). Within a grant nothing is sent.
+2. *Prepare* the quorum: a process group of its members, then copies of the state to and from others
    (`QuorumRound.run`; beside the forward pass, if quorums are asynchronous).
 3. *Reduce* gradients over the groups (`reduce`; `Reductions`).
 4. *Vote*: the ranks of the group, then the groups (`StepVote`).
-5. *End* the step: commit it, or let the next quorum say what becomes of it (`commit`, `end_pass`).
+5. *End* the step: commit it, or let the next quorum resolve it (`commit`, `end_pass`).
 
-A step that fails is not lost while its local gradients are kept: the next quorum is asked for inside the same step, and
-says which of these it is (protocol, section 5):
+A step that fails is not lost while its local gradients are kept. This rank asks for the next quorum inside the same
+step. That quorum resolves the failed step in one of these ways (protocol, section 5).
 
-* another group may have committed it: then we commit the very same bits (*adopt*);
-* nobody has: the local gradients are reduced again among those that are left (*redo*), if they were computed for the
-  part that this rank has then (`core.commit.step.misfit`);
-* we are behind, or have nothing to reduce: the step is dropped here, and the quorum that came is that of the next step.
+* *adopt*: another group may have committed the step, so this rank commits the same bits;
+* *redo*: no group has committed it, so the remaining groups reduce their local gradients again, if they were computed
+  for the part that this rank has in the new quorum (`core.commit.step.misfit`);
+* *drop*: this rank is behind, or has nothing to reduce. The new quorum is then that of the next step.
 
-Where a step starts the parameters must be the committed ones, for newcomers copy them. A script that moves them inside its
-steps (`CommittedState.moved`) is found out at its first: from then on its state is exchanged at the start of steps only, while
-the training thread waits, and a step that fails while they are moved is dropped.
+At the start of a step the parameters must be the committed ones, because newcomers copy them. A script that moves them
+inside its steps (`CommittedState.moved`) is detected in its first step. From then on its state is exchanged only at the
+start of steps, while the training thread waits, and a step that fails while the parameters are moved is dropped.
 
-Where `DistributedDataParallel` ends a synchronised backward, stages 4 and 5 happen before ``backward()`` returns, so that
-clipping and unscaling see the final gradients; ``should_commit()`` only carries the decision out. All ranks of a group
-do the same there: they leave backward with one answer. A script that reduces after that (a second backward, an
-`allreduce` of its own) is found out at its first step, and one that throws a decided step away (`report_error` after
-backward, or no ``should_commit``) when it first does; from then on it votes at the step's end (*late*), and so does
-everybody in a quorum with it. What fails late can be reduced again only if nobody has touched the gradients since.
+When `DistributedDataParallel` ends a synchronised backward, stages 4 and 5 happen before ``backward()`` returns, so
+that clipping and unscaling see the final gradients; ``should_commit()`` only carries the decision out. All ranks of a
+group leave backward with the same answer.
+
+Two kinds of scripts can't vote there. A script that reduces after backward (a second backward, an `allreduce` of its
+own) is detected in its first step. A script that throws a decided step away (`report_error` after backward, or no
+``should_commit``) is detected when it first does so. From then on it votes at the step's end (*late*), and so do all
+members of a quorum with it. A late failure can be reduced again only if nothing has changed the gradients since.
 """
 
 from __future__ import annotations
@@ -52,41 +54,41 @@ from torchft_x.train.step.vote import Passed, StepVote
 
 
 class StepLoop:
-    """See the module. Used by the training thread.
+    """Runs a rank's steps through the five stages. Used by the training thread.
 
     Args:
         pg: the process group between the groups.
-        waits: every round is awaited (synchronous quorums).
-        redo: steps that failed are tried again with the gradients that are kept.
-        late: the vote comes at the step's end in any case.
-        rehearse: the first step is made before anybody is asked.
+        waits: whether every round is awaited (synchronous quorums).
+        redo: whether steps that failed are reduced again with the kept gradients.
+        late: whether all votes come at the step's end.
+        rehearse: whether the first step is made before this rank asks for a quorum.
     """
 
     def __init__(self, context: RankContext, pg: Any, *, waits: bool, redo: bool, late: bool, rehearse: bool) -> None:
-        self.round: QuorumRound | None = None  # the newest; None before the first
-        self.standing: Standing | None = None  # of the newest quorum that came
-        self.reductions = Reductions(context, pg, keeps=redo)  # of the step in hand
+        self.round: QuorumRound | None = None  # the newest round; None before the first
+        self.standing: Standing | None = None  # standing in the newest quorum that came
+        self.reductions = Reductions(context, pg, keeps=redo)
         self.rehearsal = Rehearsal(context, wanted=rehearse)
         self._context = context
         self._vote = StepVote(context)
-        self._options = QuorumOptions(context.options.quorum_timeout, context.options.quorum_patience)  # the newest
-        self.waits = waits  # every round is awaited; may be said until the first
+        self._options = QuorumOptions(context.options.quorum_timeout, context.options.quorum_patience)  # the last
+        self.waits = waits  # every round is awaited; may be changed before the first
         self._late = late or not context.options.commit_vote  # this rank's script reduces after backward, or may
         self._background = QuorumThread(f"torchft_x-quorum-{context.options.replica_id}")
-        self._passed: Passed | None = None  # the step in hand is to be committed, as was decided inside backward
-        self._ended: bool | None = None  # the step in hand ended inside backward with another quorum: did it commit?
-        self._failed: Exception | None = None  # what backward could not raise
+        self._passed: Passed | None = None  # the current step, if backward has decided to commit it
+        self._ended: bool | None = None  # whether the step committed, if it ended inside backward with another quorum
+        self._failed: Exception | None = None  # error that backward could not raise
         self._in_hand = False  # the quorum of the next step has come already
 
     @property
     def quorum(self) -> Quorum | None:
-        """The newest that came."""
+        """Newest quorum that came; None before the first."""
         return None if self.standing is None else self.standing.quorum
 
     # --- 1 and 2: ask, prepare ------------------------------------------------------------------------------------------
 
     def start(self, options: QuorumOptions) -> None:
-        """Begin a step. See `Manager.start_quorum`."""
+        """Begin a step (`Manager.start_quorum`)."""
         c = self._context
         if not self.rehearsal.is_over and self.rehearsal.start(ordinary=options.allow_heal and not options.shrink_only):
             return
@@ -116,7 +118,7 @@ class StepLoop:
             c.status.asked()
         waits = self.waits or self.standing is None or terms.state.step == 0 or c.committed.script_moves_them
         self.round = round = self._new_round(terms, waits=waits, keeps=False)
-        if round.continues():  # answered at once: there was no time in which somebody could have seen it asking
+        if round.continues():  # answered at once, so no status "asking" was ever visible
             self.wait_quorum()
             return
         if c.status is not None:
@@ -128,14 +130,14 @@ class StepLoop:
             self._background.submit(round.run)
 
     def _new_round(self, terms: Terms, *, waits: bool, keeps: bool) -> QuorumRound:
-        """The round that asks with these terms. `waits`: the training thread waits for it."""
+        """Make the round that asks with `terms`. `waits`: the training thread waits for it."""
         return QuorumRound(
             self._context, terms, self._options, previous=self.standing, in_place=waits,
             counts_after_heal=self.waits and self._options.allow_heal, keeps=keeps, votes_late=self._late,
         )  # fmt: skip
 
     def need_round(self) -> QuorumRound:
-        """Raises `StepError` before the first step."""
+        """Return the newest round. Raises `StepError` before the first step."""
         if self.round is None:
             raise StepError(
                 "no step was started: call manager.start_quorum(), or zero_grad() of torchft_x's Optimizer, first."
@@ -143,7 +145,7 @@ class StepLoop:
         return self.round
 
     def wait_quorum(self) -> None:
-        """Wait until the quorum and the process group are there. Raises what kept them from coming."""
+        """Wait until the quorum and the process group are ready. Raises the error that kept them from coming."""
         if self.rehearsal.is_on:
             return
         round = self.need_round()
@@ -157,7 +159,7 @@ class StepLoop:
     # --- 3: reduce -----------------------------------------------------------------------------------------------------
 
     def reduce(self, tensor: torch.Tensor, op: Any, fmt: Format | None = None, **quantized: Any) -> dist.Work:
-        """See `Manager.allreduce`; `quantized`: of `Reductions.reduce`."""
+        """Start a reduction (`Manager.allreduce`). `quantized` holds further arguments of `Reductions.reduce`."""
         if self._context.failures.ended is not None:
             self._context.failures.raise_if_ended()
         if self.rehearsal.is_on:
@@ -166,8 +168,9 @@ class StepLoop:
         return self.reductions.reduce(tensor, op, fmt, possible=self._may_reduce(), **quantized)
 
     def scale(self) -> float | None:
-        """What this rank's gradients are multiplied with before the sum: 1/participants, 0 for who sends zeros; None
-        while the quorum is still being asked for. Doesn't wait.
+        """Return the factor for this rank's gradients before the sum, without waiting.
+
+        It is 1/participants; 0 if this rank contributes zeros; None while the quorum has not come.
 
         Raises `StepError` if no quorum was ever started: gradients would silently stay local.
         """
@@ -181,11 +184,11 @@ class StepLoop:
 
     @property
     def decided(self) -> bool:
-        """Whether the step in hand was decided inside backward."""
+        """Whether the current step was decided inside backward."""
         return self._passed is not None or self._ended is not None or self._failed is not None
 
     def _may_reduce(self) -> bool:
-        """Somebody wants to reduce. False: not in this step, whose quorum is gone."""
+        """Return whether a reduction is possible, and switch to late votes if the step is decided already."""
         if not self.decided:
             return True
         if not self._late:
@@ -196,8 +199,10 @@ class StepLoop:
     # --- 4 and 5: vote, end --------------------------------------------------------------------------------------------
 
     def object(self, error: Exception, quorum_id: int | None = None) -> None:
-        """The script is against the step in hand, if that is in quorum `quorum_id`. It may have failed before for another
-        reason."""
+        """Reject the current step for the script, unless `quorum_id` names another quorum than the step's.
+
+        The step may have failed before for another reason.
+        """
         if self.rehearsal.is_on:
             self.rehearsal.report(error)
             return
@@ -205,7 +210,7 @@ class StepLoop:
         with failures.lock:
             if quorum_id is not None and quorum_id != self._context.step.quorum_id:
                 return
-            if isinstance(error, ConfigError):  # it would come again in each step
+            if isinstance(error, ConfigError):  # it would recur in each step
                 failures.ended = failures.ended or error
         self.reductions.object(error)
         if self._passed is not None:
@@ -213,12 +218,11 @@ class StepLoop:
         failures.fail(error, quorum_id)
 
     def end_pass(self, kept: Kept, works: int, good: bool, meanwhile: Callable[[], None] = lambda: None) -> bool:
-        """A pass over gradients has ended, `good` or not; it had so many reductions, and `kept` can do them again.
+        """End a pass of `works` reductions that `kept` can repeat. Return whether `kept` must keep its gradients.
 
-        If the step can be decided now it is, and what failed is reduced again with the next quorum. Never raises in
-        backward; the step's end does. `meanwhile` must not fail and may be called twice, or never: while the other groups'
-        votes are on their way there is time for something that is needed in any case. Returns whether somebody may still
-        ask `kept` for its gradients.
+        This decides the step if that is possible, and reduces again with the next quorum if a reduction failed (`good`
+        is False). It never raises in backward; the step's end does. `meanwhile` does work that is needed in any case
+        while the other groups' votes are on their way; it must not fail, and may be called twice or never.
         """
         if self.rehearsal.is_on:
             return False
@@ -238,7 +242,7 @@ class StepLoop:
         return wanted
 
     def commit(self, limit: float) -> bool:
-        """End the step. See `Manager.should_commit`; `limit` in seconds."""
+        """End the step (`Manager.should_commit`); `limit` is in seconds."""
         if self._context.failures.ended is not None:
             self._context.failures.raise_if_ended()
         if self.rehearsal.is_on:
@@ -280,8 +284,10 @@ class StepLoop:
         return committed
 
     def _decide(self, limit: float, *, early: bool, meanwhile: Callable[[], None] = lambda: None) -> bool | None:
-        """Vote, and if that does not pass let the next quorum say what becomes of the step. Whether it is committed;
-        None: it is to be (`early` only, inside backward)."""
+        """Vote, and let the next quorum resolve the step if the vote does not pass. Return whether it is committed.
+
+        Inside backward (`early`) None means that the vote passed: `_passed` then holds the step, which `_end` commits.
+        """
         while True:
             round = self.need_round()
             self.wait_quorum()
@@ -307,7 +313,7 @@ class StepLoop:
                 return decided
 
     def _failed_after(self, passed: Passed) -> Exception | None:
-        """What went wrong in reductions that were issued after the decision."""
+        """Return the error of reductions that were issued after the decision; None if they succeeded."""
         bad = [w for w in self.reductions.works[passed.works :] if not w.wait()]
         if not bad:
             return None
@@ -315,9 +321,11 @@ class StepLoop:
             return self._context.step.error or CollectiveError("a reduction failed")
 
     def _throw_away(self, passed: Passed, why: str) -> bool:
-        """The script is against a step that the groups have decided to commit. Nothing has changed here yet, so it may: to
-        the others this group has failed in it. Those that have committed are who it heals from; if none has, nobody
-        holds that state, and the step is computed again."""
+        """Drop a step that the groups have decided to commit and the script rejects. Return False.
+
+        Nothing has changed on this rank yet, so dropping is safe: to the others this group has failed in the step. It
+        heals from groups that have committed; if none has, no group holds that state, and the step is computed again.
+        """
         c = self._context
         told = "" if self._late else " From now on the groups vote when the step ends: Manager(vote_in_backward=False)."
         self._late = True
@@ -327,21 +335,21 @@ class StepLoop:
         )  # fmt: skip
         reply = VoteReply(False, f"thrown away after it was decided: {why}")
         outcome = self._settle(passed.round, passed.vote, reply, undecided=False)
-        # Who waits for this group in a collective of that quorum hears it at once.
+        # Members that wait for this group in a collective of that quorum must fail at once.
         c.failures.fail(StepError(f"step {passed.vote.step} was {outcome.reason}"), passed.vote.quorum_id)
         if outcome.give_up:
             raise StepError(outcome.give_up)
         return False
 
     def _retry_after_backward(self) -> None:
-        """A reduction of the pass that was kept last has failed: reduce it again with the next quorum, if that may be."""
+        """Reduce the kept gradients again with the next quorum, if a reduction failed and repeating is allowed."""
         while True:
             with self._context.failures.lock:
                 error, running = self._context.step.error, self._context.step.phase is Phase.RUNNING
             round = self.need_round()
             if not running or error is None or not self._may_retry(error, early=False):
                 return
-            round.wait_idle()  # a snapshot for others may still be taken
+            round.wait_idle()  # a snapshot for others may be in progress
             with self._context.failures.lock:
                 vote = self._context.step.vote()
             self._settle(round, vote, VoteReply(False, str(error)), undecided=True)
@@ -350,14 +358,17 @@ class StepLoop:
                 return
 
     def _retries_in_step(self, round: QuorumRound, vote: LocalVote, *, early: bool) -> bool:
-        """Whether a step that did not pass is worth another quorum. In groups of several ranks all must say the same,
-        whatever each of them has seen: what they say here depends on the quorum only."""
+        """Return whether to ask for another quorum inside a step that did not pass.
+
+        All ranks of a group must decide alike, whichever errors each has seen. In groups of several ranks the answer
+        inside backward therefore depends on the quorum only.
+        """
         if early and self._context.options.group_world_size > 1:
             return vote.enough_replicas and not round.heals
         return self._may_retry(vote.errored, early=early)
 
     def _may_retry(self, error: Exception | None, *, early: bool) -> bool:
-        """Whether this rank can reduce this step's gradients again. Late, ranks of a group can't agree on it."""
+        """Return whether this rank can reduce this step's gradients again. Several ranks can't agree on that late."""
         c = self._context
         with c.failures.lock:
             ready = c.step.may_redo and c.failures.ended is None
@@ -371,19 +382,22 @@ class StepLoop:
             outcome = c.step.settle(reply.commit, reply.reason, undecided=undecided)
         if outcome.undecided:
             c.log.info("step %s is undecided (%s): the next quorum says what becomes of it", vote.step, outcome.reason)
-            # Nothing more is reduced in it: whoever has committed, and waits there, hears it at once.
+            # Nothing more is reduced in this quorum. Members that committed and wait in it must fail at once.
             c.failures.fail(StepError(f"step {vote.step} is undecided: {outcome.reason}"), vote.quorum_id)
         else:
             round.log_outcome(vote, outcome, self.reductions.take_sent(), self.reductions.took)
-        if outcome.pause:  # sleep(0) would let other threads have the lock, once a step
+        if outcome.pause:  # without this check sleep(0) would give the GIL away once a step
             time.sleep(outcome.pause)
         return outcome
 
     def _resolve(self, before: QuorumRound, vote: LocalVote, *, early: bool) -> bool | None:
-        """Ask for the quorum that decides. True: the step is committed after all; False: it is dropped; None: its
-        gradients were reduced again, as far as that went."""
+        """Ask for the quorum that resolves an undecided step.
+
+        Return True if the step is committed after all, False if it is dropped, and None if its gradients were reduced
+        again, successfully or not.
+        """
         c = self._context
-        moved = self._find_moved()  # then the next step exchanges the state
+        moved = self._find_moved()  # if so, the next step exchanges the state
         keeps = self._may_retry(vote.errored, early=early)
         if c.memory is not None and not moved:
             before_asking(c, c.memory, between_steps=False)
@@ -403,7 +417,7 @@ class StepLoop:
         if ended is not None and ended.committed:
             c.events.emit("adopt", step=ended.step, quorum=ended.quorum_id)
             before.log_outcome(vote, ended, self.reductions.take_sent(), self.reductions.took)
-            self._in_hand = True  # the state is offered when the optimizer has stepped
+            self._in_hand = True  # the next `start` offers the state, after the optimizer has stepped
             return True
         if not moved:
             round.exchange_state()
@@ -417,15 +431,17 @@ class StepLoop:
         return None
 
     def _redoes(self, before: QuorumRound, round: QuorumRound, *, early: bool) -> bool:
-        """Return whether the gradients of `before` are reduced again in `round`. All ranks of a group decide alike: they hold
-        the same quorums."""
+        """Return whether the gradients of `before` are reduced again in `round`.
+
+        All ranks of a group decide alike, because they hold the same quorums.
+        """
         c = self._context
         if not round.again or round.heals or before.computed is None or round.standing is None:
             return False
         part, kept = round.standing.part, before.computed
         if not self.reductions.numbered:
             kept = replace(kept, part=part)
-        # A late script may have changed its gradients, and torchft's clients keep none: then they compute for a new number.
+        # Late scripts may have changed their gradients, and torchft's clients keep none: both compute for a new number.
         all_keep = early and all(m.library for m in round.standing.quorum.members)
         with c.failures.lock:
             again = c.step.redo(kept, part, all_keep=all_keep)
@@ -435,7 +451,7 @@ class StepLoop:
         return again
 
     def _drop(self, before: QuorumRound, vote: LocalVote, why: str) -> None:
-        """The undecided step was committed nowhere, and is not reduced again. The quorum that came is the next step's."""
+        """Drop an undecided step that is not reduced again. The quorum that came becomes that of the next step."""
         c = self._context
         with c.failures.lock:
             outcome = c.step.drop(vote, why)

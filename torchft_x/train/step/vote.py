@@ -1,7 +1,7 @@
-"""The votes on a step: inside the group, where rank 0 hears all ranks, and between the groups, where it speaks for them.
+"""The votes on a step: in the group, where rank 0 collects the ranks' votes, and between groups, where rank 0 votes.
 
-They compare the step's results, and now and then the state that it starts from (`CommittedState`). Where states differ the
-step isn't committed: those that hold what fewest groups hold copy the others' (`StepVote._find_wrong`).
+The votes compare the step's results, and every few commits the state that it starts from (`CommittedState`). If states
+differ, the step isn't committed, and groups whose state most others don't share copy it (`StepVote._find_wrong`).
 """
 
 from __future__ import annotations
@@ -38,38 +38,40 @@ _WRONG_AGAIN = (
 
 @dataclass(frozen=True)
 class Passed:
-    """The groups have decided to commit, and the optimizer has not stepped yet."""
+    """A step that the groups have decided to commit, before the optimizer has stepped."""
 
     round: QuorumRound
     vote: LocalVote
     reply: VoteReply
-    works: int  # reductions it was about; those after them come too late
+    works: int  # number of reductions that were voted on; later ones come too late
 
 
 @dataclass(frozen=True)
 class States:
-    """What a comparison of the groups' states has come to."""
+    """Result of a comparison of the groups' states."""
 
     differ: bool
-    wrong: bool  # this group's is not that of most
+    wrong: bool  # this group's state is not that of most groups
 
 
 ALIKE = States(False, False)
 
 
 class StepVote:
-    """One rank's part in them."""
+    """Votes for one rank, in its group and, on rank 0, between the groups."""
 
     def __init__(self, context: RankContext) -> None:
         self._context = context
-        self._wrong = 0  # comparisons in a row in which this group's state was wrong
+        self._wrong = 0  # number of comparisons in a row that found this group's state wrong
 
     def decide(
         self, vote: LocalVote, digests: list[int], limit: float, meanwhile: Meanwhile = lambda: None
     ) -> VoteReply:
-        """What came of it, after at most `limit` seconds a round. `prepared` in the answer: the step is undecided.
-        `meanwhile` may be called, once, while votes are on their way.
-        Raises what kept the group's answer from coming; then this rank knows nothing."""
+        """Vote, and return the outcome after at most `limit` seconds a round. `prepared` in it means undecided.
+
+        `meanwhile` may be called, once, while votes are on their way. Raises the error that kept the group's answer
+        from coming; this rank then doesn't know the outcome.
+        """
         c = self._context
         digest = fold(digests) if vote.ok and c.options.commit_vote else 0
         with c.failures.lock:
@@ -97,7 +99,7 @@ class StepVote:
         return reply
 
     def abandon(self, quorum: int, step: int) -> None:
-        """This rank has given the step up, and votes no more: those of its group that do need not wait for it."""
+        """Report to the group's other ranks that this rank gave the step up and won't vote, so that they don't wait."""
         link = self._context.connection
         if link.hub is not None:
             why = f"group rank 0 asked for a new quorum instead of voting on step {step}."
@@ -114,7 +116,7 @@ class StepVote:
         return VoteReply(decision.commit, decision.reason, prepared=decision.undecided)
 
     def _gather(self, hub: Hub, mine: RankVote, vote: LocalVote, limit: float, meanwhile: Meanwhile) -> VoteReply:
-        """Hear the other ranks, and decide for all."""
+        """Collect the other ranks' votes, decide for the group, and send the decision to them."""
         try:
             votes = {0: mine, **hub.gather(mine.quorum, mine.step, limit)}
             reply, states = self._vote_for_group(votes, vote, limit, meanwhile)
@@ -122,7 +124,7 @@ class StepVote:
             hub.decide(mine.quorum, mine.step, Decision(False, str(e)))
             if isinstance(e, DeadlineError) or self._context.failures.ended is not None:
                 raise
-            self._context.failures.fail(e, mine.quorum)  # a rank is gone: the other groups need not wait for this one
+            self._context.failures.fail(e, mine.quorum)  # a rank is gone: the other groups must not wait for this group
             return VoteReply(False, str(e))
         copies = self._say_copies(votes.values(), mine, reply)
         decision = Decision(reply.commit, reply.reason, reply.prepared, copies, states.differ, states.wrong)
@@ -133,7 +135,7 @@ class StepVote:
     # --- copies in memory ----------------------------------------------------------------------------------------------
 
     def _say_copies(self, votes: Collection[RankVote], mine: RankVote, reply: VoteReply) -> int:
-        """Rank 0's word about copies of the state, as the decision carries it."""
+        """Decide for the group about copies of the state in memory. Return the bits that the decision carries."""
         memory = self._context.memory
         if memory is None:
             return 0
@@ -150,7 +152,7 @@ class StepVote:
     # --- the state that the step starts from --------------------------------------------------------------------------
 
     def _compared(self, states: States) -> None:
-        """Rank 0's word about the groups' states."""
+        """Log the first difference if the groups' states differ, and refute this group's state if it is wrong."""
         if not states.differ:
             return
         c = self._context
@@ -171,12 +173,12 @@ class StepVote:
             if self._wrong == _WRONG_MOST:
                 c.failures.ended = c.failures.ended or StepError(_WRONG_AGAIN.format(tensor=first or "another rank's"))
         if c.memory is not None:
-            c.memory.drop()  # its copies hold the wrong state, too
+            c.memory.drop()  # its copies hold the wrong state too
 
     def _find_wrong(self, mine: int, limit: float) -> bool:
-        """Find out whose state differs from that of most groups. Return whether this group's does.
+        """Find the groups whose state differs from that of most groups. Return whether this group is one of them.
 
-        All members call it after the same vote, so that their turns belong together.
+        All members must call it after the same vote, because each one sends its state in its turn of this roll call.
         """
         c, plan = self._context, self._context.failures.plan
         assert plan is not None, "it has voted in a quorum"
@@ -198,7 +200,7 @@ class StepVote:
     def _vote_for_group(
         self, said: dict[int, RankVote], vote: LocalVote, limit: float, meanwhile: Meanwhile
     ) -> tuple[VoteReply, States]:
-        """Return what the group makes of all its ranks' votes: prepared first (R12), then the vote between the groups."""
+        """Return the group's outcome from all its ranks' votes: prepare first (R12), then vote between the groups."""
         client = self._context.connection.client
         assert not isinstance(client, GroupClient), "only rank 0 speaks for its group"
         call = client.next_call()
@@ -224,7 +226,7 @@ class StepVote:
     def _vote_between_groups(
         self, reply: VoteReply, vote: LocalVote, state: int, limit: float, meanwhile: Meanwhile
     ) -> tuple[str, States]:
-        """Return why the vote between the groups has not passed, as far as this rank knows; empty: it has."""
+        """Return why the vote between the groups did not pass, as far as this rank knows; empty if it passed."""
         c, states = self._context, ALIKE
         try:
             limit = min(limit, c.waits.wait(time.monotonic(), connected=c.connection.link.connected))
@@ -240,6 +242,6 @@ class StepVote:
         objection = cross_group_vote.objection(least)
         if not objection:
             return "", states
-        level = logging.ERROR if vote.ok else logging.INFO  # our own no is no news to us
+        level = logging.ERROR if vote.ok else logging.INFO  # this rank's own no was logged before
         c.log.log(level, "step %s does not pass: %s", vote.step, objection)
         return f"the groups do not agree: {objection}", states
