@@ -1,7 +1,7 @@
-"""Where each gradient lies in the flat buffers that are reduced. Decided once from shapes, the same in every group.
+"""Plans the place of each gradient in the flat buffers that are reduced: once, from shapes, alike in every group.
 
-The order never changes afterwards: gloo matches collectives by order and aborts the process when sizes differ
-(docs/design.md, layout digest), so a group that joins late must have the very buckets of those that run.
+The order never changes afterwards. Gloo matches collectives by order and aborts the process when sizes differ
+(docs/design.md, layout digest), so a group that joins late must have the same buckets as the running groups.
 
 Order and sizes follow torch's DistributedDataParallel: parameters backwards (gradients arrive about in that order), a
 small first bucket so that communication starts early, then larger ones.
@@ -18,15 +18,15 @@ import torch
 
 FIRST_BUCKET_BYTES = 1 << 20
 BUCKET_BYTES = 25 << 20
-# Copying a gradient below this size costs less in one _foreach_copy_ per bucket than in a call of its own.
+# Gradients below this size are copied faster by one _foreach_copy_ per bucket than by a call for each.
 SMALL_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A parameter's place in a flat buffer, in elements."""
+    """A parameter's place in a flat buffer. Offset and stride count elements."""
 
-    index: int  # of the parameter
+    index: int  # index of the parameter
     offset: int
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -38,7 +38,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """One flat buffer: small gradients first, then large ones, then (last bucket only) one presence flag a parameter."""
+    """Layout of a flat buffer: small gradients, large ones and, in the last bucket, a presence flag per parameter."""
 
     dtype: torch.dtype
     device: torch.device
@@ -52,7 +52,7 @@ class Bucket:
 
     @property
     def num_small(self) -> int:
-        """Elements of the small gradients; they start at 0."""
+        """Number of elements of the small gradients, which start at 0."""
         return sum(s.numel for s in self.small)
 
     @property
@@ -67,7 +67,7 @@ class Bucket:
 def plan_buckets(
     params: Sequence[torch.Tensor], *, first_bytes: int = FIRST_BUCKET_BYTES, bucket_bytes: int = BUCKET_BYTES
 ) -> tuple[Bucket, ...]:
-    """Buckets for `params` (in the order of ``module.parameters()``). A bucket holds one dtype on one device.
+    """Plan buckets for `params` (in the order of ``module.parameters()``). A bucket holds one dtype on one device.
 
     A bucket is closed when it has reached its size, so a single large parameter may exceed it.
     """
@@ -89,7 +89,10 @@ def plan_buckets(
 
 
 def layout_digest(buckets: Sequence[Bucket]) -> str:
-    """Equal if and only if two groups may reduce together. Devices may differ, element order may not."""
+    """Return a digest that is equal if and only if two groups may reduce together.
+
+    Devices may differ; the order of elements may not.
+    """
     text = json.dumps(
         [[str(b.dtype), b.num_flags, [[s.index, s.offset, s.shape, s.stride] for s in b.slots]] for b in buckets]
     )
@@ -110,7 +113,7 @@ def _bucket(params: Sequence[torch.Tensor], members: Sequence[int], num_flags: i
 
 
 def _stride(p: torch.Tensor) -> tuple[int, ...]:
-    """The parameter's own strides where they fill a block without gaps, so that optimizers see equal layouts."""
+    """Return the parameter's strides if they leave no gaps (optimizers then see equal layouts), else contiguous ones."""
     dense = p.is_contiguous()
     if p.dim() == 4:
         dense = dense or p.is_contiguous(memory_format=torch.channels_last)

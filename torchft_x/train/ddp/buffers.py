@@ -1,4 +1,4 @@
-"""Buffers that training changes (the running statistics of BatchNorm) differ between groups; who has some is told once."""
+"""Warns once of buffers that training changes (the statistics of BatchNorm), because groups don't exchange them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch import nn
 from torchft_x import env
 from torchft_x.train.ddp.shards import is_dtensor
 
-_SAMPLE = 4096  # values of a buffer that are compared: statistics change all over
+_SAMPLE = 4096  # number of values of a buffer that are compared; statistics change in all of them
 
 
 @contextlib.contextmanager
 def watch_buffers(module: nn.Module) -> Iterator[None]:
-    """Around a training forward: warn of the buffers it changes, on rank 0."""
+    """Warn, on rank 0, of the buffers that the training forward in this block changes."""
     before = {name: (b, sample) for name, b in module.named_buffers() if (sample := _sample(b)) is not None}
     yield
     changed = [name for name, (b, sample) in before.items() if not torch.equal(sample, _sample(b))]
@@ -26,14 +26,17 @@ def watch_buffers(module: nn.Module) -> Iterator[None]:
 
 
 def _sample(buffer: torch.Tensor) -> torch.Tensor | None:
-    """None: such a buffer isn't looked at. (Versions of tensors don't help: BatchNorm changes its own behind them.)"""
+    """Copy the first values of a buffer; return None for a buffer that isn't watched.
+
+    Tensor versions don't show the changes: BatchNorm writes its buffers without counting them up.
+    """
     if not buffer.is_floating_point() or buffer.is_meta or is_dtensor(buffer):
         return None
     return buffer.detach().reshape(-1)[:_SAMPLE].clone()
 
 
 def sentence(changed: list[str]) -> str:
-    """`changed`: names of buffers."""
+    """Return the warning for the buffers named in `changed`."""
     more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
     return (
         f"the forward changes the buffer {changed[0]}{more}, as BatchNorm does, and groups do not exchange buffers: each keeps "

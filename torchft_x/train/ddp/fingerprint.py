@@ -1,4 +1,4 @@
-"""Declares a model's parameters and how they are reduced, so that groups that differ are refused."""
+"""Declares a model's parameters and the way they are reduced, so that groups that differ are refused."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def declare_model(manager: Manager, module: nn.Module, buckets: Sequence[Bucket]) -> None:
-    """Names, shapes and dtypes of a module's parameters, and the flat buffers in which they are reduced.
+    """Declare names, shapes and dtypes of a module's parameters, and the flat buffers in which they are reduced.
 
-    Raises `ConfigError` if the manager's process group can't reduce where they are.
+    Raises `ConfigError` if the Manager's process group can't reduce tensors on the buckets' devices.
     """
     for kind in sorted({b.device.type for b in buckets}):
         manager.check_device(kind)
@@ -36,7 +36,7 @@ def declare_model(manager: Manager, module: nn.Module, buckets: Sequence[Bucket]
 
 
 def declare_fragments(manager: Manager, modules: Sequence[nn.Module], how: str) -> None:
-    """The parameters of all fragments of a model, and `how` they are exchanged."""
+    """Declare the parameters of all fragments of a model, and `how` they are exchanged."""
     params = [(f"{i}: {name}", p) for i, m in enumerate(modules) for name, p in m.named_parameters()]
     values = sum(math.prod(p.shape) for _, p in params)
     words = f"{len(modules)} fragments, {len(params)} tensors, {values:,} values"
@@ -45,7 +45,7 @@ def declare_fragments(manager: Manager, modules: Sequence[nn.Module], how: str) 
 
 
 def _parameter(name: str, p: torch.Tensor) -> str:
-    """The whole parameter's shape, also where this rank holds a shard of it."""
+    """Return name, shape and dtype. The shape is the whole parameter's, even if this rank holds only a shard."""
     return f"{name} {tuple(p.shape)} {_dtype(p.dtype)}{'' if p.requires_grad else ' frozen'}"
 
 

@@ -1,4 +1,4 @@
-"""What reduces gradients, as the reducer sees it: the Manager's own loop of steps, or the methods of a stand-in."""
+"""Interface through which the reducer reduces gradients: the Manager's step loop, or the methods of a stand-in."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ class GradientSteps(Protocol):
     """The part of `StepLoop` that reductions of gradients need."""
 
     def scale(self) -> float | None:
-        """The factor for this rank's gradients; None while the quorum is still being asked for. Doesn't wait."""
+        """Return the factor for this rank's gradients without waiting; None while the quorum has not come."""
 
     def reduce(self, tensor: torch.Tensor, op: Any) -> Any:
-        """Start a reduction in place, SUM or AVG; a `Work` whose ``wait`` says whether it was good."""
+        """Start a reduction in place, SUM or AVG. Return a `Work` whose ``wait`` returns whether it succeeded."""
 
     def object(self, error: Exception) -> None:
-        """This step can't be committed."""
+        """Report that this step can't be committed."""
 
     def end_pass(self, kept: Kept, works: int, good: bool, meanwhile: Callable[[], None]) -> bool:
-        """See `StepLoop.end_pass`."""
+        """End a pass over gradients (`StepLoop.end_pass`)."""
 
 
 def steps_of(manager: Any) -> GradientSteps:
-    """The Manager's loop of steps, which the reducer then calls itself.
+    """Return the Manager's step loop, so that the reducer calls it directly.
 
-    A stand-in for a Manager, and one whose `allreduce` or `report_error` is the script's own, are called instead.
+    For a stand-in for a Manager, or a Manager whose `allreduce` or `report_error` a script replaced, return an adapter
+    that calls its methods.
     """
     steps: GradientSteps | None = getattr(manager, "__dict__", {}).get("steps")
     return steps if steps is not None and not _reduces_itself(manager) else _ThroughManager(manager, steps)
@@ -47,7 +48,7 @@ def _reduces_itself(manager: Any) -> bool:
 
 
 class _ThroughManager:
-    """`steps`: None: there are none, so a step is decided by who ends it."""
+    """Adapter that reduces through a Manager's methods. Without `steps`, `should_commit` decides each step."""
 
     def __init__(self, manager: Any, steps: GradientSteps | None) -> None:
         self._manager = manager

@@ -1,4 +1,4 @@
-"""Training of a model that is sharded within each replica group (FSDP2, tensor parallelism) over several groups."""
+"""Trains a model that is sharded within each replica group (FSDP2, tensor parallelism) over several groups."""
 
 from __future__ import annotations
 
@@ -34,16 +34,19 @@ class HybridShardedDataParallel(nn.Module):
         fully_shard(model)
         model = HybridShardedDataParallel(manager, model)
 
-    FSDP averages within the group as ever; what its ``backward()`` leaves on a rank is the gradient of that rank's
-    shards, and rank r averages it with rank r of the other groups. All that `DistributedDataParallel` says holds here
-    too: when ``backward()`` returns ``p.grad`` is final (clip it as usual), a lost group is neither an error nor a
-    delay, and a reduction that broke is done again with the gradients that are kept. Parameters that are not sharded
-    are averaged over the groups like the others; that they stay equal within the group is the script's care, as ever.
+    FSDP averages within the group as usual. Its ``backward()`` leaves the gradient of a rank's shards on that rank, and
+    rank r averages it with rank r of the other groups. The guarantees of `DistributedDataParallel` hold here too. When
+    ``backward()`` returns, ``p.grad`` is final (clip it as usual). A lost group is neither an error nor a delay, and a
+    failed reduction is repeated with the gradients that are kept. Parameters that are not sharded are averaged over the
+    groups like the others; the script must keep them equal within the group, as without this class.
 
     Args:
         manager: this rank's Manager.
-        module: with its shards on their final device. All groups shard alike.
+        module: module with its shards on their final device. All groups must shard alike.
         bucket_cap_mb: size of a bucket in MiB; equal in all groups.
+
+    Raises:
+        ConfigError: a parameter is on the meta device, or no parameter that needs a gradient is sharded.
     """
 
     def __init__(self, manager: Manager, module: nn.Module, *, bucket_cap_mb: float | None = None) -> None:
@@ -56,8 +59,8 @@ class HybridShardedDataParallel(nn.Module):
         buckets = plan_buckets(shards, first_bytes=min(cap, FIRST_BUCKET_BYTES), bucket_bytes=cap)
         self._reducer = Reducer(steps_of(manager), params, buckets)
         self._trainable = TrainableParameters(module)
-        self._buffers_known = False  # whether a training forward has shown which buffers it changes
-        self._whole = False  # a no_sync() block has left gradients of whole parameters
+        self._buffers_known = False  # whether a training forward was watched for buffers it changes
+        self._whole = False  # whether a no_sync() block has left gradients of whole parameters
         declare_model(manager, module, buckets)
         cut = [f"{name} {describe(p)}" for name, p in module.named_parameters() if is_dtensor(p)]
         manager.declare("sharding", f"{len(cut)} sharded tensors", cut)
@@ -76,11 +79,11 @@ class HybridShardedDataParallel(nn.Module):
 
     @contextlib.contextmanager
     def no_sync(self, *, scatter: bool = False) -> Iterator[None]:
-        """Backwards in this block only accumulate; the next one outside averages the sum.
+        """Accumulate gradients in this block without averaging. The next backward outside averages the sum.
 
-        They send nothing at all, and so each rank keeps whole gradients until then. With `scatter` they are scattered
-        within the group at once: each rank keeps its shards' gradients only, and only the traffic between groups is
-        saved.
+        Backwards in the block send nothing, so each rank keeps whole gradients until then. With `scatter` they scatter
+        gradients within the group at once: each rank keeps its shards' gradients only, and only the traffic between
+        groups is saved.
         """
         before = self._reducer.synchronise
         self._reducer.synchronise = False
@@ -95,10 +98,12 @@ class HybridShardedDataParallel(nn.Module):
                 self._whole = any(isinstance(m, FSDPModule) for m in self.module.modules())
 
     def reduce_gradients(self) -> None:
-        """Average now what backwards in ``no_sync(scatter=True)`` have accumulated, for scripts whose last backward is
-        somebody else's call (``torch.distributed.pipelining``). Once a step, in all groups.
+        """Average the gradients that backwards in ``no_sync(scatter=True)`` have accumulated.
 
-        Raises `StepError` after a ``no_sync()`` that has left whole gradients: they are not a rank's own.
+        It is for scripts that don't call the last backward themselves (``torch.distributed.pipelining``). Call it once
+        a step, in all groups.
+
+        Raises `StepError` after a ``no_sync()`` that left gradients of whole parameters, and inside backward.
         """
         if self._whole:
             raise StepError(
@@ -114,14 +119,14 @@ class HybridShardedDataParallel(nn.Module):
 
 
 def reshard(module: nn.Module) -> None:
-    """Give back whole parameters that FSDP has gathered, so that the module holds its shards. Not inside a forward."""
+    """Free whole parameters that FSDP has gathered, so that the module holds its shards. Don't call it in a forward."""
     for m in module.modules():
         if isinstance(m, FSDPModule):
             m.reshard()
 
 
 def _sharded_params(module: nn.Module) -> list[nn.Parameter]:
-    """All that get gradients. Raises `ConfigError` where this is not what the class is for."""
+    """Return the parameters that get gradients. Raises `ConfigError` if one is a meta tensor or none is sharded."""
     for name, p in module.named_parameters():
         if p.requires_grad and p.is_meta:
             raise ConfigError(
@@ -138,15 +143,16 @@ def _sharded_params(module: nn.Module) -> list[nn.Parameter]:
 
 
 def _in_units(module: nn.Module) -> list[nn.Parameter]:
-    """Its parameters, those of one FSDP module together, before those of the modules within it.
+    """Return the parameters, those of one FSDP module together and before those of the modules within it.
 
-    That is about the order in which gradients come, backwards: what belongs to the root comes last of all, be it the head
-    or the embedding. In the order of ``parameters()`` the head would hold up every bucket until the end of backward.
+    Reversed, this is about the order in which gradients come: the root's gradients come last, those of the head as well
+    as those of the embedding. In the order of ``parameters()`` the head would delay every bucket to the end of
+    backward.
     """
     found: dict[nn.Parameter, None] = {}  # in order, each once
 
     def walk(m: nn.Module, *, within: bool) -> None:
-        """`within`: the module's own parameters came with those of the FSDP module around it."""
+        """Add the parameters of `m`. `within`: the enclosing FSDP module has added the module's own ones."""
         unit = _unit_of(m) if isinstance(m, FSDPModule) else [] if within else [m]
         for part in unit:
             found.update(dict.fromkeys(part.parameters(recurse=False)))
@@ -158,5 +164,5 @@ def _in_units(module: nn.Module) -> list[nn.Parameter]:
 
 
 def _unit_of(m: nn.Module) -> list[nn.Module]:
-    """The module, and all within it that are in no other FSDP module."""
+    """Return the module, and all modules within it that are in no other FSDP module."""
     return [m, *(part for child in m.children() if not isinstance(child, FSDPModule) for part in _unit_of(child))]

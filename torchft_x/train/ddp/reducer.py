@@ -1,21 +1,21 @@
-"""Averages gradients over the replica groups while backward still runs. Never raises in backward, never hangs it.
+"""Averages gradients over the replica groups while backward still runs. It never raises in backward nor hangs it.
 
 A pass, from the first gradient of a synchronised backward to its end::
 
     gradient ready -> scaled copy into its place in a flat buffer -> bucket full, and all before it launched: all-reduce
     (a model of one bucket on a CPU: at the end of backward, in one go)
-    end of backward -> fill in what did not come, launch the rest -> wait for all -> p.grad = view of the flat buffer
+    end of backward -> zeros for missing gradients, launch the rest -> wait for all -> p.grad = view of the flat buffer
 
-* ``p.grad`` as autograd left it *is* the retained local gradient: nothing is copied to keep it. It is what remains if a
-  reduction fails (the step is then dropped), and it is held to the next forward (freeing it earlier, between the
-  reductions and the optimizer, costs 10-20 % of a step in page faults).
-* The scale 1/participants is fused into the copy, before the sum, as torch's DDP does: same bits.
-* A parameter without gradient contributes zeros. One flag per parameter travels in the last bucket, so that one that
-  got no gradient in *any* group keeps ``grad = None`` and an optimizer skips it everywhere alike.
-* ``zero_grad(set_to_none=False)`` and repeated backwards leave ``p.grad`` in the flat buffers; then the next pass
+* ``p.grad`` as autograd left it *is* the retained local gradient: no copy is made. It remains in place if a reduction
+  fails (the step is then dropped), and it is held until the next forward. Freeing it earlier, between the reductions
+  and the optimizer, costs 10-20 % of a step in page faults.
+* The scale 1/participants is fused into the copy, before the sum, as in torch's DDP, so that the bits are the same.
+* A parameter without gradient contributes zeros. The last bucket carries one flag per parameter. A parameter that got
+  no gradient in *any* group thus keeps ``grad = None``, and all optimizers skip it alike.
+* ``zero_grad(set_to_none=False)`` and repeated backwards leave ``p.grad`` in the flat buffers; the next pass then
   reduces into a second set.
-* Of a parameter that is sharded within the group (DTensor) all of this is about the shard this rank holds; rank r meets
-  rank r of the other groups.
+* For a parameter that is sharded within the group (DTensor) only this rank's shard is reduced. Rank r reduces with rank
+  r of the other groups.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _AVG, _SUM = dist.ReduceOp.AVG, dist.ReduceOp.SUM
 
 
 class Reducer:
-    """Hooks the parameters and reduces their gradients.
+    """Gradient reducer of one model. Hooks its parameters, and owns the flat buffers and the retained local gradients.
 
     Args:
-        steps: reduces, and is told of the end of a pass.
-        params: all that need gradients, in the order of ``module.parameters()``.
-        buckets: from `plan_buckets` on what this rank holds of the same parameters.
+        steps: starts the reductions and ends each pass.
+        params: all parameters that need gradients, in the order of ``module.parameters()``.
+        buckets: result of `plan_buckets` for this rank's shards of the same parameters.
     """
 
     numbered = True
@@ -57,29 +57,29 @@ class Reducer:
         self._steps = steps
         self._params = list(params)
         self.buckets = tuple(buckets)
-        self._place = _places(buckets)  # parameter index -> (bucket index, is it a small one)
-        self._inside = [[s.index for s in b.slots] for b in buckets]  # parameters of each bucket
-        self._small = [[s.index for s in b.small] for b in buckets]  # those of them that are copied together
+        self._place = _places(buckets)  # by parameter index: bucket index, and whether the gradient is small
+        self._inside = [[s.index for s in b.slots] for b in buckets]  # indices of the parameters of each bucket
+        self._small = [[s.index for s in b.small] for b in buckets]  # the small ones, copied together
         self._num_small = [b.num_small for b in buckets]
-        # One bucket is sent when the last gradient is there. On a CPU nothing is won by looking at each as it comes.
+        # A single bucket is sent after the last gradient: on a CPU nothing is gained by taking gradients as they come.
         self._at_once = len(buckets) == 1 and all(type(p) is Parameter and p.device.type == "cpu" for p in params)
-        self._flats = [_Flats(buckets, self._params)]  # one set, or two for who accumulates into p.grad
-        self._current = 0  # set of the present or last pass
-        self._lock = threading.Lock()  # guards the pass: hooks run on one thread a device
+        self._flats = [_Flats(buckets, self._params)]  # one set, or two if the script accumulates into p.grad
+        self._current = 0  # index of the set of the current or last pass
+        self._lock = threading.Lock()  # guards the pass, because each device has a thread that runs hooks
         self._armed = False  # a pass is open
         self._local: list[torch.Tensor | None] = [None] * len(params)  # retained local gradients, by parameter
-        self._missing: list[int] = []  # gradients still to come, by bucket
-        self._next = 0  # first bucket not launched: the order is the same in all groups
-        self._works: list[Any] = []  # of the launched buckets
-        self._ending = False  # the pass has ended, and backward has not returned
-        self._versions: list[int] | None = None  # of the flat buffers when they became p.grad; None: they did not
-        self._all_came = False  # to the last bucket this rank has given all gradients, so every flag is set
-        self._scale: float | None = None  # 1/participants, 0 for who contributes zeros, None: the quorum is still asked
+        self._missing: list[int] = []  # number of gradients still to come, by bucket
+        self._next = 0  # first bucket that was not launched; all groups launch in this order
+        self._works: list[Any] = []  # handles of the launched buckets
+        self._ending = False  # the pass has ended, but backward has not returned
+        self._versions: list[int] | None = None  # flat buffers' versions when they became p.grad; None before
+        self._all_came = False  # this rank has contributed all gradients, so every flag is set
+        self._scale: float | None = None  # 1/participants; 0 if this rank contributes zeros; None before the quorum
         for i, p in enumerate(self._params):
             p.register_post_accumulate_grad_hook(functools.partial(self._ready, i))
 
     def release(self) -> None:
-        """A forward begins: drop the last pass's local gradients, and a pass that a raising backward left open."""
+        """Drop the last pass's local gradients when a forward begins; close a pass that a failed backward left open."""
         if self._armed and torch._C._current_graph_task_id() != -1:
             return  # recomputation inside backward
         self._armed = False
@@ -87,8 +87,10 @@ class Reducer:
         self._versions = None
 
     def intact(self) -> bool:
-        """Whether the local gradients are there and nobody has changed their average (clipped it, unscaled it), so that
-        they can be reduced again without anybody noticing."""
+        """Return whether the local gradients are kept and the script has not changed their average (clipped, unscaled).
+
+        Only then can they be reduced again without any difference for the script.
+        """
         if self._ending or self._versions is None:
             return self._ending
         flats = self._flats[self._current]
@@ -96,7 +98,7 @@ class Reducer:
         return same and all(p.grad is None or p.grad is v for p, v in zip(self._params, flats.grads, strict=True))
 
     def reduce_now(self) -> None:
-        """A pass of its own, outside backward: average what passes without synchronisation have accumulated."""
+        """Run a pass outside backward that averages the gradients accumulated without synchronisation."""
         with self._lock, torch.no_grad():
             if self._armed:
                 raise StepError("reduce_gradients() is called inside backward(); call it after it.")
@@ -104,7 +106,7 @@ class Reducer:
         self._end()
 
     def reduce_again(self) -> bool:
-        """Average the local gradients once more, in the quorum in hand. False: that failed, and was reported."""
+        """Average the local gradients again, in the current quorum. Return False if that failed and was reported."""
         with torch.no_grad():
             with self._lock:
                 self._scale = self._steps.scale()
@@ -124,7 +126,7 @@ class Reducer:
 
     def _ready(self, index: int, param: torch.Tensor) -> None:
         if not self.synchronise or (self._armed and self._at_once):
-            return  # `_end` takes it
+            return  # `_end` takes the gradient
         if torch.is_grad_enabled():  # backward(create_graph=True)
             with torch.no_grad():
                 self._ready(index, param)
@@ -144,7 +146,7 @@ class Reducer:
                 self._launch_full()
 
     def _arm(self) -> None:
-        """Open a pass. Raises only what is the user's mistake: no quorum was ever started."""
+        """Open a pass. Raises `StepError` if no quorum was ever started, which is a mistake in the script."""
         self._scale = self._steps.scale()
         for p, grad in zip(self._params, self._flats[self._current].grads, strict=True):
             if p.grad is grad:
@@ -159,7 +161,7 @@ class Reducer:
         self._armed = True
 
     def _take(self, index: int, grad: torch.Tensor | None) -> None:
-        """Keep the local gradient; a large one is copied and scaled now, while it is in the cache."""
+        """Retain the local gradient. Copy and scale a large one now, while it is in the cache."""
         bucket, small = self._place[index]
         self._missing[bucket] -= 1
         if grad is None:
@@ -176,7 +178,7 @@ class Reducer:
             self._copy(index, grad)
 
     def _copy(self, index: int, grad: torch.Tensor) -> None:
-        """A large gradient to its place, scaled."""
+        """Copy a large gradient, scaled, to its place in the flat buffer."""
         if self._scale == 0.0:
             return
         view = self._flats[self._current].views[index]
@@ -186,7 +188,7 @@ class Reducer:
             torch.mul(grad, self._scale, out=view)
 
     def _take_again(self, index: int, grad: torch.Tensor | None) -> None:
-        """A second gradient in one backward (a shared parameter under reentrant checkpointing): the sum counts."""
+        """Take a second gradient in one backward (shared parameter, reentrant checkpointing), which holds the sum."""
         bucket, _ = self._place[index]
         if bucket < self._next:
             self._steps.object(
@@ -201,11 +203,11 @@ class Reducer:
     def _launch_full(self) -> None:
         while self._next < len(self.buckets) and self._missing[self._next] == 0:
             if self._scale is None and self._steps.scale() is None:
-                return  # the quorum isn't there yet; backward goes on, `_end` waits for it
+                return  # the quorum has not come: backward goes on, and `_end` waits for it
             self._launch()
 
     def _launch(self) -> None:
-        """All-reduce the next bucket. Whatever goes wrong makes the step a dropped one."""
+        """Start the all-reduce of the next bucket. An error drops the step and is not raised."""
         k, self._next = self._next, self._next + 1
         try:
             flat = self._fill(k)
@@ -215,12 +217,12 @@ class Reducer:
             self._steps.object(e)
 
     def _fill(self, k: int) -> torch.Tensor:
-        """Complete bucket `k`: small gradients in one go, zeros for what did not come, flags."""
+        """Complete bucket `k`: copy small gradients together, write zeros for missing ones, and set the flags."""
         flats, local = self._flats[self._current], self._local
         flat = flats.flat[k]
         if self._scale == 0.0:
             self._all_came = False
-            return flat  # the manager sends zeros
+            return flat  # the Manager sends zeros
         for i in [i for i in self._inside[k] if local[i] is None]:
             flats.views[i].zero_()
         small = [i for i in self._small[k] if local[i] is not None]
@@ -232,17 +234,17 @@ class Reducer:
             came = [g is not None for g in local]
             whole = False not in came
             flats.flags.fill_(1) if whole else flats.flags.copy_(torch.tensor(came))
-            self._all_came = whole and self._scale is not None  # None: the manager may send zeros yet
+            self._all_came = whole and self._scale is not None  # without a scale the Manager may still send zeros
         return flat
 
     # --- the end of backward ----------------------------------------------------------------------------------------
 
     def _at_end(self) -> None:
-        """Others' callbacks may still bring gradients (FSDP's does): ours goes behind all that were queued till now."""
+        """Queue `_end` behind all callbacks queued so far, because they may still bring gradients (FSDP's does)."""
         Variable._execution_engine.queue_callback(self._end)
 
     def _end(self) -> None:
-        """Runs once a pass, last, on the thread that called backward."""
+        """End the pass. Runs once a pass, after all other callbacks, on the thread that called backward."""
         with torch.no_grad():
             with self._lock:
                 if not self._armed:
@@ -251,7 +253,7 @@ class Reducer:
                 local, missing, place = self._local, self._missing, self._place
                 for i, p in enumerate(self._params):
                     if local[i] is None and missing[place[i][0]]:
-                        # Unused in this backward; what no_sync accumulated before still counts.
+                        # Unused in this backward, but gradients that no_sync accumulated before still count.
                         grad = p.grad
                         self._take(i, grad if type(grad) is torch.Tensor else local_grad(p))
                 while self._next < len(self.buckets):
@@ -260,7 +262,7 @@ class Reducer:
             good = self._join(works)
             self._ending = True
             try:
-                # May come back through `reduce_again`.
+                # `end_pass` may call `reduce_again`.
                 wanted = self._steps.end_pass(self, len(works), good, self._install if good else _nothing)
             finally:
                 self._ending = False
@@ -280,7 +282,7 @@ class Reducer:
         return good
 
     def _install(self) -> None:
-        """Make the average ``p.grad``."""
+        """Set ``p.grad`` to the average, or to None if no group had a gradient."""
         flats = self._flats[self._current]
         self._versions = [f._version for f in flats.flat]
         if self._all_came or flats.flags.real.min().item() > 0:
@@ -296,17 +298,17 @@ def _nothing() -> None:
 
 
 class _Flats:
-    """One set of flat buffers with a view per parameter."""
+    """A set of flat buffers, with a view per parameter."""
 
     def __init__(self, buckets: Sequence[Bucket], params: Sequence[torch.Tensor]) -> None:
-        # Written to, unlike torch.zeros: memory that was never touched would be slow in the first backward.
+        # zero_() touches the memory, unlike torch.zeros: page faults would slow the first backward.
         self.flat = [torch.empty(b.numel, dtype=b.dtype, device=b.device).zero_() for b in buckets]
         self.flags = self.flat[-1][buckets[-1].num_gradients :]
         slots = sorted(
             ((s, flat) for b, flat in zip(buckets, self.flat, strict=True) for s in b.slots), key=lambda x: x[0].index
         )
         self.views = [torch.as_strided(flat, s.shape, s.stride, s.offset) for s, flat in slots]
-        self.grads = [like(p, v) for p, v in zip(params, self.views, strict=True)]  # the same as ``p.grad`` has it
+        self.grads = [like(p, v) for p, v in zip(params, self.views, strict=True)]  # views as ``p.grad``
 
 
 def _places(buckets: Sequence[Bucket]) -> list[tuple[int, bool]]:

@@ -1,5 +1,5 @@
-"""State of a sharded model and its optimizers as a heal copies it: every rank its own shards, from the same rank of
-another group."""
+"""State of a sharded model and its optimizers for a heal. Each rank copies its own shards from the same rank of another
+group."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from torchft_x.train.ddp.shards import describe, is_dtensor, like, local, offloa
 
 
 class ShardedState:
-    """The `state_dict` and `load_state_dict` of a Manager for a model that is sharded within its group::
+    """Provides `state_dict` and `load_state_dict` to a Manager for a model that is sharded within its group::
 
         state = ShardedState(model, optimizer)
         manager = Manager(pg, state.load_state_dict, state.state_dict, ...)
 
-    ``model.state_dict()`` is no good for that: others copy our state while our forward pass runs, when FSDP has put whole
-    parameters into the place of the shards (or takes them away again under the forward's feet, if it is asked for its
-    state). This class holds the shards themselves, which only the optimizer changes. It hands them out without a
-    copy, and what comes lands in them in place, the optimizer's state included.
+    ``model.state_dict()`` does not work for that. Other groups copy this state while the forward pass runs, when FSDP
+    has replaced the shards by whole parameters. Asking FSDP for its state during a forward removes the whole
+    parameters that the forward uses. This class holds the shards themselves, which only the optimizer changes. It
+    returns them without a copy, and loads received values into them in place, including the optimizer's state.
 
-    Of use for heals and not as a checkpoint: it holds one rank's part, to be loaded by the same rank of as many.
+    Use it for heals, not as a checkpoint: it holds one rank's part, which only the same rank of as many ranks can load.
 
     Args:
-        module: sharded, as it is given to `HybridShardedDataParallel` (or that wrapper itself).
-        optimizers: those that step its parameters.
+        module: sharded module, as given to `HybridShardedDataParallel`, or that wrapper itself.
+        optimizers: the optimizers that step its parameters.
     """
 
     def __init__(self, module: nn.Module, *optimizers: Optimizer) -> None:
@@ -38,10 +38,10 @@ class ShardedState:
         self._module = module
         self._optimizers = optimizers
         self._params = dict(module.named_parameters())
-        self._buffers = dict(_persistent_buffers(module))  # name -> (its module, its name there): it may be replaced
+        self._buffers = dict(_persistent_buffers(module))  # by name: module and attribute
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain tensors that are the live shards. May be called from any thread, but not while the optimizer steps."""
+        """Return the live shards as plain tensors. Call it from any thread, but not while the optimizer steps."""
         return {
             "model": {name: local(p) for name, p in self._params.items()},
             "buffers": {name: getattr(m, at) for name, (m, at) in self._buffers.items()},
@@ -51,15 +51,15 @@ class ShardedState:
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what the same rank of another group has returned from `state_dict`. Between two steps.
+        """Load the `state_dict` of the same rank of another group. Call it between two steps.
 
-        Raises `TransferError` before anything is changed if it doesn't fit.
+        Raises `TransferError`, before anything is changed, if the state doesn't fit.
         """
         self._check(state)
-        # Gathered copies of the old values would serve the next forward (a module that wasn't resharded after it).
+        # Without this a module that FSDP did not reshard would use its gathered old values in the next forward.
         reshard(self._module)
         if any(offloaded(p) for p in self._params.values()):
-            torch.accelerator.synchronize()  # a forward's copies to the device may still read what we write now
+            torch.accelerator.synchronize()  # a forward's copies to the device may still read the host memory
         for name, p in self._params.items():
             _fill(local(p), state["model"][name])
         for name, (m, at) in self._buffers.items():
@@ -104,7 +104,7 @@ def _fill(mine: torch.Tensor, came: torch.Tensor) -> None:
 
 
 def optimizer_state(optimizer: Optimizer) -> dict[str, Any]:
-    """Its state dict with shards in the place of DTensors, and how those are cut: index of the parameter -> key."""
+    """Return the optimizer's state dict with shards instead of DTensors, and the sharding by parameter and key."""
     saved = optimizer.state_dict()
     state: dict[int, dict[str, Any]] = {}
     cut: dict[int, dict[str, str]] = {}
@@ -115,7 +115,7 @@ def optimizer_state(optimizer: Optimizer) -> dict[str, Any]:
 
 
 def load_optimizer(optimizer: Optimizer, saved: dict[str, Any]) -> None:
-    """In place where the optimizer has its state already; before its first step it takes what came."""
+    """Load `saved` in place if the optimizer has state already; before its first step it takes the saved tensors."""
     params = [p for group in optimizer.param_groups for p in group["params"]]
     state: dict[int, dict[str, Any]] = {}
     for index, values in saved["state"].items():
@@ -129,7 +129,7 @@ def load_optimizer(optimizer: Optimizer, saved: dict[str, Any]) -> None:
 
 
 def _placed(p: torch.Tensor, mine: Any, came: Any, cut: str) -> Any:
-    """The value of one key of a parameter's optimizer state; `mine` is the present one, if there is any."""
+    """Return the new value of one key of a parameter's optimizer state. `mine` is the present value; None if absent."""
     if not isinstance(came, torch.Tensor):
         return came
     if isinstance(mine, torch.Tensor) and describe(mine) == cut and local(mine).shape == came.shape:

@@ -1,4 +1,4 @@
-"""What one rank holds of a tensor that is sharded within its group. DTensor is imported only where there is one."""
+"""Access to the shard that one rank holds of a DTensor. DTensor is imported only if a tensor is one."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ __all__ = ["describe", "is_dtensor", "like", "local", "local_grad", "offloaded",
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """The memory behind it: of a DTensor this rank's shard. A parameter becomes a plain tensor."""
-    with torch.no_grad():  # DTensor.to_local is the shard itself then, not a step of the graph
+    """Return a plain tensor on the same memory; for a DTensor it is this rank's shard."""
+    with torch.no_grad():  # so that DTensor.to_local returns the shard itself, not a node of the graph
         data = tensor.to_local() if is_dtensor(tensor) else tensor
     return data.detach()
 
 
 def offloaded(tensor: torch.Tensor) -> bool:
-    """Whether its shards lie elsewhere than its mesh computes: on the host, by FSDP's `CPUOffloadPolicy`."""
+    """Return whether the shards are on another device than the mesh: on the host, by FSDP's `CPUOffloadPolicy`."""
     t: Any = tensor
     return is_dtensor(t) and t.device.type != t.device_mesh.device_type
 
 
 def local_grad(p: torch.Tensor) -> torch.Tensor | None:
-    """The gradient of what this rank holds of `p`, not copied, and there.
+    """Return the gradient of this rank's part of `p`, without copying it.
 
     Autograd may leave the gradient of a DTensor in other placements than the parameter's (partial sums under tensor
-    parallelism); then the group's ranks bring it there together. FSDP has done so already.
+    parallelism). The group's ranks then redistribute it together. FSDP has done so already.
     """
     grad = p.grad
     if grad is None or not is_dtensor(grad):
@@ -37,14 +37,14 @@ def local_grad(p: torch.Tensor) -> torch.Tensor | None:
         grad = grad.redistribute(p.device_mesh, p.placements)
     shard = local(grad)
     if offloaded(p) and shard.is_pinned():
-        # Before torch 2.13 FSDP called the hooks while the copy from the device was under way (pytorch#180666). We are on
-        # the stream of that copy.
+        # Before torch 2.13 FSDP called the hooks during the copy from the device (pytorch#180666), which runs on this
+        # stream.
         torch.accelerator.current_stream().synchronize()
     return shard
 
 
 def like(p: torch.Tensor, shard: torch.Tensor) -> torch.Tensor:
-    """`shard` as a tensor of the form of `p`: a DTensor with its placements if it is one. It is this very memory."""
+    """Return `shard`, without a copy, as a tensor of the form of `p`: a DTensor with its placements if `p` is one."""
     if not is_dtensor(p):
         return shard
     from torch.distributed.tensor import DTensor
@@ -60,8 +60,10 @@ def like(p: torch.Tensor, shard: torch.Tensor) -> torch.Tensor:
 
 
 def describe(tensor: torch.Tensor) -> str:
-    """How it is cut, in words that differ if two ranks of one number hold different pieces of the same whole. Empty: it
-    is whole."""
+    """Describe the sharding of a tensor; empty if it is not sharded.
+
+    Ranks of the same number get equal descriptions only if they hold the same piece of the same whole.
+    """
     if not is_dtensor(tensor):
         return ""
     t: Any = tensor
@@ -70,7 +72,7 @@ def describe(tensor: torch.Tensor) -> str:
 
 
 def shard_of(p: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """What this rank holds of `value`, which is whole, or cut as `p` is. Nothing is sent."""
+    """Return this rank's part of `value`, which is whole or sharded like `p`. Nothing is sent."""
     if is_dtensor(value) or not is_dtensor(p):
         return local(value)
     from torch.distributed.tensor import distribute_tensor

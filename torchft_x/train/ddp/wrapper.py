@@ -1,4 +1,4 @@
-"""Data parallel training over replica groups."""
+"""Data-parallel training over replica groups: wraps a module so that backward averages its gradients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from torchft_x.train.ddp.trainable import TrainableParameters
 if TYPE_CHECKING:
     from torchft_x.train.manager import Manager
 
-# Arguments of torch's DistributedDataParallel that have nothing to switch here.
+# Arguments of torch's DistributedDataParallel that have no effect here, and why.
 _WITHOUT_EFFECT = {
     "find_unused_parameters": "unused parameters are always handled",
     "gradient_as_bucket_view": "gradients are always views of the buckets",
@@ -38,20 +38,24 @@ _WITHOUT_EFFECT = {
 class DistributedDataParallel(nn.Module):
     """Averages the gradients of `module` over the participating replica groups during ``backward()``.
 
-    When ``backward()`` returns, ``p.grad`` is the average (clip, unscale and inspect it as usual), or, if a reduction
-    failed, the local gradient of a step that `Manager.should_commit` will drop. ``backward()`` itself neither raises
-    for a lost group nor waits longer than the Manager's timeout. The result is bit-identical in all groups.
+    When ``backward()`` returns, ``p.grad`` is the average (clip, unscale and inspect it as usual). If a reduction
+    failed, it is the local gradient of a step that `Manager.should_commit` will drop. ``backward()`` itself neither
+    raises for a lost group nor waits longer than the Manager's timeout. The result is bit-identical in all groups.
 
-    Unlike torch's class: building it runs no collective; buckets never change, and their layout is compared between the
-    groups when they join (a group whose model differs is refused with a sentence); buffers (batch-norm statistics) are
-    never broadcast: each group keeps its own and a healed group gets its source's. A module that changes them in its first
-    forward gets a warning (docs/write_a_script.md).
+    It differs from torch's class in three points. Construction runs no collective. Buckets never change, and their
+    layout is compared when groups join: a group whose model differs is refused with a sentence. Buffers (batch-norm
+    statistics) are never broadcast: each group keeps its own, and a healed group gets its source's. A module that
+    changes buffers in its first forward gets a warning (docs/write_a_script.md).
 
     Args:
         manager: this rank's Manager.
-        module: its parameters must be dense tensors on their final device.
+        module: module whose parameters are dense tensors on their final device.
         bucket_cap_mb: size of a bucket in MiB; must be equal in all groups.
-        kwargs: torch's other arguments are accepted, with a warning where they have no effect.
+        kwargs: torch's other arguments, which have no effect and cause a warning.
+
+    Raises:
+        ConfigError: a parameter is a DTensor, or none needs a gradient.
+        TypeError: an unknown argument.
     """
 
     def __init__(
@@ -66,7 +70,7 @@ class DistributedDataParallel(nn.Module):
         self.module = module
         self._reducer = _make_reducer(manager, module, min(cap, FIRST_BUCKET_BYTES), cap)
         self._trainable = TrainableParameters(module)
-        self._buffers_known = False  # whether a training forward has shown which buffers it changes
+        self._buffers_known = False  # whether a training forward was watched for buffers it changes
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
@@ -83,7 +87,7 @@ class DistributedDataParallel(nn.Module):
 
     @property
     def require_backward_grad_sync(self) -> bool:
-        """Whether the next backward averages. Torch's name; `no_sync` sets it."""
+        """Whether the next backward averages. The name is torch's; `no_sync` sets it."""
         return self._reducer.synchronise
 
     @require_backward_grad_sync.setter
@@ -92,7 +96,7 @@ class DistributedDataParallel(nn.Module):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Backwards in this block only accumulate; the next one outside averages the sum."""
+        """Accumulate gradients in this block without averaging. The next backward outside averages the sum."""
         before = self.require_backward_grad_sync
         self.require_backward_grad_sync = False
         try:
@@ -101,8 +105,11 @@ class DistributedDataParallel(nn.Module):
             self.require_backward_grad_sync = before
 
     def reduce_gradients(self) -> None:
-        """Average now what backwards in `no_sync` have accumulated, for scripts whose last backward is somebody else's
-        call (``torch.distributed.pipelining``). Once a step, in all groups; otherwise as the end of ``backward()``."""
+        """Average the gradients that backwards in `no_sync` have accumulated, as at the end of ``backward()``.
+
+        It is for scripts that don't call the last backward themselves (``torch.distributed.pipelining``). Call it once
+        a step, in all groups. Raises `StepError` inside backward.
+        """
         self._reducer.reduce_now()
 
     def register_comm_hook(self, *args: Any, **kwargs: Any) -> None:
@@ -113,7 +120,7 @@ class DistributedDataParallel(nn.Module):
 
 
 class PureDistributedDataParallel(DistributedDataParallel):
-    """The same with one all-reduce per parameter and no buckets. Slower; for comparing and debugging."""
+    """`DistributedDataParallel` with one all-reduce per parameter. Slower; for comparing and debugging."""
 
     def __init__(self, manager: Manager, module: nn.Module) -> None:
         super().__init__(manager, module, bucket_cap_mb=0)
