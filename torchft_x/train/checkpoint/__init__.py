@@ -1,6 +1,7 @@
-"""Checkpoints that outlive the job, as a script uses them. What is saved by whom: `core.training.save_duty`; the form on
-the storage: `transfer.durable`.
+"""Checkpoints that outlive the job. `core.training.save_duty` decides which group saves, `transfer.durable` defines the
+form on the storage.
 
-* `checkpoint`: what a script holds. `parts`: the state of models, optimizers and others, gathered and put back.
-* `saving`, `claiming`: the two threads beside the training. `in_memory`: what the copies in a supervisor's memory hold for it.
+* `checkpoint`: the class a script uses. `parts`: gathers and loads the state of models, optimizers and other parts.
+* `saving`, `claiming`: the two threads beside the training. `in_memory`: the description of a checkpoint in the copies
+  that a supervisor holds in memory.
 """

@@ -1,4 +1,4 @@
-"""What a script holds: durable checkpoints of a fault-tolerant job."""
+"""Durable checkpoints of a fault-tolerant job: the class that a script uses."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_TRIES = 5  # to read a checkpoint that others may remove meanwhile
-_LONGEST = 500  # characters of what a part says: torch names each key that a module lacks
+_TRIES = 5  # attempts to read a checkpoint, because other groups may remove it during the read
+_LONGEST = 500  # characters of a part's error: torch names each key that a module lacks
 _LOOPBACK = ("//localhost", "//127.", "//[::1]")
 
 
@@ -48,17 +48,18 @@ class Checkpoint:
         checkpoint.finish()
         manager.shutdown()
 
-    All ranks of all groups do this alike. One group writes, each of its ranks its own shards; when it is gone the next
-    one takes over. A job may go on with other numbers of groups and ranks, and with models that are sharded otherwise.
+    All ranks of all groups must make these calls. One group writes, each of its ranks its own shards; when it is gone
+    the next group takes over. A job may resume with other numbers of groups and ranks, and with models sharded
+    otherwise.
 
     Args:
-        manager: this rank's Manager. Its step is saved, too.
-        url: of a folder, one for each job.
-        parts: everything with ``state_dict()`` and ``load_state_dict()``, by name: models, optimizers, schedulers, the
-            data's position. What is no DTensor must be the same on all ranks of a group; rank 0's is saved.
+        manager: this rank's Manager. Its step is saved too.
+        url: URL of a folder, one for each job.
+        parts: objects with ``state_dict()`` and ``load_state_dict()``, by name: models, optimizers, schedulers, the
+            data's position. Values other than DTensors must be equal on all ranks of a group; rank 0's are saved.
         every: steps between two saves.
-        keep: complete checkpoints that stay.
-        timeout: seconds or a timedelta; how long a save may take, with the wait for the other ranks.
+        keep: number of complete checkpoints that are kept.
+        timeout: limit for a save, including the wait for the other ranks, in seconds or as a timedelta.
 
     Raises:
         ConfigError: the URL can't be used, or a part can't be saved.
@@ -86,10 +87,10 @@ class Checkpoint:
         self._rank, self._ranks = options.group_rank, options.group_world_size
         self._duty = SaveDuty(every)
         self._failures = SaveFailures()
-        self._step = manager.current_step()  # the last one that was looked at
-        self._saved_step: int | None = None  # the last one that was begun to be saved, or resumed from
-        self._joins = self._connection.others_train  # until the first step: their state is copied
-        self._prepared = False  # there is memory for the first shard
+        self._step = manager.current_step()  # last step that `step` handled
+        self._saved_step: int | None = None  # last step whose save was started, or that was resumed from
+        self._joins = self._connection.others_train  # until the first step; the others' state is copied then
+        self._prepared = False  # whether memory for the first shard was requested
         job = _job_of(options.lighthouse or "")
         self._in_memory = InMemory(manager, url, job=job, keep=keep, state=self._state)
         self._claiming = Claiming(self._store, job) if self._rank == 0 else None
@@ -103,18 +104,19 @@ class Checkpoint:
 
     @property
     def url(self) -> str:
-        """Where it saves to, without passwords."""
+        """URL of the checkpoints, without passwords."""
         return self._store.shown
 
     # --- resuming -----------------------------------------------------------------------------------------------------
 
     def resume(self) -> bool:
-        """Load the newest complete checkpoint into the parts and the Manager, if there is one; whether there was.
+        """Load the newest complete checkpoint, if there is one, into the parts and the Manager. Return whether it did.
 
-        Where other groups train already their state is newer, and is copied in the first step: then models and optimizers are
-        not read, and the answer is False.
+        If other groups train already, their state is newer and is copied in the first step. Models and optimizers are
+        then not read, and the result is False.
 
-        Before the first step, on all ranks. Raises `ConfigError` if it can't be read, is damaged, or is of another model.
+        Call it before the first step, on all ranks. Raises `ConfigError` if the checkpoint can't be read, is damaged,
+        or is of another model.
         """
         copied = [name for name, part in self._parts.items() if of_parts.is_copied(part)] if self._joins else []
         read = {name: part for name, part in self._parts.items() if name not in copied}
@@ -127,7 +129,7 @@ class Checkpoint:
             with self._told(name):
                 state = self._load(name, copied)
                 if not self._connection.all_fine(f"checkpoint {attempt} read", state is not None, self._timeout):
-                    continue  # others train and save: a newer one is complete, and this one is not kept
+                    continue  # others save meanwhile: they completed a newer one and removed this one
                 assert state is not None
                 of_parts.put_back(read, state["parts"])
                 if self._joins:
@@ -141,7 +143,7 @@ class Checkpoint:
         )
 
     def _load(self, name: names.Name, left_out: Collection[str]) -> Any:
-        """Its state, read into what this rank has, without the parts in `left_out`; None: it is there no more."""
+        """Return the state of a checkpoint, without the parts in `left_out`; None if it was removed."""
         try:
             saved = Saved(self._store, name)
             shapes = saved.shapes()
@@ -153,10 +155,10 @@ class Checkpoint:
 
     @contextlib.contextmanager
     def _told(self, name: names.Name) -> Iterator[None]:
-        """Whatever goes wrong in reading a checkpoint is one sentence that names it."""
+        """Turn any error of reading a checkpoint into a `ConfigError` of one sentence that names the checkpoint."""
         try:
             yield
-        except Exception as e:  # load_state_dict of a part raises what it likes
+        except Exception as e:  # a part's load_state_dict may raise any error
             lines = [line.strip() for line in str(e).strip().splitlines()] or [repr(e)]
             reason = " ".join(lines[:2])[:_LONGEST] if lines[0].endswith(":") else lines[0]
             known = isinstance(e, TransferError) and reason.startswith("checkpoint ")
@@ -164,7 +166,7 @@ class Checkpoint:
             raise ConfigError(f"{where}{reason}") from e
 
     def _choose(self, attempt: int) -> names.Name | None:
-        """The same on all ranks: rank 0 looks."""
+        """Return, on all ranks, the newest checkpoint that rank 0 found; None if there is none. Raises `ConfigError`."""
         said = None
         if self._rank == 0:
             try:
@@ -180,11 +182,11 @@ class Checkpoint:
     # --- saving -------------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """After each ``optimizer.step()``: if it was committed, a save is due and this group is the one that saves, freeze
-        the state and write it beside the training.
+        """Save if the step was committed, a save is due and this group is the one that saves.
 
-        A save that fails is a warning. Raises `ConfigError` if another job writes at the URL, or nothing may be written
-        there at all, and `LeafError` for a state that can't be saved.
+        Call it after each ``optimizer.step()``. It freezes the state and writes it beside the training. A save that
+        fails causes a warning. Raises `ConfigError` if another job writes at the URL, or nothing may be written at the
+        URL, and `LeafError` for a state that can't be saved.
         """
         step = self._manager.current_step()
         if self._claiming is not None and self._claiming.refused:
@@ -206,8 +208,11 @@ class Checkpoint:
             self._saving.prepare(room_for(self._state(), rank=self._rank))
 
     def _check_copied(self, step: int) -> None:
-        """After the first step of a group that came to others, and so has read no model: raise `TransferError` if they were
-        gone before it had copied theirs, and a checkpoint is further. Started again, it reads that."""
+        """Raise `TransferError` if the others ended before this group copied their state and a checkpoint is newer.
+
+        Called after the first step of a group that joined a running job and so has read no model. Started again, the
+        group reads the checkpoint.
+        """
         if step > 1 or self._rank != 0:
             return
         found = newest(self._store)
@@ -218,9 +223,10 @@ class Checkpoint:
             )
 
     def finish(self) -> None:
-        """Save the last step, if this group is the one that saves, and wait for it. Before ``manager.shutdown()``.
+        """Save the last step, if this group is the one that saves, and wait for the save.
 
-        Raises `UnsavedError` if it can't be saved; uncaught, it ends the process with exit code 73.
+        Call it before ``manager.shutdown()``. Raises `UnsavedError` if the step can't be saved; uncaught, that error
+        ends the process with exit code 73.
         """
         try:
             if self._duty.first:
@@ -231,17 +237,17 @@ class Checkpoint:
             self._release(over=self._duty.first)
 
     def leave(self, timeout: Seconds | None = None) -> None:
-        """Leave before the end (SIGTERM: the job is cancelled, a time limit): save the last step, if this group is the one
-        that saves, and wait for it so long; as long as any save may take, if None. After ``manager.shutdown(finished=False)``,
-        so that the other groups don't wait meanwhile.
+        """Save the last step before the training's end (SIGTERM for a cancelled job or a time limit), and wait for it.
 
-        What can't be saved in time is a warning: who is told to leave is soon killed.
+        Saves only if this group is the one that saves. Waits up to `timeout`; if None, as long as any save may take.
+        Call it after ``manager.shutdown(finished=False)``, so that the other groups don't wait meanwhile. A save that
+        is late causes only a warning, because the process is soon killed.
         """
         limit, status = None if timeout is None else seconds(timeout), self._manager.context.status
         try:
             if self._duty.first:
                 if status is not None:
-                    status.pause(limit or self._timeout)  # its supervisor gives it the time that the sender does
+                    status.pause(limit or self._timeout)  # so that the supervisor doesn't take the group for hung
                 self._save_last(limit)
         except TorchftXError as e:
             log.warning("%s", e)
@@ -249,12 +255,12 @@ class Checkpoint:
             self.close()
 
     def close(self) -> None:
-        """End before the end: what is being written is given up. `finish` and `leave` do this as well."""
+        """Stop without saving, and give up a running save. `finish` and `leave` close the checkpoint themselves."""
         self._saving.close()
         self._release(over=False)
 
     def _save_last(self, timeout: float | None = None) -> None:
-        """Raises `UnsavedError`. `timeout`: seconds, of all."""
+        """Save the last step and wait for it, `timeout` seconds in all. Raises `UnsavedError`."""
         step, limit = self._manager.current_step(), self._timeout if timeout is None else timeout
         until = time.monotonic() + limit
         if not self._saving.wait(limit):
@@ -312,6 +318,6 @@ class Checkpoint:
 
 
 def _job_of(lighthouse: str) -> str:
-    """Which job this is: all groups of one have the same lighthouse, and no two running jobs have."""
+    """Return an id of this job: its groups share a lighthouse, and no two running jobs do."""
     here = socket.gethostname() if any(word in lighthouse for word in _LOOPBACK) else ""
     return hashlib.sha256(f"{lighthouse} {here}".encode()).hexdigest()[:16]

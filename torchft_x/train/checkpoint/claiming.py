@@ -1,4 +1,4 @@
-"""Signs of life at the URL, so that two jobs never write to one. On rank 0 of the group that saves."""
+"""Claims a checkpoint URL for a job by periodic writes, so that two jobs never write to one. Runs on rank 0."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from torchft_x.transfer.durable.store import DeniedError, Store
 
 
 class Claiming:
-    """A thread that looks at the URL every `TIMING.claim_beat` seconds while this group is the one that saves."""
+    """Thread that reads and renews the claim every `TIMING.claim_beat` seconds while this group is on duty to save."""
 
     def __init__(self, store: Store, job: str) -> None:
         self._store = store
         self._job = job
         self._claim = Claim(job)
-        self._changed = threading.Condition()  # guards the next four
+        self._changed = threading.Condition()  # guards the next four attributes
         self._on_duty = False
         self._closed = False
-        self._wrote = False  # a sign of life of ours is there
-        self.refused = ""  # why this job must not write there, once that is known
+        self._wrote = False  # this job's claim was written
+        self.refused = ""  # why this job must not write at the URL; empty if that is not known
         self._beat = 0
         self._thread: threading.Thread | None = None
 
     def be_on_duty(self, value: bool) -> None:
-        """Returns at once."""
+        """Start or pause the claim, without waiting."""
         if value is self._on_duty:
             return
         with self._changed:
@@ -40,14 +40,17 @@ class Claiming:
             self._thread.start()
 
     def wait(self, timeout: float) -> None:
-        """Until it is known that this job may write. Raises `TransferError`."""
+        """Wait until this job has claimed the URL. Raises `TransferError` if it can't within `timeout` seconds."""
         with self._changed:
             known = self._changed.wait_for(lambda: self._closed or self.refused or self._wrote, timeout)
             if self.refused or not known:
                 raise TransferError(self.refused or f"checkpoint {self._store.shown}: it could not be claimed.")
 
     def close(self, *, over: bool, wait: float = 0.0) -> None:
-        """End the thread. `over`: the job is done, and others may have its place at once."""
+        """Stop the thread, waiting for it up to `wait` seconds.
+
+        With `over` the job is done, and other jobs may claim the URL at once.
+        """
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -69,7 +72,7 @@ class Claiming:
                     self._refuse(str(e))
                     return
             except TransferError:
-                pass  # a save that fails as well says so
+                pass  # if a save fails too, it reports the error
             if self.refused:
                 return
             with self._changed:

@@ -1,4 +1,4 @@
-"""What the copies in a supervisor's memory hold, so that a checkpoint can be written from them when nobody trains any more."""
+"""Describes a checkpoint to the copies in a supervisor's memory, so that it can be written from them after training."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 class InMemory:
-    """Of one rank's `Checkpoint`. `state`: returns what it would save now."""
+    """Link from one rank's `Checkpoint` to its copies in memory. `state` returns the state to save."""
 
     def __init__(self, manager: Manager, url: str, *, job: str, keep: int, state: Callable[[], Any]) -> None:
         self._manager = manager
         self._url = url
         self._job = job
         self._keep = keep
-        self._state = state  # see above
+        self._state = state
         if manager.context.memory is not None:
             manager.context.memory.describe_with(self._describe)
 
     def note(self) -> None:
-        """The script stands where it would save."""
+        """Record that the script is at a point where it would save."""
         memory = self._manager.context.memory
         if memory is not None:
             counters = self._manager.state_dict()
@@ -48,6 +48,6 @@ class InMemory:
 
 
 def name_of(manager: Manager, counters: dict[str, int]) -> Name:
-    """Of the checkpoint that this life of this group writes of that state; the same on all of its ranks."""
+    """Return the name of the checkpoint that this life of this group writes for a state. All its ranks agree."""
     group, _, life = manager.context.connection.replica_id.partition(":")
     return names.name(counters["step"], f"{group}-{life[:8]}-{counters['committed_in']}")

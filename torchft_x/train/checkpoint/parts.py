@@ -1,4 +1,4 @@
-"""The parts of a checkpoint: everything with ``state_dict()`` and ``load_state_dict()``, by name."""
+"""Gathers and loads the parts of a checkpoint: objects with ``state_dict()`` and ``load_state_dict()``, by name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ANOTHER = "it was saved by another model"
 
 
 def check(parts: Mapping[str, Any]) -> None:
-    """Raises `ConfigError` for what can't be a part."""
+    """Raise `ConfigError` for an object that can't be a part, or a name that is no text."""
     for name, part in parts.items():
         if not isinstance(name, str) or not all(
             callable(getattr(part, f, None)) for f in ("state_dict", "load_state_dict")
@@ -35,17 +35,21 @@ def gather(parts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_copied(part: Any) -> bool:
-    """Whether a group that comes to others which train gets it from them in any case: models and optimizers. What else is in a
-    checkpoint (a scheduler, the position in the data) a script may have left out of the Manager's state."""
+    """Return whether a group that joins a running job always copies `part` from the others: models and optimizers.
+
+    A script may have left other parts (a scheduler, the position in the data) out of the Manager's state.
+    """
     return isinstance(part, (nn.Module, Optimizer))
 
 
 def places(parts: Mapping[str, Any], shapes: Mapping[str, Any], *, left_out: Collection[str] = ()) -> dict[str, Any]:
-    """Return where saved parts go: a model's own tensors, else DTensors like those there are. `shapes`: what was saved, on the
-    meta device; parts in `left_out` get theirs from there, so that nothing is read for them.
+    """Return the tensors into which saved parts are read: a model's own tensors, else DTensors like the present ones.
 
-    Raise `ConfigError` if these are other parts, or parts of another model: `load_state_dict` would say so only after it has
-    changed what fits.
+    `shapes` is the saved state on the meta device. Parts in `left_out` keep these meta tensors, so that nothing is read
+    for them.
+
+    Raise `ConfigError` if the saved parts are others, or of another model. `load_state_dict` would raise only after it
+    has changed the tensors that fit.
     """
     if set(parts) != set(shapes):
         raise ConfigError(
@@ -91,7 +95,7 @@ def _check_optimizer(name: str, optimizer: Optimizer, saved: Any) -> None:
 
 
 def _place_of_optimizer(optimizer: Optimizer, shapes: Any) -> Any:
-    """An optimizer that has not stepped has no state yet: it is sharded like its parameters."""
+    """Return tensors, sharded like the parameters, for the state of an optimizer that may not have stepped yet."""
     params = [p for group in optimizer.param_groups for p in group["params"]]
     found = shapes.get("state") if isinstance(shapes, dict) else None
     state: dict[Any, Any] = {}
@@ -114,13 +118,13 @@ def put_back(parts: Mapping[str, Any], state: Mapping[str, Any]) -> None:
 
 
 def _renamed(own: Mapping[str, Any], saved: Any) -> Any:
-    """Return a module's saved state with the names of `own`, the state of the module that is there."""
+    """Return a module's saved state with the names of `own`, the present module's state."""
     names = _own_names(own, saved)
     if all(theirs == mine for theirs, mine in names.items()):
         return saved
     renamed = OrderedDict((mine, saved[theirs]) for theirs, mine in names.items())
-    # Versions of the submodules, by their names: without them load_state_dict takes the state for an old one's. Of a
-    # compiled module and the one inside it, the inner one comes later and has the version.
+    # Without the submodules' versions load_state_dict takes the state for an old version's. A compiled module and the
+    # one inside it have the same name here: the inner one comes later and has the version.
     versions = {without_compiled(module): value for module, value in getattr(saved, "_metadata", {}).items()}
     present = {module: versions.get(without_compiled(module)) for module in getattr(own, "_metadata", {})}
     renamed._metadata = {m: value for m, value in present.items() if value is not None}  # type: ignore[attr-defined]
@@ -128,6 +132,6 @@ def _renamed(own: Mapping[str, Any], saved: Any) -> Any:
 
 
 def _own_names(own: Mapping[str, Any], saved: Any) -> dict[Any, Any]:
-    """What each saved name of a module is called in the module that is there: one of the two may be compiled."""
+    """Return the present module's name for each saved name. They differ if only one of the modules is compiled."""
     mine = {without_compiled(name): name for name in own}
     return {name: mine.get(without_compiled(str(name)), name) for name in saved} if isinstance(saved, Mapping) else {}

@@ -1,4 +1,4 @@
-"""Writes frozen shards beside the training."""
+"""Writes frozen shards to the store beside the training."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from torchft_x.transfer.durable.store import Store
 
 log = logging.getLogger(__name__)
 
-_NICE = 10  # of the thread: training comes first on the processor
+_NICE = 10  # nice value of the thread, so that training has the processor first
 
 
 class Saving:
-    """One save at a time, on a thread of its own.
+    """Thread that writes one shard at a time. Holds the memory for the next shard while no save runs.
 
     Args:
-        may_write: raises `TorchftXError` unless this job may write below the URL; asked on rank 0.
-        saved, failed: told, on the thread, of a checkpoint that is complete with the seconds it took (rank 0), and of one
-            that is not.
+        may_write: raises `TorchftXError` unless this job may write below the URL; called on rank 0.
+        saved: called on the thread, on rank 0, with the shard and the seconds, when a checkpoint is complete.
+        failed: called on the thread with the shard and the error, when a save failed.
     """
 
     def __init__(
@@ -50,27 +50,27 @@ class Saving:
         self._saved, self._failed = saved, failed
         self._stop = threading.Event()
         self._changed = threading.Condition()  # guards the rest
-        self._next: tuple[Name, Shard] | None = None  # in hand
+        self._next: tuple[Name, Shard] | None = None  # the save in progress
         self._thread: threading.Thread | None = None
-        self._room: tuple[int, bool] | None = None  # of the memory that is wanted
-        self.memory: Tensor | None = None  # for the next shard, where nothing is in hand
-        self.error: TorchftXError | None = None  # why that one was not saved
+        self._room: tuple[int, bool] | None = None  # memory to allocate (`room_for`); None: nothing
+        self.memory: Tensor | None = None  # for the next shard; None while a save runs
+        self.error: TorchftXError | None = None  # why the last save failed; None if it succeeded
 
     @property
     def busy(self) -> int | None:
-        """The step that is being saved."""
+        """Step that is being saved; None if no save runs."""
         with self._changed:
             return None if self._next is None else self._next[1].step
 
     def prepare(self, room: tuple[int, bool]) -> None:
-        """Get memory for the first shard, so that it takes the training no longer than later ones."""
+        """Allocate memory for the first shard on the thread, so that its save delays training no more than later ones."""
         with self._changed:
             self._room = room
             self._changed.notify_all()
         self._start()
 
     def submit(self, save: Name, shard: Shard) -> None:
-        """Only while it is not busy."""
+        """Start to write `shard` as part of the checkpoint `save`. Allowed only if no save runs."""
         with self._changed:
             assert self._next is None, "one save at a time"
             self._next, self.error, self.memory = (save, shard), None, None
@@ -83,12 +83,12 @@ class Saving:
             self._thread.start()
 
     def wait(self, timeout: float) -> bool:
-        """Until nothing is in hand; whether that came to be."""
+        """Wait up to `timeout` seconds until no save runs. Return whether that happened."""
         with self._changed:
             return self._changed.wait_for(lambda: self._next is None, timeout)
 
     def close(self) -> None:
-        """What is in hand is given up at the next wait; nobody waits for it."""
+        """Stop the thread without waiting. A running save is given up at its next wait."""
         self._stop.set()
         with self._changed:
             self._changed.notify_all()
@@ -112,7 +112,7 @@ class Saving:
                 self._save(save, shard)
             except TorchftXError as e:
                 error = e
-            except Exception as e:  # a save must not take the thread along: the next one may be good
+            except Exception as e:  # an error must not end the thread: the next save may succeed
                 log.debug("a save failed", exc_info=True)
                 error = TransferError(f"checkpoint {self._store.shown}: {save} failed ({e!r}).")
             if error is not None:
@@ -126,7 +126,7 @@ class Saving:
     def _allocate(self, room: tuple[int, bool]) -> None:
         try:
             memory = allocate_room(*room)
-        except RuntimeError:  # the save itself will say it
+        except RuntimeError:  # the save will report the error
             return
         with self._changed:
             if self._next is None:
