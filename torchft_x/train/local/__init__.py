@@ -1,9 +1,9 @@
 """LocalSGD, DiLoCo and Streaming DiLoCo, with groups of one size or of several.
 
-* `local_sgd`, `diloco`: what a script holds. `inner_loop`: hooks on the inner optimizer; the shell of
+* `local_sgd`, `diloco`: the classes a script uses. `inner_loop`: hooks on the inner optimizer, and the shell of
   `core.training.sync_schedule`.
-* `fragments`: one fragment and its outer step. `partition`: a model as fragments. `exchange`: one reduction of a
+* `fragments`: one fragment and its outer step. `partition`: cuts a model into fragments. `exchange`: one reduction of a
   fragment.
-* `flat_buffers`: memory for what is sent. `error_feedback`: what quantising left out goes into the next exchange.
-* `islands`: groups of different sizes, in which rank 0 speaks for all.
+* `flat_buffers`: send buffers. `error_feedback`: carries the quantisation error to the next exchange.
+* `islands`: groups of different sizes, in which rank 0 exchanges for all ranks.
 """

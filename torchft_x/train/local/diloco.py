@@ -1,6 +1,7 @@
-"""DiLoCo and Streaming DiLoCo: groups train by themselves, and an outer optimizer steps by what they have learned.
+"""DiLoCo and Streaming DiLoCo (arXiv 2311.08105 and 2501.18512): groups train by themselves, and an outer optimizer
+steps by their pseudo-gradients.
 
-arXiv 2311.08105 and 2501.18512. When what happens: `core.training.sync_schedule`; what is sent and applied: `train.local.fragments`.
+`core.training.sync_schedule` decides when to exchange, `train.local.fragments` what is sent and how it is applied.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class DiLoCo:
-    """Exchanges pseudo-gradients every `sync_every` inner steps; one fragment of the model after the other::
+    """Exchanges pseudo-gradients every `sync_every` inner steps, one fragment of the model after the other::
 
         inner = torch.optim.AdamW(model.parameters())
         outer = torch.optim.SGD(model.parameters(), lr=0.7, momentum=0.9, nesterov=True)
@@ -41,40 +42,42 @@ class DiLoCo:
                 loss(model, batch).backward()
                 inner.step()  # every 100th comes back with the new global weights
 
-    Entering asks for the first quorum: a group that begins has the others' weights before its first step. What a group
-    has learned is lost only with the group: if a member dies while pseudo-gradients are reduced, those that are left
-    reduce the same ones again; if an exchange fails for another reason the local weights stay and it is tried again after
-    ``fragment_sync_delay + 1`` more inner steps. A group that heals begins with the global weights and has nothing to
-    send in that exchange.
+    Entering asks for the first quorum, so that a new group has the others' weights before its first step. The progress
+    of a group is lost only with the group. If a member dies while pseudo-gradients are reduced, the remaining members
+    reduce the same ones again. If an exchange fails for another reason, the local weights stay, and the exchange is
+    tried again after ``fragment_sync_delay + 1`` more inner steps. A group that heals begins with the global weights
+    and has nothing to send in that exchange.
 
-    The outer optimizers' state and the global weights heal by themselves. Put the inner optimizer's state (and buffers)
-    into the Manager's state dict; the weights need not be there.
+    The outer optimizers' state and the global weights heal without your help. Put the inner optimizer's state (and
+    buffers) into the Manager's state dict; the weights need not be in it.
 
     Args:
-        manager: with ``use_async_quorum=False``.
+        manager: this rank's Manager, with ``use_async_quorum=False``.
         model_fragments: modules, whole on this rank or sharded within the group (FSDP2). One is exchanged in each period
             of ``sync_every / len(model_fragments)`` inner steps.
-        inner_optimizer: the plain one, not `torchft_x.Optimizer`.
+        inner_optimizer: the plain optimizer, not `torchft_x.Optimizer`.
         outer_optimizer: one for all fragments, or a list of one for each.
-        sync_every: inner steps between two exchanges of the same fragment.
-        backup_device: where the global weights are kept; None: the CPU.
-        pin_memory: there in pinned memory, if there is an accelerator.
-        use_bucketization: send buckets, not tensor by tensor. TORCHFT_USE_BUCKETIZATION if None, else yes.
-        bucket_cap_mb: size of a bucket in MiB (25); tensors may be larger. The same in all groups.
-        should_quantize: "int8" (True), "int4" or "fp8": pseudo-gradients travel so (docs/quantised.md). `ConfigError` where
-            the chip has no fp8.
-        fragment_sync_delay: inner steps a reduction may take in the background. What they learn in the fragment is kept
-            as far as `fragment_update_alpha` says.
-        fragment_update_alpha: share of the local weights in what training goes on with after an exchange, 0 to 1.
-        weight: how much this group counts, called before each exchange; e.g. the tokens it has trained on. None: all alike.
-        quorum_timeout: seconds an exchange waits for the other groups to come to theirs; an hour if None.
-        error_feedback: what quantising leaves out of a pseudo-gradient is added to the fragment's next one, so that errors don't
-            add up (`train.local.error_feedback`). One float32 copy of the fragments on `backup_device`. Without should_quantize: nothing.
-        copy_pseudogradients_to_cpu: send from there; for backends of the process group that can't from the accelerator.
-        island: this rank speaks for all ranks of its group, with ``[island.whole]`` as the only fragment. See `Island`.
+        sync_every: number of inner steps between two exchanges of the same fragment.
+        backup_device: device that keeps the global weights; None: the CPU.
+        pin_memory: keep them in pinned memory, if they are on the CPU and there is an accelerator.
+        use_bucketization: send buckets instead of single tensors. If None, TORCHFT_USE_BUCKETIZATION, else True.
+        bucket_cap_mb: size of a bucket in MiB (25); tensors may be larger. Equal in all groups.
+        should_quantize: format in which pseudo-gradients are sent: "int8" (True), "int4" or "fp8" (docs/quantised.md).
+            `ConfigError` if the chip has no fp8.
+        fragment_sync_delay: number of inner steps that a reduction may take in the background. `fragment_update_alpha`
+            says how much of their progress in the fragment is kept.
+        fragment_update_alpha: share of the local weights in the weights after an exchange, 0 to 1.
+        weight: called before each exchange; returns this group's weight in the average, e.g. the tokens it has trained
+            on. If None, all groups have the same weight.
+        quorum_timeout: seconds that an exchange waits for the other groups to come to theirs; an hour if None.
+        error_feedback: add the quantisation error of a pseudo-gradient to the fragment's next one, so that errors don't
+            add up (`train.local.error_feedback`). Takes one float32 copy of the fragments on `backup_device`. Without
+            should_quantize it has no effect.
+        copy_pseudogradients_to_cpu: send from the CPU, for process groups that can't send from the accelerator.
+        island: exchange for all ranks of this group, with ``[island.whole]`` as the only fragment (`Island`).
 
-    Raises `ConfigError` (a ValueError) for settings that can't work. What is raised out of ``inner_optimizer.step()``: as
-    `Manager.start_quorum` and `should_commit`.
+    Raises `ConfigError` (a ValueError) for settings that can't work. ``inner_optimizer.step()`` raises the errors of
+    `Manager.start_quorum` and `Manager.should_commit`.
     """
 
     def __init__(
@@ -134,7 +137,7 @@ class DiLoCo:
             )
             for i, (module, outer) in enumerate(zip(modules, outers, strict=True))
         ]
-        if fmt is not None:  # say now what the first exchange would say
+        if fmt is not None:  # raise now what the first exchange would raise
             for tensor in (t for fragment in self._fragments for t in fragment.tensors()):
                 check_quantized(tensor, fmt, ReduceOp.SUM)
         what = f"DiLoCo, {settings}, alpha {fragment_update_alpha:g}, "
@@ -156,13 +159,13 @@ class DiLoCo:
             trainable=list(map(TrainableParameters, modules)),
         )  # fmt: skip
         self._entered = False
-        self._resumed = False  # from a checkpoint
+        self._resumed = False  # whether a checkpoint was loaded
 
     def __repr__(self) -> str:
         return f"DiLoCo({self._loop.schedule})"
 
     def __enter__(self) -> DiLoCo:
-        if not self._entered:  # weights that were loaded since this object was made are the global ones
+        if not self._entered:  # weights loaded since construction become the global ones
             if self._island is not None:
                 self._island.spread() if self._resumed else self._island.gather()
             for fragment in self._fragments:
@@ -181,27 +184,29 @@ class DiLoCo:
 
     @property
     def exchanges(self) -> int:
-        """Outer steps that were committed, of all fragments together. The same in all groups."""
+        """Number of committed outer steps of all fragments together. It is equal in all groups."""
         return self._loop.schedule.exchanges
 
     @property
     def progress(self) -> int:
-        """Inner steps that the common weights stand for, and those of this period: steer the learning rate and the data by
-        it, as it is the same in all groups and survives a restart."""
+        """Number of inner steps behind the common weights, plus those of this period.
+
+        It is equal in all groups and survives a restart, so use it for the learning rate and the data's position.
+        """
         return self._loop.schedule.progress
 
     @property
     def global_parameters(self) -> list[dict[str, torch.Tensor]]:
-        """By fragment and name: what all groups have in common. The live tensors, this rank's shards; don't change them."""
+        """Global weights by fragment and name: this rank's shards. They are the live tensors; don't change them."""
         return [dict(f.original_parameters) for f in self._fragments]
 
     # --- checkpoints ------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """For a checkpoint, between two inner steps. Inner steps since the last exchange are not in it. What is sharded in
-        the group is a DTensor.
+        """Return the state for a checkpoint, between two inner steps.
 
-        Error feedback is in it, with the name of the rank whose it is.
+        It leaves out the inner steps since the last exchange. Sharded values are DTensors. It includes this rank's
+        error feedback, with the rank's name.
         """
         carried = [f.feedback.state() for f in self._fragments if f.feedback is not None]
         return {
@@ -211,10 +216,10 @@ class DiLoCo:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Before training begins. The global weights become the model's.
+        """Load a checkpoint before training begins. The model's weights become the global ones.
 
-        Error feedback is taken by the group (and rank) that wrote it, if it has any; the others begin with zeros: what one
-        group has yet to send is not another's.
+        Only the group (and rank) that wrote the error feedback takes it; the others begin with zeros, because one group
+        must not send another's error. Raises `ConfigError` if it is too late, or the model was cut otherwise.
         """
         if self._entered:
             raise ConfigError("DiLoCo.load_state_dict must be called before training begins (before `with`).")

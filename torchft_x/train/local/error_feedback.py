@@ -1,9 +1,10 @@
-"""Error feedback: what a quantised exchange left out of a fragment's pseudo-gradient goes into the next one.
+"""Error feedback: adds the quantisation error of a fragment's pseudo-gradient to the next one.
 
-For each exchange that is committed: ``applied = sum over the members of (pseudo-gradient * share + carried - left out)``, and
-what is left out is carried next. So over many exchanges the sum of what was applied is the sum of the pseudo-gradients, but
-for what is carried at the end, which is bounded: the error doesn't add up. Both errors of a quantised reduction are in it, what
-encoding a member's values lost, and what encoding their sum lost (carried by the member that did it).
+For each committed exchange: ``applied = sum over the members of (pseudo-gradient * share + carried - error)``, and the
+error is carried to the next exchange. Over many exchanges the sum of the applied values is the sum of the
+pseudo-gradients, except for the error carried at the end, which is bounded. So errors don't add up. The error has both
+parts of a quantised reduction: that of encoding a member's values, and that of encoding their sum (carried by the
+member that encoded it).
 
 Seide et al., "1-Bit SGD" (2014); Karimireddy et al., arXiv 1901.09847; with both errors, Tang et al., arXiv 1905.05957.
 """
@@ -18,28 +19,28 @@ from torchft_x.errors import TransferError
 
 
 class ErrorFeedback:
-    """Of one fragment on one rank. It is this rank's own: it never heals, and who heals begins with nothing.
+    """Carried quantisation error of one fragment on one rank. It never heals: a rank that heals begins with zeros.
 
-    Values are in units of what is sent (times this group's share), float32, one flat tensor for each flat buffer of an
-    exchange.
+    Values are float32 in units of the sent values (times this group's share), one flat tensor for each flat buffer of
+    an exchange.
 
     Args:
-        device: where they are kept between exchanges: one float32 copy of the fragment there. During one another copy is
-            held, on the device it is sent from.
+        device: device that keeps one float32 copy of the fragment between exchanges (None: the CPU). During an exchange
+            the sending device holds another copy.
     """
 
     def __init__(self, device: torch.device | None = None) -> None:
         self._device = device or torch.device("cpu")
-        self._carried: list[torch.Tensor] = []  # committed; empty: zeros
-        self._lost: list[torch.Tensor] | None = None  # of the newest attempt of the exchange in hand
-        self._sends = False  # in that attempt
+        self._carried: list[torch.Tensor] = []  # error of the last committed exchange; empty: zeros
+        self._lost: list[torch.Tensor] | None = None  # error of the newest attempt of the current exchange
+        self._sends = False  # whether this rank's values count in that attempt
 
     @torch.no_grad()
     def start(self, flats: Sequence[torch.Tensor], *, sends: bool) -> list[torch.Tensor]:
-        """Begin an attempt to send `flats`. Returns where the reduction adds what it leaves out, for each of them.
+        """Begin an attempt to send `flats`. Return a tensor for each of them, to which the reduction adds its error.
 
-        `sends`: the values count, and each goes through `add` once before it is reduced. Else they are left alone, and what is
-        carried stays for the exchange after.
+        With `sends` the values count, and each must go through `add` once before it is reduced. Otherwise the values
+        are left alone, and the carried error stays for the next exchange.
         """
         self._sends = sends
         if sends:
@@ -52,7 +53,7 @@ class ErrorFeedback:
 
     @torch.no_grad()
     def add(self, number: int, values: torch.Tensor, first: int) -> None:
-        """Add what is carried to what is sent: `values` of flat buffer `number`, the first of which is its `first`."""
+        """Add the carried error to `values`, which begin at element `first` of flat buffer `number`."""
         if self._lost is None or not self._sends:
             return
         lost = self._lost[number][first : first + values.numel()]
@@ -63,25 +64,27 @@ class ErrorFeedback:
         if values.dtype == torch.float32:
             values.add_(carried.to(values.device))
             lost.zero_()
-        else:  # a narrower type rounds, which counts as left out
+        else:  # rounding to a narrower type is part of the error
             torch.add(carried.to(values.device), values, out=lost)
             values.copy_(lost)
             lost.sub_(values)
 
     @torch.no_grad()
     def commit(self) -> None:
-        """The exchange is committed: what its last attempt left out is carried from here on. A value that isn't finite is
-        carried as zero: it has broken the weights already, and would outlive their repair."""
+        """Carry the error of the last attempt, because the exchange is committed.
+
+        A value that isn't finite is carried as zero: it has broken the weights already, and would outlive their repair.
+        """
         if self._lost is not None:
             self._carried = [t.nan_to_num_(0.0, 0.0, 0.0).to(self._device) for t in self._lost]
         self._lost = None
 
     def drop(self) -> None:
-        """It is not, so nothing of it was sent."""
+        """Forget the attempts of an exchange that was not committed, so that the carried error stays."""
         self._lost = None
 
     def clear(self) -> None:
-        """Nothing is carried: the weights are another group's now."""
+        """Set the carried error to zero, because the weights are another group's."""
         self._carried, self._lost = [], None
 
     # --- a checkpoint of one's own ----------------------------------------------------------------------------------
@@ -90,7 +93,7 @@ class ErrorFeedback:
         return list(self._carried)
 
     def load(self, state: list[torch.Tensor], numel: int) -> None:
-        """`numel`: values of the fragment. Raises `TransferError` if it is not the state of such a fragment."""
+        """Load a checkpoint's carried error. Raises `TransferError` if it is not of a fragment of `numel` values."""
         good = isinstance(state, list) and all(isinstance(t, torch.Tensor) and t.dtype == torch.float32 for t in state)
         if not good or (state and sum(t.numel() for t in state) != numel):
             raise TransferError("the checkpoint's error feedback is that of another fragment; cut the model as it was.")

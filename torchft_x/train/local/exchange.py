@@ -1,7 +1,7 @@
-"""One reduction of one fragment over the groups: weighed, cut into buckets, and sent again if it broke.
+"""One weighted reduction of one fragment over the groups, cut into buckets, and repeated if it fails.
 
-Each member's values count by its weight: a first tiny reduction (the census) adds up the weights, then every member scales
-what it sends by its share, so that the sum is the weighted average. A member with nothing to send has the weight 0.
+A first tiny reduction (the census) adds up the members' weights. Then every member scales its values by its share, so
+that the sum is the weighted average. A member with nothing to send has the weight 0.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
     from torchft_x.train.local.error_feedback import ErrorFeedback
     from torchft_x.train.manager import Manager
 
-_WHOLE = 1 << 62  # bytes: a bucket for all
+_WHOLE = 1 << 62  # bytes: one bucket for everything
 
 
 class Exchange:
-    """A `Kept` of the Manager: what it has sent can be sent again until it is applied.
+    """Exchange of one fragment. It is a `Kept` of the Manager: its values can be sent again until they are applied.
 
     Args:
-        manager: this rank's.
-        part: what is averaged.
-        weight: of this rank's values in the average.
-        count: takes the census in the quorum in hand.
-        cap: bytes of a bucket; None: one tensor in each. What is quantised has no buckets: its reduction is cut into chunks
-            itself, and with several the network would rest where one ends.
-        quantize: what is sent is quantised.
-        changes: the values change while they are on the way (inner steps in the background), so they are kept.
-        feedback: of the part, if it is quantised with error feedback. Whoever applies the exchange commits it.
+        manager: this rank's Manager.
+        part: values to average.
+        weight: weight of this rank's values in the average.
+        count: takes the census in the current quorum.
+        cap: bytes of a bucket; None: one tensor in each. Quantised values have no buckets: their reduction has chunks
+            of its own, and between several reductions the network would idle.
+        quantize: format in which values are sent, or False.
+        changes: whether the values change during the reduction (inner steps in the background), so that a copy is kept.
+        feedback: error feedback of the part, if it has any. The caller commits or drops it.
     """
 
-    numbered = False  # the census weighs what each group sends, whatever its number
+    numbered = False  # the census weighs each group's values independently of its number
 
     def __init__(
         self, manager: Manager, part: Part, weight: float, count: Callable[[], Census | None], *,
@@ -54,14 +54,14 @@ class Exchange:
         self._weight = weight
         self._count = count
         self._quantize = quantize
-        self._in_chunks = format_of(quantize) is not None  # the reduction asks for its values piece by piece
-        self._feedback = feedback  # see above
-        self._works: list[Any] = []  # of the newest attempt
-        self._driver: threading.Thread | None = None  # waits for them while the training thread makes inner steps
+        self._in_chunks = format_of(quantize) is not None  # the reduction reads its values piece by piece
+        self._feedback = feedback
+        self._works: list[Any] = []  # handles of the newest attempt
+        self._driver: threading.Thread | None = None  # waits for `_works` while the training thread makes inner steps
         self._flats = FlatBuffers(part.tensors(), _WHOLE if self._in_chunks and cap is not None else cap)
-        self._census: Census | None = None  # of the newest attempt; None: it failed
-        self._sent = False  # at least once
-        self._kept: list[torch.Tensor] | None = None  # the values themselves, if they change
+        self._census: Census | None = None  # census of the newest attempt; None if it failed
+        self._sent = False  # whether `send` was called
+        self._kept: list[torch.Tensor] | None = None  # copy of the values, if they change
         if changes:
             made = Filling(self._flats, part, None, 1.0, None)
             for i, flat in enumerate(self._flats.flat):
@@ -70,17 +70,17 @@ class Exchange:
 
     @property
     def moved(self) -> bool:
-        """Whether there was anything in it."""
+        """Whether any group had something to send."""
         return self._census is not None and self._census.weight > 0.0
 
     @property
     def averages(self) -> list[torch.Tensor]:
-        """The result, as views in the order of the part's tensors. Good once the step is committed."""
+        """Result, as views in the order of the part's tensors. It is valid once the step is committed."""
         return self._flats.views
 
     @torch.no_grad()
     def send(self, census: Census | None) -> None:
-        """Start the reductions of this attempt. After a census that failed they fail at once."""
+        """Start the reductions of an attempt. If `census` is None, because it failed, they fail at once."""
         self._census, self._sent = census, True
         share = self._weight / census.weight if census is not None and census.weight else 0.0
         flats, lost, filling = self._flats, None, None
@@ -89,7 +89,7 @@ class Exchange:
             lost = self._feedback.start(flats.flat, sends=sends)
         if share == 0.0:
             for flat in flats.flat:
-                flat.zero_()  # not a product: nothing times NaN is NaN
+                flat.zero_()  # not a product, because 0 times NaN is NaN
         else:
             filling = Filling(flats, self._part, self._kept, share, self._feedback)
         self._works = []
@@ -108,20 +108,23 @@ class Exchange:
             )
 
     def drive(self) -> None:
-        """The training thread turns to other things. Quantised reductions get on only where somebody waits for them, so a
-        thread does, until `finish`; nobody else uses the process group meanwhile, so the order of collectives is the same in
-        all groups. On an accelerator it would wait on a stream of its own, where nothing of this is needed."""
+        """Start a thread that waits for quantised reductions on the CPU while the training thread makes inner steps.
+
+        Quantised reductions progress only while a thread waits for them. Until `finish` nothing else uses the process
+        group, so the order of collectives is the same in all groups. On an accelerator the thread would wait on a
+        stream of its own, and no thread is needed.
+        """
         if self._in_chunks and all(flat.device.type == "cpu" for flat in self._flats.flat):
             self._driver = threading.Thread(target=self._wait, name="torchft_x-exchange", daemon=True)
             self._driver.start()
 
     def finish(self) -> bool:
-        """Wait, and vote. True: the groups have committed, and `averages` is the same in all of them."""
+        """Wait and vote. Return whether the groups have committed; `averages` is then equal in all of them."""
         if self._driver is not None:
-            self._driver.join()  # each of its waits has the Manager's timeout
+            self._driver.join()  # ends, because each of its waits has the Manager's timeout
             self._driver = None
-        works = len(self._works) + 1  # and the census
-        # May come back through `reduce_again`.
+        works = len(self._works) + 1  # plus the census
+        # `end_pass` may call `reduce_again`.
         steps_of(self._manager).end_pass(self, works, self._wait(), lambda: None)
         return bool(self._manager.should_commit())
 
@@ -143,18 +146,19 @@ class Exchange:
 
 
 def _fill(filling: Filling, number: int, first: int, a: int, b: int) -> None:
-    """`a`, `b`: of a bucket that begins at `first` of its buffer."""
+    """Fill the elements before `b` of a bucket that begins at element `first` of buffer `number`."""
     filling.upto(number, first + b)
 
 
 def take_census(
     manager: Manager, *, weight: float, waiting: bool, exchanges: int, device: torch.device | None = None
 ) -> Census | None:
-    """Add up what the members of the quorum in hand say. None: it failed, and the step with it.
+    """Add up the weights of the current quorum's members. Return None if that failed; the step then fails too.
 
-    `device`: where the group can reduce; None: the CPU.
+    `device` is one on which the process group can reduce; None: the CPU.
 
-    Raises `StepError` if they don't stand at the same exchange: they would reduce different fragments with each other.
+    Raises `StepError` for a bad weight, or if the members have made different numbers of exchanges, because they would
+    reduce different fragments with each other.
     """
     if not (math.isfinite(weight) and weight >= 0.0):
         raise StepError(f"the weight of this group's work is {weight}; it must be a number of 0 or more.")

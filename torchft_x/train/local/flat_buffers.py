@@ -1,7 +1,8 @@
-"""Memory for what an exchange sends: flat buffers, and how they are filled as far as somebody is about to read them.
+"""Flat buffers for the values that an exchange sends, and their filling just ahead of the reader.
 
-Making a pseudo-gradient takes some passes over memory that nobody has touched yet. Done for the whole model before the first
-byte is sent that is time in which the network rests, so it is done piece by piece while earlier pieces travel.
+Computing a pseudo-gradient takes several passes over cold memory. If it were computed for the whole model before the
+first byte is sent, the network would idle for that time. So it is computed piece by piece while earlier pieces are
+sent.
 """
 
 from __future__ import annotations
@@ -15,31 +16,34 @@ import torch
 if TYPE_CHECKING:
     from torchft_x.train.local.error_feedback import ErrorFeedback
 
-_ALIGNED = 1024  # elements: a bucket within a flat buffer begins at a multiple of this
+_ALIGNED = 1024  # in elements: a bucket begins at a multiple of this in its flat buffer
 
 
 class Part(Protocol):
-    """What is averaged."""
+    """Interface to the values of one exchange."""
 
     def tensors(self) -> Sequence[torch.Tensor]:
-        """This rank's, for their shapes, dtypes and devices; the same in all groups."""
+        """Return this rank's tensors, whose shapes and dtypes are equal in all groups."""
 
     def fill(self, views: Sequence[torch.Tensor]) -> Iterator[None]:
-        """Write what this rank sends into `views`, which have the shapes of `tensors`, one for each turn of the iterator, in
-        order. The same until `apply`. Whatever needs other ranks of the group happens in the first turn."""
+        """Write the values that this rank sends into `views`, which have the shapes of `tensors`.
+
+        Each turn of the iterator writes one view, in order. The values are the same until `apply`. Communication with
+        other ranks of the group must happen in the first turn.
+        """
 
 
 class FlatBuffers:
-    """Memory for some tensors, one flat buffer for each (dtype, device), with a view per tensor.
+    """Flat buffers, one for each (dtype, device), with a view per tensor.
 
-    `chunks` are slices of the buffers of at most `cap` bytes (None: one per tensor), as (number of the buffer, begin, end). A
-    tensor that is larger than that is in several of them: where it begins and ends is of no interest to a sum.
+    `chunks` are slices of the buffers as (number of the buffer, begin, end) in elements, of at most `cap` bytes; if
+    `cap` is None, one per tensor. A larger tensor spans several chunks, because a sum needs no tensor boundaries.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor], cap: int | None) -> None:
         self.flat: list[torch.Tensor] = []
         self.chunks: list[tuple[int, int, int]] = []
-        self.ends: list[tuple[int, int]] = [(0, 0)] * len(tensors)  # by tensor: its buffer, and where it ends there
+        self.ends: list[tuple[int, int]] = [(0, 0)] * len(tensors)  # by tensor: its buffer, and its end in that
         views: dict[int, torch.Tensor] = {}
         kinds: dict[tuple[torch.dtype, torch.device], list[int]] = {}
         for i, t in enumerate(tensors):
@@ -59,14 +63,14 @@ class FlatBuffers:
 
 
 class Filling:
-    """Of one attempt: the values of `flats` times this group's share, with what error feedback carries added.
+    """Fills `flats` for one attempt, with values times this group's share plus the carried quantisation error.
 
     Args:
-        flats: to write to.
-        part: makes the values; its first turn is taken here.
-        kept: the values, if they were made before; then `part` isn't asked.
-        share: of this group in the weighted average.
-        feedback: adds what it carries; its attempt has begun.
+        flats: buffers to write to.
+        part: computes the values; the constructor takes its first turn.
+        kept: values that were computed before; if given, `part` isn't used.
+        share: this group's share in the weighted average.
+        feedback: adds the carried error; its `start` was called.
     """
 
     def __init__(
@@ -78,16 +82,16 @@ class Filling:
         feedback: ErrorFeedback | None,
     ) -> None:
         self._flats, self._kept, self._share, self._feedback = flats, kept, share, feedback
-        self._made = [0] * len(flats.flat)  # by buffer: up to where the part has written
-        self._done = [0] * len(flats.flat)  # and up to where the values are what is sent
+        self._made = [0] * len(flats.flat)  # by buffer: end of the values that the part has written
+        self._done = [0] * len(flats.flat)  # by buffer: end of the values that are ready to send
         self._turns = part.fill(flats.views) if kept is None else iter(())
-        self._next = 0  # tensor
+        self._next = 0  # index of the tensor of the next turn
         if kept is None:
             self._turn()
 
     @torch.no_grad()
     def upto(self, number: int, end: int) -> None:
-        """Have the values of buffer `number` before `end`."""
+        """Make the values of buffer `number` before element `end` ready to send."""
         begin, flat = self._done[number], self._flats.flat[number]
         if end <= begin:
             return

@@ -1,4 +1,4 @@
-"""One fragment of a model under DiLoCo: its global weights, and what becomes of an averaged pseudo-gradient."""
+"""One fragment of a model under DiLoCo: its global weights, and their outer step by an averaged pseudo-gradient."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ from torchft_x.train.local.error_feedback import ErrorFeedback
 
 
 class Fragment:
-    """The pseudo-gradient of a parameter is what its global value has lost on the way to the local one (global - local).
+    """Part of a model that is exchanged by itself. Owns its global weights, and lets the outer optimizer step them.
 
-    Averaged over the groups it is the gradient of an outer optimizer, which steps the global values. Of a parameter that
-    is sharded within the group all of this is about the shard this rank holds.
+    The pseudo-gradient of a parameter is its global value minus its local one. The outer optimizer takes the average
+    over the groups as gradient, and steps the global values. For a parameter that is sharded within the group all
+    values are those of this rank's shard.
 
     Args:
-        module: its parameters that need gradients are the fragment.
-        outer: steps them; may hold those of other fragments too.
-        carries_outer: the outer optimizer's state heals with this fragment (with one of those that share it).
-        device: where the global values are kept; None: the CPU.
-        pin_memory: in pinned memory, if that is the CPU and there is an accelerator.
-        alpha: how much of a parameter stays local after an exchange: 0 nothing, 1 all.
-        stage: what is sent lies on the CPU.
-        feedback: what quantising leaves out of one exchange goes into the next.
+        module: module whose parameters that need gradients are the fragment.
+        outer: optimizer that steps them; it may hold parameters of other fragments too.
+        carries_outer: whether the outer optimizer's state heals with this fragment; true for one of those that share
+            it.
+        device: device that keeps the global values; None: the CPU.
+        pin_memory: whether they are in pinned memory, if they are on the CPU and there is an accelerator.
+        alpha: share of the local value in a parameter after an exchange, from 0 to 1.
+        stage: whether the sent values are on the CPU.
+        feedback: whether the quantisation error of one exchange is added to the next.
     """
 
     def __init__(
@@ -51,26 +53,26 @@ class Fragment:
                 )
         self._carries_outer = carries_outer
         self.alpha = alpha
-        self._stage = stage  # see above
+        self._stage = stage
         self.feedback = ErrorFeedback(device) if feedback else None
-        """This rank's own, so no part of the state that heals."""
+        """Error feedback of this rank alone, so it is no part of the state that heals."""
         pinned = pin_memory and torch.accelerator.is_available() and (device is None or device.type == "cpu")
         self.original_parameters = {
             name: torch.empty_like(local(p), device=device or torch.device("cpu"), pin_memory=pinned)
             for name, p in self._params.items()
         }
-        """The global values, by name; this rank's shards. Equal in all groups after each exchange."""
+        """This rank's shards of the global values, by name. They are equal in all groups after each exchange."""
         self.save()
 
     @torch.no_grad()
     def save(self) -> None:
-        """The present weights are the global ones."""
+        """Copy the current weights to the global ones."""
         for name, p in self._params.items():
             self.original_parameters[name].copy_(local(p))
 
     @torch.no_grad()
     def restore(self) -> None:
-        """The global weights become the present ones."""
+        """Copy the global weights to the current ones."""
         reshard(self.module)
         for name, p in self._params.items():
             local(p).copy_(self.original_parameters[name])
@@ -88,7 +90,7 @@ class Fragment:
 
     @property
     def numel(self) -> int:
-        """Values this rank sends in an exchange."""
+        """Number of values that this rank sends in an exchange."""
         return sum(t.numel() for t in self.original_parameters.values())
 
     def fill(self, views: Sequence[torch.Tensor]) -> Iterator[None]:
@@ -98,7 +100,7 @@ class Fragment:
 
     @torch.no_grad()
     def apply(self, averages: Sequence[torch.Tensor]) -> None:
-        """Let the outer optimizer step the global weights, and go on from there (with `alpha` of the local ones)."""
+        """Let the outer optimizer step the global weights. The result, with `alpha` of the local ones, is current."""
         mine = [local(p).clone() for p in self._params.values()] if self.alpha else []
         self.restore()
         # An outer optimizer that holds other fragments too must not take their inner gradients for pseudo-gradients.
@@ -115,13 +117,13 @@ class Fragment:
             local(p).lerp_(value, self.alpha)
 
     def after_heal(self) -> None:
-        """Whoever heals begins with the global weights: the source's inner steps are the source's, and count once."""
+        """Begin with the global weights after a heal, because the source's inner steps must count only once."""
         self.restore()
 
     # --- the state that heals ---------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The live tensors, not copies."""
+        """Return the live tensors, without copies, for a heal."""
         return {
             "outer_optimizer": optimizer_state(self._outer) if self._carries_outer else None,
             "original_parameters": dict(self.original_parameters),
@@ -130,7 +132,7 @@ class Fragment:
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises `TransferError` before anything is changed if it isn't the state of such a fragment."""
+        """Load a fragment's state. Raises `TransferError`, before anything is changed, if it is of another fragment."""
         keys = {"outer_optimizer", "original_parameters", "sharding"}
         if not isinstance(state, dict) or set(state) != keys or not isinstance(state["original_parameters"], dict):
             raise TransferError("what came is not the state of a fragment; run the same script in all groups.")
@@ -160,7 +162,7 @@ class Fragment:
     # --- a checkpoint -----------------------------------------------------------------------------------------------
 
     def saved(self) -> dict[str, Any]:
-        """The live tensors; what is sharded as DTensors, so that another number of ranks can read it."""
+        """Return the live tensors for a checkpoint; sharded ones are DTensors, which any number of ranks can read."""
         values = self.original_parameters
         return {
             "outer_optimizer": self._outer.state_dict() if self._carries_outer else None,
@@ -169,7 +171,7 @@ class Fragment:
 
     @torch.no_grad()
     def load_saved(self, state: dict[str, Any]) -> None:
-        """Take over what `saved` returned, with tensors that are whole, or cut as they are here. Raises `ConfigError`."""
+        """Load the result of `saved`, with tensors that are whole or sharded as here. Raises `ConfigError`."""
         came, outer = state["original_parameters"], state["outer_optimizer"]
         if set(came) != set(self._params) or (outer is not None) != self._carries_outer:
             raise ConfigError(
@@ -187,7 +189,7 @@ class Fragment:
 
     @staticmethod
     def _cut(p: torch.Tensor, values: dict[str, Any]) -> dict[str, Any]:
-        """An outer optimizer's state of one parameter: what has the parameter's shape is sharded as it is."""
+        """Return an outer optimizer's state of one parameter; tensors of the parameter's shape are sharded like it."""
         return {
             key: like(p, shard_of(p, value)) if isinstance(value, torch.Tensor) and value.shape == p.shape else value
             for key, value in values.items()

@@ -1,6 +1,6 @@
-"""The shell of `core.training.sync_schedule`: hooks on the inner optimizer, and what each act of the schedule means.
+"""The shell of `core.training.sync_schedule`: hooks the inner optimizer and carries out each act of the schedule.
 
-`LocalSGD` and `DiLoCo` are this loop with different parts: what is sent, and what is done with the average.
+`LocalSGD` and `DiLoCo` run this loop with different parts, which define the sent values and the use of the average.
 """
 
 from __future__ import annotations
@@ -27,53 +27,55 @@ if TYPE_CHECKING:
     from torchft_x.train.manager import Manager
 
 QUORUM_TIMEOUT = 3600.0
-"""Seconds. A group that begins waits until the others come to their next exchange, however long their inner steps take; a
-group that died is not waited for, as ever."""
+"""Seconds that a new group waits until the others come to their next exchange, however long their inner steps take.
+Dead groups are not waited for."""
 BUCKET_BYTES = 25 << 20
 
 
 class FragmentPart(Part, Protocol):
-    """What is averaged, and what becomes of the average."""
+    """Interface to the values of a fragment, and to the use of their average."""
 
     @property
     def device(self) -> torch.device:
-        """Where what is sent lies: the process group can reduce there."""
+        """Device of the sent values, on which the process group can reduce."""
 
     @property
     def feedback(self) -> ErrorFeedback | None:
-        """Of what quantising leaves out; None: none."""
+        """Error feedback of quantised exchanges; None if there is none."""
 
     def apply(self, averages: Sequence[torch.Tensor]) -> None:
-        """The exchange is committed."""
+        """Use the averages of a committed exchange."""
 
     def after_heal(self) -> None:
-        """The state of another group was loaded."""
+        """Go on from the state of another group, which was just loaded."""
 
 
 class Followers(Protocol):
-    """Other ranks of the group, which have no Manager."""
+    """Interface to the other ranks of an island, which have no Manager."""
 
     def go_on(self, exchanges: int, progress: int) -> None:
-        """They may make their next inner step."""
+        """Let the followers make their next inner step."""
 
     def fail(self) -> None:
-        """This rank raises."""
+        """Make the followers raise, because this rank raises."""
 
 
 class InnerLoop:
-    """Made by `LocalSGD` and `DiLoCo`. Used by the training thread.
+    """Inner loop of `LocalSGD` and `DiLoCo`. Counts inner steps and runs the exchanges. Used by the training thread.
 
     Args:
-        manager: this rank's.
-        optimizer: the inner one; its steps are counted.
-        settings: when what is exchanged.
-        parts: one for each fragment.
-        key: of the schedule's part in the state that heals.
-        weight: called before an exchange: how much this group's work counts in the average (any positive unit, the same
-            in all groups). None: all groups count the same.
-        quorum_timeout: of each quorum; an hour if None.
-        followers: other ranks of the group that wait for this one's word after each step.
-        trainable: of each fragment, checked before each step.
+        manager: this rank's Manager.
+        optimizer: the inner optimizer, whose steps are counted.
+        settings: the times of the exchanges.
+        parts: one part for each fragment.
+        key: key of the schedule in the state that heals.
+        cap: largest bytes of a bucket; None: one tensor in each.
+        quantize: format in which values are sent, or False.
+        weight: called before an exchange; returns the weight of this group's work in the average (0 or more, in the
+            same unit in all groups). If None, all groups have the same weight.
+        quorum_timeout: seconds of each quorum; an hour if None.
+        followers: other ranks of the group, which wait for this rank after each step.
+        trainable: parameters of each fragment, checked before each step.
     """
 
     def __init__(
@@ -93,23 +95,26 @@ class InnerLoop:
         self._parts = parts
         self._cap = cap
         self._quantize = quantize
-        self._weight = weight  # see above
+        self._weight = weight
         self._timeout = QUORUM_TIMEOUT if quorum_timeout is None else seconds(quorum_timeout, "quorum_timeout")
-        self._healed = False  # state was loaded, and the parts don't know yet
-        self._behind = False  # what was loaded was trained already, and nothing was committed since
-        self._share = 0.0  # this group's weight in the exchange in hand
-        self._census: Census | None = None  # of the quorum in hand
-        self._exchange: Exchange | None = None  # on the way
-        self._followers = followers  # see above
+        self._healed = False  # state was loaded, but `after_heal` was not called yet
+        self._behind = False  # trained state was loaded, and nothing was committed since
+        self._share = 0.0  # this group's weight in the current exchange
+        self._census: Census | None = None  # current quorum's census
+        self._exchange: Exchange | None = None  # the exchange that is being reduced
+        self._followers = followers
         self._trainable = trainable
         self._hooks: list[RemovableHandle] = []
-        self._begun = False  # since it was entered
+        self._begun = False  # whether `begin` has run since `enter`
         manager.note_inner_step()
         manager.register_state_dict_fn(key, self._load, lambda: {"exchanges": self.schedule.exchanges})
 
     def enter(self, *, later: bool = False) -> None:
-        """Begin with the other groups; returns when this group can train. `later`: at the first inner step, or when `begin`
-        is called. Raises as `Manager.start_quorum`."""
+        """Join the other groups, and return when this group can train.
+
+        With `later` it joins at the first inner step, or when `begin` is called. Raises the errors of
+        `Manager.start_quorum`.
+        """
         self._begun = False
         self._hooks = [
             self._optimizer.register_step_pre_hook(self._before_step),
@@ -119,7 +124,7 @@ class InnerLoop:
             self.begin()
 
     def begin(self) -> None:
-        """What `enter` has left for later; once."""
+        """Join the other groups if `enter` has not done so. Only the first call has an effect."""
         if self._begun:
             return
         self._begun = True
@@ -137,7 +142,7 @@ class InnerLoop:
         self._hooks = []
 
     def now(self) -> None:
-        """Exchange now, not at the end of the period."""
+        """Exchange now instead of at the end of the period."""
         self._go(self.schedule.now())
 
     # --- hooks ------------------------------------------------------------------------------------------------------
@@ -249,7 +254,7 @@ class InnerLoop:
 
 
 def bucket_bytes(use_bucketization: bool, cap_mb: float | None) -> int | None:
-    """None: one all-reduce per tensor. Raises `ConfigError`."""
+    """Return the size of a bucket in bytes; None: one all-reduce per tensor. Raises `ConfigError` for a bad size."""
     if not use_bucketization:
         return None
     if cap_mb is None:

@@ -1,9 +1,9 @@
-"""Replica groups of different sizes that train together: in each, rank 0 speaks with the others for all of its ranks.
+"""Replica groups of different sizes that train together: in each of them rank 0 exchanges for all ranks.
 
-Only rank 0 of an island has a Manager (of a group of one rank) and, on the CPU, the whole model with its outer optimizer.
-The others follow it: after each inner step it tells them what to do, which is mostly to go on. To send, the shards
-are put together on rank 0; what comes is spread over the ranks again. How an island cuts its model is nobody else's
-business: shards may be of any number and uneven.
+Only rank 0 of an island has a Manager (of a group of one rank) and, on the CPU, the whole model with its outer
+optimizer. After each inner step rank 0 sends the followers a command, which is mostly to go on. Before an exchange the
+shards are gathered on rank 0; after it the result is scattered to the ranks. Each island may shard its model as it
+likes: shards may be of any number and uneven.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from torchft_x.train.local.fragments import Fragment
 
 
 class _Word(IntEnum):
-    """What rank 0 tells the others."""
+    """Commands that rank 0 sends to the followers."""
 
     GO_ON = 0
     GATHER = 1
@@ -38,7 +38,7 @@ class _Word(IntEnum):
 
 
 class Island:
-    """The ranks of one replica group, each holding a part of `model`::
+    """Ranks of one replica group, each of which holds a part of `model`. Gathers the model on rank 0 and scatters it::
 
         island = Island(model)
         if island.leads:
@@ -49,12 +49,14 @@ class Island:
             loop = island.follow(inner)
         with loop: ...
 
-    All ranks make it, and step their inner optimizers alike.
+    All ranks must make one, and step their inner optimizers alike.
 
     Args:
-        model: sharded over the ranks of `group` (FSDP2), or a whole copy in each.
-        group: the island's process group; torch's default one if None. Its timeout must be longer than an exchange may wait
-            for the other groups.
+        model: model that is sharded over the ranks of `group` (FSDP2), or whole on each rank.
+        group: the island's process group; torch's default one if None. Its timeout must be longer than an exchange may
+            wait for the other groups.
+
+    Raises `ConfigError` if there is no process group, or no parameter needs a gradient.
     """
 
     def __init__(self, model: nn.Module, group: Any = None) -> None:
@@ -70,9 +72,9 @@ class Island:
         self._params = {name: p for name, p in model.named_parameters() if p.requires_grad}
         if not self._params:
             raise ConfigError("the model has no parameter that needs a gradient; there is nothing to exchange.")
-        self._device = local(next(iter(self._params.values()))).device  # a collective of the group takes tensors there
+        self._device = local(next(iter(self._params.values()))).device  # device for collectives of the group
         self.whole: nn.Module | None = None
-        """On rank 0: the parameters as they were before the model was cut, on the CPU. None elsewhere."""
+        """Whole parameters, on the CPU of rank 0; None on other ranks."""
         if self.leads:
             made = {
                 name.replace(".", "/"): nn.Parameter(torch.empty(p.shape, dtype=p.dtype))
@@ -82,18 +84,18 @@ class Island:
         self._gather()
 
     def follow(self, inner: Optimizer) -> Follower:
-        """For the ranks that don't lead."""
+        """Return the inner loop of a rank other than 0, which has no Manager."""
         return Follower(self, inner)
 
     # --- rank 0 -----------------------------------------------------------------------------------------------------
 
     def gather(self) -> None:
-        """The ranks' present weights into `whole`."""
+        """Gather the ranks' current weights into `whole`."""
         self._tell(_Word.GATHER)
         self._gather()
 
     def spread(self) -> None:
-        """`whole` into the ranks' weights."""
+        """Scatter `whole` to the ranks' weights."""
         self._tell(_Word.SPREAD)
         self._spread()
 
@@ -101,13 +103,13 @@ class Island:
         self._tell(_Word.GO_ON, exchanges, progress)
 
     def fail(self) -> None:
-        """So that nobody waits for rank 0, which has an error to raise."""
+        """Release the followers, which wait for rank 0, because rank 0 raises an error."""
         self._tell(_Word.FAILED)
 
     # --- the others -------------------------------------------------------------------------------------------------
 
     def obey(self) -> tuple[int, int]:
-        """Do what rank 0 says, until it says to go on. Returns (exchanges, progress). Raises `StepError` if it failed."""
+        """Carry out rank 0's commands until it sends GO_ON. Return (exchanges, progress). Raises `StepError`."""
         while True:
             word, exchanges, progress = self._hear()
             if word is _Word.GATHER:
@@ -134,7 +136,7 @@ class Island:
 
     @torch.no_grad()
     def _gather(self) -> None:
-        """Parameter by parameter, so that no rank holds more than one whole at a time beside its own."""
+        """Gather parameter by parameter, so that a rank holds only one whole parameter at a time beside its shards."""
         reshard(self._model)
         for name, p in self._params.items():
             q: Any = p
@@ -165,7 +167,7 @@ class Island:
 
 
 class Leading:
-    """A fragment that is an island's whole model: what `InnerLoop` averages on rank 0."""
+    """Part that `InnerLoop` averages on an island's rank 0: a fragment that holds the island's whole model."""
 
     def __init__(self, island: Island, fragment: Fragment) -> None:
         self._island = island
@@ -188,7 +190,7 @@ class Leading:
 
     def apply(self, averages: Sequence[torch.Tensor]) -> None:
         if self._fragment.alpha:
-            self._island.gather()  # inner steps since it was sent
+            self._island.gather()  # to include inner steps since the send
         self._fragment.apply(averages)
         self._island.spread()
 
@@ -198,23 +200,23 @@ class Leading:
 
 
 class Follower:
-    """The inner loop of a rank that doesn't lead. Used as `DiLoCo` is."""
+    """Inner loop of a rank other than 0 of an island. It is used like `DiLoCo`."""
 
     def __init__(self, island: Island, inner: Optimizer) -> None:
         self._island = island
         self._inner = inner
         self._hooks: list[RemovableHandle] = []
         self.exchanges = 0
-        """Of all groups together, as rank 0 said last."""
+        """Number of committed exchanges of all groups together, as rank 0 sent it last."""
         self.progress = 0
-        """See `DiLoCo.progress`."""
+        """Number of inner steps (`DiLoCo.progress`)."""
 
     def __enter__(self) -> Follower:
         events = EventLog(
             env.read(env.RUN_DIR), "trainer", group=env.read(env.REPLICA_GROUP_ID),
             rank=self._island.rank, attempt=env.read_int(env.ATTEMPT, 0),
         )  # fmt: skip
-        events.emit("joined", step=0)  # as a rank that has a Manager: who watches the job knows this process
+        events.emit("joined", step=0)  # ranks with a Manager emit the same, so that watchers know this process
         events.close()
         self._hooks = [self._inner.register_step_post_hook(self._after_step)]
         self._after_step()

@@ -1,4 +1,4 @@
-"""Groups that train by themselves and average their weights now and then (LocalSGD, arXiv 1805.09767)."""
+"""LocalSGD (arXiv 1805.09767): groups train by themselves and average their weights periodically."""
 
 from __future__ import annotations
 
@@ -32,20 +32,22 @@ class LocalSGD:
                 loss(model, batch).backward()
                 optimizer.step()  # every 100th comes back with the average
 
-    Entering asks for the first quorum: a group that begins has the others' weights before its first step. If an exchange
-    fails the local weights stay, and it is tried again after one more step. A group that heals has nothing to average
-    and only receives.
+    Entering asks for the first quorum, so that a new group has the others' weights before its first step. If an
+    exchange fails, the local weights stay, and the exchange is tried again after one more step. A group that heals has
+    nothing to average and only receives.
 
     Args:
-        manager: this rank's Manager. Its state dict should hold the optimizer's state (and buffers); the weights heal by
-            themselves.
-        model: whole on this rank, or sharded within the group (FSDP2); cut alike in all groups.
-        optimizer: the plain one, not `torchft_x.Optimizer`.
-        sync_every: steps between two averages.
-        weight: how much this group counts, called before each exchange; e.g. the tokens it has trained on. None: all alike.
-        quorum_timeout: seconds an exchange waits for the other groups to come to theirs; an hour if None.
+        manager: this rank's Manager. Its state dict should hold the optimizer's state (and buffers); the weights heal
+            without being in it.
+        model: model that is whole on this rank, or sharded within the group (FSDP2) alike in all groups.
+        optimizer: the plain optimizer, not `torchft_x.Optimizer`.
+        sync_every: number of optimizer steps between two averages.
+        weight: called before each exchange; returns this group's weight in the average, e.g. the tokens it has trained
+            on. If None, all groups have the same weight.
+        quorum_timeout: seconds that an exchange waits for the other groups to come to theirs; an hour if None.
 
-    Raises `ConfigError`. What is raised out of ``optimizer.step()``: as `Manager.start_quorum` and `should_commit`.
+    Raises `ConfigError` for a model that can't be averaged. ``optimizer.step()`` raises the errors of
+    `Manager.start_quorum` and `Manager.should_commit`.
     """
 
     def __init__(
@@ -80,27 +82,29 @@ class LocalSGD:
 
     @property
     def exchanges(self) -> int:
-        """Averages that were committed, by all groups together."""
+        """Number of averages that were committed, by all groups together."""
         return self._loop.schedule.exchanges
 
     @property
     def progress(self) -> int:
-        """Inner steps that the common weights stand for, and those of this period: steer the learning rate and the data by
-        it, as it is the same in all groups and survives a restart."""
+        """Number of inner steps behind the common weights, plus those of this period.
+
+        It is equal in all groups and survives a restart, so use it for the learning rate and the data's position.
+        """
         return self._loop.schedule.progress
 
     def sync(self) -> None:
-        """Average now. Waits until the other groups come to their next exchange."""
+        """Average now, after waiting until the other groups come to their next exchange."""
         self._loop.now()
 
     # --- checkpoints ------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """For a checkpoint, right after an average. What is sharded in the group is a DTensor."""
+        """Return the state for a checkpoint, right after an average. Sharded parameters are DTensors."""
         return {"exchanges": self.exchanges, "weights": self._weights.saved()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Before training begins. Raises `ConfigError`."""
+        """Load a checkpoint before training begins. Raises `ConfigError` if it is too late, or of another model."""
         if self._entered:
             raise ConfigError("LocalSGD.load_state_dict must be called before training begins (before `with`).")
         self._weights.load_saved(state["weights"])
@@ -108,9 +112,9 @@ class LocalSGD:
 
 
 class _Weights:
-    """What this rank holds of the model's parameters."""
+    """This rank's shards of the model's parameters, as the `FragmentPart` that LocalSGD averages."""
 
-    feedback = None  # nothing is quantised
+    feedback = None  # LocalSGD doesn't quantise
 
     def __init__(self, model: nn.Module) -> None:
         reshard(model)
@@ -140,7 +144,7 @@ class _Weights:
         torch._foreach_copy_(list(self.tensors()), list(averages))
 
     def after_heal(self) -> None:
-        pass  # the state that was loaded is what training goes on with
+        pass  # training goes on with the loaded weights
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         return {name: local(p) for name, p in self._params.items()}

@@ -1,4 +1,4 @@
-"""A model as the fragments that Streaming DiLoCo exchanges in turn."""
+"""Cuts a model into the fragments that Streaming DiLoCo exchanges in turn."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from torchft_x.errors import ConfigError
 
 
 def cut_into_fragments(model: nn.Module, num_fragments: int = 1, fqns: Sequence[Sequence[str]] = ()) -> list[nn.Module]:
-    """Modules for `DiLoCo`. Every parameter that needs a gradient is in exactly one.
+    """Return the modules for `DiLoCo`, one per fragment. Every parameter that needs a gradient is in exactly one.
 
-    `fqns`: names of the modules of each fragment. Without: the model's children, those of a ModuleList or Sequential one
-    by one, in their order, in `num_fragments` runs of about as many values each. Raises `ConfigError`.
+    `fqns` names the modules of each fragment. Without it the model's children, with those of a ModuleList or Sequential
+    taken singly, are cut in their order into `num_fragments` runs of about as many values each.
+
+    Raises `ConfigError` for an unknown name, for more fragments than children, and for a parameter in no or two
+    fragments.
     """
     if not fqns and num_fragments == 1:
         return [model]
@@ -54,7 +57,7 @@ def _runs(units: list[nn.Module], n: int) -> list[list[nn.Module]]:
     runs: list[list[nn.Module]] = [[] for _ in range(n)]
     at = 0
     for i, (unit, size) in enumerate(zip(units, sizes, strict=True)):
-        left = len(units) - i  # units to place, this one too
+        left = len(units) - i  # number of units still to place, including this one
         behind = done + size / 2 > total * (at + 1) / n
         if runs[at] and at + 1 < n and (behind or left == n - at - 1):
             at += 1
