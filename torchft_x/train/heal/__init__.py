@@ -1,7 +1,7 @@
 """Copies state between groups.
 
-* `state_exchange`: offers our state to those that are behind, and fetches theirs when we are (R17).
-* `overseer`: looks after a copy that others make of our state: they are waited for while it moves.
-* `own_copy`: the copies that its supervisor holds in memory, made between two steps, and what a life begins with.
+* `state_exchange`: offers this rank's state to members that are behind, and fetches the state if this rank is behind
+(R17). * `overseer`: watches the copies that others make of this rank's state. Healers are waited for while their copies
+progress. * `own_copy`: makes the copies in the supervisor's memory between two steps, and loads one when a life begins.
 * `rehearsal`: a newcomer's first step, made before it asks for a quorum, and dropped.
 """

@@ -1,4 +1,4 @@
-"""A source looks after what it has offered, while its training thread waits for those who copy it (`core.training.heal_wait`)."""
+"""Watches copies that others make of an offered state while training waits for them (`core.training.heal_wait`)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from torchft_x.core.types import group_of, listed
 from torchft_x.errors import CollectiveError
 from torchft_x.train.context.context import RankContext
 
-_LOOK = 0.1  # seconds between two looks
+_LOOK = 0.1  # seconds between two checks
 
 
 def look_after(context: RankContext, plan: Plan) -> None:
-    """From now on, on a thread of its own, until the quorum is followed by another one. Nothing, where the transport can't say
-    how a copy goes on: then the timeout counts."""
+    """Start a thread that watches the copies until the next quorum, and fails the step if they don't progress.
+
+    If the transport can't report progress, this does nothing, and the timeout applies.
+    """
     if context.transport.progress() is None:
         return
     threading.Thread(target=_oversee, args=(context, plan), name="torchft_x-heal", daemon=True).start()
@@ -29,7 +31,7 @@ def _oversee(context: RankContext, plan: Plan) -> None:
     healers = plan.replica_world_size - plan.max_world_size
     all_heals = len(names) == healers and context.options.group_world_size == 1
     copying = HealWait(time.monotonic(), max(given_up[g] for g in groups), all_heals=all_heals)
-    until = time.monotonic() + context.options.timeout  # by then every wait for them has ended
+    until = time.monotonic() + context.options.timeout  # every wait for the healers has ended by then
     while context.step.quorum_id == plan.quorum_id and time.monotonic() < until:
         time.sleep(_LOOK)
         progress = context.transport.progress()

@@ -1,5 +1,7 @@
-"""This rank's own copies in memory (`train.context.memory_checkpoint`): made between two steps, and loaded where a life begins
-or a heal has broken off. Both before it asks for a quorum, on the training thread.
+"""Makes and loads this rank's own copies in memory (`train.context.memory_checkpoint`).
+
+Copies are made between two steps. One is loaded when a life begins, or after a heal that broke off. Both happen on the
+training thread, before it asks for a quorum.
 """
 
 from __future__ import annotations
@@ -13,15 +15,18 @@ from torchft_x.train.context.context import RankContext
 from torchft_x.train.context.memory_checkpoint import MemoryCheckpoint
 from torchft_x.train.heal.state_exchange import read_state
 
-_MOST_WORDS = 400  # characters of a reason
+_MOST_WORDS = 400  # characters of a reason in a message
 
 
 def before_asking(context: RankContext, memory: MemoryCheckpoint, *, between_steps: bool) -> None:
-    """Load the group's copy, if that was said; else, `between_steps`, make one. Raises `TransferError` if it can't be loaded."""
+    """Load the group's copy if one is to be loaded; else, `between_steps`, make a copy if one is due.
+
+    Raises `TransferError` if the copy can't be loaded.
+    """
     with context.failures.lock:
         state, idle = context.step.state, context.step.phase is Phase.IDLE
     if not idle:
-        return  # a step was given up in the middle
+        return  # the last step was given up in the middle
     copy = memory.to_load(state)
     if copy is not None:
         _load(context, memory, copy)
@@ -30,21 +35,21 @@ def before_asking(context: RankContext, memory: MemoryCheckpoint, *, between_ste
 
 
 def copy_now(context: RankContext) -> None:
-    """Copy this rank's state, if that was said: it is the one that the last commit has led to. Between two steps."""
+    """Copy this rank's state, which the last commit led to, if a copy is due. Call it between two steps."""
     state = _whole_state(context)
     if context.memory is not None and state is not None:
         context.memory.maybe_copy(state, context.full_state)
 
 
 def copy_last(context: RankContext) -> None:
-    """This rank leaves before the end of the training: copy the state that it leaves with, for the group's next life."""
+    """Copy the final state for the group's next life, because this rank leaves before the end of the training."""
     memory, state = context.memory, _whole_state(context)
     if memory is not None and not memory.apart and state is not None and state.step > 0:
         memory.copy_last(state, context.full_state)
 
 
 def _whole_state(context: RankContext) -> State | None:
-    """Return the state that this rank holds wholly, between two steps; None: it is inside one, or its state can't be read."""
+    """Return this rank's complete state; None if the rank is torn or inside a step, or the state can't be read."""
     with context.failures.lock:
         state, idle, torn = context.step.state, context.step.phase is Phase.IDLE, context.step.torn
     return state if idle and not torn and context.state_dicts.readable else None

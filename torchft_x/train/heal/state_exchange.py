@@ -1,4 +1,4 @@
-"""State between groups in one quorum: what others copy from us, and what we copy (R17)."""
+"""Offers this rank's state to other groups in one quorum, and copies theirs if this rank is behind (R17)."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from torchft_x.transfer.format.flatten import has_dtensors, new_dtensors
 
 
 class StateExchange:
-    """One rank's part in it. `in_place`: the training thread waits, so state may be loaded at once."""
+    """State exchange of one rank in one quorum. `in_place`: the training thread waits, so state is loaded at once."""
 
     def __init__(self, context: RankContext, *, in_place: bool) -> None:
         self._context = context
-        self._in_place = in_place  # see above
-        self._fetched: tuple[Plan, dict[str, Any]] | None = None  # state to be loaded at the commit
+        self._in_place = in_place
+        self._fetched: tuple[Plan, dict[str, Any]] | None = None  # state to load at the commit
 
     def load_fetched(self) -> None:
-        """Load what has come beside the training."""
+        """Load the state that was fetched beside the training."""
         fetched, self._fetched = self._fetched, None
         if fetched is not None:
             self._load(*fetched)
 
     def offer(self, plan: Plan) -> None:
-        """Freeze what the others fetch from us (R17). It is kept until a quorum that needs nothing."""
+        """Freeze the state that others fetch from this rank (R17). It is kept until a quorum that needs none."""
         c = self._context
         with c.failures.lock:
             whole = c.step.state == plan.top and not c.step.torn
@@ -48,7 +48,7 @@ class StateExchange:
                 elif c.takes_mirrors:
                     c.transport.mirror_checkpoint(name.step, c.full_state(), committed_in=name.committed_in)
         except Exception as e:
-            # Our own step is as good as before; those who wanted the state ask again.
+            # Our own step is not affected, and the healers ask again.
             c.log.error("the state can't be offered to %s: %s", readers or list(plan.mirror_of), e)
             c.events.emit("error", quorum=plan.quorum_id, step=plan.top.step, reason=str(e))
             return
@@ -56,16 +56,16 @@ class StateExchange:
             look_after(c, plan)
 
     def heal(self, plan: Plan) -> None:
-        """Fetch the top. With the training thread waiting it goes into place, else it is kept for the commit."""
+        """Fetch the top. If the training thread waits, load it in place; else keep it for the commit."""
         if not plan.heal:
             return
-        # Before the first commit there may be nobody else to get weights from: don't overwrite ours with half of
-        # another's. Later a torn rank costs nothing: its own state is of no use any more.
+        # Before the first commit no other group may have weights: don't overwrite ours with half of another's. Later a
+        # torn rank loses nothing, because its own state is outdated.
         in_place = self._in_place and plan.top.step > 0
         try:
             state = self._fetch(plan, in_place)
         except Exception as e:
-            # Our transports know whether they wrote; of others the worst is assumed.
+            # Our transports report whether they wrote; for others assume that they did.
             self._failed(plan, e, torn=in_place and getattr(e, "torn", True))
             return
         if self._in_place:
@@ -103,13 +103,15 @@ class StateExchange:
         return state
 
     def _new_shards(self) -> Any:
-        """What a DTensor is received into, where the live one must stay as it is. None beside the training: while a
-        forward runs FSDP2 has whole tensors in the model."""
+        """Return new DTensors to receive into when the live ones must stay unchanged.
+
+        Return None beside the training, because FSDP2 has whole tensors in the model while a forward runs.
+        """
         state = self._context.full_state() if self._in_place else None
         return new_dtensors(state) if has_dtensors(state) else None
 
     def _metadata(self, source: Member) -> str:
-        """Where a carrier serves its state. Raises `TransferError`."""
+        """Return the address at which a carrier serves its state. Raises `TransferError`."""
         c = self._context
         try:
             where = c.connection.client.checkpoint_metadata(source.address, c.options.group_rank, c.options.timeout)
@@ -118,7 +120,7 @@ class StateExchange:
             raise TransferError(f"{source.replica_id} does not say where its state is: {e}") from e
 
     def _check(self, plan: Plan, state: Any, torn: bool) -> None:
-        """Is it the quorum's state, and can it be loaded? Before anything is."""
+        """Raise `TransferError`, before anything is loaded, unless this is the quorum's state and can be loaded."""
         try:
             if not isinstance(state, dict) or set(state) != {"user", "torchft"}:
                 raise TransferError("what the source served is not a Manager's state; run one version in all groups.")
@@ -131,7 +133,7 @@ class StateExchange:
             raise
 
     def _load(self, plan: Plan, state: dict[str, Any]) -> None:
-        """Hand the state to the user's functions; from here on this rank holds it, or pieces."""
+        """Load the state through the user's functions. If that fails, this rank is torn."""
         c = self._context
         try:
             c.state_dicts.load(state["user"])
@@ -148,14 +150,17 @@ class StateExchange:
 
 
 def _name(state: Any, top: State) -> None:
-    """A transport of the user's may carry only what the peer's Manager has in its state: the step names it then."""
+    """Add `committed_in` to a state from a user's transport that carries only the keys of torchft's Manager."""
     named = state.get("torchft") if isinstance(state, dict) else None
     if isinstance(named, dict) and named.get("step") == top.step:
         named.setdefault("committed_in", top.committed_in)
 
 
 def read_state(saved: Any) -> tuple[State, int]:
-    """(state, batches committed) from a Manager's state dict; the peer's has no ``committed_in``. Raises `TransferError`."""
+    """Return (state, batches committed) from a Manager's state dict; torchft's has no ``committed_in``.
+
+    Raises `TransferError` if it is not a Manager's state dict.
+    """
     try:
         state = State(int(saved["step"]), int(saved.get("committed_in", 0)))
         return state, int(saved["batches_committed"])
