@@ -1,5 +1,5 @@
-"""From arguments and environment to a connected rank.
+"""Makes a connected rank from arguments and environment.
 
-* `options`: arguments, else variables, else defaults, checked once. `connect`: brings a group's ranks together.
+* `options`: arguments, else variables, else defaults, checked once. `connect`: connects a group's ranks.
 * `excepthook`: ends a script that is refused with one sentence.
 """

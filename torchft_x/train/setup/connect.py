@@ -1,12 +1,12 @@
-"""Brings the ranks of one group together: the group's store, its group server, and each rank's client of it.
+"""Connects the ranks of one group: the group's store, its group server, and each rank's client of the server.
 
-Rank 0 starts the group server and writes its address into the store; the others read it there. If rank 0 can't start
-it, its sentence is what the others raise.
+Rank 0 starts the group server and writes its address into the store, from which the others read it. If rank 0 can't
+start the server, the others raise its error.
 
-Two stores, because they live for different people. The *group's* store (at MASTER_ADDR and MASTER_PORT) is where ranks
-of one group find rank 0; a group of one rank needs none. It is torch's and answers everybody, so what rank 0 says there is
-sealed with the run's token: the others send their token to nobody else. The *meeting* store, where process groups of several
-groups find each other, is rank 0's own: it dies with the group it belongs to, and no other group waits for it.
+There are two stores with different lifetimes. In the *group's* store (at MASTER_ADDR and MASTER_PORT) the ranks of one
+group find rank 0; a group of one rank needs none. It is torch's and answers everybody, so rank 0 seals its entries with
+the run's token: the others send their token to nobody else. In the *meeting* store the process groups of several groups
+find each other. It is rank 0's own and dies with its group, and no other group waits for it.
 """
 
 from __future__ import annotations
@@ -42,36 +42,38 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_POLL = 0.01  # seconds; a blocking get would hold up every user of the client and print C++ stack traces at its end
-_made: Counter[tuple[str, str, int]] = Counter()  # Managers made here, by (store, group, rank)
+_POLL = 0.01  # seconds; a blocking get would block every user of the client and print C++ stack traces on a timeout
+_made: Counter[tuple[str, str, int]] = Counter()  # number of Managers made in this process, by (store, group, rank)
 _made_lock = threading.Lock()
 
 
 class LighthouseLink(Protocol):
-    """Whether the group has a session with the lighthouse, as far as this rank has been told."""
+    """Interface to the state of the group's session with the lighthouse, as this rank knows it."""
 
     connected: bool
 
 
 @dataclass(frozen=True)
 class GroupConnection:
-    """A rank's connections within its group."""
+    """A rank's connections within its group. Agrees with the other ranks through the group's store."""
 
     replica_id: str
     client: GroupClient | LocalGroupClient
     options: Options
     link: LighthouseLink
-    store: dist.Store | None = None  # the group's store, where the group has several ranks
+    store: dist.Store | None = None  # the group's store, if the group has several ranks
     keys: str = ""  # prefix of this Manager's keys in the store
-    meeting: StoreServer | None = None  # the meeting store, where this process serves it (rank 0)
-    hub: Hub | None = None  # of rank 0, where the group has several ranks
-    spoke: Spoke | None = None  # of the other ranks
-    others_train: bool = False  # other groups trained already when this one came; the same on all of its ranks
-    own_lighthouse: LighthouseServer | None = None  # of a group alone, where no lighthouse is named
+    meeting: StoreServer | None = None  # the meeting store, on rank 0, which serves it
+    hub: Hub | None = None  # on rank 0, if the group has several ranks
+    spoke: Spoke | None = None  # on the other ranks
+    others_train: bool = False  # whether other groups trained when this one joined; equal on all its ranks
+    own_lighthouse: LighthouseServer | None = None  # lighthouse of a group that trains alone
 
     def close(self, wait: bool = True, *, early: bool = False) -> None:
-        """Leave the job at a step boundary. With `wait`, rank 0 lets the others of its group read their last answers.
-        `early`: the training isn't done."""
+        """Leave the job at a step boundary, and close the connections.
+
+        With `wait`, rank 0 waits until the other ranks have read their last answers. `early`: the training isn't done.
+        """
         o = self.options
         if self.store is not None and wait:
             try:
@@ -92,7 +94,7 @@ class GroupConnection:
             self.own_lighthouse.shutdown()
 
     def agree(self, about: str, said: dict[str, str] | None, timeout: float) -> dict[str, str]:
-        """What rank 0 says about something, on all ranks; once for each `about`. `said`: rank 0's own words.
+        """Return rank 0's value `said` on all ranks. Call it once for each `about`; ranks other than 0 pass None.
 
         Raises `DeadlineError` after `timeout` seconds, and RuntimeError if the group's store is lost.
         """
@@ -104,7 +106,7 @@ class GroupConnection:
         return self._hear(about, 0, timeout)
 
     def all_fine(self, about: str, fine: bool, timeout: float) -> bool:
-        """Whether something is fine on all ranks; once for each `about`. Raises as `agree`."""
+        """Return whether `fine` is true on all ranks. Call it once for each `about`. Raises the errors of `agree`."""
         rank, ranks = self.options.group_rank, self.options.group_world_size
         if self.store is None:
             return fine
@@ -127,8 +129,10 @@ class GroupConnection:
         return answer
 
     def newest_copy(self, held: Sequence[State]) -> State | None:
-        """The newest of these states, which this rank holds complete copies of, that all ranks of the group hold; None: there is
-        none. All ranks call it, once. Raises as `agree`."""
+        """Return the newest state of which all ranks hold a complete copy; None if there is none.
+
+        `held` are the states of this rank's complete copies. All ranks must call it once. Raises the errors of `agree`.
+        """
         if self.store is None:
             return newest_common([held])
         o = self.options
@@ -142,7 +146,7 @@ class GroupConnection:
         return max(_states(said["states"]), default=None)
 
     def stop(self, why: str) -> None:
-        """The group must stop: release whoever waits for its other ranks. From any thread."""
+        """Release all waits for other ranks of the group, because the group must stop. May be called on any thread."""
         for end in (self.hub, self.spoke):
             if end is not None:
                 end.end(why)
@@ -168,13 +172,13 @@ def connect(options: Options) -> GroupConnection:
 
 
 def _gather(options: Options, store: dist.Store | None, keys: str) -> GroupConnection:
-    """Rank 0: serve the group, and tell the other ranks, if there are any, where."""
+    """Serve the group on rank 0, and publish the server's address to the other ranks, if there are any."""
     replica_id = f"{options.replica_id}:{uuid.uuid4()}"
     own = _start_own_lighthouse(options) if options.alone else None
     if own is not None:
         options = replace(options, lighthouse=own.address())
     try:
-        assert options.lighthouse is not None  # Options checks it on rank 0
+        assert options.lighthouse is not None  # checked by Options on rank 0
         meeting, address = serve_store(options.host)
         server = GroupServer(
             replica_id=replica_id,
@@ -222,7 +226,7 @@ def _gather(options: Options, store: dist.Store | None, keys: str) -> GroupConne
 
 
 def _start_own_lighthouse(options: Options) -> LighthouseServer:
-    """A script that is tried without a launcher trains as the only group."""
+    """Start a lighthouse for a script that is run without a launcher, as the only group."""
     from torchft_x.rpc.coordination import LighthouseServer
 
     own = LighthouseServer("127.0.0.1:0", 1, token=options.token)
@@ -234,7 +238,10 @@ def _start_own_lighthouse(options: Options) -> LighthouseServer:
 
 
 def open_store(options: Options) -> tuple[dist.Store, Address]:
-    """The group's store and its address. Rank 0 hosts it unless torchrun does, or somebody (the user's own store) already listens."""
+    """Return the group's store and its address.
+
+    Rank 0 hosts the store unless torchrun does, or the user's own store listens at the address already.
+    """
     host = options.store_host or options.host
     address = Address(host, options.store_port)
     if options.group_rank == 0 and not options.agent_store:
@@ -246,7 +253,7 @@ def open_store(options: Options) -> tuple[dist.Store, Address]:
 
 
 def _store_client(options: Options, address: Address) -> dist.Store:
-    """Rank 0 (or torchrun) may still be on its way, so a refused connection is tried again until the deadline."""
+    """Connect to the group's store. Retry until the deadline, because rank 0 or torchrun may not serve it yet."""
     deadline = time.monotonic() + options.connect_timeout
     while True:
         try:
@@ -258,7 +265,10 @@ def _store_client(options: Options, address: Address) -> dist.Store:
 
 
 def _own_keys(options: Options, address: Address) -> str:
-    """All ranks make their Managers in the same order, so the n-th of each rank belong together."""
+    """Return the prefix of this Manager's keys.
+
+    All ranks make their Managers in the same order, so the n-th Managers of all ranks belong together.
+    """
     who = (address.target, options.replica_id, options.group_rank)
     with _made_lock:
         nth = _made[who]
@@ -291,7 +301,7 @@ def _follow(options: Options, store: dist.Store, keys: str) -> GroupConnection:
 
 
 def _opened(store: dist.Store, key: str, token: str | None) -> dict[str, str] | None:
-    """What rank 0 says there; None: nothing yet, or somebody else's words."""
+    """Return the entry at `key`; None if it is absent, or not sealed with the token."""
     raw = store.get(key) if store.check([key]) else b""
     seal, _, text = raw.partition(b" ")
     if not hmac.compare_digest(seal, _seal(key, text, token)):

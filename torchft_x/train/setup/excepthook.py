@@ -1,4 +1,4 @@
-"""What becomes of a script that the other groups, or the lighthouse, refuse, and of one that can't write its result."""
+"""Ends a script that is refused by the other groups or the lighthouse, or that can't write its result."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from types import TracebackType
 from torchft_x.errors import RefusedError, UnsavedError
 
 EXIT_CODE = 2  # final for the supervisor: the same script would be refused again (docs/decisions/0006-usage-errors.md)
-UNSAVED = os.EX_CANTCREAT  # final as well: it would train it all again, and the result would be lost again
+UNSAVED = os.EX_CANTCREAT  # final as well: a restart would train everything again and lose it again
 
 _lock = threading.Lock()
 _installed = False
 
 
 def end_with_a_sentence() -> None:
-    """From now on a `RefusedError` that nobody catches ends the process with its sentence alone and code 2, and an
-    `UnsavedError` with 73."""
+    """Install an excepthook by which an uncaught `RefusedError` ends the process with its sentence alone and code 2.
+
+    An uncaught `UnsavedError` ends it in the same way with code 73.
+    """
     global _installed
     with _lock:
         if _installed:
@@ -33,6 +35,6 @@ def end_with_a_sentence() -> None:
         print(f"torchft_x: {error}", file=sys.stderr, flush=True)
         raise SystemExit(
             UNSAVED if isinstance(error, UnsavedError) else EXIT_CODE
-        )  # the interpreter takes its exit code from here, after running what is at exit
+        )  # the interpreter exits with this code after the atexit functions
 
     sys.excepthook = hook

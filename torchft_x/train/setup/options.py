@@ -1,4 +1,4 @@
-"""What a Manager needs to know: arguments, else variables, else defaults. Checked once, in one place."""
+"""Options of a Manager: arguments, else environment variables, else defaults. They are checked once, here."""
 
 from __future__ import annotations
 
@@ -9,74 +9,74 @@ from torchft_x import env, net
 from torchft_x.durations import Seconds, seconds
 from torchft_x.errors import ConfigError
 
-DEFAULT_TIMEOUT = 60.0  # seconds; the peer's, for all three
-# Seconds a rank waits in all while the lighthouse says what for, or is away: a host or a pod is replaced meanwhile.
+DEFAULT_TIMEOUT = 60.0  # seconds, for all three timeouts; torchft's value
+# Seconds that a rank waits in all while the lighthouse names a reason, or is away, so that a host can be replaced.
 PATIENCE = 3600.0
-# Seconds the ranks of a group wait for each other's votes. One of them may evaluate or save for minutes; the other groups go on
-# meanwhile, and one that hangs is its supervisor's business.
+# Seconds that the ranks of a group wait for each other's votes. One of them may evaluate or save for minutes while the
+# other groups go on. The supervisor ends a rank that hangs.
 GROUP_TIMEOUT = 600.0
 _OF_A_JOB = (env.REPLICA_GROUP_ID, env.NUM_REPLICA_GROUPS, env.RUN_DIR)
-"""Any of these says that other groups are meant to train with this one."""
+"""Variables of which any one means that this group belongs to a job."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Times are seconds. An argument beats the variable named with it, the variable beats the default."""
+    """Checked options of one rank. Times are seconds. An argument overrides the variable named with it."""
 
     replica_id: str
-    """Group id, stable over restarts (REPLICA_GROUP_ID). On the wire a nonce is added: one life of the group."""
+    """REPLICA_GROUP_ID: group id, stable over restarts. On the wire a nonce of the group's life is added."""
     group_rank: int
-    """RANK, 0 if unset."""
+    """RANK, 0 if unset: rank of this process in its group."""
     group_world_size: int
-    """WORLD_SIZE, 1 if unset."""
+    """WORLD_SIZE, 1 if unset: number of ranks of the group."""
     timeout: float
-    """TORCHFT_TIMEOUT_SEC. Reductions, healing, the vote between groups."""
+    """TORCHFT_TIMEOUT_SEC: limit for reductions, healing and the vote between groups."""
     quorum_timeout: float
-    """TORCHFT_QUORUM_TIMEOUT_SEC."""
+    """TORCHFT_QUORUM_TIMEOUT_SEC: limit for a quorum."""
     quorum_patience: float
-    """Seconds more while it is known what is waited for (core.group.quorum_deadline); 0 where the user has set quorum_timeout."""
+    """Further seconds while the wait's reason is known (core.group.quorum_deadline); 0 if quorum_timeout is set."""
     connect_timeout: float
-    """TORCHFT_CONNECT_TIMEOUT_SEC. Store, group server, lighthouse."""
+    """TORCHFT_CONNECT_TIMEOUT_SEC: limit for connecting to the store, the group server and the lighthouse."""
     quorum_retries: int
-    """TORCHFT_QUORUM_RETRIES."""
+    """TORCHFT_QUORUM_RETRIES: passed to the group server."""
     lighthouse: str | None
-    """TORCHFT_LIGHTHOUSE; needed on group rank 0 only."""
+    """TORCHFT_LIGHTHOUSE: address of the lighthouse; needed on group rank 0 only."""
     port: int
-    """TORCHFT_MANAGER_PORT; 0: any free one. Of the group server."""
+    """TORCHFT_MANAGER_PORT: port of the group server; 0 takes any free one."""
     host: str
-    """TORCHFT_X_ADVERTISE_HOST, TORCHFT_X_ADVERTISE_INTERFACE: by which name or address other hosts reach this one."""
+    """TORCHFT_X_ADVERTISE_HOST, TORCHFT_X_ADVERTISE_INTERFACE: name or address by which other hosts reach this one."""
     store_host: str | None
-    """MASTER_ADDR: host of the group's store; None: this process hosts it."""
+    """MASTER_ADDR: host of the group's store; None if this process hosts it."""
     store_port: int
-    """MASTER_PORT; 0: any free one, for a group of one process."""
+    """MASTER_PORT: port of the group's store; 0 takes any free one, for a group of one process."""
     agent_store: bool
-    """TORCHELASTIC_USE_AGENT_STORE: torchrun hosts the store."""
+    """TORCHELASTIC_USE_AGENT_STORE: whether torchrun hosts the store."""
     restart_count: int
-    """TORCHELASTIC_RESTART_COUNT: the store outlives torchrun's restarts, its keys must not."""
+    """TORCHELASTIC_RESTART_COUNT. It is part of the keys, because the store outlives torchrun's restarts."""
     token: str | None
-    """TORCHFT_X_TOKEN or the content of TORCHFT_X_TOKEN_FILE; None: open."""
+    """TORCHFT_X_TOKEN or the content of TORCHFT_X_TOKEN_FILE; None if the run has no token."""
     attempt: int
     """TORCHFT_X_ATTEMPT: number of this start of the group, from 0; later ones are higher."""
     life: str
     """TORCHFT_X_LIFE: names this start in the supervisor's exit report."""
     run_dir: str | None
-    """TORCHFT_X_RUN_DIR: events go there; None: nowhere."""
+    """TORCHFT_X_RUN_DIR: directory for events; None if none are written."""
     min_replica_size: int
     """The larger of the argument and TORCHFT_X_MIN_REPLICAS: the job's minimum holds for each of its scripts."""
     heartbeat_interval: float | None = None
-    """As given; nothing but `check_against` looks at it."""
+    """The Manager's argument in seconds. Only `check_against` uses it."""
     commit_vote: bool = True
-    """Groups vote with each other before each commit."""
+    """Whether groups vote with each other before each commit."""
     group_timeout: float = GROUP_TIMEOUT
-    """Of the vote inside the group: `timeout`, where the user has set that."""
+    """Limit for the vote inside the group; equal to `timeout` if that was set."""
     memory_slots: str = ""
-    """TORCHFT_X_MEMORY_SLOTS: where the supervisor holds copies of its workers' states; empty: nowhere."""
+    """TORCHFT_X_MEMORY_SLOTS: the supervisor's memory for copies of its workers' states; empty if there is none."""
     local_rank: int = 0
-    """LOCAL_RANK: which of them is this one's."""
+    """LOCAL_RANK: index of this rank's part of `memory_slots`."""
     alone: bool = False
-    """No lighthouse is named, and nothing says that this group belongs to a job: it starts one for itself, to try a script."""
+    """Whether this group starts a lighthouse for itself: none is named, and no variable says that it is in a job."""
     straggler_timeout: float | None = None
-    """TORCHFT_X_STRAGGLER_TIMEOUT. How much later than this group another one may come; None: see core.training.step_clock."""
+    """TORCHFT_X_STRAGGLER_TIMEOUT: how much later another group may come; if None, core.training.step_clock decides."""
 
     def __post_init__(self) -> None:
         if self.group_world_size < 1:
@@ -113,7 +113,7 @@ class Options:
 
     @property
     def key_prefix(self) -> str:
-        """Of this start's keys in the group's store."""
+        """Prefix of this start's keys in the group's store."""
         return f"torchft_x/{self.replica_id}/{self.restart_count}"
 
 
@@ -138,7 +138,7 @@ def resolve(
     straggler_timeout: Seconds | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Options:
-    """Arguments of the Manager as `Options`. `environ`: os.environ unless given. Raises `ConfigError`."""
+    """Return the Manager's arguments as `Options`. `environ` is os.environ unless given. Raises `ConfigError`."""
 
     def number(argument: int | None, name: str, default: int) -> int:
         return argument if argument is not None else env.read_int(name, default, environ) or 0
