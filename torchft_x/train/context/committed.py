@@ -1,7 +1,7 @@
-"""The parameters and optimizer state of the last commit, which are in place where a step starts.
+"""The parameters and optimizer state of the last commit, which are in place when a step starts.
 
-Newcomers copy them at that moment, and the groups compare them. Otherwise a flipped bit, a heal that lost something, or a
-parameter that one group has changed by itself would stay until the end of the job.
+Newcomers copy them at that moment, and the groups compare them. Without the comparison a flipped bit, a heal that lost
+something, or a parameter that one group changed by itself would stay until the end of the job.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from torchft_x.train.context.tensor_digest import TURNS, WHOLE_BYTES, fold, sum_
 from torchft_x.transfer.format.flatten import is_dtensor
 
 EVERY = 8
-"""Commits between two comparisons. Each reads a sixteenth of the state, in turn: all of it within 128 commits."""
+"""Commits between two comparisons. Each reads a sixteenth of the state, in turn, so all of it within 128 commits."""
 
-_SLOTS = 4096  # tensors that can be told from each other, the last from what follows it
+_SLOTS = 4096  # tensors with a digest of their own; the last slot also holds all further ones
 _NOTHING = (1 << 63) - 1  # min(x, this) == x for every int64
 
 
@@ -33,26 +33,26 @@ Held = tuple[torch.Tensor, str, torch.Tensor]
 class CommittedState:
     """Parameters of the watched optimizers, and the tensors of their state. Used by the training thread.
 
-    `compares`: they are compared with those of other groups.
+    `compares`: whether they are compared with those of other groups.
     """
 
     def __init__(self, *, compares: bool) -> None:
-        self._compares = compares  # fixed
-        self.script_moves_them = False  # the script has changed the parameters inside a step of this process
+        self._compares = compares
+        self.script_moves_them = False  # whether the script has changed parameters inside a step of this process
         self._optimizers: list[Optimizer] = []
-        self._sources: list[Callable[[], Iterable[Held]]] = []  # of what is compared
-        self._modules: list[nn.Module] = []  # whose names the parameters have
-        self._versions = 0  # sum over the parameters when the step started
-        self._turn = 0  # says which part is compared
+        self._sources: list[Callable[[], Iterable[Held]]] = []  # yield the compared tensors
+        self._modules: list[nn.Module] = []  # modules that name the parameters
+        self._versions = 0  # sum of the parameters' versions when the step started
+        self._turn = 0  # selects the part that is compared
         self._sums: list[torch.Tensor] = []  # digests of the tensors compared in this step; empty: none
 
     def watch(self, optimizer: Optimizer) -> None:
-        """Watch what `optimizer` steps."""
+        """Watch the parameters and state of `optimizer`."""
         self._optimizers.append(optimizer)
         self._sources.append(lambda: _tensors(optimizer))
 
     def compare(self, module: nn.Module, values: Mapping[str, torch.Tensor], outer: Optimizer | None) -> None:
-        """Compare the global `values` of the parameters of `module`, by name, and what `outer` keeps of its own."""
+        """Compare the global `values` of the parameters of `module`, by name, and the state of `outer`."""
         params = dict(module.named_parameters())
         self.name(module)
         self._sources.append(lambda: ((params[name], "the global value", value) for name, value in values.items()))
@@ -60,11 +60,11 @@ class CommittedState:
             self._sources.append(lambda: (held for held in _tensors(outer) if held[1]))
 
     def name(self, module: nn.Module) -> None:
-        """Call the parameters as `module` does, in sentences."""
+        """Use the parameter names of `module` in messages."""
         self._modules.append(module)
 
     def start_step(self, state: State) -> None:
-        """Take what is in place for that of `state`, and start to compare a part of it, if that is due."""
+        """Take the present tensors for those of `state`, and start to compare a part of them, if that is due."""
         self._versions = self._count_versions()
         turn, rest = divmod(state.step, EVERY)
         due = self._compares and turn > 0 and rest == 0
@@ -74,7 +74,8 @@ class CommittedState:
     def moved(self) -> bool:
         """Return whether the parameters have been changed since the step started, as sharpness-aware minimisation does.
 
-        Counts changes in place (`Tensor._version`), but not those through ``.data``. 0.1 ms for a thousand parameters.
+        It detects changes in place (`Tensor._version`), but not those through ``.data``. It takes 0.1 ms for a thousand
+        parameters.
         """
         if self._count_versions() == self._versions:
             return False
@@ -82,18 +83,18 @@ class CommittedState:
         return True
 
     def digest(self) -> int:
-        """Return the 64-bit digest of this step's comparison, which must be equal in all groups. 0: nothing is compared."""
+        """Return the 64-bit digest of this step's comparison, equal in all groups; 0 if nothing is compared."""
         return fold(self._values()) or 1 if self._sums else 0
 
     def first_difference(self, pg: Any, timeout: float) -> str:
-        """Return the name of the first tensor that differs among the members of `pg`; empty: none of those compared here does.
+        """Return the name of the first compared tensor that differs among the members of `pg`; empty if none does.
 
-        All of them call it, whether they compare or not. Raises what `pg` raises.
+        All members must call it, whether they compare or not. Raises the errors of `pg`.
         """
         values = self._values()
         if len(values) > _SLOTS:
             values[_SLOTS - 1 :] = [fold(values[_SLOTS - 1 :])]
-        halves = [(v ^ v >> 32) & 0xFFFFFFFF for v in values]  # their negatives must fit, too
+        halves = [(v ^ v >> 32) & 0xFFFFFFFF for v in values]  # so that their negatives fit too
         rest = [_NOTHING] * (_SLOTS - len(halves))
         device = next((p.device for source in self._sources for p, _, _ in source()), None)
         least = torch.tensor([halves + rest, [-h for h in halves] + rest], device=device)
@@ -104,14 +105,14 @@ class CommittedState:
         return next((name for name, it in zip(self._names(), differ[: len(halves)], strict=False) if it), "")
 
     def replace(self) -> None:
-        """Take what a heal has loaded for the committed state. This step compares nothing."""
+        """Take the state that a heal has loaded for the committed one. This step compares nothing."""
         self._versions, self._sums = self._count_versions(), []
 
     def _count_versions(self) -> int:
         return sum([p._version for optimizer in self._optimizers for p in _parameters(optimizer)])
 
     def _values(self) -> list[int]:
-        """Return the sums that were started, as 64 bits each. Waits for each device once."""
+        """Return the started sums as 64 bits each, after waiting for each device once."""
         values = [0] * len(self._sums)
         for device in {total.device for total in self._sums}:
             places = [i for i, total in enumerate(self._sums) if total.device == device]
@@ -144,7 +145,7 @@ def _tensors(optimizer: Optimizer) -> Iterator[Held]:
 
 
 def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:
-    """Return the parameters it steps. One that is not torch's may have no groups."""
+    """Return the parameters of an optimizer. One that is not torch's may have no groups."""
     return [p for group in getattr(optimizer, "param_groups", ()) for p in group["params"]]
 
 

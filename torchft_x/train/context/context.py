@@ -1,4 +1,4 @@
-"""What a Manager is made of, and how it is put together."""
+"""The objects that a Manager is made of, and their assembly."""
 
 from __future__ import annotations
 
@@ -35,28 +35,28 @@ logger = logging.getLogger("torchft_x.train.manager")
 
 @dataclass(frozen=True)
 class RankContext:
-    """What a Manager is made of; fixed for its life."""
+    """Objects that a Manager is made of; fixed for its life."""
 
     options: Options
     connection: GroupConnection
-    peers: PeerLinks  # to the other groups
+    peers: PeerLinks  # connections to the other groups
     transport: CheckpointTransport[Any]
-    awaits_commits: bool  # `transport` must hear of each before the state changes
-    takes_mirrors: bool  # `transport` copies a state from several sources at a time
-    metadata: str | None  # of `transport`; None: it may change, and is asked for with each quorum
+    awaits_commits: bool  # `transport` must be called before each commit changes the state
+    takes_mirrors: bool  # `transport` can copy a state from several sources at a time
+    metadata: str | None  # `transport`'s metadata; None if it may change and is read for each quorum
     state_dicts: StateDicts
     committed: CommittedState
     step: Step  # read and changed under failures.lock
     failures: StepFailures
     events: EventLog
-    status: SharedStatus | None  # told at each change of the step's phase; None: no supervisor reads it
+    status: SharedStatus | None  # published at each change of phase; None if no supervisor reads it
     log: logging.LoggerAdapter[Any]
     world_size_mode: WorldSizeMode
     init_sync: bool
     step_time: StepTimeEstimate
-    waits: WaitBudget  # for other groups
-    fingerprint: FingerprintBuilder  # what must be alike in all groups
-    memory: MemoryCheckpoint | None  # copies of the state that outlive this process; None: no supervisor holds any
+    waits: WaitBudget  # limits of the waits for other groups
+    fingerprint: FingerprintBuilder  # traits that must be alike in all groups
+    memory: MemoryCheckpoint | None  # copies that outlive this process; None if no supervisor holds any
 
     def counters(self) -> dict[str, int]:
         """Return this library's own part of the state."""
@@ -69,12 +69,12 @@ class RankContext:
             }
 
     def full_state(self) -> dict[str, Any]:
-        """Return what travels in a heal: the user's state and the counters."""
+        """Return the state that a heal copies: the user's state and the counters."""
         return {"user": self.state_dicts.save(), "torchft": self.counters()}
 
 
 class StepLogger(logging.LoggerAdapter[logging.Logger]):
-    """``[group G rank R, step N] ...``"""
+    """Logger that prefixes messages with ``[group G rank R, step N]``."""
 
     def __init__(self, who: str, step: Step) -> None:
         super().__init__(logger, {})
@@ -101,9 +101,9 @@ def assemble(
     compares: bool,
     fingerprint: FingerprintBuilder,
 ) -> RankContext:
-    """Connect to the group and the lighthouse, and listen to what they push. Raises as `connect`."""
+    """Connect to the group and the lighthouse, and make the objects of a rank. Raises the errors of `connect`."""
     connection = connect(options)
-    options = connection.options  # with the address of the lighthouse, where it is the group's own
+    options = connection.options  # now with the address of the group's own lighthouse, if it has one
     group = group_of(connection.replica_id)
     events = _event_log(options, group, connection.replica_id)
     log = StepLogger(f"group {group} rank {options.group_rank}", step)
@@ -152,12 +152,12 @@ def assemble(
 def _memory(
     options: Options, connection: GroupConnection, events: EventLog, log: StepLogger
 ) -> MemoryCheckpoint | None:
-    """All ranks of a group have one, or none has: they find together what they begin with."""
+    """Make the memory checkpoint on all ranks of a group or on none, because they agree on the copy to begin with."""
     return MemoryCheckpoint(options, connection, events, log) if options.memory_slots else None
 
 
 def _event_log(options: Options, group: str, replica_id: str) -> EventLog:
-    """Of this rank; rank 0's is told to people, unless they want warnings only."""
+    """Make this rank's event log. Rank 0's is also narrated on the console, unless only warnings are wanted."""
     events = EventLog(
         options.run_dir, "trainer", group=group, rank=options.group_rank, replica_id=replica_id,
         attempt=options.attempt,
@@ -168,7 +168,7 @@ def _event_log(options: Options, group: str, replica_id: str) -> EventLog:
 
 
 def _tell(connection: GroupConnection, events: EventLog, transport: CheckpointTransport[Any]) -> None:
-    """Rank 0 tells the lighthouse how its group is doing."""
+    """Report the group's progress to the lighthouse, on rank 0."""
     if connection.options.group_rank == 0:
         group = group_of(connection.replica_id)
 

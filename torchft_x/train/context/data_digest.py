@@ -1,4 +1,4 @@
-"""What data a group trains on, in a digest that is cheap to make: small sources whole, large ones by samples."""
+"""Describes a group's training data by a cheap digest: small sources are read whole, large ones by samples."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import torch
 from torchft_x.errors import ConfigError
 from torchft_x.transfer.format.memory import memory_of
 
-WHOLE_BYTES = 64 << 20  # read in some 0.1 s; above this only samples are
-SAMPLES = 64  # blocks of a large source, spread evenly, the first and the last bytes among them
+WHOLE_BYTES = 64 << 20  # larger sources are sampled; reading this much takes some 0.1 s
+SAMPLES = 64  # number of blocks read of a large source, spread evenly from its first bytes to its last
 BLOCK_BYTES = 64 << 10
-_MAX_READ_FILES = 256  # of a data set of many files: so many are looked into, of the others the size counts
+_MAX_READ_FILES = 256  # most files that are read; of further files only the size counts
 
 
 class Described(NamedTuple):
@@ -30,16 +30,16 @@ class Described(NamedTuple):
 def describe_data(
     *sources: str | os.PathLike[str] | bytes | bytearray | memoryview | torch.Tensor, name: str = ""
 ) -> Described:
-    """Digest of files, of directories (all files below, in order of their names), or of bytes and tensors in memory.
+    """Describe files, directories (all files below, in order of their names), or bytes and tensors in memory.
 
-    Sizes and contents count, names and places do not. Above 64 MiB it is the size and 64 blocks, so a change of a few
-    bytes in a large file may go unseen; of more than 256 files, 256 are looked into.
+    The digest covers sizes and contents, but not names and paths. Above 64 MiB it covers the size and 64 blocks, so a
+    change of a few bytes in a large file may go undetected. Of more than 256 files, 256 are read.
 
     Args:
-        sources: at least one.
-        name: what people call it; by default the first file's name.
+        sources: at least one source.
+        name: name of the data for people; by default the first file's name.
 
-    Raises `ConfigError` naming what can't be read.
+    Raises `ConfigError`, which names the source that can't be read.
     """
     if not sources:
         raise ConfigError("describe_data() needs a file, a directory, bytes or a tensor.")
@@ -100,7 +100,7 @@ def _digest(source: _Source, *, look: bool) -> tuple[int, str]:
 
 
 def spans(size: int) -> list[tuple[int, int]]:
-    """What is read of `size` bytes."""
+    """Return the (start, end) ranges that are read of `size` bytes."""
     if size <= WHOLE_BYTES:
         return [(at, min(size, at + (1 << 20))) for at in range(0, size, 1 << 20)]
     last = size - BLOCK_BYTES

@@ -1,7 +1,8 @@
-"""Everything that can go wrong with the step in hand, from any thread, arrives here.
+"""Collects the errors of the current step from all threads.
 
-The first error of a (quorum, step) is kept, and the collectives of that quorum are released at once: this rank's, so
-that nothing waits for a lost member, and by the closed connections the other groups', which could only wait for us.
+It keeps the first error of a (quorum, step) and releases the collectives of that quorum at once. This rank's are
+released so that nothing waits for a lost member. The closed connections release the other groups', which could only
+wait for us.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ from torchft_x.errors import (
 from torchft_x.observe.events import EventLog
 from torchft_x.timing import TIMING
 
-_FEW = 8  # of so many others one may ask after all when the error names none; of more only with the join
-_ABORT_AGAIN = 0.01  # seconds between aborts of a configure that has perhaps not begun
+_FEW = 8  # if an error names no suspects, up to this many others are reported before the join
+_ABORT_AGAIN = 0.01  # seconds between aborts of a configure that may not have begun
 
 
 class Abortable(Protocol):
     def abort(self, config_id: int) -> None:
-        """Release whoever waits for the members of `config_id`."""
+        """Release all waits for the members of `config_id`."""
 
 
 class StepFailures:
-    """Owns the lock around the step machine. Callbacks of the watch and of works may come from any thread."""
+    """Collector of one rank's errors. Owns the lock around the step machine; its methods may run on any thread."""
 
     def __init__(
         self,
@@ -58,22 +59,22 @@ class StepFailures:
         self.events = events
         self._peers = peers
         self._log = log
-        self._heal_retries = HealRetries(heal_patience)  # heals that failed; decides when there were too many
-        self.given_up: Counter[str] = Counter()  # heals from here that were given up when all was sent, by group
-        self._stop = stop  # releases who waits for other ranks of the group
-        self._suspect = suspect  # tells the lighthouse whom to look after, without waiting
-        self.plan: Plan | None = None  # of the quorum in hand or the last one
-        self._configuring = False  # between the decision to configure and its end
-        self.broken = True  # the process group must be made anew even if its members stay
-        self._config_id = 0  # of the newest configure that was begun
-        self.ended: TorchftXError | None = None  # this group must stop
+        self._heal_retries = HealRetries(heal_patience)  # counts failed heals, and decides when there were too many
+        self.given_up: Counter[str] = Counter()  # heals from this rank given up after all was sent, by group
+        self._stop = stop  # releases all waits for other ranks of the group
+        self._suspect = suspect  # reports suspects to the lighthouse, without waiting
+        self.plan: Plan | None = None  # plan of the current quorum or the last one
+        self._configuring = False  # whether a configure was decided on and has not ended
+        self.broken = True  # whether the process group must be configured again even for the same members
+        self._config_id = 0  # config id of the newest configure that was begun
+        self.ended: TorchftXError | None = None  # why this group must stop; None if it needn't
 
     # --- from the training and the quorum thread ----------------------------------------------------------------------
 
     def begin(
         self, plan: Plan, top: State, rank: int | None, size: int, commit: Prepared | None = None
     ) -> Outcome | None:
-        """A step begins at `top`, and its quorum is in hand from here on. Returns how a step ended that was left undecided; see `Step.begin`."""
+        """Begin a step at `top` in the quorum of `plan`. Return how an undecided step ended (`Step.begin`)."""
         with self.lock:
             self.plan = plan
             if not plan.heal:
@@ -83,12 +84,13 @@ class StepFailures:
     def configure(
         self, plan: Plan, make: Callable[[], None], silent: Callable[[], tuple[str, ...]] = lambda: ()
     ) -> float | None:
-        """Run `make` if the process group must be made anew for `plan`; an error is reported, not raised.
+        """Run `make` if the process group must be configured for `plan`. An error is reported, not raised.
 
-        `silent`: asked after a failure that took longer than `TIMING.slow_connect`, for the replica ids of the members
-        that do not answer this rank. The lighthouse is told of them: it may leave one end of a broken link out.
+        `silent` is called after a failure that took longer than `TIMING.slow_connect`, and returns the replica ids of
+        the members that do not answer this rank. They are reported to the lighthouse, which may leave out one end of a
+        broken link.
 
-        Returns the seconds it took, None if there was nothing to do or it failed.
+        Return the seconds it took; None if there was nothing to do or it failed.
         """
         with self.lock:
             if self.step.error is not None:
@@ -123,26 +125,30 @@ class StepFailures:
 
     @property
     def config_id(self) -> int:
-        """Of the newest configure that was begun."""
+        """Config id of the newest configure that was begun."""
         with self.lock:
             return self._config_id
 
     def fail(self, error: Exception, quorum_id: int | None = None) -> None:
-        """Note an error of the quorum in hand (or of `quorum_id`, if it still is the one) and release its collectives."""
+        """Record an error of the current quorum, and release its collectives.
+
+        If `quorum_id` is given and is not the current quorum, the error is ignored.
+        """
         with self.lock:
             suspects = self._suspects(error)
             first = self.step.fail(error, quorum_id, suspects)
             step, config = self.step.top.step, self._config_id
         if first:
-            if error is not self.ended:  # the training thread raises that one
-                self._log.info("step %s fails: %s", step, readable(str(error)))  # people read the story of it
+            if error is not self.ended:  # the training thread raises `ended` itself
+                self._log.info("step %s fails: %s", step, readable(str(error)))  # a message for people
             if suspects and (getattr(error, "suspects", ()) or len(suspects) <= _FEW):
-                self._suspect(suspects)  # now; the join, which names them too, comes when the step has ended
+                self._suspect(suspects)  # at once: the join, which names them too, comes only after the step
             self._abort(config, str(error))
 
     def heal_failed(self, error: Exception, *, torn: bool) -> None:
-        """See `Step.heal_failed`. After too many the group must stop: the next call of the script raises `TransferError`.
-        One that the others have not waited for doesn't count: how often it is tried is the lighthouse's business (R20).
+        """Record a failed heal (`Step.heal_failed`). After too many the script's next call raises `TransferError`.
+
+        A heal for which the others did not wait doesn't count: the lighthouse decides how often it is tried (R20).
         """
         with self.lock:
             left = self.step.error is not None
@@ -161,7 +167,7 @@ class StepFailures:
             self._abort(config, str(error))
 
     def healed(self, state: State, batches_committed: int) -> None:
-        """See `Step.healed`."""
+        """Record a complete heal (`Step.healed`)."""
         with self.lock:
             self._heal_retries.over()
             self.step.healed(state, batches_committed)
@@ -187,7 +193,7 @@ class StepFailures:
         error: TorchftXError = (FencedError if fenced else RefusedError)(sentence)
         with self.lock:
             self.ended = self.ended or error
-        self._log.info("this group must stop: %s", sentence)  # every call of the script raises it from now on
+        self._log.info("this group must stop: %s", sentence)  # every later call of the script raises the error
         self.events.emit("error", reason=sentence)
         self.fail(error)
         self._stop(sentence)
@@ -196,19 +202,19 @@ class StepFailures:
 
     def _abort(self, config_id: int, reason: str) -> None:
         with self.lock:
-            # This thread may be late: the group may have been made anew since, and that one is whole. Making it
-            # again alone, under keys that exist already, would leave every member waiting for the others.
+            # If this thread is late, the process group was configured again and is whole. Configuring it once more on
+            # this rank only, under existing keys, would leave every member waiting for the others.
             if self._config_id == config_id:
                 self.broken = True
         self._peers.abort(config_id)
         self.events.emit("abort", quorum=self.step.quorum_id, step=self.step.top.step, reason=reason)
-        # A configure decided on before the error may begin after this abort; then it waits for a dead member.
+        # A configure that was decided on before the error may begin after this abort, and wait for a dead member.
         while self._configuring and self._config_id == config_id:
             time.sleep(_ABORT_AGAIN)
             self._peers.abort(config_id)
 
     def _suspects(self, error: Exception) -> tuple[str, ...]:
-        """Members the lighthouse should look at: those the error names, else all others."""
+        """Return the members to report to the lighthouse: those that the error names, else all others."""
         if self.plan is None or not isinstance(error, (CollectiveError, DeadlineError, UnreachableError)):
             return ()
         if named := tuple(getattr(error, "suspects", ())):

@@ -1,4 +1,4 @@
-"""What this rank says must be alike in all groups (`core.fingerprint`)."""
+"""Collects the traits that must be alike in all groups (`core.fingerprint`)."""
 
 from __future__ import annotations
 
@@ -23,27 +23,30 @@ from torchft_x.errors import ConfigError
 
 
 class FingerprintBuilder:
-    """Grows until training begins. `may_differ`: names that are left out, so that nothing is compared."""
+    """Fingerprint that grows until training begins. Traits named in `may_differ` are left out and not compared."""
 
     def __init__(self, world_size: int, may_differ: Collection[str]) -> None:
         if isinstance(may_differ, str):
             raise ConfigError(f"may_differ is {may_differ!r}; give a tuple of names: ({may_differ!r},).")
         self._may_differ = frozenset(may_differ)
-        self._count: dict[str, int] = {}  # how often a name was declared
-        self._quantization: str | None = None  # a format's name, or that there is none; None: not said yet
+        self._count: dict[str, int] = {}  # number of declarations by name
+        self._quantization: str | None = None  # a format's name or "none"; None before it is declared
         self.traits = Fingerprint()  # replaced by each `add`
         self._append(release(LIBRARY, __version__))
         self._append(release(TORCH, str(torch.__version__)))
         self.add(WORLD_SIZE, str(world_size))
 
     def add(self, name: str, words: str, parts: Sequence[str] = (), digest: str = "") -> None:
-        """Raises `ConfigError` without a name."""
+        """Add a trait. Raises `ConfigError` if it has no name."""
         nth = self._count[name] = self._count.get(name, 0) + 1
         if name not in self._may_differ:
             self._append(describe(name if nth == 1 else f"{name} {nth}", words, parts, digest))
 
     def quantizes(self, fmt: Format | None) -> None:
-        """This group's reductions are quantised so (None: not at all). Raises `ConfigError` if it said otherwise before."""
+        """Declare the format of this group's reductions (None: full precision).
+
+        Raises `ConfigError` if another format was declared before.
+        """
         name = "none" if fmt is None else fmt.name
         if self._quantization is None:
             self._quantization = name

@@ -1,4 +1,4 @@
-"""Errors and futures of the step in hand, for the script."""
+"""Errors and futures of the current step, for the script."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Report = Callable[[Exception], None]
 
 
 class ExceptionWithTraceback(Exception):
-    """An error with the place it came from, as text: `errored` hands it to another thread."""
+    """Error with its traceback as text, because `errored` may pass it to another thread."""
 
     def __init__(self, e: Exception) -> None:
         super().__init__(e)
@@ -25,7 +25,7 @@ class ExceptionWithTraceback(Exception):
 
 
 def wrap_future(fut: Future[Any], default: Any, timeout: float, report: Report) -> Future[Any]:
-    """A future that completes with `fut`'s value, or with `default` if `fut` fails or takes over `timeout` seconds."""
+    """Return a future with the value of `fut`, or with `default` if `fut` fails or takes over `timeout` seconds."""
     out: Future[Any] = Future()
     lock = threading.Lock()  # the timer and the future may end together
 

@@ -1,8 +1,8 @@
-"""Copies of this rank's state in the memory of its supervisor, made now and then, and what a life begins with.
+"""Copies of this rank's state in the memory of its supervisor, with which a later life may begin.
 
-When, where and which is said in `core.training.memory_checkpoint`, how they look in `transfer.memory_slots`. The training thread
-copies, between two steps, as the state is that of one step only there. What needs the copy and not the state (the digests, more
-memory) is done beside the training.
+`core.training.memory_checkpoint` decides when, where and which copies are made; `transfer.memory_slots` defines their
+form. The training thread copies between two steps, because only then the state is that of one step. Work that needs the
+copy and not the state (digests, more memory) is done beside the training.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from torchft_x.train.setup.options import Options
 from torchft_x.transfer.memory_slots import MemorySlot
 from torchft_x.transfer.shared_memory import Buffer
 
-_END = 10.0  # seconds that a copy under way may take when the script ends
-_SEALED = 0.5  # seconds that one may take when its slot's memory is wanted
+_END = 10.0  # seconds to wait for a running copy when the script ends
+_SEALED = 0.5  # seconds to wait for a running copy before its slot's memory is lent
 
-_lock = threading.Lock()  # guards the next one
-_taken: set[str] = set()  # slots that a Manager of this process has had
+_lock = threading.Lock()  # guards `_taken`
+_taken: set[str] = set()  # names of slots that Managers of this process have taken
 
 
 def open_slots(options: Options) -> list[MemorySlot]:
-    """This rank's; empty if it has none. The first Manager of a process gets them."""
+    """Open this rank's slots; empty if it has none. Only the first Manager of a process gets them."""
     limit, *ranks = options.memory_slots.split(";")
     names = ranks[options.local_rank].split(",") if 0 <= options.local_rank < len(ranks) and limit.isdigit() else []
     with _lock:
@@ -41,11 +41,10 @@ def open_slots(options: Options) -> list[MemorySlot]:
 
 
 class MemoryCheckpoint:
-    """Of one rank. Used by the training thread.
+    """Memory checkpoint of one rank. Owns its slots, and makes and loads copies. Used by the training thread.
 
     Args:
-        connection: to the other ranks of the group, who do the same.
-        step: where this rank stands, and whether it does so wholly.
+        connection: connection to the other ranks of the group, which must make one too.
     """
 
     def __init__(
@@ -53,18 +52,18 @@ class MemoryCheckpoint:
     ) -> None:
         self._events = events
         self._log = log
-        self._slots = open_slots(options)  # two, or none
-        self._holds = [slot.state for slot in self._slots]  # what is complete in each
+        self._slots = open_slots(options)  # two slots, or none
+        self._holds = [slot.state for slot in self._slots]  # state of the complete copy in each slot
         self._copies = HeldCopies(connection.newest_copy([s for s in self._holds if s is not None]))
-        self._schedule = CopySchedule()  # rank 0 counts
-        self._worker: threading.Thread | None = None  # beside the training, while there is something to do
-        self._off = "" if self._slots else "there is no memory for it"  # why nothing is copied (any more)
-        self._describe: Callable[[], dict[str, Any]] | None = None  # see `describe_with`
-        self._noted: tuple[State, dict[str, Any], float] | None = None  # of which state, what, and the seconds it took
+        self._schedule = CopySchedule()  # used on rank 0 only
+        self._worker: threading.Thread | None = None  # seals a copy or grows slots, beside the training
+        self._off = "" if self._slots else "there is no memory for it"  # why nothing is copied; or empty
+        self._describe: Callable[[], dict[str, Any]] | None = None  # set by `describe_with`
+        self._noted: tuple[State, dict[str, Any], float] | None = None  # state, description, seconds taken
         self.apart = False
-        """This group trains apart: only who exchanges knows when its state is one that others can go on from."""
-        self._said = False  # rank 0 was told that the last copy is here, and may have made it the group's
-        self._returned: Callable[[], bool] | None = None  # a slot's memory is lent: whether that is over
+        """Whether this group trains apart. Only its exchanges then know when others could go on from its state."""
+        self._said = False  # rank 0 knows of this rank's last copy, and may have made it the group's
+        self._returned: Callable[[], bool] | None = None  # whether the lent slot is free; None: none lent
 
     def __repr__(self) -> str:
         return f"<MemoryCheckpoint {self._off or self._copies}>"
@@ -72,44 +71,48 @@ class MemoryCheckpoint:
     # --- with each vote ------------------------------------------------------------------------------------------------
 
     def word(self, *, torn: bool, behind: bool) -> RankWord:
-        """What this rank's vote says. No copy is ordered before the one under way has its seal."""
+        """Return the part of this rank's vote about copies. No copy is ordered before the running one has its seal."""
         idle = not self._off and self._none_is_lent() and (self._worker is None or not self._worker.is_alive())
         word = self._copies.word(self._holds, idle=idle, torn=torn, behind=behind)
         self._said = word.holds
         return word
 
     def decide(self, words: Collection[RankWord], step: int | None, step_seconds: float) -> GroupWord:
-        """What rank 0 says. `step`: what the commit leads to; None: nothing is committed."""
+        """Decide for the group, on rank 0. `step` is the one that the commit leads to; None if nothing is committed."""
         due = step is not None and self._schedule.due(step, step_seconds)
         return self._copies.decide(words, due=due, commit=step is not None)
 
     def hear(self, word: GroupWord, state: State | None) -> None:
-        """What rank 0 has said. `state`: what the commit leads to; None: nothing is committed."""
+        """Apply rank 0's decision. `state` is the state that the commit leads to; None if nothing is committed."""
         self._said = False
         if word == NOTHING and self._copies.common is None:
-            return  # the common case where nothing is held
+            return  # the common case: no copy is held
         self._copies.hear(word, state)
         for i, held in enumerate(self._holds):
-            if state is not None and held is not None and held > state:  # of a history that has ended
+            if state is not None and held is not None and held > state:  # a copy of an abandoned history
                 self._slots[i].erase()
                 self._holds[i] = None
 
     # --- between two steps ---------------------------------------------------------------------------------------------
 
     def describe_with(self, describe: Callable[[], dict[str, Any]]) -> None:
-        """Copies shall hold what this returns, too, and that first: what a durable checkpoint of the state is, in the state's own
-        tensors (`transfer.from_memory.held`)."""
+        """Set a function whose values copies hold too, before the state.
+
+        It describes a durable checkpoint of the state, in the state's own tensors (`transfer.from_memory.held`).
+        """
         self._describe = describe
 
     def note(self, state: State) -> None:
-        """The script stands where it would save `state` durably. If a copy of it is to come, describe it now: until the next
-        step begins the script may draw a batch, which is not part of that state."""
+        """Describe `state` now if a copy of it is wanted, at the point where the script would save it durably.
+
+        Before the next step begins the script may draw a batch, which is not part of that state.
+        """
         if self._describe is not None and self._copies.wanted == state and not self._off:
             began = time.monotonic()
             self._noted = (state, self._describe(), time.monotonic() - began)
 
     def maybe_copy(self, state: State, full_state: Callable[[], Any]) -> None:
-        """A step begins, and this rank holds `state` wholly. Copy it, if that was said. Never raises."""
+        """Copy the complete `state` at the start of a step, if a copy of it is wanted. Never raises."""
         wanted, self._copies.wanted = self._copies.wanted, None
         if wanted is None or wanted != state or self._off or not self._none_is_lent():
             return
@@ -128,8 +131,10 @@ class MemoryCheckpoint:
         self._begin(self._seal, index, state, time.monotonic() - began)
 
     def copy_last(self, state: State, full_state: Callable[[], Any]) -> None:
-        """This rank leaves before the end of the training, and holds `state` wholly. Copy it: the group's next life goes on from
-        there. Waits for the copy. Never raises."""
+        """Copy the complete `state` for the group's next life, because this rank leaves before the end of the training.
+
+        It waits for the copy, and never raises.
+        """
         if self._worker is not None:
             self._worker.join(_END)
         busy = self._worker is not None and self._worker.is_alive()
@@ -148,7 +153,7 @@ class MemoryCheckpoint:
         self._seal(index, state, 0.0)
 
     def _values(self, state: State, full_state: Callable[[], Any]) -> dict[str, Any]:
-        """Return what a copy of `state` holds."""
+        """Return the values of a copy of `state`."""
         noted, self._noted = self._noted, None
         values: dict[str, Any] = full_state()
         if noted is not None and noted[0] == state:
@@ -172,11 +177,11 @@ class MemoryCheckpoint:
         return [(slot, slot.room_for(values)) for slot in self._slots]
 
     def to_load(self, state: State) -> State | None:
-        """See `HeldCopies.to_load`."""
+        """Return the state of the copy to load, if there is one (`HeldCopies.to_load`)."""
         return self._copies.to_load(state)
 
     def read(self, state: State, into: Any) -> Any:
-        """The copy of that state, in the tensors of `into` where they fit. Raises `TransferError`; then it is dropped."""
+        """Read the copy of `state` into the tensors of `into` where they fit. Drops all copies on `TransferError`."""
         slot = self._slots[self._holds.index(state)]
         try:
             return slot.read(into)
@@ -185,7 +190,7 @@ class MemoryCheckpoint:
             raise
 
     def drop(self) -> None:
-        """Nobody can go on from these: the next life begins without them."""
+        """Erase all copies, so that the next life begins without them."""
         for i, slot in enumerate(self._slots):
             slot.erase()
             self._holds[i] = None
@@ -195,20 +200,22 @@ class MemoryCheckpoint:
         if self._worker is not None:
             self._worker.join(_END)
             if self._worker.is_alive():
-                return  # it goes with the process
+                return  # the thread ends with the process
         for slot in self._slots:
             slot.close()
         self._slots, self._holds = [], []
 
-    # --- lent to who offers the state to others -------------------------------------------------------------------------
+    # --- lent to the transport that offers the state -----------------------------------------------------------------
 
     def lends(self, nbytes: int) -> bool:
-        """Whether it usually has memory for so much."""
+        """Return whether the slots usually have memory for `nbytes`."""
         return not self._off and all(slot.may_take(nbytes) for slot in self._slots)
 
     def lend(self, nbytes: int, returned: Callable[[], bool]) -> Buffer | None:
-        """Memory of the slot that the next copy would go into; that waits until `returned` says True. The group's copy stays.
-        None: there is none to spare."""
+        """Lend the memory of the slot for the next copy, which then waits until `returned` returns True.
+
+        The group's copy stays. Return None if there is no memory to spare.
+        """
         if self._off or self._said or not self._none_is_lent():
             return None
         if self._worker is not None:

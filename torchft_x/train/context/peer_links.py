@@ -1,4 +1,4 @@
-"""A rank's connections to the same rank of the other groups: the user's process group, and rank 0's, on which it votes for its group."""
+"""A rank's connections to the same rank of the other groups: the user's process group and, on rank 0, the vote's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchft_x.train.setup.options import Options
 
 
 class PeerLinks:
-    """Made anew together, ended together. `abort` may come from any thread."""
+    """Connections that are configured and ended together. `abort` may be called on any thread."""
 
     def __init__(self, pg: Any, options: Options) -> None:
         self.pg = pg
@@ -22,14 +22,14 @@ class PeerLinks:
         self._options = options
 
     def configure(self, plan: Plan, replica_id: str, *, votes: bool) -> None:
-        """Connect with the members of `plan`; with `votes` also for the vote. Raises what kept one from connecting."""
+        """Connect with the members of `plan`; with `votes` also for the vote. Raises the error of a failed connect."""
         o = self._options
         place = f"{plan.store_address}/torchft_x/{plan.config_id}/{o.group_rank}"
         group = group_number(replica_id)
         limit = min(o.timeout, TIMING.connect)
         if not votes:
             self.all_min.shutdown()
-        else:  # said before the process group connects, so that everybody's place is known when it has
+        else:  # before the process group connects, so that all addresses are known afterwards
             self.all_min.offer(place, plan.replica_rank, plan.replica_ids, plan.config_id, limit)
         self.pg.configure(
             place,
@@ -45,7 +45,7 @@ class PeerLinks:
             self.all_min.connect(limit)
 
     def abort(self, config_id: int) -> None:
-        """Release whoever waits for the members of `config_id`."""
+        """Release all waits for the members of `config_id`."""
         self.all_min.abort(config_id)
         self.pg.abort(config_id)
 

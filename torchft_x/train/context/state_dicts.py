@@ -1,4 +1,4 @@
-"""The user's state dicts by key, and when they may be read."""
+"""Holds the user's state dict functions by key, and guards when they may be read."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from torchft_x.errors import ConfigError, DeadlineError, TransferError
 Load = Callable[[Any], None]
 Save = Callable[[], Any]
 
-DEFAULT_KEY = "default"  # of the functions given to the Manager itself
+DEFAULT_KEY = "default"  # key of the functions given to the Manager's constructor
 
 
 class StateDicts:
-    """What a heal copies. Thread-safe.
+    """State that a heal copies, by key. Thread-safe.
 
-    `read` is used by the thread that snapshots; `forbid` and `allow` by the training thread around changes of the
-    parameters outside the Manager's sight (an inner optimizer).
+    The thread that takes a snapshot uses `read`. The training thread uses `forbid` and `allow` around changes of the
+    parameters that the Manager does not see (an inner optimizer's).
     """
 
     def __init__(self, timeout: float) -> None:
-        self._timeout = timeout  # seconds either side waits for the other
+        self._timeout = timeout  # seconds that a reader and a writer wait for each other
         self._fns: dict[str, tuple[Load, Save]] = {}  # by key
-        self._changed = threading.Condition()  # guards the two below
-        self._allowed = True  # False: the state is being changed
-        self._readers = 0  # snapshots in progress
+        self._changed = threading.Condition()  # guards `_allowed` and `_readers`
+        self._allowed = True  # False while the state is being changed
+        self._readers = 0  # number of snapshots in progress
 
     def register(self, key: str, load: Load, save: Save, *, replace: bool = False) -> None:
         if key in self._fns and not replace:
@@ -39,7 +39,7 @@ class StateDicts:
         return {key: save() for key, (_, save) in self._fns.items()}
 
     def check(self, state: Any) -> dict[str, Any]:
-        """Whether `load` can take it. Raises `TransferError` before anything is loaded."""
+        """Return `state` if `load` can take it. Raises `TransferError` if its keys are not the registered ones."""
         if not isinstance(state, dict) or set(state) != set(self._fns):
             theirs = sorted(state) if isinstance(state, dict) else type(state).__name__
             raise TransferError(
@@ -54,7 +54,7 @@ class StateDicts:
 
     @contextlib.contextmanager
     def read(self) -> Iterator[None]:
-        """Hold off `forbid` while a snapshot is taken. Raises `DeadlineError`."""
+        """Make `forbid` wait while a snapshot is taken. Raises `DeadlineError` if reading stays forbidden."""
         with self._changed:
             self._wait(lambda: self._allowed, "allow_state_dict_read was not called")
             self._readers += 1

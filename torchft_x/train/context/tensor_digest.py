@@ -1,7 +1,7 @@
-"""Digests of tensors: numbers that two tensors share only if their bits are the same, but for bad luck.
+"""Computes digests of tensors, which are equal only if the tensors' bits are, except by chance.
 
-They guard against results and states that differ by accident (memory, a defect of a reduction, a heal that lost
-something), not against somebody who wants them to look alike. See docs/decisions/0026.
+They detect accidental differences (memory, a defect of a reduction, a heal that lost something),
+but not tensors that were made to look alike (docs/decisions/0026).
 """
 
 from __future__ import annotations
@@ -10,29 +10,29 @@ from collections.abc import Iterable
 
 import torch
 
-TURNS = 16  # a sixteenth of a large tensor is looked at each time
-BLOCK_BYTES = 4096  # every sixteenth block of this size
+TURNS = 16  # one in so many blocks of a large tensor is read each time
+BLOCK_BYTES = 4096  # size of these blocks
 WHOLE_BYTES = 1 << 20
-"""What is smaller is looked at in whole: to pick out blocks costs as much, and it is read next anyway."""
+"""Smaller tensors are read whole: picking out blocks costs as much, and they are read next anyway."""
 
 _MASK = (1 << 64) - 1
-_PRIME = 0x9E3779B97F4A7C15  # spreads what is folded in over all 64 bits
+_PRIME = 0x9E3779B97F4A7C15  # spreads a folded digest over all 64 bits
 _WORDS = BLOCK_BYTES // 8
 
 
 def digest(tensor: torch.Tensor, turn: int | None = None) -> int:
     """Return 64 bits, unsigned: the wrapping sum of the tensor's bytes read as int64.
 
-    `turn` counts up from step to step (None: all of it, always). Of more than `WHOLE_BYTES` every sixteenth block is
-    read, other ones each time, and what is left over behind the last sixteen. So what differs in 64 KiB on end is seen
-    at once (gloo's pieces have up to 1 MiB), what goes on differing within 16 turns, and a single word that differs
-    once with one chance in 16. Reading all of it costs 5 % of a step on a CPU (docs/decisions/0026).
+    `turn` counts up from step to step; None reads everything. Of a tensor above `WHOLE_BYTES` every sixteenth block is
+    read, other ones each turn, and always the rest behind the last sixteen blocks. So a difference of 64 KiB on end is
+    detected at once (gloo's pieces have up to 1 MiB), a lasting one within 16 turns, and a single word that differs
+    once with a chance of one in 16. Reading everything costs 5 % of a step on a CPU (docs/decisions/0026).
     """
     return int(sum_words(tensor, turn)) & _MASK
 
 
 def sum_words(tensor: torch.Tensor, turn: int | None = None) -> torch.Tensor:
-    """Return the digest as an int64 of no dimension on the tensor's device, which is not waited for."""
+    """Return the digest as an int64 scalar on the tensor's device, without waiting for the device."""
     words, rest = _words(tensor)
     if turn is None or tensor.nbytes <= WHOLE_BYTES:
         total = words.sum()
@@ -56,10 +56,10 @@ def fold(digests: Iterable[int]) -> int:
 
 
 def _words(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return the tensor's memory as int64, and the sum of the bytes behind it that fill no word; None: there are none."""
+    """Return the tensor's memory as int64, and the sum of the last bytes that fill no word; None if there are none."""
     data = tensor.detach() if tensor.requires_grad else tensor
     if data.dim() == 1 and data.is_contiguous() and (data.nbytes | data.storage_offset()) % 8 == 0:
-        return data.view(torch.int64), None  # as below, for what is usual
+        return data.view(torch.int64), None  # fast path for the usual case
     if not data.is_contiguous():
         data = data.contiguous()
     raw = data.reshape(-1).view(torch.uint8)
