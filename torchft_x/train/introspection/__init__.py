@@ -1,6 +1,6 @@
-"""What the supervisor sees of a trainer.
+"""Shows a trainer to its supervisor.
 
-* `setup`: begins and ends all of it. `shared_status`: where this rank is, in shared memory.
-* `query_server`: stacks and the Flight Recorder, only when something has happened.
+* `setup`: starts and stops the others. `shared_status`: this rank's status, in shared memory.
+* `query_server`: stacks and the Flight Recorder, on request after an event.
 * `worker_server`: PyTorch's own server, for the user's tools; off by default.
 """

@@ -1,8 +1,8 @@
-"""A main thread that doesn't come, because somebody asked for that: `torchft_x chaos` (docs/chaos.md).
+"""Makes the main thread hang on request of `torchft_x chaos` (docs/chaos.md).
 
-Python runs the call between two of its instructions, on the main thread. Meanwhile the other threads go on: the process is heard, and
-its training stands still, as with a data loader that never returns. A main thread that is inside of a library's call comes to it when
-that returns.
+Python runs the call between two of its instructions, on the main thread. The other threads go on: the process answers,
+but its training stands still, as with a data loader that never returns. If the main thread is inside a library's call,
+it runs the call when that returns.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import time
 from typing import Any
 
 _CALL = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
-_NAP = 0.1  # seconds: what signals do to a main thread they still do
-_calls: list[Any] = []  # asked for; Python keeps no reference
+_NAP = 0.1  # seconds of each sleep, so that the main thread still handles signals
+_calls: list[Any] = []  # keeps the callbacks alive, because Python keeps no reference
 
 
 def hang(argument: bytes) -> bytes:
-    """Keep the main thread for so many seconds; none: for ever. ``1`` if it will be, else ``0``."""
+    """Hang the main thread for `argument` seconds, or for ever if empty. Return ``1`` if it will hang, else ``0``."""
     try:
         seconds = float(argument) if argument else math.inf
     except ValueError:

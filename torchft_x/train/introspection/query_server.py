@@ -1,12 +1,12 @@
-"""A thread that answers the supervisor, and only when something has happened: Python stacks, PyTorch's Flight Recorder.
+"""A thread that answers the supervisor's requests after an event: Python stacks, PyTorch's Flight Recorder.
 
-One unix socket in the life's private folder; a question is a word and a newline, an answer its length (8 bytes, little
-endian) and so many bytes. The thread is one of Python's, and it has ended before Python does (`close` waits for it): a
-thread that wants Python's lock when Python ends would end the process, which torch's own server does.
+It listens on a unix socket in the life's private folder. A request is a word and a newline; an answer is its length (8
+bytes, little endian) and as many bytes. The thread is Python's and ends before Python does (`close` waits for it). A
+thread that wants Python's lock when Python ends would abort the process, as those of torch's own server do.
 
-It needs Python's lock. While another thread holds that and sleeps, the supervisor sends this thread SIGURG, which writes
-the stacks into memory without the lock (``faulthandler``). Nobody else gets that signal, and a process that doesn't
-expect it ignores it.
+The thread needs Python's lock. While another thread holds the lock and sleeps, the supervisor sends this thread SIGURG,
+which writes the stacks into memory without the lock (``faulthandler``). No other thread gets that signal, and a process
+that doesn't expect it ignores it.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ from torchft_x.train.introspection.hang import hang
 logger = logging.getLogger(__name__)
 
 STACKS, RECORDER, HANG = b"stacks", b"recorder", b"hang"
-_WORD = 32  # bytes of a question
-_END = 10.0  # seconds in which the answer in hand ends; one takes some ten milliseconds
+_WORD = 32  # largest number of bytes of a request
+_END = 10.0  # seconds to wait for the running answer, which takes some ten milliseconds
 _LENGTH = struct.Struct("<Q")
 
 
 class QueryServer:
-    """Of one process, from now until `close`."""
+    """Server for one process's supervisor, from construction until `close`. Owns the socket and the thread."""
 
     def __init__(self, folder: str, rank: int) -> None:
-        """Raises OSError."""
+        """Start the server. Raises OSError."""
         self._path = os.path.join(folder, f"{rank}.sock")
         self._closing = False  # set once, by `close`
-        self.thread_id = 0  # as the kernel counts threads, if this one may be sent SIGURG
-        self._stacks = os.memfd_create("torchft_x-stacks", os.MFD_CLOEXEC)  # what SIGURG writes
+        self.thread_id = 0  # kernel id of the thread if it may be sent SIGURG; else 0
+        self._stacks = os.memfd_create("torchft_x-stacks", os.MFD_CLOEXEC)  # memory that SIGURG writes to
         lead(os.path.join(folder, f"{rank}.stacks"), self._stacks)
         self._listener = _listen(folder, f"{rank}.sock")
-        self._answers = _answers()  # what can be asked for
+        self._answers = _answers()  # handlers by request
         started = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(started,), name="torchft_x-answers", daemon=True)
         self._thread.start()
         started.wait(TIMING.dump_answer)
 
     def close(self) -> None:
-        """Nobody is answered any more. Returns when the thread has ended."""
+        """Stop answering, and return when the thread has ended."""
         self._closing = True
         with contextlib.suppress(OSError):
             os.unlink(self._path)
-        shut(self._listener)  # wakes it
+        shut(self._listener)  # wakes the thread
         self._thread.join(_END)
 
     def _run(self, started: threading.Event) -> None:
@@ -72,7 +72,7 @@ class QueryServer:
             not_inherited(connection)
             try:
                 self._serve(connection)
-            except Exception as e:  # who asked is gone; the next one may come
+            except Exception as e:  # the client is gone; serve the next one
                 logger.debug("a question was not answered: %s", e)
             finally:
                 close(connection)
@@ -97,14 +97,14 @@ class QueryServer:
 def _answers() -> dict[bytes, Callable[[], bytes]]:
     found: dict[bytes, Callable[[], bytes]] = {STACKS: _python_stacks}
     torch = sys.modules.get("torch._C._distributed_c10d")
-    recorder = getattr(torch, "_dump_fr_trace_json", None)  # not in every version of torch
+    recorder = getattr(torch, "_dump_fr_trace_json", None)  # absent in some versions of torch
     if recorder is not None:
         found[RECORDER] = recorder
     return found
 
 
 def _python_stacks() -> bytes:
-    """Of all threads. They stand still meanwhile: this one has Python's lock."""
+    """Return the stacks of all threads, which stand still meanwhile because this thread holds Python's lock."""
     fd = os.memfd_create("torchft_x-answer", os.MFD_CLOEXEC)
     try:
         faulthandler.dump_traceback(fd, all_threads=True)
@@ -114,7 +114,7 @@ def _python_stacks() -> bytes:
 
 
 def _answer_signal(fd: int) -> bool:
-    """From now on SIGURG, sent to this thread, writes the stacks to `fd`. False: somebody else uses it."""
+    """Make SIGURG, sent to this thread, write the stacks to `fd`. Return False if the signal is in use already."""
     if signal.getsignal(signal.SIGURG) != signal.SIG_DFL:
         return False
     faulthandler.register(signal.SIGURG, file=fd, all_threads=True, chain=False)
@@ -123,7 +123,7 @@ def _answer_signal(fd: int) -> bool:
 
 
 def _listen(folder: str, name: str) -> socket.socket:
-    """A short path, whatever the folder's length: the kernel has 107 bytes for it."""
+    """Listen on a socket in `folder` through a short path, because the kernel allows 107 bytes."""
     listener = not_inherited(socket.socket(socket.AF_UNIX))
     at = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -140,7 +140,7 @@ def _listen(folder: str, name: str) -> socket.socket:
 
 
 def lead(path: str, fd: int) -> None:
-    """`path` leads to the memory behind `fd`, as long as this process lives."""
+    """Link `path` to the memory behind `fd`. The link is valid as long as this process lives."""
     partial = f"{path}.{os.getpid()}"
     os.symlink(f"/proc/{os.getpid()}/fd/{fd}", partial)
     os.replace(partial, path)

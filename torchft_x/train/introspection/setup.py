@@ -1,8 +1,10 @@
-"""What a trainer gives its supervisor to see, when it has one: where it is (shared_status.py), answers after an event
-(query_server.py), the exception that ends it; and for the user's own tools, if asked for, torch's server (worker_server.py).
+"""Starts and stops a trainer's introspection, if it has a supervisor.
 
-All of it is in the life's private folder (mode 0700) that the supervisor names in TORCHFT_X_PRIVATE: nothing is reachable
-from a network. A process that can't have it trains without. docs/debugging.md, docs/decisions/0022.
+The supervisor sees the rank's status (shared_status.py), answers after an event (query_server.py), and the exception
+that ends the process. For the user's own tools torch's server (worker_server.py) is started on request.
+
+All files are in the life's private folder (mode 0700) that the supervisor names in TORCHFT_X_PRIVATE: nothing is
+reachable from a network. A process that can't have them trains without (docs/debugging.md, docs/decisions/0022).
 """
 
 from __future__ import annotations
@@ -28,19 +30,22 @@ from torchft_x.train.setup.options import Options
 
 logger = logging.getLogger(__name__)
 
-_ERROR_LIMIT = 20_000  # characters of an uncaught exception's traceback that are kept, its end
+_ERROR_LIMIT = 20_000  # last characters of an uncaught exception's traceback that are kept
 
-_lock = threading.Lock()  # guards what is below
-_owner = 0  # pid that has the two; a forked child has none
+_lock = threading.Lock()  # guards the variables below
+_owner = 0  # pid that owns `_board` and `_answers`; a forked child has none
 _board: Board | None = None  # one per process
 _answers: QueryServer | None = None  # one per process
-_status: SharedStatus | None = None  # of the newest Manager
+_status: SharedStatus | None = None  # status of the newest Manager
 
 
 def status_of(
     options: Options, step: Step, replica_id: str, group_story: Callable[[], list[str]] = list
 ) -> SharedStatus | None:
-    """Of this Manager, whose group decides as `group_story` says; the supervisor sees it from now on. None: there is no supervisor. Never raises."""
+    """Make this Manager's status and show it to the supervisor; return None if there is none. Never raises.
+
+    `group_story` returns the group's latest decisions.
+    """
     global _status
     folder = env.read(env.PRIVATE, None)
     if folder is None or not os.path.isdir(folder):
@@ -61,20 +66,20 @@ def status_of(
 
 
 def _begin(folder: str, rank: int) -> None:
-    """Once in a process. Under the lock."""
+    """Make the board and the query server, once in a process. Called under the lock."""
     global _owner, _board, _answers
     _owner, _board, _answers = os.getpid(), None, None
     _note_uncaught(os.path.join(folder, f"{rank}.error.json"))
     try:
         _board = Board(os.path.join(folder, f"{rank}.status"))
         _answers = QueryServer(folder, rank)
-    except (OSError, AttributeError) as e:  # no memfd, an odd file system: we train without
+    except (OSError, AttributeError) as e:  # no memfd, or an odd file system: train without
         logger.debug("the supervisor does not see this process: %s", e)
     atexit.register(_end, os.getpid())
 
 
 def _end(owner: int) -> None:
-    """Before Python ends. From here on nobody asks, and nobody is answered."""
+    """Stop introspection before Python ends: mark this process as leaving, and close the query server."""
     if owner != os.getpid():  # a forked child
         return
     if _status is not None:
@@ -84,7 +89,7 @@ def _end(owner: int) -> None:
 
 
 def _forget() -> None:
-    """In a forked child: the memory is its parent's."""
+    """Detach a forked child from the status, whose memory is its parent's."""
     global _lock, _status
     _lock = threading.Lock()
     if _status is not None:
@@ -96,8 +101,10 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def _note_uncaught(path: str) -> None:
-    """An exception that ends this process is written there, in the form of torchelastic's ``error.json``, which only
-    scripts with its ``@record`` write."""
+    """Install an excepthook that writes the exception that ends this process to `path`.
+
+    The form is that of torchelastic's ``error.json``, which only scripts with its ``@record`` write.
+    """
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -106,7 +113,7 @@ def _note_uncaught(path: str) -> None:
             extra = {"py_callstack": stack, "timestamp": str(int(time.time()))}
             with open(path, "w", encoding="utf-8") as f:
                 json.dump({"message": {"message": f"{kind.__name__}: {error}", "extraInfo": extra}}, f)
-        except Exception as e:  # the person must see the script's own error whatever happens here
+        except Exception as e:  # the user must see the script's own error in any case
             logger.debug("the error is not kept: %s", e)
         before(kind, error, trace)
 

@@ -1,7 +1,7 @@
-"""Where this rank is, written where its supervisor can read it (observe/worker_status.py), whoever holds Python's lock.
+"""This rank's status in shared memory, which the supervisor can read (observe/worker_status.py) without Python's lock.
 
-The memory is anonymous (memfd): no disk is behind it, whose slowness a store would have to wait for, and nothing stays
-when the process is killed. In the life's private folder ``<rank>.status`` leads to it.
+The memory is anonymous (memfd): no write waits for a disk, and nothing stays when the process is killed. The link
+``<rank>.status`` in the life's private folder leads to it.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from torchft_x.train.setup.options import Options
 _NUMBERS = {id(phase): worker_status.PHASES.index(phase.value) for phase in Phase}  # an Enum's own hash takes longer
 _pack = MOMENT.pack_into
 _STEP_ENDS = ("joined", "rehearsal", "commit", "drop")
-_KEPT = 8  # newest losses, and decisions of the group
+_KEPT = 8  # number of newest losses, and of decisions of the group, that are kept
 
 
 class Board:
-    """The memory. Any thread may write: each record is one store under Python's lock."""
+    """Shared memory of one process. Any thread may write, because each record is one store under Python's lock."""
 
     def __init__(self, path: str) -> None:
-        """`path` shall lead to it. Raises OSError."""
+        """Create the memory and link `path` to it. Raises OSError."""
         self._fd = os.memfd_create("torchft_x-status", os.MFD_CLOEXEC)
         os.ftruncate(self._fd, worker_status.SIZE)
         self._memory = mmap.mmap(self._fd, worker_status.SIZE)
         whole = memoryview(self._memory)
         self._moments = [whole[worker_status.place_of_moment(n) :][: MOMENT.size] for n in (0, 1)]
         self._whole = whole
-        self._numbers = itertools.count(1)  # of moments and stories; `next` is atomic
+        self._numbers = itertools.count(1)  # number the moments; `next` is atomic
         lead(path, self._fd)
 
     def write(self, *moment: Any) -> None:
-        """The fields of a `Moment`."""
+        """Write a moment, given the fields of a `Moment`."""
         number = next(self._numbers)
         _pack(self._moments[number & 1], 0, number, *moment, number)
 
@@ -51,39 +51,42 @@ class Board:
 
 
 class SharedStatus:
-    """Of one Manager. Its methods may be called on any thread, and wait for none."""
+    """Status of one Manager. Its methods may be called on any thread, and don't block."""
 
     def __init__(
         self, options: Options, step: Step, replica_id: str, group_story: Callable[[], list[str]] = list
     ) -> None:
-        self._options = options  # fixed
+        self._options = options
         self._step = step  # read only
-        self._replica_id = replica_id  # fixed
-        self._group_story = group_story  # what the group has decided lately, if this rank knows it
-        self._board: Board | None = None  # None: nobody reads
-        self._lock = threading.Lock()  # of the story
+        self._replica_id = replica_id
+        self._group_story = group_story  # returns the group's latest decisions, if this rank knows them
+        self._board: Board | None = None  # None if no supervisor reads
+        self._lock = threading.Lock()  # guards writes of the story
         self._told = 0  # number of the newest story
-        self._since = time.monotonic()  # when the step in hand began: the end of the one before
-        self._longest = 0.0  # seconds of the longest committed step, or of what was done between two
-        self._commits = 0  # steps committed in this life
-        self._quorum: dict[str, Any] = {}  # of the newest `quorum` event
-        self._configured: dict[str, Any] = {}  # of the newest `configure` event
-        self._lost: list[dict[str, Any]] = []  # newest `member_lost` events
-        self._error: str | None = None  # newest reason of an `error`, `abort` or `drop`
-        self._pause_ends = 0.0  # monotonic; of an announced pause
+        self._since = time.monotonic()  # monotonic seconds when the current step began, at the end of the one before
+        self._longest = 0.0  # seconds of the longest committed step, or of the longest time between two
+        self._commits = 0  # number of steps committed in this life
+        self._quorum: dict[str, Any] = {}  # the newest `quorum` event
+        self._configured: dict[str, Any] = {}  # the newest `configure` event
+        self._lost: list[dict[str, Any]] = []  # the newest `member_lost` events
+        self._error: str | None = None  # newest reason of an `error`, `abort` or `drop` event
+        self._pause_ends = 0.0  # monotonic seconds when the announced pause ends; 0 without one
         self._leaving = False
-        self._waits = False  # for other groups
-        self._apart = False  # this group trains apart: its inner steps are its progress
-        self.thread_id = 0  # of who answers in this process (query_server.py), as the kernel counts; 0: nobody
+        self._waits = False  # whether this rank waits for other groups
+        self._apart = False  # whether this group trains apart, so that its inner steps are its progress
+        self.thread_id = 0  # kernel id of the thread that answers (query_server.py); 0 if there is none
 
     def show(self, board: Board | None) -> None:
-        """Write to this one from now on."""
+        """Write to `board` from now on; None stops writing."""
         self._board = board
         self._publish_story()
         self.publish()
 
     def publish(self, *, story: bool = False) -> None:
-        """The step has changed. Half a microsecond, three or four times a step. `story`: the group has decided something."""
+        """Write the step's status, after each change; with `story` also the group's decisions.
+
+        It takes half a microsecond, three or four times a step.
+        """
         if story:
             self._publish_story()
         board, step = self._board, self._step
@@ -94,17 +97,17 @@ class SharedStatus:
             )  # fmt: skip
 
     def waits(self, waits: bool) -> None:
-        """A wait for other groups begins, or has ended."""
+        """Record that a wait for other groups begins (True) or has ended (False)."""
         self._waits = waits
         self.publish()
 
     def asked(self) -> None:
-        """A step begins: what was done since the last one (an evaluation) is as usual as a step, once seen."""
+        """Count the time since the last step (an evaluation) as a usual length, because the next step begins."""
         if self._commits:
             self._longest = max(self._longest, time.monotonic() - self._since)
 
     def trained(self) -> None:
-        """An inner step of a group that trains apart has ended, or such a group is about to begin."""
+        """Record that an inner step of a group that trains apart has ended, or that the first is about to begin."""
         if not self._apart:
             self._apart = True
             self._publish_story()
@@ -115,7 +118,7 @@ class SharedStatus:
         self.publish()
 
     def hear(self, event: dict[str, Any]) -> None:
-        """Of the event log, on whatever thread emits it."""
+        """Take an event of the event log. Called on the thread that emits it."""
         if event.get("replica_id") != self._replica_id or event.get("rank") != self._options.group_rank:
             return
         name = event["event"]
@@ -144,18 +147,18 @@ class SharedStatus:
         self._publish_story()
 
     def pause(self, seconds: float) -> None:
-        """An announced pause begins; 0: it ends, and the step in hand counts from here."""
+        """Begin an announced pause of `seconds`; 0 ends it. The current step's time counts from here."""
         self._since = time.monotonic()
         self._pause_ends = self._since + seconds if seconds else 0.0
         self.publish()
 
     def leave(self) -> None:
-        """This process ends; nobody must ask it anything any more."""
+        """Record that this process ends, so that the supervisor sends it no more requests."""
         self._leaving = True
         self.publish()
 
     def read(self) -> dict[str, Any]:
-        """What the supervisor makes of it."""
+        """Return the status as the supervisor reports it."""
         step = self._step
         moment = Moment(
             step.state.step, _NUMBERS[id(step.phase)], self._since, self._longest, self._pause_ends, self._commits,
