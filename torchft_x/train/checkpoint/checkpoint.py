@@ -166,7 +166,7 @@ class Checkpoint:
             raise ConfigError(f"{where}{reason}") from e
 
     def _choose(self, attempt: int) -> names.Name | None:
-        """Return, on all ranks, the newest checkpoint that rank 0 found; None if there is none. Raises `ConfigError`."""
+        """Return, on all ranks, the newest checkpoint that rank 0 found, if there is one. Raises `ConfigError`."""
         said = None
         if self._rank == 0:
             try:

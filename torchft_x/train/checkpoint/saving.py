@@ -63,7 +63,7 @@ class Saving:
             return None if self._next is None else self._next[1].step
 
     def prepare(self, room: tuple[int, bool]) -> None:
-        """Allocate memory for the first shard on the thread, so that its save delays training no more than later ones."""
+        """Allocate memory for the first shard on the thread, so that its save takes training no longer than others."""
         with self._changed:
             self._room = room
             self._changed.notify_all()

@@ -113,7 +113,7 @@ def _bucket(params: Sequence[torch.Tensor], members: Sequence[int], num_flags: i
 
 
 def _stride(p: torch.Tensor) -> tuple[int, ...]:
-    """Return the parameter's strides if they leave no gaps (optimizers then see equal layouts), else contiguous ones."""
+    """Return the parameter's strides if they leave no gaps (so optimizers see equal layouts), else contiguous ones."""
     dense = p.is_contiguous()
     if p.dim() == 4:
         dense = dense or p.is_contiguous(memory_format=torch.channels_last)
