@@ -247,7 +247,7 @@ class Checkpoint:
         try:
             if self._duty.first:
                 if status is not None:
-                    status.pause(limit or self._timeout)  # so that the supervisor doesn't take the group for hung
+                    status.pause(limit or self._timeout)  # its supervisor then waits as long as the signal's sender
                 self._save_last(limit)
         except TorchftXError as e:
             log.warning("%s", e)

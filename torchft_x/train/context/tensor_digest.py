@@ -1,7 +1,7 @@
 """Computes digests of tensors, which are equal only if the tensors' bits are, except by chance.
 
-They detect accidental differences (memory, a defect of a reduction, a heal that lost something),
-but not tensors that were made to look alike (docs/decisions/0026).
+They detect results and states that differ by accident (memory, a defect of a reduction, a heal that lost something).
+They don't detect tensors that were made to look alike (docs/decisions/0026).
 """
 
 from __future__ import annotations

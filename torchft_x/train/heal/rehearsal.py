@@ -50,7 +50,7 @@ class Rehearsal:
         return True
 
     def skip(self) -> None:
-        """Make no rehearsal, because the next step is not a usual one."""
+        """Make no rehearsal, because the next step of a group that trains apart is not a short one."""
         self._wanted = False
 
     def end(self) -> None:

@@ -216,7 +216,7 @@ class DiLoCo:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a checkpoint before training begins. The model's weights become the global ones.
+        """Load a checkpoint before training begins. The model takes the checkpoint's global weights.
 
         Only the group (and rank) that wrote the error feedback takes it; the others begin with zeros, because one group
         must not send another's error. Raises `ConfigError` if it is too late, or the model was cut otherwise.

@@ -100,7 +100,7 @@ class Fragment:
 
     @torch.no_grad()
     def apply(self, averages: Sequence[torch.Tensor]) -> None:
-        """Let the outer optimizer step the global weights. The result, with `alpha` of the local ones, is current."""
+        """Let the outer optimizer step the global weights, and make them the current ones, mixed with `alpha` local."""
         mine = [local(p).clone() for p in self._params.values()] if self.alpha else []
         self.restore()
         # An outer optimizer that holds other fragments too must not take their inner gradients for pseudo-gradients.

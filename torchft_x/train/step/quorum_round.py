@@ -92,7 +92,7 @@ class QuorumRound:
         self.at_once = False  # the answer came with the request, and nothing is left to wait for
         self.standing: Standing | None = None  # set before `ready`, unless error
         self.ended: Outcome | None = None  # outcome of the step before, if this quorum decided it
-        self.computed: Computed | None = None  # what gradients of this round are for; None if they don't count
+        self.computed: Computed | None = None  # state and part of the round's gradients; None: they don't count
         self.heals = False  # this rank copies state first
         self.again = False  # all ranks of the group keep the gradients of the step before
         self.votes_late = votes_late  # some member's script reduces after backward, so the vote comes after that
