@@ -3,8 +3,8 @@
 `transport` moves bytes, `codec` turns them into values of `core`, and `group`, `lighthouse` and `supervisor` are the
 shells of core's machines: they deliver events and carry out effects.
 
-* `coordination`: torchft's Python face of all this: the same names, arguments, defaults and errors.
-* `status_query`: one question to a lighthouse, for people and tools.
+* `coordination`: torchft's Python interface to this package: the same names, arguments, defaults and errors.
+* `status_query`: single questions and orders to a lighthouse, for people and tools.
 """
 
 import sys
@@ -12,7 +12,7 @@ import warnings
 
 from torchft_x import env
 
-# gRPC reads its settings when it is loaded, so this can't wait for a first use.
+# gRPC reads its settings when it is loaded, so they must be set here, before any import of grpc.
 if env.prepare_grpc() and "grpc" in sys.modules:
     warnings.warn(
         "grpc was imported before torchft_x with its fork handlers on: forked processes (DataLoader workers) may crash. "

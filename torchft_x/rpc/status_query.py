@@ -18,20 +18,20 @@ from torchft_x.rpc.transport.token import check_token, metadata
 
 
 def lighthouse_status(address: Address, token: str | None = None, timeout: float = 5.0) -> dict[str, Any]:
-    """What the lighthouse knows; `version` and `transport.grpc_options` are of its own.
-
-    Raises `TokenError`; `RefusedError` if it is another program; `UnreachableError`, `DeadlineError`.
+    """Return the lighthouse's status; `version` and `transport.grpc_options` are those of its process. `timeout` is in
+    seconds. Raises `TokenError`; `RefusedError` if the server is another program; `UnreachableError`, `DeadlineError`.
     """
     return _object(_ask("Status", b"", address, token, timeout), address)
 
 
 def lighthouse_overview(address: Address, token: str | None = None, timeout: float = 5.0) -> dict[str, Any]:
-    """What people are shown of its job, see docs/page.md. Raises the same."""
+    """Return the overview of the lighthouse's job (docs/page.md). Raises the same errors as `lighthouse_status`."""
     return _object(_ask("Overview", b"", address, token, timeout), address)
 
 
 def give_order(kind: str, group: str, address: Address, token: str | None, timeout: float = 15.0) -> str:
-    """Kill, drain or resume a group (core.job.orders). Returns what happens now, a sentence. Raises the same."""
+    """Kill, drain or resume a group (core.job.orders), and return a sentence about what happens now. Raises the same
+    errors as `lighthouse_status`."""
     request = pb.OrderRequest(kind=kind, group=group).SerializeToString()
     said = _ask("Order", request, address, token, timeout)
     if not isinstance(said, str):

@@ -1,5 +1,5 @@
-"""Between wire messages and values of `core`. Nothing that arrives is trusted; see `rpc.transport.limits`.
+"""Codecs between wire messages and values of `core`. They check everything that arrives (`rpc.transport.limits`).
 
-* `messages`: sessions, quorums, and torchft's messages. `ranks`: between a group's ranks and their group server.
-* `supervisors`: what supervisors say and are told. `fingerprint`: what a group declares.
+* `messages`: sessions, quorums, and torchft's messages. `ranks`: calls between a group's ranks and their group server.
+* `supervisors`: messages from and to supervisors. `fingerprint`: the traits that a group declares.
 """

@@ -1,5 +1,5 @@
-"""What may arrive in a field of `core`'s dataclasses, by its name. Where a message means another thing by it, its codec
-says so.
+"""Limits on the values that may arrive in the fields of `core`'s dataclasses, by field name. A codec overrides the limit
+of a field that has another meaning in its message.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from torchft_x.rpc.transport.limits import (
 
 Convert = Callable[[Any], Any]
 Limit = Convert | tuple[Any, ...] | None
-"""What makes a value of what arrives, or raises `RefusedError`; a tuple has its other arguments after it. None: any."""
+"""Converts an arrived value, or raises `RefusedError`. A tuple holds the function and its further arguments. None accepts
+every value."""
 
 
 def _reason_to_join(value: str) -> JoinReason:
-    """Empty: the usual one."""
+    """Convert a join's reason. An empty string is the usual reason, `BOUNDARY`."""
     try:
         return JoinReason(value) if value else JoinReason.BOUNDARY
     except ValueError:
@@ -49,7 +50,7 @@ def _carried(values: Sequence[int]) -> tuple[int, ...]:
 
 
 def check_token(value: str) -> str:
-    """Of a life that somebody is told to start or to end."""
+    """Check the token of a life that a supervisor is told to start or to end. Raises `RefusedError`."""
     if not value:
         raise RefusedError("A message was refused: the life token is empty.")
     return check_text(value, "life token", 512)
@@ -62,7 +63,7 @@ LIMITS: dict[str, Limit] = {
     "by": (check_said, "fenced by"),
     "carried": _carried,
     "checkpoint_metadata": (check_text, "checkpoint metadata"),
-    "code": None,  # of an exit
+    "code": None,  # exit code of a process
     "commit_failures": (check_whole, "commit_failures"),
     "committed_in": (check_whole, "committed_in"),
     "config_id": (check_whole, "config id"),
@@ -99,6 +100,6 @@ LIMITS: dict[str, Limit] = {
     "world_size": (check_whole, "world size", MAX_RANKS),
 }
 TYPES: dict[object, Limit] = {JoinReason: _reason_to_join}
-"""By the type of a field; it goes before its name."""
+"""Limits by a field's type. They take precedence over those by name."""
 WRITERS: dict[str, Convert] = {"patience": lambda value: 0.0 if value == math.inf else value}
-"""What is sent of a field, by its name, where it isn't its value."""
+"""Conversions of fields that are not sent as they are, by field name."""

@@ -1,6 +1,6 @@
-"""What a group declares (`core.fingerprint`), to the wire and back. Nothing that arrives is trusted; see `generic`.
+"""Codec of the traits that a group declares (`core.fingerprint`). Everything that arrives is checked; see `generic`.
 
-The sender cuts what is too long; whoever sends more than the limits is not ours, and is refused with a sentence.
+Our senders cut texts that are too long. A sender that exceeds the limits is another program, and is refused.
 """
 
 from __future__ import annotations

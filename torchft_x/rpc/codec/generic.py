@@ -1,7 +1,7 @@
-"""Between a message of protobuf and the frozen dataclasses of `core` that it carries: one codec for all of them.
+"""Generic codec between protobuf messages and the frozen dataclasses of `core` that they carry.
 
-A `Codec` pairs their fields by name when it is made, at import. A field of one that has no place in the other, or that
-arrives and has no limit, is a `TypeError` there: nothing is dropped in silence, and nothing that arrives is trusted.
+A `Codec` pairs their fields by name when it is made, at import. It raises `TypeError` for a field without a counterpart,
+so that none is dropped in silence, and for an arriving field without a limit, so that none is trusted.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ V = TypeVar("V")
 M = TypeVar("M", bound=Message)
 
 LOCAL = frozenset({"session", "sessions", "call", "calls", "stream", "group", "node", "sidecar"})
-"""Whose stream or call it is, and who speaks on it: where the message lacks it, whoever reads it knows."""
+"""Fields that identify the stream or call and its sender. A message may lack them, because its receiver knows them."""
 
-_codecs: dict[tuple[type, str], Codec[Any]] = {}  # by dataclass and name of the message: those that lie in others
+_codecs: dict[tuple[type, str], Codec[Any]] = {}  # by dataclass and message name; looked up for nested messages
 
 
 class Codec(Generic[V]):
-    """`encode` makes a message of a value, `decode` a value of a message; the latter takes fields that only the value has
+    """Converter of values to messages (`encode`) and back (`decode`). `decode` takes the fields that only the value has
     as keyword arguments, and raises `RefusedError`.
 
     Args:
         reads: The dataclass that `decode` makes.
-        writes: Those that `encode` takes, where they are others. All have the same fields, but for `LOCAL`.
-        names: The message's names of fields, where they are others and not only end in ``_s`` (seconds).
-        limits: By field of the dataclass; they go before `LIMITS`.
-        writers: By field of the dataclass; they go before `WRITERS`.
-        packed: By field of the dataclass: it lies in a field of bytes, by this codec; None is empty there.
-        apart: Fields of one that the other lacks: the caller sets or gives them, or has no use for them.
-        check: Is given the message before any of it is read. Returns None, raises `RefusedError`.
+        writes: The dataclasses that `encode` takes, if they differ from `reads`. Their fields differ at most in `LOCAL`.
+        names: The message's field names by the dataclass's, where they differ by more than a suffix ``_s`` (seconds).
+        limits: Limits by field of the dataclass; they take precedence over `LIMITS`.
+        writers: Conversions by field of the dataclass; they take precedence over `WRITERS`.
+        packed: Codecs by field of the dataclass, for values packed into a field of bytes. Empty bytes stand for None.
+        apart: Fields of one side that the other lacks. The caller sets or passes them, or does not use them.
+        check: Called with the message before any field is read. Returns None, raises `RefusedError`.
     """
 
     def __init__(
@@ -71,8 +71,8 @@ class Codec(Generic[V]):
                 given.append(
                     f.name if f.default is MISSING else f"{f.name}={compiler.name('default', f.name, f.default)}"
                 )
-        # One expression of all fields, as `dataclasses` makes `__init__`: a loop over them takes up to twice the time. It
-        # has no word that doesn't come from this package's tables and the classes that they name.
+        # One expression covers all fields, as in the `__init__` that `dataclasses` makes: a loop takes up to twice the
+        # time. Every name in the expression comes from this package's tables and the classes that they name.
         scope = {**compiler.scope, "message": message, "reads": reads, "check": check}
         self.encode: Callable[[Any], Any] = eval(f"lambda v: message({', '.join(encode)})", scope)
         head = ", ".join(["p", "*", *given] if given else ["p"])
@@ -80,18 +80,18 @@ class Codec(Generic[V]):
         self.decode: Callable[..., V] = eval(f"lambda {head}: {checked}reads({', '.join(decode)})", scope)
 
     def read(self, data: bytes, what: str) -> V:
-        """The value in the bytes of a message. Raises `RefusedError`."""
+        """Parse a message from bytes and return its value. `what` names it in errors. Raises `RefusedError`."""
         return self.decode(parse(self._message, data, what))
 
 
 class _Compiler:
-    """Makes, of a field, the expressions that fill it in the message of value `v` and in the value of message `p`."""
+    """Generator of a field's two expressions: one encodes it from value `v`, the other decodes it from message `p`."""
 
     def __init__(
         self, limits: Mapping[str, Limit], writers: Mapping[str, Convert], packed: Mapping[str, Codec[Any]]
     ) -> None:
         self._limits, self._writers, self._packed = limits, writers, packed
-        self.scope: dict[str, Any] = {}  # what the expressions name
+        self.scope: dict[str, Any] = {}  # objects that the expressions refer to, by name
 
     def name(self, what: str, attribute: str, value: Any) -> str:
         self.scope[f"{what}_{attribute}"] = value
@@ -99,7 +99,7 @@ class _Compiler:
 
     def field(self, attribute: str, hint: Any, field: FieldDescriptor) -> tuple[str, str]:
         value, arrived = f"v.{attribute}", f"p.{field.name}"
-        if field.message_type is not None:  # a dataclass, such a one or None, or a tuple of them
+        if field.message_type is not None:  # the hint is a dataclass, a dataclass or None, or a tuple of dataclasses
             kinds = get_args(hint) or (hint,)
             codec = self.name("codec", attribute, _codecs[kinds[0], field.message_type.full_name])
             if Ellipsis in kinds:
@@ -126,7 +126,7 @@ class _Compiler:
 
 
 class OneOf:
-    """An envelope: a message with one of several in its ``oneof kind``."""
+    """Codec of an envelope: a message that holds one of several messages in its ``oneof kind``."""
 
     def __init__(self, envelope: type[Message], **kinds: Codec[Any]) -> None:
         self._envelope, self._kinds = envelope, kinds
@@ -137,13 +137,13 @@ class OneOf:
         return self._envelope(**{kind: self._kinds[kind].encode(value)})
 
     def decode(self, envelope: Any, **given: Any) -> Any:
-        """What is in it; None for something else. Raises `RefusedError`."""
+        """Return the value in the envelope, or None if its kind is unknown. Raises `RefusedError`."""
         kind = envelope.WhichOneof("kind")
         return self._kinds[kind].decode(getattr(envelope, kind), **given) if kind in self._kinds else None
 
 
 def parse(kind: type[M], data: bytes, what: str) -> M:
-    """Bytes as a message. Raises `RefusedError`."""
+    """Parse bytes as a message. `what` names it in errors. Raises `RefusedError`."""
     try:
         return kind.FromString(data)
     except DecodeError:
@@ -151,7 +151,7 @@ def parse(kind: type[M], data: bytes, what: str) -> M:
 
 
 def _pair(message: type[Message], kind: Any, names: Mapping[str, str], apart: Collection[str]) -> dict[str, str]:
-    """The message's names by the dataclass's. Raises `TypeError` for a field of one that has no place in the other."""
+    """Return the message's field names by the dataclass's. Raises `TypeError` for a field without a counterpart."""
     known = message.DESCRIPTOR.fields_by_name
     pairs = {f.name: names.get(f.name, f.name) for f in fields(kind) if f.init and f.name not in apart}
     pairs = {a: name if name in known else f"{name}_s" for a, name in pairs.items() if name in known or a not in LOCAL}

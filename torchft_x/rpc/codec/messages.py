@@ -1,6 +1,6 @@
-"""What travels on a session between a group and the lighthouse, the latter's journal, and torchft's messages; see `generic`.
+"""Codecs of session messages between a group and the lighthouse, of the lighthouse's journal, and of torchft's messages.
 
-Our own wire is package ``torchft_x``; names with ``peer`` in them speak torchft's.
+Our own wire is the protobuf package ``torchft_x``; names with ``peer`` in them use torchft's. See `generic`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torchft_x.rpc.transport import grpc_options, limits
 
 
 def _check_quorum(p: pb.Quorum) -> None:
-    """All that is told of a quorum, together: each limit alone would let through what takes seconds to read."""
+    """Check a quorum's total size. The limits of single fields would let through a message that takes seconds to read."""
     if not 0 < len(p.members) <= limits.MAX_MEMBERS:
         raise RefusedError(
             f"A message was refused: a quorum of {len(p.members)} members, 1 to {limits.MAX_MEMBERS} are allowed."
@@ -81,7 +81,7 @@ FACTS = Codec(
     limits={"commits": (limits.check_whole, "commits"), "drops": (limits.check_whole, "drops")},
     check=lambda p: limits.check_count(p.moments, "moments", facts.MOST_MOMENTS),
 )
-_JOIN = Codec(pb.Join, lm.Join, gm.SendJoin, apart=["traits"])  # they are in the message's member
+_JOIN = Codec(pb.Join, lm.Join, gm.SendJoin, apart=["traits"])  # the message has the traits in its member
 _UP = OneOf(
     pb.Up,
     join=_JOIN,
@@ -121,21 +121,21 @@ def hello_to_proto(v: lm.Hello, group_id: str) -> pb.Hello:
 
 
 def up_bytes(sent: gm.SendJoin | gm.SendProgress | gm.SendLeave | lm.Paused | lm.Suspected) -> bytes:
-    """A whole `Up` message."""
+    """Encode a whole `Up` message."""
     up = _UP.encode(sent)
     if isinstance(sent, gm.SendJoin) and sent.traits is not None:
-        # only here: in a quorum they would come back to everybody at every step
+        # Only a join carries the traits: in a quorum they would be sent back to all members at every step.
         up.join.member.traits.CopyFrom(fingerprint.TRAITS.encode(sent.traits))
     return bytes(up.SerializeToString())
 
 
 def facts_bytes(told: facts.Facts) -> bytes:
-    """What follows the bytes of an `Up` message that tells this, too."""
+    """Encode facts as bytes to append to an encoded `Up` message, which then carries them, too."""
     return _field(_UP_FACTS, FACTS.encode(told).SerializeToString())
 
 
 def up_to_event(session: int, up: pb.Up) -> lm.LighthouseEvent:
-    """What a session says after its hello, as an event of the lighthouse."""
+    """Decode a session's message after its hello into an event of the lighthouse. Raises `RefusedError`."""
     if up.WhichOneof("kind") == "join":
         member = up.join.member
         traits = fingerprint.TRAITS.decode(member.traits) if member.HasField("traits") else None
@@ -149,12 +149,12 @@ def up_to_event(session: int, up: pb.Up) -> lm.LighthouseEvent:
 
 
 def down_bytes(sent: lm.Extend | lm.RevokeQuorum | lm.Fence | lm.Refuse | lm.SendWaits | lm.SendPatience) -> bytes:
-    """A whole `Down` message."""
+    """Encode a whole `Down` message."""
     return bytes(_DOWN.encode(sent).SerializeToString())
 
 
 def down_to_event(down: pb.Down) -> gm.GroupEvent | gm.WaitsArrived | gm.PatienceArrived | None:
-    """What a lighthouse says after its welcome, as an event of the group; None for a pong."""
+    """Decode a lighthouse's message after its welcome into an event of the group; None for a pong. Raises `RefusedError`."""
     if down.WhichOneof("kind") == "quorum":
         return gm.QuorumArrived(QUORUM.decode(down.quorum))
     event: gm.GroupEvent | gm.WaitsArrived | gm.PatienceArrived | None = _DOWN.decode(down)
@@ -162,26 +162,26 @@ def down_to_event(down: pb.Down) -> gm.GroupEvent | gm.WaitsArrived | gm.Patienc
 
 
 def quorum_bytes(quorum: Quorum) -> bytes:
-    """A whole `Down` message; made once per quorum, whatever the number of members."""
+    """Encode a quorum as a whole `Down` message, once for all of its members."""
     return QuorumEncoder().encode(quorum)
 
 
 class QuorumEncoder:
-    """Makes the `Down` message of a quorum out of what its members are, each made into bytes while it waits for the others.
+    """Encoder of a quorum's `Down` message. It encodes each member while that member waits for the others.
 
-    Messages of protobuf are merged by joining their bytes.
+    Concatenating the bytes of protobuf messages merges the messages.
     """
 
     def __init__(self) -> None:
-        self._prepared: dict[str, tuple[Member, bytes]] = {}  # by replica id: who waits
+        self._prepared: dict[str, tuple[Member, bytes]] = {}  # waiting members by replica id
 
     def prepare(self, member: Member) -> None:
-        """It has asked; a quorum may come that has it as it is."""
+        """Encode a member that has asked for a quorum, since the next quorum may contain it unchanged."""
         if len(self._prepared) < limits.MAX_MEMBERS:
             self._prepared[member.replica_id] = (member, _member_bytes(member))
 
     def encode(self, quorum: Quorum) -> bytes:
-        """Whoever waits for another one after this has to be prepared again."""
+        """Encode a quorum and forget all prepared members, which need another `prepare` for the next quorum."""
         prepared, self._prepared = self._prepared, {}
         parts = [QUORUM.encode(replace(quorum, members=())).SerializeToString()]
         for member in quorum.members:
@@ -191,12 +191,12 @@ class QuorumEncoder:
 
 
 def _member_bytes(member: Member) -> bytes:
-    """As an entry of the list in a `Quorum`."""
+    """Encode a member as an entry of the list in a `Quorum` message."""
     return _field(_QUORUM_MEMBERS, MEMBER.encode(member).SerializeToString())
 
 
 def _field(number: int, data: bytes) -> bytes:
-    """A field of protobuf that holds a message; its number is below 16."""
+    """Encode a protobuf field that holds a message. `number` is below 16, so that the field's tag is one byte."""
     length, head = len(data), bytearray((number << 3 | 2,))
     while length > 0x7F:
         head.append(length & 0x7F | 0x80)
@@ -221,7 +221,8 @@ def peer_member_from_proto(p: peer_pb.QuorumMember) -> Member:
 
 
 def peer_quorum_bytes(quorum: Quorum) -> bytes:
-    """A whole LighthouseQuorumResponse. Their `quorum_id` changes only when members change or failed: our config id."""
+    """Encode a whole LighthouseQuorumResponse. torchft's `quorum_id` is our config id: it changes only when members change
+    or a step failed."""
     reply = peer_pb.LighthouseQuorumResponse()
     reply.quorum.quorum_id = quorum.config_id
     reply.quorum.participants.extend(peer_member_to_proto(x) for x in quorum.members)

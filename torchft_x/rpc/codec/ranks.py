@@ -1,4 +1,4 @@
-"""Between the ranks of a group and their group server: torchft's ManagerService with our fields. See `messages`."""
+"""Codecs of calls from a group's ranks to their group server: torchft's ManagerService with our fields. See `messages`."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from torchft_x.rpc.transport import limits
 
 @dataclass(frozen=True, slots=True)
 class QuorumReply:
-    """A quorum, and until when (monotonic seconds of the asking process) the group may commit in it."""
+    """Answer to an `Ask`: a quorum, and until when the group may commit in it (monotonic seconds of the asking process)."""
 
     quorum: Quorum
     lease_until: float
-    base: State | None = None  # where the step begins, if not at the quorum's top: the group runs on in it
-    commit: Prepared | None = None  # a result this group holds and commits before anything else (R14)
-    again: bool = False  # all ranks of the group reduce the gradients again that they keep, if the state allows it
+    base: State | None = None  # state from which the step begins, if not the quorum's top: the group runs on in it
+    commit: Prepared | None = None  # a result that this group holds and must commit before anything else (R14)
+    again: bool = False  # all ranks of the group must reduce their kept gradients again, if the state allows it
 
 
 @dataclass(frozen=True, slots=True)
 class VoteReply:
-    """Whether every rank of the group commits, and if not, why; or that the groups have to vote first."""
+    """Answer to a vote: whether every rank of the group commits, and if not, why; or that the groups must vote first."""
 
     commit: bool
     reason: str
-    prepared: bool = False  # undecided: vote between the groups with `row`, then say how that ended
-    row: CrossVote | None = None  # what this group says there; None: without a say (R13)
+    prepared: bool = False  # undecided: vote between the groups with `row`, then report the outcome
+    row: CrossVote | None = None  # this group's cross-group vote; None: the group has no say (R13)
 
 
 # --- quorums ---------------------------------------------------------------------------------------------------------
@@ -57,11 +57,11 @@ def ask_to_proto(v: m.Ask, *, init_sync: bool, ours: bool, holds: int = 0) -> pe
 
 
 def ask_from_proto(call: int, p: peer_pb.ManagerQuorumRequest) -> m.Ask:
-    return _ASK.decode(p, call=call, state=messages.STATE.decode(p))  # it has the fields of one
+    return _ASK.decode(p, call=call, state=messages.STATE.decode(p))  # the request has the fields of a state
 
 
 def plan_bytes(plan: Plan) -> bytes:
-    """A ManagerQuorumResponse for a rank that runs the peer's library."""
+    """Encode a ManagerQuorumResponse for a rank that runs torchft."""
     return bytes(
         peer_pb.ManagerQuorumResponse(
             quorum_id=plan.config_id,
@@ -83,7 +83,8 @@ def plan_bytes(plan: Plan) -> bytes:
 
 
 def quorum_reply_bytes(reply: QuorumReply, quorum: bytes, *, holds: int, lease_left: float) -> bytes:
-    """The answer to a rank of ours. `quorum`: serialized; left out if the rank `holds` that one already."""
+    """Encode the answer to a rank of ours. `quorum` is serialized, and left out if the rank `holds` that quorum (id)
+    already. `lease_left` is in seconds."""
     known = holds != 0 and reply.quorum.id == holds
     return bytes(
         peer_pb.ManagerQuorumResponse(
@@ -98,7 +99,8 @@ def quorum_reply_bytes(reply: QuorumReply, quorum: bytes, *, holds: int, lease_l
 
 
 def quorum_reply_from_bytes(data: bytes, held: Quorum | None, *, who: str, now: float) -> QuorumReply:
-    """`held`: the quorum this rank has already. `who` answers, for sentences. `now`: own monotonic seconds."""
+    """Decode an answer. `held` is the quorum that this rank has already, `who` names the server in errors, and `now` is
+    in this process's monotonic seconds. Raises `RefusedError`."""
     p = parse(peer_pb.ManagerQuorumResponse, data, "answer")
     if p.quorum:
         quorum = messages.QUORUM.read(p.quorum, "quorum")

@@ -1,4 +1,4 @@
-"""What supervisors say to a lighthouse, and what it tells those of a group over several nodes; see `generic`."""
+"""Codecs of supervisors' messages to a lighthouse, and of its answers for groups over several nodes; see `generic`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchft_x.rpc.transport import limits
 
 
 def _meeting(value: str) -> str:
-    """An address the workers may meet at; it becomes an argument of torchrun."""
+    """Check the address of the workers' rendezvous, which becomes an argument of torchrun. Raises `AddressError`, `RefusedError`."""
     return parse_address(limits.check_text(value, "meeting address", 512), what="meeting address").target
 
 
@@ -54,7 +54,7 @@ NODE_DOWN = OneOf(
 
 
 def supervisor_here(stream: int, p: pb.SupervisorHello) -> r.SupervisorHere:
-    """The hello of a group's supervisor as an event."""
+    """Decode the hello of a group's supervisor into an event. Raises `RefusedError`."""
     nodes = max(1, limits.check_whole(p.nodes, "number of nodes", limits.MAX_NODES))
     node = limits.check_whole(p.node, "node", nodes - 1)
     group, host = limits.check_replica_id(p.group), limits.check_replica_id(p.host or "?")
@@ -62,14 +62,14 @@ def supervisor_here(stream: int, p: pb.SupervisorHello) -> r.SupervisorHere:
 
 
 def node_hello(session: int, p: pb.SupervisorHello) -> n.NodeHere:
-    """The hello of one node's supervisor, for a group over several nodes."""
+    """Decode the hello of one node's supervisor, for a group over several nodes. Raises `RefusedError`."""
     here = supervisor_here(session, p)
     incarnation = limits.check_text(p.incarnation, "incarnation", 128)
     return n.NodeHere(session, here.group, here.node, here.nodes, incarnation, here.host)
 
 
 def node_event(session: int, up: pb.SupervisorUp) -> n.NodeReady | n.NodeStarted | n.NodeEnded | n.NodeDone:
-    """A node's report as an event of the assembly."""
+    """Decode a node's report into an event of the assembly. Raises `RefusedError`."""
     event: n.NodeReady | n.NodeStarted | n.NodeEnded | n.NodeDone | None = _NODE_UP.decode(up, session=session)
     if event is None:
         raise RefusedError(
@@ -80,5 +80,5 @@ def node_event(session: int, up: pb.SupervisorUp) -> n.NodeReady | n.NodeStarted
 
 
 def next_from_proto(p: pb.NextLife) -> int:
-    """The number of a group's next life."""
+    """Return the number of a group's next life. Raises `RefusedError`."""
     return limits.check_whole(p.attempt, "attempt", limits.MAX_ATTEMPT)

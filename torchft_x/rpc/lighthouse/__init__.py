@@ -1,11 +1,11 @@
 """The lighthouse's process.
 
 * `main`: ``torchft_x lighthouse``. `server`: runs `core.lighthouse.machine.Lighthouse`: sessions, probes, clock.
-* `probe`: does somebody still listen at a member's address?
-* `log`: what a person reads on stderr.
+* `probe`: checks whether a process still listens at a member's address.
+* `log`: the lines on stderr that people read.
 
-Below it, bottom up::
+Its sub-packages, bottom up::
 
-    failover   what the next lighthouse goes on with, and which of several serves: journal, lease, standby
-    services   the streams and calls of those that hold no session: supervisors, and torchft's clients
+    failover   the state for the next lighthouse, and the choice of the one that serves: journal, lease, standby
+    services   streams and calls of clients that hold no session: supervisors, and torchft's clients
 """

@@ -1,9 +1,8 @@
-"""gRPC channels, tokens, limits and errors. No message has a meaning here.
+"""gRPC channels, tokens, limits and errors. This package does not interpret messages.
 
-* `token`: checked before any handler runs. `limits`: how much may arrive. `file_limits`: how many may connect.
-* `grpc_options`: names, options, listening. `grpc_errors`: our exceptions as statuses, and back.
+* `token`: checked before any handler runs. `limits`: limits on what arrives. `file_limits`: limits on connections.
+* `grpc_options`: service names, options, listening. `grpc_errors`: our exceptions as statuses, and back.
 * `loop`: the process's one asyncio loop. `notifier`: callbacks on a thread of their own.
-* `resolve`: which addresses a name has.
-
-What stays open between two processes is in `transport.streams`.
+* `resolve`: the lighthouse addresses that a client connects to.
+* `streams`: streams that stay open between two processes.
 """

@@ -1,8 +1,8 @@
-"""Open files: as many as the system allows, and a part of them for whoever connects.
+"""Limits on open files: the process gets as many as the system allows, and its server a part of them for connections.
 
-A connection that says nothing costs a descriptor, too. Were all of them taken by strangers, the process could open no
-socket of its own: a lighthouse no connection to a member's address, a trainer none to the others. So gRPC takes a part
-only, and closes what is over it at once; the rest of `grpc_options.server_options` makes room again.
+Each connection costs a descriptor, even a silent one. If strangers took all of them, the process could open no socket of
+its own: a lighthouse could not probe a member's address, a trainer could not connect to the others. So gRPC takes only
+a part, and closes further connections at once; the other options in `grpc_options.server_options` free places again.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import resource
 
 ENOUGH = 65536
-"""No limit is raised further: some programs walk through all descriptors that there may be."""
+"""Highest limit that is set: some programs iterate over all possible descriptors."""
 OWN = 128
 """Descriptors a lighthouse needs for itself."""
 
@@ -32,10 +32,11 @@ def raise_limit() -> int:
 
 
 def for_lighthouse(limit: int) -> int:
-    """Connections a lighthouse takes."""
+    """Return the number of connections that a lighthouse accepts, given its limit of open files."""
     return max(limit // 2, limit - 4 * OWN)
 
 
 def for_group(limit: int, world_size: int) -> int:
-    """Connections a group server takes: its ranks' and those of the groups that heal; the training needs the rest."""
+    """Return the number of connections that a group server accepts, given its limit of open files. They come from its own
+    ranks and from healing groups; the training needs the remaining descriptors."""
     return max(limit // 4, min(4 * world_size + 64, limit // 2))

@@ -26,13 +26,13 @@ _TABLE: list[tuple[type[TorchftXError], grpc.StatusCode]] = [  # subclasses befo
     (UnreachableError, grpc.StatusCode.UNAVAILABLE),
     (StepError, grpc.StatusCode.DATA_LOSS),
 ]
-# A connection that breaks in an unlucky moment can look like these; nobody said no.
+# A connection that breaks at an unlucky moment can end with these statuses, so they are not refusals.
 _BROKEN = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN}
 _CODES = {code: error for error, code in _TABLE} | {grpc.StatusCode.CANCELLED: DeadlineError}
 
 
 def code_of(error: BaseException) -> grpc.StatusCode:
-    """The status a server answers this error with."""
+    """Return the status that a server answers this error with."""
     for kind, code in _TABLE:
         if isinstance(error, kind):
             return code
@@ -40,14 +40,14 @@ def code_of(error: BaseException) -> grpc.StatusCode:
 
 
 def error_of(rpc_error: grpc.RpcError, what: str) -> TorchftXError:
-    """The exception for a failed call; see `error_from`."""
+    """Return the exception for a failed call; see `error_from`."""
     return error_from(rpc_error.code(), rpc_error.details(), what)
 
 
 def error_from(code: grpc.StatusCode, details: str | None, what: str) -> TorchftXError:
-    """The exception for a status. `what` is the server in words with its address, e.g. ``lighthouse at http://...``.
+    """Return the exception for a status. `what` is the server in words with its address, e.g. ``lighthouse at http://...``.
 
-    The peer's Rust servers say CANCELLED where a deadline passed.
+    torchft's Rust servers answer CANCELLED when a deadline has passed.
     """
     details = clean((details or "")[:MAX_TEXT].strip())
     if code == grpc.StatusCode.UNAVAILABLE and not _is_sentence(details):
@@ -76,5 +76,5 @@ def _token_sentence(what: str, details: str) -> str:
 
 
 def _is_sentence(details: str) -> bool:
-    """Ours end in a full stop; gRPC's own texts don't."""
+    """Return whether the text is one of our sentences. They end in a full stop, gRPC's own texts don't."""
     return details.endswith(".")

@@ -1,7 +1,7 @@
-"""What every server and client of this room shares: names of services, limits, gRPC options, listening, channels.
+"""Shared settings of all servers and clients of `rpc`: names of services, limits, gRPC options, listening, channels.
 
-Messages cross gRPC as plain bytes; `codec.messages` parses and makes them. So bytes made once can go to many, and garbage is
-answered by our own code instead of by a traceback in gRPC's.
+Messages cross gRPC as plain bytes, which `codec.messages` encodes and parses. So bytes encoded once can go to many
+receivers, and our own code answers garbage, instead of a traceback in gRPC's.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ MAX_MESSAGE = 16 << 20
 MAX_REQUEST = 4 << 20
 """Bytes of one message to a server. A hello that names a quorum of 4096 groups has 1 MB."""
 MAX_OPEN_REQUEST = 1 << 20
-"""The same where there is no token, so that whoever reaches the port may begin messages."""
+"""Bytes of one message to a server without a token, to which anybody who reaches the port may send messages."""
 MAX_CALLS = 128
-"""Calls and streams on one connection at a time; a client's next ones wait."""
+"""Concurrent calls and streams on one connection; further ones of that client wait."""
 MAX_HEADERS = 8 << 10
-"""Bytes of a call's headers. Ours have 300, a token 512 at most."""
+"""Bytes of a call's headers. Our clients' headers have 300 bytes, a token has 512 at most."""
 GREETING_TIMEOUT = 2.0
-"""Seconds a new connection has to say that it speaks HTTP/2."""
+"""Seconds that a new connection has to finish its HTTP/2 handshake."""
 IDLE_TIMEOUT = 5.0
-"""Seconds a connection may be without a call. A client whose connection was closed for it makes another one."""
+"""Seconds that a connection may be without a call before it is closed. Its client reconnects at its next call."""
 
 LIGHTHOUSE = "torchft.LighthouseService"
 MANAGER = "torchft.ManagerService"
@@ -47,7 +47,7 @@ GROUP = "torchft_x.GroupService"
 
 _COMMON = [
     ("grpc.max_send_message_length", MAX_MESSAGE),
-    # A peer that vanished without closing (power, cable) is noticed after time + timeout even on an idle connection.
+    # A remote host that vanished without closing (power, cable) is noticed after time + timeout, even on an idle connection.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -62,7 +62,7 @@ _SERVER_OPTIONS = [
     ("grpc.server_handshake_timeout_ms", int(GREETING_TIMEOUT * 1000)),
     ("grpc.max_connection_idle_ms", int(IDLE_TIMEOUT * 1000)),
     ("grpc.so_reuseport", 0),  # else two lighthouses could share a port, each seeing half of the groups
-    # The peer's clients ping each 60 s, ours each 10 s; gRPC's default would cut them off for it.
+    # torchft's clients ping every 60 s, ours every 10 s; gRPC's default would close their connections for it.
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
     ("grpc.http2.max_ping_strikes", 0),
 ]
@@ -71,16 +71,17 @@ CHANNEL_OPTIONS = [
     *_COMMON,
     ("grpc.max_receive_message_length", MAX_MESSAGE),
     ("grpc.max_metadata_size", 16 << 10),  # a refusal's sentence comes in a header
-    ("grpc.use_local_subchannel_pool", 1),  # a channel's state (back-off!) is its own
+    ("grpc.use_local_subchannel_pool", 1),  # channels must not share state, such as the back-off
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 1_000),  # also the time one connect may take
+    ("grpc.min_reconnect_backoff_ms", 1_000),  # also the time limit of one connect
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.enable_http_proxy", 0),  # an http_proxy of the environment is not meant for a cluster's inside
 ]
 
 
 def server_options(*, guarded: bool, connections: int) -> list[tuple[str, int]]:
-    """Of a server that takes so many connections. `guarded`: it has a token, which is checked when a call's headers come."""
+    """Return the options of a server that accepts at most `connections`. `guarded` servers have a token, which is checked
+    when a call's headers arrive, so they may take larger messages."""
     return [
         *_SERVER_OPTIONS,
         ("grpc.max_receive_message_length", MAX_REQUEST if guarded else MAX_OPEN_REQUEST),
@@ -93,18 +94,18 @@ StreamHandler = Callable[[Any, Any], Awaitable[None]]
 
 
 def unary_service(name: str, methods: Mapping[str, UnaryHandler]) -> grpc.GenericRpcHandler:
-    """A service of unary methods that take and return bytes."""
+    """Make a service of unary methods that take and return bytes."""
     handlers = {method: grpc.unary_unary_rpc_method_handler(handler) for method, handler in methods.items()}
     return grpc.method_handlers_generic_handler(name, handlers)
 
 
 def stream_service(name: str, method: str, handler: StreamHandler) -> grpc.GenericRpcHandler:
-    """A service with one bidirectional stream of bytes, handled through ``context.read()`` and ``write()``."""
+    """Make a service with one bidirectional stream of bytes, handled through ``context.read()`` and ``write()``."""
     return grpc.method_handlers_generic_handler(name, {method: grpc.stream_stream_rpc_method_handler(handler)})
 
 
 def watch_service(name: str, method: str, handler: StreamHandler) -> grpc.GenericRpcHandler:
-    """A service with one method: a request, then a stream of bytes down through ``context.write()``."""
+    """Make a service with one method: it takes a request and sends a stream of bytes through ``context.write()``."""
     return grpc.method_handlers_generic_handler(name, {method: grpc.unary_stream_rpc_method_handler(handler)})
 
 
@@ -112,7 +113,7 @@ def listen(server: grpc.aio.Server, bind: Address, what: str) -> int:
     """Let the server listen and return its port. Raises `AddressError` (port in use, not our address, ...)."""
     if bind.host == "::":
         bind = Address(any_host(), bind.port)  # hosts without IPv6
-    # gRPC would say only "failed to bind" and print its own lines; a socket of our own tells the reason first.
+    # gRPC would report only "failed to bind" and print lines of its own; binding a socket of ours first gives the reason.
     try:
         family = socket.getaddrinfo(bind.host, bind.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
         with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -129,26 +130,27 @@ def listen(server: grpc.aio.Server, bind: Address, what: str) -> int:
 
 
 def advertised(bind: Address, port: int, host: str | None = None) -> Address:
-    """What to tell others: `host` if given, else the one address the server listens on, else this host's name."""
+    """Return the address to give to others: `host` if given, else the host in `bind` unless it is a wildcard, else this
+    host's name."""
     if not host and bind.host not in ("::", "0.0.0.0"):
         host = bind.host
     return Address(host or advertise_host(), port)
 
 
 def aio_channel(address: Address) -> grpc.aio.Channel:
-    """Only on the thread of `loop`."""
+    """Open a channel for use on the thread of `loop` only."""
     port_not_inherited(address.port)
     return grpc.aio.insecure_channel(address.target, options=CHANNEL_OPTIONS)
 
 
 def channel(address: Address) -> grpc.Channel:
-    """For blocking calls from any thread."""
+    """Open a channel for blocking calls from any thread."""
     port_not_inherited(address.port)
     return grpc.insecure_channel(address.target, options=CHANNEL_OPTIONS)
 
 
 def boot_id() -> str:
-    """Of this host's present boot; empty where the system doesn't say."""
+    """Return the id of this host's present boot, or '' if the system doesn't have one."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as f:
             return f.read(64).strip()
@@ -157,7 +159,7 @@ def boot_id() -> str:
 
 
 def check_version(theirs: int, who: str) -> None:
-    """Raises `RefusedError` if a client speaks another version of our wire; `who` is the client's word."""
+    """Raise `RefusedError` if a client speaks another version of our wire; `who` is the name that the client gave."""
     if theirs != WIRE:
         caller = "".join(c for c in who if c.isprintable())
         raise RefusedError(
@@ -167,12 +169,13 @@ def check_version(theirs: int, who: str) -> None:
 
 
 TIMEOUT_KEY = "torchft-x-timeout"
-"""Metadata of our own clients' calls: seconds after which to answer that nothing came. gRPC's deadline is later
-(`TIMING.late_answer`), so that the answer arrives on a busy machine, too: it says what is missing, and whether to ask again."""
+"""Metadata of our own clients' calls: seconds after which the server must answer that nothing came. gRPC's deadline is
+later (`TIMING.late_answer`), so that this answer, which says what is missing and whether to ask again, arrives on a busy
+machine, too."""
 
 
 def time_left(context: Any) -> float | None:
-    """Seconds until the caller of this call must be answered; None: it waits for ever."""
+    """Return the seconds until this call must be answered, or None if its caller waits for ever."""
     left: float | None = context.time_remaining()
     for key, value in context.invocation_metadata() or ():
         if key == TIMEOUT_KEY:

@@ -1,4 +1,4 @@
-"""Callbacks on a thread of their own: what they do (abort collectives, join threads) must never block the loop."""
+"""A thread for callbacks, whose work (abort collectives, join threads) must never block the loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 
 class Notifier:
-    """Runs what is posted, in order, on one daemon thread. A callback that raises is logged and doesn't stop the next."""
+    """Daemon thread that runs posted callbacks in order. It logs the exception of a callback, and runs the next."""
 
     def __init__(self, name: str) -> None:
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()  # None ends the thread
@@ -22,7 +22,7 @@ class Notifier:
         self._queue.put(callback)
 
     def close(self) -> None:
-        """What was posted before still runs."""
+        """End the thread after the callbacks that were posted before."""
         self._queue.put(None)
 
     def _run(self) -> None:

@@ -1,4 +1,4 @@
-"""Which lighthouses a client connects to: those given, one or several; and where one is that has moved."""
+"""Addresses of the lighthouses that a client connects to: the given ones, and the new one of a lighthouse that moved."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from torchft_x.net import Address, check_any_resolvable, parse_addresses
 log = logging.getLogger(__name__)
 
 RESOLVE_TIMEOUT = 3.0
-"""Seconds an unknown lighthouse name is looked up again: names of a cluster appear a moment after their pods."""
+"""Seconds for which an unknown lighthouse name is looked up again: a cluster's names appear a moment after their pods."""
 _WHAT = f"lighthouse address ({env.LIGHTHOUSE})"
 
 
 def find_lighthouses(given: str) -> tuple[Address, ...]:
-    """`given`: addresses of which one name must be known. Raises `AddressError` naming the variable."""
+    """Parse `given`, a comma-separated list of addresses, and wait until at least one of their names is known. Raises
+    `AddressError` naming the variable."""
     addresses = parse_addresses(given, what=_WHAT)
     deadline = time.monotonic() + RESOLVE_TIMEOUT
     while True:
@@ -34,8 +35,8 @@ def find_lighthouses(given: str) -> tuple[Address, ...]:
 
 
 def moved_to(file: str) -> tuple[Address, ...]:
-    """What a job's own lighthouse has written down of where it is now; empty: nothing that can be read. May block for as long
-    as the file system does."""
+    """Return the address that a job's own lighthouse wrote into `file`; empty if the file holds none that can be read.
+    Blocks for as long as the file system does."""
     try:
         address = read_address(Path(file))
     except (OSError, AddressError):
@@ -48,5 +49,5 @@ def moved_to(file: str) -> tuple[Address, ...]:
 
 @cache
 def _warn(sentence: str) -> None:
-    """Log it once: the file is read again at each try to connect."""
+    """Log each sentence once, since the file is read again at each try to connect."""
     log.warning("The lighthouse is not looked for anew: %s", sentence)

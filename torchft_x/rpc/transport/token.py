@@ -12,7 +12,7 @@ import grpc.aio
 from torchft_x.errors import ConfigError
 
 MAX_TOKEN = 512
-"""Characters. Ours have 43 (256 random bits); the limit keeps a wrong file from becoming a header."""
+"""Characters of a token. Ours have 43 (256 random bits); the limit keeps the content of a wrong file out of a header."""
 
 _KEY = "authorization"
 
@@ -20,7 +20,7 @@ Metadata = tuple[tuple[str, str], ...]
 
 
 def check_token(token: str | None) -> str | None:
-    """The token itself, or None. Raises `ConfigError` if it can't travel in a header (never shows the token)."""
+    """Return the token, or None. Raises `ConfigError`, which never shows the token, if it can't travel in a header."""
     if token is None:
         return None
     if not token or len(token) > MAX_TOKEN or not all(33 <= ord(c) <= 126 for c in token):
@@ -32,12 +32,12 @@ def check_token(token: str | None) -> str | None:
 
 
 def metadata(token: str | None) -> Metadata:
-    """What a client sends along."""
+    """Return the metadata by which a client sends the token with a call."""
     return () if token is None else ((_KEY, f"Bearer {token}"),)
 
 
 def is_allowed(sent: Iterable[tuple[str, str | bytes]] | None, token: str | None) -> bool:
-    """Whether this metadata carries the token. Compared in constant time. Without a token everybody is allowed."""
+    """Return whether this metadata carries the token, compared in constant time. A server without a token allows all."""
     if token is None:
         return True
     for key, value in sent or ():
@@ -48,8 +48,8 @@ def is_allowed(sent: Iterable[tuple[str, str | bytes]] | None, token: str | None
 
 
 class TokenCheck(grpc.aio.ServerInterceptor):
-    """Refuses every call without the token with UNAUTHENTICATED, as soon as its headers are here: nothing of its message
-    is gathered, and the handler never sees it."""
+    """Interceptor that refuses every call without the token with UNAUTHENTICATED as soon as its headers arrive. It reads no
+    message of such a call, and the handler never sees the call."""
 
     def __init__(self, token: str | None) -> None:
         self._token = token  # None: open to everybody
@@ -59,12 +59,12 @@ class TokenCheck(grpc.aio.ServerInterceptor):
         sent = details.invocation_metadata
         if handler is None or is_allowed(sent, self._token):
             return handler
-        # A handler of streams, whatever the method is: one of a message would be called when all of that is here.
+        # The refusing handler is one of streams for every method: gRPC calls a unary handler only after the whole message.
         other = any(key == _KEY for key, _ in sent or ())
         return grpc.stream_stream_rpc_method_handler(_deny_other if other else _deny_none)
 
 
-# Not even a digest of either token is told: a short one could be guessed from it.
+# The refusals contain not even a digest of either token, from which a short token could be guessed.
 async def _deny_other(_request: Any, context: Any) -> None:
     await context.abort(grpc.StatusCode.UNAUTHENTICATED, "our token is not the one it was started with")
 

@@ -1,4 +1,4 @@
-"""What is on its way to the other end of one stream, in order."""
+"""Ordered queue of the outgoing messages of one stream."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ Write = Callable[[bytes], Coroutine[Any, Any, None]]
 
 
 class Begun:
-    """A coroutine that has run as far as it can without waiting. Awaited once, it goes on from there.
+    """Coroutine that has already run as far as it can without waiting. Awaiting it, once, runs the rest.
 
-    A message whose write is begun so is on its way; left to a task, it would wait for the loop's next turn.
+    A write that is started this way sends its message now; a task would start it in the loop's next iteration.
     """
 
     __slots__ = ("_coro", "_failure", "_first", "_fresh")
 
     def __init__(self, coro: Coroutine[Any, Any, None]) -> None:
         self._coro = coro
-        self._first: Any = None  # what it waits for
-        self._failure: BaseException | None = None  # how it has ended already
-        self._fresh = True  # nobody has been told of either
+        self._first: Any = None  # the future that the coroutine waits for
+        self._failure: BaseException | None = None  # how the coroutine ended, if it needed no wait
+        self._fresh = True  # `send` has delivered neither of these yet
         try:
             self._first = coro.send(None)
-        except BaseException as e:  # StopIteration, too: raised where it is awaited
+        except BaseException as e:  # also StopIteration; `send` raises it to the awaiting coroutine
             self._failure = e
 
     def __await__(self) -> Generator[Any, Any, None]:
@@ -52,19 +52,19 @@ class Begun:
 
 
 class Outbox:
-    """Messages for one stream of gRPC, which takes one at a time. On the loop's thread; `put` never waits."""
+    """Queue of messages for one gRPC stream, which takes one at a time. Used on the loop's thread; `put` never waits."""
 
     def __init__(self, write: Write) -> None:
-        self._write = write  # gRPC's
-        self._queue: asyncio.Queue[bytes | Begun | None] = asyncio.Queue()  # None: the end
+        self._write = write  # gRPC's write method
+        self._queue: asyncio.Queue[bytes | Begun | None] = asyncio.Queue()  # None ends `run`
         self._idle = False  # `run` waits for the next message
 
     def __len__(self) -> int:
-        """Messages that wait."""
+        """Return the number of waiting messages."""
         return self._queue.qsize()
 
     def put(self, data: bytes) -> None:
-        """Send it after all others: at once, if there are none."""
+        """Send a message after all waiting ones, or at once if there are none."""
         if self._idle:
             self._idle = False
             self._queue.put_nowait(Begun(self._write(data)))
@@ -72,19 +72,19 @@ class Outbox:
             self._queue.put_nowait(data)
 
     def end(self) -> None:
-        """Nothing comes after what was put so far."""
+        """End `run` after the messages put so far."""
         self._idle = False
         self._queue.put_nowait(None)
 
     def drop(self) -> None:
-        """Forget what waits."""
+        """Discard the waiting messages."""
         while not self._queue.empty():
             item = self._queue.get_nowait()
             if isinstance(item, Begun):
                 item.close()
 
     async def run(self) -> None:
-        """Send everything, up to the end. Raises what gRPC's write raises."""
+        """Send messages until the end is reached. Raises the errors of gRPC's write."""
         while True:
             self._idle = self._queue.empty()
             item = await self._queue.get()

@@ -1,9 +1,9 @@
-"""A stream to the lighthouse that is there again whenever it can be: hello, welcome, messages, pings, reconnects.
+"""A client's stream to the lighthouse that reconnects whenever it breaks: hello, welcome, messages, pings.
 
-Of several lighthouses it is with one at a time, `core.group.lighthouse_choice` says with which. The stream to the former one is closed
-before the next is opened, and nothing that it still brings is passed on.
+With several lighthouses it connects to one at a time, which `core.group.lighthouse_choice` chooses. It closes the stream
+to the former one before it opens the next, and drops messages that still arrive from the former one.
 
-Used by group servers and supervisors. Everything runs on the loop's thread, the callbacks too: they must not block.
+Used by group servers and supervisors. Everything runs on the loop's thread, including the callbacks, which must not block.
 """
 
 from __future__ import annotations
@@ -33,33 +33,34 @@ from torchft_x.timing import TIMING
 log = logging.getLogger(__name__)
 
 MISSED_PINGS = 5
-"""So many pings in a row, at the least, without a word from the other side: the stream is broken, whatever TCP says."""
+"""Least number of pings in a row without an answer after which the stream counts as broken, whatever TCP reports."""
 LOOKS = 3
-"""In the time from one ping to the next."""
+"""Checks for unanswered messages in the time from one ping to the next."""
 EAGER_LOOKS = 5
-"""So many in a row that find something unanswered are enough for an owner that would go on at once without the other side."""
+"""Checks in a row that find a message unanswered, after which the stream is broken for an owner that would go on alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keepalive:
-    """What the lighthouse expects of a stream: a sign of life every `ping` seconds. Its own may be missing for `limit`."""
+    """Timing of a stream's signs of life: the client sends one every `ping` seconds, and tolerates the lighthouse's silence
+    for `limit` seconds."""
 
     ping: float
     limit: float
 
     @property
     def pings(self) -> int:
-        """So many without an answer are too many."""
+        """Number of unanswered pings after which the stream is broken."""
         return max(MISSED_PINGS, round(self.limit / self.ping))
 
     @property
     def look(self) -> float:
-        """Seconds from one look at what is unanswered to the next."""
+        """Seconds between two checks for unanswered messages."""
         return self.ping / LOOKS
 
 
 def rhythm(welcome: pb.Welcome) -> Keepalive:
-    """From the answer to hello. Raises `RefusedError` for a senseless one."""
+    """Read the keep-alive timing from the answer to hello. Raises `RefusedError` if it is not a valid time."""
     limit = limits.check_heartbeat(welcome.heartbeat_timeout_s)
     ping = limits.check_heartbeat(welcome.ping_s) if welcome.ping_s else limit / MISSED_PINGS
     return Keepalive(min(ping, limit / MISSED_PINGS), limit)
@@ -67,28 +68,29 @@ def rhythm(welcome: pb.Welcome) -> Keepalive:
 
 @dataclass(frozen=True, kw_only=True)
 class StreamCallbacks:
-    """What the owner of an uplink knows how to do."""
+    """Callbacks of a stream's owner."""
 
     hello: Callable[[], Sequence[bytes]]
-    """The first messages of a new session."""
+    """Returns the first messages of a new session."""
     welcome: Callable[[bytes], Keepalive]
-    """Check the answer to hello. Raises `RefusedError` for a refusal."""
+    """Checks the answer to hello. Raises `RefusedError` for a refusal."""
     up: Callable[[], None]
-    """The session stands."""
+    """Called when the session is established."""
     message: Callable[[bytes], None]
-    """A message after the welcome. Raises `RefusedError` if it ends all sessions."""
+    """Takes a message after the welcome. Raises `RefusedError` if it ends all sessions."""
     down: Callable[[str], None]
-    """The session that stood is gone, for this reason. It will be tried again."""
+    """Called with the reason when an established session has ended. The stream reconnects."""
     refused: Callable[[TorchftXError], None]
-    """The lighthouse won't have us (token, version, ...). It isn't tried again."""
+    """Called when the lighthouse refuses this client (token, version, ...). The stream does not reconnect."""
     pinged: Callable[[], None] = lambda: None
-    """A ping is on its way."""
+    """Called before each ping."""
     eager: Callable[[], bool] = lambda: False
-    """Whether the owner waits for the other side, and would go on at once without a session."""
+    """Returns whether the owner waits for the lighthouse and would go on at once without a session."""
 
 
 class ReconnectingStream:
-    """See the module. `start` and `close` on the loop's thread; `send` there too, dropped while no session stands."""
+    """Stream to the lighthouse that reconnects by itself. Its methods run on the loop's thread. `send` drops messages while
+    no session is established."""
 
     def __init__(
         self,
@@ -101,25 +103,25 @@ class ReconnectingStream:
         others: Sequence[Address] = (),
         seek: Callable[[], Sequence[Address]] | None = None,
     ) -> None:
-        """`others`: the lighthouses after the first of a list. `seek`: where they are by now (empty: nobody knows), asked on
-        another thread when one can't be reached."""
-        self.address = address  # of the lighthouse that is spoken to, or was last
-        self.addresses = (address, *others)  # all of the list
-        self.wander = FailoverPolicy(len(self.addresses))  # which of them it is
-        self._seek = seek  # see above
-        self._method = method  # full name of the stream
-        self._metadata = metadata  # the token
-        self._ping = ping  # message without content; the other side answers it
-        self._callbacks = callbacks  # see UplinkCallbacks
-        self._outbox: Outbox | None = None  # of the standing session
-        self._task: asyncio.Task[None] | None = None  # the connection keeper
-        self._closing = False  # no session is opened any more
-        self._sent = 0  # messages given to the present session; tells the pinger whether we were idle
-        self._answered = 0  # of these, when the other side was last heard
-        self._silent = 0  # looks since then that found something unanswered
-        self._hung: str | None = None  # why we gave the present session up, if we did
-        self._has_stood = False  # a session, with any of the list
-        self.away_since: float | None = time.monotonic()  # when the last session ended; None while one stands
+        """`others`: the lighthouses after the first of a list. `seek` returns their present addresses (empty: unknown); it is
+        called on another thread when a lighthouse can't be reached."""
+        self.address = address  # address of the present or the last lighthouse
+        self.addresses = (address, *others)  # addresses of all lighthouses
+        self.wander = FailoverPolicy(len(self.addresses))  # chooses one of `addresses`
+        self._seek = seek
+        self._method = method  # full name of the stream's method
+        self._metadata = metadata  # carries the token
+        self._ping = ping  # message without content; the lighthouse answers it
+        self._callbacks = callbacks
+        self._outbox: Outbox | None = None  # outgoing messages of the established session; None: there is no session
+        self._task: asyncio.Task[None] | None = None  # runs `_keep`
+        self._closing = False  # True: no session is opened any more
+        self._sent = 0  # messages sent in the present session; tells `_beat` whether we were idle
+        self._answered = 0  # value of `_sent` when the lighthouse was last heard
+        self._silent = 0  # checks since then that found a message unanswered
+        self._hung: str | None = None  # why we gave up the present session; None: we did not
+        self._has_stood = False  # a session was established with any of the lighthouses
+        self.away_since: float | None = time.monotonic()  # end of the last session (monotonic); None while there is one
         self.last_failure = "not tried yet"  # why the last connect or session ended
 
     def start(self) -> None:
@@ -135,7 +137,7 @@ class ReconnectingStream:
             self._outbox.put(data)
 
     async def close(self, flush: float) -> None:
-        """End the session: our side at once, and wait up to `flush` seconds for the other to have read everything."""
+        """End our side of the session at once, and wait up to `flush` seconds until the lighthouse has read everything."""
         self._closing = True
         if self._task is None:
             return
@@ -146,7 +148,7 @@ class ReconnectingStream:
         await asyncio.wait({self._task}, timeout=1.0)
 
     def away(self) -> str:
-        """How long no session has stood and why, for people."""
+        """Return a phrase for people: for how long there has been no session, and why."""
         seconds = 0.0 if self.away_since is None else time.monotonic() - self.away_since
         if len(self.addresses) > 1:
             why = f"{self.address.url}: {self.last_failure.rstrip('.')}"
@@ -156,7 +158,7 @@ class ReconnectingStream:
         )
 
     def names(self) -> str:
-        """All addresses, for people."""
+        """Return all addresses as a text for people."""
         return ", ".join(a.url for a in self.addresses)
 
     # --- the keeper ----------------------------------------------------------------------------------------------------
@@ -176,7 +178,7 @@ class ReconnectingStream:
                     return
             except TorchftXError as e:
                 self.last_failure = _short(e)
-            except Exception:  # a defect of ours must not end the keeper without a word
+            except Exception:  # a defect of ours must be logged, and must not end this task
                 log.exception("the session with the lighthouse at %s failed", self.address.url)
                 self.last_failure = "an error of our own, see the log"
             stood = self._set_down()
@@ -191,7 +193,7 @@ class ReconnectingStream:
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # so that 500 groups don't come at once
 
     async def _look_anew(self) -> None:
-        """The lighthouse may have moved to another host."""
+        """Look up the lighthouses' addresses again, since one may have moved to another host."""
         if self._seek is None:
             return
         try:
@@ -203,13 +205,13 @@ class ReconnectingStream:
             self.addresses, self.wander = found, FailoverPolicy(len(found))
 
     def _is_a_stranger(self, error: RefusedError) -> bool:
-        """Whether another program has got the address of a lighthouse that was lost: the next of the list may serve. A list that
-        nobody has ever answered is wrong, though."""
+        """Return whether another program may have taken over the address of a lost lighthouse, so that the next of the list
+        may serve. If no session was ever established, the list itself is wrong."""
         several = (len(self.addresses) > 1 or self._seek is not None) and self._has_stood and self._outbox is None
         return several and isinstance(error, (StrangerError, TokenError))
 
     def _set_down(self) -> bool:
-        """Forget the session that ended; True if one had stood."""
+        """Forget the session that ended. Return whether it had been established."""
         if self._outbox is None:
             return False
         self._outbox = None
@@ -219,7 +221,7 @@ class ReconnectingStream:
         return True
 
     async def _session(self) -> None:
-        """One session, from connect to end. Raises an error of ours if it did not end cleanly."""
+        """Run one session, from connect to end. Raises `TorchftXError` if it did not end cleanly."""
         self.address = self.addresses[self.wander.at]
         what = f"lighthouse at {self.address.url}"
         self._hung = None
@@ -261,8 +263,8 @@ class ReconnectingStream:
             await channel.close()
 
     async def _beat(self, call: Any, beat: Keepalive) -> None:
-        """Ping when idle, and while nothing is heard: at each look if the owner would rather go on, else as often as when idle.
-        Counted in own looks, so that a starved process doesn't blame the lighthouse."""
+        """Ping when idle, and while a message is unanswered: at each check if the owner is eager, else as often as when idle.
+        Silence is counted in checks of our own, so that a starved process doesn't blame the lighthouse."""
         sent, idle = self._sent, 0
         while True:
             await asyncio.sleep(beat.look)
@@ -288,17 +290,17 @@ async def _write(call: Any, outbox: Outbox) -> None:
         await outbox.run()
         await call.done_writing()
     except (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError):
-        pass  # the reader sees the end, with its reason
+        pass  # the reading side gets the stream's end, with its reason
 
 
 async def _check_end(call: Any, what: str) -> None:
-    """Raise what the status of an ended stream means, if it isn't OK."""
+    """Raise the error that the status of an ended stream stands for, unless it is OK."""
     code = await call.code()
     if code != grpc.StatusCode.OK:
         raise error_from(code, await call.details(), what)
 
 
 def _short(error: TorchftXError) -> str:
-    """A transport's reason without the address, which is said anyway."""
+    """Return a connection error's reason without the address, which the caller's sentence names."""
     text = str(error)
     return "connection refused" if "refused" in text.lower() else text.rstrip(".")

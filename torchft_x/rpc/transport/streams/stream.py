@@ -1,4 +1,4 @@
-"""The server's side of streams and calls: an ordered outbox, an end in both directions, answers before the deadline."""
+"""Server side of streams and calls: an ordered outbox, an end from either side, answers before the deadline."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from torchft_x.rpc.transport.streams.outbox import Outbox
 log = logging.getLogger(__name__)
 
 MAX_OUTBOX = 1024
-"""Messages waiting for one reader. A reader that lags this far behind is stuck; its stream is closed."""
+"""Messages that may wait for one reader. A reader that lags further behind is stuck, and its stream is closed."""
 
 
 class Stream:
-    """One stream of a server. Everything happens on the loop's thread; `send` never waits."""
+    """Server side of one stream. Everything happens on the loop's thread; `send` never waits."""
 
     def __init__(self, context: Any) -> None:
         self._context = context  # gRPC's side of this stream
         self._outbox = Outbox(context.write)
-        self.ending = False  # True: nothing more is sent, what arrives is ignored
+        self.ending = False  # True: no more messages are sent, and arriving ones are ignored
 
     def send(self, data: bytes) -> None:
         if self.ending:
@@ -47,7 +47,7 @@ class Stream:
             self._outbox.end()
 
     async def serve(self, on_message: Callable[[bytes], None] | None) -> None:
-        """Deliver messages in order until either side ends. Without `on_message` the other side only listens."""
+        """Deliver messages in order until either side ends. If `on_message` is None, the client only listens."""
         tasks = {asyncio.ensure_future(self._outbox.run())}
         if on_message is not None:
             tasks.add(asyncio.ensure_future(self._read(on_message)))
@@ -70,7 +70,7 @@ class Stream:
 
 
 def answering(handler: UnaryHandler) -> UnaryHandler:
-    """A unary handler whose errors of ours become statuses with their sentence."""
+    """Wrap a unary handler so that each `TorchftXError` becomes a status with its sentence."""
 
     async def run(request: bytes, context: Any) -> bytes:
         try:
@@ -84,7 +84,8 @@ def answering(handler: UnaryHandler) -> UnaryHandler:
 
 
 async def answer(future: asyncio.Future[Any], context: Any, *, gone: Callable[[], None], why: Callable[[], str]) -> Any:
-    """The future's result, or `DeadlineError(why())` a moment before the caller's deadline, while it still listens.
+    """Return the future's result, or raise `DeadlineError(why())` a moment before the caller's deadline, while the caller
+    still listens.
 
     `gone` runs when the caller leaves (deadline, cancel, broken connection) before the answer.
     """
