@@ -1,5 +1,5 @@
-"""Limits on the values that may arrive in the fields of `core`'s dataclasses, by field name. A codec overrides the limit
-of a field that has another meaning in its message.
+"""Limits on the values that may arrive in the fields of `core`'s dataclasses, by field name. A codec overrides the
+limit of a field that has another meaning in its message.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from torchft_x.rpc.transport.limits import (
 
 Convert = Callable[[Any], Any]
 Limit = Convert | tuple[Any, ...] | None
-"""Converts an arrived value, or raises `RefusedError`. A tuple holds the function and its further arguments. None accepts
-every value."""
+"""Converts an arrived value, or raises `RefusedError`. A tuple holds the function and its further arguments. None
+accepts every value."""
 
 
 def _reason_to_join(value: str) -> JoinReason:

@@ -1,7 +1,7 @@
 """Generic codec between protobuf messages and the frozen dataclasses of `core` that they carry.
 
-A `Codec` pairs their fields by name when it is made, at import. It raises `TypeError` for a field without a counterpart,
-so that none is dropped in silence, and for an arriving field without a limit, so that none is trusted.
+A `Codec` pairs their fields by name when it is made, at import. It raises `TypeError` for a field without a
+counterpart, so that none is dropped in silence, and for an arriving field without a limit, so that none is trusted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class Codec(Generic[V]):
 
     Args:
         reads: The dataclass that `decode` makes.
-        writes: The dataclasses that `encode` takes, if they differ from `reads`. Their fields differ at most in `LOCAL`.
+        writes: The dataclasses that `encode` takes, if they differ from `reads`. Their fields differ at most in
+            `LOCAL`.
         names: The message's field names by the dataclass's, where they differ by more than a suffix ``_s`` (seconds).
         limits: Limits by field of the dataclass; they take precedence over `LIMITS`.
         writers: Conversions by field of the dataclass; they take precedence over `WRITERS`.

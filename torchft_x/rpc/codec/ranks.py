@@ -1,4 +1,5 @@
-"""Codecs of calls from a group's ranks to their group server: torchft's ManagerService with our fields. See `messages`."""
+"""Codecs of calls from a group's ranks to their group server: torchft's ManagerService with our fields. See
+`messages`."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from torchft_x.rpc.transport import limits
 
 @dataclass(frozen=True, slots=True)
 class QuorumReply:
-    """Answer to an `Ask`: a quorum, and until when the group may commit in it (monotonic seconds of the asking process)."""
+    """Answer to an `Ask`: a quorum, and until when the group may commit in it (monotonic seconds of the asking
+    process)."""
 
     quorum: Quorum
     lease_until: float
@@ -29,7 +31,8 @@ class QuorumReply:
 
 @dataclass(frozen=True, slots=True)
 class VoteReply:
-    """Answer to a vote: whether every rank of the group commits, and if not, why; or that the groups must vote first."""
+    """Answer to a vote: whether every rank of the group commits, and if not, why; or that the groups must vote
+    first."""
 
     commit: bool
     reason: str

@@ -1,4 +1,4 @@
-"""What a rank uses to talk to its group server: over a socket, or without one in the server's own process."""
+"""A rank's clients of its group server: over a socket, or without one in the server's own process."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from torchft_x.timing import TIMING
 log = logging.getLogger(__name__)
 
 RECONNECT_PAUSE = 0.2
-"""Seconds between tries of a broken watch."""
+"""Seconds until a broken watch is opened again."""
 
 
 def open_channel(address: str, connect_timeout: float, what: str) -> grpc.Channel:
-    """A channel that stands. Raises `UnreachableError` after `connect_timeout` seconds."""
+    """Open a channel and wait until it is connected. Raises `UnreachableError` after `connect_timeout` seconds."""
     channel = grpc_options.channel(parse_address(address, what=what))
     try:
         grpc.channel_ready_future(channel).result(connect_timeout)
@@ -45,7 +45,7 @@ def open_channel(address: str, connect_timeout: float, what: str) -> grpc.Channe
 
 
 def fetch_checkpoint_metadata(address: str, rank: int, timeout: float, token: str | None) -> str:
-    """Where that rank of another group serves its state; asked from the group's server."""
+    """Ask the group server at `address` where rank `rank` of its group serves its state, within `timeout` seconds."""
     what = f"group server at {address}"
     with grpc_options.channel(parse_address(address, what="group server")) as channel:
         try:
@@ -60,19 +60,20 @@ def fetch_checkpoint_metadata(address: str, rank: int, timeout: float, token: st
 
 
 class GroupClient:
-    """A rank's connection to its group server. Thread-safe. Raises `UnreachableError` if nobody is there in time."""
+    """A rank's connection to its group server. Thread-safe. Raises `UnreachableError` if the server takes no connection
+    within `connect_timeout` seconds."""
 
     def __init__(self, address: str, *, token: str | None = None, connect_timeout: float = 60.0) -> None:
-        self.address = address  # of the group server
-        self._token = check_token(token)  # None: open
-        self._what = f"group server at {address}"  # for sentences
+        self.address = address  # address of the group server
+        self._token = check_token(token)  # None: the run has no token
+        self._what = f"group server at {address}"  # the server's name in sentences
         self._channel = open_channel(address, connect_timeout, "group server")  # closed by close()
         self._quorum = self._channel.unary_unary(f"/{grpc_options.MANAGER}/Quorum")  # bytes to bytes
         self._vote = self._channel.unary_unary(f"/{grpc_options.MANAGER}/ShouldCommit")  # bytes to bytes
-        self._told: Fingerprint | None = None  # what the server knows to be declared here
-        self._held: Quorum | None = None  # newest quorum it has sent; it is not sent twice
+        self._told: Fingerprint | None = None  # traits that the server has; they are not sent again
+        self._held: Quorum | None = None  # newest quorum that the server has sent; it is not sent again
         self._closed = threading.Event()  # ends the watches
-        self._watches: list[Any] = []  # their present calls, to be cancelled
+        self._watches: list[Any] = []  # open calls of the watches, which `close` cancels
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.address})"
@@ -99,9 +100,8 @@ class GroupClient:
 
         Time in which the lighthouse is away or waits for a lease to end doesn't count, up to `patience` seconds.
 
-        Raises `DeadlineError` (with what is missing: other ranks, other groups, the lighthouse), `RefusedError`
-        (`traits` that differ from the other groups'), `FencedError` (a newer life of this group runs), `TokenError`,
-        `UnreachableError`.
+        Raises `DeadlineError`, which names the missing ranks, groups or lighthouse; `RefusedError` if `traits` differ
+        from the other groups'; `FencedError` if a newer life of this group runs; `TokenError`; `UnreachableError`.
         """
         del init_sync
         ask = m.Ask(
@@ -122,18 +122,20 @@ class GroupClient:
         return self.answer(ask, None, timeout + patience)
 
     def next_call(self) -> int:
-        """What an `Ask` or a vote has as its `call`: of no meaning over a socket, where gRPC tells calls apart."""
+        """Return the `call` number of an `Ask` or a vote. It is always 0, because gRPC tells the calls on a socket
+        apart."""
         return 0
 
     def ask(self, ask: m.Ask) -> None:
-        """Ask for a quorum. Nothing is sent before `answer` waits for it."""
+        """Do nothing: `answer` sends the question and waits for its answer."""
 
     def answer(self, ask: m.Ask, asked: object, timeout: float) -> QuorumReply:
-        """What is answered to `ask`, after at most `timeout` seconds; `asked`: what `ask` returned. Raises as `quorum`."""
+        """Wait at most `timeout` seconds for the answer to `ask`, and return it. `asked` is what the method `ask`
+        returned. Raises the errors of `quorum`."""
         del asked
         held, traits = self._held, ask.traits
         ask = replace(ask, traits=None if traits is self._told else traits)
-        # init_sync is for ranks that get a plan; we get the whole quorum, and its reader decides
+        # init_sync matters to ranks that receive a plan; ours receive the whole quorum and decide themselves.
         request = ranks.ask_to_proto(ask, init_sync=True, ours=True, holds=held.id if held else 0)
         data = self._call(self._quorum, request, timeout)
         self._told = traits
@@ -142,21 +144,22 @@ class GroupClient:
         return reply
 
     def vote(self, vote: m.Vote | m.CrossVoteEnded, timeout: float) -> VoteReply:
-        """Vote (`Vote`), or say how the vote between groups ended (`CrossVoteEnded`), and wait for what the
-        group says. Every rank of the group must do it."""
+        """Vote (`Vote`), or report the outcome of the vote between groups (`CrossVoteEnded`), and wait at most
+        `timeout` seconds for the group's answer. Every rank of the group must do it."""
         return ranks.vote_reply_from_bytes(self._call(self._vote, ranks.vote_to_proto(vote), timeout))
 
     def should_commit(self, group_rank: int, step: int, quorum_id: int, ok: bool, timeout: float) -> tuple[bool, str]:
-        """Vote and wait for the decision of a group that doesn't vote with others: (commit?, why not)."""
+        """Vote in a group that doesn't vote with other groups, and return its decision: (commit?, why not)."""
         reply = self.vote(m.Vote(0, group_rank, step, quorum_id, ok), timeout)
         return reply.commit, reply.reason
 
     def checkpoint_metadata(self, address: str, rank: int, timeout: float) -> str:
-        """Where rank `rank` of the group whose server is at `address` serves its state."""
+        """Return where rank `rank` of the group whose server is at `address` serves its state."""
         return fetch_checkpoint_metadata(address, rank, timeout, self._token)
 
     def hub(self, timeout: float) -> bytes:
-        """Where rank 0 hears the votes of its group's ranks, in the words of its `comm.votes.ranks.Hub`."""
+        """Return the place where rank 0 receives the votes of its group's ranks, as encoded by
+        `comm.votes.ranks.Hub`."""
         try:
             hub = self._channel.unary_unary(f"/{grpc_options.GROUP}/Hub")
             return bytes(hub(b"", timeout=timeout, metadata=metadata(self._token)))
@@ -164,25 +167,26 @@ class GroupClient:
             raise error_of(e, self._what) from None
 
     def watch(self, on_revoked: OnRevoked, on_end: OnEnd) -> None:
-        """Call back, on a thread of its own, when a quorum is over or the group must stop."""
+        """Call back, on a thread of its own, when a quorum is revoked or the group must stop."""
         args = (on_revoked, on_end)
         threading.Thread(target=self._watch, args=args, name="torchft_x-watch", daemon=True).start()
 
     def leave(self, *, early: bool = False) -> None:
-        """Leaving is the group server's work; a rank that isn't its owner has nothing to say."""
+        """Do nothing: rank 0, which owns the group server, leaves for the group."""
 
     def pause(self, seconds: float, reason: str) -> None:
-        """The same: the group's silence is that of rank 0, which speaks for it."""
+        """Do nothing: rank 0 announces the group's pauses, because only its silence is the group's."""
 
     def story(self) -> list[str]:
-        """What the group has decided lately is rank 0's to tell."""
+        """Return nothing: rank 0 reports the group's decisions."""
         return []
 
     def tell(self, facts: FactsSource) -> None:
-        """The same: what a group tells of itself is rank 0's."""
+        """Do nothing: rank 0 reports the group's facts."""
 
     def suspect(self, replica_ids: tuple[str, ...]) -> None:
-        """The same: a probe asks for the others' group servers, and rank 0 is connected to their hosts, too."""
+        """Do nothing: rank 0 reports suspects. A probe tries other groups' servers, and rank 0 is connected to their
+        hosts, too."""
 
     def close(self) -> None:
         self._closed.set()
@@ -196,15 +200,15 @@ class GroupClient:
             try:
                 return bytes(method(message.SerializeToString(), timeout=timeout + TIMING.late_answer, metadata=said))
             except grpc.RpcError as e:
-                if pause_clock.KEY not in dict(e.trailing_metadata() or ()):  # else a group pauses, and is waited for
+                if pause_clock.KEY not in dict(e.trailing_metadata() or ()):  # with the key: a group pauses, ask again
                     raise error_of(e, self._what) from None
-            except ValueError:  # gRPC's way to say that the channel is closed
+            except ValueError:  # gRPC raises it if the channel is closed
                 raise UnreachableError(f"The connection to the {self._what} is closed.") from None
 
     def _watch(self, on_revoked: OnRevoked, on_end: OnEnd) -> None:
-        """Read pushes until closed; a broken watch is opened again, and the server repeats what it said last."""
+        """Read pushes until closed. A broken watch is opened again, and the server then repeats its last push."""
         method = self._channel.unary_stream(f"/{grpc_options.GROUP}/Watch")
-        told: set[int] = set()  # quorums already reported as over
+        told: set[int] = set()  # ids of quorums already reported as revoked
         while not self._closed.is_set():
             try:
                 call = method(pb.WatchRequest().SerializeToString(), metadata=metadata(self._token))
@@ -219,7 +223,7 @@ class GroupClient:
             self._closed.wait(RECONNECT_PAUSE)
 
     def _hear(self, event: pb.WatchEvent, told: set[int], on_revoked: OnRevoked, on_end: OnEnd) -> bool:
-        """One push; True if it was the last."""
+        """Handle one push. Return whether it was the last."""
         kind = event.WhichOneof("kind")
         try:
             if kind == "revoked":
@@ -237,15 +241,15 @@ class GroupClient:
 
 
 class LocalGroupClient:
-    """The same interface for rank 0, in the group server's process: calls without a socket.
+    """Rank 0's client, in the group server's process: the interface of `GroupClient`, without a socket.
 
-    What each step needs (`ask`, `vote_for_all`) is the shell's own: nothing lies in between.
+    The calls of each step (`ask`, `vote_for_all`) are the shell's own methods, without a layer in between.
     """
 
     def __init__(self, server: GroupServer, *, token: str | None = None) -> None:
         self._server = server  # closed by close()
-        self._token = check_token(token)  # for other groups' servers
-        self.address = server.address()  # of the group server
+        self._token = check_token(token)  # sent to other groups' servers
+        self.address = server.address()  # address of the group server
         self.shell = server.shell
         self.next_call = server.next_call
         self.ask = server.shell.submit
@@ -269,7 +273,7 @@ class LocalGroupClient:
         return fetch_checkpoint_metadata(address, rank, timeout, self._token)
 
     def leave(self, *, early: bool = False) -> None:
-        """Leave gracefully: at a step boundary, nothing is lost for the others. `early`: see `GroupServer.shutdown`."""
+        """Leave gracefully. At a step boundary the other groups lose nothing. `early`: see `GroupServer.shutdown`."""
         self._server.shutdown(early=early)
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""A socket that stands as long as this process runs: so a lighthouse sees whether a group that has left still evaluates
-or saves, where no supervisor says so (R21).
+"""A listening socket that exists as long as this process runs. By it, a lighthouse sees whether a group that has left
+and has no supervisor still evaluates or saves (R21).
 
-Nothing serves it and nothing is read: the kernel takes connections until its queue is full, then it drops them. Only a
-refused connect has a meaning, that the process is gone. A new group server in this process ends the old ones' sockets.
+No code accepts or reads: the kernel takes connections until its queue is full, then it drops them. Only a refused
+connect has a meaning: the process is gone. A new group server in this process closes the sockets of the old ones.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from torchft_x.net import Address, any_host, parse_address
 log = logging.getLogger(__name__)
 
 _BACKLOG = 128
-_lock = threading.Lock()  # guards what is below
+_lock = threading.Lock()  # guards _sockets
 _sockets: list[socket.socket] = []
 
 
 def begin(beside: str) -> str:
-    """The address of a new socket, on the host of the address `beside`; '' if there can't be one."""
+    """Open a socket and return its address, with the host of the address `beside`; '' if that fails."""
     try:
         host, any_address = parse_address(beside).host, any_host()
         family = socket.AF_INET6 if ":" in any_address else socket.AF_INET
@@ -41,7 +41,7 @@ def begin(beside: str) -> str:
 
 
 def end() -> None:
-    """This process does something else now."""
+    """Close all sockets, because this process now works for a new group server."""
     with _lock:
         sockets, _sockets[:] = list(_sockets), []
     for listening in sockets:

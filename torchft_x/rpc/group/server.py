@@ -1,4 +1,4 @@
-"""The group server as a program sees it: made, asked and closed from any thread; served on the process's one loop.
+"""The group server's Python interface, for any thread. The server runs on the process's one loop.
 
 It lives in the process of group rank 0 and speaks for the whole group. Rank 0 calls it without a socket.
 """
@@ -36,22 +36,22 @@ log = logging.getLogger(__name__)
 
 
 OnRevoked = Callable[[int, tuple[str, ...], str, bool], None]
-"""Called with (quorum id, lost replica ids, reason, whether they have left in good order): release that quorum's
-collectives now."""
+"""Called with (quorum id, lost replica ids, reason, whether they left gracefully) to release that quorum's collectives
+at once."""
 OnEnd = Callable[[str, bool], None]
-"""Called with (sentence, fenced): this group must stop."""
+"""Called with (sentence, fenced) when this group must stop."""
 
 
 class GroupServer:
-    """Serves one group and keeps its session with the lighthouse.
+    """Server of one group. It maintains the group's session with the lighthouse.
 
-    `replica_id`: ``<group id>:<nonce>``. `lighthouse`: its address, or those of several with commas (`rpc.transport.resolve`).
-    `host`: what others reach this process by.
-    `bind`: ``host:port`` to listen on, port 0 for any. `store_address`: of the group's TCPStore, told to other groups.
-    `connect_timeout`: seconds until the first session must stand. `quorum_retries` is taken for the peer's callers and
-    needs nothing: a session that breaks is made again by itself. `on_kill(message)` is what a Kill with the token does;
-    by default the process exits with 1, as the peer's. `runs_on`: inside a grant, steps begin without the lighthouse.
-    `commit_vote`: the group votes with the others before it commits; equal in all groups.
+    `replica_id`: ``<group id>:<nonce>``. `lighthouse`: one address, or several with commas (`rpc.transport.resolve`).
+    `host`: name or address by which others reach this process. `bind`: ``host:port`` to listen on, port 0 for any.
+    `store_address`: the group's TCPStore, reported to other groups. `connect_timeout`: seconds within which the first
+    session must be established. `quorum_retries` is accepted for torchft's callers and ignored, because a broken
+    session reconnects by itself. `on_kill(message)` carries out a Kill with the token; by default the process exits
+    with 1, as torchft's does. `runs_on`: inside a grant, steps begin without the lighthouse. `commit_vote`: the group
+    votes with the others before it commits; it must be equal in all groups.
 
     Raises `AddressError` (lighthouse's name or own port), `UnreachableError`, `TokenError`, `RefusedError`.
     """
@@ -88,13 +88,13 @@ class GroupServer:
             runs_on=runs_on,
             commit_vote=commit_vote,
         )
-        self.replica_id = replica_id  # as given
-        self.world_size = world_size  # ranks of the group
-        self._ids = itertools.count(1)  # of calls; `next` is atomic
-        self.next_call = self._ids.__next__  # the number of the next direct call
+        self.replica_id = replica_id
+        self.world_size = world_size  # number of ranks of the group
+        self._ids = itertools.count(1)  # call numbers; `next` is atomic
+        self.next_call = self._ids.__next__  # returns the number of the next direct call
         self._notifiers: list[tuple[Notifier, OnRevoked, OnEnd]] = []  # direct watches; changed on the loop only
         self._closed = False  # set by the first shutdown
-        self.shell: GroupShell  # the rest is set by _start
+        self.shell: GroupShell  # set by `_start`, as the two attributes below
         self._service: GroupService
         self._server: grpc.aio.Server
         where = parse_address(bind, what="bind address") if bind else Address(any_host(), 0)
@@ -105,7 +105,7 @@ class GroupServer:
         return f"GroupServer({self.replica_id} at {self.address()}{', closed' if self._closed else ''})"
 
     def address(self) -> str:
-        """``http://host:port``, as other groups and ranks reach it."""
+        """Return the ``http://host:port`` by which other groups and ranks reach this server."""
         return self.shell.address
 
     async def _start(
@@ -134,12 +134,13 @@ class GroupServer:
     def shutdown(self, *, early: bool = False) -> None:
         """Leave gracefully and free the port. The group can't commit after this. May be called twice.
 
-        `early`: the training isn't done. Otherwise nobody begins it again before this process has ended (R21).
+        `early`: the training isn't finished. Without it, no group starts the training again before this process has
+        ended (R21).
         """
         if self._closed:
             return
         self._closed = True
-        supervised = bool(self.shell.settings.life.token)  # then the lighthouse hears how this process ends
+        supervised = bool(self.shell.settings.life.token)  # True: the supervisor reports this process's end
         lingers = "" if early or supervised else liveness_socket.begin(self.address())
 
         async def stop() -> None:
@@ -153,10 +154,12 @@ class GroupServer:
         except DeadlineError as e:
             log.warning("%s", e)
 
-    # --- direct calls --------------------------------------------------------------------------------------------------
+    # --- direct calls
+    # --------------------------------------------------------------------------------------------------
 
     def answer(self, ask: m.Ask, asked: Any, timeout: float) -> QuorumReply:
-        """What is answered to `ask`, after at most `timeout` seconds; `asked`: what `GroupShell.submit` returned for it."""
+        """Wait at most `timeout` seconds for the answer to `ask`, and return it. `asked` is what `GroupShell.submit`
+        returned for it. Raises `DeadlineError`."""
         if isinstance(asked, QuorumReply):
             return asked
         reply: QuorumReply = self._wait(ask.call, asked, self.shell.why_no_quorum, timeout)
@@ -181,7 +184,7 @@ class GroupServer:
         patience: float = 0.0,
     ) -> QuorumReply:
         """Ask for a quorum and wait for it. Every rank of the group must ask. See `GroupClient.quorum`."""
-        del init_sync  # the answer is the whole quorum; its reader decides
+        del init_sync  # needless: the caller receives the whole quorum and decides itself
         ask = m.Ask(
             call=self.next_call(),
             rank=group_rank,
@@ -200,23 +203,25 @@ class GroupServer:
         return self.answer(ask, self.shell.submit(ask), timeout + patience)
 
     def vote(self, vote: m.Vote | m.CrossVoteEnded, timeout: float) -> VoteReply:
-        """Vote, or say how the vote between groups ended, and wait for what the group says. See `GroupClient.vote`."""
+        """Vote, or report the outcome of the vote between groups, and wait for the group's answer. See
+        `GroupClient.vote`."""
         reply = self.shell.submit(vote)
         if isinstance(reply, VoteReply):
             return reply
         return self._wait(vote.call, reply, self.shell.why_no_vote, timeout)
 
     def offer_hub(self, place: bytes) -> None:
-        """Tell ranks that ask (`GroupClient.hub`) where rank 0 hears their votes."""
+        """Set the place where rank 0 receives its ranks' votes, for ranks that ask (`GroupClient.hub`)."""
         self._service.hub = place
 
     def should_commit(self, group_rank: int, step: int, quorum_id: int, ok: bool, timeout: float) -> tuple[bool, str]:
-        """Vote and wait for the decision of a group that doesn't vote with others: (commit?, why not)."""
+        """Vote in a group that doesn't vote with other groups, and return its decision: (commit?, why not)."""
         reply = self.vote(m.Vote(self.next_call(), group_rank, step, quorum_id, ok), timeout)
         return reply.commit, reply.reason
 
     def pause(self, seconds: float, reason: str) -> None:
-        """Announce that the group may be silent or late for so long; 0: that is over. Returns when it is known."""
+        """Announce that the group may be silent or late for `seconds`; 0 ends the pause. Returns when the lighthouse
+        has received it, or after 2 s at most."""
         reason = reason[:200]
         try:
             loop.call(self.shell.pause(seconds, reason), 2.0, "announcing the pause")
@@ -224,21 +229,21 @@ class GroupServer:
             log.warning("%s", e)
 
     def suspect(self, replica_ids: tuple[str, ...]) -> None:
-        """Tell the lighthouse that a connection to these members broke. Doesn't wait."""
+        """Report to the lighthouse, without waiting, that a connection to these members broke."""
         loop.post(self.shell.suspect, replica_ids)
 
     @property
     def others_train(self) -> bool:
-        """Whether other groups trained already when this one came, and do not wait for it until it asks."""
+        """Whether other groups trained already when this one connected. They do not wait for it until it asks."""
         return self.shell.others_train
 
     @property
     def heartbeat_timeout(self) -> float:
-        """Seconds of silence after which the lighthouse takes a member for lost that nobody watches over."""
+        """Seconds of silence after which the lighthouse counts a member without a supervisor as lost."""
         return self.shell.heartbeat_timeout
 
     def watch(self, on_revoked: OnRevoked, on_end: OnEnd) -> None:
-        """Call back on a thread of its own when a quorum is over or the group must stop."""
+        """Call back, on a thread of its own, when a quorum is revoked or the group must stop."""
         notifier = Notifier(f"watch-{self.replica_id}")
 
         def begin() -> None:
@@ -250,7 +255,7 @@ class GroupServer:
         loop.post(begin)
 
     def _wait(self, call: int, waiter: Any, why: Callable[[], str], timeout: float) -> Any:
-        """Wait for an answer; at the deadline take the request back and say why."""
+        """Wait for an answer. At the deadline, withdraw the request and raise `DeadlineError` with the reason."""
 
         def give_up() -> None:
             sentence = why()
@@ -264,7 +269,7 @@ class GroupServer:
             concurrent.futures.wait([waiter], TIMING.late_loop)
         if not waiter.done():
             raise DeadlineError(f"The group server's own loop did not react for {TIMING.late_loop:g} s.")
-        return waiter.result()  # also an answer that came at the last moment
+        return waiter.result()  # an answer may have come at the last moment
 
     def _push(self, push: Push) -> None:
         for notifier, on_revoked, on_end in self._notifiers:
@@ -273,7 +278,8 @@ class GroupServer:
 
 
 def _seek(lighthouse: str) -> Callable[[], tuple[Address, ...]] | None:
-    """For who was told the job's own lighthouse; another one, that a script names itself, is not looked for."""
+    """Return the function that looks up a moved lighthouse, or None. Only the job's own lighthouse is looked up, not
+    one that a script names itself."""
     file = env.read(env.LIGHTHOUSE_FILE)
     return partial(moved_to, file) if file and lighthouse == env.read(env.LIGHTHOUSE) else None
 

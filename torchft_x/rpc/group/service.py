@@ -1,5 +1,4 @@
-"""What a group server offers over the network: torchft's ManagerService, and a stream that tells ranks what they must
-know at once."""
+"""A group server's gRPC services: torchft's ManagerService, and a stream of events that ranks must know at once."""
 
 from __future__ import annotations
 
@@ -30,14 +29,14 @@ MAX_WATCHERS = limits.MAX_RANKS
 
 
 class GroupService:
-    """Handlers over one `GroupShell`. Everything on the loop's thread."""
+    """gRPC handlers of one `GroupShell`. They run on the loop's thread."""
 
     def __init__(self, shell: GroupShell, ids: itertools.count[int], on_kill: Callable[[str], None] | None) -> None:
-        self._shell = shell  # decides
+        self._shell = shell
         self._ids = ids  # call numbers, shared with the direct calls of rank 0
-        self._on_kill = on_kill  # what Kill does; None: Kill is refused
-        self._watchers: set[Stream] = set()  # one per rank that watches
-        self.hub = b""  # where rank 0 hears the votes of the group's ranks; empty: nowhere yet
+        self._on_kill = on_kill  # carries out Kill; None: Kill is refused
+        self._watchers: set[Stream] = set()  # one stream per rank that watches
+        self.hub = b""  # where rank 0 receives the votes of the group's ranks; empty: not known yet
         self._encoded: tuple[int, bytes] = (0, b"")  # id and bytes of the newest quorum: encoded once for all ranks
 
     def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
@@ -56,7 +55,7 @@ class GroupService:
         )
 
     def push(self, push: Push) -> None:
-        """Tell every watching rank; after an end the watches end too."""
+        """Send a push to every watching rank. A `PushEnd` also ends the watches."""
         data = _watch_event(push)
         for stream in self._watchers:
             stream.send(data)

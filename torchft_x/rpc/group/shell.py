@@ -1,9 +1,9 @@
 """The shell of the group machine: its session to the lighthouse, its open calls, its clock.
 
-It has no rules of its own: `core.group.machine` decides, this carries out. Other ranks come in through
-`group_service.GroupService`, on the loop. Group rank 0 comes in on its own thread (`submit`): inside a grant the
-machine answers at once, and neither the loop nor a socket is needed. So a lock guards the machine, and what it decides
-is carried out on the loop only, in the order in which it was decided.
+It has no rules of its own: `core.group.machine` decides, and this module carries out. Other ranks call through
+`service.GroupService`, on the loop. Group rank 0 calls on its own thread (`submit`): inside a grant the machine answers
+at once, and needs neither the loop nor a socket. So a lock guards the machine, and its effects are carried out on the
+loop only, in the order in which they were decided.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ log = logging.getLogger(__name__)
 
 LIBRARY = f"torchft_x/{__version__}"
 TICK = 0.1
-"""Seconds between the machine's looks at the clock."""
+"""Seconds between two `Tick` events of the machine."""
 
 TELL_SOON, TELL = 0.3, 2.0
-"""Seconds until what a group tells of itself is sent without anything else: what people wait for, and the rest."""
+"""Seconds until a group's facts are sent without another message: urgent ones, and the others."""
 
 Waiter = asyncio.Future[Any] | concurrent.futures.Future[Any]
 Call = m.Ask | m.Vote | m.CrossVoteEnded
@@ -52,18 +52,18 @@ Push = m.PushRevoked | m.PushEnd
 
 
 class FactsSource(Protocol):
-    """What a group tells of itself, for people to see."""
+    """Source of a group's facts about itself, which are shown to people."""
 
     urgent: bool
-    """Somebody may be waiting for it: a copy of a state goes on, or something has happened."""
+    """Whether people may be waiting for the facts: a state is being copied, or an event has happened."""
 
     def take(self, now: float) -> Facts | None:
-        """What is new; None: nothing. On the loop, so it must be quick. `now`: monotonic seconds."""
+        """Return the new facts, or None. It runs on the loop, so it must be quick. `now`: monotonic seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupSettings:
-    """What a group server needs to know about its group."""
+    """A group server's settings."""
 
     replica_id: str
     lighthouses: tuple[Address, ...]
@@ -75,19 +75,19 @@ class GroupSettings:
     runs_on: bool
     commit_vote: bool
     seek: Callable[[], Sequence[Address]] | None = None
-    """Where the lighthouses are by now, see `ReconnectingStream`."""
+    """Returns the lighthouses' present addresses, see `ReconnectingStream`."""
 
 
 class GroupShell:
-    """One group's machine with everything it is connected to.
+    """Shell of one group's machine. Delivers events to it and carries out its effects.
 
-    `on_push` hears what every rank must know at once: a `PushRevoked` or the final `PushEnd`.
+    `on_push` is called with an event that every rank must know at once: a `PushRevoked` or the final `PushEnd`.
     """
 
     def __init__(self, settings: GroupSettings, address: str, on_push: Callable[[Push], None]) -> None:
-        self.settings = settings  # fixed
-        self.address = address  # of the group server, as others reach it
-        self._on_push = on_push  # see above
+        self.settings = settings
+        self.address = address  # address by which others reach the group server
+        self._on_push = on_push
         config = GroupConfig(
             replica_id=settings.replica_id,
             address=address,
@@ -99,26 +99,26 @@ class GroupShell:
             runs_on=settings.runs_on,
             commit_vote=settings.commit_vote,
         )
-        self._loop = asyncio.get_running_loop()  # where effects are carried out
-        self._lock = threading.Lock()  # guards the machine and the three below; nothing waits or does I/O under it
-        self._machine = Group(config, time.monotonic())  # decides
-        self._endurance = QuorumDeadline(time.monotonic())  # decides when to give up, where the user has not
-        self._effects: deque[m.GroupEffect] = deque()  # decided and not yet carried out
+        self._loop = asyncio.get_running_loop()  # carries out the effects
+        self._lock = threading.Lock()  # guards _machine, _effects, _calls, _ranks; nothing waits or does I/O under it
+        self._machine = Group(config, time.monotonic())
+        self._endurance = QuorumDeadline(time.monotonic())  # decides when an ask's deadline passes; on the loop only
+        self._effects: deque[m.GroupEffect] = deque()  # effects decided and not yet carried out
         self._calls: dict[int, Waiter] = {}  # open asks and votes of the ranks
         self._ranks: dict[int, int] = {}  # group rank by open call
         self.last_revoked: m.PushRevoked | None = None  # repeated to a rank whose watch starts late
         self.end: m.PushEnd | None = None  # set when this group must stop; final
-        self._end_error: TorchftXError | None = None  # the kind of error that end is, if not the usual
-        self.connected = False  # a session with the lighthouse stands
-        self.others_train = False  # when the first session stood, others trained already without this group
-        self.heartbeat_timeout = 0.0  # the lighthouse's, once it has told; a silence it takes for death
+        self._end_error: TorchftXError | None = None  # error with which all calls fail; None: the effect decides
+        self.connected = False  # there is a session with the lighthouse
+        self.others_train = False  # others trained already without this group at its first session
+        self.heartbeat_timeout = 0.0  # seconds of silence that the lighthouse takes for death; 0 before the welcome
         self.delay = PauseClock()  # other groups' pauses
-        self._pause: tuple[float, str] | None = None  # our own: until when, and why
-        self.facts: FactsSource | None = None  # what this group tells of itself; set once, by whoever trains
-        self._told_at = 0.0  # when it was asked last
+        self._pause: tuple[float, str] | None = None  # this group's pause: its end (monotonic) and reason
+        self.facts: FactsSource | None = None  # this group's facts; set once, by the training process
+        self._told_at = 0.0  # when `facts` was last asked (monotonic)
         self._pong = asyncio.Event()  # set when the lighthouse answers a ping or a pause
-        self._pinged: deque[float] = deque()  # when those were sent in this session that have no answer yet
-        self._stood: asyncio.Future[None] = self._loop.create_future()  # first session, or its refusal
+        self._pinged: deque[float] = deque()  # send times of this session's unanswered pings and pauses (monotonic)
+        self._stood: asyncio.Future[None] = self._loop.create_future()  # done at the first session, or its refusal
         callbacks = StreamCallbacks(
             hello=self._hello,
             welcome=self._welcome,
@@ -135,12 +135,14 @@ class GroupShell:
         self._uplink = ReconnectingStream(
             first, method, metadata(settings.token), ping, callbacks, others=others, seek=settings.seek
         )
-        self._ticker: asyncio.Task[None] | None = None  # while open
+        self._ticker: asyncio.Task[None] | None = None  # runs `_tick`; set by `open`
 
-    # --- life ----------------------------------------------------------------------------------------------------------
+    # --- life
+    # ----------------------------------------------------------------------------------------------------------
 
     async def open(self, timeout: float) -> None:
-        """Wait for the first session. Raises `UnreachableError`, `TokenError` or what else the lighthouse said."""
+        """Start, and wait up to `timeout` seconds for the first session. Raises `UnreachableError`, or the lighthouse's
+        refusal (`TokenError`, `RefusedError`, `FencedError`)."""
         self._ticker = asyncio.ensure_future(self._tick())
         self._uplink.start()
         await asyncio.wait({self._stood}, timeout=timeout)
@@ -158,7 +160,7 @@ class GroupShell:
         )
 
     async def close(self, flush: float, *, early: bool = False, lingers: str = "") -> None:
-        """Leave gracefully, within `flush` seconds; open calls are told. `early`, `lingers`: see `m.Leave`."""
+        """Leave gracefully, within `flush` seconds, and fail open calls. `early`, `lingers`: see `m.Leave`."""
         self._feed(m.Leave(early, lingers))
         self.connected = False
         await self._uplink.close(flush)
@@ -170,7 +172,7 @@ class GroupShell:
 
     @property
     def _url(self) -> str:
-        """Of the lighthouse that is spoken to, or was last."""
+        """URL of the present or the last lighthouse."""
         return self._uplink.address.url
 
     async def _tick(self) -> None:
@@ -182,25 +184,27 @@ class GroupShell:
                 self._endurance.incomplete(self._machine.incomplete, time.monotonic())
                 for call in self._endurance.expired(time.monotonic()):
                     self._give_up(call)
-            except Exception:  # a defect must not stop the clock without a word
+            except Exception:  # a defect must be logged, and must not stop the clock
                 log.exception("a tick of the group server failed")
 
-    # --- calls ---------------------------------------------------------------------------------------------------------
+    # --- calls
+    # ---------------------------------------------------------------------------------------------------------
 
     def take(self, event: Call, waiter: Waiter) -> None:
-        """One rank asks (`waiter` gets a `QuorumReply`) or votes (a `VoteReply`). On the loop."""
+        """Take one rank's ask (`waiter` gets a `QuorumReply`) or vote (a `VoteReply`). On the loop."""
         self._register(event, waiter)
         self._feed(event)
 
     def submit(self, event: Call) -> Reply | concurrent.futures.Future[Any]:
-        """The same from any thread: the answer, if there is one at once, else who gets it later."""
+        """Take one rank's ask or vote from any thread. Return the answer if there is one at once, else a future for
+        it."""
         with self._lock:
             effects = self._handle(event)
             answer: Reply | concurrent.futures.Future[Any] | None = None
             if effects and getattr(effects[0], "calls", None) == (event.call,):
                 answer = _reply(effects[0])
             if answer is not None:
-                effects = effects[1:]  # usually nothing is left
+                effects = effects[1:]  # usually empty
             else:
                 answer = concurrent.futures.Future()
                 self._register(event, answer)
@@ -210,9 +214,9 @@ class GroupShell:
         return answer
 
     def submit_all(self, events: Sequence[m.Vote] | Sequence[m.CrossVoteEnded]) -> VoteReply:
-        """One call's worth of votes, of all ranks: what the group says to them. From any thread.
+        """Take the votes of all ranks at once and return the group's answer. Callable from any thread.
 
-        Raises `RefusedError` if the group says nothing, which is a defect.
+        Raises `RefusedError` if the group does not answer, which is a defect.
         """
         replies: list[Reply] = []
         with self._lock:
@@ -228,7 +232,7 @@ class GroupShell:
         votes = [r for r in replies if isinstance(r, VoteReply)]
         if not votes:
             raise RefusedError(f"The group server has no answer to the votes of {self.settings.replica_id}.")
-        return votes[-1]  # when the last one was in; refusals are alike for all
+        return votes[-1]  # the answer to the last vote decides; refusals are alike for all
 
     def _register(self, event: Call, waiter: Waiter) -> None:
         self._calls[event.call] = waiter
@@ -237,21 +241,22 @@ class GroupShell:
             self._loop.call_soon_threadsafe(self._endure, event.call, event.usual, time.monotonic())
 
     def _endure(self, call: int, usual: float, since: float) -> None:
-        """On the loop, as all that `_endurance` hears. The answer may have come meanwhile."""
+        """Start the deadline of an open ask, unless it was answered meanwhile. Runs on the loop, as all uses of
+        `_endurance`."""
         if call in self._calls:
             self._endurance.begin(call, usual, since)
 
     def _give_up(self, call: int) -> None:
-        """Its usual time is over, and the lighthouse waits for nothing that would take longer. On the loop."""
+        """Fail an ask whose usual time is over while the lighthouse waits for nothing that would take longer. On the
+        loop."""
         waiter, sentence = self._calls.get(call), self.why_no_quorum()
         self.gone(call)
         if waiter is not None and not waiter.done():
             waiter.set_exception(DeadlineError(sentence))
 
     async def pause(self, seconds: float, reason: str) -> None:
-        """Announce a pause of this group, or its end (0), and wait a moment until the lighthouse has heard it.
-
-        After this the process may not come to say anything for a while.
+        """Announce a pause of this group, or its end (0 seconds), and wait up to 1 s until the lighthouse has received
+        it, because afterwards the process may be unable to send for a while.
         """
         self._pause = (time.monotonic() + seconds, reason) if seconds > 0 else None
         self._pong.clear()
@@ -261,11 +266,12 @@ class GroupShell:
             await asyncio.wait({asyncio.ensure_future(self._pong.wait())}, timeout=1.0)
 
     def suspect(self, replica_ids: tuple[str, ...]) -> None:
-        """A connection to these members broke. Said at once: this group's join may be a while away."""
+        """Report to the lighthouse that a connection to these members broke, before this group's join, which may take a
+        while."""
         self._uplink.send(messages.up_bytes(Suspected(0, replica_ids)))
 
     def gone(self, call: int) -> None:
-        """The caller doesn't listen any more. On the loop."""
+        """Forget a call whose caller doesn't listen any more. On the loop."""
         if self._close_call(call) is not None:
             self._feed(m.CallGone(call))
 
@@ -275,12 +281,12 @@ class GroupShell:
         return self._calls.pop(call, None)
 
     def story(self) -> list[str]:
-        """What the group has decided lately, and why. From any thread."""
+        """Return the group's recent decisions and their reasons. Callable from any thread."""
         with self._lock:
             return self._machine.story(time.monotonic())
 
     def checkpoint_metadata(self, rank: int) -> str:
-        """Where this rank serves its state."""
+        """Return where this rank serves its state. Raises `RefusedError` if the rank has not reported it."""
         metadata = self._machine.metadata(rank)
         if metadata is None:
             raise RefusedError(
@@ -290,7 +296,7 @@ class GroupShell:
         return metadata
 
     def why_no_quorum(self) -> str:
-        """For the sentence of a caller whose deadline has passed."""
+        """Return the sentence for a caller whose deadline has passed without a quorum."""
         if not self._uplink.is_up:
             return f"No quorum in time: {self._uplink.away()}."
         if self._endurance.reason:
@@ -308,7 +314,7 @@ class GroupShell:
         return f"No decision in time: {self._missing('voted') or 'the group server is busy'}".rstrip("; ") + "."
 
     def _missing(self, done: str) -> str:
-        """Which ranks of this group have no open call, for people; empty if all have."""
+        """Return a phrase that names the ranks of this group without an open call; '' if all have one."""
         with self._lock:
             there = set(self._ranks.values())
         missing = sorted(set(range(self.settings.world_size)) - there)
@@ -317,20 +323,21 @@ class GroupShell:
         ranks = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
         return f"group rank {ranks} of {self.settings.world_size} has not {done}; "
 
-    # --- events in, effects out ----------------------------------------------------------------------------------------
+    # --- events in, effects out
+    # ----------------------------------------------------------------------------------------
 
     def _feed(self, event: m.GroupEvent) -> None:
-        """On the loop."""
+        """Deliver an event to the machine and carry out its effects. On the loop."""
         with self._lock:
             self._effects.extend(self._handle(event))
         self._carry_out_all()
 
     def _handle(self, event: m.GroupEvent) -> list[m.GroupEffect]:
-        """Under the lock."""
+        """Deliver an event to the machine and return its effects. The caller holds the lock."""
         effects = self._machine.handle(event, time.monotonic())
         for effect in effects:
             if isinstance(effect, m.PushEnd):
-                self.end = effect  # the kind of the calls' error
+                self.end = effect  # set before `_fail`, which derives the calls' error from it
         return effects
 
     def _carry_out_all(self) -> None:
@@ -372,7 +379,7 @@ class GroupShell:
                 waiter.set_exception(kind(sentence))
 
     def _told(self) -> bytes:
-        """What the group tells of itself, behind a message."""
+        """Return the group's new facts as bytes to append to a message; empty if there are none."""
         source = self.facts
         if source is None or not self._uplink.is_up:
             return b""
@@ -381,7 +388,8 @@ class GroupShell:
         return b"" if facts is None else messages.facts_bytes(facts)
 
     def _tell(self) -> None:
-        """Where nothing else is sent that it could travel on: while the group copies a state, or waits."""
+        """Send the group's facts with a ping if no other message has carried them lately: while the group copies a
+        state, or waits."""
         source = self.facts
         if source is None or not self._uplink.is_up:
             return
@@ -390,7 +398,8 @@ class GroupShell:
             self._on_ping()
             self._uplink.send(self._ping + told)
 
-    # --- session -------------------------------------------------------------------------------------------------------
+    # --- session
+    # -------------------------------------------------------------------------------------------------------
 
     def _hello(self) -> list[bytes]:
         hello = self._machine.hello(time.monotonic())
@@ -398,7 +407,8 @@ class GroupShell:
         return [pb.Up(hello=said).SerializeToString()]
 
     def _welcome(self, data: bytes) -> Keepalive:
-        """What the answer to hello says about signs of life; or the end of this group."""
+        """Read the keep-alive timing from the answer to hello. Any other answer ends this group: raises `RefusedError`
+        or `FencedError`."""
         down = messages.parse(pb.Down, data, "lighthouse's answer to hello")
         if down.WhichOneof("kind") == "welcome":
             if not self._stood.done():
@@ -413,7 +423,7 @@ class GroupShell:
             return self._machine.goes_on_alone(time.monotonic())
 
     def _on_ping(self) -> None:
-        """A ping is sent, or a pause, which is answered likewise."""
+        """Record that a ping is sent, or a pause, which the lighthouse answers in the same way."""
         self._pinged.append(time.monotonic())
 
     def _session_down(self, reason: str) -> None:
@@ -441,7 +451,7 @@ class GroupShell:
         kind = down.WhichOneof("kind")
         if kind == "pong":
             self._pong.set()
-            if self._pinged:  # they are answered in order
+            if self._pinged:  # the lighthouse answers in order
                 self._feed(m.PongArrived(self._pinged.popleft()))
         event = messages.down_to_event(down)
         if isinstance(event, m.FencedArrived):
@@ -458,7 +468,7 @@ class GroupShell:
             self._feed(event)
 
     def _session_refused(self, error: TorchftXError) -> None:
-        """Nothing will come of the lighthouse any more: every call fails with its reason, now and later."""
+        """End this group after the lighthouse's refusal: every call fails with its reason, now and later."""
         self.connected = False
         if not isinstance(error, FencedError):
             self._end_error = error
@@ -468,7 +478,7 @@ class GroupShell:
 
 
 def _reply(effect: m.GroupEffect) -> Reply | None:
-    """What an answer says to its callers; None: it is no answer."""
+    """Return the reply that an effect holds for its callers, or None if the effect is no answer."""
     if isinstance(effect, m.AnswerQuorum):
         return QuorumReply(effect.quorum, effect.lease_until, effect.base, effect.commit, effect.again)
     if isinstance(effect, m.AnswerPrepared):

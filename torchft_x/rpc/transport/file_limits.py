@@ -1,8 +1,9 @@
 """Limits on open files: the process gets as many as the system allows, and its server a part of them for connections.
 
-Each connection costs a descriptor, even a silent one. If strangers took all of them, the process could open no socket of
-its own: a lighthouse could not probe a member's address, a trainer could not connect to the others. So gRPC takes only
-a part, and closes further connections at once; the other options in `grpc_options.server_options` free places again.
+Each connection costs a descriptor, even a silent one. If strangers took all of them, the process could open no socket
+of its own: a lighthouse could not probe a member's address, a trainer could not connect to the others. So gRPC takes
+only a part, and closes further connections at once; the other options in `grpc_options.server_options` free places
+again.
 """
 
 from __future__ import annotations
@@ -37,6 +38,6 @@ def for_lighthouse(limit: int) -> int:
 
 
 def for_group(limit: int, world_size: int) -> int:
-    """Return the number of connections that a group server accepts, given its limit of open files. They come from its own
-    ranks and from healing groups; the training needs the remaining descriptors."""
+    """Return the number of connections that a group server accepts, given its limit of open files. They come from its
+    own ranks and from healing groups; the training needs the remaining descriptors."""
     return max(limit // 4, min(4 * world_size + 64, limit // 2))

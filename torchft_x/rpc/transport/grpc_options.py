@@ -24,7 +24,8 @@ WIRE = 2
 the vote between groups."""
 
 MAX_MESSAGE = 16 << 20
-"""Bytes of one message to a client: 4096 members of 4 KiB, far above what the limits of `codec.messages` let through."""
+"""Bytes of one message to a client: 4096 members of 4 KiB, far above what the limits of `codec.messages` let
+through."""
 MAX_REQUEST = 4 << 20
 """Bytes of one message to a server. A hello that names a quorum of 4096 groups has 1 MB."""
 MAX_OPEN_REQUEST = 1 << 20
@@ -47,7 +48,8 @@ GROUP = "torchft_x.GroupService"
 
 _COMMON = [
     ("grpc.max_send_message_length", MAX_MESSAGE),
-    # A remote host that vanished without closing (power, cable) is noticed after time + timeout, even on an idle connection.
+    # A remote host that vanished without closing (power, cable) is noticed after time + timeout, even on an idle
+    # connection.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -80,8 +82,8 @@ CHANNEL_OPTIONS = [
 
 
 def server_options(*, guarded: bool, connections: int) -> list[tuple[str, int]]:
-    """Return the options of a server that accepts at most `connections`. `guarded` servers have a token, which is checked
-    when a call's headers arrive, so they may take larger messages."""
+    """Return the options of a server that accepts at most `connections`. `guarded` servers have a token, which is
+    checked when a call's headers arrive, so they may take larger messages."""
     return [
         *_SERVER_OPTIONS,
         ("grpc.max_receive_message_length", MAX_REQUEST if guarded else MAX_OPEN_REQUEST),
@@ -113,7 +115,8 @@ def listen(server: grpc.aio.Server, bind: Address, what: str) -> int:
     """Let the server listen and return its port. Raises `AddressError` (port in use, not our address, ...)."""
     if bind.host == "::":
         bind = Address(any_host(), bind.port)  # hosts without IPv6
-    # gRPC would report only "failed to bind" and print lines of its own; binding a socket of ours first gives the reason.
+    # gRPC would report only "failed to bind" and print lines of its own; binding a socket of ours first gives the
+    # reason.
     try:
         family = socket.getaddrinfo(bind.host, bind.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
         with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -170,8 +173,8 @@ def check_version(theirs: int, who: str) -> None:
 
 TIMEOUT_KEY = "torchft-x-timeout"
 """Metadata of our own clients' calls: seconds after which the server must answer that nothing came. gRPC's deadline is
-later (`TIMING.late_answer`), so that this answer, which says what is missing and whether to ask again, arrives on a busy
-machine, too."""
+later (`TIMING.late_answer`), so that this answer, which says what is missing and whether to ask again, arrives on a
+busy machine, too."""
 
 
 def time_left(context: Any) -> float | None:

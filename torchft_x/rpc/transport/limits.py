@@ -21,7 +21,8 @@ MAX_RANKS = 16384
 MAX_CARRIED = 256
 """Quorums that a member claims to have been a carrier of; `core.commit.two_phase` keeps no more."""
 MAX_FOLLOWED = 1024
-"""Open quorums before a quorum. There is nearly always one; even a row of quorums that no member received is far shorter."""
+"""Open quorums before a quorum. There is nearly always one; even a row of quorums that no member received is far
+shorter."""
 MAX_TOLD_VALUES = 64 * MAX_MEMBERS
 """Handles and carried quorums of all members of a quorum."""
 MAX_NODES = 4096
@@ -43,8 +44,8 @@ def check_text(value: str, what: str, limit: int = MAX_TEXT) -> str:
 
 
 def check_said(value: str, what: str, limit: int = MAX_TEXT) -> str:
-    """Check a sentence or reason from the wire and return it for display: one line, without terminal control characters.
-    Raises `RefusedError`."""
+    """Check a sentence or reason from the wire and return it for display: one line, without terminal control
+    characters. Raises `RefusedError`."""
     return clean(check_text(value, what, limit))
 
 

@@ -1,7 +1,7 @@
 """One background asyncio loop per process, on a daemon thread, for every server and stream of `rpc`.
 
-grpc.aio polls for the whole process through the first loop that uses it, so all its objects must live on one loop.
-Only this loop's thread touches the machines of `core`, so they need no lock (the group's machine has one: `GroupShell`).
+grpc.aio polls for the whole process through the first loop that uses it, so all its objects must live on one loop. Only
+this loop's thread touches the machines of `core`, so they need no lock (the group's machine has one: `GroupShell`).
 Blocking calls (`call`) are for other threads; on the loop's own thread they would wait for themselves.
 """
 
@@ -65,8 +65,8 @@ def call(coro: Coroutine[Any, Any, T], timeout: float, what: str = "the call") -
 
 
 def _unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log an unhandled exception, unless it comes from a message to a caller that died meanwhile. gRPC never awaits that
-    future, and the end of the stream reports the death."""
+    """Log an unhandled exception, unless it comes from a message to a caller that died meanwhile. gRPC never awaits
+    that future, and the end of the stream reports the death."""
     if type(context.get("exception")).__name__ != "ExecuteBatchError":
         loop.default_exception_handler(context)
 
@@ -80,8 +80,9 @@ def _after_fork_in_child() -> None:
     """Forget the parent's loop in a forked child (a DataLoader's worker), which has no thread to run it. The next use
     starts a new loop.
 
-    The child must not destroy the parent's gRPC objects. gRPC's threads are gone in the child, and its destructors would
-    abort the process at a mutex that one of them held. So reachable objects stay reachable, and garbage is never collected.
+    The child must not destroy the parent's gRPC objects. gRPC's threads are gone in the child, and its destructors
+    would abort the process at a mutex that one of them held. So reachable objects stay reachable, and garbage is never
+    collected.
     """
     global _lock, _loop, _thread
     if _loop is not None:

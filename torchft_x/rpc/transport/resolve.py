@@ -1,4 +1,5 @@
-"""Addresses of the lighthouses that a client connects to: the given ones, and the new one of a lighthouse that moved."""
+"""Addresses of the lighthouses that a client connects to: the given ones, and the new one of a lighthouse that
+moved."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from torchft_x.net import Address, check_any_resolvable, parse_addresses
 log = logging.getLogger(__name__)
 
 RESOLVE_TIMEOUT = 3.0
-"""Seconds for which an unknown lighthouse name is looked up again: a cluster's names appear a moment after their pods."""
+"""Seconds for which an unknown lighthouse name is looked up again: a cluster's names appear a moment after their
+pods."""
 _WHAT = f"lighthouse address ({env.LIGHTHOUSE})"
 
 

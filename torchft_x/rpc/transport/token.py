@@ -12,7 +12,8 @@ import grpc.aio
 from torchft_x.errors import ConfigError
 
 MAX_TOKEN = 512
-"""Characters of a token. Ours have 43 (256 random bits); the limit keeps the content of a wrong file out of a header."""
+"""Characters of a token. Ours have 43 (256 random bits); the limit keeps the content of a wrong file out of a
+header."""
 
 _KEY = "authorization"
 
@@ -37,7 +38,8 @@ def metadata(token: str | None) -> Metadata:
 
 
 def is_allowed(sent: Iterable[tuple[str, str | bytes]] | None, token: str | None) -> bool:
-    """Return whether this metadata carries the token, compared in constant time. A server without a token allows all."""
+    """Return whether this metadata carries the token, compared in constant time. A server without a token allows
+    all."""
     if token is None:
         return True
     for key, value in sent or ():
@@ -48,8 +50,8 @@ def is_allowed(sent: Iterable[tuple[str, str | bytes]] | None, token: str | None
 
 
 class TokenCheck(grpc.aio.ServerInterceptor):
-    """Interceptor that refuses every call without the token with UNAUTHENTICATED as soon as its headers arrive. It reads no
-    message of such a call, and the handler never sees the call."""
+    """Interceptor that refuses every call without the token with UNAUTHENTICATED as soon as its headers arrive. It
+    reads no message of such a call, and the handler never sees the call."""
 
     def __init__(self, token: str | None) -> None:
         self._token = token  # None: open to everybody
@@ -59,7 +61,8 @@ class TokenCheck(grpc.aio.ServerInterceptor):
         sent = details.invocation_metadata
         if handler is None or is_allowed(sent, self._token):
             return handler
-        # The refusing handler is one of streams for every method: gRPC calls a unary handler only after the whole message.
+        # The refusing handler is one of streams for every method: gRPC calls a unary handler only after the whole
+        # message.
         other = any(key == _KEY for key, _ in sent or ())
         return grpc.stream_stream_rpc_method_handler(_deny_other if other else _deny_none)
 

@@ -1,9 +1,10 @@
 """A client's stream to the lighthouse that reconnects whenever it breaks: hello, welcome, messages, pings.
 
-With several lighthouses it connects to one at a time, which `core.group.lighthouse_choice` chooses. It closes the stream
-to the former one before it opens the next, and drops messages that still arrive from the former one.
+With several lighthouses it connects to one at a time, which `core.group.lighthouse_choice` chooses. It closes the
+stream to the former one before it opens the next, and drops messages that still arrive from the former one.
 
-Used by group servers and supervisors. Everything runs on the loop's thread, including the callbacks, which must not block.
+Used by group servers and supervisors. Everything runs on the loop's thread, including the callbacks, which must not
+block.
 """
 
 from __future__ import annotations
@@ -37,13 +38,14 @@ MISSED_PINGS = 5
 LOOKS = 3
 """Checks for unanswered messages in the time from one ping to the next."""
 EAGER_LOOKS = 5
-"""Checks in a row that find a message unanswered, after which the stream is broken for an owner that would go on alone."""
+"""Checks in a row that find a message unanswered, after which the stream is broken for an owner that would go on
+alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keepalive:
-    """Timing of a stream's signs of life: the client sends one every `ping` seconds, and tolerates the lighthouse's silence
-    for `limit` seconds."""
+    """Timing of a stream's signs of life: the client sends one every `ping` seconds, and tolerates the lighthouse's
+    silence for `limit` seconds."""
 
     ping: float
     limit: float
@@ -89,8 +91,8 @@ class StreamCallbacks:
 
 
 class ReconnectingStream:
-    """Stream to the lighthouse that reconnects by itself. Its methods run on the loop's thread. `send` drops messages while
-    no session is established."""
+    """Stream to the lighthouse that reconnects by itself. Its methods run on the loop's thread. `send` drops messages
+    while no session is established."""
 
     def __init__(
         self,
@@ -103,8 +105,8 @@ class ReconnectingStream:
         others: Sequence[Address] = (),
         seek: Callable[[], Sequence[Address]] | None = None,
     ) -> None:
-        """`others`: the lighthouses after the first of a list. `seek` returns their present addresses (empty: unknown); it is
-        called on another thread when a lighthouse can't be reached."""
+        """`others`: the lighthouses after the first of a list. `seek` returns their present addresses (empty: unknown);
+        it is called on another thread when a lighthouse can't be reached."""
         self.address = address  # address of the present or the last lighthouse
         self.addresses = (address, *others)  # addresses of all lighthouses
         self.wander = FailoverPolicy(len(self.addresses))  # chooses one of `addresses`
@@ -137,7 +139,8 @@ class ReconnectingStream:
             self._outbox.put(data)
 
     async def close(self, flush: float) -> None:
-        """End our side of the session at once, and wait up to `flush` seconds until the lighthouse has read everything."""
+        """End our side of the session at once, and wait up to `flush` seconds until the lighthouse has read
+        everything."""
         self._closing = True
         if self._task is None:
             return
@@ -161,7 +164,8 @@ class ReconnectingStream:
         """Return all addresses as a text for people."""
         return ", ".join(a.url for a in self.addresses)
 
-    # --- the keeper ----------------------------------------------------------------------------------------------------
+    # --- the keeper
+    # ----------------------------------------------------------------------------------------------------
 
     async def _keep(self) -> None:
         pause = TIMING.reconnect_first
@@ -205,8 +209,8 @@ class ReconnectingStream:
             self.addresses, self.wander = found, FailoverPolicy(len(found))
 
     def _is_a_stranger(self, error: RefusedError) -> bool:
-        """Return whether another program may have taken over the address of a lost lighthouse, so that the next of the list
-        may serve. If no session was ever established, the list itself is wrong."""
+        """Return whether another program may have taken over the address of a lost lighthouse, so that the next of the
+        list may serve. If no session was ever established, the list itself is wrong."""
         several = (len(self.addresses) > 1 or self._seek is not None) and self._has_stood and self._outbox is None
         return several and isinstance(error, (StrangerError, TokenError))
 
@@ -263,8 +267,8 @@ class ReconnectingStream:
             await channel.close()
 
     async def _beat(self, call: Any, beat: Keepalive) -> None:
-        """Ping when idle, and while a message is unanswered: at each check if the owner is eager, else as often as when idle.
-        Silence is counted in checks of our own, so that a starved process doesn't blame the lighthouse."""
+        """Ping when idle, and while a message is unanswered: at each check if the owner is eager, else as often as when
+        idle. Silence is counted in checks of our own, so that a starved process doesn't blame the lighthouse."""
         sent, idle = self._sent, 0
         while True:
             await asyncio.sleep(beat.look)
