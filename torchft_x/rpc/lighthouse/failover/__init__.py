@@ -1,7 +1,7 @@
-"""From one lighthouse to the next: the shell of `core.restart`.
+"""Failover from one lighthouse to the next: the shell of `core.restart`.
 
-* `journal`: what the next lighthouse must know, written before it is said (R8c).
-* `lease`: of several lighthouses, which one serves, and how long. `lease_directory`: where that is written, one file
-  name. `lease_journal`: a journal for each epoch beside it.
-* `standby`: takes the lease, and answers whoever comes before that.
+* `journal`: the state for the next lighthouse, written before it is sent to any client (R8c).
+* `lease`: decides which of several lighthouses serves, and how long. `lease_directory`: the lease's register, the name
+  of one file. `lease_journal`: a journal for each epoch beside it.
+* `standby`: takes the lease, and answers clients until then.
 """

@@ -1,7 +1,7 @@
-"""The shell of `core.restart.lease`: a thread that renews the lease, and what must succeed before anything leaves.
+"""The shell of `core.restart.lease`: a thread that renews the lease, and the checks before any message is sent.
 
-While the register does not answer nothing is renewed, so that the lease ends by this process's own clock. Whoever has lost it
-ends (`on_lost`): what it knows may be old. It is started again, as a standby.
+While the register does not answer, the lease is not renewed and ends by this process's own clock. A process that has
+lost the lease ends (`on_lost`), because its knowledge may be old, and is restarted as a standby.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ from torchft_x.timing import TIMING
 
 log = logging.getLogger(__name__)
 
-_AGAIN = 0.1  # seconds until a swap that failed for an unknown reason is tried again
+_AGAIN = 0.1  # seconds until a swap that failed for an unknown reason is retried
 
 
 class LeaseLostError(Exception):
-    """Nothing more may leave this process. Not one of ours: nobody shall answer a client with it."""
+    """This process may send no more messages. Not a `TorchftXError`, because no handler may answer a client with it."""
 
 
 def lease_clock() -> float:
-    """Monotonic seconds that go on while the host is suspended."""
+    """Return monotonic seconds that also advance while the host is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Lease:
-    """`acquire`, then `start`; `holds` and `confirm` from any thread; `end`."""
+    """The lease of one lighthouse. Call `acquire`, then `start`, and `end` at the end; `holds` and `confirm` are
+    thread-safe."""
 
     def __init__(
         self,
@@ -39,24 +40,24 @@ class Lease:
         *,
         clock: Callable[[], float] = lease_clock,
     ) -> None:
-        """`owner`: see `LeaseRule`. `on_lost(sentence)` is called once, on the thread that has noticed; mostly it ends the
-        process."""
+        """`owner`: see `LeaseRule`. `on_lost(sentence)` is called once, on the thread that detects the loss; it usually
+        ends the process."""
         self._register = register
-        self._on_lost = on_lost  # see above
+        self._on_lost = on_lost
         self._clock = clock
-        self._rule = LeaseRule(owner)  # decides
-        self._lock = threading.Lock()  # one swap at a time; taken by `confirm` and the thread
+        self._rule = LeaseRule(owner)
+        self._lock = threading.Lock()  # serialises swaps of `confirm`, `end` and the thread
         self._lost = False  # on_lost was called
-        self._why = "it does not answer"  # why it could not be read or changed last
-        self._ended = threading.Event()  # nobody renews any more
-        self._thread: threading.Thread | None = None  # renews
+        self._why = "it does not answer"  # why the register could not be read or changed last
+        self._ended = threading.Event()  # set: the lease is not renewed any more
+        self._thread: threading.Thread | None = None  # renews the lease
 
     def __repr__(self) -> str:
         return f"Lease({self._rule})"
 
     @property
     def entry(self) -> LeaseEntry | None:
-        """As held; None: it isn't."""
+        """The entry that this lighthouse holds, or None."""
         return self._rule.held
 
     def acquire(
@@ -65,10 +66,11 @@ class Lease:
         on_watch: Callable[[LeaseEntry], None] = lambda _: None,
         on_silence: Callable[[str], None] = lambda _: None,
     ) -> LeaseEntry | None:
-        """Stand by until the lease is held, or the job is over: the entry. None: told to stop, by a true `wait(seconds)`.
+        """Stand by until the lease is held or the job is over, and return the entry; None if `wait(seconds)` returned
+        true, which orders a stop.
 
-        `on_watch` hears of each entry that is another one's, before it is waited for; `on_silence` hears, now and then,
-        why the register can't be read or changed.
+        `on_watch` is called with each entry of another owner before waiting for it, `on_silence` from time to time with
+        the reason why the register can't be read or changed.
         """
         silent_since = self._clock()
         while True:
@@ -85,7 +87,8 @@ class Lease:
                 return None
 
     def look(self) -> LeaseEntry | None:
-        """Return what the register holds: our entry, if the lease could be taken. None: the register does not say."""
+        """Try to take the lease, and return the register's entry: ours, if the lease could be taken. None: the register
+        can't be read or changed."""
         try:
             entry = self._register.read()
             if entry is None:
@@ -105,12 +108,13 @@ class Lease:
         return None
 
     def start(self) -> None:
-        """Renew it from now on."""
+        """Start the thread that renews the lease."""
         self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
         self._thread.start()
 
     def holds(self) -> bool:
-        """Whether something may leave this process now. Says so to `on_lost` if not, whatever the thread waits for."""
+        """Return whether this process may send messages now. If not, call `on_lost` at once, even while the thread
+        waits."""
         if self._ended.is_set():
             return False
         if self._rule.holds(self._clock()):
@@ -119,10 +123,10 @@ class Lease:
         return False
 
     def confirm(self) -> None:
-        """Prove that nobody has taken the lease up to now. Raises `LeaseLostError`, after `on_lost`.
+        """Prove that no other lighthouse has taken the lease up to now. Raises `LeaseLostError`, after `on_lost`.
 
-        Called after each write to the journal and before anything leaves that was written there: whoever takes the lease
-        later reads the journal after that, and finds it. Blocks while the register does not answer.
+        Called after each write to the journal, and before the written state is sent: a lighthouse that takes the lease
+        later reads the journal afterwards, and finds it. Blocks while the register does not answer.
         """
         with self._lock:
             why = self._swap()
@@ -130,12 +134,13 @@ class Lease:
             self.lose(why)
 
     def lose(self, sentence: str) -> None:
-        """It can't be held any more, for this reason. Raises `LeaseLostError`."""
+        """Give up the lease, which can't be held any more for the reason in `sentence`. Raises `LeaseLostError`."""
         self._lose(sentence)
         raise LeaseLostError(sentence)
 
     def end(self, code: int | None = None) -> None:
-        """Nothing is served any more. The job goes on, so that a standby need not wait; with `code` it is over, for all."""
+        """Release the lease after serving. Without `code` the job goes on and a standby takes the lease at once; with
+        `code` the job is over for all lighthouses."""
         self._ended.set()
         with self._lock:
             held = self._rule.held
@@ -147,10 +152,11 @@ class Lease:
                 log.warning("%s can't be written (%s); the standbys will wait for the lease to end.", self._register, e)
             self._rule.failed()
 
-    # --- parts ---------------------------------------------------------------------------------------------------------
+    # --- parts
+    # ---------------------------------------------------------------------------------------------------------
 
     def _swap(self) -> str:
-        """Advance the entry; the reason if that can't be. The lock is held."""
+        """Renew the entry. Return '' or the reason why that failed. The caller holds the lock."""
         said = False
         while True:
             held, began = self._rule.held, self._clock()

@@ -1,11 +1,13 @@
-"""The register of `core.restart.lease` in a directory that all lighthouses of a job share: one file, whose name is the entry.
+"""The register of `core.restart.lease` in a directory that all lighthouses of a job share: one file, whose name is the
+entry.
 
-A swap is a rename, which every POSIX file system does as a whole, and a network file system at its server: of all who rename
-the same file one succeeds, the others are told that it isn't there. So neither locks nor clocks are needed, and an old
-listing, as a network file system may show it for a minute, does no harm: whoever acts on one fails. The directory itself is
-put there by a rename, with the first file in it, so that two who begin at the same time make one.
+A swap is a rename. It is atomic on every POSIX file system, and on a network file system at its server. If several
+lighthouses rename the same file, one succeeds, and the others' renames fail because the file is missing. So neither
+locks nor clocks are needed. A network file system may show an old listing for a minute; that does no harm, since a
+rename based on it fails. The directory itself is created by a rename, with the first file in it, so that two
+lighthouses that start at the same time create one.
 
-What the medium must keep: a rename that was acknowledged is not undone (an NFS export with ``sync``, as is usual).
+The file system must not undo an acknowledged rename (an NFS export with ``sync``, as is usual).
 """
 
 from __future__ import annotations
@@ -21,14 +23,14 @@ from pathlib import Path
 from torchft_x.core.restart.lease import LeaseEntry
 
 MAX_NOTE = 1024
-"""Bytes of a note that are read."""
+"""Bytes that are read of a note."""
 
 _NAME = re.compile(r"(\d{1,18})-(\d{1,18})-(free|[0-9a-f]{1,64})(?:-over(\d{1,3}))?")
-_FREE = "free"  # not hexadecimal, so nobody's name
+_FREE = "free"  # not hexadecimal, so no owner has this name
 
 
 class LeaseDirectory:
-    """A `Register`. Made by `open_lease`."""
+    """`Register` in a directory. Made by `open_lease`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -50,30 +52,31 @@ class LeaseDirectory:
         try:
             os.rename(self._path(expected), there)
         except FileNotFoundError:
-            return there.exists()  # an earlier try of ours was carried out, and its answer was lost
+            return there.exists()  # true if an earlier try of ours succeeded and its answer was lost
         return True
 
     def mend(self, epoch: int) -> bool:
-        """Put an entry there again where somebody has deleted it: of `epoch`, the newest that has written a journal. Nobody is
-        its owner, so that it is watched before it is followed. False: there is one, or no sign that there was. Raises `OSError`.
+        """Create an entry again if it was deleted. `epoch` is the newest that has written a journal; 0 if none has. The
+        entry has a random owner, so that every contender waits one time-to-live before it takes the lease. Return
+        whether it was created: not if there is an entry, or no journal shows that there was one. Raises `OSError`.
         """
         if not epoch or (self.folder.is_dir() and self.read() is not None):
             return False
         return _make(self.folder, LeaseEntry(epoch, 0, secrets.token_hex(8)))
 
     def leave_note(self, entry: LeaseEntry, text: str) -> None:
-        """For people: where the holder serves. Nothing depends on it."""
+        """Write where the holder serves, for people. No code depends on it."""
         with contextlib.suppress(OSError):
             fd = os.open(
                 self._path(entry), os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC
-            )  # not made: it may have been renamed
+            )  # without O_CREAT, because the file may have been renamed
             try:
                 os.write(fd, text.encode())
             finally:
                 os.close(fd)
 
     def note(self, entry: LeaseEntry) -> str:
-        """What the holder has left there; empty if that can't be read now."""
+        """Return the note that the holder has written; '' if it can't be read now."""
         try:
             with open(self._path(entry), "rb") as f:
                 return f.read(MAX_NOTE).decode(errors="replace").strip()
@@ -85,13 +88,13 @@ class LeaseDirectory:
 
 
 def entry_name(entry: LeaseEntry) -> str:
-    """The file's name that is this entry."""
+    """Return the file name that represents an entry."""
     over = "" if entry.verdict is None else f"-over{entry.verdict}"
     return f"{entry.epoch}-{entry.count}-{entry.owner or _FREE}{over}"
 
 
 def parse_name(name: str) -> LeaseEntry | None:
-    """None: that is another file."""
+    """Return the entry that a file name represents, or None if it is another file's name."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None
@@ -102,8 +105,8 @@ def parse_name(name: str) -> LeaseEntry | None:
 
 
 def open_lease(folder: Path, *, make: bool = True, epoch: int = 0) -> LeaseDirectory:
-    """The register there. Made if it is absent, in a directory that must be there: where nothing is mounted any more no other
-    one shall begin. `epoch`: see `LeaseDirectory.mend`. Raises `OSError`."""
+    """Open the register in `folder`, and create it if it is absent. The parent directory must exist, so that no second
+    register begins where the file system is no longer mounted. `epoch`: see `LeaseDirectory.mend`. Raises `OSError`."""
     register = LeaseDirectory(folder)
     if not folder.is_dir() and not register.mend(epoch):
         if not make:
@@ -113,12 +116,12 @@ def open_lease(folder: Path, *, make: bool = True, epoch: int = 0) -> LeaseDirec
 
 
 def _make(folder: Path, entry: LeaseEntry) -> bool:
-    """Whether it was not there, or empty."""
+    """Create the folder with an entry in it. Return False if a folder that is not empty exists. Raises `OSError`."""
     made = folder.with_name(f".{folder.name}-{secrets.token_hex(8)}")
     made.mkdir(mode=0o700)
     try:
         (made / entry_name(entry)).touch(mode=0o600)
-        os.rename(made, folder)  # fails if another one's is there that is not empty, whatever a listing shows
+        os.rename(made, folder)  # fails if a folder exists there that is not empty, even if a listing doesn't show it
     except OSError as e:
         if e.errno not in (errno.EEXIST, errno.ENOTEMPTY):
             raise

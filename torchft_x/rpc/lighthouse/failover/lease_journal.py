@@ -1,8 +1,8 @@
 """The journal of the lighthouse that holds the lease: one file for each epoch, in the directory that all of them share.
 
-A holder's file begins as a copy of the newest before it, which its former holder has confirmed before anything left that
-process; it is there as a whole or not at all. Nobody else writes to it, so that what a former holder still writes, when it has
-been stopped for long, is read by nobody.
+A holder's file begins as a copy of the newest one before it. The former holder confirmed that one before it sent any of
+its content. The new file appears as a whole or not at all, and only its holder writes to it. So a former holder that
+was stopped for long writes only to a file that no lighthouse reads any more.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from torchft_x.core.restart.lease import LeaseEntry
 from torchft_x.errors import ConfigError
 from torchft_x.rpc.lighthouse.failover.journal import MAX_LEDGER, Fence, Journal
 
-_NAME = "journal."  # and the epoch
+_NAME = "journal."  # prefix of a file's name; the epoch follows
 _MOST = 3 * MAX_LEDGER  # bytes of a file: two places and a header
-_BEGIN = 64  # bytes at the begin of a file; zeros if nothing was ever written
+_BEGIN = 64  # bytes at the start of a file; all are zero if it was never written
 
 
 def open_journal(folder: Path, entry: LeaseEntry, fence: Fence, *, boot_id: str, run: bytes) -> tuple[Journal, bool]:
-    """The file of this epoch; and whether nobody has written anything yet, so that no quorum was issued. Call when the lease
-    is held.
+    """Open the journal of this epoch. The second value is whether no lighthouse has written yet, so that no quorum was
+    issued. Call it while the lease is held.
 
     Raises `ConfigError`.
     """
@@ -49,16 +49,16 @@ def open_journal(folder: Path, entry: LeaseEntry, fence: Fence, *, boot_id: str,
 
 
 def newest_epoch(folder: Path) -> int:
-    """That has a file there; 0: none."""
+    """Return the newest epoch that has a journal in `folder`; 0 if there is none."""
     numbers = (path.name.removeprefix(_NAME) for path in folder.glob(f"{_NAME}*"))
     epoch = max((int(number) for number in numbers if number.isdigit()), default=0)
-    while (folder / f"{_NAME}{epoch + 1}").exists():  # a listing may be old
+    while (folder / f"{_NAME}{epoch + 1}").exists():  # because a listing may be old
         epoch += 1
     return epoch
 
 
 def _newest_before(folder: Path, epoch: int) -> Path | None:
-    """Each is asked for by its name: a listing may be old."""
+    """Return the newest journal before `epoch`, or None. It tries each name, because a listing may be old."""
     paths = (folder / f"{_NAME}{e}" for e in range(epoch - 1, 0, -1))
     return next((path for path in paths if path.exists()), None)
 

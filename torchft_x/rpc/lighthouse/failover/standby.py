@@ -1,6 +1,6 @@
-"""Standing by: until the lease is held (`lease.py`), whoever comes is told at once that this lighthouse does not serve.
+"""Standing by: until it holds the lease (`lease.py`), a lighthouse answers every client at once that it does not serve.
 
-To a client the answer is that of an address where nobody is: it goes to the next of its list. The sentence is for people.
+A client treats that answer like a refused connect: it goes to the next address of its list. The sentence is for people.
 """
 
 from __future__ import annotations
@@ -32,41 +32,41 @@ from torchft_x.rpc.transport.token import TokenCheck
 
 log = logging.getLogger(__name__)
 
-_AWAY_AGAIN = 1.0  # seconds between two looks for a directory that is away
+_AWAY_AGAIN = 1.0  # seconds between two tries to open a directory that is away
 
 
 @dataclass(frozen=True)
 class Contender:
-    """One of several lighthouses."""
+    """One of several lighthouses that contend for the lease."""
 
     owner: str
-    """See `core.restart.lease.LeaseRule`."""
+    """Its name in the lease, see `core.restart.lease.LeaseRule`."""
     address: str
-    """As others reach it, for people."""
+    """URL by which others reach it, for people."""
     bind: Address
     token: str | None
     boot_id: str
     run: bytes
-    """See `journal.fingerprint`."""
+    """The job's fingerprint, see `journal.fingerprint`."""
     again: bool
-    """Not its first life: the register has been there."""
+    """Whether it was restarted, so that the register existed before."""
 
 
 @dataclass(frozen=True)
 class HeldLease:
-    """The lighthouse that serves."""
+    """The lease and the journal of the lighthouse that serves."""
 
     lease: Lease
     journal: Journal
     first: bool
-    """Nobody has served before, so that nothing can have come before."""
+    """Whether no lighthouse has served before, so that no quorum was issued."""
 
 
 def hold_lease(
     folder: Path, who: Contender, *, on_lost: Callable[[str], None], wait: Callable[[float], bool]
 ) -> HeldLease | int:
-    """Stand by until the lease is held. An exit code if it never is: the job is over, or a true `wait(seconds)` has told to
-    stop. Raises `AddressError`, and `ConfigError` if the directory can't be used."""
+    """Stand by until the lease is held, and return it. Return an exit code if the job is over, or if `wait(seconds)`
+    returned true, which orders a stop. Raises `AddressError`; `ConfigError` if the directory can't be used."""
     register = _open(folder, who.again, wait)
     if register is None:
         return 0
@@ -92,7 +92,7 @@ def hold_lease(
 
 
 def _open(folder: Path, again: bool, wait: Callable[[float], bool]) -> LeaseDirectory | None:
-    """The register, when it is there. None: told to stop."""
+    """Open the register. If it existed before and is away, wait until it is back. None: `wait` ordered a stop."""
     said = False
     while True:
         try:
@@ -110,7 +110,7 @@ def _open(folder: Path, again: bool, wait: Callable[[float], bool]) -> LeaseDire
 def _stand_by(
     lease: Lease, register: LeaseDirectory, who: Contender, wait: Callable[[float], bool]
 ) -> LeaseEntry | None:
-    """`Lease.acquire`, with an answer for those who come meanwhile."""
+    """Run `Lease.acquire`, with a server that answers clients meanwhile."""
     server = StandbyServer(who.token)
 
     def on_watch(entry: LeaseEntry) -> None:
@@ -136,12 +136,13 @@ def _stand_by(
 
 
 class StandbyServer:
-    """`start` and `stop` on the loop of `rpc.transport.loop`."""
+    """Server that answers every client that this lighthouse stands by. `start` and `stop` run on the loop of
+    `rpc.transport.loop`."""
 
     def __init__(self, token: str | None) -> None:
-        self._token = token  # None: open to everybody
-        self.holder = ""  # address of the one that serves; empty: not known
-        self.silence = ""  # why nobody does; empty: somebody may
+        self._token = token  # None: open to all
+        self.holder = ""  # address of the lighthouse that serves; '': unknown
+        self.silence = ""  # why no lighthouse serves; '': one may
         self._server: grpc.aio.Server | None = None
 
     def __repr__(self) -> str:
@@ -152,7 +153,7 @@ class StandbyServer:
         return self._server is not None
 
     def sentence(self) -> str:
-        """For whoever comes."""
+        """Return the sentence that clients receive."""
         others = f"the one at {self.holder} serves" if self.holder else "another one serves"
         return f"This lighthouse stands by; {self.silence or others}."
 

@@ -1,11 +1,11 @@
-"""What people see of a lighthouse and may ask of it, over HTTP and over gRPC (docs/page.md).
+"""The lighthouse's page and orders for people, over HTTP and over gRPC (docs/page.md).
 
-* `recorder`: keeps what has happened and makes the overview, at most once in a while, as bytes that all readers share.
-* `orders`: kill, drain and resume, to supervisors or to a group server.
-* `routes`: from a request to an answer. Pure but for the recorder and the orders.
-* `guard`: which Host a request may name, who has the token, how many requests there may be.
+* `recorder`: records events and makes the overview, at a limited rate, as bytes that all readers share.
+* `orders`: sends kill, drain and resume to supervisors or to a group server.
+* `routes`: maps requests to answers. Pure except for the recorder and the orders.
+* `guard`: checks a request's Host and token, and limits the number of requests.
 * `http`: connections, with h11 for the protocol.
-* `metrics`: the same in Prometheus' format.
-* `start`: where all of it listens.
+* `metrics`: the overview in Prometheus' format.
+* `start`: chooses the page's address and starts its server.
 * `page.html`: the page itself, in one file.
 """

@@ -1,8 +1,8 @@
-"""HTTP connections on the lighthouse's loop: h11 for the protocol, a few rules for strangers, and no thread.
+"""HTTP server on the lighthouse's loop, without a thread: h11 for the protocol, and limits against strangers.
 
-Connections, requests a second, bytes and seconds of each have a limit, so that whoever reaches the port costs the
-lighthouse at most a few hundredths of its time and some hundred kilobytes. When all places are taken the connection that
-has been idle for longest makes room.
+The number of connections, the requests per second, and the bytes and seconds of each are limited. So all who reach the
+port cost the lighthouse at most a few hundredths of its time and some hundred kilobytes. When all places are taken, the
+connection that has been idle for longest is closed.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from torchft_x.rpc.lighthouse.page.guard import Budget
 log = logging.getLogger(__name__)
 
 MOST = 64
-"""Connections."""
+"""Open connections."""
 PER_SECOND = 20.0
-"""Requests, and new connections, of everybody together. A page asks once a second."""
+"""Requests and new connections per second, of all clients together. A page asks once a second."""
 BURST = 40
-"""And so many at once."""
+"""Requests and new connections at once."""
 HEAD = 8 << 10
 """Bytes of a request's head."""
 BODY = 4 << 10
-"""Bytes of its body."""
+"""Bytes of a request's body."""
 READ_TIMEOUT = 5.0
-"""Seconds for a request, also for the next one on an open connection."""
+"""Seconds within which a request must arrive, also the next one on an open connection."""
 SEND_TIMEOUT = 10.0
-"""Seconds for an answer to be taken."""
-_REQUESTS = 1000  # of one connection
-_BACKLOG = 16  # connections that the kernel holds for us
+"""Seconds within which a client must have received an answer."""
+_REQUESTS = 1000  # requests on one connection
+_BACKLOG = 16  # connections that the kernel queues for us
 _LENGTHS = re.compile(rb"^content-length:(.*)", re.IGNORECASE | re.MULTILINE)
 
 
@@ -50,7 +50,7 @@ _LENGTHS = re.compile(rb"^content-length:(.*)", re.IGNORECASE | re.MULTILINE)
 class Request:
     method: str
     path: str  # without the query
-    headers: dict[str, str]  # names in lower case; of a repeated one the last
+    headers: dict[str, str]  # values by name in lower case; the last value of a repeated header
     body: bytes = b""
 
 
@@ -66,21 +66,21 @@ Answer = Callable[[Request], Awaitable[Response]]
 
 
 class FramingError(h11.RemoteProtocolError):
-    """A request whose end a proxy could see elsewhere than we do."""
+    """Request whose end a proxy could determine differently than we do."""
 
 
 class HttpServer:
-    """`answer` must not raise."""
+    """HTTP server that answers each request with `answer`, which must not raise."""
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
         self._budget = Budget(PER_SECOND, BURST)
-        self._listener: socket.socket | None = None  # while it listens
+        self._listener: socket.socket | None = None  # set while the server listens
         self._accepting: asyncio.Task[None] | None = None
         self._open: dict[asyncio.Task[None], None] = {}  # connections, the longest idle first
 
     def listen(self, bind: Address) -> Address:
-        """Where it listens now. On the loop. Raises `AddressError`."""
+        """Start to listen and return the address. Runs on the loop. Raises `AddressError`."""
         try:
             host = net.any_host() if bind.host == "::" else bind.host
             family, *_, target = socket.getaddrinfo(host, bind.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
@@ -116,7 +116,7 @@ class HttpServer:
         while True:
             try:
                 connection, _ = await loop.sock_accept(listener)
-            except OSError:  # no descriptors, or whoever called has gone
+            except OSError:  # no descriptor is free, or the client has gone
                 await asyncio.sleep(0.1)
                 continue
             if len(self._open) >= MOST:
@@ -146,17 +146,17 @@ class HttpServer:
                     await self._send(http, connection, refusal, "GET")
             except (OSError, asyncio.TimeoutError):
                 pass
-            except Exception:  # of ours: one connection's end, not the lighthouse's
+            except Exception:  # a defect of ours ends this connection, not the lighthouse
                 log.exception("a request to the page failed")
 
     def _youngest(self) -> None:
-        """This connection has just been used."""
+        """Move this connection, which has just been used, to the end of the order of idleness."""
         task = asyncio.current_task()
         if task in self._open:
             self._open[task] = self._open.pop(task)
 
     async def _exchange(self, http: h11.Connection, connection: socket.socket) -> bool:
-        """One request and its answer. False: the connection is over."""
+        """Read one request and answer it. Return whether the connection stays open."""
         request = await asyncio.wait_for(self._read(http, connection), READ_TIMEOUT)
         if request is None:
             return False
@@ -170,7 +170,7 @@ class HttpServer:
         return True
 
     async def _read(self, http: h11.Connection, connection: socket.socket) -> Request | None:
-        """None: it was closed."""
+        """Read one request. Return None if the connection was closed."""
         head: h11.Request | None = None
         body = b""
         while True:
@@ -222,9 +222,9 @@ _HEADERS = {
 
 
 def _check_framing(head: h11.Request, raw: bytes) -> None:
-    """Raise `FramingError` unless the body's length, if any, is told once, as a number of bytes.
+    """Raise `FramingError` unless the head gives the body's length at most once, as a number of bytes.
 
-    Of two equal lengths h11 keeps one, so they are looked for in the bytes of the head.
+    h11 keeps only one of two equal lengths, so this looks for them in the bytes of the head.
     """
     lengths = _LENGTHS.findall(raw)
     if any(name == b"transfer-encoding" for name, _ in head.headers):

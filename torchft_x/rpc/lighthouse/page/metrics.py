@@ -1,4 +1,4 @@
-"""What `/metrics` says, through prometheus_client. Everything is read from the overview and the history when it is asked for."""
+"""The metrics of `/metrics`, through prometheus_client. Each request reads them from the overview and the history."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _COUNTERS = {
 
 
 def text(recorder: Recorder) -> bytes:
-    """In Prometheus' text format."""
+    """Return all metrics in Prometheus' text format."""
     registry = CollectorRegistry()
     registry.register(_Metrics(recorder))
     return bytes(generate_latest(registry))

@@ -1,4 +1,4 @@
-"""Kill, drain and resume: `core.job.orders` says whether and to whom, here it is sent. On the loop's thread."""
+"""Sending of the orders kill, drain and resume, as `core.job.orders` decides. Runs on the loop's thread."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.transport import grpc_options
 from torchft_x.rpc.transport.token import metadata
 
-_CONNECT = 2.0  # seconds, to a group server
-_EXIT = 2.0  # seconds for its answer, which mostly is that it is gone
+_CONNECT = 2.0  # seconds for a connect to a group server
+_EXIT = 2.0  # seconds for a group server's answer to Kill, which mostly is that its process is gone
 
 
 class OrderDesk:
-    """`send(order)` tells the group's supervisors. `addresses(group)`: of its living members' group servers."""
+    """Carries out orders from people. `send(order)` sends one to the group's supervisors; `addresses(group)` returns
+    the addresses of its living members' group servers."""
 
     def __init__(
         self,
@@ -33,10 +34,10 @@ class OrderDesk:
         note: Callable[[str], None],
     ) -> None:
         self._lives = lives
-        self._token = token  # None: no orders are taken
+        self._token = token  # None: all orders are refused
         self._send = send
         self._addresses = addresses
-        self._note = note  # for the log
+        self._note = note  # logs a sentence
         self._orders = Orders()
 
     @property
@@ -44,7 +45,7 @@ class OrderDesk:
         return self._orders.drained
 
     def heard(self, event: RosterEvent) -> None:
-        """A supervisor has said this, and it was taken."""
+        """Handle a supervisor's accepted report: repeat the group's order to a supervisor that has just connected."""
         if isinstance(event, GroupRests):
             self._orders.heard(event)
         elif isinstance(event, SupervisorHere) and event.stream:
@@ -53,7 +54,8 @@ class OrderDesk:
                 self._send(order)
 
     async def give(self, kind: str, group: str) -> str:
-        """Carry it out; a sentence about what happens now. Raises `RefusedError`; `UnreachableError` of a group server."""
+        """Carry out an order, and return a sentence about what happens now. Raises `RefusedError`, also if a group
+        server can't be reached; `AddressError`."""
         if self._token is None:
             raise RefusedError(
                 "This lighthouse has no token, so that anybody who reaches it could give orders: it takes none. Start it "
@@ -77,7 +79,7 @@ class OrderDesk:
         return sentence
 
     def _give_all(self, kind: str) -> str:
-        """Pause the job, or resume it: all groups of which a supervisor is here, in one go, so that those that hold older
+        """Pause or resume the job: order all groups with a connected supervisor at once, so that those with older
         states wait for those that hold the newest."""
         known = [_asked(g.group, self._lives, reachable=False) for g in self._lives if g.here and g.finished is None]
         resting = [a.rests or a.group in self._orders.drained for a in known]
@@ -94,7 +96,7 @@ class OrderDesk:
         return sentence
 
     async def _exit(self, group: str, address: str) -> None:
-        """Have a group server end its process. That it does not answer any more is the answer."""
+        """Make a group server end its process. A broken connection means that it did."""
         target = parse_address(address, what=f"address of group {group}")
         async with grpc_options.aio_channel(target) as channel:
             try:

@@ -1,7 +1,7 @@
-"""Keeps what people are shown of a lighthouse: what has happened, and the overview as bytes that all readers share.
+"""Record of a lighthouse for people: its history, and the overview as bytes that all readers share.
 
-On the loop's thread. Whoever looks costs the lighthouse at most one part in fifty of its time: an overview that took long
-to make is shown for longer.
+Used on the loop's thread. Readers cost the lighthouse at most one fiftieth of its time: an overview that took long to
+make is shown for longer.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from torchft_x.core.view.step_rate import StepRate
 
 FRESH = 0.5
 """Seconds for which an overview is shown, at least."""
-_SHARE = 50  # and so many times as long as it took to make
-_COPY_FRESH = 5.0  # seconds for which a member's word on its copy counts
-_RATE_EACH = 1.0  # seconds between two looks at the step
+_SHARE = 50  # an overview is shown for at least this many times the time that it took to make
+_COPY_FRESH = 5.0  # seconds for which a member's report on its copy counts
+_RATE_EACH = 1.0  # seconds between two samples of the step
 
 
 class Recorder:
-    """`job`: what the supervisors' side knows, made when it is asked for."""
+    """Collector of history, facts and the overview. `job` returns the supervisors' part of the overview."""
 
     def __init__(self, machine: Lighthouse, job: Callable[[], Job]) -> None:
         self._machine = machine
@@ -38,21 +38,22 @@ class Recorder:
         self.history = History()
         self.lives = Lives()
         self.tally = Tally()
-        self._copies: dict[str, tuple[float, Copy]] = {}  # replica id -> when told (monotonic), what it copies
-        self.job = ""  # its name; '': none is known
-        self.address = ""  # of the lighthouse, once it serves
+        self._copies: dict[str, tuple[float, Copy]] = {}  # by replica id: time of the report (monotonic), the copy
+        self.job = ""  # the job's name; '': unknown
+        self.address = ""  # the lighthouse's address; '' until it serves
         self.page = ""  # URL of the page; '': there is none
-        self.orders = False  # whether orders are taken: the lighthouse has a token
+        self.orders = False  # the lighthouse has a token, so it takes orders
         self._rate = StepRate()
-        self._looked = float("-inf")  # when the step was last looked at
-        self._stale = float("-inf")  # when the overview is made anew
+        self._looked = float("-inf")  # when the step was last sampled (monotonic)
+        self._stale = float("-inf")  # when the overview must be made anew (monotonic)
         self._value: dict[str, Any] = {}  # the overview
-        self._bytes = b""  # the same as JSON
+        self._bytes = b""  # the overview as JSON
         self._began = time.monotonic()
-        if machine.current is not None:  # taken over from the lighthouse before this one
+        if machine.current is not None:  # the quorum was taken over from the lighthouse before this one
             self.history.took_over(machine.current)
 
-    # --- what happens ----------------------------------------------------------------------------------------------------
+    # --- what happens
+    # ----------------------------------------------------------------------------------------------------
 
     def issued(self, effect: Issue) -> None:
         self.history.issued(effect.quorum, effect.waited, time.time())
@@ -64,7 +65,7 @@ class Recorder:
         self.history.refused(who, sentence, time.time())
 
     def heard(self, event: RosterEvent) -> None:
-        """A supervisor has said this."""
+        """Record a supervisor's report."""
         t = time.time()
         self.lives.hear(event, t)
         if isinstance(event, LifeExited):
@@ -73,7 +74,7 @@ class Recorder:
             self._stale = float("-inf")
 
     def told(self, replica_id: str, facts: Facts) -> None:
-        """A member tells of itself."""
+        """Record a member's facts about itself."""
         self.tally.add(facts)
         if facts.moments:
             self.history.told(replica_id, facts.moments, time.time())
@@ -84,19 +85,20 @@ class Recorder:
 
     def tick(self) -> None:
         now = time.monotonic()
-        if now - self._looked >= _RATE_EACH and self._machine.current is not None:  # before, no step is known
+        if now - self._looked >= _RATE_EACH and self._machine.current is not None:  # without a quorum no step is known
             self._looked = now
             self._rate.at(self._machine.reached, now)
 
-    # --- what is shown ---------------------------------------------------------------------------------------------------
+    # --- what is shown
+    # ---------------------------------------------------------------------------------------------------
 
     def value(self) -> dict[str, Any]:
-        """The overview. Not to be changed."""
+        """Return the overview, which the caller must not change."""
         self._refresh()
         return self._value
 
     def bytes(self) -> bytes:
-        """The same as JSON."""
+        """Return the overview as JSON."""
         self._refresh()
         return self._bytes
 
@@ -104,7 +106,7 @@ class Recorder:
         began = time.monotonic()
         if began < self._stale:
             return
-        self._value, self._bytes = {}, b""  # first: room for two is what this process would keep
+        self._value, self._bytes = {}, b""  # freed first: this process would keep the memory of two overviews for good
         self._copies = {who: known for who, known in self._copies.items() if began - known[0] < _COPY_FRESH}
         made = overview(
             self._machine.view(began),

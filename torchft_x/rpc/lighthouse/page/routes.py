@@ -1,4 +1,4 @@
-"""From a request to an answer: the page, `/status.json`, `/metrics`, `/healthz`, `/readyz`, and the three orders."""
+"""Answers to HTTP requests: the page, `/status.json`, `/metrics`, `/healthz`, `/readyz`, and the three orders."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _ORDERS = ("/kill", "/drain", "/resume")
 
 
 class Routes:
-    """`names`: of this host, in lower case. `serves`: whether the lighthouse may answer groups."""
+    """Router of HTTP requests. `names`: this host's names. `serves` returns whether the lighthouse may answer
+    groups."""
 
     def __init__(
         self,
@@ -40,7 +41,7 @@ class Routes:
         self._serves = serves
 
     async def answer(self, request: Request) -> Response:
-        """Never raises what a request can bring about."""
+        """Answer a request. No request can make this raise."""
         if not is_own_host(request.headers.get("host", ""), self._names):
             return _text(
                 421, "The request names another host than this one: open the page by its address or localhost."
@@ -66,7 +67,7 @@ class Routes:
 
     def _metrics(self) -> Response:
         try:
-            from torchft_x.rpc.lighthouse.page import metrics  # whoever never asks for it never loads it
+            from torchft_x.rpc.lighthouse.page import metrics  # loaded only on request
         except ImportError as e:
             return _text(501, f"A package is not installed ({e}): pip install prometheus-client.")
         return Response(200, metrics.text(self._recorder), metrics.KIND)
@@ -95,7 +96,7 @@ class Routes:
 
 @cache
 def page() -> tuple[bytes, str]:
-    """The page, and the policy that lets a browser run nothing but what is in it."""
+    """Return the page, and the policy that lets a browser run only the page's own script and style."""
     body = Path(__file__).with_name("page.html").read_bytes()
     script, style = (_digests(body, tag) for tag in (b"script", b"style"))
     rules = (

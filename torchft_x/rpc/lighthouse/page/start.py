@@ -1,4 +1,4 @@
-"""Where the page is, and what becomes of it: a port that is taken is a sentence, and not the lighthouse's end."""
+"""Start of the page's server. If its port is taken, a sentence says so and the lighthouse serves without the page."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 OFF = "off"
 _LOOPBACK = "127.0.0.1"
 _BESIDE = 10
-"""By default the page is so many ports above the lighthouse, so that a lighthouse that is started again has it there, too."""
+"""Ports between the lighthouse and the page by default, so that a restarted lighthouse has its page at the same
+port."""
 _WHAT = "--http_bind"
 _WITHOUT = f"The lighthouse serves without it; {_WHAT} names another place, or {OFF}."
 
 
 class Shell(Protocol):
-    """What is shown; `rpc.lighthouse.server.LighthouseShell` has these."""
+    """The lighthouse behind the page (`rpc.lighthouse.server.LighthouseShell`)."""
 
     recorder: Recorder
     desk: OrderDesk
@@ -34,8 +35,8 @@ class Shell(Protocol):
 
 @dataclass(frozen=True)
 class Page:
-    url: str  # '': there is none
-    trouble: str = ""  # why not, a sentence
+    url: str  # '': there is no page
+    trouble: str = ""  # a sentence that says why there is no page
     server: HttpServer | None = None
 
     async def close(self) -> None:
@@ -44,14 +45,15 @@ class Page:
 
 
 def checked(given: str | None) -> str | None:
-    """As given. Raises `ConfigError`."""
+    """Check the value of `--http_bind` and return it unchanged. Raises `AddressError`."""
     if given is not None and given != OFF:
         parse_address(given, what=_WHAT)
     return given
 
 
 async def start(shell: Shell, given: str | None, port: int, address: str) -> Page:
-    """On the loop. `given`: `--http_bind`; `port`, `address`: where the lighthouse serves, and what others call it."""
+    """Start the page's server, on the loop. `given` is the value of `--http_bind`; the lighthouse listens on `port`,
+    and `address` is the URL by which others reach it."""
     shell.recorder.address = address
     shell.recorder.orders = shell.token is not None
     if given == OFF:
@@ -59,7 +61,7 @@ async def start(shell: Shell, given: str | None, port: int, address: str) -> Pag
     try:
         from torchft_x.rpc.lighthouse.page.http import HttpServer
         from torchft_x.rpc.lighthouse.page.routes import Routes
-    except ImportError as e:  # an image whose packages were installed without asking what they need
+    except ImportError as e:  # the packages were installed without their dependencies
         return Page("", f"The page needs a package that is not installed ({e}): pip install h11. {_WITHOUT}")
     names = {socket.gethostname(), socket.gethostname().partition(".")[0], parse_address(address).host}
     if given is not None:
@@ -80,5 +82,5 @@ def _listen(server: HttpServer, given: str | None, port: int) -> Address:
         return server.listen(parse_address(given, what=_WHAT))
     try:
         return server.listen(Address(_LOOPBACK, port + _BESIDE if port + _BESIDE < 65536 else 0))
-    except AddressError:  # nobody asked for that one
+    except AddressError:  # this port is only our default, so any other will do
         return server.listen(Address(_LOOPBACK, 0))
