@@ -1,8 +1,8 @@
-"""torchft's Python face of the coordination layer: the same names, arguments, defaults and errors.
+"""torchft's Python interface to the coordination layer: the same names, arguments, defaults and errors.
 
-Source: `torchft.coordination` / `torchft._torchft` of torchft. `TimeoutError` where a deadline passed, `RuntimeError`
-otherwise. Durations are seconds or `timedelta`. What ours adds is keyword-only:
-`transport.token`, by default TORCHFT_X_TOKEN or the content of TORCHFT_X_TOKEN_FILE.
+Source: ``torchft.coordination`` / ``torchft._torchft`` of torchft. Errors are `TimeoutError` if a deadline passed, else
+`RuntimeError`. Durations are seconds or `timedelta`. Our additional arguments are keyword-only: `token`, by default
+TORCHFT_X_TOKEN or the content of TORCHFT_X_TOKEN_FILE.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Timestamp:
-    """Unix time."""
+    """Unix time: whole seconds, and nanoseconds."""
 
     seconds: int = 0
     nanos: int = 0
@@ -41,14 +41,14 @@ class Timestamp:
 
 @dataclass(frozen=True)
 class QuorumMember:
-    """One member as the peer's clients see it.
+    """One member as torchft's clients see it.
 
     Args:
-        replica_id: its name.
-        address: of its group server; store_address: of its store.
-        step, world_size: committed steps, and ranks of the group.
-        shrink_only: it has asked for no newcomers.
-        data: what it has said of itself, or None.
+        replica_id: the member's name.
+        address: address of its group server; store_address: address of its store.
+        step, world_size: number of committed steps, and of ranks of the group.
+        shrink_only: whether it has asked for no newcomers.
+        data: its own JSON data, or None.
     """
 
     replica_id: str
@@ -62,12 +62,12 @@ class QuorumMember:
 
 @dataclass(frozen=True)
 class Quorum:
-    """A quorum as the peer's clients see it.
+    """A quorum as torchft's clients see it.
 
     Args:
-        quorum_id: changes only when members change or a commit failed.
-        participants: its members.
-        created: when it was formed.
+        quorum_id: the config id, which changes only when members change or a commit failed.
+        participants: the quorum's members.
+        created: when the quorum was formed.
     """
 
     quorum_id: int
@@ -77,7 +77,7 @@ class Quorum:
 
 @dataclass
 class QuorumResult:
-    """One rank's view of a quorum; what it means is in `torchft_x.core.heal`."""
+    """One rank's view of a quorum; `torchft_x.core.heal` explains the fields."""
 
     quorum_id: int = 0
     replica_rank: int = 0
@@ -99,12 +99,13 @@ class LighthouseServer:
     """A lighthouse inside this process.
 
     Args:
-        bind: ``host:port``; port 0: any.
-        min_replicas: groups a quorum needs.
-        join_timeout_ms: how long groups are waited for that live and haven't asked; 100 if None.
-        quorum_tick_ms: how often the clock is looked at; 100 if None, or half of a shorter heartbeat_timeout_ms.
-        heartbeat_timeout_ms: silence of any kind that means death; None: by its kind, as `torchft_x lighthouse --help` says.
-        token: see above.
+        bind: ``host:port`` to listen on; port 0: any.
+        min_replicas: number of groups that a quorum needs.
+        join_timeout_ms: how long the lighthouse waits for live groups that haven't asked; 100 if None.
+        quorum_tick_ms: interval of the clock's ticks; 100 if None, or half of a shorter heartbeat_timeout_ms.
+        heartbeat_timeout_ms: silence of any kind that means death; None: by its kind, see `torchft_x lighthouse
+            --help`.
+        token: the run's token, see the module.
 
     Raises `AddressError` if it can't listen there, `ConfigError` naming a bad argument.
     """
@@ -129,20 +130,20 @@ class LighthouseServer:
             boot_id=grpc_options.boot_id(),
         )
         where = parse_address(bind, what="bind address")
-        self._shell = LighthouseShell(config, token=_token(token))  # on the loop
+        self._shell = LighthouseShell(config, token=_token(token))  # runs on the loop
         port = loop.call(self._shell.start(where), 10.0, "starting the lighthouse")
-        self._address = grpc_options.advertised(where, port).url  # as others reach it
+        self._address = grpc_options.advertised(where, port).url  # URL by which others reach it
         self._closed = False  # set by shutdown
 
     def __repr__(self) -> str:
         return f"LighthouseServer({self._address}{', closed' if self._closed else ''})"
 
     def address(self) -> str:
-        """``http://host:port``."""
+        """Return the ``http://host:port`` by which others reach this lighthouse."""
         return self._address
 
     def status(self) -> dict[str, Any]:
-        """What it knows now, json-able."""
+        """Return the lighthouse's present status, which can be written as JSON."""
 
         async def read() -> dict[str, Any]:
             return self._shell.status()
@@ -157,16 +158,16 @@ class LighthouseServer:
 
 
 class LighthouseClient:
-    """Calls a lighthouse's unary service. Thread-safe.
+    """Client of a lighthouse's unary service. Thread-safe.
 
     Args:
         addr: ``http://host:port``.
-        connect_timeout: until it must have answered.
-        token: see above.
+        connect_timeout: time until the lighthouse must have taken a connection.
+        token: the run's token, see the module.
     """
 
     def __init__(self, addr: str, connect_timeout: Seconds, *, token: str | None = None) -> None:
-        self._what = f"lighthouse at {addr}"  # for sentences
+        self._what = f"lighthouse at {addr}"  # the server's name in sentences
         self._metadata = metadata(_token(token))  # sent with every call
         self._channel = open_channel(
             addr, seconds(connect_timeout, "connect_timeout"), "lighthouse"
@@ -199,7 +200,7 @@ class LighthouseClient:
         return Quorum(reply.quorum.quorum_id, [_member(p) for p in reply.quorum.participants], created)
 
     def heartbeat(self, replica_id: str, timeout: Seconds = 5.0) -> None:
-        """Say that this replica lives."""
+        """Report that this replica lives."""
         self._call("Heartbeat", peer_pb.LighthouseHeartbeatRequest(replica_id=replica_id), timeout)
 
     def _call(self, method: str, request: Any, timeout: Seconds) -> bytes:
@@ -211,19 +212,19 @@ class LighthouseClient:
 
 
 class ManagerServer:
-    """A group server under the peer's name.
+    """A group server under torchft's name.
 
     Args:
         replica_id: the group's name.
         lighthouse_addr: ``http://host:port``.
-        hostname, bind: how others reach it, and ``host:port`` where it listens.
-        store_addr: of the group's store, for the members of a quorum.
-        world_size: ranks of the group.
-        heartbeat_interval: taken and not needed: a session shows its life.
-        connect_timeout: until the lighthouse must have answered.
-        quorum_retries: taken and not needed.
-        life: of this start; a new one if None.
-        token: see above.
+        hostname, bind: name by which others reach this server, and ``host:port`` on which it listens.
+        store_addr: address of the group's store, for the members of a quorum.
+        world_size: number of ranks of the group.
+        heartbeat_interval: accepted and ignored, because a session shows that the group lives.
+        connect_timeout: time until the first session with the lighthouse must be established.
+        quorum_retries: accepted and ignored.
+        life: the life of this start; a new one if None.
+        token: the run's token, see the module.
     """
 
     def __init__(
@@ -241,7 +242,7 @@ class ManagerServer:
         life: Life | None = None,
         token: str | None = None,
     ) -> None:
-        seconds(heartbeat_interval, "heartbeat_interval")  # checked only: a session shows its life
+        seconds(heartbeat_interval, "heartbeat_interval")  # only checked, because a session shows that the group lives
         self._server = GroupServer(
             replica_id=replica_id,
             lighthouse=lighthouse_addr,
@@ -266,16 +267,16 @@ class ManagerServer:
 
 
 class ManagerClient:
-    """Calls a group server (ours or the peer's) as one rank of its group. Thread-safe.
+    """Client of a group server, ours or torchft's, for one rank of its group. Thread-safe.
 
     Args:
         addr: ``http://host:port``.
-        connect_timeout: until it must have answered.
-        token: see above.
+        connect_timeout: time until the server must have taken a connection.
+        token: the run's token, see the module.
     """
 
     def __init__(self, addr: str, connect_timeout: Seconds, *, token: str | None = None) -> None:
-        self._what = f"group server at {addr}"  # for sentences
+        self._what = f"group server at {addr}"  # the server's name in sentences
         self._metadata = metadata(_token(token))  # sent with every call
         self._channel = open_channel(
             addr, seconds(connect_timeout, "connect_timeout"), "group server"
@@ -339,14 +340,14 @@ class ManagerClient:
 
 
 def lighthouse_main() -> int:
-    """The console script's entry, as in the peer."""
+    """Run the lighthouse's console script, as torchft's function of this name does. Return its exit code."""
     from torchft_x.rpc.lighthouse.main import main
 
     return main()
 
 
 def _token(argument: str | None) -> str | None:
-    """The argument, else the run's token, else none."""
+    """Return the argument, else the run's token, else None. Raises `ConfigError`."""
     return check_token(argument if argument is not None else env.read_token())
 
 

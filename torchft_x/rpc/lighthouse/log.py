@@ -1,4 +1,4 @@
-"""What a person reads on the lighthouse's stderr: what changed and why nothing happens, never one line per step."""
+"""The lighthouse's log for people: changes, and reasons why it waits; never one line per step."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _LEVELS = {
     "member_lost": logging.WARNING,
     "new_lineage": logging.WARNING,
     "suspect": logging.WARNING,
-    "hello": logging.DEBUG,  # the joins that follow are said
+    "hello": logging.DEBUG,  # the join that follows is logged
 }
 
 
 class NoteLog:
-    """Writes the machine's notes to one logger, each at the level a reader wants it at."""
+    """Log of the machine's notes. Chooses the level of each."""
 
     def __init__(self, logger: logging.Logger) -> None:
         self._log = logger
@@ -27,13 +27,13 @@ class NoteLog:
         self._log.log(level, "%s", note.text)
 
     def issued(self, quorum: Quorum) -> None:
-        """Log a quorum with other members than the last one, or after a failed commit, with torchft's words, which people search
-        for. One more step of the same members is not worth a line."""
+        """Log a quorum that has other members than the last one, or follows a failed commit. Uses torchft's words, for
+        which people search. A further quorum of the same members gets no line."""
         if quorum.config_id == quorum.id:
             self._log.info("Detected quorum change, bumping quorum_id to %d", quorum.id)
             members = [
                 f"{m.replica_id} (step {m.state.step}, world_size {m.world_size}, commit_failures {m.commit_failures}, "
-                f"address {m.address}, store_address {m.store_address.rpartition('@')[2]})"  # before the @ is its secret
+                f"address {m.address}, store_address {m.store_address.rpartition('@')[2]})"  # the secret is before the @
                 for m in quorum.members
             ]
             self._log.info(

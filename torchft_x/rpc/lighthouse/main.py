@@ -1,4 +1,5 @@
-"""``torchft_x lighthouse``: the lighthouse as a process of its own, with the peer's flags and ours. Never loads torch."""
+"""``torchft_x lighthouse``: the lighthouse as a process of its own, with torchft's flags and ours. Never loads
+torch."""
 
 from __future__ import annotations
 
@@ -37,13 +38,13 @@ from torchft_x.timing import TIMING
 log = logging.getLogger("torchft_x.lighthouse")  # not __name__: that is __main__ under `python -m`
 
 STANDS_BY = DESERTED
-"""Exit code: it has lost the lease, or given it back; its next life is a standby."""
+"""Exit code after the lease was lost or released; the lighthouse's next life is a standby."""
 DEFECT = 70
-"""Exit code: EX_SOFTWARE. Whoever keeps the lighthouse running starts it again."""
+"""Exit code EX_SOFTWARE, after which the lighthouse's supervisor restarts it."""
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The flags. Those up to --heartbeat_timeout_ms are the peer's, with its defaults."""
+    """Make the parser of the flags. Those up to --heartbeat_timeout_ms are torchft's, with its defaults."""
     p = argparse.ArgumentParser(
         prog="torchft_x lighthouse", description="Decides which replica groups train together.", allow_abbrev=False
     )
@@ -89,7 +90,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The command line, checked."""
+    """The checked command line."""
 
     lighthouse: LighthouseConfig
     bind: Address
@@ -99,19 +100,19 @@ class Settings:
     address_file: str | None
     state_file: str | None
     lease_dir: Path | None
-    """Of several lighthouses; None: this is the only one."""
+    """Directory that several lighthouses share; None: this is the only one."""
     owner: str
-    """Of the lease."""
+    """This lighthouse's name in the lease."""
     again: bool
-    """The same command was started again by its keeper."""
+    """Whether the same command was restarted by its keeper."""
     run_dir: str | None
     http_bind: str | None
-    """As given; checked."""
+    """The checked value of --http_bind."""
     groups_file: str | None
 
 
 def read_settings(args: argparse.Namespace) -> Settings:
-    """Raises `ConfigError` naming the flag."""
+    """Check the command line. Raises `ConfigError` naming the flag."""
     for name in ("join_timeout_ms", "quorum_tick_ms", "heartbeat_timeout_ms"):
         if getattr(args, name) is not None and getattr(args, name) <= 0:
             raise ConfigError(f"--{name} is {getattr(args, name)}, it must be a positive number of milliseconds.")
@@ -260,7 +261,7 @@ def _open_ledger(settings: Settings) -> Journal | None:
 
 
 def _run(settings: Settings) -> bytes:
-    """Tells this job from others, in what is written down."""
+    """Return this job's fingerprint, by which a journal is matched to its job."""
     return fingerprint(settings.token, env.read(env.TORCHX_JOB_ID))
 
 
@@ -275,7 +276,8 @@ def _address(settings: Settings, port: int) -> str:
 
 
 def _hold_lease(settings: Settings, folder: Path, ended: SimpleQueue[None]) -> HeldLease | int:
-    """Stand by until this lighthouse serves. An exit code if it never does: the job is over, or it was told to stop."""
+    """Stand by until this lighthouse serves, and return its lease. Return an exit code if the job is over, or a signal
+    has ordered a stop."""
 
     def wait(seconds: float) -> bool:
         try:
@@ -286,10 +288,12 @@ def _hold_lease(settings: Settings, folder: Path, ended: SimpleQueue[None]) -> H
 
     def on_lost(sentence: str) -> None:
         log.error("This lighthouse ends: %s. Its next life stands by.", sentence)
-        os._exit(STANDS_BY)  # what is still to be sent must not be
+        os._exit(STANDS_BY)  # queued messages must not be sent any more
 
     address = _address(settings, settings.bind.port)
-    if settings.address_file is not None and Path(settings.address_file).parent == folder:  # its own, not of who serves
+    if (
+        settings.address_file is not None and Path(settings.address_file).parent == folder
+    ):  # this lighthouse's own address, not that of the serving one
         _write_atomically(settings.address_file, address + "\n")
     _on_signals(ended)
     return hold_lease(
@@ -309,14 +313,15 @@ def _hold_lease(settings: Settings, folder: Path, ended: SimpleQueue[None]) -> H
 
 
 def _on_signals(ended: SimpleQueue[None]) -> None:
-    """SIGTERM and SIGINT end the serving; in another thread than the main one that is the caller's business."""
+    """Make SIGTERM and SIGINT end the serving, on the main thread only. On another thread the caller handles
+    signals."""
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: ended.put(None))
 
 
 def _write_atomically(path: str, text: str) -> None:
-    """Readers see the old file or the whole new one."""
+    """Replace a file, so that readers see the old content or the whole new one. Raises `ConfigError`."""
     try:
         folder = os.path.dirname(os.path.abspath(path))
         with tempfile.NamedTemporaryFile("w", dir=folder, prefix=".address-", delete=False, encoding="utf-8") as f:
@@ -328,14 +333,14 @@ def _write_atomically(path: str, text: str) -> None:
 
 
 class _Readable(logging.Formatter):
-    """Groups by their names; whose life it was is in the event log."""
+    """Formatter that names groups without their lives, which are in the event log."""
 
     def format(self, record: logging.LogRecord) -> str:
         return readable(super().format(record))
 
 
 def _log_to_stderr(level: str) -> None:
-    """One readable line per record: time, level, text."""
+    """Log to stderr, one line per record: time, level and text, or JSON if the environment asks for it."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         log_lines.JsonFormatter(readable, role="lighthouse")

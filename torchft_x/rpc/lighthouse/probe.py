@@ -1,4 +1,4 @@
-"""Does somebody still listen at a dead-looking member's address?"""
+"""Probe of a silent member's address: a refused connect shows that its process is gone."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from torchft_x.errors import AddressError
 from torchft_x.net import parse_address
 
 TIMEOUT = 1.0
-"""Seconds one connect may take. On a network that drops packets nothing is known after it."""
+"""Seconds that one connect may take. On a network that drops packets the result is then unknown."""
 
 
 def pauses(total: float) -> Iterator[float]:
-    """Waits between repeated probes: a dying process may close its listening socket after its streams.
+    """Yield the pauses between repeated probes, `total` seconds in all. A dying process may close its listening socket
+    after its streams.
 
-    Each is a fifth of the time so far, so that the refusal is noticed soon after there is one.
+    Each pause is a fifth of the time so far, so that a refusal is noticed soon.
     """
     spent = 0.0
     while spent < total:
@@ -27,7 +28,8 @@ def pauses(total: float) -> Iterator[float]:
 
 
 async def is_refused(address: str) -> bool:
-    """Whether every address behind this one refuses a connect now. False when it is accepted or nothing is known."""
+    """Return whether every IP address of this address refuses a connect now. False if one accepts, or the result is
+    unknown."""
     try:
         host, port = parse_address(address)
         loop = asyncio.get_running_loop()
@@ -39,7 +41,7 @@ async def is_refused(address: str) -> bool:
 
 
 async def _connect(family: int, target: Any) -> bool:
-    """True: refused."""
+    """Connect once, and return whether the connect was refused."""
     with socket.socket(family, socket.SOCK_STREAM) as s:
         s.setblocking(False)
         try:

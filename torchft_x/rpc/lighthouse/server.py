@@ -1,7 +1,7 @@
-"""The shell of the lighthouse machine: sessions, supervisors, the peer's unary service, status, probes, the clock.
+"""The shell of the lighthouse machine: sessions, supervisors, torchft's unary service, status, probes, the clock.
 
-It has no rules of its own. Streams and calls become events; `core.lighthouse.machine` (and in job mode `core.job.outcome`) decides;
-their effects are carried out here, all on the loop's thread.
+It has no rules of its own. Streams and calls become events, `core.lighthouse.machine` (and in job mode
+`core.job.outcome`) decides, and this module carries out their effects. All of it runs on the loop's thread.
 """
 
 from __future__ import annotations
@@ -46,13 +46,14 @@ from torchft_x.timing import TIMING
 log = logging.getLogger(__name__)
 
 MAX_STREAMS = 4 * limits.MAX_MEMBERS
-"""Open sessions and supervisors together; beyond it new ones are refused."""
+"""Open streams of sessions and supervisors together; further ones are refused."""
 
 _PONG = pb.Down(pong=pb.Ping()).SerializeToString()
 
 
 class LighthouseShell:
-    """Serves one lighthouse. Make it anywhere; `start` and `stop` run on the loop of `rpc.transport.loop`.
+    """Shell of one lighthouse. It can be made on any thread; `start` and `stop` run on the loop of
+    `rpc.transport.loop`.
 
     `on_verdict(code, sentence)` is called once, on the loop, when the roster has decided that the job is over.
     """
@@ -69,36 +70,37 @@ class LighthouseShell:
         lease: Lease | None = None,
         changed: Callable[[], GroupsChanged | None] = lambda: None,
     ) -> None:
-        """`changed`: see `Ways`. `lease`: of one of several lighthouses. It is looked at before anything is taken in."""
+        """`changed`: see `Ways`. `lease`: the lease of one of several lighthouses, which is checked before each message
+        is processed."""
         config.check_together()
         found = Found()
         if ledger is not None:
             if not config.new_job:
                 found = ledger.read()
             else:
-                ledger.void()  # whatever it holds is of another job
+                ledger.void()  # its content is from another job
             config = replace(config, keeps=True, legacy=found.legacy)
-        self.config = config  # of the machine
-        self._ledger = ledger  # for the next lighthouse here; None: nothing is written down
-        self._bytes: tuple[int, bytes] = (0, b"")  # id and bytes of the newest quorum: encoded once for everybody
-        self._encoder = messages.QuorumEncoder()  # of its members that have asked
-        self.token = check_token(token)  # None: open to everybody
+        self.config = config  # settings of the machine
+        self._ledger = ledger  # journal for the next lighthouse; None: no journal is written
+        self._bytes: tuple[int, bytes] = (0, b"")  # id and bytes of the newest quorum, encoded once for all members
+        self._encoder = messages.QuorumEncoder()  # encodes members while they wait
+        self.token = check_token(token)  # None: open to all
         self._machine = Lighthouse(config, now=time.monotonic(), unix=time.time())  # decides who is a member
         self._events = events or EventLog(None, "lighthouse")  # the run's event file
-        self._on_verdict = on_verdict  # see above
-        self.serves = lease.holds if lease is not None else lambda: True  # whether anything may leave any more
-        self._notes = NoteLog(log)  # says what changed, not what happens each step
-        self._ids = itertools.count(1)  # for sessions, calls and supervisor streams; never used twice
-        self._sessions: dict[int, Stream] = {}  # those that said hello
-        self._members: dict[int, tuple[str, Life]] = {}  # their replica ids and lives
+        self._on_verdict = on_verdict
+        self.serves = lease.holds if lease is not None else lambda: True  # whether this process may send messages
+        self._notes = NoteLog(log)  # logs changes, not each step
+        self._ids = itertools.count(1)  # keys of sessions, calls and supervisor streams; never used twice
+        self._sessions: dict[int, Stream] = {}  # sessions after their hello, by key
+        self._members: dict[int, tuple[str, Life]] = {}  # replica id and life of each of these sessions
         self._peers = TorchftService(
             self._feed, lambda: next(self._ids), lambda: self._machine.undecided
-        )  # unary calls
-        self._probes: dict[str, asyncio.Task[None]] = {}  # running ones by replica id
-        self._server: grpc.aio.Server | None = None  # while serving
-        self._ticker: asyncio.Task[None] | None = None  # while serving
-        self._open_streams = 0  # also those without hello
-        self._stopping = False  # new streams are ended at once, and nobody is probed
+        )  # torchft's unary calls
+        self._probes: dict[str, asyncio.Task[None]] = {}  # running probes, by replica id
+        self._server: grpc.aio.Server | None = None  # set while serving
+        self._ticker: asyncio.Task[None] | None = None  # runs `_tick`; set by `start`
+        self._open_streams = 0  # number of open streams, with and without a hello
+        self._stopping = False  # True: new streams are ended at once, and no member is probed
         self.recorder = Recorder(self._machine, lambda: self._supervisors.job(self.desk.drained))
         self.desk = OrderDesk(
             self.recorder.lives,
@@ -122,10 +124,11 @@ class LighthouseShell:
             FinishedSupervisors(ledger, found),
         )
 
-    # --- life ----------------------------------------------------------------------------------------------------------
+    # --- life
+    # ----------------------------------------------------------------------------------------------------------
 
     async def start(self, bind: Address) -> int:
-        """Listen and return the port. Raises `AddressError` if that can't be."""
+        """Listen and return the port. Raises `AddressError`."""
         options = grpc_options.server_options(
             guarded=self.token is not None, connections=file_limits.for_lighthouse(file_limits.raise_limit())
         )
@@ -155,8 +158,8 @@ class LighthouseShell:
         return port
 
     async def stop(self, flush: float = 0.0) -> None:
-        """Close every stream and free the port. With `flush`, what was sent is delivered first, for so many seconds."""
-        self._stopping = True  # also before sessions close, which would be asked after
+        """Close every stream and free the port. Wait up to `flush` seconds until sent messages are delivered."""
+        self._stopping = True  # set before sessions close, because a closed session is probed
         if self._ticker is not None:
             self._ticker.cancel()
         for task in self._probes.values():
@@ -173,11 +176,12 @@ class LighthouseShell:
 
     @property
     def reached(self) -> int:
-        """Commits of the job so far, as its members have told. On the loop's thread."""
+        """Number of the job's commits so far, as reported by its members. Used on the loop's thread."""
         return self._machine.reached
 
     def status(self) -> dict[str, Any]:
-        """Json-able: what the machine (and the roster) know. On the loop's thread."""
+        """Return the status of the machine and the supervisors, which can be written as JSON. Runs on the loop's
+        thread."""
         machine = self._machine.status(time.monotonic())
         return {"version": __version__, "wire": grpc_options.WIRE, **machine, **self._supervisors.status()}
 
@@ -190,10 +194,11 @@ class LighthouseShell:
                 self._feed(Tick())
                 self._supervisors.tick()
                 self.recorder.tick()
-            except Exception:  # a defect must not stop the clock without a word
+            except Exception:  # a defect must be logged, and must not stop the clock
                 log.exception("a tick of the lighthouse failed")
 
-    # --- events in, effects out ----------------------------------------------------------------------------------------
+    # --- events in, effects out
+    # ----------------------------------------------------------------------------------------
 
     def _feed(self, event: m.LighthouseEvent) -> None:
         if not self.serves():
@@ -233,7 +238,7 @@ class LighthouseShell:
             self._peers.issue(effect.calls, messages.peer_quorum_bytes(quorum))
         self._notes.issued(quorum)
         self.recorder.issued(effect)
-        if quorum.config_id == quorum.id:  # what changes; not each step
+        if quorum.config_id == quorum.id:  # members changed or a step failed; further steps write no event
             self._events.emit(
                 "quorum",
                 quorum=quorum.id,
@@ -284,13 +289,14 @@ class LighthouseShell:
 
     def _probe(self, effect: m.Probe) -> None:
         if self._stopping or effect.replica_id in self._probes:
-            return  # a probe that runs goes on as long as the session is gone
+            return  # a running probe repeats as long as the session is gone
         task = asyncio.ensure_future(self._probe_until_known(effect))
         self._probes[effect.replica_id] = task
         task.add_done_callback(lambda _: self._probes.pop(effect.replica_id, None))
 
     async def _probe_until_known(self, effect: m.Probe) -> None:
-        """Once; and again while the member's session stays gone, because sockets of one process close one by one."""
+        """Probe a member, and repeat it while the member's session stays gone: a process closes its sockets one by
+        one."""
         for pause in probe.pauses(self.config.silence.alone):
             refused = await probe.is_refused(effect.address)
             if self._stopping:
@@ -300,7 +306,8 @@ class LighthouseShell:
                 return
             await asyncio.sleep(pause)
 
-    # --- sessions ------------------------------------------------------------------------------------------------------
+    # --- sessions
+    # ------------------------------------------------------------------------------------------------------
 
     async def _session(self, _iterator: Any, context: Any) -> None:
         stream, session = Stream(context), next(self._ids)
@@ -330,7 +337,7 @@ class LighthouseShell:
         refuse: Callable[[str], None],
         greeted: Callable[[], bool],
     ) -> None:
-        """Serve one stream, with a limit on their number and on the time without a hello."""
+        """Serve one stream. Limits the number of streams, and the time until a stream's hello."""
         if self._stopping:
             stream.finish()
         elif self._open_streams >= MAX_STREAMS:
@@ -354,7 +361,7 @@ class LighthouseShell:
             self._feed(event)
             if up.HasField("facts"):
                 self.recorder.told(self._members[session][0], messages.FACTS.decode(up.facts))
-            if isinstance(event, m.Join) and newest is self._bytes:  # it waits
+            if isinstance(event, m.Join) and newest is self._bytes:  # no quorum was issued, so this member waits
                 self._encoder.prepare(event.member)
             return
         if kind != "hello":
@@ -382,7 +389,8 @@ class LighthouseShell:
         sentence = await self.desk.give(asked.kind, limits.check_replica_id(asked.group))
         return bytes(pb.StatusReply(json=json.dumps(sentence)).SerializeToString())
 
-    # --- supervisors ---------------------------------------------------------------------------------------------------
+    # --- supervisors
+    # ---------------------------------------------------------------------------------------------------
 
     async def _supervise(self, _iterator: Any, context: Any) -> None:
         stream, key = Stream(context), next(self._ids)

@@ -1,4 +1,4 @@
 """The supervisor's connection to the lighthouse.
 
-* `client`: reports that arrive in the end, and the order to stop.
+* `client`: sends reports until they are received, and receives the order to stop.
 """

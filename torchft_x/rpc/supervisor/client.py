@@ -1,4 +1,4 @@
-"""A supervisor's line to the lighthouse: reports that arrive in the end, and the order to stop."""
+"""A supervisor's client of the lighthouse: it sends reports until they are received, and receives the order to stop."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ from torchft_x.timing import TIMING
 log = logging.getLogger(__name__)
 
 REFUSED_CODE = 2
-"""Exit code of a group whose supervisor the lighthouse won't have: the user's mistake, as in the commands."""
+"""Exit code of a group whose supervisor the lighthouse refuses: a usage error, as in the commands."""
 KEPT_EXITS = 8
-"""Ends of lives that are said again after a reconnect with all that is known of them: a group may die more than once while
-the lighthouse is away, and the others may wait for the proof of each death."""
+"""Ends of lives that are reported again in full after a reconnect. A group may die more than once while the lighthouse
+is away, and the others may wait for the proof of each death."""
 KEPT_ENDS = 1000
-"""Ends of older lives that are said again, without the reason: more lives than can begin and end while anybody waits for a
-lease."""
+"""Ends of older lives that are reported again without their reason: more lives than can start and end while a member
+waits for a lease."""
 
 
 class SupervisorClient:
-    """Reports one group's lives to the lighthouse that serves. No call waits for the network, except `close`.
+    """A supervisor's connection to the lighthouse that serves. Reports one group's lives. No call waits for the
+    network, except `close`.
 
-    What is true now is said again after every reconnect (the last start, the last exits, the end), so a report made while
-    the lighthouse was away isn't lost. `lighthouse` is its address, or those of several with commas; raises `AddressError` if that
-    is malformed.
+    After every reconnect it repeats the reports that still hold (the last start, the last exits, the end), so a report
+    made while the lighthouse was away isn't lost. `lighthouse` is one address, or several with commas; raises
+    `AddressError` if it is malformed.
 
-    With `nodes` above 1 it speaks for one node of the group: `ready` and `ended` instead of `started` and `exited`, and
-    `on_life` tells when a life begins and when it is over. `lighthouse_file` holds the address of a lighthouse that has moved.
-    With `sidecar` (a name; `group` is empty then) it speaks for
-    a program beside the groups.
+    With `nodes` above 1 it speaks for one node of the group: use `ready` and `ended` instead of `started` and `exited`;
+    `on_life` reports the start and the end of a life. The file `lighthouse_file` holds the address of a lighthouse that
+    has moved. With `sidecar` (a name; `group` is then empty) it speaks for a sidecar.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class SupervisorClient:
     ) -> None:
         self.group = group  # REPLICA_GROUP_ID
         self._ends: dict[str, bytes] = {}  # reports of older ends, see _shorten; changed on the loop only
-        self._name = sidecar or group  # for people
+        self._name = sidecar or group  # name for people
         self._hello = pb.SupervisorHello(
             group=group, host=host, boot_id=boot_id, pid=os.getpid(), wire=grpc_options.WIRE
         )
@@ -70,14 +70,14 @@ class SupervisorClient:
         if nodes > 1:
             self._hello.node, self._hello.nodes, self._hello.incarnation = node, nodes, secrets.token_hex(8)
         self._reports: dict[str, bytes] = {}  # by kind, in the order they became true; changed on the loop only
-        self._on_stop: Callable[[int, str], None] | None = None  # see on_stop
-        self._stop: tuple[int, str] | None = None  # the order, once it came
+        self._on_stop: Callable[[int, str], None] | None = None  # callback of `on_stop`
+        self._stop: tuple[int, str] | None = None  # the order to stop, once received
         self._on_life: tuple[Callable[[int, str, str], None], Callable[[str, int, str], None]] | None = None
-        self._on_order: Callable[[str, str, str], None] | None = None  # see on_order
-        self._on_number: Callable[[int], None] | None = None  # see on_number
-        self._number: int | None = None  # newest that was told
-        self._notifier = Notifier(f"supervisor-{self._name}")  # runs on_stop, on_number and the two of on_life
-        self._unanswered = 0  # reports sent in the present session without an answer yet; each gets a pong
+        self._on_order: Callable[[str, str, str], None] | None = None  # callback of `on_order`
+        self._on_number: Callable[[int], None] | None = None  # callback of `on_number`
+        self._number: int | None = None  # newest number of the next life that was received
+        self._notifier = Notifier(f"supervisor-{self._name}")  # runs all callbacks
+        self._unanswered = 0  # reports sent in the present session and not answered yet; each gets a pong
         self._ping = pb.SupervisorUp(ping=pb.Ping()).SerializeToString()
         callbacks = StreamCallbacks(
             hello=lambda: [pb.SupervisorUp(hello=self._hello).SerializeToString()],
@@ -97,57 +97,60 @@ class SupervisorClient:
         return f"SupervisorClient({self._name} to {self._uplink.address.url}, {'up' if self._uplink.is_up else 'away'})"
 
     def started(self, attempt: int, life: str) -> None:
-        """A new life of the group runs; `life` is its token (TORCHFT_X_LIFE)."""
+        """Report that a new life of the group runs; `life` is its token (TORCHFT_X_LIFE)."""
         self._report("started", pb.SupervisorUp(started=pb.LifeStarted(attempt=attempt, life=life)))
 
     def exited(self, attempt: int, life: str, code: int, reason: str) -> None:
-        """That life has ended: proof of death for the other groups."""
+        """Report that a life has ended, which proves its death to the other groups."""
         exited = pb.LifeExited(attempt=attempt, life=life, code=code, reason=reason[: limits.MAX_TEXT])
         self._report(f"exited {life}", pb.SupervisorUp(exited=exited))
 
     def halted(self, life: str, who: str, seconds: float) -> None:
-        """A process of that life has been stopped (SIGSTOP, a debugger) for so long; `who` empty: none is, any more."""
+        """Report that a process of a life has been stopped (SIGSTOP, a debugger) for `seconds`; empty `who`: none is
+        any more."""
         halted = pb.LifeHalted(life=life, who=who, seconds=seconds)
         self._report("halted", pb.SupervisorUp(halted=halted))
 
     def rests(self, rests: bool) -> None:
-        """Whether the group was drained: no life of it runs, and none is started until it is resumed."""
+        """Report whether the group is drained: no life of it runs, and none is started until it is resumed."""
         self._report("rests", pb.SupervisorUp(rests=pb.GroupRests(rests=rests)))
 
     def held(self, state: State) -> None:
-        """Of which state the group's workers on this node have left copies in this supervisor's memory; step 0: of none."""
+        """Report the state of which the group's workers on this node have left copies in this supervisor's memory; step
+        0: there are none."""
         self._report("held", pb.SupervisorUp(held=pb.State(step=state.step, committed_in=state.committed_in)))
 
     def done(self, code: int, sentence: str) -> None:
-        """The group won't be started again."""
+        """Report that the group won't be restarted, with its exit code and a sentence."""
         done = pb.SupervisorDone(code=code, sentence=sentence[: limits.MAX_TEXT])
         self._report("done", pb.SupervisorUp(done=done))
 
     def is_up(self) -> bool:
-        """Whether a session with the lighthouse stands."""
+        """Return whether there is a session with the lighthouse."""
         return self._uplink.is_up
 
     def ready(self, attempt: int, meeting: str) -> None:
-        """This node runs nothing and waits for the group's next life. `meeting`: host:port, from node 0."""
+        """Report that this node runs no process and waits for the group's next life. `meeting`: the workers'
+        rendezvous, host:port, from node 0."""
         self._report("ready", pb.SupervisorUp(ready=pb.NodeReady(attempt=attempt, meeting=meeting)))
 
     def ended(self, attempt: int, life: str, code: int, reason: str) -> None:
-        """No process of this node's part of that life is left."""
+        """Report that no process of this node's part of a life is left."""
         ended = pb.NodeEnded(attempt=attempt, life=life, code=code, reason=reason[: limits.MAX_TEXT])
         self._report("ended", pb.SupervisorUp(ended=ended))
 
     def on_life(self, begin: Callable[[int, str, str], None], ended: Callable[[str, int, str], None]) -> None:
-        """Call ``begin(attempt, life, meeting)`` once per life this node shall begin its part of, and
-        ``ended(life, code, reason)`` when a life is over, perhaps more than once. Before the first `ready`.
+        """Call ``begin(attempt, life, meeting)`` once for each life whose part on this node must be started, and
+        ``ended(life, code, reason)`` when a life is over, perhaps more than once. Register it before the first `ready`.
 
         They run in order on the thread of `on_stop`.
         """
         loop.post(lambda: setattr(self, "_on_life", (begin, ended)))
 
     def on_number(self, callback: Callable[[int], None]) -> None:
-        """Call `callback(attempt)`, on the thread of `on_stop`, when the lighthouse tells the number of the next life.
+        """Call `callback(attempt)`, on the thread of `on_stop`, when the lighthouse sends the number of the next life.
 
-        It does so in every session, at its begin, and when another life of the group has a higher one (R2).
+        The lighthouse sends it at the start of every session, and when another life of the group has a higher one (R2).
         """
 
         def begin() -> None:
@@ -158,13 +161,13 @@ class SupervisorClient:
         loop.post(begin)
 
     def on_order(self, callback: Callable[[str, str, str], None]) -> None:
-        """Call `callback(kind, life, sentence)`, on the thread of `on_stop`, when a person asks for something of the group."""
+        """Call `callback(kind, life, sentence)`, on the thread of `on_stop`, when a person gives an order to the
+        group."""
         loop.post(lambda: setattr(self, "_on_order", callback))
 
     def on_stop(self, callback: Callable[[int, str], None]) -> None:
-        """Call `callback(code, sentence)`, once, on a thread of its own, when the lighthouse wants the group stopped.
-
-        Also when it refuses this supervisor (wrong token, other version): nothing good can follow.
+        """Call `callback(code, sentence)`, once, on a thread of its own, when the lighthouse orders the group to stop,
+        or refuses this supervisor for good (wrong token, other version).
         """
 
         def begin() -> None:
@@ -175,22 +178,23 @@ class SupervisorClient:
         loop.post(begin)
 
     def away(self) -> float:
-        """Seconds since the lighthouse was last in touch; 0.0 while it is. From any thread."""
+        """Return the seconds since the last session ended; 0.0 during a session. Callable from any thread."""
         since = self._uplink.away_since
         return 0.0 if since is None else time.monotonic() - since
 
     def close(self, flush: float = TIMING.flush) -> None:
-        """End the stream; wait up to `flush` seconds until the lighthouse has taken every report."""
+        """End the stream after waiting up to `flush` seconds until the lighthouse has received every report."""
 
         loop.call(self.finish(flush), flush + 5.0, "closing the line to the lighthouse")
 
     async def finish(self, flush: float) -> None:
-        """The same, on the loop."""
+        """Do the work of `close`, on the loop."""
         await self._confirm(flush)
         await self._uplink.close(0.2)
         self._notifier.close()
 
-    # --- on the loop ---------------------------------------------------------------------------------------------------
+    # --- on the loop
+    # ---------------------------------------------------------------------------------------------------
 
     def _report(self, kind: str, up: pb.SupervisorUp) -> None:
         data = up.SerializeToString()
@@ -198,7 +202,7 @@ class SupervisorClient:
         def remember_and_send() -> None:
             self._reports.pop(kind, None)
             if kind.startswith(("started", "exited", "ended")):
-                self._reports.pop("halted", None)  # what it told of another life, or one that is over
+                self._reports.pop("halted", None)  # it belongs to another life, or to one that is over
             self._reports[kind] = data
             exits = [k for k in self._reports if k.startswith("exited")]
             for old in exits[:-KEPT_EXITS]:
@@ -208,7 +212,7 @@ class SupervisorClient:
         loop.post(remember_and_send)
 
     def _shorten(self, kind: str) -> None:
-        """Keep of this end only that it was."""
+        """Keep the report of an end without its reason."""
         up = pb.SupervisorUp.FromString(self._reports.pop(kind))
         up.exited.reason = ""
         self._ends[kind] = up.SerializeToString()
@@ -252,14 +256,17 @@ class SupervisorClient:
         elif kind == "next":
             self._tell_number(supervisors.next_from_proto(down.next))
         elif kind == "pong":
-            self._unanswered -= 1  # the answer to an idle ping may make it negative: then nothing was waited for
+            self._unanswered -= 1  # an idle ping's answer may make it negative: then no report is unanswered
 
     def _begin(self, attempt: int, life: str, meeting: str) -> None:
-        """Take the order, at once and on this thread: from now on nobody hears again that this node is ready."""
+        """Take the order to start a life, at once and on this thread, so that this node is not reported as ready
+        again."""
         if "ready" not in self._reports or self._on_life is None:
-            return  # it was sent twice
+            return  # the order was sent twice
         del self._reports["ready"]
-        self._reports.pop("ended", None)  # a new life begins: what was before is known
+        self._reports.pop(
+            "ended", None
+        )  # the lighthouse starts a new life only after it knows the end of the former one
         self._reports.pop("halted", None)
         started = pb.SupervisorUp(started=pb.LifeStarted(attempt=attempt, life=life)).SerializeToString()
         self._reports["started"] = started
@@ -274,7 +281,7 @@ class SupervisorClient:
             self._notifier.post(lambda: callback(attempt))
 
     def _down(self, reason: str) -> None:
-        if self._stop is None:  # else it has said its last word, and goes as it should
+        if self._stop is None:  # after the order to stop, the session's end is expected
             if len(self._uplink.addresses) > 1:
                 log.warning("The lighthouse at %s is away (%s); trying again.", self._uplink.address.url, reason)
             else:
@@ -299,7 +306,7 @@ class SupervisorClient:
 
 
 def _read_welcome(data: bytes) -> pb.Welcome:
-    """What the answer to hello says about signs of life."""
+    """Return the welcome from the answer to hello. Raises `RefusedError` for any other answer."""
     down = messages.parse(pb.SupervisorDown, data, "lighthouse's answer to hello")
     if down.WhichOneof("kind") == "refused":
         raise RefusedError(limits.clean(down.refused.sentence[: limits.MAX_TEXT]))

@@ -1,19 +1,21 @@
-"""Where a lighthouse writes down what the next one on this host must know, before it says it to anybody (R8c).
+"""Journal file in which a lighthouse writes the state for the next one on this host, before it sends it (R8c).
 
-The page cache outlives the process, not the host; so nothing is flushed, and a file of another boot says nothing. The
-file is rewritten in place, in two places by turns, and a header of one line tells which of them counts: a write that is
-cut short by SIGKILL leaves the old one. (Replacing a file by rename would be as safe, but makes ext4 write to the disk
-each time, and a network file system wait for its server.)
+The page cache outlives the process, but not the host. So nothing is flushed, and a file from another boot is ignored.
+The file holds two places that are written alternately, and a header that names the valid one. A write that SIGKILL cuts
+short leaves the old one valid. (Replacing a file by rename would be as safe, but makes ext4 write to the disk each
+time, and a network file system wait for its server.)
 
-Times in it are those of the host's monotonic clock, which processes of one boot share and which, as the groups' own, stands
-still while the host is suspended. A process in another time namespace has another clock: it doesn't believe them.
+Times in the file are from the host's monotonic clock. Processes of one boot share that clock, and like the groups'
+clocks it stands still while the host is suspended. A process in another time namespace has another clock and ignores
+the times.
 
-One process may use a file at a time; its lock goes with it. What can't be read, is of another job or of another boot is
-ignored with a sentence. If writing fails what is there is made void, the lighthouse goes on, and the next one waits as
-if there were no file.
+One process may use a file at a time; its lock ends with the process. A file that can't be read, or is from another job
+or boot, is ignored with a sentence. If a write fails, the content is made void, the lighthouse goes on, and the next
+one waits as if there were no file.
 
-Behind a lease (lease_journal.py) it is for lighthouses on other hosts, too: everything is flushed, of another boot only the
-times mean nothing, and after each write the lease must still be held. If writing fails the lighthouse ends.
+Behind a lease (lease_journal.py) the file also serves lighthouses on other hosts. Then everything is flushed, only the
+times from another boot are ignored, and the lease must still be held after each write. If a write fails, the lighthouse
+ends.
 """
 
 from __future__ import annotations
@@ -41,64 +43,66 @@ from torchft_x.rpc.transport import grpc_options, limits
 log = logging.getLogger(__name__)
 
 MAX_LEDGER = 2 * grpc_options.MAX_MESSAGE
-"""Bytes that are read. A quorum fits a message, and what is told about its members is smaller than that."""
+"""Bytes that are read at most. A quorum fits in one message, and the other data about its members is smaller."""
 MAX_DONE = limits.MAX_MEMBERS * 16
-"""Supervisors that are done: of each group, on each of its nodes."""
+"""Finished supervisors, of all groups and nodes."""
 
-_LOCK_WAIT = 2.0  # seconds; the server of a supervisor that was killed dies a moment after it
+_LOCK_WAIT = 2.0  # seconds; the lighthouse of a killed supervisor dies a moment after its supervisor
 _LOCK_AGAIN = 0.05  # seconds
 _IN_USE = "another lighthouse uses it"
 _MAGIC = b"TFXLEDG2"
-# At offset 8, written alone when nothing else is new: the grant, no lease was sent later, the newest step told.
+# At offset 8, written alone if nothing else is new: the grant, the time after which no lease was sent, the newest step.
 _GRANTED = struct.Struct("<qdq")
-_REST = struct.Struct("<QQI")  # at offset 32: where what counts begins, its length, its checksum
-_OPEN = bytes([7 << 3 | 2])  # protobuf's key of `Journal.open`
-_HEADER = 64  # bytes; far within one page, so that it is written as a whole
+_REST = struct.Struct("<QQI")  # at offset 32: offset, length and checksum of the valid place
+_OPEN = bytes([7 << 3 | 2])  # protobuf tag of the field `open` of `pb.Ledger`
+_HEADER = 64  # bytes; within one page, so that it is written as a whole
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a ledger held."""
+    """Content of a journal."""
 
     legacy: JournalEntry | None = None
     done: tuple[pb.Done, ...] = ()
 
 
 class Fence(Protocol):
-    """What says that no other lighthouse has begun (`lease.Lease`)."""
+    """Check that no other lighthouse serves (`lease.Lease`)."""
 
     def confirm(self) -> None:
-        """Raises, and ends this process, if one has."""
+        """Raise, and end this process, if another lighthouse serves."""
 
     def lose(self, sentence: str) -> None:
-        """End this process, for this reason; raises."""
+        """End this process, for this reason, and raise."""
 
 
 class Journal:
-    """Not thread-safe. Made by `open_ledger`, or behind a lease by `lease_journal.open_journal`."""
+    """Writer and reader of a journal file. Not thread-safe. Made by `open_ledger`, or behind a lease by
+    `lease_journal.open_journal`."""
 
     def __init__(self, fd: int, path: str, boot_id: str, run: bytes, fence: Fence | None = None) -> None:
         self.path = path
-        self._fence = fence  # of one of several lighthouses
+        self._fence = fence  # the lease of one of several lighthouses; None: there is only this one
         self._fd = fd  # locked; closed by close()
-        self._boot_id = boot_id  # of this host
+        self._boot_id = boot_id  # this host's present boot
         self._head = pb.Ledger(wire=grpc_options.WIRE, boot_id=boot_id, run=run, clock=_clock()).SerializeToString()
-        self._kin: tuple[tuple[MemberEntry, ...], bytes] = ((), b"")  # as kept last, and its bytes
+        self._kin: tuple[tuple[MemberEntry, ...], bytes] = ((), b"")  # members as kept last, and their bytes
         self._quorum: tuple[int, bytes] = (0, b"")  # id of the quorum kept last, and its bytes
-        self._open: dict[int, bytes] = {}  # quorums kept beside it, by id
-        self._absent: tuple[tuple[Absent, ...], bytes] = ((), b"")  # as kept last, and their bytes
-        self._done: list[bytes] = []  # supervisors that are done
-        self._granted = (0, math.nan, 0)  # as kept last, see _GRANTED; nan: unknown
-        self._left: tuple[tuple[Departure, ...], bytes] = ((), b"")  # as kept last, and its bytes
-        self._job: tuple[tuple[str, ...], bytes] = ((), b"")  # the same
-        self._place = (_HEADER, 0)  # begin and length of what counts now
+        self._open: dict[int, bytes] = {}  # bytes of the open quorums, by id
+        self._absent: tuple[tuple[Absent, ...], bytes] = ((), b"")  # absent members as kept last, and their bytes
+        self._done: list[bytes] = []  # finished supervisors, encoded
+        self._granted = (0, math.nan, 0)  # values of _GRANTED as kept last; nan: unknown
+        self._left: tuple[tuple[Departure, ...], bytes] = ((), b"")  # departures as kept last, and their bytes
+        self._job: tuple[tuple[str, ...], bytes] = ((), b"")  # the job's groups as kept last, and their bytes
+        self._place = (_HEADER, 0)  # offset and length of the valid place
         self._void = False  # the last write failed
 
     def __repr__(self) -> str:
         return f"Journal({self.path}, quorum {self._quorum[0]}, granted through {self._granted[0]})"
 
     def keep(self, legacy: JournalEntry, quorum_bytes: bytes) -> None:
-        """`quorum_bytes`: the quorum as `codec.quorum_bytes` makes it. Never raises."""
+        """Write an entry. `quorum_bytes` is its quorum, encoded by `codec.messages.quorum_bytes`. Raises no error of
+        the file system."""
         leased = math.nan if legacy.leased is None else legacy.leased
         granted = (legacy.granted_through, leased, legacy.reached)
         same = legacy.quorum.id == self._quorum[0] and legacy.kin is self._kin[0] and legacy.absent == self._absent[0]
@@ -121,24 +125,26 @@ class Journal:
         self._write()
 
     def _as_open(self, quorum: Quorum) -> bytes:
-        if quorum.id == self._quorum[0]:  # the same bytes under another field number
+        if quorum.id == self._quorum[0]:  # only the field number differs
             return _OPEN + self._quorum[1][len(_OPEN) :]
         return self._open.get(quorum.id) or pb.Ledger(open=[messages.QUORUM.encode(quorum)]).SerializeToString()
 
     def keep_done(self, done: pb.Done) -> None:
-        """This supervisor is done; it need not say so again. Never raises."""
+        """Write that a supervisor has finished, so that it need not report again. Raises no error of the file
+        system."""
         self._done.append(pb.Ledger(done=[done]).SerializeToString())
         self._write()
 
     def end(self) -> None:
-        """The job is over: nothing counts any more. Behind a lease that is said there, when the supervisors have been told."""
+        """Make the journal void, because the job is over. Behind a lease, only check the lease: its entry records the
+        end, after the supervisors have been told."""
         if self._fence is not None:
             self._fence.confirm()
         else:
             self.void()
 
     def void(self) -> None:
-        """What is there counts no more."""
+        """Make the file's content invalid. Logs an error of the file system."""
         try:
             os.pwrite(self._fd, bytes(_HEADER), 0)
         except OSError as e:
@@ -149,7 +155,8 @@ class Journal:
     def close(self) -> None:
         os.close(self._fd)
 
-    # --- writing -------------------------------------------------------------------------------------------------------
+    # --- writing
+    # -------------------------------------------------------------------------------------------------------
 
     def _write(self) -> None:
         known = (self._head, self._kin[1], self._absent[1], self._left[1], self._job[1], self._quorum[1])
@@ -182,7 +189,8 @@ class Journal:
         self._confirm()
 
     def _flush(self) -> None:
-        """For other hosts, and in this order: a header never comes before what it tells of."""
+        """Flush for other hosts. Data and header are flushed one after the other, so that no header precedes its
+        data."""
         if self._fence is not None:
             os.fdatasync(self._fd)
 
@@ -211,15 +219,16 @@ class Journal:
             )
         self.void()
 
-    # --- reading -------------------------------------------------------------------------------------------------------
+    # --- reading
+    # -------------------------------------------------------------------------------------------------------
 
     def read(self) -> Found:
-        """What an earlier lighthouse has left here, if it can be relied on; otherwise it is made void."""
+        """Return what an earlier lighthouse has written, if it is reliable; otherwise make the file void."""
         try:
             found = self._read()
         except (OSError, RefusedError) as e:
             log.warning("%s is ignored: %s", self.path, e.strerror if isinstance(e, OSError) else e)
-            if self._fence is None:  # else what is here says that something was written
+            if self._fence is None:  # behind a lease the file must stay, as the sign that a lighthouse has written
                 self.void()
             return Found()
         return found or Found()
@@ -227,7 +236,7 @@ class Journal:
     def _read(self) -> Found | None:
         header = os.pread(self._fd, _HEADER, 0)
         if not header.strip(b"\0"):
-            return None  # new, or void
+            return None  # the file is new, or void
         if len(header) < len(_MAGIC) + _GRANTED.size + _REST.size or not header.startswith(_MAGIC):
             raise RefusedError("it is not a lighthouse's; name another file with --state_file.")
         granted, leased, reached = _GRANTED.unpack_from(header, len(_MAGIC))
@@ -261,9 +270,9 @@ class Journal:
 
 
 def from_proto(p: pb.Ledger, granted: int, leased: float = math.nan, reached: int = 0) -> Found:
-    """`leased`: no lease was sent later; nan: that is not known, and no time in it means anything. Raises `RefusedError` for
-    what exceeds the limits of the wire."""
-    most = limits.MAX_MEMBERS * (1 + limits.MAX_FOLLOWED)  # members of the newest quorum, and of those before it
+    """Decode a journal. `leased` is the time after which no lease was sent; nan means unknown, and that no time in the
+    journal is valid. Raises `RefusedError` for a value that exceeds the limits of the wire."""
+    most = limits.MAX_MEMBERS * (1 + limits.MAX_FOLLOWED)  # members of the newest quorum and of all open ones
     if (
         max(len(p.kin), len(p.absent), len(p.left), len(p.job)) > most
         or len(p.done) > MAX_DONE
@@ -286,13 +295,14 @@ def from_proto(p: pb.Ledger, granted: int, leased: float = math.nan, reached: in
 
 
 def _absent(p: pb.Absent, known: bool) -> Absent:
-    """`known`: whose clock its time is of."""
+    """Decode an absent member. `known`: whether its time is from this process's clock."""
     leased = p.leased if known and p.HasField("leased") and math.isfinite(p.leased) else None
     return Absent(limits.check_replica_id(p.replica_id), leased, limits.check_text(p.proof, "proof"))
 
 
 def _clock() -> str:
-    """Which monotonic clock this process has: of its time namespace. Empty: there are none here."""
+    """Return the name of this process's time namespace, and so of its monotonic clock; '' if there are no
+    namespaces."""
     try:
         return os.readlink("/proc/self/ns/time")
     except OSError:
@@ -300,13 +310,13 @@ def _clock() -> str:
 
 
 def fingerprint(token: str | None, job: str | None) -> bytes:
-    """Of a job: tells two apart, and nothing about the token."""
+    """Return a job's fingerprint, which distinguishes jobs and reveals nothing about the token."""
     return hashlib.sha256(f"torchft_x ledger\n{job or ''}\n{token or ''}".encode()).digest()[:16]
 
 
 def open_ledger(path: str, *, boot_id: str, run: bytes) -> Journal | None:
-    """Open the file, made if it is absent. None, with a sentence in the log, if it can't be used. Raises `ConfigError` if another
-    lighthouse uses it."""
+    """Open the journal file, and create it if it is absent. If it can't be used, log a sentence and return None. Raises
+    `ConfigError` if another lighthouse uses it."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
         why = _why_not(fd)

@@ -1,7 +1,7 @@
-"""Supervisors and torchft's clients, as the lighthouse serves them: streams and calls become events of core's machines.
+"""The lighthouse's services for supervisors and torchft's clients: streams and calls become events of core's machines.
 
-* `supervisor_service`: every supervisor, handed on by what it says it is. `node_service`: those of groups over several
-  nodes. `sidecar_service`: those of sidecars.
-* `finished_supervisors`: those that are done and gone, in the journal for the next lighthouse.
+* `supervisor_service`: all supervisors; it forwards those of groups over several nodes to `node_service`, and those of
+  sidecars to `sidecar_service`.
+* `finished_supervisors`: records finished supervisors in the journal for the next lighthouse.
 * `torchft_service`: torchft's clients: unary calls, each answered by the next quorum.
 """

@@ -1,8 +1,8 @@
-"""What a job's next lighthouse can hear from nobody: supervisors that are done, and gone.
+"""Record of finished supervisors for a job's next lighthouse, which no client can report to it.
 
-Supervisors that live say again what is true when they reconnect. Those that are done do not come back: the roster of a
-lighthouse that is started again would count their groups as lost. So the book keeps, for each that is done, the events
-that the roster needs to know it as it did.
+Live supervisors repeat their reports when they reconnect. Finished ones do not come back, so the roster of a restarted
+lighthouse would count their groups as lost. Therefore the journal keeps, for each finished supervisor, the events that
+restore the roster's knowledge.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from torchft_x.rpc.transport import limits
 
 
 class FinishedSupervisors:
-    """Hears all that the roster hears. Without a ledger it keeps nothing."""
+    """Recorder of finished supervisors. Takes all events of the roster. Without a ledger it writes nothing."""
 
     def __init__(self, ledger: Journal | None, found: Found) -> None:
         self._ledger = ledger
         self._seats: dict[tuple[str, int], r.SupervisorHere] = {}  # newest supervisor of each group's node
         self._lives: dict[str, r.LifeStarted] = {}  # newest life of each group
         self._together: frozenset[str] = frozenset()  # life tokens of the newest quorum
-        self._last: dict[str, frozenset[str]] = {}  # group that was not in it -> the last quorum that it was in
-        self._known = {(d.group, d.node) for d in found.done}  # written down already
-        self.events = _events(found)  # for the roster, before anything else
+        self._last: dict[str, frozenset[str]] = {}  # by group outside the newest quorum: life tokens of its last quorum
+        self._known = {(d.group, d.node) for d in found.done}  # (group, node) of supervisors written already
+        self.events = _events(found)  # events that the roster must get before all others
 
     def __repr__(self) -> str:
         return f"FinishedSupervisors(done {sorted(self._known)})"
 
     def hear(self, event: r.RosterEvent | SidecarEvent) -> None:
-        """Keep what is final, before the supervisor hears that it has been taken."""
+        """Take an event. Write the end of a supervisor, before that supervisor gets the acknowledgement."""
         if isinstance(event, r.SupervisorHere):
             self._seats[event.group, event.node] = event
         elif isinstance(event, r.LifeStarted):
@@ -64,7 +64,7 @@ class FinishedSupervisors:
 
 
 def _events(found: Found) -> list[r.RosterEvent]:
-    """What was heard before from supervisors that are done; and who trains together now."""
+    """Return the events that restore the finished supervisors of a journal, and the lives of its newest quorum."""
     events: list[r.RosterEvent] = []
     for d in found.done:
         events.append(r.SupervisorHere(d.group, d.host, d.node, max(1, d.nodes)))

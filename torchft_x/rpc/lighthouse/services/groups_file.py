@@ -1,6 +1,7 @@
-"""The groups of a job whose supervisors somebody keeps running: a file that says what he wants, looked at again and again.
+"""Reader of the file that names a job's groups. The process that keeps the job's supervisors running changes it at any
+time, and the lighthouse polls it.
 
-It is as trustworthy as the token beside it: whoever may write into the run directory.
+The file is as trustworthy as the token beside it: both can be written by all who may write into the run directory.
 """
 
 from __future__ import annotations
@@ -15,18 +16,19 @@ from torchft_x.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-_LIMIT = 1 << 22  # characters; thousands of groups with a sentence each
+_LIMIT = 1 << 22  # characters that are read: enough for thousands of groups with a sentence each
 
 
 class GroupsFile:
-    """Used by one thread. A look at a file that hasn't changed is one system call."""
+    """The groups file. Used by one thread. Polling an unchanged file costs one system call."""
 
     def __init__(self, path: str | Path) -> None:
-        self._path = path  # fixed
-        self._seen: tuple[int, ...] | None = None  # of what was read last; empty: there was nothing to read
+        self._path = path
+        self._seen: tuple[int, ...] | None = None  # inode, time and size of the file read last; (): it was missing
 
     def changed(self) -> GroupsChanged | None:
-        """What it says, if that is new. None as well for a file that can't be used: what was read last stands."""
+        """Return the file's content if it has changed, else None. A file that can't be used counts as unchanged, so the
+        groups read last stay valid."""
         before = self._seen
         try:
             stat = os.stat(self._path)

@@ -1,7 +1,7 @@
-"""The shell of the assembly machine: supervisors of groups over several nodes, as the lighthouse serves them.
+"""The shell of the assembly machine: the lighthouse's service for supervisors of groups over several nodes.
 
-Everything happens on the loop's thread. What is true of a group as a whole goes on to the roster and the lighthouse
-through `feed_group`.
+Everything happens on the loop's thread. Events of a group as a whole go on to the roster and the lighthouse through
+`feed_group`.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from torchft_x.rpc.transport.streams.stream import Stream
 
 
 class NodeService:
-    """Streams become sessions of `core.job.multi_node`, its effects messages. A stream is named by the lighthouse's key."""
+    """Service that turns streams into sessions of `core.job.multi_node`, and its effects into messages. The
+    lighthouse's key identifies a stream."""
 
     def __init__(
         self, feed_group: Callable[[r.RosterEvent], None], note: Callable[[Note], None], confirm: Callable[[], None]
     ) -> None:
-        self._feed_group = feed_group  # takes what is true of a whole group
-        self._note = note  # for the log
-        self._confirm = confirm  # raises if another lighthouse may have begun
-        self._machine = GangCoordinator(make_token=lambda: secrets.token_hex(8))  # decides
-        self._streams: dict[int, tuple[Stream, str, int]] = {}  # those that said hello: stream, group, node
+        self._feed_group = feed_group  # takes events of a whole group
+        self._note = note  # logs a note
+        self._confirm = confirm  # raises if another lighthouse may serve
+        self._machine = GangCoordinator(make_token=lambda: secrets.token_hex(8))
+        self._streams: dict[int, tuple[Stream, str, int]] = {}  # streams after their hello: stream, group, node
 
     def __contains__(self, key: int) -> bool:
         return key in self._streams
@@ -42,7 +43,7 @@ class NodeService:
         self._carry_out(self._machine.handle(Tick(), time.monotonic()))
 
     def greet(self, key: int, stream: Stream, hello: pb.SupervisorHello) -> None:
-        """A node's supervisor has come, and been welcomed. Raises `RefusedError` if the machine won't have it."""
+        """Take the hello of a node's supervisor that was welcomed. Raises `RefusedError` if the machine refuses it."""
         here = supervisors.node_hello(key, hello)
         effects = self._machine.handle(here, time.monotonic())
         for effect in effects:
@@ -52,7 +53,7 @@ class NodeService:
         self._carry_out(effects)
 
     def hear(self, key: int, up: pb.SupervisorUp) -> None:
-        """A message after the hello."""
+        """Take a message after the hello. Raises `RefusedError`."""
         if up.WhichOneof("kind") == "ping":
             return
         event = supervisors.node_event(key, up)
@@ -62,7 +63,7 @@ class NodeService:
             self._feed_group(r.SupervisorFinished(group, event.code, event.sentence, node))
 
     def gone(self, key: int) -> int:
-        """The stream has ended. The node it spoke for; 0 for any other stream."""
+        """Forget a stream that has ended, and return its node; 0 for a stream of another service."""
         if key not in self._streams:
             return 0
         _, _, node = self._streams.pop(key)
@@ -81,7 +82,7 @@ class NodeService:
     def _tell(self, stream: Stream, effect: n.NodeEffect) -> None:
         if isinstance(effect, (n.SendBegin, n.SendLifeOver, n.SendStop)):
             if isinstance(effect, n.SendBegin):
-                self._confirm()  # two lighthouses must not begin two lives of one group
+                self._confirm()  # two lighthouses must not start two lives of one group
             stream.send(supervisors.NODE_DOWN.encode(effect).SerializeToString())
         elif isinstance(effect, n.CloseStream):
             stream.finish()

@@ -1,4 +1,5 @@
-"""Supervisors of sidecars, as the lighthouse serves them: their streams become events of the roster, or of `StandaloneSidecars`.
+"""The lighthouse's service for supervisors of sidecars. Streams become events of the roster, or of
+`StandaloneSidecars`.
 
 Everything happens on the loop's thread.
 """
@@ -16,11 +17,11 @@ from torchft_x.rpc.transport.streams.stream import Stream
 
 
 class SidecarService:
-    """A stream is named by the lighthouse's key."""
+    """Service for sidecars' supervisors. The lighthouse's key identifies a stream."""
 
     def __init__(self, feed: Callable[[c.SidecarEvent], None]) -> None:
-        self._feed = feed  # to whatever decides when sidecars end
-        self._streams: dict[int, tuple[Stream, str]] = {}  # those that said hello: stream, sidecar
+        self._feed = feed  # delivers an event to the machine that decides when sidecars end
+        self._streams: dict[int, tuple[Stream, str]] = {}  # streams after their hello: stream, sidecar
 
     def __contains__(self, key: int) -> bool:
         return key in self._streams
@@ -30,7 +31,7 @@ class SidecarService:
         return [stream for stream, _ in self._streams.values()]
 
     def greet(self, key: int, stream: Stream, hello: pb.SupervisorHello) -> None:
-        """A sidecar's supervisor has come, and been welcomed. Raises `RefusedError`."""
+        """Take the hello of a sidecar's supervisor that was welcomed. Raises `RefusedError`."""
         if hello.group:
             raise RefusedError("A supervisor speaks for a group or for a sidecar, not for both.")
         name, host = limits.check_replica_id(hello.sidecar), limits.check_replica_id(hello.host or "?")
@@ -38,7 +39,7 @@ class SidecarService:
         self._feed(c.SidecarHere(name, host, key))
 
     def hear(self, key: int, up: pb.SupervisorUp) -> None:
-        """A message after the hello; how its lives begin and end concerns nobody here."""
+        """Take a message after the hello, and ignore starts and exits of the sidecar's lives. Raises `RefusedError`."""
         kind = up.WhichOneof("kind")
         if kind == "done":
             self._feed(supervisors.SIDECAR_DONE.decode(up.done, sidecar=self._streams[key][1]))
@@ -46,7 +47,7 @@ class SidecarService:
             raise RefusedError("A sidecar's supervisor sends one hello, then started, exited, done and ping.")
 
     def gone(self, key: int) -> None:
-        """The stream has ended; of any other stream: nothing."""
+        """Forget a stream that has ended. Ignore a stream of another service."""
         if key in self._streams:
             _, name = self._streams.pop(key)
             self._feed(c.SidecarGone(name, key))

@@ -1,7 +1,7 @@
-"""Supervisors, as the lighthouse serves them: of groups (on one node or several) and of programs beside them.
+"""The lighthouse's service for supervisors: those of groups, on one node or several, and those of sidecars.
 
-Their streams become events of the lighthouse's machine, which learns who has ended, and of the roster, which decides when
-the job is over. Everything happens on the loop's thread.
+Their streams become events of the lighthouse's machine, which learns which lives have ended, and of the roster, which
+decides when the job is over. Everything happens on the loop's thread.
 """
 
 from __future__ import annotations
@@ -33,37 +33,37 @@ _PONG = pb.SupervisorDown(pong=pb.Ping()).SerializeToString()
 
 @dataclass(frozen=True)
 class Ways:
-    """What the desk needs of the lighthouse."""
+    """The lighthouse's functions that `SupervisorService` calls."""
 
     feed: Callable[[m.LighthouseEvent], None]
-    """To its machine."""
+    """Delivers an event to the lighthouse's machine."""
     next_attempt: Callable[[str], int]
-    """The number of a group's next life, see `Lighthouse.next_attempt`."""
+    """Returns the number of a group's next life, see `Lighthouse.next_attempt`."""
     note: Callable[[Note], None]
-    """To its log."""
+    """Logs a note."""
     on_verdict: Callable[[int, str], None]
-    """The roster has decided that the job is over."""
+    """Called with (exit code, sentence) when the roster has decided that the job is over."""
     welcome: Callable[[], pb.Welcome]
-    """The answer to a hello."""
+    """Returns the answer to a hello."""
     confirm: Callable[[], None]
-    """Raises if another lighthouse may have begun."""
+    """Raises if another lighthouse may serve."""
     heard: Callable[[j.RosterEvent], None]
-    """To whom shows it to people; not each tick."""
+    """Takes the events that people are shown, so no ticks."""
     changed: Callable[[], j.GroupsChanged | None]
-    """What whoever keeps the supervisors running has said since the last call."""
+    """Returns the change of the job's groups since the last call (`GroupsFile`), or None."""
 
 
 class SupervisorService:
-    """A stream is named by the lighthouse's key."""
+    """Service for all supervisors. The lighthouse's key identifies a stream."""
 
     def __init__(self, ways: Ways, roster: r.JobOutcome | None, book: FinishedSupervisors) -> None:
         self._ways = ways
-        self._roster = roster  # decides when the job is over; None: runs until stopped
-        self._book = book  # what is over in this job
-        self._visits = StandaloneSidecars()  # decides when sidecars end, without a roster
-        self._streams: dict[int, tuple[str, Stream]] = {}  # of groups, that said hello: group, stream
-        self._nodes = NodeService(self._feed_group, ways.note, ways.confirm)  # those of groups over several nodes
-        self._sidecars = SidecarService(self._feed_roster)  # of programs beside the groups
+        self._roster = roster  # decides when the job is over; None: the lighthouse runs until it is stopped
+        self._book = book  # records finished supervisors
+        self._visits = StandaloneSidecars()  # decides when sidecars end if there is no roster
+        self._streams: dict[int, tuple[str, Stream]] = {}  # groups' streams after their hello: group, stream
+        self._nodes = NodeService(self._feed_group, ways.note, ways.confirm)  # serves groups over several nodes
+        self._sidecars = SidecarService(self._feed_roster)  # serves sidecars
         for event in book.events:
             self._feed_roster(event)
 
@@ -75,13 +75,13 @@ class SupervisorService:
         return [*(stream for _, stream in self._streams.values()), *self._sidecars.streams]
 
     def status(self) -> dict[str, Any]:
-        """Json-able, to be merged into the lighthouse's."""
+        """Return the supervisors' part of the lighthouse's status, which can be written as JSON."""
         groups = {} if self._roster is None else {"groups": self._roster.status()}
         sidecars = (self._roster or self._visits).sidecars.status()
         return {**groups, "assembly": self._nodes.status(), "sidecars": sidecars}
 
     def job(self, drained: frozenset[str]) -> Job:
-        """For the overview."""
+        """Return the supervisors' part of the overview."""
         verdict = self._roster.verdict if self._roster is not None else None
         return Job(
             outcome=self._roster.status() if self._roster is not None else None,
@@ -91,7 +91,7 @@ class SupervisorService:
         )
 
     def order(self, order: Order) -> None:
-        """Tell the group's supervisors."""
+        """Send an order to its group's supervisors."""
         data = pb.SupervisorDown(order=supervisors.ORDER.encode(order)).SerializeToString()
         for group, stream in self._streams.values():
             if group == order.group:
@@ -103,21 +103,22 @@ class SupervisorService:
         self._feed_roster(Tick())
 
     def on_issued(self, lives: Callable[[], frozenset[str]]) -> None:
-        """A quorum of these lives (their tokens) was issued."""
+        """Tell the roster that a quorum was issued; `lives` returns the tokens of its lives."""
         if self._roster is not None:
             self._feed_roster(j.QuorumIssued(lives()))
 
-    # --- streams -------------------------------------------------------------------------------------------------------
+    # --- streams
+    # -------------------------------------------------------------------------------------------------------
 
     def hear(self, key: int, stream: Stream, up: pb.SupervisorUp) -> None:
-        """A message; the first must be a hello. Raises `RefusedError`."""
+        """Take a stream's message; the first must be a hello. Raises `RefusedError`."""
         kind = up.WhichOneof("kind")
         if key not in self:
             if kind != "hello":
                 raise RefusedError("The first message of a supervisor must be hello.")
             self._greet(key, stream, up.hello)
             return
-        stream.send(_PONG)  # also to a report: it may be the last, and the stream end with the job
+        stream.send(_PONG)  # answers reports, too, because the stream may end with the job after the last one
         if kind != "ping":
             self._look()
         self._ways.feed(m.SupervisorHeard(key))
@@ -147,7 +148,7 @@ class SupervisorService:
             )
 
     def gone(self, key: int) -> None:
-        """The stream has ended, whether it said hello or not."""
+        """Forget a stream that has ended, with or without a hello."""
         self._look()
         self._sidecars.gone(key)
         group, _ = self._streams.pop(key, ("", None))
@@ -157,7 +158,8 @@ class SupervisorService:
             self._feed_roster(gone)
 
     def _look(self) -> None:
-        """Before each event: a group that has just been added says hello."""
+        """Deliver a change of the job's groups. Called before each event, because a group may connect just after it was
+        added."""
         changed = self._ways.changed()
         if changed is not None:
             self._feed_roster(changed)
@@ -178,12 +180,12 @@ class SupervisorService:
         if here.nodes > 1:
             self._nodes.greet(key, stream, hello)
         self._streams[key] = (here.group, stream)
-        if self._roster is None or here.group in self._roster:  # nobody waits for a group that the job doesn't have
+        if self._roster is None or here.group in self._roster:  # the quorum must not wait for a group outside the job
             self._ways.feed(here)
         self._feed_roster(here)
 
     def _check_nodes(self, here: j.SupervisorHere) -> None:
-        """The group's other supervisors, or those before it, have said how many nodes it has. Raises `RefusedError`."""
+        """Raise `RefusedError` if a supervisor's number of nodes differs from that of its group's first supervisor."""
         nodes = self._roster.nodes_of(here.group) if self._roster is not None else None
         if nodes is not None and nodes != here.nodes:
             raise RefusedError(
@@ -192,15 +194,16 @@ class SupervisorService:
             )
 
     def _tell_next(self, stream: Stream, group: str, above: int = -1) -> None:
-        """The number of the group's next life, if it is above what the supervisor will take by itself."""
+        """Send the number of the group's next life if it is above the one that the supervisor will use by itself."""
         attempt = self._ways.next_attempt(group)
         if attempt > above:
             stream.send(pb.SupervisorDown(next=pb.NextLife(attempt=attempt)).SerializeToString())
 
-    # --- events --------------------------------------------------------------------------------------------------------
+    # --- events
+    # --------------------------------------------------------------------------------------------------------
 
     def _feed_group(self, event: j.RosterEvent, stream: int = 0) -> None:
-        """What is true of a group as a whole."""
+        """Deliver an event of a group as a whole to the lighthouse's machine and to the roster."""
         if isinstance(event, j.LifeStarted):
             self._ways.feed(m.LifeBegun(event.group, event.attempt, event.life, stream))
         elif isinstance(event, j.LifeExited):
@@ -208,7 +211,7 @@ class SupervisorService:
         self._feed_roster(event)
 
     def _feed_roster(self, event: j.RosterEvent) -> None:
-        """To the roster; without one, to what takes its place for sidecars."""
+        """Deliver an event to the roster, or to `StandaloneSidecars` if there is none, and carry out the effects."""
         machine = self._roster or self._visits
         if self._roster is not None:
             self._book.hear(event)
@@ -225,7 +228,7 @@ class SupervisorService:
                 self._ways.note(effect)
 
     def stop_group(self, group: str, sentence: str) -> None:
-        """The job is finished. A roster knows that, too, and has said it."""
+        """Stop a group that comes after the job is finished."""
         self._stop(j.TellStop(group, 0, sentence))
 
     def _stop(self, effect: j.TellStop) -> None:

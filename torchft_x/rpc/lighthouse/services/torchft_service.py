@@ -1,4 +1,4 @@
-"""The peer's clients, as the lighthouse serves them: unary calls, each answered by the next quorum."""
+"""The lighthouse's service for torchft's clients: unary calls, each answered by the next quorum."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from torchft_x.rpc.transport.streams.stream import answer
 
 
 class TorchftService:
-    """On the loop's thread. A call is named by the lighthouse's key."""
+    """Service for torchft's unary calls, on the loop's thread. The lighthouse's key identifies a call."""
 
     def __init__(
         self, feed: Callable[[m.LighthouseEvent], None], next_key: Callable[[], int], undecided: Callable[[], str]
     ) -> None:
-        self._feed = feed  # to the lighthouse's machine
-        self._next_key = next_key  # for calls
-        self._undecided = undecided  # why there is no quorum yet
-        self._calls: dict[int, asyncio.Future[bytes]] = {}  # open requests
+        self._feed = feed  # delivers an event to the lighthouse's machine
+        self._next_key = next_key  # returns the key of the next call
+        self._undecided = undecided  # returns why there is no quorum yet
+        self._calls: dict[int, asyncio.Future[bytes]] = {}  # answers of open calls, by key
 
     async def quorum(self, request: bytes, context: Any) -> bytes:
         member = messages.parse(peer_pb.LighthouseQuorumRequest, request, "request").requester
@@ -42,7 +42,7 @@ class TorchftService:
         return b""
 
     def issue(self, calls: Iterable[int], data: bytes) -> None:
-        """A quorum answers these calls."""
+        """Answer these calls with an encoded quorum."""
         for future in self._open(calls):
             future.set_result(data)
 
