@@ -1,8 +1,8 @@
-"""What Flight Recorders (torch's JSON) of several processes say together: who waits for whom, and who does something else.
+"""Comparison of several processes' Flight Recorders (torch's JSON): waiting workers, stragglers, differing collectives.
 
-Pure. For gloo only `retired` tells that a collective has ended (its `state` stays "scheduled"), and collectives carry no
-name of their group where it was made without `init_process_group`, as ours between the groups are: of those the newest
-since the last configure counts. Collectives of one group are numbered alike in all its members.
+Pure. For gloo only `retired` shows that a collective has ended (its `state` stays "scheduled"). Collectives carry no
+group name if the group was made without `init_process_group`, as ours between the groups are; of those, the newest
+process group since the last configure counts. All members of a process group number its collectives alike.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from statistics import median
 from typing import Any
 
 Who = tuple[str, int]
-"""A worker: group id and rank in it."""
+"""A worker: its group id and its rank in the group."""
 
 BETWEEN = "between the groups"
 """The process group that connects ranks of the same number in all groups."""
 
-_EARLY = 0.1  # seconds before the configure's begin, as it tells, that its collectives may have been recorded
-_COMPARED = 50  # collectives that arrival times are compared over
-_LATE = 0.2  # seconds behind the first in the median from which one counts as late
+_EARLY = 0.1  # seconds by which a collective's time may precede the reported start of its configure
+_COMPARED = 50  # number of newest collectives whose arrival times are compared
+_LATE = 0.2  # median seconds behind the first worker from which a worker counts as late
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,15 @@ class Op:
 
 @dataclass(frozen=True)
 class Finding:
-    """What is wrong in one process group."""
+    """A problem in one process group."""
 
     sentence: str
-    guilty: frozenset[Who]  # whose stacks one wants to see
+    guilty: frozenset[Who]  # workers whose stacks explain the problem
 
 
 def by_group(recorder: Mapping[str, Any], configured: float) -> dict[str, list[Op]]:
-    """A process's collectives, in order, by process group: `BETWEEN`, or the name of one inside the group."""
+    """Return a process's collectives, in order, by process group: `BETWEEN`, or the name of one inside the group.
+    `configured`: unix seconds of the last configure."""
     entries = [e for e in recorder.get("entries") or () if isinstance(e, dict) and not e.get("is_p2p")]
     unnamed = [e for e in entries if not any(e.get("process_group") or ())]
     newest = max((int(e.get("pg_id", 0)) for e in unnamed), default=0)
@@ -84,7 +85,8 @@ def _op(e: Mapping[str, Any]) -> Op:
 
 
 def compare(where: str, logs: Mapping[Who, list[Op]]) -> Finding | None:
-    """The most telling thing about one process group; its members' collectives are given, of each at least []."""
+    """Return the most telling problem of one process group, or None. `logs` has the collectives of every member, [] for
+    a member without any."""
     if len(logs) < 2:
         return None
     return _mismatch(where, logs) or _waiting(where, logs) or _late(where, logs)
@@ -151,7 +153,7 @@ def _late(where: str, logs: Mapping[Who, list[Op]]) -> Finding | None:
 
 
 def names(workers: list[Who]) -> str:
-    """For people, e.g. ``group 0 rank 0 and group 2 rank 0``."""
+    """Return the workers' names for people, e.g. ``group 0 rank 0 and group 2 rank 0``."""
     words = [f"group {group} rank {rank}" for group, rank in sorted(workers)]
     if len(words) > 4:
         words = [*words[:3], f"{len(words) - 3} others"]

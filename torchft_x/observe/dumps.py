@@ -1,6 +1,7 @@
-"""What a folder of dumps says (RUN_DIR/dumps/..., made by the supervisors), in sentences. Pure, but for `read_folder`.
+"""Explanation of a folder of dumps (RUN_DIR/dumps/..., made by the supervisors) in sentences. Pure except
+`read_folder`.
 
-The folder's files: docs/debugging.md. Files may be missing or torn; what is there is used.
+docs/debugging.md lists the folder's files. Files may be missing or torn; the readable ones are used.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from torchft_x.observe import stacks
 from torchft_x.observe.collectives import BETWEEN, Finding, Op, Who, by_group, compare, names
 
 _FILE = re.compile(r"^(?P<group>.+)-(?P<rank>\d+)\.(?P<kind>status\.json|stack\.txt|fr\.json|log\.txt|error\.json)$")
-_SHOWN = 12  # log lines of a worker that died
-_DECISIONS = 3  # newest of a group, in what a person reads
+_SHOWN = 12  # log lines that are shown of a worker that died
+_DECISIONS = 3  # newest decisions of a group that are shown
 
 
 @dataclass
 class Worker:
-    """What was collected of one worker."""
+    """Files collected of one worker."""
 
     status: dict[str, Any] = field(default_factory=dict)
     stack: str = ""
@@ -33,12 +34,12 @@ class Worker:
 
     @property
     def place(self) -> str:
-        """Where its main thread is; empty: not known."""
+        """Position of its main thread in the code; '' if unknown."""
         return stacks.place(stacks.parse(self.stack).get(str(self.status.get("main_thread")), []))
 
     @property
     def last_error(self) -> str:
-        """The exception that ended it, one line."""
+        """The exception that ended the worker, in one line; '' if unknown."""
         message = self.error.get("message")
         text = message.get("message") if isinstance(message, dict) else message
         return str(text or "").strip().splitlines()[0] if text else ""
@@ -46,18 +47,18 @@ class Worker:
 
 @dataclass(frozen=True)
 class Dump:
-    """A folder's content."""
+    """Content of a folder of dumps."""
 
     path: str
-    whys: list[dict[str, Any]]  # per supervisor: group, why, reason, missing; who made the folder comes first
+    whys: list[dict[str, Any]]  # group, why, reason, missing of each supervisor; the folder's maker comes first
     workers: dict[Who, Worker]
 
 
 def read_folder(folder: str | os.PathLike[str]) -> Dump:
-    """All that can be read of it."""
+    """Read all readable files of a folder."""
     workers: dict[Who, Worker] = {}
     whys = []
-    stems: dict[str, str] = {}  # a group's name in file names -> its id
+    stems: dict[str, str] = {}  # group ids by the group's name in file names
     for path in sorted(Path(folder).iterdir()):
         if path.name.endswith(".why.json") and not path.name.startswith("."):
             why = _json(path)
@@ -95,12 +96,12 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def examine(dump: Dump) -> list[str]:
-    """Findings, the most telling first; each a sentence that begins with a small letter if it begins with a name."""
+    """Return the findings, the most telling first. A sentence that begins with a name begins with a small letter."""
     return [*_deaths(dump), *_halts(dump), *_collectives(dump), *_unexplained(dump), *_missing(dump)]
 
 
 def headline(findings: list[str]) -> str:
-    """One line for the log."""
+    """Return the first finding as one line for the log."""
     if not findings:
         return "Nothing conspicuous was found."
     return findings[0][:1].upper() + findings[0][1:].rstrip(".") + "."
@@ -127,7 +128,7 @@ def _halts(dump: Dump) -> Iterator[str]:
 
 
 def _collectives(dump: Dump) -> Iterator[str]:
-    logs: dict[tuple[str, str], dict[Who, list[Op]]] = {}  # (process group, what tells its instances apart) -> members
+    logs: dict[tuple[str, str], dict[Who, list[Op]]] = {}  # by (process group, instance of it)
     configs = {who: w.status.get("config") for who, w in dump.workers.items() if w.recorder}
     for who, worker in dump.workers.items():
         if not worker.recorder:
@@ -156,7 +157,7 @@ def _places(dump: Dump, finding: Finding) -> str:
 
 
 def _unexplained(dump: Dump) -> Iterator[str]:
-    """Steps that lasted too long, for where the collectives say nothing."""
+    """Describe steps that lasted too long, with the positions of the workers."""
     for why in dump.whys:
         if why.get("why") == "stalled":
             group = str(why.get("group"))
@@ -179,7 +180,7 @@ def _missing(dump: Dump) -> Iterator[str]:
 
 
 def describe(dump: Dump) -> list[str]:
-    """The whole, as lines for a person."""
+    """Return the whole dump as lines for people."""
     lines = [f"{dump.path}", *(f"  * {sentence}" for sentence in examine(dump))]
     if dump.workers:
         lines.append("  where they were:")

@@ -56,11 +56,11 @@ EVENTS = frozenset(
 
 
 BEGIN = '{"t":'
-"""With this begins each line."""
+"""Beginning of each line."""
 _INCOMPLETE = ".incomplete"
 _PART = ".p{:04}.jsonl"  # sorts behind the first part's ".jsonl"
 PART_BYTES, PARTS = 64 << 20, 16
-"""Of one process: how large a file becomes, and how many are kept. The first one stays, of the others the newest."""
+"""Size of a file, and number of files that are kept, of one process. The first one and the newest others are kept."""
 _KINDS: tuple[tuple[str, type], ...] = (
     ("t", float),
     ("mono", float),
@@ -69,7 +69,7 @@ _KINDS: tuple[tuple[str, type], ...] = (
     *((name, int) for name in ("pid", "rank", "attempt", "step", "quorum", "number", "participants")),
     *((name, list) for name in ("members", "lost")),
 )
-"""What those who read events count on, see docs/events.md."""
+"""Types of the fields on which readers of events rely, see docs/events.md."""
 
 Listener = Callable[[dict[str, Any]], object]
 
@@ -77,7 +77,8 @@ _listeners: tuple[Listener, ...] = ()  # replaced as a whole, so that emit() nee
 
 
 def subscribe(listener: Listener) -> Callable[[], None]:
-    """Call `listener(event)` for every event any `EventLog` of this process emits; returns what ends that.
+    """Call `listener(event)` for every event that any `EventLog` of this process emits. Return the function that ends
+    this.
 
     It runs on the emitting thread, between two instructions of the protocol: it must be quick and must not raise
     (``queue.SimpleQueue().put`` is the usual one). Events reach listeners with or without a run directory.
@@ -93,23 +94,24 @@ def subscribe(listener: Listener) -> Callable[[], None]:
 
 
 class Narration(Protocol):
-    """Who tells a person what a log says. A commit that nothing has interrupted says nothing: it is only kept."""
+    """Receiver that describes a log's events to people. A commit that nothing has interrupted is only kept in
+    `commits`."""
 
     interrupted: bool
     commits: deque[dict[str, Any]]
 
     def hear(self, event: dict[str, Any]) -> None:
-        """Take first what is in `commits`, then the event. On the thread that emits it."""
+        """Take the events in `commits` first, then this one. Runs on the thread that emits it."""
 
 
 class EventLog:
-    """Appends events to ``<run_dir>/events/<role>-<group>-<pid>.jsonl``; without a run directory only listeners get them. With
-    TORCHFT_X_EVENTS=stdout they are printed, too.
+    """Event log of one process. Appends events to ``<run_dir>/events/<role>-<group>-<pid>.jsonl``; without a run
+    directory only listeners get them. With TORCHFT_X_EVENTS=stdout it prints them, too.
 
-    Thread-safe. A line is written with one ``write`` call and flushed, so a killed process leaves whole lines.
-    A full disk must not end training: the first failed write switches the log off and says so once on stderr. An empty file
-    ``<the same>.incomplete`` beside it tells the readers. A file that has become too large (`PART_BYTES`) is closed, and
-    ``<the same>.p0002.jsonl`` goes on; what was written is never renamed.
+    Thread-safe. A line is written with one ``write`` call and flushed, so a killed process leaves whole lines. A full
+    disk must not end training: the first failed write switches the log off, with one message on stderr, and creates an
+    empty file ``<file>.incomplete`` for readers. A file that has become too large (`PART_BYTES`) is closed, and the log
+    goes on in ``<file>.p0002.jsonl``; files are never renamed.
     """
 
     def __init__(
@@ -123,14 +125,14 @@ class EventLog:
     ) -> None:
         self._lock = threading.Lock()  # guards _fd and _common
         self._common: dict[str, Any] = {"pid": os.getpid(), "role": role, **_present(common)}
-        self._fd: int | None = None  # None: nothing is written
-        self._prints = env.read(env.EVENTS) == "stdout"  # until nobody reads it any more
-        self._path = ""  # of the open file
-        self._first = ""  # of the first part
+        self._fd: int | None = None  # None: no file is written
+        self._prints = env.read(env.EVENTS) == "stdout"  # False after a failed write to stdout
+        self._path = ""  # path of the open file
+        self._first = ""  # path of the first part
         self._part, self._size = 1, 0  # number and bytes of the open file
-        self._part_bytes, self._most_parts = part_bytes, parts  # see above
-        self.narrator: Narration | None = None  # told beside the listeners
-        self.telling: Telling | None = None  # likewise: what the group tells the lighthouse
+        self._part_bytes, self._most_parts = part_bytes, parts
+        self.narrator: Narration | None = None  # gets the events besides the listeners
+        self.telling: Telling | None = None  # gets the events of `TOLD`, for the lighthouse
         if run_dir is not None:
             folder = Path(run_dir) / "events"
             make_run_dir(run_dir)
@@ -150,7 +152,7 @@ class EventLog:
             self._common.update(_present(common))
 
     def emit(self, event: str, **fields: Any) -> None:
-        """Write one line. `event` is one of `EVENTS`; fields that are None are left out."""
+        """Write one line. `event` is one of `EVENTS`, else raises ValueError; fields that are None are left out."""
         if event not in EVENTS:
             raise ValueError(f"unknown event {event!r}; add it to torchft_x.observe.events.EVENTS and docs/events.md")
         listeners, narrator, telling = _listeners, self.narrator, self.telling
@@ -169,12 +171,12 @@ class EventLog:
         if narrator is None:
             return
         if event == "commit" and not narrator.interrupted:
-            narrator.commits.append(line)  # once a step
+            narrator.commits.append(line)  # cheap, because this happens once a step
         else:
             narrator.hear(line)
 
     def _print(self, data: bytes) -> None:
-        """Under the lock. Past `sys.stdout`, whose buffer may hold a part of a line."""
+        """Print a line. Bypasses `sys.stdout`, whose buffer may hold a part of a line. The caller holds the lock."""
         view = memoryview(data) if self._prints else memoryview(b"")
         try:
             while view:
@@ -183,7 +185,7 @@ class EventLog:
             self._prints = False
 
     def _write(self, data: bytes) -> None:
-        """Under the lock."""
+        """Append a line to the file, and switch the log off if that fails. The caller holds the lock."""
         if self._fd is None:
             return
         try:
@@ -196,7 +198,7 @@ class EventLog:
             os.close(self._fd)
             self._fd = None
             os.write(2, f"torchft_x: events are no longer written to {self._path}: {e}\n".encode())
-            with contextlib.suppress(OSError):  # needs no room but for a name
+            with contextlib.suppress(OSError):  # an empty file needs room for its name only
                 os.close(os.open(self._path + _INCOMPLETE, os.O_CREAT | os.O_CLOEXEC, 0o644))
 
     def _open(self, path: str) -> None:
@@ -206,7 +208,7 @@ class EventLog:
             os.close(before)
 
     def _next_part(self) -> None:
-        """Raises OSError; the file that is open stays then."""
+        """Open the next part and delete the oldest but the first. Raises OSError, and then keeps the open file."""
         self._part += 1
         self._open(self._part_name(self._part))
         if self._part > self._most_parts > 1:
@@ -226,14 +228,14 @@ class EventLog:
 
 
 class EventTail:
-    """Reads the events of a run that is still going on, each once."""
+    """Reader of a running job's events. Returns each event once."""
 
     def __init__(self, run_dir: str | os.PathLike[str]) -> None:
         self._folder = Path(run_dir, "events")
-        self._read: dict[Path, int] = {}  # file -> bytes of it that were read, up to the end of a line
+        self._read: dict[Path, int] = {}  # by file: number of bytes read, up to the end of a line
 
     def new(self) -> list[dict[str, Any]]:
-        """Events written since the last call, in order of time among themselves."""
+        """Return the events written since the last call, in order of time."""
         events = []
         for path in sorted(self._folder.glob("*.jsonl")):
             begin = self._read.get(path, 0)
@@ -241,7 +243,7 @@ class EventTail:
                 with path.open("rb") as f:
                     f.seek(begin)
                     data = f.read()
-            except FileNotFoundError:  # the oldest of too many parts
+            except FileNotFoundError:  # the part was deleted, as the oldest of too many
                 continue
             end = data.rfind(b"\n") + 1  # a line without its end is still being written, or its writer was killed
             self._read[path] = begin + end
@@ -250,24 +252,24 @@ class EventTail:
 
 
 def whose(path: Path) -> str:
-    """The name that all parts of one process's log share."""
+    """Return the file name of the first part of a log, which identifies all parts of one process's log."""
     return re.sub(r"\.p\d{4,}\.jsonl$", ".jsonl", path.name)
 
 
 def incomplete(run_dir: str | os.PathLike[str]) -> list[str]:
-    """Logs of this run that could not be written to their end (a full disk)."""
+    """Return the logs of this run that could not be written to their end (a full disk)."""
     return [
         str(path).removesuffix(_INCOMPLETE) for path in sorted(Path(run_dir, "events").glob(f"*.jsonl{_INCOMPLETE}"))
     ]
 
 
 def read_events(run_dir: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """All events of a run in order of time. A torn last line (a process killed while writing) is skipped."""
+    """Return all events of a run in order of time. Skips a torn last line, of a process killed while writing."""
     return EventTail(run_dir).new()
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
-    """None for what is no event: a torn line, or one that this library has not written."""
+    """Return the event in a line, or None for a torn line, or one that this library has not written."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):
@@ -276,7 +278,7 @@ def _parse(line: bytes) -> dict[str, Any] | None:
 
 
 def is_event(value: object) -> bool:
-    """Whether those who read events can count on it: the fields that docs/events.md names are of its kinds."""
+    """Return whether a value is an event whose fields have the types that docs/events.md names."""
     return isinstance(value, dict) and all(_is(value, name, kind) for name, kind in _KINDS)
 
 
@@ -284,13 +286,13 @@ def _is(event: dict[str, Any], name: str, kind: type) -> bool:
     value = event.get(name)
     if value is None:
         return name != "t"
-    if kind is list:  # of replica ids, or one
+    if kind is list:  # a list of replica ids, or one replica id
         return isinstance(value, str) or (isinstance(value, list) and all(isinstance(x, str) for x in value))
     if kind is str:
         return isinstance(value, str)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or (kind is int and not isinstance(value, int)):
         return False
-    return -(2**63) < value < 2**63  # of infinity and nan this is false, too
+    return -(2**63) < value < 2**63  # infinity and nan fail this, too
 
 
 def _present(fields: dict[str, Any]) -> dict[str, Any]:

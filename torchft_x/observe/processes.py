@@ -1,4 +1,4 @@
-"""Which processes of this host belong to a run. Linux: reads /proc."""
+"""Search for the processes of a run on this host. Linux only: it reads /proc."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from torchft_x import env
 
 
 def job_processes(run_dir: str | os.PathLike[str]) -> list[int]:
-    """Ids of living processes that have this run directory in their environment or arguments, except our own.
+    """Return the ids of living processes, except our own, that have this run directory in their environment or
+    arguments.
 
-    Supervisors, the lighthouse, torchrun, workers and whatever those started are among them. Processes of other
-    users can't be seen, zombies don't count.
+    These are supervisors, the lighthouse, torchrun, workers and the processes that they started. Processes of other
+    users can't be seen, and zombies don't count.
     """
     marks = _marks(run_dir)
     return [pid for pid in sorted(_pids()) if pid != os.getpid() and _is_marked(pid, marks)]
 
 
 def belongs(pid: int, run_dir: str | os.PathLike[str]) -> bool:
-    """Whether this is one of `job_processes`, or ourselves."""
+    """Return whether a process is one of `job_processes`, or this one."""
     return _is_marked(pid, _marks(run_dir))
 
 
 def _marks(run_dir: str | os.PathLike[str]) -> tuple[set[bytes], set[bytes]]:
-    """What an environment has, and what arguments have."""
+    """Return the words that mark a run's process: those of its environment, and those of its arguments."""
     paths = {os.fsencode(run_dir), os.fsencode(Path(run_dir).resolve())}
     return {env.RUN_DIR.encode() + b"=" + path for path in paths}, paths
 
@@ -34,13 +35,13 @@ def _is_marked(pid: int, marks: tuple[set[bytes], set[bytes]]) -> bool:
     entry = Path("/proc", str(pid))
     try:
         return bool(marks[0] & _words(entry / "environ") or marks[1] & _words(entry / "cmdline"))
-    except OSError:  # gone in the meantime, or not ours
+    except OSError:  # the process is gone, or belongs to another user
         return False
 
 
 def lighthouse_process(run_dir: str | os.PathLike[str]) -> int | None:
-    """The one of `job_processes` that serves; None: none does at present."""
-    for pid in reversed(job_processes(run_dir)):  # the newest: the one before may be about to end
+    """Return the lighthouse among `job_processes`, or None."""
+    for pid in reversed(job_processes(run_dir)):  # the newest first, because an older one may be about to end
         try:
             if b"torchft_x.rpc.lighthouse.main" in _words(Path("/proc", str(pid), "cmdline")):
                 return pid
@@ -51,7 +52,7 @@ def lighthouse_process(run_dir: str | os.PathLike[str]) -> int | None:
 
 @dataclass(frozen=True)
 class Orphan:
-    """A process of a job that nobody looks after any more."""
+    """A process of a job without a launcher or supervisor."""
 
     pid: int
     command: str
@@ -61,12 +62,13 @@ class Orphan:
 @dataclass(frozen=True)
 class _Process:
     parent: int
-    words: list[str]  # of its command
+    words: list[str]  # words of its command line
     environ: dict[str, str]
 
 
 def orphans() -> list[Orphan]:
-    """The topmost processes whose launcher (of a local job) or supervisor is gone. Other users' can't be seen."""
+    """Return the topmost processes whose launcher (of a local job) or supervisor is gone. Other users' can't be
+    seen."""
     everybody = {pid: p for pid in _pids() if (p := _look(pid)) is not None}
     found = []
     for pid, process in sorted(everybody.items()):
@@ -78,9 +80,9 @@ def orphans() -> list[Orphan]:
 
 def _is_orphan(process: _Process, parent: _Process | None) -> bool:
     launcher = process.environ.get(env.LAUNCHER_PID)
-    if launcher is not None:  # a supervisor or the lighthouse of a local job; what they start doesn't carry it
+    if launcher is not None:  # a supervisor or the lighthouse of a local job; their children don't have it
         return str(process.parent) != launcher
-    # what a supervisor starts carries the attempt; a lighthouse that was started again may, too
+    # A supervisor's children have the attempt in their environment; a restarted lighthouse may have it, too.
     if env.ATTEMPT not in process.environ or "lighthouse" in process.words or process.parent == 0:
         return False
     looked_after = parent is not None and (env.ATTEMPT in parent.environ or any("torchft_x" in w for w in parent.words))
@@ -92,10 +94,10 @@ def _pids() -> list[int]:
 
 
 def _look(pid: int) -> _Process | None:
-    """None: gone in the meantime, or not ours to read."""
+    """Read a process from /proc. Return None if it is gone, or belongs to another user."""
     entry = Path("/proc", str(pid))
     try:
-        # the second field is the program's name in parentheses and may hold anything
+        # The second field is the program's name in parentheses, which may hold any characters.
         parent = int((entry / "stat").read_bytes().rpartition(b")")[2].split()[1])
         environ = dict(w.split("=", 1) for w in map(os.fsdecode, _words(entry / "environ")) if "=" in w)
         words = [os.fsdecode(w) for w in (entry / "cmdline").read_bytes().split(b"\0") if w]

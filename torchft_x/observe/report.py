@@ -1,4 +1,4 @@
-"""What a run's events say: who runs where, what each death cost, and how it went. Pure functions over `read_events`.
+"""Evaluation of a run's events: its workers, the cost of each death, and a summary. Pure functions over `read_events`.
 
 Times are unix seconds (`t`): the events of several processes of one host are compared.
 """
@@ -21,7 +21,7 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Worker:
-    """A trainer process, by the `joined` event of its Manager."""
+    """A trainer process, as its Manager's `joined` event describes it."""
 
     group: str
     rank: int
@@ -32,11 +32,11 @@ class Worker:
 
 @dataclass(frozen=True, kw_only=True)
 class Death:
-    """One kill, and what it cost. Seconds count from the kill; None: it never happened."""
+    """One kill and its cost. Times are seconds since the kill; None: it never happened."""
 
     group: str
     t: float  # unix seconds of the kill
-    detected: float | None  # until the first survivor noticed it or was told
+    detected: float | None  # until the first survivor knew of it
     next_commit: (
         float | None
     )  # until the first commit of any survivor without it (a step that was all but done is none)
@@ -46,14 +46,14 @@ class Death:
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """A whole run."""
+    """Summary of a whole run."""
 
     steps: int
     restarts: int
     dropped: int
     lost: float  # seconds beyond a usual step, around deaths and drops
     undone: int = 0  # committed steps that were lost with all groups that held them
-    incomplete: str = ""  # why the rest isn't known, a clause
+    incomplete: str = ""  # a clause that says why the other figures are unknown; '': they are known
 
     def __str__(self) -> str:
         if self.incomplete:
@@ -66,7 +66,7 @@ class Summary:
 
 
 def workers(events: Sequence[Event]) -> list[Worker]:
-    """The newest life of every (group, rank), whether it still runs or not."""
+    """Return the newest life of every (group, rank), whether it still runs or not."""
     newest: dict[tuple[str, int], Worker] = {}
     for e in events:
         if e.get("event") == "joined" and e.get("role") == "trainer" and "group" in e and "pid" in e:
@@ -82,18 +82,19 @@ def workers(events: Sequence[Event]) -> list[Worker]:
 
 
 def commits(events: Sequence[Event], *, group: str | None = None) -> list[Event]:
-    """Commit events of trainers, of one group or of all, in order of time."""
+    """Return the commit events of trainers, of one group or of all, in order of time."""
     return [e for e in events if e.get("event") == "commit" and (group is None or str(e.get("group")) == group)]
 
 
 def training_together(events: Sequence[Event], wanted: int) -> bool:
-    """Has the newest commit of the job been made by `wanted` participants?"""
+    """Return whether the newest commit of the job was made by at least `wanted` participants."""
     newest = commits(events)[-1:]
     return bool(newest) and int(newest[0].get("participants", 0)) >= wanted
 
 
 def death(events: Sequence[Event], group: str, t: float, *, until: float = float("inf")) -> Death:
-    """What the kill of a process of `group` at unix time `t` cost; later kills begin at `until`."""
+    """Return the cost of the kill of a process of `group` at unix time `t`. Events from `until` on belong to later
+    kills."""
     later = [e for e in events if t < float(e["t"]) < until]
     ours = [e for e in commits(events, group=group) if float(e["t"]) <= t]
     last_life = int(ours[-1].get("attempt", 0)) if ours else 0
@@ -112,7 +113,7 @@ def death(events: Sequence[Event], group: str, t: float, *, until: float = float
 
 
 def summarize(events: Sequence[Event]) -> Summary:
-    """The run as a whole. A dropped step counts once, however many groups dropped it."""
+    """Summarise a run. A dropped step counts once, however many groups dropped it."""
     made = commits(events)
     first = _first_attempts(events)
     restarts = {
@@ -133,7 +134,7 @@ def summarize(events: Sequence[Event]) -> Summary:
 
 
 def _first_attempts(events: Sequence[Event]) -> dict[str, int]:
-    """By group; not 0 where the lighthouse knows the group from a run before."""
+    """Return each group's first attempt, which is above 0 if the lighthouse knew the group from a run before."""
     first: dict[str, int] = {}
     for e in events:
         if e.get("attempt") is not None:
@@ -143,7 +144,7 @@ def _first_attempts(events: Sequence[Event]) -> dict[str, int]:
 
 
 def summary(story: Story, run_dir: str | os.PathLike[str] | None) -> Summary:
-    """Of the whole run if its events are at hand, else of what this process has seen."""
+    """Summarise the whole run if its events are readable, else the part that this process has seen."""
     if run_dir is not None:
         found, cut = summarize(read_events(run_dir)), incomplete(run_dir)
         if found.steps >= story.step and not cut:
@@ -158,7 +159,8 @@ def summary(story: Story, run_dir: str | os.PathLike[str] | None) -> Summary:
 
 
 def _tells_of(e: Event, group: str) -> bool:
-    """Does a survivor learn by this that the group is gone? The quorum tells whoever stood at a boundary already."""
+    """Return whether a survivor's event shows that it knows of the group's loss. A survivor that was already at a
+    boundary learns it from the quorum."""
     if e.get("event") == "quorum":
         return group not in groups(e.get("members"))
     return e.get("event") == "abort" or group in groups(e.get("lost"))
@@ -169,8 +171,8 @@ def _since(t: float, events: Sequence[Event]) -> float | None:
 
 
 def _lost(made: Sequence[Event], troubles: Sequence[float]) -> float:
-    """Sum over the gaps between steps that contain trouble, each less the usual gap."""
-    first: dict[int, float] = {}  # step -> when the first group committed it
+    """Return the seconds beyond the usual gap, summed over the gaps between steps that contain one of `troubles`."""
+    first: dict[int, float] = {}  # by step: time of the first commit
     for e in made:
         first.setdefault(int(e.get("step", 0)), float(e["t"]))
     times = sorted(first.values())

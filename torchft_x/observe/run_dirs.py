@@ -1,4 +1,4 @@
-"""Run directories: which there are below a folder, and when each was written last."""
+"""Search for run directories, with the time at which each was written last."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 RUNS = Path("runs")
-"""Where `torchx run` makes them, unless it is told otherwise."""
+"""Folder in which `torchx run` makes run directories by default."""
 
 
 def is_run(path: Path) -> bool:
@@ -14,7 +14,7 @@ def is_run(path: Path) -> bool:
 
 
 def runs_below(folder: Path) -> list[Path]:
-    """The run directories directly in it, the oldest first."""
+    """Return the run directories directly in `folder`, the oldest first."""
     try:
         found = [path for path in folder.iterdir() if is_run(path)]
     except OSError:
@@ -27,7 +27,7 @@ def newest_run(folder: Path = RUNS) -> Path | None:
 
 
 def written(run_dir: Path) -> float:
-    """Unix seconds of the newest change of its event logs; 0.0: it is gone."""
+    """Return the unix seconds of the newest change of a run's event logs; 0.0 if the run directory is gone."""
     try:
         with os.scandir(run_dir / "events") as entries:
             return max((entry.stat().st_mtime for entry in entries), default=os.stat(run_dir).st_mtime)

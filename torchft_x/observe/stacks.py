@@ -1,4 +1,4 @@
-"""Python stacks as ``faulthandler`` (torch's ``dump_traceback``) prints them, and where in them a person should look. Pure."""
+"""Parser of Python stacks as ``faulthandler`` (torch's ``dump_traceback``) prints them. Pure."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class Frame:
 
     @property
     def short(self) -> str:
-        """The file's name with its folder."""
+        """File name, with its folder if the file is a library's."""
         return "/".join(self.file.split("/")[-2:]) if self.is_library else self.file.rsplit("/", 1)[-1]
 
     @property
     def is_library(self) -> bool:
-        """Python's, an installed package's or ours: not what the user wrote."""
+        """Whether the file is Python's, an installed package's or ours, and so not the user's."""
         return _LIBRARIES.search(self.file) is not None
 
 
 def parse(text: str) -> dict[str, list[Frame]]:
-    """Frames by thread id (as printed), the innermost first."""
+    """Return the frames by thread id (as printed), the innermost first."""
     threads: dict[str, list[Frame]] = {}
     frames: list[Frame] = []
     for line in text.splitlines():
@@ -43,7 +43,7 @@ def parse(text: str) -> dict[str, list[Frame]]:
 
 
 def place(frames: list[Frame]) -> str:
-    """Where a thread is, for people: the innermost frame, and which of the user's functions led there."""
+    """Describe a thread's position for people: the innermost frame, and the user's function that led there."""
     if not frames:
         return ""
     theirs = next((f for f in frames if not f.is_library), None)

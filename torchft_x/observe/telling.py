@@ -1,7 +1,7 @@
-"""What a group tells the lighthouse of itself (`core.view.facts`), out of the events of its rank 0.
+"""Collector of the facts that a group sends to the lighthouse (`core.view.facts`), from the events of its rank 0.
 
-`hear` is on the training thread, once a step: it keeps the event and looks at two of its fields. All else is done when the
-group server asks for it (`take`), a few times a second at the most.
+`hear` runs on the training thread, once a step: it keeps the event and reads two of its fields. All other work is done
+when the group server calls `take`, a few times a second at most.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ from torchft_x.core.view.facts import (
 )
 
 TOLD = frozenset(["commit", "drop", "abort", "joined", "heal_begin", "heal_end", "error", "quorum"])
-"""Events that are heard."""
-_LONG, _EACH = 2.0, 5.0  # seconds of a copy until a line is said, and between two of them
-_MOST = 1 << 16  # events that are kept while nobody takes them: the lighthouse is away
+"""Events that are collected."""
+_LONG, _EACH = 2.0, 5.0  # seconds of a copy until its first line for people, and between two lines
+_MOST = 1 << 16  # events that are kept while `take` is not called, because the lighthouse is away
 
 
 class Telling:
-    """Events of one rank. `received`: of the state that is copied now, the bytes that have come and those that will; None:
-    nobody knows. `say`: is given a line for people now and then, while a copy takes long."""
+    """Collector of one rank's events. `received` returns the received and the total bytes of the state that is being
+    copied; None if unknown. `say` is called with a line for people from time to time while a copy takes long."""
 
     def __init__(
         self, received: Callable[[], tuple[int, int] | None], say: Callable[[str], object] = lambda _: None
     ) -> None:
-        self.urgent = False  # a copy goes on, or there is a moment that is not told
+        self.urgent = False  # a state is being copied, or a moment was not taken yet
         self._received = received
         self._heard: deque[dict[str, Any]] = deque(maxlen=_MOST)  # appended on any thread, taken on one
         self._newest: tuple[Any, Any] = (None, None)  # quorum and participants of the newest commit
-        self._told: tuple[Any, Any] = (None, None)  # the same, of those that were taken
-        self._last = 0.0  # when that was; 0.0: none
-        self._copying: tuple[str, float] | None = None  # from whom, and since when
+        self._told: tuple[Any, Any] = (None, None)  # quorum and participants of the newest commit that was taken
+        self._last = 0.0  # time of that commit (monotonic); 0.0: none
+        self._copying: tuple[str, float] | None = None  # source and start (monotonic) of the copy
         self._say = say
         self._say_at = 0.0  # seconds of the copy after which the next line is due
 
     def hear(self, event: dict[str, Any]) -> None:
-        """One of `TOLD`."""
+        """Keep an event, which is one of `TOLD`."""
         self._heard.append(event)
         if event["event"] == "commit":
             now = (event.get("quorum"), event.get("participants"))
@@ -61,7 +61,7 @@ class Telling:
         self.urgent = True
 
     def take(self, now: float) -> Facts | None:
-        """What is new since the last call; None: nothing. `now`: monotonic seconds."""
+        """Return the facts since the last call, or None. `now`: monotonic seconds."""
         self.urgent = False
         durations: dict[str, _Counts] = {name: _Counts() for name in ("steps", "reductions", "heals")}
         moments: list[Moment] = []
@@ -83,7 +83,7 @@ class Telling:
                 moments.append(Moment(what=RESTARTED, ago=ago))
             elif name == "heal_begin":
                 self._copying, self._say_at = (str(event.get("source") or ""), at), _LONG
-            elif self._copying is not None:  # what goes on is over: well, or not
+            elif self._copying is not None:  # the copy has ended, well or not
                 self._copying = None
                 if name == "heal_end":
                     durations["heals"].add(event.get("duration"))
@@ -101,7 +101,8 @@ class Telling:
         return None if facts == NOTHING else facts
 
     def _committed(self, event: dict[str, Any], at: float, ago: float) -> list[Moment]:
-        """Of the first in a quorum, and where others contribute than before."""
+        """Return the moment of a commit that is the first in its quorum, or has other participants than the one
+        before."""
         last, self._last = self._last, at
         kind = (event.get("quorum"), event.get("participants"))
         if kind == self._told:

@@ -1,16 +1,16 @@
-"""Where a worker is, as bytes that its supervisor reads from shared memory while the worker goes on. Pure.
+"""A worker's status, as bytes that its supervisor reads from shared memory while the worker goes on. Pure.
 
-Two kinds of record, each in two places that are written in turn, so that a reader (or the death of the writer, in the
-middle of a store) always leaves the one before whole::
+There are two kinds of record. Each has two places that are written alternately, so that the former record stays whole
+while the next one is written, even if the writer dies in the middle of a store::
 
-    0     moment 0   what changes several times a step: fixed fields, its number in front and behind
+    0     moment 0   changes several times a step: fixed fields between two copies of the record's number
     128   moment 1
-    256   story 0    what changes with a quorum or an error: number, length, CRC-32, JSON
+    256   story 0    changes with a quorum or an error: number, length, CRC-32, JSON
     ...   story 1
 
-A moment is written by one `MOMENT.pack_into` (0.2 microseconds). Who reads one in the middle of a store sees two
-numbers that differ; should the machine show stores in another order than they were made, a second look sees other bytes
-(`same`). Nothing in a record is believed before it is checked: no length beyond its place, no phase that we don't know.
+A moment is written by one `MOMENT.pack_into` (0.2 microseconds). A reader in the middle of a store sees two numbers
+that differ. If the machine shows stores in another order, a second read sees other bytes (`same`). Every record is
+checked before it is used: no length beyond its place, no unknown phase.
 """
 
 from __future__ import annotations
@@ -23,42 +23,43 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 MOMENT = struct.Struct("<QQBdddQQQBBQ")
-"""Number, the fields of `Moment`, number again."""
+"""Layout of a moment: number, the fields of `Moment`, and the number again."""
 PHASES = ("idle", "asking", "running", "voting")
-"""core.commit.step's, by the number in a record (a test compares them)."""
+"""Phases of `core.commit.step`, by their number in a record (a test compares them)."""
 _STORY = struct.Struct("<QII")  # number, length in bytes, CRC-32 of number, length and text
-_PLACE = 128  # bytes of a moment's
+_PLACE = 128  # bytes of a moment's place
 MOMENTS = 2 * _PLACE
-"""Bytes from the beginning in which the moments are."""
+"""Bytes of both moments' places, which come first."""
 _STORY_PLACE = 16384
 SIZE = MOMENTS + 2 * _STORY_PLACE
-"""Bytes of the whole."""
-_TEXT = 2000  # characters of a reason that are kept
+"""Bytes of the shared memory."""
+_TEXT = 2000  # characters that are kept of a text
 _MEMBERS = 200  # replica ids that are kept; the dumps need their groups' names
 
 
 class Moment(NamedTuple):
-    """Times are those of this host's monotonic clock, in seconds."""
+    """A worker's position in its training. Times are seconds of this host's monotonic clock."""
 
     step: int
-    phase: int  # in PHASES
-    since: float  # when the step in hand began: the end of the one before
-    longest: float  # seconds of its longest step, or of what it did between two
-    pause_ends: float  # of an announced pause; 0: none
-    commits: int  # in this life
+    phase: int  # index in PHASES
+    since: float  # start of the present step, which is the end of the one before
+    longest: float  # seconds of its longest step, or of its longest time between two steps
+    pause_ends: float  # end of an announced pause; 0: none
+    commits: int  # number of commits in this life
     quorum: int
     participants: int
-    leaving: bool  # it ends: nobody must ask it anything
-    waits: bool = False  # for other groups, in a reduction, a vote or for a quorum
+    leaving: bool  # the process ends, and must not be asked for a dump
+    waits: bool = False  # it waits for other groups: in a reduction, in a vote or for a quorum
 
 
 def place_of_moment(number: int) -> int:
-    """Offset at which the moment of that number (they count from 1) is written."""
+    """Return the offset of the moment with this number; numbers begin at 1."""
     return (number & 1) * _PLACE
 
 
 def encode_story(number: int, values: Mapping[str, Any]) -> tuple[int, bytes]:
-    """Offset and bytes. What is too long is cut: the group's story first, then members, then everything but the shortest."""
+    """Encode a story and return its offset and bytes. If it is too long, the group's story is left out first, then the
+    members, then the lost members and the error."""
     cut = {key: value[:_TEXT] if isinstance(value, str) else value for key, value in values.items()}
     cut["members"] = list(cut.get("members") or ())[:_MEMBERS]
     text = b""
@@ -77,7 +78,7 @@ def _sum(number: int, text: bytes) -> int:
 
 
 def newest(data: bytes) -> tuple[int, Moment] | None:
-    """Number and moment; None: there is none, or both are being written."""
+    """Return the newest moment and its number, or None if neither place holds a whole one."""
     found = [read for at in (0, _PLACE) if (read := _moment(data, at)) is not None]
     return max(found, default=None)
 
@@ -94,12 +95,12 @@ def _moment(data: bytes, at: int) -> tuple[int, Moment] | None:
 
 
 def same(read: tuple[int, Moment], later: bytes) -> bool:
-    """Whether a second look, after the first, shows the same bytes in that moment's place."""
+    """Return whether a second, later read shows the same moment in its place."""
     return _moment(later, place_of_moment(read[0])) == read
 
 
 def story(data: bytes) -> dict[str, Any]:
-    """The newest that is whole; {}: none."""
+    """Return the newest whole story, or {}."""
     best: tuple[int, dict[str, Any]] = (0, {})
     for at in (MOMENTS, MOMENTS + _STORY_PLACE):
         if len(data) < at + _STORY.size:
@@ -123,7 +124,8 @@ def _json(text: bytes) -> dict[str, Any] | None:
 
 
 def tell(moment: Moment, values: Mapping[str, Any], now: float, t: float) -> dict[str, Any]:
-    """Both as one status, at the time `now` on the monotonic clock and `t` since 1970: see docs/debugging.md."""
+    """Combine a moment and a story into one status (docs/debugging.md), at monotonic seconds `now` and unix seconds
+    `t`."""
     return {
         **values,
         "t": t,
