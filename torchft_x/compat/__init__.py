@@ -5,16 +5,16 @@
     python -m torchft_x.compat script.py [ARG...]        # runs a script that imports torchft, unchanged
     from torchft_x.compat.manager import Manager         # instead of: from torchft.manager import Manager
 
-docs/torchft.md is the page. Who begins anew imports from `torchft_x`.
+docs/torchft.md describes it. New scripts import from `torchft_x`.
 
-* `names`: which name of which module is what; what there is not, and why.
+* `names`: the place of each name of each module; the missing names, and why.
 * `modules`: makes these modules when they are imported, here and under the name torchft.
-* `differences`: where the same name means something else on purpose, and which defects of torchft are gone.
+* `differences`: names with another meaning on purpose, and the defects of torchft that are gone.
 * `__main__`: the command.
+* `adapters`: names that are more than another name of ours.
+* `path`: a folder for PYTHONPATH, by which child processes use these modules, too.
 
-In adapters is what is more than another name; path is a folder for PYTHONPATH, by which child processes come here, too.
-
-Nothing is loaded before it is used, so that who wants a lighthouse doesn't load torch.
+Nothing is loaded before it is used, so that a process that needs only a lighthouse doesn't load torch.
 """
 
 from __future__ import annotations

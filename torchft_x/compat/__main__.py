@@ -1,7 +1,8 @@
-"""Run a script that was written for torchft with torchft_x in its place: ``python -m torchft_x.compat script.py [ARG...]``.
+"""Run a script that was written for torchft with torchft_x in its place: ``python -m torchft_x.compat script.py
+[ARG...]``.
 
-Python is started again with the folder `path` first in PYTHONPATH, so that the script is started as it always is, and its
-child processes come here, too. A launcher may set that variable itself: ``--path`` prints the folder.
+It starts Python again with the folder `path` first in PYTHONPATH, so that the script starts as usual, and its child
+processes use torchft_x, too. A launcher may set that variable itself: ``--path`` prints the folder.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def command(started: Sequence[str], words: Sequence[str]) -> list[str]:
-    """This process's command line with `words` in place of ``-m torchft_x.compat ...``: Python's own flags stay."""
+    """Return this process's command line with `words` in place of ``-m torchft_x.compat ...``. Python's own flags
+    stay."""
     flags = list(started[1 : len(started) - len(words)])
     if flags[-2:] == ["-m", HERE]:
         flags = flags[:-2]

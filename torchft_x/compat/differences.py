@@ -1,4 +1,4 @@
-"""Where a name of torchft's means something else here on purpose, and which of torchft's defects are gone. Data only.
+"""Names of torchft's that mean something else here on purpose, and torchft's defects that are gone. Data only.
 
 docs/torchft.md prints these tables; a test compares them.
 """
@@ -17,7 +17,7 @@ class Difference(NamedTuple):
 class Gone(NamedTuple):
     defect: str
     test: str
-    """Of this project, where one sees it: a file, and the test's name or its beginning."""
+    """This project's test that shows it: a file, and the test's name or its beginning."""
 
 
 DIFFERENCES = (
@@ -199,7 +199,7 @@ GONE = (
 
 
 def differences() -> str:
-    """As a table of Markdown."""
+    """Return the differences as a Markdown table."""
     return table(["", "torchft", "here"], [list(d) for d in DIFFERENCES])
 
 
@@ -208,6 +208,6 @@ def gone() -> str:
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
-    """Of Markdown."""
+    """Return a Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |".replace("|  |", "| |") for line in lines)

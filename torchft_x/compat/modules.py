@@ -1,7 +1,7 @@
-"""Makes the modules of `names.TREE` when they are imported, as ``torchft_x.compat.NAME`` and as ``torchft.NAME``.
+"""Import hooks that make the modules of `names.TREE`, as ``torchft_x.compat.NAME`` and as ``torchft.NAME``.
 
-Both names are one module, so classes are the same whichever way they were imported. The standard library only: this runs at
-the start of every Python process whose PYTHONPATH has the folder `path`.
+Both names refer to one module, so classes are identical under both. Standard library only, because this runs at the
+start of every Python process whose PYTHONPATH has the folder `path`.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ PEER = "torchft"
 
 
 def install(*, as_torchft: bool = False) -> None:
-    """Let Python find the modules, before it looks anywhere else. `as_torchft`: also as torchft, whether that is installed
-    or not. May be called again."""
+    """Install the finders of the modules before all others. `as_torchft`: also under the name torchft, even if torchft
+    is installed. May be called again."""
     for finder in (Made(), *([Alias()] if as_torchft else [])):
         if not any(type(there) is type(finder) for there in sys.meta_path):
             sys.meta_path.insert(0, finder)
 
 
 def fill(namespace: MutableMapping[str, Any], module: str) -> None:
-    """Let a module with this namespace have the names of torchft's `module`, loaded when they are used first."""
+    """Give a module's namespace the names of torchft's `module`, which are loaded at their first use."""
     names = TREE[module]
     below = f"{HERE}.{module}" if module else HERE
     children = {name.removeprefix(f"{module}.") if module else name for name in TREE if name.startswith(module)}
@@ -63,7 +63,7 @@ def _no_such(module: str, name: str) -> str:
 
 
 class Made(MetaPathFinder):
-    """Finds ``torchft_x.compat.NAME``."""
+    """Finder of ``torchft_x.compat.NAME``."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -79,7 +79,7 @@ class _Maker(Loader):
         self._name = name
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return None  # as ever
+        return None  # Python makes the module
 
     def exec_module(self, module: ModuleType) -> None:
         module.__doc__ = f"torchft.{self._name}, as torchft_x has it. See docs/torchft.md."
@@ -87,7 +87,7 @@ class _Maker(Loader):
 
 
 class Alias(MetaPathFinder):
-    """Finds ``torchft`` and ``torchft.NAME``, which are the modules here."""
+    """Finder of ``torchft`` and ``torchft.NAME``, which are the modules of ``torchft_x.compat``."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -105,7 +105,7 @@ class Alias(MetaPathFinder):
 class _Same(Loader):
     def __init__(self, name: str) -> None:
         self._name = name
-        self._spec: ModuleSpec | None = None  # of the module itself
+        self._spec: ModuleSpec | None = None  # the module's own spec
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         module = importlib.import_module(f"{HERE}.{self._name}" if self._name else HERE)
@@ -113,7 +113,7 @@ class _Same(Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self._spec  # the import has put the other name's in its place
+        module.__spec__ = self._spec  # the import has replaced it by the spec of the name torchft
 
 
 def _below(root: str, fullname: str) -> str | None:

@@ -1,6 +1,6 @@
-"""torchft's public names: module by module, and where ours of that name is written. Data only.
+"""torchft's public names, module by module, with the place of ours. Data only.
 
-A place is ``module:name`` below torchft_x. What torchft has and we have not is in `LACKING`, with what to do instead.
+A place is ``module:name`` below torchft_x. `LACKING` has torchft's names that we lack, with what to do instead.
 Compared with torchft's 0.2.0 (``configure``), torchft-nightly of October 2026 (``reconfigure``), and the device mesh of
 October 2025.
 """
@@ -106,7 +106,7 @@ TREE: Mapping[str, Mapping[str, str]] = {
     },
     "work": {"_DummyWork": "comm.work:DoneWork"},
 }
-"""By module, below torchft; then by name."""
+"""Places by module below torchft, then by name."""
 
 LACKING: Mapping[str, str] = {
     "checkpointing._serialization": "its streams are pickles; torchft_x.transfer sends a layout and raw bytes",
@@ -120,4 +120,4 @@ LACKING: Mapping[str, str] = {
     "quantization": "its kernels are Triton's; torchft_x.compat.collectives quantises on any device",
     "torchcomms": "PyPI has a placeholder only, so it was never run by us; use ProcessGroupGloo or ProcessGroupNCCL",
 }
-"""By module, or module and name."""
+"""Reasons, with alternatives, by module, or by module and name."""

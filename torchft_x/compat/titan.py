@@ -1,7 +1,8 @@
-"""torchtitan's train module in one process of a replica group, with torchft_x under torchft's name (docs/torchtitan.md).
+"""torchtitan's train module in one process of a replica group, with torchft_x under torchft's name
+(docs/torchtitan.md).
 
-``torchx run ft.titan`` runs this file in each process; who starts groups otherwise runs
-``python -m torchft_x.compat -m torchtitan.train`` and gives the flags of `of_group`.
+``torchx run ft.titan`` runs this file in each process. To start groups in another way, run
+``python -m torchft_x.compat -m torchtitan.train`` with the flags of `of_group`.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ import torchtitan.train  # type: ignore[import-not-found]  # noqa: E402, F401 - 
 
 
 def of_group(group: str, groups: int, given: Sequence[str]) -> list[str]:
-    """The arguments that make a process one of this group: those that `given` has not. Without torchtitan's checkpoints a
-    group that comes back takes counters only, and no weights."""
+    """Return the arguments that make a process one of this group, except those in `given`. They enable checkpoints,
+    without which a group that comes back in torchtitan receives only counters, and no weights."""
     ours = {
         "fault_tolerance.enable": (),
         "fault_tolerance.replica_id": (group,),

@@ -1,7 +1,7 @@
-"""The events of one process, told to a person: who died and why, who is back, what it cost.
+"""Description of one process's events for people: which groups died and why, which are back, and the cost.
 
-`Story` decides and prints nothing; feed it what `observe.subscribe` delivers, from one thread. `Narrator` prints it while
-a script of the user's own trains.
+`Story` makes the lines and prints nothing; feed it the events of `observe.subscribe`, from one thread. `Narrator`
+prints them while a script of the user's own trains.
 """
 
 from __future__ import annotations
@@ -14,35 +14,35 @@ from typing import Any
 from torchft_x import log_lines
 from torchft_x.core.types import BEFORE_END, group_number, group_of
 
-AGAIN = 60.0  # seconds between two words about a step that is dropped over and over
-TYPICAL = 21  # commits whose gaps give the usual length of a step: odd, and short enough to follow a change
+AGAIN = 60.0  # seconds between two lines about a step that is dropped repeatedly
+TYPICAL = 21  # number of gaps between commits of which the usual step is the median: odd, few enough to follow a change
 
 
 class Story:
-    """What this group has lived through, in lines of text and a few counters.
+    """History of this group, as lines of text and a few counters.
 
     `group` is the own group id. Times are monotonic seconds of this process.
     """
 
     def __init__(self, group: str) -> None:
         self.group = group
-        self.members: frozenset[str] = frozenset()  # groups of the newest quorum that are not lost since
-        self.participants: frozenset[str] = frozenset()  # those of them whose gradients count
+        self.members: frozenset[str] = frozenset()  # groups of the newest quorum that were not lost since
+        self.participants: frozenset[str] = frozenset()  # groups of the newest quorum whose gradients count
         self.step = 0  # committed steps
         self.committed_in = 0  # quorum id of the last commit
-        self.died: dict[str, float] = {}  # group -> when this process heard of its death; gone once it is back
+        self.died: dict[str, float] = {}  # by group: when its death became known; removed once it is back
         self.deaths = 0
         self.rejoins = 0
         self.dropped = 0
         self._drop_told: tuple[int, str, float] | None = (
-            None  # since the last commit: step, reason, when it was told last
+            None  # newest drop since the last commit: step, reason, time of its last line
         )
-        self._untold = 0  # drops of it since then
+        self._untold = 0  # drops of this step since that line
         self.lost = 0.0  # seconds beyond a usual step, summed over everything that interrupted training
         self._last_commit: float | None = None
-        self._left: set[str] = set()  # groups that took part in the last commit, and left in good order since
-        self.interrupted = False  # has anything broken since the last commit?
-        self._gaps: deque[float] = deque(maxlen=TYPICAL)  # between undisturbed commits
+        self._left: set[str] = set()  # groups that took part in the last commit, and left gracefully since
+        self.interrupted = False  # a failure has happened since the last commit
+        self._gaps: deque[float] = deque(maxlen=TYPICAL)  # seconds between undisturbed commits
 
     def __repr__(self) -> str:
         return (
@@ -53,13 +53,13 @@ class Story:
 
     @property
     def speaks(self) -> bool:
-        """Is the own group the one that talks for all about the newest commit: the lowest by number that took part in it
-        and is not lost? Who left in good order since then has said what there was to say."""
+        """Whether the own group prints for all about the newest commit: the lowest by number that took part in it and
+        is not lost. A group that left gracefully since then has printed already."""
         alive = (self.participants & self.members) | self._left or self.members
         return not alive or by_number(alive)[0] == self.group
 
     def tell(self, event: dict[str, Any]) -> list[str]:
-        """Take one event in; lines worth a person's reading come out, usually none."""
+        """Take one event, and return the lines for people, usually none."""
         name = event.get("event")
         now = float(event.get("mono", 0.0))
         if name == "quorum":
@@ -81,7 +81,7 @@ class Story:
         participants = members - groups(event.get("healing"))
         lines = []
         for group in by_number(self.members - members):
-            if group not in self.died:  # nobody has said why: a broken step speaks for a death
+            if group not in self.died:  # no event gave the reason; a broken step suggests a death
                 lines += self._gone(group, "died (connection lost)" if self.interrupted else "is gone", now)
         for group in by_number(participants - self.participants):
             if group in self.died:
@@ -97,7 +97,7 @@ class Story:
         return lines
 
     def _drop(self, event: dict[str, Any], now: float) -> list[str]:
-        known = self.interrupted  # by a death that was told already: that is the reason
+        known = self.interrupted  # a death that was printed already is the reason
         self.dropped += 1
         self.interrupted = True
         reason = clause(str(event.get("reason") or ""))
@@ -148,34 +148,34 @@ class Story:
                 self._gaps.append(gap)
         self._last_commit, self.interrupted, self._drop_told = now, False, None
         if event.get("participants") == len(self.participants):
-            self._left &= self.participants  # all have voted: who has left already did so after this commit
+            self._left &= self.participants  # all have voted, so groups that have left did so after this commit
         else:
             self._left.clear()
         return lines
 
     @property
     def usual_step(self) -> float:
-        """Seconds from commit to commit when nothing happens; 0.0 as long as none is known."""
+        """Median seconds between undisturbed commits; 0.0 while unknown."""
         return sorted(self._gaps)[len(self._gaps) // 2] if self._gaps else 0.0
 
 
 class Narrator:
-    """Prints the `Story` of an event log to stderr, in one group for all: the lowest that takes part (`EventLog.narrator`).
+    """Printer of an event log's `Story` to stderr (`EventLog.narrator`). Only the lowest group that takes part prints.
 
     Events come on any thread; between two losses it prints nothing. The details are in the event log.
     """
 
     def __init__(self, group: str, say: Callable[[str], object] | None = None) -> None:
         self.story = Story(group)
-        self.interrupted = True  # the next commit has something to say
-        # Commits that had nothing to say: the log puts them here, and the story hears of them before the next event. More
-        # than these it makes nothing of; one more than it keeps gaps, as the first gap may span commits that are forgotten.
+        self.interrupted = True  # the next commit may produce a line
+        # Commits without a line: the log puts them here, and the story takes them before the next event. It uses no
+        # more of them; the length is one above that of its gaps, as the first gap may span forgotten commits.
         self.commits: deque[dict[str, Any]] = deque(maxlen=TYPICAL + 1)
         self._say = say or (lambda line: log_lines.say(line, role="trainer", group=group))
         self._lock = threading.Lock()  # guards the story, and keeps its lines in order
 
     def hear(self, event: dict[str, Any]) -> None:
-        """Take first what is in `commits`, then the event."""
+        """Take the events in `commits` first, then this one."""
         with self._lock:
             while self.commits:
                 self._tell(self.commits.popleft())
@@ -183,14 +183,14 @@ class Narrator:
             self.interrupted = self.story.interrupted
 
     def _tell(self, event: dict[str, Any]) -> None:
-        spoke = self.story.speaks  # who hands over to a group that is back still tells that it is
+        spoke = self.story.speaks  # a group that hands over to one that is back still prints that
         for line in self.story.tell(event):
             if spoke or self.story.speaks:
                 self._say(line)
 
 
 def groups(replica_ids: Any) -> frozenset[str]:
-    """Group ids of one or several replica ids; of anything else (an old log, a count) the empty set."""
+    """Return the group ids of one or several replica ids; the empty set for other values (an old log, a count)."""
     if isinstance(replica_ids, str):
         return frozenset([group_of(replica_ids)])
     if not isinstance(replica_ids, (list, tuple, set, frozenset)):
@@ -199,7 +199,7 @@ def groups(replica_ids: Any) -> frozenset[str]:
 
 
 def by_number(names: frozenset[str] | set[str]) -> list[str]:
-    """Group ids in the order people expect: 2 before 10, and those without a number last."""
+    """Sort group ids by number: 2 before 10, and ids without a number last."""
 
     def key(name: str) -> tuple[bool, int, str]:
         number = group_number(name)
@@ -209,13 +209,13 @@ def by_number(names: frozenset[str] | set[str]) -> list[str]:
 
 
 def clause(sentence: str) -> str:
-    """A reason as it reads in brackets: ``1:9f2c is lost: its address refuses.`` -> ``its address refuses``."""
+    """Shorten a reason for use in brackets: ``1:9f2c is lost: its address refuses.`` -> ``its address refuses``."""
     return sentence.rpartition(" is lost: ")[2].rstrip(".")
 
 
 def harmless(text: object, most: int = 200) -> str:
-    """On one line, without what a terminal or a page would obey: control characters, escapes, marks that turn the
-    direction of writing. Names and reasons come from event logs, which anybody may have written."""
+    """Return a text on one line of at most `most` characters, without control characters, escapes and marks that change
+    the direction of writing. Names and reasons come from event logs, which anybody may have written."""
     shown = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in str(text)[: most + 1])
     return shown if len(shown) <= most else shown[: most - 1] + "…"
 

@@ -1,6 +1,6 @@
-"""Deadlines for torch's futures, for blocks of code, and for what a stream has been given to do.
+"""Deadlines for torch's futures, for blocks of code, and for the work of a stream.
 
-One thread looks after all of them, another one looks after it: where a callback blocks it for too long
+One thread runs all deadlines, and a second one watches it. If a callback blocks the first for too long
 (TORCHFT_WATCHDOG_TIMEOUT_SEC, 30 s), no deadline holds any more, and the process is ended.
 """
 
@@ -28,19 +28,20 @@ log = logging.getLogger(__name__)
 
 
 class _Timers:
-    """Runs callbacks at their times. Its threads begin with the first."""
+    """Scheduler of callbacks. Its threads start with the first callback."""
 
     def __init__(self) -> None:
         self._watchdog_interval = timedelta(seconds=env.read_seconds(env.WATCHDOG_TIMEOUT, 30.0) or 30.0)
-        self._changed = threading.Condition()  # guards what follows
-        self._due: list[tuple[float, int, Callable[[], None]]] = []  # a heap: when, number, what
-        self._cancelled: set[int] = set()  # numbers of those in it that are not wanted any more
+        self._changed = threading.Condition()  # guards the attributes below
+        self._due: list[tuple[float, int, Callable[[], None]]] = []  # heap of (monotonic time, number, callback)
+        self._cancelled: set[int] = set()  # numbers of cancelled callbacks in the heap
         self._numbers = itertools.count()
-        self._busy_since: float | None = None  # a callback runs
+        self._busy_since: float | None = None  # start (monotonic) of the running callback; None: none runs
         self._started = False
 
     def after(self, seconds: float, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` then. Returns what cancels it; a callback that runs already is not waited for."""
+        """Call `callback` after `seconds`. Return a function that cancels it, and does not wait for a running
+        callback."""
         with self._changed:
             if not self._started:
                 self._started = True
@@ -95,7 +96,7 @@ class _Timers:
                 )
                 try:
                     sys.exit(1)
-                except SystemExit as e:  # which would end this thread only
+                except SystemExit as e:  # it would end this thread only
                     os._exit(int(e.code or 1))
 
 
@@ -107,9 +108,9 @@ def _seconds(timeout: Seconds) -> float:
 
 
 def future_timeout(fut: Future[Any], timeout: Seconds) -> Future[Any]:
-    """A future that ends as `fut` does, or with TimeoutError if that takes longer. `fut` itself goes on."""
+    """Return a future that ends as `fut` does, or with TimeoutError if `fut` takes longer. `fut` itself goes on."""
     out: Future[Any] = Future()
-    lock = threading.Lock()  # both may end at the same moment
+    lock = threading.Lock()  # `fut` and the deadline may end at the same moment
     limit = _seconds(timeout)
 
     def late() -> None:
@@ -133,7 +134,7 @@ def future_timeout(fut: Future[Any], timeout: Seconds) -> Future[Any]:
 
 
 def future_wait(fut: Future[Any], timeout: Seconds) -> Any:
-    """Wait for the value. Raises what `fut` ended with, or TimeoutError."""
+    """Wait for the value of `fut` and return it. Raises the error of `fut`, or TimeoutError."""
     done = threading.Event()
     fut.add_done_callback(lambda _: done.set())
     limit = _seconds(timeout)
@@ -153,7 +154,7 @@ def context_timeout(callback: Callable[[], None], timeout: Seconds) -> Iterator[
 
 
 def stream_timeout(callback: Callable[[], None], timeout: Seconds) -> None:
-    """Call `callback`, from another thread, if what the accelerator's current stream has to do takes longer."""
+    """Call `callback`, from another thread, if the present work of the accelerator's current stream takes longer."""
     event: Any = torch.Event()
     event.record()
 

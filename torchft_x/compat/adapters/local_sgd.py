@@ -1,9 +1,9 @@
-"""Groups that train apart, begun as torchft's scripts expect: the ``with`` asks nobody for anything yet.
+"""Groups that train apart, started as torchft's scripts expect: entering the ``with`` asks for no quorum yet.
 
-torchft's own DiLoCo has trained one period before it first asks, and its scripts build on it: their `state_dict` uses the
-object that ``with ... as`` has yet to give, or they wait for others before the first step. So the groups agree on their first
-weights a little later than in `torchft_x.DiLoCo`: when the model makes its first forward, or the inner optimizer its first
-step, whichever comes first.
+torchft's own DiLoCo trains one period before its first quorum, and its scripts rely on it: their `state_dict` uses the
+object that ``with ... as`` has not assigned yet, or they wait for others before the first step. So the groups agree on
+their first weights a little later than in `torchft_x.DiLoCo`: at the model's first forward or the inner optimizer's
+first step, whichever comes first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torchft_x.train.local.local_sgd import LocalSGD as OurLocalSGD
 
 
 class DiLoCo(OurDiLoCo):
-    """`torchft_x.DiLoCo`, begun at the first forward or inner step."""
+    """`torchft_x.DiLoCo` that begins at the first forward or inner step."""
 
     def __init__(self, manager: Any, model_fragments: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(manager, model_fragments, *args, **kwargs)
@@ -36,7 +36,7 @@ class DiLoCo(OurDiLoCo):
 
 
 class LocalSGD(OurLocalSGD):
-    """`torchft_x.LocalSGD`, begun at the first forward or step."""
+    """`torchft_x.LocalSGD` that begins at the first forward or step."""
 
     def __init__(self, manager: Any, model: nn.Module, *args: Any, **kwargs: Any) -> None:
         super().__init__(manager, model, *args, **kwargs)
@@ -51,11 +51,12 @@ class LocalSGD(OurLocalSGD):
 
 
 class _First:
-    """Begins a loop when one of these modules is used."""
+    """Trigger that begins an inner loop at the first forward of one of its modules."""
 
     def __init__(self, manager: Any, loop: InnerLoop, modules: list[nn.Module]) -> None:
         self._loop = loop
-        # FSDP has gathered a sharded model's weights when a forward is heard of: there the optimizer's step is the first.
+        # FSDP has already gathered a sharded model's weights when the hook runs, so there only the optimizer's step
+        # counts.
         self._modules = [m for m in modules if not any(is_dtensor(p) for p in m.parameters())]
         self._hooks: list[Any] = []
         if isinstance(manager, Manager):
@@ -77,6 +78,6 @@ class _First:
 
 
 def extract_local_tensor(t: torch.Tensor) -> torch.Tensor:
-    """A copy of what this rank holds of a tensor, without a gradient."""
+    """Return a copy of this rank's part of a tensor, without a gradient."""
     mine = t.to_local() if hasattr(t, "to_local") else t
     return mine.detach().clone()

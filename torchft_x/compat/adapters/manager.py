@@ -1,4 +1,4 @@
-"""torchft's Manager: ours, with what its users' scripts and torchtitan rely on beside the documented methods."""
+"""torchft's Manager: ours, with the undocumented behaviour on which scripts and torchtitan rely."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Manager(OurManager):
         quorum_retries: int | None = None,
         **ours: Any,
     ) -> None:
-        self._first_steps = 0  # committed steps that torchft would not have counted
+        self._first_steps = 0  # committed steps that torchft does not count
         super().__init__(
             pg, load_state_dict, state_dict, min_replica_size, use_async_quorum,
             timeout=_chosen(env.TIMEOUT, timeout),
@@ -66,38 +66,40 @@ class Manager(OurManager):
 
     def start_quorum(self, *args: Any, **kwargs: Any) -> None:
         if self.steps.standing is None and not self.steps.waits and has_dtensors(self.context.full_state()):
-            # FSDP2 has whole tensors in the model while a forward runs: its state can be copied between steps only.
+            # FSDP2's model has whole tensors during a forward, so its state can be copied between steps only.
             self.steps.waits = True
         super().start_quorum(*args, **kwargs)
 
     def trains_apart(self) -> None:
-        """Said by `LocalSGD` and `DiLoCo`: the groups' first step is where they agree on the first weights."""
+        """Exclude the first committed step, in which `LocalSGD` and `DiLoCo` agree on the first weights, from
+        `current_step`."""
         self._first_steps = 1
 
     def current_step(self) -> int:
-        """Number of committed steps, or exchanges where groups train apart."""
+        """Return the number of committed steps, or of exchanges if groups train apart."""
         return max(0, super().current_step() - self._first_steps)
 
     def state_dict(self) -> dict[str, int]:
-        """torchft's two numbers. What is left out, the quorum of the last commit, begins anew with a checkpoint."""
+        """Return torchft's two numbers. The quorum of the last commit is left out, because it starts anew with a
+        checkpoint."""
         return {key: value for key, value in super().state_dict().items() if key in _PEER_KEYS}
 
     def _manager_state_dict(self) -> dict[str, Any]:
-        """What a heal copies, in torchft's form."""
+        """Return the state that a heal copies, in torchft's form."""
         with self.context.state_dicts.read():
             return {"user": self.context.state_dicts.save(), "torchft": self.state_dict()}
 
 
 def _chosen(variable: str, argument: Any) -> Any:
-    return argument if env.read(variable) is None else None  # None: the variable
+    return argument if env.read(variable) is None else None  # with None, the base class reads the variable
 
 
 def get_timeout(timeout_sec_env: str | None, default_timeout_sec: timedelta) -> timedelta:
-    """The time an environment variable's value says, or the default where there is none."""
+    """Return the time in an environment variable's value, in whole seconds, or the default if the value is None."""
     return default_timeout_sec if timeout_sec_env is None else timedelta(seconds=int(timeout_sec_env))
 
 
 def extract_trailing_digits(s: str) -> int:
-    """The number at the end of a name; 0 if there is none."""
+    """Return the number at the end of a name; 0 if there is none."""
     digits = s[len(s.rstrip("0123456789")) :]
     return int(digits) if digits else 0

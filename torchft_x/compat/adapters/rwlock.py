@@ -1,4 +1,4 @@
-"""A lock for many readers or one writer, every wait with a deadline. For checkpoint transports of one's own."""
+"""A lock for many readers or one writer, with a deadline for every wait. For users' own checkpoint transports."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 
 class RWLock:
-    """Readers share it, a writer has it alone. Not fair: a writer waits while readers come and go.
+    """Lock that readers share and a writer holds alone. Not fair: a writer waits while readers come and go.
 
     `timeout`: seconds each acquire may take, after which it raises TimeoutError; negative: no limit. A lock that was
     acquired on one thread may be released on another.
@@ -16,9 +16,9 @@ class RWLock:
 
     def __init__(self, timeout: float = -1) -> None:
         self.timeout = timeout
-        self._changed = threading.Condition()  # guards the two below
+        self._changed = threading.Condition()  # guards _readers and _written
         self._readers = 0
-        self._written = False  # a writer has it
+        self._written = False  # a writer holds the lock
 
     def r_acquire(self) -> None:
         with self._changed:
@@ -41,7 +41,7 @@ class RWLock:
             self._changed.notify_all()
 
     def w_locked(self) -> bool:
-        """Whether a writer has it."""
+        """Return whether a writer holds the lock."""
         return self._written
 
     @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""The current stream, whatever the accelerator."""
+"""Functions on the current stream of any accelerator."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 def get_stream_context(stream: torch.Stream | None) -> AbstractContextManager[Any]:
-    """Make `stream` the current one for a block. Nothing without an accelerator, and for None."""
+    """Return a context that makes `stream` the current one. It does nothing for None, or without an accelerator."""
     if stream is None or not torch.accelerator.is_available():
         return contextlib.nullcontext()
     context: AbstractContextManager[Any] = torch.get_device_module(stream.device).stream(stream)
@@ -18,7 +18,8 @@ def get_stream_context(stream: torch.Stream | None) -> AbstractContextManager[An
 
 
 def record_event() -> Any:
-    """An event in the current stream; on CUDA one that another process may wait for."""
+    """Record an event in the current stream and return it; on CUDA another process may wait for it. Raises RuntimeError
+    without an accelerator."""
     kind = torch.accelerator.current_accelerator()
     if kind is None:
         raise RuntimeError("record_event needs an accelerator, and this process sees none.")

@@ -1,4 +1,4 @@
-"""torchft's two transports: ours, where a timeout of zero has a meaning."""
+"""torchft's two transports: ours, with torchft's meaning of a timeout of zero."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchft_x.transfer.pg import PGTransport as OurPGTransport
 
 T = TypeVar("T")
 
-UNLIMITED = 24 * 3600.0  # seconds: torch's own process groups end long before
+UNLIMITED = 24 * 3600.0  # seconds; torch's own process groups time out long before
 
 
 def _is_zero(timeout: Seconds | None) -> bool:
@@ -22,7 +22,7 @@ def _is_zero(timeout: Seconds | None) -> bool:
 
 
 class HTTPTransport(OurHTTPTransport[T]):
-    """`torchft_x.HTTPTransport`, which doesn't wait at all for a state that is asked for with a timeout of zero."""
+    """`torchft_x.HTTPTransport` for which a timeout of zero means not to wait for a state at all."""
 
     def recv_checkpoint(self, src_rank: int, metadata: str, step: int, timeout: Seconds, **ours: Any) -> T:
         if _is_zero(timeout):
@@ -31,7 +31,8 @@ class HTTPTransport(OurHTTPTransport[T]):
 
 
 class PGTransport(OurPGTransport[T]):
-    """`torchft_x.PGTransport`, where a timeout of zero leaves the limit to the process group, as torch's ``wait`` does."""
+    """`torchft_x.PGTransport` for which a timeout of zero leaves the limit to the process group, as in torch's
+    ``wait``."""
 
     def _limit(self, timeout: Seconds | None) -> float:
         return super()._limit(UNLIMITED if _is_zero(timeout) else timeout)

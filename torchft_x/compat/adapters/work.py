@@ -1,4 +1,4 @@
-"""torchft's handle of a managed reduction, for stand-ins of a Manager: what `Manager.allreduce` returns is a class of its own."""
+"""torchft's handle of a managed reduction, for stand-ins of a Manager. `Manager.allreduce` returns another class."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch.futures import Future
 
 
 class _ManagedWork(dist.Work):
-    """A work around another one, whose failure is told to `manager` and never raised.
+    """Wrapper of a work that reports its failure to `manager` and never raises it.
 
     Args:
-        manager: hears `report_error` of what fails.
+        manager: object whose `report_error` is called with a failure.
         work: any handle with `wait`.
-        value: what the future completes with; its callbacks run in the first `wait`, one after another.
+        value: result of the future, whose callbacks run in the first `wait`, one after another.
     """
 
     def __init__(self, manager: Any, work: Any, value: object) -> None:
@@ -25,10 +25,10 @@ class _ManagedWork(dist.Work):
         self._work = work
         self._future: Future[Any] = Future()
         self._value = value
-        self._lock = threading.RLock()  # completed once; a callback may call `wait`
+        self._lock = threading.RLock()  # lets the future complete once; re-entrant, because a callback may call `wait`
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """False: it failed, and the future stays open."""
+        """Wait for the work. Return False if it failed; the future then stays open."""
         try:
             self._work.wait(*(() if timeout is None else (timeout,)))
         except Exception as e:
@@ -38,7 +38,7 @@ class _ManagedWork(dist.Work):
         return True
 
     def block_current_stream(self, timeout: timedelta | None = None) -> None:
-        """Don't wait: the future completes when the other work's does."""
+        """Block the current stream, not the caller. The future completes when the other work's does."""
         self._work.block_current_stream()
         self._work.get_future().add_done_callback(self._ended)
 

@@ -1,4 +1,5 @@
-"""Stands first in PYTHONPATH of a process in which ``import torchft`` is to bring torchft_x. Not imported by this name.
+"""Folder that is first in PYTHONPATH of a process in which ``import torchft`` gives torchft_x. Not imported as a
+package.
 
-* `sitecustomize`: is run by Python itself when it starts.
+* `sitecustomize`: run by Python itself when it starts.
 """

@@ -1,7 +1,7 @@
-"""In a process whose PYTHONPATH names this folder, ``import torchft`` brings torchft_x (`torchft_x.compat`).
+"""Makes ``import torchft`` give torchft_x (`torchft_x.compat`) in a process whose PYTHONPATH has this folder.
 
-Python imports a module of this name when it starts, before the script and before anything that the script's own folder
-could bring. The environment may have one, too: it is run as if this one were not there.
+Python imports a module of this name when it starts, before the script and the modules in the script's folder. If the
+environment has such a module, too, it is run afterwards, as if this one did not exist.
 """
 
 import importlib.machinery
@@ -12,7 +12,7 @@ import sys
 _here = os.path.dirname(os.path.abspath(__file__))
 try:
     from torchft_x.compat.modules import install
-except ModuleNotFoundError:  # not installed: a clone from whose folder Python was started
+except ModuleNotFoundError:  # torchft_x is not installed; Python was started in the folder of a clone
     sys.path.append(os.path.abspath(os.path.join(_here, *[os.pardir] * 3)))
     from torchft_x.compat.modules import install
 

@@ -1,4 +1,4 @@
-"""What a process's events become in other people's tools.
+"""Export of a process's events to other tools.
 
 * `steps`: a hook after each committed step, for TensorBoard, Weights & Biases, a file.
 * `otel`: metrics and spans over OpenTelemetry's protocol; needs the extra ``torchft_x[otel]``.

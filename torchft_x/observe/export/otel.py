@@ -6,8 +6,8 @@
     ...
     exporter.close()
 
-Made in a training script, it tells of this process; each group has its own, told apart by the attribute
-``torchft_x.group``. A collector that is away costs the training nothing: what can't be delivered is dropped.
+An exporter made in a training script exports the events of that process; the attribute ``torchft_x.group``
+distinguishes the groups. A collector that is away does not slow the training: data that can't be delivered is dropped.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _PAST = frozenset(["t", "mono", "pid", "event", "role"])
 
 
 class OtelExporter:
-    """Exports the events of this process until it is closed. Thread-safe.
+    """Exporter of this process's events, until it is closed. Thread-safe.
 
-    `endpoint`: base URL of an OTLP/HTTP collector (``http://host:4318``); None: as the environment says.
-    `interval`: seconds between two exports of the metrics. `resource`: further attributes of all that is sent.
+    `endpoint`: base URL of an OTLP/HTTP collector (``http://host:4318``); None: taken from the environment.
+    `interval`: seconds between two exports of the metrics. `resource`: further attributes of all exported data.
 
     Metrics: counters ``torchft_x.commits``, ``torchft_x.dropped_steps``, ``torchft_x.losses``; histograms
-    ``torchft_x.step.duration``, ``torchft_x.reduce.duration``, ``torchft_x.heal.duration`` (s). Spans: ``torchft_x.loss``, from the
-    moment in which this process knew that another group is gone to its next commit, with an event for each phase between; and
-    ``torchft_x.heal``.
+    ``torchft_x.step.duration``, ``torchft_x.reduce.duration``, ``torchft_x.heal.duration`` (s). Spans:
+    ``torchft_x.loss`` begins when this process knows that another group is gone and ends at its next commit, with an
+    event for each phase between; and ``torchft_x.heal``.
 
     Raises `ConfigError` if OpenTelemetry is not installed.
     """
@@ -54,7 +54,7 @@ class OtelExporter:
         spans = OTLPSpanExporter(endpoint=f"{to}/v1/traces") if to else OTLPSpanExporter()
         about = Resource.create({"service.name": "torchft_x", **(resource or {})})
         reader = PeriodicExportingMetricReader(metrics, export_interval_millis=interval * 1000)
-        # Providers of our own: what the script has set up for itself stays as it is.
+        # Own providers leave the script's own OpenTelemetry set-up as it is.
         self._meters = MeterProvider(resource=about, metric_readers=[reader])
         self._tracers = TracerProvider(resource=about)
         self._tracers.add_span_processor(BatchSpanProcessor(spans))
@@ -70,13 +70,13 @@ class OtelExporter:
             ("commit", "reduction"): meter.create_histogram("torchft_x.reduce.duration", unit="s"),
             ("heal_end", "duration"): meter.create_histogram("torchft_x.heal.duration", unit="s"),
         }
-        self._lock = threading.Lock()  # guards the spans: events come on any thread
-        self._losses: dict[str, Any] = {}  # replica id -> its span, until the next commit
-        self._heal: Any = None  # the span of the copy that goes on
+        self._lock = threading.Lock()  # guards the spans, because events come on any thread
+        self._losses: dict[str, Any] = {}  # open spans of losses by replica id, until the next commit
+        self._heal: Any = None  # open span of the present heal
         self._end = subscribe(self._hear)
 
     def close(self, timeout: float = 5.0) -> None:
-        """Deliver what there is, within `timeout` seconds each for metrics and spans, and end."""
+        """Deliver the collected data, within `timeout` seconds each for metrics and spans, and end."""
         self._end()
         with self._lock:
             for span in [*self._losses.values(), self._heal]:
@@ -89,7 +89,7 @@ class OtelExporter:
         self._meters.shutdown(timeout_millis=timeout * 1000)
 
     def _hear(self, event: dict[str, Any]) -> None:
-        if event.get("rank", 0) != 0 or event.get("left"):  # who leaves in good order is no failure
+        if event.get("rank", 0) != 0 or event.get("left"):  # a graceful leave is no failure
             return
         name = event["event"]
         who = {"torchft_x.group": str(event.get("group", ""))}
@@ -102,7 +102,7 @@ class OtelExporter:
             self._trace(name, event, who, int(event["t"] * 1e9))
 
     def _trace(self, name: str, event: dict[str, Any], who: dict[str, str], at: int) -> None:
-        """`at`: unix nanoseconds."""
+        """Start, extend or end spans for an event. `at`: unix nanoseconds."""
         if name == "member_lost":
             lost = str(event.get("lost", ""))
             told = {**who, "torchft_x.lost": lost, "torchft_x.reason": str(event.get("reason", ""))}

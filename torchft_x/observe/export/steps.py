@@ -1,4 +1,4 @@
-"""A hook for what people use to watch numbers: TensorBoard, Weights & Biases, a file."""
+"""A hook for tools that record numbers: TensorBoard, Weights & Biases, a file."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ OnStep = Callable[[int, Mapping[str, float]], object]
 
 
 def on_step(call: OnStep, *, rank: int = 0) -> Callable[[], None]:
-    """Call `call(step, numbers)` after each committed step of this process, and return what ends that.
+    """Call `call(step, numbers)` after each committed step of this process, and return the function that ends this.
 
-    `step`: committed steps so far. `numbers`: ``step_seconds`` and ``reduce_seconds``, ``groups`` that contributed, ``bytes``
-    that were reduced, ``dropped`` (steps, so far), ``losses`` (other groups that were lost, so far), after a heal
-    ``heal_seconds``, and what the script gave to `Manager.log` since the last step. What has no value is missing.
+    `step`: number of committed steps so far. `numbers`: ``step_seconds`` and ``reduce_seconds``; ``groups`` that
+    contributed; ``bytes`` that were reduced; ``dropped`` steps so far; ``losses`` of other groups so far; after a heal
+    ``heal_seconds``; and the numbers that the script gave to `Manager.log` since the last step. Unknown numbers are
+    absent.
 
-    For the Manager of this group rank only: of several ranks of a group, and of several Managers in a process, it is the one
-    that speaks. It runs on the training thread, between two steps, so it must be quick; what it raises is a warning.
+    Only events of the Manager with this group rank count, among several ranks of a group or several Managers in a
+    process. `call` runs on the training thread, between two steps, so it must be quick. Its exceptions become warnings.
     """
     return subscribe(_Steps(call, rank).hear)
 
@@ -30,7 +31,7 @@ class _Steps:
         self._rank = rank
         self._dropped = 0
         self._lost = 0
-        self._given: dict[str, float] = {}  # until the next commit
+        self._given: dict[str, float] = {}  # numbers for the next commit
 
     def hear(self, event: dict[str, Any]) -> None:
         if event.get("rank", 0) != self._rank:

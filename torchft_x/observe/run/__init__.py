@@ -1,13 +1,13 @@
-"""A run as a value: what its event logs say when they are put together. Pure but for the reading of the files.
+"""A run as a value, combined from its event logs. Pure except for the reading of the files.
 
-* `reading`: the files, line by line: commits into columns of numbers, the rest as short notes.
-* `clocks`: what one clock has to do with another, from what both sides have seen.
-* `course`: one course of steps out of what all ranks have written; how long steps take, and what was made of the time.
-* `lives`: groups and their lives, quorums, and what each group did when.
-* `losses`: who was lost and what that cost, phase by phase.
-* `fold`: all of it (`read_run`).
-* `collected`: the files, out of logs in which processes have printed their events.
-* `values`: what comes out.
+* `reading`: reads the files line by line: commits into columns of numbers, other events into short notes.
+* `clocks`: estimates the offsets between the hosts' clocks, from events that both hosts have seen.
+* `course`: combines all ranks' commits into one course of steps; step times and goodput.
+* `lives`: groups and their lives, quorums, and the activities of each group over time.
+* `losses`: lost members and the cost of each loss, phase by phase.
+* `fold`: combines all of this (`read_run`).
+* `collected`: restores the files from logs in which processes have printed their events.
+* `values`: the result's classes.
 """
 
 from torchft_x.observe.run.fold import read_run

@@ -1,9 +1,9 @@
 """One time for all processes of a run. The wall clocks of several hosts are not trusted.
 
-Within a host the monotonic clock counts: a wall clock may be set while the job runs. Processes whose two clocks lie alike
-apart share a host (the moment at which it was booted, by its own clock). What two hosts have to do with each other is
-estimated from what both have seen: a commit is made by all groups within a moment, and a quorum is received right after
-it was issued. What a host has in common with no other is left as its wall clock says.
+Within a host the monotonic clock counts, because a wall clock may be set while the job runs. Processes with the same
+difference between their two clocks (the host's boot time by its own clock) share a host. The offset between two hosts
+is estimated from events that both have seen: all groups make a commit at nearly the same time, and a quorum is received
+right after it was issued. A host that shares no event with the others keeps its wall clock.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from statistics import median
 from torchft_x.observe.run.reading import Heard, Log, Note
 
 _SAME_HOST = 0.25  # seconds; processes that are interrupted between reading both clocks differ by less
-_ENOUGH = 512  # commits in common that are compared
+_ENOUGH = 512  # number of common commits that are compared
 
 
 @dataclass(eq=False)
 class Host:
-    """Those who share a clock."""
+    """A host: the processes that share a clock."""
 
-    boot: float  # unix seconds, by its own wall clock
+    boot: float  # boot time in unix seconds, by its own wall clock
     logs: list[Log] = field(default_factory=list)
-    offset: float = 0.0  # seconds that its wall clock is fast, against the reference
-    estimated: bool = False  # or it is the reference, or nothing is known
+    offset: float = 0.0  # seconds by which its wall clock is ahead of the reference's
+    estimated: bool = False  # False: it is the reference, or its offset is unknown
 
 
 def align(heard: Heard) -> list[Host]:
@@ -55,7 +55,7 @@ def _hosts(logs: Sequence[Log]) -> list[Host]:
 def _estimate(hosts: list[Host], notes: Sequence[Note]) -> None:
     steps = {id(host): _commits(host) for host in hosts}
     known, left = dict(steps[id(hosts[0])]), hosts[1:]  # (step, quorum) -> when, by the reference's clock
-    while left:  # first who shares most with those that are known
+    while left:  # the host that shares most commits with the known ones comes first
         best = max(left, key=lambda host: len(known.keys() & steps[id(host)].keys()))
         both = sorted(known.keys() & steps[id(best)].keys())
         if not both:
@@ -69,9 +69,10 @@ def _estimate(hosts: list[Host], notes: Sequence[Note]) -> None:
 
 
 def _commits(host: Host) -> dict[tuple[int, int], float]:
-    """When somebody of the host committed a step first, by its own wall clock. Of a long run it is a part."""
+    """Return the time of a host's first commit of each (step, quorum), by its own wall clock. Of a long run, only every
+    nth step is used."""
     total = sum(len(log.commits) for log in host.logs if log.rank == 0)
-    every = max(1, total // (200 * _ENOUGH))  # the same steps on each host, or nothing is in common
+    every = max(1, total // (200 * _ENOUGH))  # a power of two, so that hosts choose common steps
     every = 1 << (every - 1).bit_length()
     seen: dict[tuple[int, int], float] = {}
     for log in host.logs:
@@ -84,7 +85,7 @@ def _commits(host: Host) -> dict[tuple[int, int], float]:
 
 
 def _by_quorums(hosts: list[Host], left: list[Host], notes: Sequence[Note]) -> None:
-    """Of who makes no steps (the lighthouse): nobody has a quorum before it is issued."""
+    """Estimate the offset of a host without steps (the lighthouse's), as no quorum is received before it is issued."""
     at = {id(log): host for host in hosts for log in host.logs}
     issued: dict[int, tuple[Host, float]] = {}
     received: dict[int, float] = {}  # by the reference's clock
@@ -101,4 +102,4 @@ def _by_quorums(hosts: list[Host], left: list[Host], notes: Sequence[Note]) -> N
     for host in left:
         gaps = sorted(t - received[q] for q, (who, t) in issued.items() if who is host and q in received)
         if gaps:
-            host.offset, host.estimated = gaps[-1], True  # the quickest way of a quorum is taken for none
+            host.offset, host.estimated = gaps[-1], True  # the fastest delivery of a quorum is taken as 0 seconds

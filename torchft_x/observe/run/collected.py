@@ -1,6 +1,6 @@
-"""Events out of collected logs: lines in which a process has said its events (TORCHFT_X_EVENTS), among all that was printed.
+"""Extraction of events from collected logs, in which processes have printed them among other lines (TORCHFT_X_EVENTS).
 
-A collector may put words before a line, or the line into an object of its own.
+A collector may put words before a line, or the line into a JSON object of its own.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _LINE = (
     "msg",
     "line",
     "textPayload",
-)  # what collectors call the line that they have collected
-_LONGEST = 1 << 20  # characters of a line
+)  # collectors' names for the field with the collected line
+_LONGEST = 1 << 20  # characters of a line; longer ones are ignored
 _WHO = ("role", "group", "node", "rank", "pid")
 
 
 def events_in(lines: Iterable[str]) -> Iterator[Event]:
-    """In the order in which they come; whatever else is there is left out."""
+    """Yield the events in the lines, in their order. Other content is ignored."""
     decode = json.JSONDecoder().raw_decode
     for line in lines:
         text = line if len(line) <= _LONGEST else ""
-        for _ in range(2):  # once more for a line inside of an object
+        for _ in range(2):  # the second pass reads a line inside an object
             found = _object(decode, text)
             if is_event(found) and found.get("event") in EVENTS:
                 yield found
@@ -50,10 +50,11 @@ def _object(decode: Any, text: str) -> dict[str, Any]:
 
 
 def write_run(events: Iterable[tuple[str, Event]], run_dir: Path) -> int:
-    """As the processes would have written them into their run directory; how many there were. `events`: with where each comes
-    from, as process ids are known there alone. The same event twice is one. Raises OSError.
+    """Write events as the processes would have written them into a run directory, and return their number. `events` has
+    each event with its source, because process ids are unique within a source only. A repeated event counts once.
+    Raises OSError.
     """
-    logs: dict[str, dict[str, float]] = {}  # lines with their times, by file
+    logs: dict[str, dict[str, float]] = {}  # times by line, by file
     for source, event in events:
         who = "-".join(str(event[name]) for name in _WHO if event.get(name) is not None)
         line = json.dumps(event, separators=(",", ":"))

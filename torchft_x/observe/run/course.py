@@ -1,4 +1,4 @@
-"""One course of steps out of what all ranks have written; what a step takes, and what was made of the time."""
+"""The course of a run's steps, combined from all ranks' commits; step times and goodput."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from itertools import pairwise
 from torchft_x.observe.run.reading import Log, Note
 from torchft_x.observe.run.values import Goodput, Point, StepTimes
 
-BARS = 48  # of the histogram of step times
-PARTS = 240  # of the rate over time
-POINTS = 1500  # of the loss curve
+BARS = 48  # bars of the histogram of step times
+PARTS = 240  # intervals of the rate over time, at most
+POINTS = 1500  # points of the loss curve, about
 
 
 class Course:
-    """The committed steps in order, each with the moment of its first commit. Columns, as a run may have millions."""
+    """The committed steps in order, each with the time of its first commit. Stored as columns, as a run may have
+    millions."""
 
     def __init__(self, logs: Sequence[Log], lineages: Sequence[int] = ()) -> None:
-        """`lineages`: the quorums with which training went on from an older state. Steps that were undone count where
-        they were committed again."""
+        """`lineages`: ids of the quorums with which training went on from an older state. An undone step counts at the
+        time of its later commit."""
         t, step, quorum, participants = array("d"), array("q"), array("q"), array("l")
         for log in logs:
             if log.role == "trainer" and not log.rank:
@@ -29,7 +30,7 @@ class Course:
                 step.extend(log.commits.step)
                 quorum.extend(log.commits.quorum)
                 participants.extend(log.commits.participants)
-        first: dict[int, int] = {}  # step -> index of the commit that counts
+        first: dict[int, int] = {}  # by step: index of the commit that counts
         for i, s in enumerate(step):
             k = first.setdefault(s, i)
             if k != i:
@@ -41,53 +42,53 @@ class Course:
         self.step = array("q", (step[i] for i in order))
         self.quorum = array("q", (quorum[i] for i in order))
         self.participants = array("l", (participants[i] for i in order))
-        self.groups = max(self.participants, default=0)  # the most that contributed
+        self.groups = max(self.participants, default=0)  # the largest number that contributed to a step
         self.usual = self._usual()
 
     def __len__(self) -> int:
         return len(self.t)
 
     def _usual(self) -> float:
-        """Seconds of a step of all groups: the median over those that followed one of all groups, too."""
+        """Return the median seconds of a step of all groups that follows another such step."""
         p = self.participants
         gaps = [b - a for k, (a, b) in enumerate(pairwise(self.t)) if p[k] == p[k + 1] == self.groups]
         return median(gaps or [b - a for a, b in pairwise(self.t)])
 
     def after(self, t: float, quorum: int = 0) -> int | None:
-        """Index of the first commit after `t` in this quorum or a later one."""
+        """Return the index of the first commit after `t` in this quorum or a later one, or None."""
         i = bisect_right(self.t, t)
         while i < len(self.t) and self.quorum[i] < quorum:
             i += 1
         return i if i < len(self.t) else None
 
     def full_after(self, t: float, groups: int) -> float | None:
-        """When so many groups committed a step together, after `t`."""
+        """Return the time of the first commit after `t` by at least `groups` groups, or None."""
         i = bisect_right(self.t, t)
         while i < len(self.t) and self.participants[i] < groups:
             i += 1
         return self.t[i] if i < len(self.t) else None
 
     def number(self, begin: float, end: float | None) -> int:
-        """Steps committed after `begin` and before `end`."""
+        """Return the number of steps committed after `begin` and before `end`."""
         last = len(self.t) if end is None else bisect_left(self.t, end)
         return max(0, last - bisect_right(self.t, begin))
 
     def contributors(self, t: float) -> int:
-        """Of the last commit up to `t`."""
+        """Return the number of groups that contributed to the last commit up to `t`."""
         i = bisect_right(self.t, t)
         return self.participants[i - 1] if i else 0
 
     def gaps(self, begin: float, end: float) -> range:
-        """The times between two commits that touch this interval, each as the index of the first of the two."""
+        """Return the gaps between two commits that overlap this interval, each as the index of the first of the two."""
         first, last = bisect_right(self.t, begin) - 1, bisect_left(self.t, end)
         return range(max(0, first), min(last, len(self.t) - 1))
 
     def stood(self, gap: int) -> float:
-        """Seconds of it beyond a usual step."""
+        """Return the seconds of a gap beyond a usual step."""
         return max(0.0, self.t[gap + 1] - self.t[gap] - self.usual)
 
     def longest(self, begin: float, end: float) -> float:
-        """Of the times without a commit that touch this interval, beyond a usual step."""
+        """Return the longest time without a commit that overlaps this interval, in seconds beyond a usual step."""
         return max(map(self.stood, self.gaps(begin, end)), default=0.0)
 
 
@@ -96,11 +97,11 @@ def median(values: Sequence[float]) -> float:
 
 
 def goodput(course: Course) -> Goodput | None:
-    """None: nothing to measure by."""
+    """Return the goodput, or None if there are too few steps to measure it."""
     if len(course) < 3 or course.usual <= 0:
         return None
     batches, groups = sum(course.participants), course.groups
-    elapsed = course.t[-1] - course.t[0] + course.usual  # the first step took one, too
+    elapsed = course.t[-1] - course.t[0] + course.usual  # the first step took time before its commit, too
     return Goodput(
         batches=batches,
         could=max(float(batches), elapsed / course.usual * groups),
@@ -111,7 +112,7 @@ def goodput(course: Course) -> Goodput | None:
 
 
 def rate(course: Course) -> tuple[float, ...]:
-    """Batches a second."""
+    """Return the batches per second in equal intervals of the training time."""
     if len(course) < 2:
         return ()
     begin, end = course.t[0], course.t[-1]
@@ -124,11 +125,11 @@ def rate(course: Course) -> tuple[float, ...]:
 
 
 def step_times(logs: Sequence[Log]) -> StepTimes | None:
-    """The bars have the same width on a logarithmic axis."""
+    """Return the distribution of the step times, or None. Its bars have the same width on a logarithmic axis."""
     took = sorted(d for log in logs if log.rank == 0 for d in log.commits.duration if d > 0)
     if not took:
         return None
-    # what lies beyond one in a thousand goes into the outer bars, or one hang would leave one bar for all steps
+    # Outliers, one in a thousand at each end, go into the outer bars; else one hang would leave one bar for all steps.
     low = took[len(took) // 1000] * 0.9
     high = max(took[-1 - len(took) // 1000] * 1.1, low * 1.5)
     edges = [low * (high / low) ** (k / BARS) for k in range(BARS + 1)]
@@ -147,7 +148,7 @@ def step_times(logs: Sequence[Log]) -> StepTimes | None:
 
 
 def curve(notes: Sequence[Note]) -> tuple[Point, ...]:
-    """The loss, as the scripts tell it. Of too many points each stands for some."""
+    """Return the loss curve as logged by the scripts. Of too many points, only every nth is kept."""
     points = [
         Point(step=note.of["step"], t=note.t, loss=note.of["loss"])
         for note in notes

@@ -1,4 +1,4 @@
-"""All of a run, from its files."""
+"""Combination of a run's files into a `Run`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _ERRORS = 50  # sentences that are kept
 
 
 def read_run(run_dir: str | os.PathLike[str]) -> Run | None:
-    """The run as far as it is written; None: nothing of it is."""
+    """Read a run as far as it is written. Return None if no event of it is."""
     heard = read(run_dir)
     return fold(heard, os.fspath(run_dir), tuple(incomplete(run_dir))) if heard.logs else None
 
 
 def fold(heard: Heard, run_dir: str, cut: tuple[str, ...] = ()) -> Run:
-    """Put together what was read, of one process at least."""
+    """Combine the content of a run's files, of one process at least. `cut`: incomplete logs."""
     hosts = align(heard)
     logs, notes = heard.logs, heard.notes
     ended = max(log.last + log.shift for log in logs)
@@ -67,7 +67,8 @@ def fold(heard: Heard, run_dir: str, cut: tuple[str, ...] = ()) -> Run:
 
 
 def _verdict(notes: list[Note]) -> tuple[int | None, str, int]:
-    """Return the job's exit code, the reason and the number of commits, as its lighthouse has written them at the end."""
+    """Return the job's exit code, the reason and the number of commits, as its lighthouse has written them at the
+    end."""
     said = [n for n in notes if n.log.role == "lighthouse" and n.name in ("start", "exit")]
     if said and said[-1].name == "exit":
         end = said[-1].of
@@ -86,7 +87,7 @@ def _checkpoints(notes: list[Note]) -> Checkpoints:
 
 
 def _errors(notes: list[Note]) -> list[str]:
-    """What failed and was no lost member, each sentence once."""
+    """Return the errors other than lost members, each sentence once, with its number."""
     seen: dict[str, int] = {}
     for n in notes:
         if n.name == "error" and n.of.get("reason"):

@@ -1,4 +1,4 @@
-"""Groups and their lives, the quorums, and what each group did when."""
+"""Groups and their lives, the quorums, and the activities of each group over time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchft_x.observe.run.values import Group, Life, Quorum, Span
 
 @dataclass(eq=False)
 class _Life:
-    """A life while it is put together. Seconds of the run."""
+    """A `Life` under construction. Times are seconds of the run's common clock."""
 
     group: str
     attempt: int
@@ -21,7 +21,7 @@ class _Life:
     started: float | None = None
     joined: float | None = None
     healed: float | None = None
-    logs: list[Log] = field(default_factory=list)  # of rank 0
+    logs: list[Log] = field(default_factory=list)  # logs of rank 0
     ended: float | None = None
     code: int | None = None
     reason: str = ""
@@ -46,7 +46,7 @@ class _Life:
 
 
 def lives(logs: Sequence[Log], notes: Sequence[Note]) -> list[Life]:
-    """Of all groups, each in order of its beginning."""
+    """Return the lives of all groups, in the order of their beginning."""
     found: dict[tuple[str, int, str], _Life] = {}
     by_attempt: dict[tuple[str, int], _Life] = {}
     for log in logs:
@@ -59,7 +59,9 @@ def lives(logs: Sequence[Log], notes: Sequence[Note]) -> list[Life]:
         if log.rank == 0:
             life.logs.append(log)
     whole = {key[:2] for key in found if key[2]}
-    for key in [key for key in found if not key[2] and key[:2] in whole]:  # their further ranks
+    for key in [
+        key for key in found if not key[2] and key[:2] in whole
+    ]:  # entries of ranks above 0, whose life is known from rank 0
         del found[key]
     for (group, attempt, _), life in found.items():
         by_attempt[group, attempt] = life
@@ -92,7 +94,7 @@ def _begin(life: Life) -> float:
 
 
 def quorums(notes: Iterable[Note]) -> list[Quorum]:
-    """In the order of their ids, which is that of time."""
+    """Return the quorums in the order of their ids, which is the order of time."""
     issued: dict[int, Note] = {}
     received: dict[int, Note] = {}
     healing: dict[int, tuple[str, ...]] = {}
@@ -124,7 +126,7 @@ def quorums(notes: Iterable[Note]) -> list[Quorum]:
 
 
 def groups(logs: Sequence[Log], every: Sequence[Life], made: Sequence[Quorum], ended: float) -> list[Group]:
-    """By number. `ended`: the newest event of the run."""
+    """Return the groups in the order of their numbers. `ended`: time of the run's newest event."""
     of: dict[str, list[Life]] = defaultdict(list)
     for life in every:
         of[life.group].append(life)
@@ -149,7 +151,7 @@ def groups(logs: Sequence[Log], every: Sequence[Life], made: Sequence[Quorum], e
 
 
 def _absences(made: Sequence[Quorum], ended: float) -> dict[str, list[tuple[float, float]]]:
-    """By replica id: when it was in no quorum, after it had been in one."""
+    """Return the times in which a life was in no quorum after it had been in one, by replica id."""
     gone: dict[str, float] = {}
     found: dict[str, list[tuple[float, float]]] = defaultdict(list)
     before: set[str] = set()

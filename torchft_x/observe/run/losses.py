@@ -1,7 +1,7 @@
-"""Who was lost, and what it cost: each loss taken apart into the moments between the fault and the whole job.
+"""Losses of members and their cost: each is divided into the phases from the fault to the complete job.
 
-Who was lost is seen in the quorums: a replica id that stands in one, and not in the next. The supervisors say how its
-processes ended, chaos says what it did, the others when they knew.
+A life is lost if its replica id is in one quorum and not in the next. The supervisors' events tell how its processes
+ended, those of chaos its faults, and those of the other groups when they knew.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from torchft_x.observe.run.course import Course
 from torchft_x.observe.run.reading import Note
 from torchft_x.observe.run.values import Fault, Life, Loss, Quorum
 
-_BELONGS = 120.0  # seconds; what is seen later is no consequence of a fault
+_BELONGS = 120.0  # seconds after a fault within which its consequences are seen
 _WHEN_TOLD_TO_END = (0, -signal.SIGINT, -signal.SIGTERM, 128 + signal.SIGINT, 128 + signal.SIGTERM)  # exit codes
 _SLACK = 0.05  # seconds by which a fault may seem later than its consequence
 
 
 class Losses:
-    """What is asked again and again, in order. `lives` in order of their beginning."""
+    """Finder of a run's losses. `lives` are in the order of their beginning, `notes` in the order of time."""
 
     def __init__(self, notes: Sequence[Note], lives: Sequence[Life], quorums: Sequence[Quorum], course: Course) -> None:
         self.notes = notes  # in order of time
@@ -37,18 +37,18 @@ class Losses:
         self._of_group: dict[str, list[Life]] = defaultdict(list)
         for life in lives:
             self._of_group[life.group].append(life)
-        self._told: dict[str, list[Note]] = defaultdict(list)  # of a replica id: who says that it is gone
+        self._told: dict[str, list[Note]] = defaultdict(list)  # by replica id: notes that report its loss
         for note in notes:
             for who in _said_gone(note):
                 self._told[who].append(note)
         self._aborts = _aborts(notes)
-        self._in: dict[str, list[int]] = defaultdict(list)  # of a replica id: the quorums in which it stands, by index
+        self._in: dict[str, list[int]] = defaultdict(list)  # by replica id: indices of the quorums with it
         for k, quorum in enumerate(quorums):
             for who in quorum.members:
                 self._in[who].append(k)
 
     def find(self, faults: Sequence[Fault]) -> list[Loss]:
-        """In order of time."""
+        """Return all losses in the order of time, each with the fault that caused it."""
         found = [*self._departures(), *self._alone()]
         found = sorted([*found, *self._lighthouses()], key=lambda loss: loss.t)
         return sorted(_with_faults(found, faults), key=lambda loss: loss.t)
@@ -57,11 +57,11 @@ class Losses:
         for k, (before, now) in enumerate(pairwise(self.quorums)):
             for who in sorted(set(before.members) - set(now.members)):
                 loss = self._departure(who, before, now, k + 1)
-                if loss.kind != "left" or loss.committed is not None:  # else the job was done
+                if loss.kind != "left" or loss.committed is not None:  # a leave without a later commit is the job's end
                     yield loss
 
     def _departure(self, who: str, before: Quorum, now: Quorum, index: int) -> Loss:
-        """`index`: of `now`, the first quorum without it."""
+        """Return the loss of a life that is missing in `now`, the first quorum without it; `index` is that of `now`."""
         life = self._by_id.get(who)
         came = now.received if now.received is not None else now.t
         told = [note for note in self._told.get(who, []) if before.t - _SLACK <= note.t <= came + _SLACK]
@@ -80,11 +80,11 @@ class Losses:
         elif life is None or ended is None or life.code == 0:
             kind = "lost"
         elif life.reason.startswith("hung"):
-            kind, fault = "hung", None  # it was ended long after it was left out
+            kind, fault = "hung", None  # its processes were ended long after it was left out
         else:
             kind = "died"
         reason = life.reason if kind in ("died", "hung") and life is not None else _reason(told)
-        if kind == "lost":  # whoever starts supervisors again knows how this one ended
+        if kind == "lost":  # the keeper that restarts supervisors knows how this one ended
             keepers = (
                 n for n in self._between(first, came) if n.log.role == "keeper" and n.of.get("group") == group_of(who)
             )
@@ -95,7 +95,7 @@ class Losses:
     def _taken_apart(
         self, group: str, kind: str, reason: str, fault: float | None, detected: float, came: float, quorum: int
     ) -> Loss:
-        """Up to the others' next commit."""
+        """Return a loss with its phases up to the others' next commit."""
         began = detected if fault is None else fault
         i = self.course.after(began - _SLACK, quorum)
         committed = self.course.t[i] if i is not None else None
@@ -114,7 +114,7 @@ class Losses:
         )
 
     def _returned(self, loss: Loss, life: Life | None, again: Quorum | None) -> Loss:
-        """From there until the group is back: the same life in the quorum `again`, or another one."""
+        """Add the phases until the group is back: by the same life in the quorum `again`, or by its next life."""
         if again is not None:
             i = self.course.after(again.t, again.id)
             loss = replace(loss, back=self.course.t[i] if i is not None else None)
@@ -139,7 +139,8 @@ class Losses:
         )
 
     def _alone(self) -> Iterator[Loss]:
-        """Lives that ended badly and were in no quorum, or in the last one; what ends with the job is no loss."""
+        """Yield the losses of lives that failed and were in no quorum, or in the last one. A life that ends with the
+        job is no loss."""
         unfinished = _unfinished(self.notes)
         last = len(self.quorums) - 1
         for life in self.lives:
@@ -149,7 +150,7 @@ class Losses:
             told = self._told.get(life.replica_id, [])
             loss = self._taken_apart(life.group, "died", life.reason, life.ended, life.ended, life.ended, 0)
             loss = replace(loss, detected=min((note.t for note in told), default=None), regrouped=None, released=None)
-            if not where:  # nobody waited for it
+            if not where:  # the others did not wait for it
                 loss = replace(loss, committed=None, stood=0.0, dropped=0, redone=0)
             yield self._returned(loss, life, None)
 
@@ -167,7 +168,7 @@ class Losses:
         return self.notes[bisect_left(self._times, begin - _SLACK) : bisect_right(self._times, end + _SLACK)]
 
     def _steps(self, name: str, group: str, begin: float, end: float) -> int:
-        """Of the others; a step counts once, however many groups it was."""
+        """Return the number of the other groups' steps with an event `name`. A step counts once for all groups."""
         return len({n.of.get("step") for n in self._between(begin, end) if n.name == name and n.log.group != group})
 
 
@@ -182,7 +183,7 @@ def _said_gone(note: Note) -> tuple[str, ...]:
 
 
 def _aborts(notes: Iterable[Note]) -> dict[int, list[tuple[str, float]]]:
-    """By quorum: whose collectives were released when."""
+    """Return (group, time) of each release of collectives, by quorum."""
     found: dict[int, list[tuple[str, float]]] = defaultdict(list)
     for note in notes:
         if note.name == "abort":
@@ -191,8 +192,8 @@ def _aborts(notes: Iterable[Note]) -> dict[int, list[tuple[str, float]]]:
 
 
 def _unfinished(notes: Iterable[Note]) -> set[tuple[str, int]]:
-    """Lives (group, attempt) after which the supervisor started another one, or gave up."""
-    ended: dict[str, int] = {}  # group -> attempt of its newest end
+    """Return the lives (group, attempt) after which the supervisor started another one, or gave up."""
+    ended: dict[str, int] = {}  # by group: attempt of its newest end
     found = set()
     for note in notes:
         if note.log.role == "supervisor":
@@ -204,7 +205,7 @@ def _unfinished(notes: Iterable[Note]) -> set[tuple[str, int]]:
 
 
 def _gave_up(note: Note) -> bool:
-    """By itself: who was told to stop ends with a signal's code."""
+    """Return whether a supervisor gave up by itself. One that was ordered to stop ends with a signal's code."""
     return note.name == "error" and 0 < note.of.get("code", 0) < 128
 
 
@@ -213,7 +214,7 @@ def _reason(told: Iterable[Note]) -> str:
 
 
 def stood(losses: Iterable[Loss], course: Course) -> float:
-    """Seconds in which no step was committed because of any of them; those that fall together count once."""
+    """Return the seconds in which the losses prevented any commit. Overlapping times count once."""
     gaps: set[int] = set()
     for loss in losses:
         end = loss.committed if loss.group else loss.back
@@ -223,7 +224,7 @@ def stood(losses: Iterable[Loss], course: Course) -> float:
 
 
 def faults(notes: Iterable[Note]) -> list[Fault]:
-    """What chaos did, in order of time."""
+    """Return the faults that chaos made, in the order of time."""
     return [
         Fault(
             t=note.t,
@@ -239,7 +240,8 @@ def faults(notes: Iterable[Note]) -> list[Fault]:
 
 
 def _with_faults(losses: Sequence[Loss], faults: Sequence[Fault]) -> list[Loss]:
-    """Each fault beside the first loss of its group that came of it; one that cost nobody anything stands alone."""
+    """Assign each fault to the first loss of its group that it caused. A fault without a loss gets an entry of its
+    own."""
     left = list(losses)
     out: list[Loss] = []
     for k, fault in enumerate(faults):
@@ -254,7 +256,7 @@ def _with_faults(losses: Sequence[Loss], faults: Sequence[Fault]) -> list[Loss]:
 
 
 def nothing(*, kind: str, fault: float, reason: str = "", group: str = "", by: Fault | None = None) -> Loss:
-    """A loss of which nothing but its beginning is known."""
+    """Make a loss of which only the beginning is known."""
     return Loss(
         group=group,
         kind=kind,

@@ -1,5 +1,5 @@
-"""What a run was: values only. Times are unix seconds by the reference's clock (`clocks`); None: it never happened, or
-nobody knows. A whole run is as large as its failures are many, however many steps it took."""
+"""Classes of a run's result. Times are unix seconds by the reference host's clock (`clocks`); None: it never happened,
+or is unknown. The size of a run depends on its number of failures, not of steps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """What a group did for a while."""
+    """An activity of a group, with its time."""
 
     begin: float
     end: float
@@ -22,13 +22,13 @@ class Life:
 
     group: str
     attempt: int
-    replica_id: str  # empty: it never had a Manager
-    started: float | None  # by its supervisor
+    replica_id: str  # '': it never had a Manager
+    started: float | None  # its supervisor started it
     joined: float | None  # the first of its workers made its Manager
-    healed: float | None  # it holds the state of the others, or one of its own
+    healed: float | None  # it held the state of the others, or one of its own
     first_commit: float | None
     last_commit: float | None
-    commits: int  # of rank 0
+    commits: int  # number of rank 0's commits
     ended: float | None
     code: int | None
     reason: str
@@ -52,16 +52,16 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True)
 class Quorum:
-    """Who trained together, until the next one."""
+    """A quorum: the members that trained together until the next one."""
 
     id: int
     number: int
     step: int
-    t: float  # it was issued, or if nobody says so, received
+    t: float  # time of its issue, or if unknown, of its first receipt
     received: float | None
-    until: float | None  # None: to the end
+    until: float | None  # time of the next quorum; None: it was the last
     members: tuple[str, ...]  # replica ids
-    healing: tuple[str, ...]  # those of them that copy state first
+    healing: tuple[str, ...]  # members that first copy the state
 
     @property
     def contributors(self) -> int:
@@ -70,14 +70,14 @@ class Quorum:
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """What `torchft_x chaos` did."""
+    """A fault made by `torchft_x chaos`."""
 
     t: float
     kind: str
     group: str
     rank: int | None
-    number: int  # of the fault in its log, from 1
-    duration: float | None  # seconds that a process was stopped
+    number: int  # its number in the log of chaos, from 1
+    duration: float | None  # seconds for which a process was stopped
 
 
 PHASES = ("fault", "detected", "released", "regrouped", "committed", "restarted", "healed", "back", "whole")
@@ -85,31 +85,32 @@ PHASES = ("fault", "detected", "released", "regrouped", "committed", "restarted"
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """A life that was lost, or left out, or left; and what that cost."""
+    """The loss of a life that died, was left out, or left, and its cost. The floats that may be None are times of
+    events."""
 
-    group: str  # empty: the lighthouse
+    group: str  # '': the lighthouse
     kind: str
-    """``died``, ``hung``, ``lost`` (nobody said how it ended), ``left out``, ``left`` (in good order), ``nothing``
-    (a fault that cost nobody a member), ``lighthouse``."""
+    """``died``, ``hung``, ``lost`` (its end is unknown), ``left out``, ``left`` (gracefully), ``nothing`` (a fault
+    without a lost member), ``lighthouse``."""
     reason: str
     fault: float | None
-    """The process ended, as its supervisor or chaos knows it."""
+    """The process ended, as reported by its supervisor or chaos."""
     by: Fault | None
-    """What chaos did."""
+    """The fault that chaos made."""
     detected: float | None
-    """Another member, or the lighthouse, knew."""
+    """Another member, or the lighthouse, knew of the loss."""
     released: float | None
-    """The last of the others was out of the collectives in which it waited."""
+    """The last of the other groups left the collectives in which it waited."""
     regrouped: float | None
-    """The others had a quorum without it."""
+    """The other groups had a quorum without it."""
     committed: float | None
     """The first commit in that quorum, or in a later one."""
     restarted: float | None
-    """Its next life made its Manager."""
+    """The group's next life made its Manager."""
     healed: float | None
     """That life had the state of the others."""
     back: float | None
-    """That life's first commit. Of a lighthouse: the next one serves."""
+    """That life made its first commit. For a lighthouse: the next one serves."""
     whole: float | None
     """A step was committed by as many groups as before."""
     stood: float
@@ -121,22 +122,22 @@ class Loss:
     without: int
     """Steps that the others committed without it."""
     thrown: int
-    """Committed steps that nobody holds any more."""
+    """Committed steps that no group holds any more."""
 
     @property
     def t(self) -> float:
-        """When it began, as far as anybody knows."""
+        """Time of the loss's first known event."""
         return next(t for t in (self.fault, self.detected, self.regrouped, self.back) if t is not None)
 
     @property
     def phases(self) -> list[tuple[str, float]]:
-        """What happened, with the seconds since it began; what went without is left out."""
+        """Known phases, each with the seconds since `t`."""
         return [(name, t - self.t) for name in PHASES if (t := getattr(self, name)) is not None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lineage:
-    """Training went on from an older state, since nobody held the newest one."""
+    """A new lineage: training went on from an older state, since no group held the newest one."""
 
     t: float
     quorum: int
@@ -147,31 +148,31 @@ class Lineage:
 @dataclass(frozen=True, kw_only=True)
 class Checkpoints:
     number: int = 0
-    step: int | None = None  # of the newest
+    step: int | None = None  # step of the newest checkpoint
     seconds: float = 0.0
     bytes: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepTimes:
-    """Of rank 0 of all groups: from the begin of a step to its commit."""
+    """Seconds from the start of a step to its commit, for rank 0 of all groups."""
 
     median: float
     p95: float
     p99: float
     longest: float
-    edges: tuple[float, ...]  # of the bars, one more than there are
+    edges: tuple[float, ...]  # edges of the bars: one more than bars
     bars: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Goodput:
-    """Batches that count, against what the groups could have made without any trouble."""
+    """Batches that count, compared with those that the groups could have made without failures."""
 
-    batches: int  # a step of four groups is four
+    batches: int  # a step of four groups counts four
     could: float
-    usual: float  # seconds of a step of all groups when nothing happens
-    groups: int  # the most that contributed to a step
+    usual: float  # seconds of an undisturbed step of all groups
+    groups: int  # the largest number that contributed to a step
     missing: int  # batches of groups that were away while the others went on
 
     @property
@@ -181,14 +182,14 @@ class Goodput:
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    offset: float  # seconds that its wall clock is fast, against the first one's
+    offset: float  # seconds by which its wall clock is ahead of the first host's
     estimated: bool
     processes: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """Of the loss curve."""
+    """A point of the loss curve: step, time and loss."""
 
     step: int
     t: float
@@ -197,25 +198,25 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """All of it."""
+    """All results of a run."""
 
     run_dir: str
     began: float
-    ended: float  # the newest event
-    code: int | None  # of the job; None: it goes on, or its end was not written
+    ended: float  # time of the newest event
+    code: int | None  # exit code of the job; None: it goes on, or its end was not written
     verdict: str
-    steps: int  # committed
-    unlogged: int  # the last ones of them, which only the lighthouse knows of: the logs were cut short
-    trained: tuple[float, float] | None  # the first and the last commit
-    goodput: Goodput | None  # None: too few steps
+    steps: int  # number of committed steps
+    unlogged: int  # number of last steps that only the lighthouse knows, because the logs were cut short
+    trained: tuple[float, float] | None  # times of the first and the last commit
+    goodput: Goodput | None  # None: there are too few steps
     step_times: StepTimes | None
-    dropped: int  # steps
-    redone: int
-    rate: tuple[float, ...]  # batches a second, in equal parts of `trained`
+    dropped: int  # number of dropped steps
+    redone: int  # number of steps that were reduced again
+    rate: tuple[float, ...]  # batches per second, in equal intervals of `trained`
     groups: tuple[Group, ...]
     quorums: tuple[Quorum, ...]
     losses: tuple[Loss, ...]
-    stood: float  # seconds without a commit because of them, beyond usual steps
+    stood: float  # seconds without a commit because of the losses, beyond usual steps
     faults: tuple[Fault, ...]
     lineages: tuple[Lineage, ...]
     checkpoints: Checkpoints
