@@ -1,4 +1,4 @@
-"""Command lines whose mistakes are one sentence."""
+"""Command-line parser that reports a usage error in one sentence."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NoReturn
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong without the usage."""
+    """Argument parser that reports an error without the usage text, and exits with 2."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help.\n")

@@ -1,5 +1,5 @@
-"""What the platform is told of a process's end: Kubernetes' termination message, which stays in the pod's status, and
-the error file that TorchX's local schedulers show at the end of a job that failed."""
+"""Reports of a process's end to the platform: Kubernetes' termination message stays in the pod's status, and TorchX's
+local schedulers show the error file at the end of a failed job."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _FAILED = "failed: "
 
 
 def tell(code: int, sentence: str, environ: Mapping[str, str] | None = None) -> None:
-    """Write into the file that TORCHFT_X_LAST_WORDS names, and a failure also into TORCHELASTIC_ERROR_FILE, as far as they are
-    named and can be written."""
+    """Write the sentence into the file named by TORCHFT_X_LAST_WORDS, and after a failure (`code` is not 0) also into
+    the one named by TORCHELASTIC_ERROR_FILE. Skips files that are not named or can't be written."""
     path = env.read(env.LAST_WORDS, None, environ)
     if path is not None:
         with contextlib.suppress(OSError), open(path, "w", encoding="utf-8") as f:
@@ -29,7 +29,7 @@ def tell(code: int, sentence: str, environ: Mapping[str, str] | None = None) -> 
 
 
 def told(environ: Mapping[str, str] | None = None) -> bool:
-    """Whether something has been said."""
+    """Return whether a sentence was written into the file named by TORCHFT_X_LAST_WORDS."""
     path = env.read(env.LAST_WORDS, None, environ)
     try:
         with open(path or "", encoding="utf-8") as f:

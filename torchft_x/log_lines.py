@@ -1,7 +1,7 @@
 """Lines that a process prints for people; with ``TORCHFT_X_LOG_FORMAT=json`` one JSON object each, for log collectors.
 
-Fields of such an object: ``t`` (unix seconds), ``message``, and where known ``level``, ``role``, ``group``, ``rank``, ``stream``
-(``stdout`` or ``stderr`` of a script). An event (docs/events.md) has ``event`` instead of ``message``.
+Fields of such an object: ``t`` (unix seconds), ``message``, and where known ``level``, ``role``, ``group``, ``rank``,
+``stream`` (``stdout`` or ``stderr`` of a script). An event (docs/events.md) has ``event`` instead of ``message``.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ from torchft_x import env
 
 
 def line(text: str, level: str = "info", *, environ: Mapping[str, str] | None = None, **who: Any) -> str:
-    """`text` as it is to be printed; `who` said it is left out of a line for people. Fields that are None are missing."""
+    """Return `text` as it is to be printed. A line for people has no `level` and `who`; JSON lacks fields that are
+    None."""
     return as_json(text, level, **who) if env.wants_json(environ) else text
 
 
 def write(text: str, stream: TextIO | None) -> None:
-    """Print a line in one write. Jobs run Python unbuffered, where `print` makes two, and TorchX passes on what it has read:
-    a line of another role would come between this one and its end."""
+    """Print a line in one write. Jobs run Python unbuffered, where `print` makes two writes. TorchX forwards each part
+    that it reads, so a line of another role could come between a line and its end."""
     if stream is not None:
         stream.write(text + "\n")
         stream.flush()
 
 
 def say(text: str, level: str = "info", **who: Any) -> None:
-    """Print a line on stderr. That nobody reads it any more, or the disk is full, is no reason to stop."""
+    """Print a line on stderr. Ignores a closed stream and a full disk."""
     try:
         write(line(text, level, **who), sys.stderr)
     except (OSError, ValueError):
@@ -38,14 +39,14 @@ def say(text: str, level: str = "info", **who: Any) -> None:
 
 
 def as_json(text: str, level: str | None = None, t: float | None = None, **who: Any) -> str:
-    """One line whatever `text` has in it."""
+    """Return a JSON object on one line, whatever characters `text` has. `t`: unix seconds; None: now."""
     at = round(time.time() if t is None else t, 6)
     fields = {"message": text, "level": level, "t": at, **who}  # an event begins with "t", by which programs find it
     return json.dumps({name: value for name, value in fields.items() if value is not None}, default=str)
 
 
 def wrapped(output: bytes, **who: Any) -> bytes:
-    """A line of a script's output, without its end, as JSON. One that is a JSON object already stays as it is."""
+    """Return a line of a script's output as JSON, without the line end. A JSON object stays as it is."""
     stripped = output.strip()
     if stripped.startswith(b"{") and stripped.endswith(b"}"):
         try:
@@ -57,7 +58,7 @@ def wrapped(output: bytes, **who: Any) -> bytes:
 
 
 class JsonFormatter(logging.Formatter):
-    """Records of `logging`, with the traceback of an exception in ``message``."""
+    """Formatter of `logging` records as JSON, with the traceback of an exception in ``message``."""
 
     def __init__(self, readable: Callable[[str], str] = str, **who: Any) -> None:
         super().__init__("%(message)s")

@@ -35,7 +35,7 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str, *, what: str = "address") -> Address:
-    """``http://host:port``, ``host:port`` or ``[v6]:port`` as an `Address`; port 0 is allowed.
+    """Parse ``http://host:port``, ``host:port`` or ``[v6]:port``; port 0 is allowed.
 
     Raises `AddressError` naming `what` (e.g. the variable it came from).
     """
@@ -60,7 +60,8 @@ def parse_address(text: str, *, what: str = "address") -> Address:
 
 
 def parse_addresses(text: str, *, what: str = "address") -> tuple[Address, ...]:
-    """A comma-separated list of addresses, at least one. Raises `AddressError` naming `what` and the wrong one."""
+    """Parse a comma-separated list of addresses, at least one. Raises `AddressError` naming `what` and the wrong
+    one."""
     addresses = tuple(parse_address(part, what=what) for part in text.split(","))
     for i, address in enumerate(addresses):
         if address in addresses[:i]:
@@ -97,10 +98,11 @@ def advertise_host(
 ) -> str:
     """The host others reach us by. The first of these that there is (docs/addresses.md):
 
-    the argument; TORCHFT_X_ADVERTISE_HOST; the address of the interface TORCHFT_X_ADVERTISE_INTERFACE; in a Slurm step our
-    address on the way to the node that launched it, in a batch script this node's; our address on the way to the lighthouse (`towards`, else
-    TORCHFT_LIGHTHOUSE), since whoever trains with us reaches it, too; the own name, if it leads further than to ourselves;
-    our address on the way out of this network; the own name, if it is known at all; 127.0.0.1.
+    the argument; TORCHFT_X_ADVERTISE_HOST; the address of the interface TORCHFT_X_ADVERTISE_INTERFACE; in a Slurm step
+    our address on the way to the node that launched it, in a batch script this node's; our address on the way to the
+    lighthouse (`towards`, else TORCHFT_LIGHTHOUSE), since whoever trains with us reaches it, too; the own name, if it
+    leads further than to ourselves; our address on the way out of this network; the own name, if it is known at all;
+    127.0.0.1.
 
     An address that is found so is never the loopback's, and needs no name server on the other side.
 
@@ -139,7 +141,8 @@ def is_own_address(host: str) -> bool:
 
 
 def interface_address(name: str) -> str:
-    """The first IPv4 address of a network interface of this machine (Linux), else its first lasting global IPv6 address.
+    """Return the first IPv4 address of a network interface of this machine (Linux), else its first lasting global IPv6
+    one.
 
     Raises `AddressError`: there is no such interface, or it has no such address.
     """
@@ -182,7 +185,7 @@ def _ipv6_of(interface: str) -> str | None:
 
 
 def _host_of(text: str) -> str:
-    """Of a lighthouse's address; empty if it is none: others complain about that."""
+    """Return the host of a lighthouse's address; '' if the address is malformed, which other code reports."""
     try:
         return parse_address(text).host
     except AddressError:
@@ -201,8 +204,8 @@ def _is_loopback(address: str) -> bool:
 
 
 def _own_address_towards(address: str, *, names: bool = False) -> str | None:
-    """Our address on the way there, unless it is the loopback's or good on one link only. Nothing is sent: connecting UDP
-    only picks a route. `names`: a name will do as well.
+    """Return our address on the route to `address`, or None if it is the loopback's or valid on one link only. Nothing
+    is sent, because connecting UDP only picks a route. `names`: `address` may be a name.
     """
     if not address:
         return None
@@ -218,7 +221,7 @@ def _own_address_towards(address: str, *, names: bool = False) -> str | None:
 
 
 def any_host() -> str:
-    """The address to bind for "every interface": ``::`` where IPv6 exists (it takes IPv4 too), else ``0.0.0.0``."""
+    """Return the address to bind for all interfaces: ``::`` if IPv6 exists (it takes IPv4, too), else ``0.0.0.0``."""
     if not socket.has_ipv6:
         return "0.0.0.0"
     try:

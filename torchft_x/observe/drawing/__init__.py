@@ -1,10 +1,10 @@
 """A run for people: a summary in a terminal, one HTML file that needs no network, or JSON.
 
-* `shapes`: SVG by hand, as many shapes as the pictures need. A plotting library would bring its fonts and megabytes of
-  script into each file, or import NumPy into the launcher; these pictures are boxes and lines.
-* `timeline`: what each group did when, who took part, batches a second.
-* `charts`: the loss, the times of steps, and the phases of a loss.
-* `page`: all of it as one file. `text`: for a terminal. `figures`: what both say, alone or against another run.
+* `shapes`: SVG shapes, as many as the pictures need. A plotting library would add fonts and megabytes of script to each
+  file, or import NumPy into the launcher; these pictures are boxes and lines.
+* `timeline`: the groups' activities, the participants, and the batches per second over time.
+* `charts`: the loss curve, the step times, and the phases of a loss.
+* `page`: the HTML file. `text`: the terminal's summary. `figures`: the figures in both, for one run or two.
 """
 
 from torchft_x.observe.drawing.figures import as_json

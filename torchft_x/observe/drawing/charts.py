@@ -1,4 +1,4 @@
-"""The loss, the times of steps, and the phases of a loss as a bar."""
+"""Charts of the loss curve, of the step times, and of the phases of a member's loss."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torchft_x.observe.run.values import Loss, Point, Run, StepTimes
 
 WIDTH, HEIGHT = 535.0, 240.0
 LEFT, TOP, RIGHT, BOTTOM = 56.0, 30.0, 16.0, 34.0
-_POINTS = 700  # of a curve
+_POINTS = 700  # points of a curve, about
 
 
 def loss_curve(runs: Sequence[Run], by: str) -> Sheet:
-    """Of one run or two; `by`: ``step`` or ``time``."""
+    """Draw the loss curve of one run or two; `by`: ``step`` or ``time``."""
     sheet = Sheet(WIDTH, HEIGHT, f"Loss by {by}")
     title = "loss by step" if by == "step" else "loss by time since the first event"
     sheet.text(LEFT, 18, title + ("; thin: the other run" if len(runs) > 1 else ""))
@@ -56,7 +56,7 @@ def _at(point: Point, run: Run, by: str) -> float:
 
 
 def histogram(times: StepTimes) -> Sheet:
-    """Steps by their time, on a logarithmic axis."""
+    """Draw the number of steps by their time, on a logarithmic axis."""
     sheet = Sheet(WIDTH, HEIGHT, "Times of steps")
     sheet.text(
         LEFT,
@@ -84,7 +84,8 @@ def histogram(times: StepTimes) -> Sheet:
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
-    """Powers of ten, or where there are less than two, numbers between."""
+    """Return the marks of a logarithmic axis: 1, 2 and 5 times powers of ten on a short one, powers of ten on a long
+    one."""
     found = [x * k for x in decades(low / 10, high) for k in (1, 2, 5) if low <= x * k <= high]
     return found if high / low < 200 and len(found) > 1 else (decades(low, high) or [low, high])
 
@@ -97,16 +98,16 @@ def _log_scale(low: float, high: float, left: float, width: float) -> Callable[[
 
 
 BAR, BAR_HEIGHT = 260.0, 18.0
-BAR_FROM = 0.01  # seconds; what is quicker lies at the left edge
+BAR_FROM = 0.01  # seconds at the left edge, where shorter times are drawn, too
 
 
 def longest(losses: Sequence[Loss]) -> float:
-    """Seconds at the right edge of all bars."""
+    """Return the seconds at the right edge of all bars."""
     return max([1.0, *(t for loss in losses for _, t in loss.phases)]) * 1.05
 
 
 def phase_bar(loss: Loss, most: float) -> str:
-    """From the fault until the group is back, on a logarithmic axis from 10 ms to `most`."""
+    """Draw the phases from the fault until the group is back, on a logarithmic axis from 10 ms to `most` seconds."""
     sheet = Sheet(BAR, BAR_HEIGHT, "phases")
     place = _log_scale(BAR_FROM, most, 0.0, BAR)
     x, told = 0.0, []
@@ -123,7 +124,7 @@ def phase_bar(loss: Loss, most: float) -> str:
 
 
 def bar_axis(most: float) -> str:
-    """The head of the bars' column."""
+    """Draw the axis at the head of the bars' column."""
     sheet = Sheet(BAR, BAR_HEIGHT, "seconds, logarithmic")
     place = _log_scale(BAR_FROM, most, 0.0, BAR)
     for value in decades(BAR_FROM * 10, most):

@@ -1,4 +1,4 @@
-"""The figures of a run, alone or against another one, and the whole run as JSON."""
+"""The figures of a run, alone or compared with another one, and the whole run as JSON."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from torchft_x.observe.console import plural
 from torchft_x.observe.drawing.shapes import amount, seconds
 from torchft_x.observe.run.values import Loss, Run
 
-STALE = 60.0  # seconds without an event after which a run without an end does not seem to go on
-_STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)  # exit codes of what somebody has ended
+STALE = 60.0  # seconds without an event after which an unfinished run does not count as running
+_STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)  # exit codes of a job stopped by a person
 
 
 class Figure(NamedTuple):
@@ -37,13 +37,13 @@ def _number(value: float) -> str:
 
 
 def usual(losses: Sequence[Loss], phase: str) -> float | None:
-    """Median seconds from the beginning of a loss to this phase of it, over those that came so far."""
+    """Return the median seconds from a loss's beginning to this phase, over the groups' losses that reached it."""
     found = [dict(loss.phases)[phase] for loss in losses if phase in dict(loss.phases) and loss.group]
     return median(found) if found else None
 
 
 def lost(run: Run) -> list[Loss]:
-    """Groups that were really lost: not those that left, nor what cost nobody anything."""
+    """Return the losses of groups, without graceful leaves and faults that had no effect."""
     return [x for x in run.losses if x.group and x.kind not in ("left", "nothing")]
 
 
@@ -81,13 +81,13 @@ def words(figure: Figure, run: Run) -> str:
 
 
 def ratio(figure: Figure, run: Run, other: Run) -> str:
-    """Of this run to the other."""
+    """Return the ratio of this run's figure to the other's, as a text; '' if it is unknown."""
     mine, theirs = figure.of(run), figure.of(other)
     return f"{mine / theirs:.2f} x" if mine is not None and theirs else ""
 
 
 def state(run: Run, now: float) -> str:
-    """How the run stands at `now` (unix seconds), as a sentence."""
+    """Describe the run's state at `now` (unix seconds) in a sentence."""
     if run.code is not None:
         bad = "was stopped" if run.code in _STOPPED else "failed"
         how = "The job ended well" if run.code == 0 else f"The job {bad} (exit code {run.code})"
@@ -100,13 +100,13 @@ def state(run: Run, now: float) -> str:
 
 
 def kinds(losses: Sequence[Loss]) -> str:
-    """4 died, 1 left out."""
+    """Return the number of losses by kind, e.g. ``4 died, 1 left out``."""
     found = Counter(loss.kind if loss.group else "lighthouse" for loss in losses)
     return ", ".join(f"{number} {kind}" for kind, number in found.most_common()) or "none"
 
 
 def doubts(run: Run) -> list[str]:
-    """What a reader should know before believing the figures."""
+    """Return sentences about the limits of the figures' accuracy."""
     found = []
     if run.incomplete:
         more = f" and {len(run.incomplete) - 1} more" if len(run.incomplete) > 1 else ""
@@ -127,7 +127,7 @@ def doubts(run: Run) -> list[str]:
 
 
 def as_json(run: Run, now: float) -> dict[str, Any]:
-    """Everything; docs/report.md has the fields."""
+    """Return the whole run as JSON values; docs/report.md has the fields."""
     made = asdict(run)
     for loss, value in zip(made["losses"], run.losses, strict=True):
         loss["phases"] = dict(value.phases)

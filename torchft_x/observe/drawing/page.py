@@ -1,6 +1,6 @@
-"""A run as one HTML file: no network, no script; light and dark as the reader's browser has it.
+"""A run as one HTML file without network or script, light or dark as in the reader's browser.
 
-Whatever comes from the events goes through `safe`, and the page forbids scripts and every address by its own policy.
+All text from events goes through `safe`, and the page's own policy forbids scripts and every address.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torchft_x.observe.drawing.text import what
 from torchft_x.observe.drawing.timeline import MOST_GROUPS, Timeline, dearest
 from torchft_x.observe.run.values import Group, Loss, Run
 
-MOST_LOSSES = 400  # rows of the table: those that cost most
+MOST_LOSSES = 400  # rows of the table, for the most expensive losses
 _STYLE = """
 :root{color-scheme:light dark;--ground:#fff;--panel:#f6f7f9;--ink:#1c2330;--dim:#667085;--grid:#e3e6eb;
 --train:#2f7ed8;--join:#f0a830;--start:#b8c0cc;--out:#d9534f;--fault:#c2201c;--ok:#2e9d5b;--violet:#8b5fbf}
@@ -56,7 +56,7 @@ _PHASES = (
 
 
 def page(run: Run, now: float, other: Run | None = None) -> str:
-    """`now`: unix seconds; `other`: a run to compare with."""
+    """Return a run as an HTML page. `now`: unix seconds; `other`: a run to compare with."""
     title = safe(os.path.basename(os.path.normpath(run.run_dir)))
     parts = [
         f"<h1>{title}</h1>",

@@ -1,4 +1,4 @@
-"""A sheet of SVG inside a page: shapes with the classes of the page's style, so that they follow light and dark."""
+"""SVG sheets inside a page. Their shapes use the classes of the page's style, so that they follow light and dark."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torchft_x.observe.console import harmless
 
 
 def safe(text: object, most: int = 200) -> str:
-    """For an HTML text or a quoted attribute."""
+    """Escape a value for an HTML text or a quoted attribute, of at most `most` characters before the escaping."""
     return escape(harmless(text, most))
 
 
 class Sheet:
-    """Collects shapes. Coordinates are pixels from the upper left."""
+    """Collection of SVG shapes. Coordinates are pixels from the upper left."""
 
     def __init__(self, width: float, height: float, label: str) -> None:
         self.width, self.height, self.label = width, height, label
@@ -35,7 +35,7 @@ class Sheet:
         self._shapes.append(f'<path d="M{"L".join(f"{x:.1f} {y:.1f}" for x, y in points)}" class="{kind}"/>')
 
     def mark(self, x: float, y: float, kind: str, title: str) -> None:
-        """A small triangle that points down to (x, y)."""
+        """Add a small triangle that points down to (x, y)."""
         self._shapes.append(
             f'<path d="M{x:.1f} {y:.1f}l-4 -7h8z" class="{kind}"><title>{safe(title, 400)}</title></path>'
         )
@@ -49,7 +49,7 @@ class Sheet:
 
 
 def ticks(low: float, high: float, about: int = 8) -> list[float]:
-    """Round numbers between the two."""
+    """Return about `about` round numbers between the two."""
     span = high - low
     if not span > 0:
         return [low]
@@ -61,7 +61,7 @@ def ticks(low: float, high: float, about: int = 8) -> list[float]:
 
 
 def moments(length: float, about: int = 9) -> list[float]:
-    """Round times from 0 to `length` seconds."""
+    """Return about `about` round times from 0 to `length` seconds."""
     if length < 60:
         return ticks(0.0, length, about)
     steps = (10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400)
@@ -70,12 +70,12 @@ def moments(length: float, about: int = 9) -> list[float]:
 
 
 def decades(low: float, high: float) -> list[float]:
-    """Powers of ten between the two."""
+    """Return the powers of ten between the two."""
     return [10.0**k for k in range(math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9) + 1)]
 
 
 def seconds(value: float | None) -> str:
-    """45 ms, 1.63 s, 2 min 3 s."""
+    """Format seconds for people: 45 ms, 1.63 s, 2 min 3 s."""
     if value is None:
         return "-"
     if value < 0.9995:
@@ -88,13 +88,13 @@ def seconds(value: float | None) -> str:
 
 
 def clock(t: float) -> str:
-    """Minutes and seconds into a run: 1:44.5."""
+    """Format seconds since a run's start as minutes and seconds: 1:44.5."""
     minutes, rest = divmod(max(0.0, round(t, 1)), 60.0)
     return f"{minutes:.0f}:{rest:04.1f}" if minutes < 60 else f"{minutes // 60:.0f}:{minutes % 60:02.0f}:{rest:04.1f}"
 
 
 def amount(value: float) -> str:
-    """Bytes for people."""
+    """Format a number of bytes for people."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if value < 999.5 or unit == "TB":
             return f"{value:.3g} {unit}"
@@ -103,6 +103,6 @@ def amount(value: float) -> str:
 
 
 def thinned(points: Sequence[tuple[float, float]], most: int) -> list[tuple[float, float]]:
-    """At most about so many, the last one among them."""
+    """Return every nth point, at most about `most`, and the last one."""
     every = max(1, math.ceil(len(points) / most))
     return [*points[::every], *(points[-1:] if (len(points) - 1) % every else [])]

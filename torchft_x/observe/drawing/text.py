@@ -1,4 +1,4 @@
-"""The summary in a terminal."""
+"""The summary of a run in a terminal."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from torchft_x.observe.drawing.figures import FIGURES, doubts, kinds, ratio, sta
 from torchft_x.observe.drawing.shapes import clock, seconds
 from torchft_x.observe.run.values import Loss, Run
 
-_MOST = 60  # losses in a list
+_MOST = 60  # losses that are listed
 
 
 def summary(run: Run, now: float, other: Run | None = None) -> str:
-    """`other`: a run to compare with."""
+    """Return the summary of a run at `now` (unix seconds). `other`: a run to compare with."""
     lines = [f"{harmless(run.run_dir)}: {harmless(state(run, now), 400)}"]
     if other is not None:
         lines.append(f"against {harmless(other.run_dir)}: {harmless(state(other, now), 400)}")
@@ -55,7 +55,7 @@ def _loss(loss: Loss, run: Run) -> list[str]:
 
 
 def what(loss: Loss, most: int) -> str:
-    """Cause and effect in a few words."""
+    """Describe a loss's cause and effect in at most `most` characters."""
     cause = ""
     if loss.by is not None:
         took = f" for {seconds(loss.by.duration)}" if loss.by.duration else ""

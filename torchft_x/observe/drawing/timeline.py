@@ -1,4 +1,4 @@
-"""What each group did when, how many contributed, and how many batches a second came of it: three rows over one time."""
+"""Timeline of a run in three rows: the groups' activities, the number of contributors, and the batches per second."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from torchft_x.observe.run.values import Group, Loss, Run, Span
 
 LEFT, PLOT, RIGHT = 110.0, 960.0, 30.0
 ROW = 20.0
-MOST_GROUPS = 100  # rows; of more the first ones
+MOST_GROUPS = 100  # rows, for the first groups
 _MOST_SPANS, _MOST_MARKS = 4000, 1500  # so that the file stays small
 _BAND = 90.0  # height of the two curves
 
 
 class Timeline:
-    """Draws one run. x is time, from the first event to the last."""
+    """Drawing of one run. The x axis is time, from the first event to the last."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -85,7 +85,7 @@ class Timeline:
         for q in quorums:
             x, end = self._x(q.t), self._x(q.until if q.until is not None else max(q.t, trained))
             y = bottom - _BAND * q.contributors / highest
-            if end - points[-1][0] > 0.4 or q.until is None:  # else nobody sees it
+            if end - points[-1][0] > 0.4 or q.until is None:  # shorter ones are invisible
                 points += [(x, points[-1][1]), (x, y), (end, y)]
         sheet.path([*points, (points[-1][0], bottom)], "stairs")
         sheet.line(LEFT, bottom, LEFT + PLOT, bottom, "axis")
@@ -112,7 +112,7 @@ class Timeline:
 
 
 def dearest(losses: Sequence[Loss], most: int) -> Sequence[Loss]:
-    """In their order, at most so many: those that held the job up longest."""
+    """Return the at most `most` losses that delayed the job longest, in their order."""
     if len(losses) <= most:
         return losses
     chosen = {id(loss) for loss in sorted(losses, key=lambda loss: -loss.stood)[:most]}
@@ -120,7 +120,8 @@ def dearest(losses: Sequence[Loss], most: int) -> Sequence[Loss]:
 
 
 def visible(spans: Iterable[Span], pixel: float) -> list[Span]:
-    """Those of one kind that touch within a pixel (`pixel` seconds) are drawn as one."""
+    """Merge spans of one kind that are less than half a pixel apart, and drop others shorter than that. `pixel`:
+    seconds."""
     shown: list[Span] = []
     for span in spans:
         last = shown[-1] if shown else None

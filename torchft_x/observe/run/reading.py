@@ -1,7 +1,7 @@
-"""The files of a run, each line read once: commits become columns of numbers, the rest short notes.
+"""Reader of a run's files, each line once: commits become columns of numbers, other events short notes.
 
-A run of a million events is read in seconds and in little memory, so a line does not stay. A line that is no event, or
-the torn end of a process that was killed, is counted and left out.
+A run of a million events is read in seconds and in little memory, so lines are not kept. A line that is no event is
+counted and skipped; the torn last line of a killed process is skipped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torchft_x.observe.events import is_event, whose
 
 Event = dict[str, Any]
 
-_LARGEST = 1 << 62  # of a step or a quorum, so that it fits into a column
+_LARGEST = 1 << 62  # bound of a step or a quorum id, so that it fits into a column
 _ROLES = ("trainer", "supervisor", "lighthouse", "sidecar", "keeper", "chaos")
 KEPT = {
     "start": ("attempt", "warm"),
@@ -42,7 +42,7 @@ KEPT = {
     "error": ("reason", "code"),
     "fault": ("kind", "group", "rank", "duration", "number"),
 }
-"""Events of which a note is made, and what it keeps of them. Of the others there is only the count."""
+"""Fields that a note keeps, by event. Other events are only counted."""
 
 
 class Commits:
@@ -51,23 +51,23 @@ class Commits:
     def __init__(self) -> None:
         self.t = array("d")  # monotonic seconds of its host
         self.step = array("q")
-        self.quorum = array("q")  # 0: not told
+        self.quorum = array("q")  # 0: unknown
         self.participants = array("l")
         self.duration = array("d")
-        self.bytes = 0.0  # of all
+        self.bytes = 0.0  # bytes of all commits together
 
     def __len__(self) -> int:
         return len(self.t)
 
     def add(self, mono: float, event: Event) -> None:
-        """Raises what a value of another kind raises (`ValueError`, `TypeError`, `OverflowError`)."""
+        """Add a commit. Raises `ValueError`, `TypeError`, `KeyError` or `OverflowError` for invalid fields."""
         step, quorum, number = event["step"], event.get("quorum", 0), event.get("participants", 1)
         if not (type(step) is type(quorum) is type(number) is int):
             raise TypeError
         if not (0 <= step < _LARGEST and 0 <= quorum < _LARGEST and 0 <= number < _LARGEST):
             raise ValueError
         duration, sent = float(event.get("duration", 0.0)), float(event.get("bytes", 0))
-        if not (-1e15 < duration < 1e15 and 0 <= sent < 1e18):  # of nan and infinity this is false, too
+        if not (-1e15 < duration < 1e15 and 0 <= sent < 1e18):  # nan and infinity fail this, too
             raise ValueError
         self.t.append(mono)
         self.step.append(step)
@@ -79,43 +79,43 @@ class Commits:
 
 @dataclass(eq=False)
 class Log:
-    """What one process wrote: a life of a worker, a supervisor, a lighthouse."""
+    """Log of one process: a life of a worker, a supervisor, a lighthouse."""
 
     role: str
     group: str
     rank: int
     node: int
     attempt: int
-    boot: float  # unix seconds at which its host's monotonic clock stood at 0, by its own wall clock
+    boot: float  # unix seconds, by its host's wall clock, at which its host's monotonic clock was 0
     pid: int = 0
     replica_id: str = ""
     commits: Commits = field(default_factory=Commits)
     first: float = 0.0  # monotonic seconds of the first and the last line
     last: float = 0.0
-    shift: float = 0.0  # what makes these seconds those of the run (clocks.py)
+    shift: float = 0.0  # seconds to add to get the run's common time (clocks.py)
 
 
 class Note(NamedTuple):
-    """An event that is no commit."""
+    """An event other than a commit."""
 
-    t: float  # monotonic seconds of its host; in order, those of the run
+    t: float  # monotonic seconds of its host; after `clocks.align`, the run's common time
     log: Log
     name: str
-    of: dict[str, Any]  # what `KEPT` says
+    of: dict[str, Any]  # the event's fields in `KEPT`
 
 
 @dataclass
 class Heard:
-    """All that is in the files."""
+    """Content of a run's files."""
 
     logs: list[Log] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
-    counts: Counter[str] = field(default_factory=Counter)  # by event
-    unreadable: int = 0  # lines
+    counts: Counter[str] = field(default_factory=Counter)  # number of events by name
+    unreadable: int = 0  # number of unreadable lines
 
 
 def read(run_dir: str | os.PathLike[str]) -> Heard:
-    """Everything that is written by now. A file that can't be opened is as if it weren't there."""
+    """Read all events written by now. A file that can't be opened is skipped."""
     heard = Heard()
     ears: dict[str, _Ear] = {}
     for path in sorted(Path(run_dir, "events").glob("*.jsonl")):
@@ -128,13 +128,13 @@ def read(run_dir: str | os.PathLike[str]) -> Heard:
 
 
 def hear(lines: Iterable[str], heard: Heard, ear: _Ear | None = None) -> None:
-    """The lines of one file. `ear`: has heard the parts before it."""
+    """Add the lines of one file to `heard`. `ear` has read the log's earlier parts."""
     ear = ear or _Ear(heard)
     before = ear.commits
     decode = json.JSONDecoder().decode
     for line in lines:
         if not line.endswith("\n"):
-            break  # still being written, or its writer was killed
+            break  # the line is still being written, or its writer was killed
         try:
             event = decode(line)
             if event["event"] == "commit":
@@ -151,7 +151,7 @@ def hear(lines: Iterable[str], heard: Heard, ear: _Ear | None = None) -> None:
 
 
 class _Ear:
-    """One file: whose lines they are."""
+    """State of reading one file: the log of the process that wrote the newest line."""
 
     def __init__(self, heard: Heard) -> None:
         self._heard = heard
@@ -159,7 +159,8 @@ class _Ear:
         self.commits = 0
 
     def log_of(self, event: Event, mono: float, t: float) -> Log:
-        """A new one where another process goes on in the same file: where process ids begin anew, in a container."""
+        """Return the log to which an event belongs. It is a new one if another process with the same id goes on in the
+        same file, as process ids start again in a container."""
         log = self._log
         if log is None or mono < log.last or (log.role == "trainer" and event.get("attempt", 0) != log.attempt):
             log = self._log = _begin(event, mono, t)
@@ -175,7 +176,7 @@ class _Ear:
             raise ValueError
         name = sys.intern(event["event"])
         log = self.log_of(event, mono, t)
-        log.boot = max(log.boot, t - mono)  # who is interrupted between its two clocks reads the second one late
+        log.boot = max(log.boot, t - mono)  # a process interrupted between reading its clocks reads `mono` late
         who = event.get("replica_id")
         if log.role == "trainer" and type(who) is str:
             log.replica_id = sys.intern(who)
