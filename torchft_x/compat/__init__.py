@@ -11,8 +11,9 @@ docs/torchft.md describes it. New scripts import from `torchft_x`.
 * `modules`: makes these modules when they are imported, here and under the name torchft.
 * `differences`: names with another meaning on purpose, and the defects of torchft that are gone.
 * `__main__`: the command.
-* `adapters`: names that are more than another name of ours.
-* `path`: a folder for PYTHONPATH, by which child processes use these modules, too.
+
+The package adapters has the names that are more than another name of ours. The folder path is for PYTHONPATH, by which
+child processes use these modules, too.
 
 Nothing is loaded before it is used, so that a process that needs only a lighthouse doesn't load torch.
 """

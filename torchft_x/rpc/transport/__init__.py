@@ -4,5 +4,6 @@
 * `grpc_options`: service names, options, listening. `grpc_errors`: our exceptions as statuses, and back.
 * `loop`: the process's one asyncio loop. `notifier`: callbacks on a thread of their own.
 * `resolve`: the lighthouse addresses that a client connects to.
-* `streams`: streams that stay open between two processes.
+
+The package `transport.streams` has the streams that stay open between two processes.
 """
