@@ -70,7 +70,8 @@ _BROKEN_PIPE = 128 + 13
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The exit code: 0 done, 1 failed, 2 for a user's mistake (one sentence on stderr), 141 if nobody reads the output."""
+    """Run a command and return its exit code: 0 done, 1 failed, 2 usage error (one sentence on stderr), 141 broken
+    pipe."""
     try:
         try:
             return _run(_typed() if argv is None else argv)
@@ -88,7 +89,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _typed() -> list[str]:
-    """Return the words of the command line. A link with torchft's name of the command is its lighthouse (docs/torchft.md)."""
+    """Return the words of the command line. A link with torchft's name of the command is its lighthouse
+    (docs/torchft.md)."""
     linked = os.path.basename(sys.argv[0]) == "torchft_lighthouse"
     return ["lighthouse", *sys.argv[1:]] if linked else sys.argv[1:]
 

@@ -117,18 +117,18 @@ _GRPC_NEWEST = (1, 85)  # up to it `prepare_lighthouse` knows what gRPC calls it
 
 
 def everything() -> dict[str, str]:
-    """A copy of the whole environment, for a child process."""
+    """Return a copy of the whole environment, for a child process."""
     return dict(os.environ)
 
 
 def with_python_path(folder: str) -> dict[str, str]:
-    """A copy of the whole environment, in which Python looks into `folder` first."""
+    """Return a copy of the whole environment with `folder` first in PYTHONPATH."""
     folders = [folder, *(f for f in os.environ.get(_PYTHONPATH, "").split(os.pathsep) if f not in ("", folder))]
     return {**os.environ, _PYTHONPATH: os.pathsep.join(folders)}
 
 
 def become(environ: Mapping[str, str]) -> None:
-    """Make this the whole environment of the process, which was forked from one with another."""
+    """Replace the whole environment of this process, which was forked from one with another environment."""
     os.environ.clear()
     os.environ.update(environ)
 
@@ -137,20 +137,22 @@ _OF_A_TRAINER = (ATTEMPT, LIFE, LIGHTHOUSE_FILE, MEMORY_SLOTS, PRIVATE)
 
 
 def leave_outer_job() -> None:
-    """Forget what a trainer's supervisor has said to that trainer alone: it has started us, as part of a job of its own."""
+    """Remove the variables that a supervisor sets for its trainer only, if a trainer started us as part of its own
+    job."""
     if LIFE in os.environ:
         for name in _OF_A_TRAINER:
             os.environ.pop(name, None)
 
 
 def is_local_job(environ: Mapping[str, str] | None = None) -> bool:
-    """Whether TorchX started us as a process of this host (``local_cwd`` and its kin, not a container)."""
+    """Return whether a local scheduler of TorchX (``local_cwd`` and the like) started us as a process, not a
+    container."""
     job = read(TORCHX_JOB_ID, "", environ) or ""
     return job.startswith("local") and not job.startswith("local_docker")
 
 
 def read(name: str, default: str | None = None, environ: Mapping[str, str] | None = None) -> str | None:
-    """Value of a variable; empty counts as unset."""
+    """Return the value of a variable, or `default` if it is unset or empty."""
     value = (os.environ if environ is None else environ).get(name, "")
     return value if value != "" else default
 
@@ -179,7 +181,7 @@ def read_seconds(name: str, default: float | None = None, environ: Mapping[str, 
 
 
 def read_share(name: str, default: float, environ: Mapping[str, str] | None = None) -> float:
-    """A part of something, from 0 to 1."""
+    """Return the share, from 0 to 1, in a variable, or `default`. Raises `ConfigError`."""
     value = read(name, None, environ)
     if value is None:
         return default
@@ -193,12 +195,12 @@ def read_share(name: str, default: float, environ: Mapping[str, str] | None = No
 
 
 def new_token() -> str:
-    """A token that nobody can guess."""
+    """Return a new random token of 256 bits."""
     return secrets.token_urlsafe(32)
 
 
 def read_token(environ: Mapping[str, str] | None = None) -> str | None:
-    """The run's token: TORCHFT_X_TOKEN, else the content of TORCHFT_X_TOKEN_FILE, else None (no token)."""
+    """Return the run's token: TORCHFT_X_TOKEN, else the content of TORCHFT_X_TOKEN_FILE, else None (no token)."""
     token = read(TOKEN, None, environ)
     if token is not None:
         return token.strip()
@@ -207,7 +209,8 @@ def read_token(environ: Mapping[str, str] | None = None) -> str | None:
 
 
 def read_token_file(path: str, what: str) -> str:
-    """The token a file holds, that nobody else can have read or made. Raises `ConfigError` starting with `what`."""
+    """Return the token in a file that no other user can have read or made. Raises `ConfigError` starting with
+    `what`."""
     try:
         with open(path, encoding="utf-8", opener=_without_waiting) as f:
             _check_private(os.fstat(f.fileno()), path, what)
@@ -237,12 +240,12 @@ def time_scale(environ: Mapping[str, str] | None = None) -> float:
 
 
 def wants_news(environ: Mapping[str, str] | None = None) -> bool:
-    """Whether a trainer prints who was lost and who is back: at the log levels debug and info."""
+    """Return whether a trainer prints losses and returns of groups: at all log levels but warning and error."""
     return (read(LOG_LEVEL, "info", environ) or "").lower() not in ("warning", "error")
 
 
 def wants_json(environ: Mapping[str, str] | None = None) -> bool:
-    """Whether what is printed is for a collector of logs."""
+    """Return whether our processes print JSON, for a collector of logs."""
     return read(LOG_FORMAT, "text", environ) == "json"
 
 
@@ -268,7 +271,7 @@ def _check_private(found: os.stat_result, path: str, what: str) -> None:
 
 
 def flight_folder(environ: Mapping[str, str] | None = None) -> str | None:
-    """Where flight recorder files go; None: nowhere."""
+    """Return the folder for flight recorder files, or None if none are written."""
     value = read(FLIGHT_RECORDER, None, environ)
     if value is None and read(_FLIGHT_ON_ABORT, "false", environ) == "true":
         value = "1"
@@ -293,8 +296,8 @@ def prepare_grpc() -> bool:
 def prepare_lighthouse(environ: dict[str, str], grpc_version: str) -> None:
     """gRPC's settings for a process that is only a lighthouse; what the user has set stays.
 
-    gRPC's newer listener passes what arrives from thread to thread once more than the older one: 0.1 ms of a quorum change
-    (docs/decisions/0042). A version that does not know the name complains on stderr.
+    gRPC's newer listener passes what arrives from thread to thread once more than the older one: 0.1 ms of a quorum
+    change (docs/decisions/0042). A version that does not know the name complains on stderr.
     """
     known = tuple(int(n) for n in grpc_version.split(".")[:2] if n.isdigit())
     if known <= _GRPC_NEWEST:

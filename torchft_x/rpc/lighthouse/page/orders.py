@@ -45,7 +45,8 @@ class OrderDesk:
         return self._orders.drained
 
     def heard(self, event: RosterEvent) -> None:
-        """Handle a supervisor's accepted report: repeat the group's order to a supervisor that has just connected."""
+        """Take a supervisor's accepted report: record whether its group rests, and repeat the group's order to a
+        supervisor that has just connected."""
         if isinstance(event, GroupRests):
             self._orders.heard(event)
         elif isinstance(event, SupervisorHere) and event.stream:
