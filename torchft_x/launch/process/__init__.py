@@ -1,8 +1,8 @@
 """Processes of one host.
 
-* `process_tree`: who descends from whom, and making sure that none is left. `shim`: dies with whoever started it.
-* `environment`: what a program finds in its environment. `group_store`: the store behind MASTER_ADDR. `checkpoint_memory`:
-  memory that outlives the workers.
-* `output`: what workers print, to the supervisor's own output and to a file.
-* `restarts`: when a group is started again, and when not. `hangs`: when only an end helps. `stopped`: who is stopped.
+* `process_tree`: a process's descendants, how they ended, and killing them all. `shim`: a program that dies with its parent.
+* `environment`: environment variables of the programs. `group_store`: the store behind MASTER_ADDR. `checkpoint_memory`:
+  memory that outlives the workers. `fence`: stops a start that was superseded elsewhere.
+* `output`: passes the workers' output on to the supervisor's own output and to a file.
+* `restarts`: decides whether a group is restarted. `hangs`: detects hung groups. `stopped`: detects stopped workers.
 """

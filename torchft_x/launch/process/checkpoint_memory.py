@@ -1,8 +1,8 @@
-"""Memory for the newest states of a group's workers on this host: a supervisor holds it, so it outlives them all.
+"""Memory for the newest states of a group's workers on this host. The supervisor holds it, so it outlives the workers.
 
-Two slots for each worker (`torchft_x.transfer.memory_slots` says what is in them), as files without a path: they take no
-memory until a worker writes, and are gone with the supervisor. A worker opens them through /proc, where the kernel asks
-whether it is of the same user.
+Each worker has two slots (`torchft_x.transfer.memory_slots` describes their content). They are files without a path
+(memfd): they take no memory until a worker writes, and are gone with the supervisor. A worker opens them through /proc,
+where the kernel checks that it has the same user.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from torchft_x.core.training.memory_checkpoint import newest_common
 from torchft_x.core.types import State
 
 MEMORY = 0.2
-"""Part of the host's memory that copies may take, if nothing else is said."""
-_MOST = 1 << 30  # bytes of a manifest, more than any has
-_SLOTS = 2  # of each worker: one is always complete
+"""Default fraction of the host's memory that copies may take, from 0 to 1."""
+_MOST = 1 << 30  # bytes; larger than any manifest
+_SLOTS = 2  # slots per worker, so that one is complete while the other is written
 
 
 class CheckpointMemory:
-    """The slots of one supervisor's workers. Raises OSError where the system has none of it."""
+    """Slots of one supervisor's workers. Raises `OSError` or `AttributeError` if the system has no memfd or descriptor left."""
 
     def __init__(self, workers: int) -> None:
         self._fds: list[int] = []
@@ -40,11 +40,14 @@ class CheckpointMemory:
         self.names = [names[i : i + _SLOTS] for i in range(0, len(names), _SLOTS)]  # by local rank
 
     def setting(self, limit: int) -> str:
-        """What the workers are told: most bytes in a slot, then the slots of each of them."""
+        """Return the setting for the workers: `limit` in bytes per slot, then the names of each worker's slots."""
         return ";".join([str(limit), *(",".join(names) for names in self.names)])
 
     def newest(self) -> State:
-        """The newest state that all workers hold a complete copy of; step 0: there is none. While none of them runs."""
+        """Return the newest state of which all workers hold a complete copy, or step 0 if there is none.
+
+        No worker may be running.
+        """
         return newest_common([[s for s in map(_state, fds) if s is not None] for fds in self._of_workers()]) or State()
 
     def _of_workers(self) -> list[list[int]]:
@@ -56,14 +59,14 @@ class CheckpointMemory:
         return any(os.fstat(fd).st_size for fd in self._fds)
 
     def close(self) -> None:
-        """Give the memory back. Workers that have it open keep theirs."""
+        """Free the memory. A worker that has a slot open keeps that slot."""
         for fd in self._fds:
             os.close(fd)
         self._fds = []
 
 
 def _state(fd: int) -> State | None:
-    """Of the complete copy in a slot. Its data is not looked at: who loads it does that."""
+    """Return the state of the complete copy in a slot, or None. The data is verified later, by the process that loads it."""
     try:
         head = memory_slot.read(os.pread(fd, memory_slot.MANIFEST_AT, 0), _MOST)
         if head is None or head.guarded + head.data > os.fstat(fd).st_size:
@@ -74,12 +77,12 @@ def _state(fd: int) -> State | None:
 
 
 def limit_of_slot(memory: int, share: float, workers: int) -> int:
-    """Most bytes in one slot, if so many workers share this host's `memory`."""
+    """Return the largest size of a slot in bytes, if so many workers share the fraction `share` of the host's `memory`."""
     return int(memory * share) // (workers * _SLOTS)
 
 
 def memory_of_host(root: Path = Path("/")) -> int:
-    """Bytes of memory that processes here may have: of the machine, or what their control groups allow, if that is less."""
+    """Return the bytes of memory available to processes here: the machine's, or the limit of their control groups if lower."""
     found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     try:
         lines = (root / "proc/self/cgroup").read_text("utf-8").splitlines()
@@ -102,7 +105,7 @@ def memory_of_host(root: Path = Path("/")) -> int:
 
 
 def _limit(path: Path) -> int:
-    """In bytes; 0: none is set there."""
+    """Return the limit in this file in bytes, or 0 if none is set."""
     try:
         text = path.read_text("utf-8").strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""The environment of what a supervisor starts. Pure: the supervisor's own goes in, the program's comes out."""
+"""Environment variables of the programs that a supervisor starts. Pure: computed from the supervisor's own."""
 
 from __future__ import annotations
 
@@ -8,40 +8,41 @@ from pathlib import Path
 
 from torchft_x import env
 
-# glibc gives memory back to the system and takes it again each step otherwise: thousands of page faults per step on
-# CPU trainers. Left alone when the user tunes the allocator or brings another one.
+# By default glibc returns memory to the system and takes it again each step: thousands of page faults per step on CPU
+# trainers. These are not set if the user tunes the allocator or brings another one.
 ALLOCATOR = {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_THRESHOLD_": "4294967296"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobSettings:
-    """What every program of the job must know."""
+    """Settings for every program of the job."""
 
     attempt: int
     lighthouse: str
-    lighthouse_file: str = ""  # see env.LIGHTHOUSE_FILE; empty: it can't move
+    lighthouse_file: str = ""  # value of env.LIGHTHOUSE_FILE; empty if the lighthouse can't move
     run_dir: str
     token_file: str | None
     advertise_host: str
-    package_root: str | None  # to be put on PYTHONPATH; None: the package is installed
+    package_root: str | None  # folder to put on PYTHONPATH; None if the package is installed
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerSettings(JobSettings):
-    """What the trainer of one life must know, too."""
+    """Settings for the workers of one life."""
 
     group: str
     groups: int
     workers: int  # on this node
     life: str
-    folder: str  # private, of this life: the workers' sockets
-    cores: int  # of this host that we may use
+    folder: str  # private folder of this life, for the workers' sockets
+    cores: int  # cores of this host that this process may use
     groups_here: int  # groups, or nodes of groups, that share this host
-    memory_slots: str = ""  # see `checkpoint_memory.CheckpointMemory.setting`; empty: there are none
+    memory_slots: str = ""  # result of `checkpoint_memory.CheckpointMemory.setting`; empty if there are no slots
 
 
 def trainer_environment(base: Mapping[str, str], settings: TrainerSettings) -> dict[str, str]:
-    """`base` with what the trainer needs. Ours wins where a group must be what it is; else what is set stays."""
+    """Return `base` with the variables for a trainer. Those that identify the group and its life override the user's; tuning
+    variables that are set stay."""
     out = sidecar_environment(base, settings)
     out[env.REPLICA_GROUP_ID] = settings.group
     out[env.NUM_REPLICA_GROUPS] = str(settings.groups)
@@ -52,7 +53,7 @@ def trainer_environment(base: Mapping[str, str], settings: TrainerSettings) -> d
     out.pop(env.PRIVATE, None)
     if out.get(env.WORKER_SERVER) != "0":
         out[env.PRIVATE] = settings.folder
-    out.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # torch prints a C++ stack for each store error otherwise
+    out.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # by default torch prints a C++ stack for each store error
     threads = settings.cores // (settings.workers * settings.groups_here)
     out.setdefault("OMP_NUM_THREADS", str(max(1, threads)))
     if not any(k.startswith("MALLOC_") or k in ("GLIBC_TUNABLES", "LD_PRELOAD") for k in out):
@@ -61,7 +62,7 @@ def trainer_environment(base: Mapping[str, str], settings: TrainerSettings) -> d
 
 
 def sidecar_environment(base: Mapping[str, str], settings: JobSettings) -> dict[str, str]:
-    """`base` with what every program of the job needs to find the others."""
+    """Return `base` with the variables that every program of the job needs to find the others."""
     out = dict(base)
     out[env.LIGHTHOUSE] = settings.lighthouse
     out.pop(env.LIGHTHOUSE_FILE, None)
@@ -72,14 +73,19 @@ def sidecar_environment(base: Mapping[str, str], settings: JobSettings) -> dict[
     out[env.ADVERTISE_HOST] = settings.advertise_host
     if settings.token_file is not None:
         out[env.TOKEN_FILE] = settings.token_file
-    for name in (env.LAUNCHER_PID, env.LIVES_FILE, env.LIFE_BEFORE, env.ALIVE):  # of the supervisor, not of the program
+    for name in (
+        env.LAUNCHER_PID,
+        env.LIVES_FILE,
+        env.LIFE_BEFORE,
+        env.ALIVE,
+    ):  # meant for the supervisor, not for the program
         out.pop(name, None)
     out.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # gRPC's fork handlers crash forked children (DataLoader workers)
     return with_package(out, settings.package_root)
 
 
 def with_package(base: Mapping[str, str], package_root: str | None) -> dict[str, str]:
-    """`base`, in which Python finds this package."""
+    """Return `base` with `package_root` on PYTHONPATH, unless that is None."""
     out = dict(base)
     paths = [p for p in out.get("PYTHONPATH", "").split(":") if p]
     if package_root is not None and package_root not in paths:
@@ -88,36 +94,36 @@ def with_package(base: Mapping[str, str], package_root: str | None) -> dict[str,
 
 
 def package_root(package_file: str, installed: tuple[str, ...]) -> str | None:
-    """The folder that holds the package, unless it is one of the `installed` ones, which Python searches anyway.
+    """Return the folder that holds the package, or None if it is one of `installed`, which Python searches anyway.
 
-    A script in ``scripts/`` of a bare clone finds the package by it. (An installed folder must not go on PYTHONPATH:
-    it would come before the standard library.)
+    A script in ``scripts/`` of a bare clone finds the package by this folder. An installed folder must not go on PYTHONPATH,
+    where it would come before the standard library.
     """
     root = str(Path(package_file).resolve().parent.parent)
     return None if root in {str(Path(p).resolve()) for p in installed} else root
 
 
-# torchrun writes this one into its own environment; workers inherit it.
+# torchrun sets this in its own environment, and workers inherit it.
 _SIGNALS = {"TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT"}
-# Options of torchrun (PET_X is --x), and of its agent: nobody reads them here.
+# Options of torchrun (PET_X is --x) and of its agent, without effect here.
 _OF_TORCHRUN = ("PET_", "TORCHELASTIC_ENABLE_FILE_TIMER", "TORCHELASTIC_HEALTH_CHECK_PORT")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rendezvous:
-    """What torchrun would have agreed on with itself."""
+    """Values on which torchrun's rendezvous would have agreed."""
 
-    name: str  # its --rdzv_id
-    host: str  # of the group's store
+    name: str  # torchrun's --rdzv_id
+    host: str  # host of the group's store
     port: int
     workers: int  # on each node
-    folder: str  # private, of this life: the error files
+    folder: str  # private folder of this life, for the error files
     node: int = 0
     nodes: int = 1
 
 
 def worker_environment(life: Mapping[str, str], meet: Rendezvous, local_rank: int) -> dict[str, str]:
-    """The environment of that worker, variable by variable as below torchrun (a test compares the two)."""
+    """Return the environment of one worker, with the same variables as under torchrun (a test compares the two)."""
     rank, total = meet.node * meet.workers + local_rank, meet.nodes * meet.workers
     out = {**life, **_SIGNALS}
     out |= {
@@ -143,10 +149,10 @@ def worker_environment(life: Mapping[str, str], meet: Rendezvous, local_rank: in
 
 
 def error_file(folder: str | Path, local_rank: int) -> Path:
-    """Where a script with ``@record`` (torchelastic's) writes what ended it. Its folder must be made first."""
+    """Return the file to which a script with torchelastic's ``@record`` writes its error. Its folder must be made first."""
     return Path(folder, "torchelastic", "attempt_0", str(local_rank), "error.json")
 
 
 def without_effect(given: Mapping[str, str]) -> list[str]:
-    """Variables that steer torchrun, which is not used."""
+    """Return the names of variables that steer torchrun and have no effect here, sorted."""
     return sorted(name for name in given if name.startswith(_OF_TORCHRUN) and name != "PET_LOG_DIR")  # TorchX sets that

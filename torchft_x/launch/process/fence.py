@@ -1,7 +1,7 @@
-"""A file that names which of several starts of a part is the newest: whoever started it last has written its name there.
+"""Fence file: it holds the name of the newest of several starts of a supervisor, written by the launcher at that start.
 
-Whoever starts a part elsewhere can't always end what it was before: that may run on behind a broken network, and would take
-turns with the new one when the network is back, each fencing the other's lives.
+A launcher that starts a supervisor elsewhere can't always stop the earlier one, which may run on behind a broken network.
+When the network is back, the two would fence each other's lives in turn, so the earlier one stops itself by this file.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pathlib import Path
 from torchft_x import env
 
 EACH = 2.0
-"""Seconds between two looks."""
+"""Seconds between two reads of the file."""
 
 
 def superseded(file: Path, mine: str) -> bool:
-    """Whether another one has begun since. A file that can't be read says nothing."""
+    """Return whether the file names a newer start than `mine`. A file that can't be read does not count."""
     try:
         text = file.read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError):
@@ -26,8 +26,10 @@ def superseded(file: Path, mine: str) -> bool:
 
 
 def watch_fence(environ: Mapping[str, str], then: Callable[[str], object]) -> None:
-    """Call `then(sentence)` once, on a thread of its own, when this start is superseded; nothing where no file was named. The file
-    system may hang meanwhile."""
+    """Call `then(sentence)` once, on a thread of its own, when this start is superseded. Do nothing if no file is named.
+
+    The thread of its own is needed because the file system may hang.
+    """
     file, mine = env.read(env.FENCE_FILE, None, environ), env.read(env.FENCE, None, environ)
     if not file or not mine:
         return

@@ -1,10 +1,10 @@
-"""The store behind MASTER_ADDR and MASTER_PORT, where a script's own `init_process_group` meets. No secret is asked there.
+"""The store behind MASTER_ADDR and MASTER_PORT, for a script's own `init_process_group`. It asks for no secret.
 
-A listener that the supervisor keeps for as long as a life runs: of a group on one node on the loopback. The store itself
-is torch's, in a process of its own, which is started when the first caller comes: most groups of one rank never need it.
-Where several ranks will call it starts at once. The warm parent forks it; without one it imports torch first.
+The supervisor keeps its listener open for as long as a life runs; for a group on one node that is a loopback address. The
+store itself is torch's, in a process of its own. With one rank that process starts at the first connection, which most
+such groups never make; with several ranks it starts at once. The warm parent forks it; without one it imports torch first.
 
-    python group_store.py DESCRIPTOR HOST PORT      that process
+    python group_store.py DESCRIPTOR HOST PORT      the process of the store
 """
 
 from __future__ import annotations
@@ -23,28 +23,31 @@ from typing import NoReturn
 from torchft_x.net import Address
 
 SHIM = str(Path(__file__).with_name("shim.py"))
-_BACKLOG = 2048  # callers that wait while the process starts
+_BACKLOG = 2048  # connections that may wait while the process starts
 
 
 def loopback() -> socket.socket:
-    """A listener that only this host reaches."""
+    """Return a listening socket that only this host can reach."""
     try:
         return socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG)
-    except OSError:  # a host that knows IPv6 only
+    except OSError:  # an IPv6-only host
         return socket.create_server(("::1", 0), family=socket.AF_INET6, backlog=_BACKLOG)
 
 
 class GroupStore:
-    """Used by the supervisor's main thread, to which the death signal is tied."""
+    """Store of one life: owns the listening socket and starts the store's process.
+
+    Used on the supervisor's main thread only: the death signal of the process is tied to the thread that starts it.
+    """
 
     def __init__(
         self, listener: socket.socket, environ: Mapping[str, str], log: Path, fork: Callable[[GroupStore], int | None]
     ) -> None:
-        self.listener = listener  # ours
-        self.log = log  # what the process says, for people
-        self._environ = environ  # of the group's workers
-        self._fork = fork  # the pid of a warm process that serves it; None: there is none
-        self.pid: int | None = None  # once it is started
+        self.listener = listener  # owned by this object
+        self.log = log  # file for the process's output
+        self._environ = environ  # environment of the group's workers
+        self._fork = fork  # forks a warm process that serves the store, and returns its pid; None if it can't
+        self.pid: int | None = None  # pid of the store's process; None until it is started
 
     @property
     def address(self) -> Address:
@@ -53,22 +56,22 @@ class GroupStore:
 
     @property
     def called(self) -> Address:
-        """Where torch's server calls itself."""
+        """Loopback address by which torch's server connects to itself."""
         return Address("::1" if self.listener.family == socket.AF_INET6 else "127.0.0.1", self.address.port)
 
     def fds(self) -> list[int]:
-        """Readable: there is a caller."""
+        """Return the descriptors that become readable when a connection waits for the process to be started."""
         return [self.listener.fileno()] if self.pid is None and self.listener.fileno() >= 0 else []
 
     def tend(self) -> bool:
-        """Start the process if somebody calls; whether it was started now."""
+        """Start the process if a connection waits for it, and return whether it was started now."""
         called = self.pid is None and bool(select.select(self.fds(), [], [], 0.0)[0])
         if called:
             self.start()
         return called
 
     def start(self) -> None:
-        """Unless it is."""
+        """Start the process unless it is started."""
         self.pid = self.pid or self._fork(self) or self._start_cold()
 
     def _start_cold(self) -> int:
@@ -83,7 +86,7 @@ class GroupStore:
                 start_new_session=True,
                 pass_fds=(self.listener.fileno(),),
             )
-        process.returncode = 0  # collected by the supervisor (tree.reap), not by Popen
+        process.returncode = 0  # collected by the supervisor (process_tree.reap), not by Popen
         return process.pid
 
     def close(self) -> None:
@@ -91,7 +94,7 @@ class GroupStore:
 
 
 def serve(descriptor: int, host: str, port: int) -> NoReturn:
-    """In the process with the store: until the end of the life, which is a SIGKILL."""
+    """Serve the store in this process until the supervisor kills it (SIGKILL) at the end of the life."""
     from torch.distributed import TCPStore
 
     _store = TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=descriptor)
@@ -102,7 +105,7 @@ def serve(descriptor: int, host: str, port: int) -> NoReturn:
 
 def main() -> None:
     if not getattr(sys.flags, "safe_path", False):
-        del sys.path[0]  # our own folder: its `tree` and `parse` are not what others mean
+        del sys.path[0]  # our own folder, whose modules would shadow others of the same name
     serve(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
 
 

@@ -1,16 +1,15 @@
-"""Does a group hang, so that only an end of its processes helps? Pure: what is seen of them is given.
+"""Detects a hung group, whose processes must be killed. Pure: the observations of the processes are given.
 
-To leave a late group out of the quorum is cheap and early (core/lighthouse/stragglers.py). To end its processes throws away their
-work, so it is late and needs evidence, all of it, for a while:
+Leaving a late group out of the quorum is cheap and happens early (core/lighthouse/stragglers.py). Killing its processes
+throws away their work, so it happens late and requires all of this evidence for a while:
 
 * no step, though the group neither waits for other groups nor has announced a pause;
-* no process of it, children included, computes (or would, if there were a processor), reads or writes more than an
-  idle one does;
-* the training threads stand at the same place of their code, in stacks taken at the beginning and at the end.
+* none of its processes, children included, computes (or is ready to compute), reads or writes more than an idle one does;
+* the training threads are at the same place of their code, in stacks taken at the beginning and at the end.
 
-An evaluation, a checkpoint, a compile or a slow data loader does one of these things. What does none of them and still
-goes on (it waits for another program, say) should announce it: ``manager.planned_pause``. A limit that the user sets is
-kept to whatever the processes do.
+An evaluation, a checkpoint, a compile or a slow data loader computes, reads, writes or moves on in its code. A script that
+does none of these and still makes progress (because it waits for another program, say) should announce it with
+``manager.planned_pause``. A limit that the user sets applies whatever the processes do.
 """
 
 from __future__ import annotations
@@ -22,54 +21,55 @@ from typing import Any
 from torchft_x.timing import TIMING
 
 POLLS = 1.0
-"""Times in a second that a training thread wakes up by itself; one that hangs never does, or each few seconds."""
+"""Wake-ups per second above which a training thread polls. A hung thread never wakes up, or only every few seconds."""
 BUSY = 0.1
-"""Of a core: whoever uses less does not compute. A trainer that waits uses a hundredth."""
+"""Fraction of a core below which a group does not compute. A trainer that waits uses a hundredth of a core."""
 STARVED = 0.5
-"""Of the time one thread runs or is ready to: it computes, on a machine that has no processor for it. Threads that wake up now
-and then are seldom ready for so long, however busy the machine is."""
+"""Fraction of the time for which one thread runs or is ready to run, above which it computes, on a machine without a free
+processor. Threads that wake up now and then are seldom ready for so long, however busy the machine is."""
 MOVES = 1 << 20
-"""Bytes read and written in a second; whoever moves fewer is not loading anything."""
+"""Bytes read and written per second below which a group loads no data."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Of a group's processes on this node, with their children, since they began."""
+    """Resources used by a group's processes on this node and their children, since they started."""
 
-    cpu: float  # seconds of a processor
+    cpu: float  # CPU seconds
     bytes: int  # read and written
-    ready: Mapping[int, float]  # seconds for which each thread ran or was ready to
-    turns: Mapping[int, int]  # times that each worker's first thread has left a processor
+    ready: Mapping[int, float]  # thread id -> seconds for which it ran or was ready to run
+    turns: Mapping[int, int]  # worker -> context switches of its first thread
 
 
 class Hangs:
-    """Of one life of a group, on one node.
+    """Hang detection for one life of a group, on one node.
 
     Args:
-        limit: seconds without a step after which the life is ended, whatever its processes do; None: by evidence.
-        before: of the life before. A first step that does nothing for twice as long as any step of that life took hangs.
+        limit: seconds without a step after which the life is killed, whatever its processes do; None to decide by evidence.
+        before: the detection of the life before. A first step hangs if it is idle for twice as long as that life's longest
+            step (but at least `TIMING.hang_idle`, at most `TIMING.hang_idle_at_first` seconds).
     """
 
     def __init__(self, limit: float | None = None, before: Hangs | None = None) -> None:
         self._limit = limit
-        self._longest = 0.0  # seconds of a step, or of what was done between two; 0: nothing is known
-        self._at_first = TIMING.hang_idle_at_first  # seconds for which a first step may do nothing
+        self._longest = 0.0  # seconds of the longest step, or of the work between two; 0 if none is known
+        self._at_first = TIMING.hang_idle_at_first  # seconds for which a first step may be idle
         if before is not None and before._longest:
             self._longest = before._longest
             self._at_first = min(self._at_first, max(TIMING.hang_idle, 2 * before._longest))
-        self._last: tuple[float, Usage] | None = None  # the newest look
-        self._since: float | None = None  # from when on the evidence holds; None: it does not
-        self._turns: Mapping[int, int] = {}  # at that time, see `Usage`
-        self._stacks: tuple[str, ...] = ()  # of the training threads, at the beginning of that time
+        self._last: tuple[float, Usage] | None = None  # time and usage of the newest observation
+        self._since: float | None = None  # time since which the evidence holds; None while it does not
+        self._turns: Mapping[int, int] = {}  # `Usage.turns` at that time
+        self._stacks: tuple[str, ...] = ()  # stacks of the training threads, taken last
 
     def __repr__(self) -> str:
         return f"<Hangs since={self._since}>"
 
     def wants_stacks(self, statuses: Sequence[Mapping[str, Any]], look: Callable[[], Usage], now: float) -> bool:
-        """The workers of this node show these statuses. Whether `hangs` must be asked, with their stacks. `look` says what
-        their processes have used; it is called only if they take no steps.
+        """Take the statuses of this node's workers, and return whether `hangs` must be called with their stacks.
 
-        Who has been at the same place, doing nothing, for long enough has been asked for its stacks twice.
+        `look` returns the usage of their processes, and is called only if they take no steps. Stacks are wanted twice: when
+        the workers become idle, and when they have been idle for long enough.
         """
         if all(s.get("commits") for s in statuses):
             self._longest = max([self._longest, *(float(s.get("longest_step") or 0.0) for s in statuses)])
@@ -94,7 +94,10 @@ class Hangs:
         return not self._stacks or now - self._since >= idle
 
     def hangs(self, stacks: Sequence[str]) -> bool:
-        """Whether the training threads, whose stacks are these (empty: they can't be had), stand where they stood."""
+        """Return whether the training threads' stacks are the same as those of the call before.
+
+        Pass no stacks if they can't be obtained.
+        """
         first, self._stacks = self._stacks, tuple(stacks)
         if not first:
             return False
@@ -103,13 +106,13 @@ class Hangs:
         return first == self._stacks
 
     def is_over(self, statuses: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether the limit that the user has set is over."""
+        """Return whether the group has taken no step for longer than the user's limit."""
         if self._limit is None or not statuses or _is_excused(statuses):
             return False
         return min(float(s.get("step_seconds") or 0.0) for s in statuses) >= self._limit
 
     def _has_moved(self, usage: Usage, now: float) -> bool:
-        """Since the look before; True at the first."""
+        """Return whether the processes have done work since the observation before. The first observation counts as work."""
         if self._last is None:
             return True
         then, before = self._last
@@ -123,10 +126,10 @@ class Hangs:
 
 
 def _is_excused(statuses: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the group takes no steps for a good reason: it waits for other groups, or has said that it pauses or ends.
+    """Return whether the group has a good reason to take no steps: it waits for other groups, or announced a pause or its end.
 
-    Ranks of a group whose other ranks wait for other groups may wait for those, in collectives that nobody sees. But a rank
-    that asks for a quorum while another one of its group does not waits for that one.
+    If some ranks wait for other groups, the rest of the group may wait for those ranks in collectives that are not visible
+    here. But a rank that asks for a quorum while another one of its group does not is waiting for that one.
     """
     waits = [s.get("phase") if s.get("waits") else "" for s in statuses]
     others = all(waits) or any(phase not in ("", "asking") for phase in waits)

@@ -1,8 +1,8 @@
-"""What the workers print, on its way through the supervisor: to its own stdout and stderr, and to a log file.
+"""Relay of the workers' output through the supervisor: to the supervisor's stdout and stderr, and to a log file.
 
-Workers write into named pipes (see shim.py), so their words stay apart from the supervisor's own. With several workers
-each line gets its rank. The end of each worker's stderr is kept, to be quoted when the worker fails. Where lines are wanted as
-JSON, each becomes an object of its own.
+Workers write into named pipes (shim.py), so their output stays apart from the supervisor's own. With several workers
+each line is prefixed with its rank. The end of each worker's stderr is kept, to be quoted if the worker fails. If lines are
+wanted as JSON, each becomes an object of its own.
 """
 
 from __future__ import annotations
@@ -16,22 +16,27 @@ from typing import Any
 
 from torchft_x import log_lines
 
-_CHUNK = 65536  # the capacity of a pipe: one read empties it
-_READS = 16  # per pipe and call, so that a worker that never stops printing can't keep us from everything else
-_TAIL_LINES = 20  # of stderr, kept per worker; a Python traceback's end fits
+_CHUNK = 65536  # bytes; the capacity of a pipe, so that one read empties it
+_READS = 16  # reads per pipe and call, so that a worker that prints without end can't block the main loop
+_TAIL_LINES = 20  # lines of stderr kept per worker; the end of a Python traceback fits
 _LINE_LIMIT = 65536  # bytes; a longer line is passed on in pieces
-# Seconds a single worker's unfinished line is held back: unbuffered Python writes a line and its end apart, and what
-# others print must not come between them. A progress bar (no line end) is passed on after it.
+# Seconds for which a single worker's unfinished line is held back. Unbuffered Python writes a line and its end separately,
+# and no other output may come between them. A progress bar (no line end) is passed on after this time.
 _HOLD = 0.05
-_EVENT = b'{"t":'  # begins a line that programs read (observe/run/collected.py); it says itself whose it is
+_EVENT = (
+    b'{"t":'  # start of a line for programs (observe/run/collected.py), which gets no prefix: it names its rank itself
+)
 
 
 LOG_BYTES, OLD_LOGS = 64 << 20, 7
-"""How large a log file becomes, and how many before it are kept: ``NAME.1`` is the newest of these."""
+"""Size in bytes at which a log file is rotated, and number of rotated files kept: ``NAME.1`` is the newest of them."""
 
 
 class LogFile:
-    """A file to append to, which is put aside at the end of a line once it is too large. Raises `OSError` if it can't be opened."""
+    """Log file that is appended to, and rotated at the end of a line once it is too large.
+
+    Raises `OSError` if it can't be opened.
+    """
 
     def __init__(self, path: Path, most_bytes: int = LOG_BYTES, old: int = OLD_LOGS) -> None:
         self._path = path
@@ -41,7 +46,7 @@ class LogFile:
         self._size = os.fstat(self._fd).st_size
 
     def write(self, data: bytes) -> None:
-        """A full disk is no reason to stop: what can't be written is lost."""
+        """Append the data, and rotate the file if it is due. Data that can't be written (full disk) is lost without an error."""
         write_all(self._fd, data)
         self._size += len(data)
         if self._size >= self._most_bytes and data.endswith(b"\n"):
@@ -54,8 +59,8 @@ class LogFile:
         return os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
     def _put_aside(self) -> None:
-        """A file keeps its inode under its new name, by which who follows it finds what came next."""
-        self._size = 0  # if anything fails below, it is tried again only after as many bytes
+        """Rotate the files by renaming them. A file keeps its inode, by which a reader that follows it finds the next one."""
+        self._size = 0  # if a rename fails, rotation is retried only after `_most_bytes` more
         try:
             for number in range(self._old - 1, 0, -1):
                 if (older := put_aside(self._path, number)).exists():
@@ -69,12 +74,12 @@ class LogFile:
 
 
 def put_aside(path: Path, number: int) -> Path:
-    """Where the file before is, the one before that ..."""
+    """Return the path of a rotated log file: number 1 is the newest."""
     return path.with_name(f"{path.name}.{number}")
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Nobody reads us any more, or the disk is full: training goes on."""
+    """Write all of the data, and ignore errors: training goes on when the reader is gone or the disk is full."""
     view = memoryview(data)
     while view:
         try:
@@ -84,8 +89,11 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 class Relay:
-    """The pipes of one life. Used by one thread. `first_rank` is given for one node of several, `labels` where each line becomes
-    a JSON object (torchft_x.log_lines) that has them."""
+    """Pipes of one life's workers. Passes their output on, and keeps the end of each stderr. Used by one thread.
+
+    `first_rank` is given for one node of several. With `labels` each line becomes a JSON object with these labels
+    (torchft_x.log_lines).
+    """
 
     def __init__(
         self,
@@ -95,32 +103,32 @@ class Relay:
         first_rank: int | None = None,
         labels: Mapping[str, Any] | None = None,
     ) -> None:
-        self._ranks = workers > 1 or first_rank is not None  # whether lines say the rank
+        self._ranks = workers > 1 or first_rank is not None  # whether lines name the rank
         self._labels = labels
-        self._whole_lines = self._ranks or labels is not None  # whether nothing but these is passed on
-        self._first_rank = first_rank or 0  # group rank of the first worker; all else here counts from 0
+        self._whole_lines = self._ranks or labels is not None  # whether unfinished lines are held back
+        self._first_rank = first_rank or 0  # group rank of the first worker; ranks below are local, from 0
         self._pipes: dict[int, tuple[int, int]] = {}  # our end -> (rank, 1 or 2)
         self._partial: dict[int, bytes] = {}  # our end -> a line not yet ended
-        self._held_since: dict[int, float] = {}  # our end -> when that line's newest piece came
+        self._held_since: dict[int, float] = {}  # our end -> monotonic time of that line's newest piece
         self._tails: dict[int, deque[bytes]] = {}  # rank -> lines of stderr, the last may be partial
-        self._open_line = {1: False, 2: False}  # whether what we last wrote there ended without a newline
+        self._open_line = {1: False, 2: False}  # descriptor -> whether our last write to it ended without a newline
         self._log = None if log is None else LogFile(log)
         for rank in range(workers):
             self._tails[rank] = deque([b""], maxlen=_TAIL_LINES)
             for target, name in ((1, "out"), (2, "err")):
                 path = folder / f"{rank}.{name}"
                 os.mkfifo(path, 0o600)
-                # read and write: an end that we hold open ourselves never reports a hang-up between two writers
+                # Opened for reading and writing: our own write end prevents a hang-up between two writers.
                 fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
                 self._pipes[fd] = (rank, target)
                 self._partial[fd] = b""
 
     def fds(self) -> list[int]:
-        """To wait on."""
+        """Return the descriptors to poll for output."""
         return list(self._pipes)
 
     def pump(self) -> None:
-        """Pass on what is there."""
+        """Pass on the output that is available now."""
         for fd, (rank, target) in self._pipes.items():
             for _ in range(_READS):
                 try:
@@ -134,19 +142,19 @@ class Relay:
                 self._pass_unfinished(fd, target)
 
     def say(self, text: str) -> None:
-        """A line of the supervisor's own, on stderr and in the log."""
+        """Write a line of the supervisor's own to stderr and to the log."""
         for fd, (_, target) in self._pipes.items():
             if target == 2 and not self._whole_lines:
                 self._pass_unfinished(fd, target)
         self._write(2, (b"\n" if self._open_line[2] else b"") + text.encode() + b"\n")
 
     def tail(self, rank: int) -> tuple[str, ...]:
-        """The last lines of that worker's stderr, empty ones left out."""
+        """Return the last lines of that worker's stderr, without empty ones."""
         lines = (line.decode("utf-8", "replace").rstrip() for line in self._tails.get(rank, ()))
         return tuple(line for line in lines if line)
 
     def close(self) -> None:
-        """Pass on what is left. Every writer must be dead."""
+        """Pass on the remaining output and close the pipes. Every writer must be dead."""
         self.pump()
         for fd, (rank, target) in self._pipes.items():
             if self._partial[fd]:
@@ -154,7 +162,7 @@ class Relay:
             os.close(fd)
         self._pipes.clear()
         for target in (1, 2):
-            if self._open_line[target]:  # whatever is said next gets a line of its own
+            if self._open_line[target]:  # the next output starts on a line of its own
                 self._write(target, b"\n")
         if self._log is not None:
             self._log.close()
@@ -166,7 +174,7 @@ class Relay:
             self._partial[fd] = b""
 
     def _shaped(self, rank: int, target: int, line: bytes) -> bytes:
-        """A line without its end, with it."""
+        """Return a line, given without its newline, as it is passed on: with its rank or labels, and a newline."""
         number = self._first_rank + rank
         if self._labels is not None:
             stream = "stderr" if target == 2 else "stdout"

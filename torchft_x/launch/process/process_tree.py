@@ -1,4 +1,4 @@
-"""Processes of one host: who descends from whom, how they ended, and making sure that none is left. Linux.
+"""Process tree of one host: find a process's descendants, collect their exit codes, kill them all. Linux only.
 
 A supervisor is its group's *sub-reaper*: a process whose parent dies becomes the supervisor's own child, whatever
 session it has moved to, so `descendants` always finds the whole group.
@@ -18,28 +18,28 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def become_subreaper() -> None:
-    """Orphans below this process become its children from now on."""
+    """Make this process the sub-reaper: orphans below it become its children from now on."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _stat(pid: int) -> list[str] | None:
-    """Fields of /proc/PID/stat from the third (the state) on; None if the process is gone."""
+    """Return the fields of /proc/PID/stat from the third (the state) on, or None if the process is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as f:
-            # the second field is the program's name in parentheses and may hold anything, also ") "
+            # The second field is the program's name in parentheses, which may hold anything, also ") ".
             return f.read().rpartition(b")")[2].decode("ascii").split()
     except (FileNotFoundError, ProcessLookupError):
         return None
 
 
 def state(pid: int) -> str:
-    """The letter of proc(5): R, S, D, T, t, Z, X, ...; empty: the process is gone."""
+    """Return the process's state as a letter of proc(5): R, S, D, T, t, Z, X, ...; '' if the process is gone."""
     stat = _stat(pid)
     return "" if stat is None else stat[0]
 
 
 def turns(pid: int) -> int:
-    """How often the process's first thread has left a processor. It grows whenever the process goes on after a stop."""
+    """Return the number of context switches of the process's first thread. It grows when the process goes on after a stop."""
     try:
         with open(f"/proc/{pid}/status") as f:
             return sum(int(line.split()[1]) for line in f if "voluntary_ctxt_switches" in line)
@@ -48,12 +48,12 @@ def turns(pid: int) -> int:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether the process is there; a zombie is not."""
+    """Return whether the process is alive; a zombie is not."""
     return state(pid) not in ("", "Z", "X")
 
 
 def descendants(root: int, keep: Collection[int] = ()) -> list[int]:
-    """Pids below `root`, zombies included, in no order; without those to `keep` and what is below them."""
+    """Return the pids below `root` in no order, zombies included, but without those in `keep` and their descendants."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -70,8 +70,11 @@ def descendants(root: int, keep: Collection[int] = ()) -> list[int]:
 
 
 def usage(roots: Collection[int]) -> tuple[float, int, dict[int, float]]:
-    """Of these processes and all below them: seconds of a processor, children that have ended included; bytes read and
-    written; and of each thread the seconds for which it ran or was ready to. Those that can't be looked at count nothing."""
+    """Return the resources used so far by these processes and their descendants.
+
+    Returns the CPU seconds, those of ended children included; the bytes read and written; and for each thread id the
+    seconds for which the thread ran or was ready to run. A process that can't be read counts nothing.
+    """
     used = moved = 0.0
     ready: dict[int, float] = {}
     for pid in {*roots, *(below for root in roots for below in descendants(root))}:
@@ -88,20 +91,21 @@ def usage(roots: Collection[int]) -> tuple[float, int, dict[int, float]]:
 
 
 def _ready(pid: int) -> dict[int, float]:
-    """Seconds for which each thread had a processor or was ready for one; empty: the kernel doesn't tell."""
+    """Return for each thread id the seconds for which the thread ran or was ready to run; empty if the kernel has no such
+    numbers."""
     found = {}
     try:
         for task in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{task}/schedstat", "rb") as f:
                 ran, waited = f.read().split()[:2]
             found[int(task)] = (int(ran) + int(waited)) / 1e9
-    except (OSError, ValueError):  # a thread has ended meanwhile: the next look will show the rest
+    except (OSError, ValueError):  # a thread has ended meanwhile: the next call will return the rest
         pass
     return found
 
 
 def reap() -> dict[int, int]:
-    """Collect every child that has ended: pid -> exit code or -signal."""
+    """Collect every child that has ended, and return pid -> exit code or -signal."""
     ended: dict[int, int] = {}
     while True:
         try:
@@ -114,7 +118,7 @@ def reap() -> dict[int, int]:
 
 
 def send(pids: list[int], number: int) -> None:
-    """Signal these processes; those that are gone are skipped."""
+    """Send a signal to these processes; skip those that are gone."""
     for pid in pids:
         try:
             os.kill(pid, number)
@@ -123,9 +127,9 @@ def send(pids: list[int], number: int) -> None:
 
 
 def kill_descendants(timeout: float = 5.0, keep: Collection[int] = ()) -> dict[int, int]:
-    """SIGKILL everything below this process, but those to `keep`, until nothing is left; what was collected.
+    """SIGKILL all descendants but those in `keep` until none is left, and return pid -> exit code or -signal.
 
-    The wait is bounded: a process in uninterruptible sleep (a dead disk or driver) can't be killed by anybody.
+    The wait is bounded: a process in uninterruptible sleep (a dead disk or driver) can't be killed.
     """
     ended: dict[int, int] = {}
     deadline = time.monotonic() + timeout
@@ -136,18 +140,18 @@ def kill_descendants(timeout: float = 5.0, keep: Collection[int] = ()) -> dict[i
         if not below or time.monotonic() > deadline:
             return ended
         _await_end(below, min(0.5, timeout))
-        collected = reap()  # so that the next look finds nothing
+        collected = reap()  # so that the next turn finds nothing
         ended |= collected
         if not collected:  # zombies of a parent that is slow to die itself
             time.sleep(0.002)
 
 
 def _await_end(pids: list[int], timeout: float) -> None:
-    """Until all of these have ended, or a short time is over. A look at the whole of /proc costs more than this."""
+    """Wait until all of these processes have ended or the time is over. It costs less than reading all of /proc."""
     deadline = time.monotonic() + timeout
     for pid in pids:
         fd = open_pidfd(pid)
-        if fd is None:  # it has gone, or this is an old kernel
+        if fd is None:  # the process is gone, or the kernel is too old
             time.sleep(0.002)
             continue
         poller = select.poll()
@@ -157,7 +161,7 @@ def _await_end(pids: list[int], timeout: float) -> None:
 
 
 def open_pidfd(pid: int) -> int | None:
-    """A descriptor that becomes readable when the process ends; None if it has gone, or the kernel has none (< 5.3)."""
+    """Return a descriptor that is readable when the process ends, or None if it is gone or the kernel is older than 5.3."""
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):
@@ -184,7 +188,7 @@ def when_parent_dies(parent: int | None, action: Callable[[], None]) -> None:
             poller.register(pidfd, select.POLLIN)
             poller.poll()
             os.close(pidfd)
-        while os.getppid() == now:  # only without pidfd: four looks a second
+        while os.getppid() == now:  # loops only without pidfd, four times a second
             time.sleep(0.25)
         action()
 

@@ -1,17 +1,16 @@
-"""When a group is started again, and when not. Pure: how its lives ended goes in, a decision comes out.
+"""Decides whether a group is restarted. Pure: takes how its lives ended, returns a decision.
 
 * `max_restarts` restarts are allowed within any `window` (an hour), so that a job of weeks survives daily faults
   and a broken one stops.
 * A *crash loop* is a few quick exits in a row without a committed step, by the program's own doing (an exit code,
   a segmentation fault; not a SIGKILL from outside): a typo, a missing file, not enough memory on the device.
-* Exit code 2 before any committed step is what programs say about their command line: the same arguments would get
-  the same answer, so there is no second try.
-* An exception of Python's before the script made a Manager, or after it had finished (`AttemptEnd.fault`), is the script's:
-  where its kind says that it is a slip of the keyboard or a missing module there is no second try, and of the same one twice
-  in a row no third.
-* Exit code 73 (`EX_CANTCREAT`) says that the result can't be written: what was trained is gone, and trying again would
-  train it all for nothing.
-* The first restart comes at once; only lives in a row that brought nothing are held back, longer each time.
+* Exit code 2 before any committed step is by custom a usage error. The same arguments would fail again, so there is no
+  second try.
+* A Python exception before the script made a Manager, or after it had finished (`AttemptEnd.fault`), is the script's own.
+  If its type points to a typo or a missing module there is no second try; after the same one twice in a row, no third.
+* Exit code 73 (`EX_CANTCREAT`) means that the result can't be written. The training is lost, and another try would lose it
+  again.
+* The first restart comes at once. Only after several lives in a row without progress is there a back-off, which grows.
 """
 
 from __future__ import annotations
@@ -34,29 +33,29 @@ OWN_FAULTS = (
     signal.SIGSYS,
     signal.SIGTRAP,
 )
-"""Signals a program brings on itself."""
+"""Signals that a program causes by its own faults."""
 FAULTS = frozenset(["ImportError", "IndentationError", "ModuleNotFoundError", "NameError", "SyntaxError", "TabError"])
-"""Exceptions that come again whenever the script is started."""
+"""Exceptions that a script raises again in every run."""
 UNSAVED = 73  # EX_CANTCREAT of sysexits.h
-USAGE = 2  # exit code of argparse, of ourselves, and by custom of most programs, for a mistake in the arguments
+USAGE = 2  # exit code for a mistake in the arguments: argparse's, ours, and by custom most programs'
 
 
 @dataclass(frozen=True, kw_only=True)
 class RestartRules:
-    """Raises `ConfigError` naming the field."""
+    """Restart budget and back-off. Raises `ConfigError` naming the field that is wrong."""
 
     max_restarts: int = 10
     """Restarts allowed within `window`."""
     window: float = 3600.0
-    """Seconds."""
+    """Length of the budget's sliding window, in seconds."""
     quick: float = TIMING.life_quick
-    """A life shorter than this many seconds, without a committed step, brought nothing."""
+    """Seconds. A life shorter than this, without a committed step, made no progress."""
     loop: int = 3
-    """So many such lives in a row that ended by the program's own doing are a crash loop."""
+    """Number of such lives in a row, each ended by the program's own fault, that is a crash loop."""
     steps: bool = True
-    """Whether what is kept running has a Manager and commits steps."""
+    """Whether the program has a Manager and commits steps."""
     longest_pause: float = 30.0
-    """Seconds; the pause before a restart grows 0, 0, 1, 2, 4, ... up to this."""
+    """Longest back-off in seconds. The pause before a restart grows 0, 0, 1, 2, 4, ... up to it."""
 
     def __post_init__(self) -> None:
         if self.max_restarts < 0:
@@ -67,8 +66,10 @@ _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)(: |$)")  # the last l
 
 
 def exception_in(words: Sequence[str]) -> str:
-    """Return the exception of the last traceback in these lines, with one line of its text more where the first ends with a
-    colon; empty: there is none."""
+    """Return the exception of the last traceback in these lines, or '' if there is none.
+
+    If its first line ends with a colon, the next line is included.
+    """
     if not any(line.startswith('  File "') for line in words):
         return ""
     found = next((i for i in reversed(range(len(words))) if _EXCEPTION.match(words[i])), None)
@@ -80,64 +81,68 @@ def exception_in(words: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class AttemptEnd:
-    """How one life of a group ended. `ok`: every worker exited with 0."""
+    """End of one life of a group: its code and reason, and the facts by which a restart is decided."""
 
-    ok: bool
-    code: int  # of the process that failed first: exit code, or -signal
-    reason: str  # "worker 0 killed by SIGKILL"
-    own_doing: bool  # the program failed by itself, as against a signal from outside
-    progress: bool  # a step was committed
+    ok: bool  # whether every worker exited with 0
+    code: int  # exit code or -signal of the process that failed first
+    reason: str  # for people, such as "worker 0 killed by SIGKILL"
+    own_doing: bool  # whether the program failed by itself, not by a signal from outside
+    progress: bool  # whether a step was committed
     uptime: float  # seconds
-    last_words: tuple[str, ...] = ()  # the end of that process's stderr
-    shown: bool = True  # whether those words have been passed on already
-    fault: str = ""  # the exception that ended it before it had a Manager or after it had finished: its last line
-    after_end: bool = False  # it had finished
-    managed: bool = True  # a worker had made a Manager, as far as can be known
-    asked: bool = False  # a person asked for it
+    last_words: tuple[str, ...] = ()  # last lines of that process's stderr
+    shown: bool = True  # whether those lines have been passed on already
+    fault: str = ""  # last line of the exception that ended it before it had a Manager or after it had finished
+    after_end: bool = False  # whether the script had finished
+    managed: bool = True  # whether a worker had made a Manager, as far as is known
+    asked: bool = False  # whether a person asked for this end
 
     @property
     def said(self) -> str:
-        """A colon and the exception that ended the program, or else its last line; empty if it said nothing."""
+        """Colon and the exception that ended the program, or else its last line; '' if it printed nothing."""
         return f": {exception_in(self.last_words) or self.last_words[-1].strip()}" if self.last_words else ""
 
     @property
     def explained(self) -> bool:
-        """All there is to say was said, by the program or whoever asked for it: nothing needs to be collected."""
+        """Whether the cause is known, from the program or the person who asked for it, so that no evidence is collected."""
         return self.asked or bool(self.fault) or self.code == UNSAVED or (self.code == USAGE and not self.progress)
 
 
 @dataclass(frozen=True)
 class Restart:
+    """Decision to restart the group after a pause."""
+
     number: int  # restarts within the window, this one included
     pause: float  # seconds
 
 
 @dataclass(frozen=True)
 class GiveUp:
+    """Decision to give the group up, with the reason for people."""
+
     sentence: str
 
 
 class Restarts:
-    """Counts the lives of one group."""
+    """Restart decisions for one group. Counts its restarts and its lives without progress."""
 
     def __init__(self, rules: RestartRules) -> None:
         self.rules = rules  # fixed
-        self._times: deque[float] = deque()  # of the restarts within the window
-        self._nothing = 0  # lives in a row that brought nothing
-        self._own = 0  # of those, in a row, by the program's own doing
-        self._fault = ""  # of the newest life, if that was quick or had finished
+        self._times: deque[float] = deque()  # monotonic seconds of the restarts within the window
+        self._nothing = 0  # lives in a row without progress
+        self._own = 0  # number of those that ended by the program's own fault
+        self._fault = ""  # `AttemptEnd.fault` of the newest life, if that was quick or had finished
 
     def ended(self, end: AttemptEnd, now: float) -> Restart | GiveUp:
-        """Decide at `now` (monotonic seconds) what follows a life that did not end well."""
+        """Decide at `now` (monotonic seconds) whether to restart the group after a life that did not end well."""
         rules = self.rules
-        fault = end.fault if rules.steps else ""  # what takes no steps has no Manager that it could fail before
+        fault = end.fault if rules.steps else ""  # a program without steps has no Manager to fail before
         again = bool(fault) and fault == self._fault
         self._fault = fault if end.after_end or end.uptime < rules.quick else ""
         if end.progress or end.uptime >= rules.quick:
             self._nothing = self._own = 0
         else:
             self._nothing += 1
-            self._own += end.own_doing  # a kill from outside neither counts nor clears it
+            self._own += end.own_doing  # a kill from outside neither counts nor resets it
         while self._times and now - self._times[0] >= rules.window:
             self._times.popleft()
         if end.code == USAGE and end.own_doing and not end.progress:
@@ -162,7 +167,7 @@ class Restarts:
 
     @property
     def count(self) -> int:
-        """Restarts within the window."""
+        """Number of restarts within the window."""
         return len(self._times)
 
     def _within(self) -> str:

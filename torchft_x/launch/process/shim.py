@@ -1,14 +1,12 @@
-"""Becomes another program, and dies with whoever started it. Run by file path, standard library only.
+"""Shim that becomes another program, which dies with its parent. Run by file path; uses the standard library only.
 
-    python shim.py server PARENT PROGRAM [ARG...]               the program, and nothing else
-    python shim.py worker PARENT RANK FOLDER SCRIPT [ARG...]    a worker of a group: the user's script
-    python shim.py program PARENT 0 FOLDER PROGRAM [ARG...]     the same for a program that is no Python script
+    python shim.py server PARENT PROGRAM [ARG...]               run the program, and do nothing else
+    python shim.py worker PARENT RANK FOLDER SCRIPT [ARG...]    run a worker of a group: the user's Python script
+    python shim.py program PARENT 0 FOLDER PROGRAM [ARG...]     run a worker that is not a Python script
 
-Linux kills a process by itself when its parent dies, if it asked for that (PR_SET_PDEATHSIG); the request survives
-``execve``. A worker has a session of its own, so a ``kill -9`` of the supervisor would else leave it training. It sends
-its output to the supervisor by named pipes (FOLDER/RANK.out and .err).
-
-PARENT is a pid.
+PARENT is a pid. Linux kills a process when its parent dies if the process asked for that (PR_SET_PDEATHSIG); the request
+survives ``execve``. Without it a ``kill -9`` of the supervisor would leave a worker training, because a worker has a
+session of its own. A worker sends its output to the supervisor by named pipes (FOLDER/RANK.out and .err).
 """
 
 import ctypes
@@ -20,14 +18,14 @@ PR_SET_PDEATHSIG = 1
 
 
 def die_with(parent: int) -> None:
-    """SIGKILL for us when `parent` dies; at once if it is dead already (the request would come too late)."""
+    """Ask for a SIGKILL when `parent` dies. Kill this process at once if it is dead already: the request came too late."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def speak_into(rank: int, folder: str) -> None:
-    """Give stdout and stderr to the supervisor."""
+    """Connect stdout and stderr to the supervisor's named pipes."""
     for fd, name in ((1, "out"), (2, "err")):
         pipe = os.open(f"{folder}/{rank}.{name}", os.O_WRONLY)
         os.dup2(pipe, fd)
@@ -35,7 +33,7 @@ def speak_into(rank: int, folder: str) -> None:
 
 
 def reset_signals() -> None:
-    """As a new program finds them, whatever started the job (nohup) and whatever the supervisor ignores."""
+    """Set signal handlers to the default, whatever the job's launcher (nohup) or the supervisor ignores."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
 

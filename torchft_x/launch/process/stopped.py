@@ -1,4 +1,4 @@
-"""Which of a life's processes are stopped (SIGSTOP, a debugger), and since when. Pure: the looks are given, with their time."""
+"""Detects stopped processes of a life (SIGSTOP, a debugger), and for how long. Pure: observations come with their time."""
 
 from __future__ import annotations
 
@@ -7,22 +7,28 @@ from collections.abc import Mapping
 from torchft_x.timing import TIMING
 
 STOPPED = ("T", "t")
-"""States of /proc/PID/stat: stopped by a signal, stopped by a tracer."""
+"""States in /proc/PID/stat: stopped by a signal, stopped by a tracer."""
 
 
 class StoppedProcesses:
-    """What the looks have seen. Who watches may itself not have run for a while; that counts as a short gap."""
+    """Times for which a life's processes have been seen stopped, from periodic observations.
+
+    The observer itself may not have run for a while; such a gap counts for at most `TIMING.stop_gap` seconds.
+    """
 
     def __init__(self) -> None:
         self._stopped: dict[int, float] = {}  # rank -> seconds it has been seen stopped
-        self._turns: Mapping[int, int] = {}  # of those, at the last look
-        self._looked: float | None = None  # time of the last look
-        self._said: int | None = None  # the rank that was reported
+        self._turns: Mapping[int, int] = {}  # context switches of the stopped ranks at the last observation
+        self._looked: float | None = None  # monotonic time of the last observation, in seconds
+        self._said: int | None = None  # rank last reported as stopped
 
     def look(self, stopped: Mapping[int, int], now: float) -> tuple[int | None, float] | None:
-        """These ranks are stopped now, each with the turns it has had on a processor: one that has had another since
-        the last look was going on in between. Returns what is to be reported, if it has changed: a rank and for how
-        long it has been stopped, or (None, 0.0): none is any more."""
+        """Take an observation of the stopped ranks, and return a report if it has changed.
+
+        `stopped` maps each rank that is stopped at `now` to its count of context switches: a rank whose count has grown
+        since the last observation ran in between. The report is a rank and the seconds for which it has been stopped, or
+        (None, 0.0) once no rank is.
+        """
         gap = 0.0 if self._looked is None else min(now - self._looked, TIMING.stop_gap)
         self._looked = now
         still = {r for r, turns in stopped.items() if self._turns.get(r) == turns}

@@ -1,8 +1,8 @@
 """Supervisors: keep a group, the lighthouse or a sidecar running, and report to the lighthouse.
 
-* `base`: what every supervisor does: start, watch, start again, leave no process behind; begin here.
+* `base`: common to all supervisors: start, watch, restart, leave no process behind. Begin reading here.
 * `group`, `lighthouse`, `sidecar`: the three kinds. `lighthouse_role`: the lighthouse as a role of a job.
-* `coordination`: who begins a group's lives: its one supervisor, or all its nodes together.
-* `config`: what they must know, and what workers get of it. `locate`: where the lighthouse is. `reports`: what it is told.
-  `requests`: what ends a supervisor, and what a person has asked of its group.
+* `coordination`: starts a group's lives, from its one supervisor or from all its nodes together.
+* `config`: a supervisor's settings, and the workers' environment made from them. `locate`: finds the lighthouse.
+  `reports`: the reports to the lighthouse. `requests`: requests to stop, and a person's orders for the group.
 """

@@ -1,10 +1,10 @@
-"""What every supervisor does: it starts something, starts it again, tells the lighthouse, leaves no process behind.
+"""Base of all supervisors: start processes, restart them, report to the lighthouse, leave no process behind.
 
-It runs where its processes run (in their container, or as a process of the local scheduler) and outlives their lives. It
-joins no quorum and is never on the data path: if it can't reach the lighthouse, the trainer trains on.
+A supervisor runs where its processes run (in their container, or as a process of the local scheduler) and outlives their
+lives. It joins no quorum and is never on the data path: if it can't reach the lighthouse, the trainer trains on.
 
-Everything happens on the main thread, in a loop that sleeps until a pipe, a process or a request to stop (requests.py) has
-something to say.
+Everything happens on the main thread, in a loop that sleeps until a pipe, a process or a request to stop (requests.py)
+wakes it.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ from torchft_x.observe.events import EventLog
 from torchft_x.timing import TIMING
 
 _TICK = 0.1  # seconds; the longest sleep of the loop, for kernels without pidfd
-_LOOK = 0.05  # seconds between looks for the lighthouse
+_LOOK = 0.05  # seconds between attempts to find the lighthouse
 
 
 class BaseSupervisor:
-    """Keeps something running. Subclasses say what.
+    """Supervisor of one kind of process. Owns its lives and their reports; subclasses define the command and the policy.
 
     `connect` makes the client that reports to the lighthouse.
     """
 
     role = "supervisor"
-    """In the event log."""
+    """Role of this process in the event log."""
     code_without_launcher = 128 + signal.SIGTERM
     """Exit code when the launcher is gone."""
 
@@ -59,22 +59,22 @@ class BaseSupervisor:
         self.config = config  # fixed
         self._connect = connect
         self._environ: Mapping[str, str] = env.everything()
-        self._reports: Reports | None = None  # until the lighthouse is found
+        self._reports: Reports | None = None  # None until the lighthouse is found
         self._found: Found | None = None
         self._stops = StopRequests()
-        self._orders = TakenOrders(self._stops.wake)  # what a person asks for
-        self._announced = False  # whether the person was told why it stops
-        self._lives: Lives | None = None  # until the lighthouse is found
-        self._life: Attempt | None = None  # while one runs
+        self._orders = TakenOrders(self._stops.wake)  # a person's orders for the group
+        self._announced = False  # whether the reason for stopping has been logged
+        self._lives: Lives | None = None  # None until the lighthouse is found
+        self._life: Attempt | None = None  # the running life; None between lives
         self._warm: WarmParent | None = None  # forks lives, for a group whose script is Python
-        self._attempt = 0  # of the present life, or of the next one
+        self._attempt = 0  # number of the present life, or of the next one
         self._restarts = Restarts(config.rules)
-        self._said = lives_file.Lives(0, "")  # to whoever keeps this process running
-        self._ends = lives_file.ends_before(self._environ)  # of the group's lives, the oldest first
+        self._said = lives_file.Lives(0, "")  # newest content of the lives file, for the parent of this process
+        self._ends = lives_file.ends_before(self._environ)  # ended lives of the group, the oldest first
         self._host = self._advertise()
-        self._events = EventLog(None, self.role)  # replaced by `run`, which may write
-        self._done_with: list[Path] = []  # folders of lives that have ended
-        self._scratch = Path()  # pipes; made by `run`, not in the run directory, which may be NFS
+        self._events = EventLog(None, self.role)  # replaced by `run`, once it may write to the run directory
+        self._done_with: list[Path] = []  # folders of ended lives, to be removed
+        self._scratch = Path()  # for pipes; made by `run` outside the run directory, which may be NFS
 
     def _watch_for_stops(self) -> None:
         self._stops.watch_signals()
@@ -86,7 +86,7 @@ class BaseSupervisor:
     # --- the loop ------------------------------------------------------------------------------------------------------
 
     def run(self) -> int:
-        """Keep it running until it is done; the exit code. Main thread only."""
+        """Run one life after the other until the work is done or given up, and return the exit code. Main thread only."""
         process_tree.become_subreaper()
         self._watch_for_stops()
         try:
@@ -114,14 +114,14 @@ class BaseSupervisor:
             shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _take_claim(self) -> None:
-        """Raises `ConfigError` if the run directory is another job's."""
+        """Claim the run directory for this job, and keep the claim. Raise `ConfigError` if it is another job's."""
         if self.config.run_dir is not None:
             claim = RunClaim(self.config.run_dir, self._environ)
             claim.take(lambda seconds: not self._stops.wait(lambda: False, seconds) and self._stops.first is not None)
             claim.keep(lambda sentence: self._stops.request(2, sentence))
 
     def _close_reports(self) -> None:
-        """A lighthouse that does not take the last report must not change how the group ends."""
+        """Flush and close the reports. A lighthouse that does not take the last one must not change how the group ends."""
         if self._reports is not None:
             try:
                 self._reports.close(TIMING.flush if self._stops.first is None else TIMING.flush_stopped)
@@ -129,14 +129,14 @@ class BaseSupervisor:
                 self._say(f"{self.config.name}: the lighthouse did not take the last report: {e}")
 
     def _find_lighthouse(self) -> Stop | None:
-        """Wait for it. Not None: told to stop in the meantime."""
+        """Connect to the lighthouse, or return a request to stop. Raise `ConfigError` after `find_timeout` seconds."""
         locator = Locator(self.config.run_dir, self.config.lighthouse, self._environ)
         began = time.monotonic()
         told = False
         while self._stops.first is None:
             self._found = locator.look()
             if self._found is not None:
-                self._host = self._advertise()  # perhaps better known now
+                self._host = self._advertise()  # the lighthouse's address tells which interface leads to it
                 self._reports = self._connect(self._found)
                 self._reports.on_stop(self._stops.request)
                 self._lives = self._make_lives(self._reports)
@@ -151,7 +151,7 @@ class BaseSupervisor:
         return self._stops.first
 
     def _run_lives(self) -> Stop:
-        """One life after the other; what the group ends with."""
+        """Run one life after the other, and return the reason and exit code with which the group ends."""
         assert self._lives is not None
         while True:
             if self._orders.rests:
@@ -172,7 +172,7 @@ class BaseSupervisor:
             self._attempt += 1
 
     def _rest(self) -> None:
-        """Drained: until it is resumed, or told to stop."""
+        """Report that the group is drained, and wait until it is resumed or must stop."""
         assert self._reports is not None
         self._reports.rests(True)
         self._say(f"{self.config.whole} rests, as it was asked to; `torchft_x resume` starts it again")
@@ -182,7 +182,7 @@ class BaseSupervisor:
             self._say(f"{self.config.whole} is resumed")
 
     def _restart_or_give_up(self, end: AttemptEnd) -> Stop | None:
-        """After a life that did not end well. None: start the next one, now."""
+        """Apply the restart rules to a failed life, and wait for the back-off. Return None to start the next life now."""
         decision = self._restarts.ended(end, time.monotonic())
         died = f"{self.config.whole} died: {end.reason} after {end.uptime:.1f} s"
         if isinstance(decision, GiveUp):
@@ -199,7 +199,7 @@ class BaseSupervisor:
         return self._stops.first
 
     def _live(self, lives: Lives) -> AttemptEnd | None:
-        """One life, from start to end, with its reports; how it ended for the group. None: told to stop."""
+        """Run one life with its reports, and return how it ended for the group, or None after a request to stop."""
         begun = lives.begin(self._next_attempt())
         if begun is None:
             return None
@@ -222,7 +222,7 @@ class BaseSupervisor:
         self._events.emit(
             "exit", attempt=begun.attempt, life=begun.life, code=end.code, reason=end.reason, duration=end.uptime
         )
-        self._done_with.append(folder)  # removed when the next life runs, which shall not wait for a disk
+        self._done_with.append(folder)  # removed once the next life runs, so that its start does not wait for a disk
         return lives.outcome(begun, end)
 
     def _tell_runs(self, life: str) -> None:
@@ -230,7 +230,7 @@ class BaseSupervisor:
         lives_file.tell(self._said, self._environ)
 
     def _tell_start(self, life: Attempt, begun: Begun) -> None:
-        """To the event log, and of a restarted group to the person."""
+        """Write the start to the event log, and log for people whether a restart was warm or cold."""
         how: dict[str, Any] = {}
         if self._warm is not None:
             how = {"warm": life.cold is None, "reason": life.cold}
@@ -240,8 +240,9 @@ class BaseSupervisor:
             self._say(f"{self.config.name} is started {manner}")
 
     def _watch(self, life: Attempt, lives: Lives, begun: Begun) -> AttemptEnd:
-        told: float | None = None  # when it was, once told to stop
-        drained: float | None = None  # when it was, once asked to leave and rest
+        """Wait until the life ends, by itself or because it is hung, killed, drained or stopped; return its end."""
+        told: float | None = None  # monotonic time at which the life was told to stop
+        drained: float | None = None  # monotonic time at which the life was asked to leave for a drain
         while True:
             end = life.poll()
             if end is not None:
@@ -277,7 +278,7 @@ class BaseSupervisor:
     def _time_is_over(
         self, life: Attempt, lives: Lives, begun: Begun, told: float | None, drained: float | None
     ) -> bool:
-        """Whether this life is ended now: the whole group's is over, or the grace since it was told to leave."""
+        """Return whether to kill this life now: it is over on the group's other nodes, or its grace to leave has passed."""
         if told is not None:
             return self._stops.hurry or self._is_late(life, told)
         if drained is not None:
@@ -285,7 +286,7 @@ class BaseSupervisor:
         return lives.is_over(begun)
 
     def _is_late(self, life: Attempt, told: float) -> bool:
-        """Whether the grace of processes that were told to end then is over."""
+        """Return whether the grace of processes that were told to stop at the time `told` is over."""
         waited, config = time.monotonic() - told, self.config
         if not grace_is_over(waited, config.grace, config.notice, saves=False):
             return False
@@ -301,7 +302,7 @@ class BaseSupervisor:
     # --- parts ---------------------------------------------------------------------------------------------------------
 
     def _advertise(self) -> str:
-        """The host that other groups reach this one by; on one machine the loopback, whose name never fails."""
+        """Return the host by which other groups reach this one. On one machine that is the loopback, which always resolves."""
         towards = None if self._found is None else self._found.address.url
         return net.advertise_host("127.0.0.1" if self._loopback() else None, self._environ, towards=towards)
 
@@ -310,13 +311,13 @@ class BaseSupervisor:
         return self.config.local and all(env.read(name, None, self._environ) is None for name in given)
 
     def _next_attempt(self) -> int:
-        """The lowest number the next life may have."""
+        """Return the lowest number that the next life may have."""
         return self._attempt
 
     # --- what is kept running ------------------------------------------------------------------------------------------
 
     def _check_command(self) -> None:
-        """Raise `ConfigError` if it can't work."""
+        """Raise `ConfigError` if the command can't be run."""
         raise NotImplementedError
 
     def _make_lives(self, reports: Reports) -> Lives:
@@ -326,38 +327,38 @@ class BaseSupervisor:
         raise NotImplementedError
 
     def _event_fields(self) -> dict[str, Any]:
-        """In every line of the event log."""
+        """Return the fields that are in every line of the event log and of the program's log."""
         raise NotImplementedError
 
     # --- for subclasses that look closer ------------------------------------------------------------------------------
 
     def _before_start(self) -> None:
-        """A life has begun, and its workers are started next."""
+        """Prepare for the workers of a life that has begun; they are started next."""
 
     def _on_turn(self, life: Attempt, begun: Begun, halt: tuple[str, float] | None) -> None:
-        """The loop has looked at the life; `halt` as of `Life.halt`."""
+        """Check the running life, once per turn of the loop. `halt` is the result of `Attempt.halt` in this turn."""
 
     def _why_end(self, begun: Begun) -> str:
-        """Why this life must be ended now, for people; empty: it need not."""
+        """Return the reason, for people, for which this life must be killed now, or '' if it need not be."""
         return ""
 
     def _saving(self, life: Attempt) -> str:
-        """Who has announced a pause, as a worker does that saves its last step, for people; empty: nobody."""
+        """Return the name, for people, of a worker in an announced pause (it may be saving its last step), or ''."""
         return ""
 
     def _before_end(self) -> None:
-        """A life has ended, and nobody was told yet."""
+        """Act on the end of a life before the lighthouse is told of it."""
 
     def _on_end(self, begun: Begun, end: AttemptEnd) -> None:
-        """The life has ended, and the lighthouse was told."""
+        """Act on the end of a life after the lighthouse was told of it."""
 
     def _on_close(self) -> None:
-        """No process is left."""
+        """Release resources once no process is left."""
 
     # --- its end and its words -----------------------------------------------------------------------------------------
 
     def _finish(self, stop: Stop) -> int:
-        """Tell the lighthouse and the person how it ends; the exit code."""
+        """Report to the lighthouse and to people how this supervisor ends, and return its exit code."""
         if stop.code != 0:
             self._events.emit("error", reason=stop.sentence, code=stop.code)
         self._announce(stop)
@@ -365,13 +366,13 @@ class BaseSupervisor:
         logging.getLogger("torchft_x").setLevel(logging.ERROR)  # the lighthouse may go away now, as it should
         give_up_code = env.read_int(env.GIVE_UP_CODE, None, self._environ)
         if give_up_code is not None and stop.from_outside:
-            return stop.code  # the scheduler will start this again, so it isn't done
+            return stop.code  # the scheduler will restart this supervisor, so the group isn't done
         if self._reports is not None:
             self._reports.done(stop.code, stop.sentence)
         return give_up_code if stop.code != 0 and give_up_code is not None else stop.code
 
     def _announce(self, stop: Stop) -> None:
-        """Say once why it stops."""
+        """Log once why the supervisor stops."""
         if stop.sentence and not self._announced:
             self._announced = True
             self._say(f"{self.config.name} stops: {stop.sentence}")
@@ -384,7 +385,7 @@ class BaseSupervisor:
             log_lines.write(line, sys.stderr)
 
     def _labels(self, role: str) -> dict[str, Any] | None:
-        """Of each line of whoever has that role here, if lines are wanted as JSON."""
+        """Return the labels for the log lines of a process with this role, or None if lines are not wanted as JSON."""
         return {"role": role, **self._event_fields()} if env.wants_json(self._environ) else None
 
     def _event_log(self) -> EventLog:
@@ -395,5 +396,5 @@ class BaseSupervisor:
 
 
 def _drained(end: AttemptEnd) -> AttemptEnd:
-    """However its workers ended: they were asked to, and it is no failure."""
+    """Return this end as that of a drained life. However its workers ended, they were asked to: it is no failure."""
     return replace(end, ok=False, code=128 + signal.SIGTERM, reason="drained by request", own_doing=False, asked=True)

@@ -1,5 +1,7 @@
-"""What a supervisor must know, and what it starts a group's workers with: their environment, and the warm parent that may be
-there before the first life. Without what supervisors import, which takes longer than all of this.
+"""Settings of a supervisor, and what it starts a group's workers with: their environment, and the warm parent.
+
+The warm parent may run before the first life, so this module avoids the supervisors' imports, which take longer than
+everything here.
 """
 
 from __future__ import annotations
@@ -29,65 +31,65 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class BaseConfig:
-    """What every supervisor must know."""
+    """Settings common to all supervisors."""
 
     command: tuple[str, ...] = ()
     """Script or program, and its arguments."""
     run_dir: Path | None = None
-    """Shared by the job; None: no files are written, and the lighthouse's address must be given."""
+    """Directory shared by the job. With None no files are written, and the lighthouse's address must be given."""
     lighthouse: str | None = None
-    """Address of a lighthouse outside the job; None: the one named in the run directory."""
+    """Address of a lighthouse outside the job; None for the one named in the run directory."""
     rules: RestartRules = RestartRules()
-    """When to restart."""
+    """Restart budget and back-off."""
     grace: float = TIMING.stop_grace
     """Seconds between SIGTERM and SIGKILL when the processes are told to stop."""
     notice: float = TIMING.notice
-    """Seconds after which whoever tells this supervisor to stop kills what is left: a process that says that it saves its last step
-    may take longer than `grace`."""
+    """Seconds between the scheduler's or launcher's request to stop and its SIGKILL. A process that reports that it saves its
+    last step may use them, beyond `grace`."""
     drain_grace: float = TIMING.drain_grace
-    """The same when the group is drained: it leaves at a step boundary, and may save a checkpoint."""
+    """Seconds that a drained group has to leave at a step boundary, and perhaps to save a checkpoint, before SIGKILL."""
     find_timeout: float = 300.0
     """Seconds to wait for the lighthouse at the start."""
     local: bool = False
-    """All processes of the job run on this host, started by a local launcher."""
+    """Whether all processes of the job run on this host, started by a local launcher."""
 
     @property
     def whole(self) -> str:
-        """What is kept running, for people."""
+        """Name, for people, of the group or program that is kept running."""
         raise NotImplementedError
 
     @property
     def name(self) -> str:
-        """This supervisor's part of it, for people."""
+        """Name, for people, of the part of `whole` that this supervisor runs."""
         return self.whole
 
 
 @dataclass(frozen=True, kw_only=True)
 class SupervisorConfig(BaseConfig):
-    """Raises `ConfigError` naming the field."""
+    """Settings of a group's supervisor on one node. Raises `ConfigError` naming the field that is wrong."""
 
     group: str
-    """REPLICA_GROUP_ID."""
+    """Group id (REPLICA_GROUP_ID)."""
     groups: int
-    """NUM_REPLICA_GROUPS."""
+    """Number of groups in the job (NUM_REPLICA_GROUPS)."""
     workers: int = 1
     """Processes of the group, on all its nodes."""
     node: int = 0
-    """Which node of the group this is."""
+    """Index of this node in the group, from 0."""
     nodes: int = 1
-    """Nodes of the group, each with a supervisor."""
+    """Number of the group's nodes, each with a supervisor."""
     number_timeout: float = TIMING.number_wait
-    """Seconds to wait until the lighthouse has told the number of the first life."""
+    """Seconds to wait for the lighthouse to send the number of the first life."""
     patience: float = 3600.0
-    """Seconds to wait for the group's other nodes before it is given up."""
+    """Seconds to wait for the group's other nodes before the group is given up."""
     hang_timeout: float | None = None
-    """Seconds without a step after which a life is ended and started again; None: by evidence, see launch/process/hangs.py."""
+    """Seconds without a step after which a life is killed and restarted; None to decide by evidence (launch/process/hangs.py)."""
     memory: float = 0.0
-    """Largest part of the host's memory that all groups on it may take for copies of their states, which outlive the workers; 0:
-    there are none."""
+    """Largest fraction of the host's memory, from 0 to 1, that all groups on it may take together for copies of their states.
+    The copies outlive the workers; with 0 there are none."""
     warm_after: float = TIMING.warm_after
-    """Seconds of a life before the process from which the next ones are forked imports what only they need; or before it is
-    started, where the first life can't be forked from it."""
+    """Seconds into a life at which the warm parent imports the modules that only later lives need. Where the first life
+    can't be forked from it, the warm parent is started at that time."""
 
     def __post_init__(self) -> None:
         if not self.command:
@@ -117,13 +119,13 @@ class SupervisorConfig(BaseConfig):
 
     @property
     def file_name(self) -> str:
-        """What names of the group's files begin with."""
+        """Prefix of the names of the group's files."""
         return f"group-{self.group.replace('/', '_')}"
 
 
 @dataclass(frozen=True)
 class LifeSettings:
-    """What of the environment is not the same in all lives."""
+    """Parts of the workers' environment that differ from life to life."""
 
     begun: Begun
     found: Found
@@ -133,12 +135,12 @@ class LifeSettings:
 
 
 def groups_here(config: SupervisorConfig) -> int:
-    """Groups, or nodes of groups, that share this host."""
+    """Return the number of groups, or nodes of groups, that share this host."""
     return config.groups * config.nodes if config.local else 1
 
 
 def life_environment(config: SupervisorConfig, environ: Mapping[str, str], life: LifeSettings | None) -> dict[str, str]:
-    """None: as far as it is known before there is one."""
+    """Return the workers' environment in this life. With None, return the part that is known before the first life."""
     settings = TrainerSettings(
         group=config.group,
         groups=config.groups,
@@ -160,11 +162,14 @@ def life_environment(config: SupervisorConfig, environ: Mapping[str, str], life:
 
 
 def start_warm_parent(config: SupervisorConfig) -> WarmParent:
-    """Of the supervisor that this process will be: imports that a first life waits for begin before the supervisor's own."""
+    """Start the group's warm parent and return it, before this process imports the supervisor.
+
+    A first life waits for the warm parent's imports, so they begin before the supervisor's own.
+    """
     environ = env.everything()
     name = config.file_name if config.nodes == 1 else f"{config.file_name}-node-{config.node}"
     if config.run_dir is not None:
-        with contextlib.suppress(OSError):  # which the supervisor will say
+        with contextlib.suppress(OSError):  # the supervisor reports this error later
             make_run_dir(config.run_dir)
     log = None if config.run_dir is None else config.run_dir / "logs" / f"{name}.warm.log"
     warm = WarmParent(why_never(environ), config.command, log, config.warm_after)
@@ -173,6 +178,5 @@ def start_warm_parent(config: SupervisorConfig) -> WarmParent:
 
 
 def own_package_root() -> str | None:
-    """What a bare clone puts on PYTHONPATH; None: Python finds the package anyway."""
-    # folders Python searches without being told
+    """Return the folder that a bare clone must put on PYTHONPATH, or None if Python finds the package anyway."""
     return package_root(torchft_x.__file__, (*site.getsitepackages(), site.getusersitepackages()))

@@ -1,8 +1,8 @@
-"""Who begins and ends a group's lives: its one supervisor by itself, or all its nodes together.
+"""Start and end of a group's lives, by its one supervisor or by the supervisors of all its nodes together.
 
-A group on one node has `SingleNode`. On several nodes each supervisor is `MultiNode`: it says when it is ready, begins its
-part when the lighthouse says so, and ends it when the lighthouse says that the life is over. Node 0 brings the address
-the workers meet at, and keeps the group's restart budget, so that the nodes never disagree about it.
+A group on one node uses `SingleNode`. On several nodes each supervisor uses `MultiNode`: it reports when it is ready,
+starts its part at the lighthouse's order, and stops it when the lighthouse reports that the life is over. Node 0 provides
+the address of the workers' store and keeps the group's restart budget, so that the nodes never disagree about it.
 """
 
 from __future__ import annotations
@@ -17,54 +17,54 @@ from torchft_x import net
 from torchft_x.launch.process.restarts import OWN_FAULTS, AttemptEnd
 from torchft_x.launch.supervisor.reports import NodeReports, Reports
 
-_BACKLOG = 2048  # workers that call before the store is up
-_SAY_AFTER = 5.0  # seconds of waiting for the other nodes until a person is told
+_BACKLOG = 2048  # workers that may connect before the store is up
+_SAY_AFTER = 5.0  # seconds of waiting for the other nodes before that is logged
 
 
 @dataclass(frozen=True)
 class Begun:
-    """A life that shall be started now."""
+    """A life to be started now."""
 
     attempt: int
     life: str  # token
     meeting: str = ""  # host:port of the store of a group over several nodes
     listener: socket.socket | None = field(
         default=None, compare=False
-    )  # there, on its node 0; to be closed with the life
+    )  # socket of that store, on node 0 only; to be closed with the life
 
 
 Wait = Callable[[Callable[[], bool], float], bool]
-"""Wait until the first argument is true, for so many seconds. False: told to stop, or time is up."""
+"""Wait until the condition is true, for at most so many seconds; return False after a request to stop or a timeout."""
 
 
 class Lives(Protocol):
-    """What the supervisor asks around each life. The calls are on its main thread."""
+    """Coordination of a group's lives: when one starts, when it is over, how it ended. Called on the supervisor's main thread."""
 
     @property
     def decides(self) -> bool:
-        """Whether this supervisor decides if the group is started again."""
+        """Whether this supervisor decides if the group is restarted."""
 
     def begin(self, attempt: int) -> Begun | None:
-        """The next life, whose number is `attempt` or later. None: told to stop first."""
+        """Return the next life, whose number is `attempt` or later, or None after a request to stop."""
 
     def is_over(self, begun: Begun) -> bool:
-        """Whether this node's part shall be ended at once."""
+        """Return whether this node's part of the life must be killed at once."""
 
     def halted(self, begun: Begun, who: str, seconds: float) -> None:
-        """This worker has been stopped for so long; empty: none is, any more."""
+        """Report the worker `who` as stopped (SIGSTOP, debugger) for so many seconds. An empty `who`: no worker is stopped now."""
 
     def finished(self, begun: Begun) -> None:
-        """All workers of this node have exited with 0, while the store still serves the other nodes."""
+        """Report that all workers of this node exited with 0, while the store still serves the other nodes."""
 
     def ended(self, begun: Begun, end: AttemptEnd) -> None:
-        """Nothing of the life is left here: report it, at once."""
+        """Report at once that no process of the life is left on this node."""
 
     def outcome(self, begun: Begun, end: AttemptEnd) -> AttemptEnd | None:
-        """How the life ended for the whole group. None: told to stop before that is known."""
+        """Return how the life ended for the whole group, or None if a request to stop comes before that is known."""
 
 
 class SingleNode:
-    """The only supervisor of its group."""
+    """Coordination for a group on one node: its supervisor decides alone."""
 
     decides = True
 
@@ -83,7 +83,7 @@ class SingleNode:
         self._reports.halted(begun.life, who, seconds)
 
     def finished(self, begun: Begun) -> None:
-        pass  # its life ends with that
+        pass  # on one node the life ends with its workers, and `ended` reports that
 
     def ended(self, begun: Begun, end: AttemptEnd) -> None:
         self._reports.exited(begun.attempt, begun.life, end.code, end.reason)
@@ -94,19 +94,22 @@ class SingleNode:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where this supervisor stands in its group."""
+    """Position of this supervisor in its group."""
 
     group: str
     node: int
     nodes: int
     host: str
-    """The other nodes reach this one by it."""
+    """Host by which the other nodes reach this one."""
     patience: float
-    """Seconds to wait for the other nodes, or a lighthouse that is away, before the group is given up."""
+    """Seconds to wait for the other nodes, or for an unreachable lighthouse, before the group is given up."""
 
 
 class MultiNode:
-    """One node of a group. `wait` sleeps on the main thread, `wake` ends its sleep from any thread."""
+    """Coordination for one node of a group over several: the lighthouse starts and ends lives on all nodes.
+
+    `wait` sleeps on the main thread; `wake` ends that sleep from any thread.
+    """
 
     def __init__(
         self,
@@ -121,16 +124,16 @@ class MultiNode:
     ) -> None:
         self._place = place  # fixed
         self._reports = reports  # to the lighthouse
-        self._wait = wait  # see Wait
+        self._wait = wait
         self._stopped = stopped  # whether this supervisor was told to stop
-        self._wake = wake  # from the client's thread
-        self._say = say  # a line for a person
-        self._give_up = give_up  # the group, with a sentence
+        self._wake = wake  # called on the client's thread
+        self._say = say  # logs a line for people
+        self._give_up = give_up  # gives the group up, with this sentence as the reason
         self._finished = ""  # newest life that was reported as finished here
-        self._listener: socket.socket | None = None  # of the coming or present life's store, held by node 0
-        # Written by the client's thread, each a whole value; read on the main thread.
-        self._begun: Begun | None = None  # newest order to begin
-        self._over: dict[str, tuple[int, str]] = {}  # life -> code and reason; only of the newest life
+        self._listener: socket.socket | None = None  # socket of the next or present life's store, held by node 0
+        # The client's thread replaces these as whole values; the main thread reads them.
+        self._begun: Begun | None = None  # newest order to start a life
+        self._over: dict[str, tuple[int, str]] = {}  # life -> exit code and reason, for the newest life only
         reports.on_life(self._on_begin, self._on_over)
 
     @property
@@ -176,7 +179,7 @@ class MultiNode:
         while not self._wait(lambda: begun.life in self._over, self._place.patience):
             if self._stopped():
                 return None
-            if not self._reports.is_up():  # else the other nodes still work on it
+            if not self._reports.is_up():  # with a connection, the other nodes are still ending the life
                 return self._judge_alone(end)
         code, reason = self._over[begun.life]
         if code == 0:
@@ -187,7 +190,7 @@ class MultiNode:
     # --- parts ---------------------------------------------------------------------------------------------------------
 
     def _judge_alone(self, end: AttemptEnd) -> AttemptEnd | None:
-        """Nobody tells how the life ended for the group."""
+        """Decide how the life ended while the lighthouse is unreachable: return a good end, or give the group up."""
         place = self._place
         away = f"the lighthouse has been away for {place.patience:g} s, so the other nodes can't be asked"
         if end.ok:
@@ -197,7 +200,7 @@ class MultiNode:
         return None
 
     def _meeting(self) -> str:
-        """Listen for the coming life's workers; the address by which they reach us."""
+        """Listen for the next life's workers, and return the address (host:port) by which they reach this node."""
         if self._listener is not None:
             self._listener.close()
         host = net.any_host()

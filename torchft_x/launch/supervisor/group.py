@@ -1,6 +1,6 @@
-"""The supervisor of one group: keeps its trainer running (base.py).
+"""Supervisor of one group: keeps its trainer running (base.py).
 
-A group over several nodes has one on each; coordination.py says how they begin and end a life together.
+A group over several nodes has one on each; coordination.py describes how they start and end a life together.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from torchft_x.launch.workers.save_copies import SaveCopies
 from torchft_x.launch.workers.warm_client import WarmParent
 from torchft_x.timing import TIMING
 
-_SAVE = 600.0  # seconds in which what is held in memory is saved, when the group is given up
-_LOOK = 0.1  # seconds between two looks whether it is
+_SAVE = 600.0  # seconds to save the copies held in memory when the group is given up
+_LOOK = 0.1  # seconds between checks whether they are saved
 _UNDER_ANOTHER = "it ended with an earlier supervisor of its group"
 
 
 class Supervisor(BaseSupervisor):
-    """One group's supervisor, on the group's only node or on one of several."""
+    """Supervisor of one group, on the group's only node or on one of several."""
 
     config: SupervisorConfig
 
@@ -53,33 +53,39 @@ class Supervisor(BaseSupervisor):
         self._warm: WarmParent = warm
         warm.tell = lambda **fields: self._events.emit("warm", **fields)
         self._collector: Collector | None = None  # made with the first life
-        self._scene: Incident | None = None  # of the life that runs or ran last
-        self._held: dict[int, Files] = {}  # of ranks that were killed because another died
-        self._memory: CheckpointMemory | None = None  # made with the first life, if there is to be any
-        # Number of the next life at the least, by whoever knew the supervisor before, or the lighthouse; set by any thread.
+        self._scene: Incident | None = None  # scene of the life that runs or ran last
+        self._held: dict[int, Files] = {}  # evidence from ranks that were killed because another died
+        self._memory: CheckpointMemory | None = None  # made with the first life, if copies are wanted
+        # Lowest number of the next life, from the lives file of an earlier supervisor or the lighthouse; set by any thread.
         self._told: int | None = lives_file.next_number(self._environ) if config.nodes == 1 else None
-        self._guessed = False  # the present life was begun without
+        self._guessed = False  # whether the present life began before such a number was known
 
     def _run_lives(self) -> Stop:
-        """Lives of a supervisor before us would fence ours if we counted from 0 (R2), so wait for our number."""
+        """Wait for the number of our next life, then run lives. Counted from 0, ours would be fenced by those of an earlier
+        supervisor (R2)."""
         self._stops.wait(lambda: self._told is not None, self.config.number_timeout)
         stop = self._stops.first or super()._run_lives()
         if self._memory is not None and self._reports is not None:
-            self._reports.held(State())  # nobody shall wait for a life that goes on from a copy
+            self._reports.held(State())  # no group may wait for a life that goes on from a copy
         self._save_copies(stop)
         return stop
 
     def _live(self, lives: Lives) -> AttemptEnd | None:
-        """A life that began without a word of the lighthouse may turn out to be older than those before it, and is fenced: that is no
-        mistake of the script's, which the next one, with a higher number, would repeat."""
+        """Run one life, and don't blame the script if the life was fenced because its number was guessed too low.
+
+        A life that began without a number from the lighthouse may be older than those before it. The next one gets a higher
+        number.
+        """
         end = super()._live(lives)
         if end is None or end.ok or not self._guessed or (self._told or 0) <= self._attempt:
             return end
         return replace(end, own_doing=False)
 
     def _save_copies(self, stop: Stop) -> None:
-        """The copies of the workers' states end with this process. No life goes on from them here, but another job may. Who is
-        stopped from outside has workers that save their own last step."""
+        """Save the copies of the workers' states, which end with this process, for another job.
+
+        A group that is stopped from outside needs none of this: its workers save their own last step.
+        """
         memory = self._memory
         if memory is None or not memory.used or stop.code == 0 or stop.from_outside or self.config.nodes > 1:
             return
@@ -101,7 +107,7 @@ class Supervisor(BaseSupervisor):
         return max(self._attempt, self._told or 0)
 
     def _on_number(self, attempt: int) -> None:
-        """From the client's thread."""
+        """Take the number of the next life from the lighthouse. Called on the client's thread."""
         self._told = max(attempt, self._told or 0)
         self._stops.wake()
 
@@ -117,7 +123,7 @@ class Supervisor(BaseSupervisor):
         node = None if self.config.nodes == 1 else self.config.node
         return {"group": self.config.group, "node": node}
 
-    # --- what explains deaths and hangs (postmortem/collector.py) ---------------------------------------------------------------------
+    # --- explanations of deaths and hangs (postmortem/collector.py) ------------------------------------------------------
 
     def _on_turn(self, life: Attempt, begun: Begun, halt: tuple[str, float] | None) -> None:
         if self._watched is None:
@@ -177,7 +183,7 @@ class Supervisor(BaseSupervisor):
 
     @property
     def _watched(self) -> Collector | None:
-        """The collector, if there is anything it could look at."""
+        """Collector of evidence, made at the first use; None without a run directory or worker servers."""
         config = self.config
         off = config.run_dir is None or env.read(env.WORKER_SERVER, None, self._environ) == "0"
         if self._collector is None and not off:
@@ -199,7 +205,9 @@ class Supervisor(BaseSupervisor):
         reports.on_number(self._on_number)
         reports.on_order(self._orders.take)
         if config.nodes == 1:
-            for end in self._ends:  # else the others would wait for a lease: it might yet finish the job (R21)
+            for (
+                end
+            ) in self._ends:  # unreported ends leave the others waiting for leases: such a life may end the job (R21)
                 reports.exited(end.number, end.token, end.code, _UNDER_ANOTHER)
             if lives_file.died_with_it(self._environ):
                 end = self._ends[-1]
@@ -220,20 +228,20 @@ class Supervisor(BaseSupervisor):
         )
 
     def _memory_slots(self) -> str:
-        """Where this node's workers find their copies; empty: nowhere."""
+        """Return the setting by which this node's workers find their memory for copies, or '' if copies are off."""
         config = self.config
         workers = config.workers // config.nodes
         if config.memory and self._memory is None:
             try:
                 self._memory = CheckpointMemory(workers)
-            except (OSError, AttributeError) as e:  # no such call on this system, no more descriptors
+            except (OSError, AttributeError) as e:  # no memfd_create on this system, or no more descriptors
                 self._events.emit("memory", reason=f"there is no memory for copies of the state: {e}")
         if self._memory is None:
-            return "0" if config.memory else ""  # the group's workers on other nodes wait for the word of those here
+            return "0" if config.memory else ""  # the group's workers on other nodes wait for a message from those here
         return self._memory.setting(limit_of_slot(memory_of_host(), config.memory, workers * groups_here(config)))
 
     def _before_start(self) -> None:
-        """Imports that have begun are waited for: a cold life would begin with all of them."""
+        """Wait for the warm parent's imports that have begun. A cold life would have to repeat all of them."""
         until = time.monotonic() + TIMING.warm_imports
         while self._warm.is_importing and self._stops.first is None:
             if time.monotonic() > until:
@@ -260,7 +268,10 @@ class Supervisor(BaseSupervisor):
 
 
 def supervise(config: SupervisorConfig, warm: WarmParent) -> int:
-    """Run the group's supervisor; the exit code. A user's mistake is one sentence and 2. `warm`: as of `start_warm_parent`."""
+    """Run the group's supervisor and return its exit code. A user's mistake is logged as one sentence; the code is then 2.
+
+    `warm` is the result of `start_warm_parent`.
+    """
     try:
         return Supervisor(config, connector(config.group, config.node, config.nodes), warm).run()
     except TorchftXError as e:

@@ -1,11 +1,11 @@
-"""Keeps the lighthouse running: ``torchft_x lighthouse`` is this, and the lighthouse is its child.
+"""Supervisor of the lighthouse: the process of ``torchft_x lighthouse``, with the lighthouse as its child.
 
-A lighthouse that is killed, or fails, is started again at the same port, and finds what the one before it has written
-down (rpc/lighthouse/failover/journal.py): the groups go on. This parent imports neither grpc nor torch, and the port
-stays taken while no child listens on it: it is bound here, too, without listening.
+A lighthouse that is killed, or fails, is restarted at the same port and recovers from its predecessor's journal
+(rpc/lighthouse/failover/journal.py), so that the groups go on. This parent imports neither grpc nor torch. It binds the
+port too, without listening, so that the port stays taken while no child listens on it.
 
 The exit code is the child's: 0 and 1 are the job's verdict (or 0 the answer to SIGTERM), 2 a mistake in the arguments.
-Nothing else ends it but too many deaths.
+Apart from these and from requests to stop, only too many deaths end this process.
 """
 
 from __future__ import annotations
@@ -40,31 +40,34 @@ RULES = RestartRules(max_restarts=100, loop=5, longest_pause=2.0, steps=False)
 """Trainers wait for minutes, so a lighthouse that dies now and then must be back within seconds."""
 _TICK = 0.25  # seconds; the longest sleep, for kernels without pidfd
 _VERDICTS = (0, 1)  # exit codes that end the job
-_STANDS_BY = 75  # of a child that has lost the lease (rpc.lighthouse.main)
-_USAGE = 2  # the same arguments would get the same answer; later it can only be the port, or a file
+_STANDS_BY = 75  # exit code of a child that has lost the lease (rpc.lighthouse.main)
+_USAGE = 2  # final for the first child, as the arguments stay the same; from a later one it means a port or a file
 _BIND = "--bind"
 _ANY_PORT = "[::]:29510"  # the server's default
 
 
 class LighthouseSupervisor:
-    """Main thread only. `argv`: the server's flags."""
+    """Supervisor of a lighthouse server with the flags `argv`. Restarts the server and decides when it is given up.
+
+    Main thread only. `claim` is that of the run directory, already taken.
+    """
 
     def __init__(
         self, argv: list[str], environ: Mapping[str, str] | None = None, claim: RunClaim | None = None
     ) -> None:
         self._argv = argv
-        self._claim = claim  # of the run directory, taken
+        self._claim = claim
         self._environ = env.everything() if environ is None else dict(environ)
-        self._attempt = env.read_int(env.ATTEMPT, 0, self._environ) or 0  # of the next child
+        self._attempt = env.read_int(env.ATTEMPT, 0, self._environ) or 0  # number of the next child
         self._stops = StopRequests()
         self._restarts = Restarts(RULES)
-        self._events: EventLog | None = None  # made when there is something to tell
-        self._started_again = 0  # how often, by this process
-        self._first = True  # no child has ended yet
-        self._owner = secrets.token_hex(8)  # of a lease, for all children: each is seen to end before the next begins
+        self._events: EventLog | None = None  # made with the first event
+        self._started_again = 0  # restarts by this process
+        self._first = True  # whether the first child still runs
+        self._owner = secrets.token_hex(8)  # lease owner, shared by all children: each ends before the next one starts
 
     def run(self) -> int:
-        """Until the job's verdict, a request to stop, or too many deaths; the exit code."""
+        """Keep the server running until the job's verdict, a request to stop or too many deaths; return the exit code."""
         process_tree.become_subreaper()
         self._stops.watch_signals()
         self._watch_launcher()
@@ -85,7 +88,10 @@ class LighthouseSupervisor:
             shutil.rmtree(scratch, ignore_errors=True)
 
     def _end_claim(self, code: int) -> int:
-        """The exit code. A lighthouse that was told to stop may be started again: its job isn't over."""
+        """End the claim on the run directory and return the exit code: 2 if the claim was lost.
+
+        A lighthouse that was told to stop may be restarted, so its job isn't over.
+        """
         if self._claim is None:
             return code
         self._claim.end(over=self._stops.first is None and code in _VERDICTS)
@@ -96,18 +102,18 @@ class LighthouseSupervisor:
         return 2
 
     def _told(self, code: int) -> int:
-        """The exit code for whoever starts us again unless we say that the job is over."""
+        """Return the exit code for a scheduler that restarts us unless the code says that the job is over."""
         over = env.read_int(env.GIVE_UP_CODE, None, self._environ)
         if over is None:
             return code
         if self._stops.first is not None and self._stops.first.from_outside:
-            return code or 128 + signal.SIGTERM  # its job isn't over
+            return code or 128 + signal.SIGTERM  # the job isn't over
         if code != 0 and not last_words.told(self._environ):
             last_words.tell(code, f"the lighthouse ended with code {code}; its log says why.", self._environ)
         return over if code != 0 else 0
 
     def _watch_launcher(self) -> None:
-        """The lighthouse of a local job ends with its launcher, as if that had said so."""
+        """Stop with exit code 0 when the launcher of a local job is gone."""
         launcher = env.read_int(env.LAUNCHER_PID, None, self._environ)
         if launcher is not None or env.is_local_job(self._environ):
             self._stops.watch_launcher(launcher, 0)
@@ -144,11 +150,11 @@ class LighthouseSupervisor:
     def _how(code: int, uptime: float) -> AttemptEnd:
         reason = f"killed by {process_tree.signal_name(-code)}" if code < 0 else f"it ended with code {code}"
         own = code > 0 or -code in OWN_FAULTS
-        # 2 would be taken for a mistake in the arguments, which were good before
+        # Exit code 2 would mean a mistake in the arguments, but the first child accepted them.
         return AttemptEnd(False, 1 if code == _USAGE else code, reason, own, uptime >= RULES.quick, uptime)
 
     def _live(self, argv: list[str]) -> int:
-        """One life of the server: its exit code, or -signal."""
+        """Run the server once, and return its exit code or -signal."""
         server = [sys.executable, "-m", "torchft_x.rpc.lighthouse.main", *argv]
         child = subprocess.Popen(
             [sys.executable, SHIM, "server", str(os.getpid()), *server],
@@ -157,7 +163,7 @@ class LighthouseSupervisor:
             start_new_session=True,  # a Ctrl-C is passed on, once
         )
         pidfd = process_tree.open_pidfd(child.pid)
-        deadline: float | None = None  # once told to stop
+        deadline: float | None = None  # monotonic time at which to kill the child; None until told to stop
         try:
             while True:
                 ended = process_tree.reap().get(child.pid)
@@ -178,7 +184,7 @@ class LighthouseSupervisor:
         out = dict(self._environ)
         out[env.ATTEMPT] = str(self._attempt)
         out[env.LEASE_OWNER] = self._owner
-        for name in (env.LAUNCHER_PID, env.LIVES_FILE):  # ours; the child dies with us
+        for name in (env.LAUNCHER_PID, env.LIVES_FILE):  # meant for this process; the child dies with it
             out.pop(name, None)
         env.prepare_lighthouse(out, importlib.metadata.version("grpcio"))
         root = own_package_root()
@@ -188,7 +194,7 @@ class LighthouseSupervisor:
         return out
 
     def _note(self, end: AttemptEnd, pause: float) -> None:
-        """In the run's events."""
+        """Record a restart in the lives file and in the run's event log."""
         self._started_again += 1
         lives_file.tell(lives_file.Lives(self._started_again, end.reason), self._environ)
         run_dir = _flag(self._argv, "--run_dir")
@@ -203,7 +209,7 @@ class LighthouseSupervisor:
 
 
 def keep_lighthouse(argv: list[str], claim: RunClaim | None = None) -> int:
-    """Keep a lighthouse with these flags running; the exit code. `claim`: of the run directory, taken."""
+    """Keep a lighthouse with these flags running, and return the exit code. `claim` on the run directory must be taken."""
     try:
         return LighthouseSupervisor(argv, claim=claim).run()
     except TorchftXError as e:
@@ -212,7 +218,7 @@ def keep_lighthouse(argv: list[str], claim: RunClaim | None = None) -> int:
 
 
 def _flag(argv: list[str], name: str) -> str | None:
-    """Value of a flag, as argparse takes it: the last one counts."""
+    """Return the value of a flag as argparse reads it: the last one counts."""
     value = None
     for word, following in zip(argv, [*argv[1:], None], strict=False):
         if word == name:
@@ -223,7 +229,7 @@ def _flag(argv: list[str], name: str) -> str | None:
 
 
 def _with_state(argv: list[str], scratch: Path, environ: Mapping[str, str]) -> list[str]:
-    """Without a place of its own what is written down lives as long as we do."""
+    """Return the flags with a state file in `scratch`, if they name none. That journal lives as long as this process."""
     if (
         _flag(argv, "--lease_dir") is not None
         or _flag(argv, "--state_file") is not None
@@ -234,10 +240,10 @@ def _with_state(argv: list[str], scratch: Path, environ: Mapping[str, str]) -> l
 
 
 def hold_port(argv: list[str]) -> tuple[list[str], socket.socket | None]:
-    """Bind the port without listening, so that nobody else gets it between two lives; port 0 becomes a real one.
+    """Bind the port without listening, so that no other process gets it between two lives. Return the flags and the socket.
 
-    Linux lets a second socket listen there if both say SO_REUSEADDR. None: it can't be bound, which the server will
-    say better.
+    In the flags port 0 is replaced by the bound one. Linux lets a second socket listen on the port if both have
+    SO_REUSEADDR. The socket is None if the port can't be bound; the server reports that error in more detail.
     """
     try:
         bind = net.parse_address(_flag(argv, _BIND) or _ANY_PORT, what=_BIND)

@@ -1,10 +1,11 @@
-"""The lighthouse as a role of a job: where it serves, what must be there before, and what ends it.
+"""The lighthouse as a role of a job: its port, its files in the run directory, and the server's flags for them.
 
-In the run directory it makes ``token`` (0600, kept if it is there) and then lets the server write ``lighthouse``, its
-address. Whoever reads the address can therefore read the token. ``lighthouse.state`` is what the next one there must know.
+In the run directory it makes ``token`` (0600, an existing one is kept), and then the server writes its address to
+``lighthouse``. The token is therefore readable as soon as the address is. ``lighthouse.state`` is the journal from which
+the next lighthouse in that directory recovers.
 
-Where a job brings several, each has its address in ``lighthouses/``, under its place, and what they share is there: the lease,
-and the journal of the one that serves.
+If a job has several lighthouses, each writes its address to ``lighthouses/``, in a file named after its place. They share
+that directory's lease, and the journal of the lighthouse that serves.
 """
 
 from __future__ import annotations
@@ -20,20 +21,25 @@ from torchft_x import env, log_lines, net
 from torchft_x.address_files import folder_of_several, make_folder_of_several, make_run_dir
 from torchft_x.errors import ConfigError
 
-_PORT = 29510  # the peer's
-_TOKEN_WAIT = 10.0  # seconds for another lighthouse's token to be in the file that it has made
-_BEGUN = "begun-"  # and the job: a directory, which appears for everybody at once
+_PORT = 29510  # torchft's default
+_TOKEN_WAIT = 10.0  # seconds to wait for another lighthouse to write its token into the file that it has made
+_BEGUN = "begun-"  # followed by a hash of the job: a directory, because making one is atomic
 
 
 def make_token(run_dir: Path) -> Path:
-    """The run's token file; made if it is absent. Raises `ConfigError` if the directory can't be written."""
+    """Return the path of the run's token file; make it if it is absent.
+
+    Raise `ConfigError` if the directory can't be written.
+    """
     path = run_dir / "token"
     try:
         make_run_dir(run_dir)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
         deadline = time.monotonic() + _TOKEN_WAIT
-        while path.stat().st_size == 0 and time.monotonic() < deadline:  # else whoever reads it says so
+        while (
+            path.stat().st_size == 0 and time.monotonic() < deadline
+        ):  # a token still empty then is reported by its reader
             time.sleep(0.02)
         return path
     except OSError as e:
@@ -44,17 +50,17 @@ def make_token(run_dir: Path) -> Path:
 
 
 def complete(argv: list[str], run_dir: Path, *, local: bool) -> list[str]:
-    """The flags of the server with what the role adds; a flag that is given stays as it is."""
+    """Return the server's flags, completed with the role's. A flag that is given keeps its value."""
     added: list[str] = []
     address_file = run_dir / "lighthouse"
     if (
         env.read_int(env.LIGHTHOUSES, 1) or 1
-    ) > 1 and "--place" in argv:  # else a script's own, which inherits the variable
+    ) > 1 and "--place" in argv:  # without --place it is a script's own lighthouse, which inherits the variable
         at = argv.index("--place")
         address_file, argv = folder_of_several(run_dir) / argv[at + 1], [*argv[:at], *argv[at + 2 :]]
         claim(run_dir, _job())
         added += ["--lease_dir", str(folder_of_several(run_dir))]
-    if "--bind" not in argv:  # a local job shares its host's ports with everybody
+    if "--bind" not in argv:  # a local job shares its host's ports with other jobs
         added += ["--bind", f"[::]:{0 if local else _port()}"]
     if "--token_file" not in argv and env.read(env.TOKEN) is None and env.read(env.TOKEN_FILE) is None:
         added += ["--token_file", str(make_token(run_dir))]
@@ -69,7 +75,8 @@ def complete(argv: list[str], run_dir: Path, *, local: bool) -> list[str]:
 
 
 def claim(run_dir: Path, job: str) -> None:
-    """Make the lighthouses' directory this job's. Raises `ConfigError` if it is another's, or can't be written."""
+    """Claim the lighthouses' directory for this job. Raise `ConfigError` if another job's claim is in it, or it can't be
+    written."""
     mark = folder_of_several(run_dir) / f"{_BEGUN}{hashlib.sha256(job.encode()).hexdigest()[:16]}"
     try:
         folder = make_folder_of_several(run_dir)
@@ -85,15 +92,15 @@ def claim(run_dir: Path, job: str) -> None:
 
 
 def _job() -> str:
-    """Tells this job from others that were given the same run directory; the same when a process is started again."""
+    """Return a name that tells this job from others with the same run directory. It survives a restart of the process."""
     handle = env.read(env.TORCHX_JOB_ID) or ""
-    if handle.startswith("slurm_ft:"):  # each lighthouse is a job of its own there, and the handle nobody else's
+    if handle.startswith("slurm_ft:"):  # each lighthouse is a Slurm job of its own, and only this job has the handle
         return handle
     return f"{handle} {env.read(env.SLURM_JOB_ID) or ''}"
 
 
 def _port() -> int:
-    """The one the other roles expect; 0 (any) if it is taken on this host."""
+    """Return the port that the other roles expect, or 0 (any port) if that one is taken on this host."""
     port = env.read_int(env.LIGHTHOUSE_PORT, _PORT) or 0
     if port == 0 or _is_free(port):
         return port

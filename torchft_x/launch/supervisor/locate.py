@@ -1,4 +1,4 @@
-"""Where the lighthouse of this job is. The order, and why: docs/decisions/0007-how-roles-find-each-other.md."""
+"""Finds the lighthouse of this job. docs/decisions/0007-how-roles-find-each-other.md gives the order and its reasons."""
 
 from __future__ import annotations
 
@@ -19,29 +19,32 @@ _CONNECT_TIMEOUT = 1.0  # seconds for one address
 
 @dataclass(frozen=True)
 class Found:
-    addresses: tuple[Address, ...]  # all of a list, if one of them answers
+    """A reachable lighthouse: its addresses and its token."""
+
+    addresses: tuple[Address, ...]  # the whole list, of which at least one answers
     token: str | None = field(repr=False)
-    address_file: str = field(kw_only=True, default="")  # that names it when it has moved; empty: it can't move
-    token_file: str | None  # where the trainer reads the same token; None: it inherits TORCHFT_X_TOKEN, or has none
+    address_file: str = field(
+        kw_only=True, default=""
+    )  # file that names its new address if it moves; empty: it can't move
+    token_file: str | None  # file with the same token, for the trainer; None: it inherits TORCHFT_X_TOKEN, or has none
 
     @property
     def address(self) -> Address:
-        """Of the only one, or the first."""
+        """Address of the only lighthouse, or of the first in the list."""
         return self.addresses[0]
 
     @property
     def url(self) -> str:
-        """As TORCHFT_LIGHTHOUSE holds it."""
+        """Comma-separated addresses, in the format of TORCHFT_LIGHTHOUSE."""
         return ",".join(a.url for a in self.addresses)
 
 
 class Locator:
-    """Looks once per call, never waits longer than a connect to each address.
+    """Search for the lighthouse. Each call of `look` is one attempt, and waits no longer than one connect to each address.
 
-    With `given` no other address is looked at. Without it come the address
-    file in `run_dir`, then the host that the variable named by TORCHFT_X_LIGHTHOUSE_HOST_IN holds. Where the job brings
-    several (TORCHFT_X_LIGHTHOUSES) their address files are all there is: the scheduler names one host only. The token is
-    that of the environment, else the one in `run_dir`.
+    With `given` no other address is tried. Without it the address file in `run_dir` is tried, then the host in the variable
+    named by TORCHFT_X_LIGHTHOUSE_HOST_IN. If the job has several lighthouses (TORCHFT_X_LIGHTHOUSES), only their address
+    files are tried, because the scheduler names one host only. The token comes from the environment, else from `run_dir`.
 
     Raises `ConfigError` (`AddressError` for an address) where waiting would not help.
     """
@@ -49,15 +52,15 @@ class Locator:
     def __init__(self, run_dir: Path | None, given: str | None, environ: Mapping[str, str]) -> None:
         self._environ = environ
         self._file = None if run_dir is None else run_dir / "lighthouse"
-        self._files: list[Path] = []  # of the job's several lighthouses, by place
+        self._files: list[Path] = []  # address files of the job's several lighthouses, by place
         several = env.read_int(env.LIGHTHOUSES, 1, environ) or 1
         if several > 1 and run_dir is not None:
             self._files = [folder_of_several(run_dir) / str(place) for place in range(several)]
         self._token_file = None if run_dir is None else run_dir / "token"
-        self._given: tuple[Address, ...] = ()  # empty: by the run directory and the scheduler
+        self._given: tuple[Address, ...] = ()  # empty: search by the run directory and the scheduler
         self._port = env.read_int(env.LIGHTHOUSE_PORT, None, environ)
-        self._tried: list[str] = []  # by the last look, a clause each
-        # the variable with the host; the processes of a local job share their host's ports with everybody
+        self._tried: list[str] = []  # failures of the last call of `look`, a clause each
+        # Name of the variable with the host. None for a local job, which shares its host's ports with other jobs.
         self._host_in = None if env.is_local_job(environ) else env.read(env.LIGHTHOUSE_HOST_IN, None, environ)
         if given is not None:
             self._given = parse_addresses(given, what=env.LIGHTHOUSE)
@@ -69,11 +72,11 @@ class Locator:
 
     @property
     def missing(self) -> str:
-        """What we still wait for and where it was looked for, a clause for people."""
+        """Clause for people: the lighthouse is missing, and these places were tried."""
         return f"the lighthouse ({'; '.join(self._tried)})"
 
     def look(self) -> Found | None:
-        """The lighthouse, if it can be reached now."""
+        """Return the lighthouse if it can be reached now, else None."""
         self._tried = []
         if self._given:
             return self._with_token(*self._given) if any(self._answers(a) for a in self._given) else None
@@ -82,13 +85,16 @@ class Locator:
     def _answers(self, address: Address, by: str = "") -> bool:
         try:
             socket.create_connection((address.host, address.port), timeout=_CONNECT_TIMEOUT).close()
-        except (OSError, UnicodeError) as e:  # UnicodeError: a name that can't be one
+        except (OSError, UnicodeError) as e:  # UnicodeError: not a valid host name
             self._tried.append(f"{address.url}{by}: {getattr(e, 'strerror', None) or e}")
             return False
         return True
 
     def _by_files(self) -> Found | None:
-        """The whole list must be known, of which one may be away: who begins with a part of it could not go over."""
+        """Return the job's several lighthouses once all addresses are known and one of them answers.
+
+        With only a part of the list a client could not fail over to the others.
+        """
         addresses = [self._read(file) for file in self._files]
         known = [a for a in addresses if a is not None]
         if len(known) < len(addresses) or not any(self._answers(a) for a in known):
@@ -105,13 +111,16 @@ class Locator:
         return address
 
     def _by_file(self) -> Found | None:
-        """The file may be an earlier run's: it is read again at each look, and what it names must answer."""
+        """Return the lighthouse named by the address file, if it answers.
+
+        The file may be an earlier run's, so it is read again at each call.
+        """
         if self._file is None:
             return None
         address = self._read(self._file)
         if address is None:
             return None
-        # the token is written before the address
+        # The token is written before the address, so it is readable now.
         found = self._answers(address, f" by {self._file}")
         if not found:
             return None
@@ -125,7 +134,7 @@ class Locator:
             self._tried.append(f"no host in the variable {self._host_in}")
             return None
         address = Address(host, self._port)
-        # A job's own lighthouse has a token. Without it nothing good can answer: another job's lighthouse at most.
+        # A job's own lighthouse has a token. Without one, only another job's lighthouse could answer.
         if not self._has_token():
             where = f"{env.TOKEN}, {env.TOKEN_FILE}" + (f" or {self._token_file}" if self._token_file else "")
             self._tried.append(f"{address.url} by {self._host_in}: no token for it in {where}")
@@ -147,6 +156,6 @@ class Locator:
 
 
 def first_host(text: str) -> str:
-    """The first of ``a,b`` (Kubernetes) or of ``n[01-04,7],m2`` (Slurm)."""
+    """Return the first host of ``a,b`` (Kubernetes) or ``n[01-04,7],m2`` (Slurm)."""
     first = re.split(r",(?![^\[]*\])", text.strip(), maxsplit=1)[0].strip()
     return re.sub(r"\[([^\]]*)\]", lambda m: re.split("[,-]", m[1], maxsplit=1)[0], first)

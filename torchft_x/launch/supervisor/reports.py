@@ -1,4 +1,4 @@
-"""What a supervisor tells the lighthouse, and the client that carries it."""
+"""Reports of a supervisor to the lighthouse, and the function that makes the client which sends them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torchft_x.launch.supervisor.locate import Found
 
 
 class Reports(Protocol):
-    """What the supervisor tells the lighthouse; `torchft_x.rpc.supervisor.client.SupervisorClient` has these.
+    """Reports of a supervisor to the lighthouse, implemented by `torchft_x.rpc.supervisor.client.SupervisorClient`.
 
-    No call waits for the network but `close`: up to `flush` seconds, until the reports have arrived.
+    Only `close` waits for the network: up to `flush` seconds, until the reports have arrived.
     """
 
     def started(self, attempt: int, life: str) -> None: ...
@@ -31,7 +31,7 @@ class Reports(Protocol):
 
 @runtime_checkable
 class NodeReports(Reports, Protocol):
-    """Of one node of a group over several; the first two instead of started and exited."""
+    """Reports of one node of a group over several. Such a node sends `ready` and `ended` instead of `started` and `exited`."""
 
     def is_up(self) -> bool: ...
     def ready(self, attempt: int, meeting: str) -> None: ...
@@ -40,7 +40,10 @@ class NodeReports(Reports, Protocol):
 
 
 def connector(group: str, node: int = 0, nodes: int = 1, *, sidecar: str = "") -> Callable[[Found], Reports]:
-    """Makes the real client, for a group (or one node of it) or for a sidecar. grpc is imported when the lighthouse is found, not before."""
+    """Return a function that makes the client for a group, one node of it, or a sidecar.
+
+    The function imports grpc, so that grpc is not imported before the lighthouse is found.
+    """
 
     def connect(found: Found) -> Reports:
         from torchft_x.rpc.supervisor.client import SupervisorClient

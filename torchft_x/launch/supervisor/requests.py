@@ -1,4 +1,4 @@
-"""What a supervisor is asked for: to stop, and what a person wants of its group; and the main thread's sleep that this ends.
+"""Requests to a supervisor: to stop, and a person's orders for its group. Both end the main thread's sleep.
 
 Requests to stop come from signals, from the lighthouse, from the launcher's death, and from the supervisor itself; the first
 counts. A person's orders come through the lighthouse (core/job/orders.py).
@@ -19,37 +19,44 @@ from torchft_x import env
 from torchft_x.launch.process import process_tree
 from torchft_x.timing import TIMING
 
-_LONGEST = 10.0  # seconds of a sleep, so that the file of TORCHFT_X_ALIVE stays new
+_LONGEST = 10.0  # seconds; longest sleep, so that the file named by TORCHFT_X_ALIVE is touched often enough
 
 
 @dataclass(frozen=True)
 class Stop:
-    """Why the supervisor ends, and its exit code."""
+    """Reason for which the supervisor ends, and its exit code."""
 
     code: int
     sentence: str
-    from_outside: bool = False  # by a signal, or the launcher's death: whoever sent it may start this again
+    from_outside: bool = False  # by a signal or the launcher's death: the sender may restart this supervisor
 
 
 def grace_is_over(waited: float, grace: float, notice: float, *, saves: bool) -> bool:
-    """Whether processes that were told to end `waited` seconds ago must be ended now. `notice`: seconds after which whoever told us
-    kills what is left, this process as well. A process that says that it saves its last step gets as much of them as there is."""
+    """Return whether processes that were told to stop `waited` seconds ago must be killed now.
+
+    `notice` is the time in seconds after which the scheduler or launcher that stopped us kills all that is left, this
+    process too. A process that reports that it `saves` its last step gets `notice`, less the time for our last acts, where
+    that is longer than `grace`.
+    """
     return waited > (max(grace, notice - TIMING.last_acts) if saves else grace)
 
 
 class StopRequests:
-    """One per process: it takes the wake-up descriptor of signals."""
+    """Requests to stop this process, and the interruptible sleep of its main thread.
+
+    At most one per process, because it takes the wake-up descriptor of signals.
+    """
 
     def __init__(self) -> None:
         self.first: Stop | None = None  # set once, by any thread; read on the main thread
-        self.hurry = False  # a second request came: no grace any more
+        self.hurry = False  # whether a second request came, which ends the grace
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_read.setblocking(False)
         self._wake_write.setblocking(False)
         self._alive = env.read(env.ALIVE)
 
     def request(self, code: int, sentence: str, *, from_outside: bool = False) -> None:
-        """From any thread, also from a signal handler. One `from_outside` after the first request ends the grace."""
+        """Request a stop, from any thread or a signal handler. One `from_outside` after the first request ends the grace."""
         if self.first is None:
             self.first = Stop(code, sentence, from_outside)
         elif from_outside:
@@ -57,20 +64,21 @@ class StopRequests:
         self.wake()
 
     def wake(self) -> None:
-        """End the main thread's sleep. From any thread."""
+        """End the main thread's sleep, from any thread."""
         try:
             self._wake_write.send(b"!")
-        except OSError:  # full: it will wake up anyway
+        except OSError:  # the socket is full, so the main thread wakes up anyway
             pass
 
     def watch_signals(self) -> None:
+        """Turn SIGTERM, SIGINT and SIGHUP into requests to stop."""
         signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup asked to ignore it
                 signal.signal(number, self._on_signal)
 
     def watch_launcher(self, pid: int | None, code: int) -> None:
-        """Stop with this code when it is gone. `pid` None: our parent is the launcher."""
+        """Request a stop with this exit code when the launcher dies. `pid` is None if the launcher is our parent."""
         process_tree.when_parent_dies(pid, lambda: self.request(code, "the launcher is gone", from_outside=True))
 
     def _on_signal(self, number: int, frame: object) -> None:
@@ -79,7 +87,7 @@ class StopRequests:
     # --- the main thread's -----------------------------------------------------------------------------------------------
 
     def sleep(self, seconds: float, fds: Iterable[int] = ()) -> None:
-        """Until one of these has something, a request to stop arrives, or the time is over; perhaps less."""
+        """Sleep until a descriptor is readable, `wake` is called or the time is over; perhaps less. Main thread only."""
         if self._alive is not None:
             with contextlib.suppress(OSError):
                 Path(self._alive).touch()
@@ -94,7 +102,10 @@ class StopRequests:
             pass
 
     def wait(self, condition: Callable[[], bool], seconds: float) -> bool:
-        """Until it is true; False: told to stop, or time is up. Whoever makes it true must `wake` us."""
+        """Wait until the condition is true; return False after a request to stop or a timeout.
+
+        The thread that makes the condition true must call `wake`.
+        """
         until = time.monotonic() + seconds
         while self.first is None and time.monotonic() < until:
             if condition():
@@ -104,15 +115,18 @@ class StopRequests:
 
 
 class TakenOrders:
-    """What a person has asked of the group. Set by the client's thread, each a whole value; read on the main thread, which `wake` wakes."""
+    """A person's newest orders for the group. Set by the client's thread, each in one assignment; read on the main thread.
+
+    `wake` ends the main thread's sleep.
+    """
 
     def __init__(self, wake: Callable[[], None]) -> None:
-        self.rests = False  # drained: no life is to run
-        self._kill = ("", "")  # the life that is to be killed, and why
+        self.rests = False  # whether the group is drained, so that no life may run
+        self._kill = ("", "")  # token of the life to kill, and the reason
         self._wake = wake
 
     def take(self, kind: str, life: str, sentence: str) -> None:
-        """From the client's thread. What this version does not know is left."""
+        """Take an order, on the client's thread. Ignore a kind that this version does not know."""
         if kind == "kill":
             self._kill = (life, sentence)
         elif kind in ("drain", "resume"):
@@ -120,6 +134,6 @@ class TakenOrders:
         self._wake()
 
     def why_kill(self, life: str) -> str:
-        """Why this life is to be killed; '': it isn't."""
+        """Return the reason for which this life must be killed, or '' if there is no such order."""
         asked, sentence = self._kill
         return sentence if asked and asked == life else ""

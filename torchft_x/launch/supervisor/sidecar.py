@@ -1,8 +1,8 @@
 """A sidecar: a program beside the groups (an evaluator, a data service) that lives as long as the job.
 
-It is kept running as a group is (base.py), with the job's lighthouse, token and run directory in its environment.
-It has no say in how the job ends: whatever becomes of it, the groups train on; when they are done, it is ended.
-A program that exits with 0 is done and is not started again.
+A sidecar is kept running as a group is (base.py), with the job's lighthouse, token and run directory in its environment.
+It has no influence on how the job ends: if a sidecar fails, the groups train on; when they are done, it is stopped.
+A program that exits with 0 is done and is not restarted.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from torchft_x.timing import TIMING
 
 @dataclass(frozen=True, kw_only=True)
 class SidecarConfig(BaseConfig):
-    """Raises `ConfigError` naming the field."""
+    """Settings of a sidecar's supervisor. Raises `ConfigError` naming the field that is wrong."""
 
     sidecar: str
-    """Its name in the job; two of one name are ended together."""
+    """Name of the sidecar in the job; two sidecars of one name are stopped together."""
     patience: float = TIMING.sidecar_patience
     """Seconds without a lighthouse after which the job counts as over."""
 
@@ -48,7 +48,7 @@ class SidecarConfig(BaseConfig):
 
 
 class Accompanied(SingleNode):
-    """One life after the other, until the lighthouse has been away for too long to come back."""
+    """Lives of a sidecar, one after the other, until the lighthouse has been away for longer than `patience`."""
 
     def __init__(self, config: SidecarConfig, reports: Reports, job_is_over: Callable[[str], None]) -> None:
         super().__init__(reports)
@@ -58,18 +58,18 @@ class Accompanied(SingleNode):
     def is_over(self, begun: Begun) -> bool:
         if self._reports.away() > self._config.patience:
             self._job_is_over(f"the lighthouse has been away for {self._config.patience:g} s: the job counts as over")
-        return False  # it ends as for every request to stop, with its grace
+        return False  # the sidecar ends by that request to stop, with its grace
 
     def halted(self, begun: Begun, who: str, seconds: float) -> None:
-        pass  # nobody waits for it
+        pass  # no group waits for a sidecar
 
     def outcome(self, begun: Begun, end: AttemptEnd) -> AttemptEnd:
-        """It commits no steps: to have run for a while is all it can bring."""
+        """Return the life's end, with progress if it ran for `rules.quick` seconds: a sidecar commits no steps."""
         return replace(end, progress=end.uptime >= self._config.rules.quick)
 
 
 class Sidecar(BaseSupervisor):
-    """The supervisor of one sidecar."""
+    """Supervisor of one sidecar."""
 
     role = "sidecar"
     code_without_launcher = 0
@@ -111,7 +111,7 @@ class Sidecar(BaseSupervisor):
 
 
 def accompany(config: SidecarConfig) -> int:
-    """Run a sidecar's supervisor; the exit code. A user's mistake is one sentence and 2."""
+    """Run a sidecar's supervisor and return its exit code. A user's mistake is logged as one sentence; the code is then 2."""
     try:
         return Sidecar(config, connector("", sidecar=config.sidecar)).run()
     except TorchftXError as e:
