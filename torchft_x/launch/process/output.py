@@ -23,9 +23,7 @@ _LINE_LIMIT = 65536  # bytes; a longer line is passed on in pieces
 # Seconds for which a single worker's unfinished line is held back. Unbuffered Python writes a line and its end separately,
 # and no other output may come between them. A progress bar (no line end) is passed on after this time.
 _HOLD = 0.05
-_EVENT = (
-    b'{"t":'  # start of a line for programs (observe/run/collected.py), which gets no prefix: it names its rank itself
-)
+_EVENT = b'{"t":'  # start of a line for programs (observe/run/collected.py), which names its rank itself
 
 
 LOG_BYTES, OLD_LOGS = 64 << 20, 7

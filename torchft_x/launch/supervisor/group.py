@@ -205,9 +205,7 @@ class Supervisor(BaseSupervisor):
         reports.on_number(self._on_number)
         reports.on_order(self._orders.take)
         if config.nodes == 1:
-            for (
-                end
-            ) in self._ends:  # unreported ends leave the others waiting for leases: such a life may end the job (R21)
+            for end in self._ends:  # unreported, the others would wait for leases: it might yet finish the job (R21)
                 reports.exited(end.number, end.token, end.code, _UNDER_ANOTHER)
             if lives_file.died_with_it(self._environ):
                 end = self._ends[-1]

@@ -37,9 +37,7 @@ def make_token(run_dir: Path) -> Path:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
         deadline = time.monotonic() + _TOKEN_WAIT
-        while (
-            path.stat().st_size == 0 and time.monotonic() < deadline
-        ):  # a token still empty then is reported by its reader
+        while path.stat().st_size == 0 and time.monotonic() < deadline:  # its reader reports an empty token
             time.sleep(0.02)
         return path
     except OSError as e:

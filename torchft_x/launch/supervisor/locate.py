@@ -23,9 +23,7 @@ class Found:
 
     addresses: tuple[Address, ...]  # the whole list, of which at least one answers
     token: str | None = field(repr=False)
-    address_file: str = field(
-        kw_only=True, default=""
-    )  # file that names its new address if it moves; empty: it can't move
+    address_file: str = field(kw_only=True, default="")  # names its new address if it moves; empty: it can't move
     token_file: str | None  # file with the same token, for the trainer; None: it inherits TORCHFT_X_TOKEN, or has none
 
     @property

@@ -1,8 +1,8 @@
 """One life of a group (of its part on this node): its workers and their store, until no process of it is left.
 
-The workers are the supervisor's own children, in the environment that torchrun would give them (torchrun itself isn't
-used: decision 31), started anew or forked by the warm parent. The supervisor watches each by pidfd: the cause of a death
-is known within a millisecond, and the rest of the group, which shares its fate, is killed at once.
+The workers are the supervisor's own children, started cold or forked by the warm parent, with the environment that torchrun
+would give them (torchrun itself isn't used: decision 31). The supervisor watches each by pidfd, so it knows the cause of a
+death within a millisecond, and kills the rest of the group, which shares its fate, at once.
 """
 
 from __future__ import annotations
@@ -24,45 +24,45 @@ from torchft_x.launch.process.stopped import STOPPED, StoppedProcesses
 from torchft_x.launch.workers import cold_start
 from torchft_x.launch.workers.warm_client import WarmParent
 
-_WORDS = 20  # lines of the process with the store that are quoted if it failed
+_WORDS = 20  # output lines of the store's process that are quoted if it failed
 _EVENTS_READ = 1 << 18  # bytes of a worker's event file searched for its first commit, or its end
 _COMMITTED, _FINISHED = b'"event":"commit"', b'"finished":true'
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptSpec:
-    """What to start."""
+    """Command, environment and place of a life to be started."""
 
     command: tuple[str, ...]
     """Script and arguments."""
     workers: int
     """Processes on this node."""
     env: dict[str, str] = field(repr=False)
-    """The whole environment of the trainer."""
+    """Complete environment of the trainer."""
     folder: Path
-    """Private, empty, on a local disk: pipes and error files."""
+    """Private, empty folder on a local disk, for pipes and error files."""
     run_dir: Path | None
-    """For logs, and to see from the event files whether a step was committed."""
+    """Directory for logs. Its event files tell whether a step was committed."""
     name: str
-    """Of the log files, e.g. ``group-1-attempt-0``; the same on all nodes."""
+    """Prefix of the log files, e.g. ``group-1-attempt-0``; the same on all nodes."""
     node: int = 0
     nodes: int = 1
     meeting: str = ""
-    """host:port of the store where all workers meet (MASTER_ADDR, MASTER_PORT); of several nodes only."""
+    """host:port of the workers' store (MASTER_ADDR, MASTER_PORT), for a group over several nodes only."""
     listener: socket.socket | None = None
-    """There, on node 0 of several."""
+    """Listening socket of that store, on node 0 of several nodes only."""
     program: bool = False
-    """The command is no Python script but any program: one process, which meets nobody."""
+    """Whether the command is any program, not a Python script. It is one process, without a rendezvous."""
     labels: Mapping[str, Any] | None = None
-    """Of each line it prints, where they are wanted as JSON."""
+    """Labels of each output line, if lines are wanted as JSON."""
 
     def who(self, rank: int) -> str:
-        """The worker of that local rank, for people."""
+        """Return the name, for people, of the worker with that local rank."""
         return "the program" if self.program else f"worker {self.first_rank + rank}"
 
     @property
     def file_name(self) -> str:
-        """`name`, different on each node: they may share the directory."""
+        """`name`, made different on each node, because nodes may share the directory."""
         return self.name if self.nodes == 1 else f"{self.name}-node-{self.node}"
 
     @property
@@ -72,45 +72,48 @@ class AttemptSpec:
 
 
 class _Worker:
-    """One worker."""
+    """Worker process, and how it ended."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self.pidfd = process_tree.open_pidfd(pid)  # wakes us when it ends; None: it has ended, or an old kernel
+        self.pidfd = process_tree.open_pidfd(pid)  # readable when it ends; None if it has ended, or on an old kernel
         self.code: int | None = None  # exit code or -signal, once known
-        self.gone = False  # ended and collected
-        self.stopped = False  # by a signal or a debugger
+        self.gone = False  # whether it has ended and was collected
+        self.stopped = False  # whether a signal or a debugger has stopped it
 
     def look(self) -> None:
         self.stopped = not self.gone and process_tree.state(self.pid) in STOPPED
 
 
 class Attempt:
-    """Used by one thread, which must be the process's main thread: the death signal is tied to it."""
+    """Life of a group's part on this node: starts its processes, watches them and ends them.
+
+    Used on the process's main thread only, because the death signal is tied to the thread that starts the workers.
+    """
 
     def __init__(self, spec: AttemptSpec, warm: WarmParent | None = None) -> None:
         self.spec = spec  # fixed
         self._warm = warm  # forks the workers, if it can
         self._started = time.monotonic()
-        self._stopping = False  # workers were asked to end: each may take the grace, their codes mean nothing
+        self._stopping = False  # whether workers were told to stop: each may take the grace, and its code means nothing
         logs = None if spec.run_dir is None else spec.run_dir / "logs"
         if logs is not None:
             logs.mkdir(parents=True, exist_ok=True)
-        self.log = logs and logs / f"{spec.file_name}.log"  # what the workers print
+        self.log = logs and logs / f"{spec.file_name}.log"  # file for the workers' output
         self.relay = Relay(
             spec.folder, spec.workers, self.log, spec.first_rank if spec.nodes > 1 else None, spec.labels
         )
-        self.before_kill: Callable[[list[int]], None] | None = None  # told the group ranks that failed; must be quick
+        self.before_kill: Callable[[list[int]], None] | None = None  # takes the ended group ranks; must be quick
         self._workers: dict[int, _Worker] = {}  # by local rank
-        self._halts = StoppedProcesses()  # which of them have been stopped, and for how long
-        self._log = spec.folder / "store.log"  # words of the process with the store
-        self._store = cold_start.open_store(spec, self._log, self._fork_store)  # where this node serves it
-        self._store_fd: int | None = None  # of its process, once that runs
-        self._store_code: int | None = None  # how that process ended
+        self._halts = StoppedProcesses()  # workers that are stopped, and for how long
+        self._log = spec.folder / "store.log"  # output of the store's process
+        self._store = cold_start.open_store(spec, self._log, self._fork_store)  # None if another node serves it
+        self._store_fd: int | None = None  # pidfd of the store's process, once that runs
+        self._store_code: int | None = None  # exit code or -signal of that process
         meet = cold_start.rendezvous(spec, self._store)
-        called = self._store if spec.workers * spec.nodes > 1 else None  # the store will be
+        called = self._store if spec.workers * spec.nodes > 1 else None  # several ranks need it at once
         forked = "there is no warm parent" if warm is None or meet is None else warm.fork(spec, meet, called)
-        self.cold = forked if isinstance(forked, str) else None  # why nothing was forked; None: it was
+        self.cold = forked if isinstance(forked, str) else None  # reason for a cold start; None: forked
         pids = cold_start.start_workers(spec, meet) if isinstance(forked, str) else forked
         self._workers = {rank: _Worker(pid) for rank, pid in enumerate(pids)}
         if called is not None:
@@ -118,11 +121,11 @@ class Attempt:
             self._watch_store()
 
     def _fork_store(self, store: GroupStore) -> int | None:
-        """The process with the store, from the warm parent; None: there is none."""
+        """Fork the store's process from the warm parent, and return its pid, or None if that can't be done."""
         if self._warm is None or not self._warm.is_ready:
             return None
         pid = self._warm.fork_store(store)
-        if pid is None:  # one it has forked in spite of that would serve beside the next one
+        if pid is None:  # a process forked nevertheless would serve beside the next one
             self._collect(process_tree.kill_descendants(keep=self.pids.values()))
         return pid
 
@@ -132,7 +135,7 @@ class Attempt:
 
     @property
     def pids(self) -> dict[int, int]:
-        """Of the workers, by group rank."""
+        """Pids of the workers, by group rank."""
         return {self.spec.first_rank + rank: worker.pid for rank, worker in self._workers.items()}
 
     @property
@@ -140,14 +143,17 @@ class Attempt:
         return time.monotonic() - self._started
 
     def fds(self) -> list[int]:
-        """Descriptors that become readable when `poll` has something to see."""
+        """Return the descriptors that become readable when `poll` has work to do."""
         pidfds = [w.pidfd for w in self._workers.values() if w.pidfd is not None and not w.gone]
         process = [self._store_fd] if self._store_fd is not None and self._store_code is None else []
         store = self._store.fds() if self._store is not None else []
         return [*self.relay.fds(), *pidfds, *process, *store]
 
     def poll(self) -> AttemptEnd | None:
-        """Pass on output; when the life has ended, or a worker's failure ends it: kill the rest, say how it ended."""
+        """Pass on output, and return None while the life runs.
+
+        When the life has ended, or a worker's failure ends it, kill the rest and return how it ended.
+        """
         self.relay.pump()
         self._collect(process_tree.reap())
         for worker in self._workers.values():
@@ -160,28 +166,32 @@ class Attempt:
         return self._end(failed)
 
     def _is_over(self, failed: bool) -> bool:
-        """Whether this node's part is. Of several nodes it lasts until the group's life is over, though its workers have
-        finished: the others' may still call node 0's store. But not if we are stopping anyway.
+        """Return whether this node's part of the life is over.
+
+        On several nodes it lasts until the group's life is over, even if this node's workers have finished: the other nodes'
+        workers may still use node 0's store. When stopping, it ends with this node's workers.
         """
         if self._stopping:
             return all(w.gone for w in self._workers.values())
         return failed or (self.spec.nodes == 1 and self.has_finished)
 
     def halt(self) -> tuple[str, float] | None:
-        """News since the last call, as of the last `poll`: the worker that has been stopped for a while, and for how
-        many seconds; empty: none is, any more. None: no news."""
+        """Return a change, since the last call, in which worker is stopped, as seen by the last `poll`; None if none.
+
+        The change is the worker's name and the seconds for which it has been stopped, or ('', 0.0) once no worker is.
+        """
         news = self._halts.look(
             {r: process_tree.turns(w.pid) for r, w in self._workers.items() if w.stopped}, time.monotonic()
         )
         return None if news is None else ("" if news[0] is None else self.spec.who(news[0]), news[1])
 
     def terminate(self) -> None:
-        """Ask the workers to end (SIGTERM)."""
+        """Ask the workers to stop (SIGTERM)."""
         self._stopping = True
         process_tree.send([w.pid for w in self._workers.values() if not w.gone], signal.SIGTERM)
 
     def kill(self) -> AttemptEnd:
-        """End it now. What had finished well before has."""
+        """Kill the life now, and return how it ended. A life whose workers had all finished still counts as finished."""
         self._stopping = self._stopping or not self.has_finished
         return self._end([])
 
@@ -196,13 +206,13 @@ class Attempt:
 
     @property
     def has_finished(self) -> bool:
-        """Every worker is known to have exited with 0."""
+        """Whether every worker is known to have exited with 0."""
         return all(w.code == 0 for w in self._workers.values())
 
     def _end(self, failed: list[int]) -> AttemptEnd:
         uptime = self.uptime
         well = self.has_finished and not self._stopping
-        store_failed = self._store_code is not None and not failed  # then we kill the workers
+        store_failed = self._store_code is not None and not failed  # then the workers are killed with it
         if failed and self.before_kill is not None and not self._stopping:
             self.before_kill([self.spec.first_rank + r for r, w in self._workers.items() if w.gone])
         self._collect(process_tree.kill_descendants(keep=self._warm.keep() if self._warm is not None else ()))
@@ -225,12 +235,14 @@ class Attempt:
 
     @property
     def _had_manager(self) -> bool:
-        """Whether a worker has made one."""
+        """Whether a worker has made a Manager."""
         return any(os.path.lexists(self.spec.folder / f"{rank}.status") for rank in self.pids)
 
     def _fault(self, code: int, words: tuple[str, ...], after_end: bool) -> str:
-        """Return the exception, of the words' traceback, that ended the script before any worker had a Manager, or after one had
-        finished; empty if none did."""
+        """Return the exception that ended the script before any worker had a Manager, or after one had finished, else ''.
+
+        It is taken from the traceback in `words`, the last lines of stderr.
+        """
         if code <= 0:
             return ""
         if not after_end and self._had_manager:
@@ -238,7 +250,10 @@ class Attempt:
         return exception_in(words)
 
     def _blame(self, failed: list[int]) -> tuple[int, str, tuple[str, ...]]:
-        """Code, reason and last words of whoever failed first; a signal is more telling than its consequences."""
+        """Return code, reason and last lines of stderr of the failure that explains the end.
+
+        A worker killed by a signal is preferred to those that exited with a code, likely as a consequence.
+        """
         if not failed:
             return self._blame_store()
         rank = min(failed, key=lambda r: ((self._workers[r].code or 0) > 0, r))
@@ -253,7 +268,7 @@ class Attempt:
         return code, f"{name} killed by {process_tree.signal_name(-code)}", words
 
     def _blame_store(self) -> tuple[int, str, tuple[str, ...]]:
-        """No worker has failed."""
+        """Return code, reason and last lines for a life in which no worker has failed, but perhaps the store's process."""
         if self.has_finished:
             return 1, "its workers ended when they were asked to", ()
         code = self._store_code if self._store_code is not None else -signal.SIGKILL

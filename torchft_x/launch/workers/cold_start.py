@@ -1,6 +1,6 @@
-"""A cold life's workers: new processes, children of the supervisor, each in the environment that torchrun would give it.
+"""Starts a cold life's workers: new processes, children of the supervisor, each with the environment torchrun would give it.
 
-torchrun itself is not used (decision 31): its rendezvous listens on all interfaces and unpickles what anybody writes.
+torchrun itself is not used (decision 31): its rendezvous listens on all interfaces and unpickles data from any sender.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 def open_store(spec: AttemptSpec, log: Path, fork: Callable[[GroupStore], int | None]) -> GroupStore | None:
-    """The group's store, where this node serves it; a program that is no worker has none. `fork` as of `GroupStore`."""
+    """Return the group's store if this node serves it, else None. A program that is no worker has none.
+
+    `fork` is passed to `GroupStore`.
+    """
     listener = spec.listener
     if listener is None and spec.nodes == 1 and not spec.program:
         listener = loopback()
@@ -29,7 +32,7 @@ def open_store(spec: AttemptSpec, log: Path, fork: Callable[[GroupStore], int | 
 
 
 def rendezvous(spec: AttemptSpec, store: GroupStore | None) -> Rendezvous | None:
-    """How the workers of this node meet the others, with folders for their error files; a program meets nobody."""
+    """Return the rendezvous of this node's workers, or None for a program. Make the folders for the workers' error files."""
     if spec.program:
         return None
     assert spec.meeting or store is not None, "a group on one node has a store of its own"
@@ -48,7 +51,7 @@ def rendezvous(spec: AttemptSpec, store: GroupStore | None) -> Rendezvous | None
 
 
 def start_workers(spec: AttemptSpec, meet: Rendezvous | None) -> list[int]:
-    """Their pids, by local rank."""
+    """Start the workers of this node, and return their pids by local rank."""
     if meet is None:
         return [_start(spec, 0, spec.env)]
     return [_start(spec, rank, worker_environment(spec.env, meet, rank)) for rank in range(spec.workers)]
@@ -56,7 +59,7 @@ def start_workers(spec: AttemptSpec, meet: Rendezvous | None) -> list[int]:
 
 def _start(spec: AttemptSpec, rank: int, environ: dict[str, str]) -> int:
     kind = "program" if spec.program else "worker"
-    shim = [sys.executable, "-S", SHIM, kind, str(os.getpid()), str(rank), str(spec.folder)]  # -S: nothing installed
+    shim = [sys.executable, "-S", SHIM, kind, str(os.getpid()), str(rank), str(spec.folder)]  # -S: skip site-packages
     process = subprocess.Popen([*shim, *spec.command], env=environ, stdin=subprocess.DEVNULL, start_new_session=True)
-    process.returncode = 0  # collected by the supervisor (tree.reap), not by Popen
+    process.returncode = 0  # collected by the supervisor (process_tree.reap), not by Popen
     return process.pid

@@ -1,7 +1,6 @@
-"""What a supervisor says of itself to whoever keeps it running: how often it has started what it keeps running, why last, and
-which life runs now.
+"""Lives file: a supervisor's report to its parent, which restarts it: number of restarts, last reason, present life.
 
-A file of one line of JSON, replaced as a whole. Only a supervisor that was given the path (TORCHFT_X_LIVES_FILE) writes it.
+The file is one line of JSON, replaced atomically. Only a supervisor that was given the path (TORCHFT_X_LIVES_FILE) writes it.
 """
 
 from __future__ import annotations
@@ -17,26 +16,31 @@ from pathlib import Path
 from torchft_x import env
 
 KEPT = 8
-"""Ends that are named."""
+"""Number of ended lives that are listed."""
 
 
 @dataclass(frozen=True)
 class Lives:
+    """Content of the lives file."""
+
     restarts: int
+    """Number of restarts by this supervisor."""
     reason: str
-    """Of the last one."""
+    """Reason of the last restart."""
     runs: str = ""
-    """NUMBER:TOKEN of the life that runs; only NUMBER: of the newest one, which has ended; empty: there was none. Behind it, with
-    commas, NUMBER:TOKEN:CODE of lives that have ended: the lighthouse may have been away, and then two deaths in a row of the
-    supervisor would leave it waiting for the first life."""
+    """NUMBER:TOKEN of the running life, or NUMBER of the newest one after it has ended, or '' before the first.
+
+    It is followed, after commas, by NUMBER:TOKEN:CODE of ended lives. If the lighthouse was away, it may not know of their
+    ends: after two deaths of the supervisor in a row it would wait for the first life.
+    """
 
     def after(self, before: str) -> str:
-        """What the next supervisor is told, if this one was told `before`."""
+        """Return the value of `runs` for the next supervisor, if this one was given `before`."""
         return self.runs or before
 
 
 def tell(lives: Lives, environ: Mapping[str, str]) -> None:
-    """A full disk is left alone: without it a life that dies with its supervisor is waited for."""
+    """Write the lives file. A full disk is ignored: without the file, a life that dies with its supervisor is waited for."""
     path = env.read(env.LIVES_FILE, None, environ)
     if path is not None:
         with contextlib.suppress(OSError):
@@ -45,7 +49,7 @@ def tell(lives: Lives, environ: Mapping[str, str]) -> None:
 
 
 def read(path: Path) -> Lives | None:
-    """None: it has said nothing that can be read."""
+    """Return the content of a lives file, or None if the file is missing or can't be parsed."""
     try:
         found = json.loads(path.read_text("utf-8")[:65536])
         return Lives(int(found["restarts"]), str(found["reason"]), str(found.get("runs", "")))
@@ -55,24 +59,29 @@ def read(path: Path) -> Lives | None:
 
 @dataclass(frozen=True)
 class EndedLife:
-    """A life of which the lighthouse may not have heard that it has ended. `code`: exit code, or -signal."""
+    """Ended life whose end may not have been reported to the lighthouse."""
 
     number: int
     token: str
-    code: int
+    code: int  # exit code, or -signal
 
     def __str__(self) -> str:
         return f"{self.number}:{self.token}:{self.code}"
 
 
 def runs(life: str, ends: Sequence[EndedLife]) -> str:
-    """Return `Lives.runs`: `life` is NUMBER:TOKEN of the life that runs, or NUMBER of the newest one; `ends` the oldest first."""
+    """Return the value of `Lives.runs`. `life` is NUMBER:TOKEN of the running life, or NUMBER of the newest one.
+
+    `ends` has the oldest first.
+    """
     return ",".join([life, *map(str, ends[-KEPT:])])
 
 
 def ends_before(environ: Mapping[str, str]) -> list[EndedLife]:
-    """Return the lives that ended under supervisors in whose place this one is, the oldest first. The last one died with its
-    supervisor, if `died_with_it`."""
+    """Return the lives that ended under this supervisor's predecessors, the oldest first.
+
+    If `died_with_it`, the last one died with its supervisor.
+    """
     newest, *before = _words(environ)
     ends = [EndedLife(int(n), token, int(code)) for n, token, code in map(_split, before) if _whole(n) and _code(code)]
     number, token, _ = _split(newest)
@@ -85,7 +94,7 @@ def died_with_it(environ: Mapping[str, str]) -> bool:
 
 
 def next_number(environ: Mapping[str, str]) -> int | None:
-    """Return the number of this supervisor's first life, if it takes the place of another one that has told it; else None."""
+    """Return the number of this supervisor's first life, if it has a predecessor that recorded its own; else None."""
     number, _, _ = _split(_words(environ)[0])
     return int(number) + 1 if _whole(number) else None
 

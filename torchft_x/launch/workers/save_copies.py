@@ -1,4 +1,7 @@
-"""The process that saves what a supervisor holds in memory (`torchft_x checkpoint from-memory`): the supervisor has no torch."""
+"""Runs the process that saves the states held in a supervisor's memory (`torchft_x checkpoint from-memory`).
+
+It is a process of its own because the supervisor does not import torch.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,16 @@ from torchft_x.launch.process import process_tree
 from torchft_x.launch.process.group_store import SHIM
 
 _COMMAND = (sys.executable, "-m", "torchft_x", "checkpoint", "from-memory")
-_WORDS = 300  # characters of a sentence that are repeated
+_WORDS = 300  # characters of the process's last line that are quoted
 
 
 class SaveCopies:
-    """Started when it is made; ends with this process.
+    """Process that saves the copies. It starts in the constructor, and dies with this process.
 
     Args:
-        slots: see `CheckpointMemory.setting`.
-        log: file for its words.
+        slots: result of `CheckpointMemory.setting`.
+        environ: environment of the process.
+        log: file for the process's output.
     """
 
     def __init__(self, slots: str, environ: Mapping[str, str], log: Path) -> None:
@@ -33,13 +37,13 @@ class SaveCopies:
                 [*shim, *_COMMAND], env={**environ, env.MEMORY_SLOTS: slots}, stdin=subprocess.DEVNULL, stdout=out,
                 stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
-        process.returncode = 0  # collected below, not by Popen
+        process.returncode = 0  # collected in `has_ended`, not by Popen
         self._pid = process.pid
         self._pidfd = process_tree.open_pidfd(process.pid)
         self._code: int | None = None
 
     def fds(self) -> list[int]:
-        """Descriptors that become readable when it has ended."""
+        """Return the descriptors that become readable when the process has ended."""
         return [] if self._pidfd is None else [self._pidfd]
 
     def has_ended(self) -> bool:
@@ -53,7 +57,7 @@ class SaveCopies:
         process_tree.send([self._pid], signal.SIGKILL)
 
     def sentence(self) -> str:
-        """What came of it, when it has ended: a clause."""
+        """Return the result as a clause for people. The process must have ended."""
         lines = [line.strip() for line in self._log.read_text("utf-8", "replace").splitlines() if line.strip()]
         last = lines[-1].removeprefix("torchft_x checkpoint from-memory: ")[:_WORDS] if lines else ""
         if self._code == 0:

@@ -1,8 +1,8 @@
-"""The supervisor's side of the warm parent (warm_server.py): start it, ask it for processes, do without it.
+"""The supervisor's client of the warm parent (warm_server.py): start it, ask it for processes, do without it.
 
-It is started with the supervisor where the first life may be forked from it, and imports beside what that does until then.
-Else it is started a few seconds into the first life, and is there for all that follow. Whatever is wrong with it costs
-warmth only: the next life is a cold one, and says why.
+If the first life may be forked from the warm parent, it is started with the supervisor, and imports while the supervisor
+starts up. Otherwise it is started a few seconds into the first life, for all that follow. A failure of the warm parent costs
+time only: the next life is a cold one, with the reason in its events.
 """
 
 from __future__ import annotations
@@ -30,40 +30,44 @@ if TYPE_CHECKING:
     from torchft_x.launch.workers.attempt import AttemptSpec
 
 _PARENT = str(Path(__file__).with_name("warm_server.py"))
-_REPLY = 10.0  # seconds a fork may take; some hundredths are usual, and a cold start costs more on any machine
-_LOSSES = 3  # parents lost after they were ready, before there is no other one
+_REPLY = 10.0  # seconds that a fork may take; some hundredths are usual, and a cold start costs more on any machine
+_LOSSES = 3  # warm parents that may be lost before no other one is started
 
 
 class WarmParent:
-    """The warm parent of one supervisor, or the reason why there is none. Used by its main thread.
+    """Warm parent of one supervisor, or the reason for which there is none. Used on the supervisor's main thread.
 
-    `command`: the script and its arguments. `log`: a file for its words, which need not exist; None: nowhere. `after`: seconds of a
-    life, before imports that this life has no use for may compete with it for the processors.
+    `never` is a reason for which no life may be warm. `command` is the script and its arguments. `log` is a file for the
+    parent's output, which need not exist; with None the output is dropped. `after` is the time in seconds into a life before
+    which imports for later lives must not compete with it for processors.
     """
 
     def __init__(self, never: str | None, command: tuple[str, ...], log: Path | None, after: float) -> None:
-        self._never = never  # why no life is warm, ever
+        self._never = never  # reason for which no life is warm from now on
         self._command = command
         self._log = log
         self._after = after
-        self.tell: Callable[..., None] = lambda **fields: None  # takes fields for the event log, once there is one
-        self._process: subprocess.Popen[bytes] | None = None  # while one runs
-        self._socket: socket.socket | None = None  # to it
-        self._received = b""  # of a message whose end has not come yet
-        self._given: dict[str, str] = {}  # the environment it was started with
-        self._ready = False  # it can be asked
-        self._asked = False  # to import what the lives after the first find, too
-        self._why = "the warm parent is not started in the first seconds of a life"  # while it isn't ready
-        self._losses = 0
+        self.tell: Callable[..., None] = lambda **fields: None  # takes fields for the event log; set once that is open
+        self._process: subprocess.Popen[bytes] | None = None  # None while no warm parent runs
+        self._socket: socket.socket | None = None  # socket to it
+        self._received = b""  # first part of a message that is not complete yet
+        self._given: dict[str, str] = {}  # environment with which it was started
+        self._ready = False  # whether it can take a request
+        self._asked = False  # whether it was asked to import the modules for later lives
+        self._why = "the warm parent is not started in the first seconds of a life"  # reason for which it isn't ready
+        self._losses = 0  # warm parents lost so far
 
     # --- keeping it ------------------------------------------------------------------------------------------------------
 
     def start_early(self, environ: dict[str, str]) -> None:
-        """Before the first life, if that may be forked. `environ`: the life's, as far as it is known."""
+        """Start the warm parent before the first life, if that life may be forked from it.
+
+        `environ` is the life's environment, as far as it is known.
+        """
         try:
             script = Path(self._command[0]).read_text("utf-8")
         except (OSError, ValueError):
-            script = ""  # the life will say it
+            script = ""  # the life will report this error
         why = self._never or warm_rules.why_first_is_cold(script)
         if why is None:
             self._start(environ)
@@ -72,16 +76,19 @@ class WarmParent:
 
     @property
     def is_importing(self) -> bool:
-        """Whether a life should wait for it: a cold one would have all that before it."""
+        """Whether imports are under way. A life should wait for them: a cold one would have to repeat them all."""
         self._look()
         return self._process is not None and not self._ready
 
     def fds(self) -> list[int]:
-        """Readable when it has said something."""
+        """Return the descriptors that are readable when the warm parent has sent a message."""
         return [] if self._socket is None else [self._socket.fileno()]
 
     def tend(self, environ: dict[str, str], uptime: float) -> None:
-        """Called all the time while a life runs in that environment."""
+        """Start the warm parent, or its second imports, once the life has run for `after` seconds.
+
+        Call it in each turn of the loop while a life with this environment runs. `uptime` is in seconds.
+        """
         self._look()
         if uptime <= self._after:
             return
@@ -92,24 +99,24 @@ class WarmParent:
             self._send({"rest": True})
 
     def keep(self) -> tuple[int, ...]:
-        """Processes that outlive a life."""
+        """Return the pids of processes that outlive a life."""
         return () if self._process is None else (self._process.pid,)
 
     def give_up(self, why: str) -> None:
-        """End it. Another one is started later."""
+        """Kill the warm parent for this reason. Another one is started later."""
         if self._process is not None:
             process_tree.send([self._process.pid], signal.SIGKILL)
             self._forget(why)
 
     def close(self) -> None:
-        """End it."""
+        """Kill the warm parent, at the end of the supervisor."""
         self.give_up("the supervisor ends")
 
     def _start(self, environ: dict[str, str]) -> None:
         ours, theirs = socket.socketpair()
-        ours.settimeout(_REPLY)  # for a request that it does not take in
+        ours.settimeout(_REPLY)  # limits the sending of a request that the parent does not read
         command = [sys.executable, "-u", _PARENT, str(theirs.fileno()), str(os.getpid()), *self._command]
-        single = {**environ, "OPENBLAS_NUM_THREADS": "1"}  # else NumPy starts threads when it is imported
+        single = {**environ, "OPENBLAS_NUM_THREADS": "1"}  # by default NumPy starts threads when it is imported
         with self._open_log() as log, theirs:
             self._process = subprocess.Popen(
                 command,
@@ -125,7 +132,7 @@ class WarmParent:
         self._why = "the warm parent is still importing"
 
     def _open_log(self) -> BinaryIO:
-        """Where it can't be written, which the supervisor will say of the whole directory, there is none."""
+        """Open the log. Return /dev/null if it can't be written: the supervisor reports that for the whole directory."""
         if self._log is not None:
             with contextlib.suppress(OSError):
                 self._log.parent.mkdir(parents=True, exist_ok=True)
@@ -133,7 +140,7 @@ class WarmParent:
         return open(os.devnull, "ab")
 
     def _look(self) -> None:
-        """Take in what it has said meanwhile."""
+        """Process the messages that have arrived from the warm parent."""
         while self._socket is not None:
             words = self._read(0.0)
             if words is None:
@@ -151,7 +158,7 @@ class WarmParent:
             self._forget(self._never)
 
     def _read(self, seconds: float) -> dict[str, Any] | None:
-        """One message; None: none within the time, or it is gone."""
+        """Return one message, or None if there is none within so many seconds or the warm parent is gone."""
         until = time.monotonic() + seconds
         while self._socket is not None:
             line, found, rest = self._received.partition(b"\n")
@@ -182,7 +189,7 @@ class WarmParent:
     def _forget(self, why: str) -> None:
         self._ready, self._why = False, why
         if self._process is not None:
-            self._process.returncode = 0  # collected by the supervisor (tree.reap), not by Popen
+            self._process.returncode = 0  # collected by the supervisor (process_tree.reap), not by Popen
         self._process = None
         if self._socket is not None:
             self._socket.close()
@@ -192,33 +199,36 @@ class WarmParent:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it can be asked."""
+        """Whether the warm parent can take a request."""
         self._look()
         return self._ready
 
     def fork(self, spec: AttemptSpec, meet: Rendezvous, store: GroupStore | None) -> list[int] | str:
-        """Start that life's workers, and the store if it is given; the workers' pids, or why they must be started cold.
-        Nothing else of the group may run."""
+        """Fork a life's workers, and its store's process if `store` is given. No other process of the group may run.
+
+        Return the workers' pids, or the reason for which they must be started cold.
+        """
         if not self.is_ready:
             return self._never or self._why
         changed = warm_rules.difference(self._given, spec.env)
         if changed is not None:
-            self.give_up(changed)  # the next one is started with what is so now
+            self.give_up(changed)  # the next one is started with the present environment
             return changed
         pids = self._ask({"env": spec.env, "meet": asdict(meet)}, store)
         if not pids:
-            process_tree.kill_descendants()  # what it may have forked before it was lost
+            process_tree.kill_descendants()  # processes it may have forked before it was lost
         elif store is not None:
             store.pid = pids.pop()
         return pids or self._why
 
     def fork_store(self, store: GroupStore) -> int | None:
-        """The process that serves it. None: the parent is lost; what it may have forked must be ended."""
+        """Fork the store's process and return its pid. None: the parent is lost, and the caller must kill its forks, if any."""
         pids = self._ask({}, store)
         return pids[0] if pids else None
 
     def _ask(self, request: dict[str, Any], store: GroupStore | None) -> list[int]:
-        """Pids of what it forks for that, the store's last; none: it is lost, `_why` says how."""
+        """Send a request for forks, and return their pids, the store's last. None are returned if the parent is lost, for the
+        reason in `_why`."""
         assert self._socket is not None
         fds = [] if store is None else [store.listener.fileno()]
         if store is not None:
@@ -234,5 +244,5 @@ class WarmParent:
     def _send(self, request: dict[str, Any], fds: list[int] | None = None) -> None:
         assert self._socket is not None
         text = json.dumps(request).encode() + b"\n"
-        with contextlib.suppress(OSError):  # it is gone: so says the reading
+        with contextlib.suppress(OSError):  # the parent is gone, which the next read detects
             self._socket.sendall(text[socket.send_fds(self._socket, [text], fds or []) :])

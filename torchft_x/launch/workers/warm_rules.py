@@ -1,6 +1,7 @@
-"""When a life may be forked from the warm parent, and what that imports at which time. Pure.
+"""Decides when a life may be forked from the warm parent, and what the parent imports and when. Pure.
 
-What the parent can't give a child any more, because a library read it when it was loaded, makes the next life a cold one.
+If a variable has changed since the parent started, the next life is a cold one: a library may have read the old value when
+it was imported.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from collections.abc import Iterable, Mapping
 from torchft_x import env
 
 LAZY_COMPILER = "torchft_x.train.lazy_compiler"
-"""Before all else, so that nothing loads the compiler: a script that compiles loads it in its workers (decision 80)."""
+"""Imported first, so that no other import loads the compiler. A script that compiles loads it in its workers (decision 80)."""
 OURS = tuple(f"torchft_x.{name}" for name in ("train", "train.manager", "train.ddp", "train.optim", "train.data"))
 OURS += ("torchft_x.observe", "torchft_x.rpc.group.server", "torchft_x.transfer", "torchft_x.comm", "fsspec")
-"""What every Manager loads, for all lives."""
+"""Modules that every Manager loads, for all lives."""
 TORCH = (
     "torch",
     "torch.distributed",
@@ -26,35 +27,35 @@ TORCH = (
     "torch.optim",
     "torch.utils.data",
 )
-"""For the lives after the first."""
+"""Modules imported for the lives after the first."""
 _KNOWN = ("torch", "torchft_x", "fsspec", "numpy")
-"""Packages that take nothing of a rank from the environment when they are imported."""
+"""Packages that read no rank-dependent variable when they are imported."""
 _LOADERS = ("exec", "eval", "__import__", "import_module", "run_path", "run_module", "CDLL")
 _REACHES = {"environ", "putenv", "unsetenv", *_LOADERS}
-"""Names by which a script may set what a library reads, or run what does."""
+"""Names by which a script may set a variable that a library reads, or run code that does."""
 
-# Different in each life, or not known yet when the parent is started, and read by nobody before the script runs.
+# Variables that differ from life to life, or are unknown when the parent starts. No import reads them.
 _OF_A_LIFE = {env.ATTEMPT, env.LIFE, env.LIGHTHOUSE, env.LIGHTHOUSE_FILE, env.TOKEN_FILE, env.ADVERTISE_HOST}
 _OF_A_LIFE |= {env.PRIVATE, env.MEMORY_SLOTS}
 
 
 def why_never(given: Mapping[str, str]) -> str | None:
-    """Why no life of this group is warm, as half a sentence; None: they may be."""
+    """Return the reason, as a clause, for which no life of this group is warm, or None if they may be."""
     return f"{env.WARM} is 0" if env.read(env.WARM, "1", given) == "0" else None
 
 
 def difference(parent: Mapping[str, str], life: Mapping[str, str]) -> str | None:
-    """Why a parent that was started with one environment can't serve a life with the other; None: it can."""
+    """Return the reason for which a parent with one environment can't serve a life with the other, or None if it can."""
     names = sorted(n for n in {*parent, *life} - _OF_A_LIFE if parent.get(n) != life.get(n))
     return f"{names[0]} has changed since the warm parent was started" if names else None
 
 
 def why_first_is_cold(script: str) -> str | None:
-    """Why a script's first life must not be forked from a process that has imported torch already, as half a sentence; None:
-    it may be.
+    """Return the reason, as a clause, for which a script's first life must not be forked from a process that has already
+    imported torch, or None if it may be.
 
-    Only a script is, for which that makes no difference: nothing above its last import of torch or torchft_x could set what these
-    read when they are imported, or expects to come before them.
+    It may be only if the early import makes no difference to the script: no statement above its last import of torch or
+    torchft_x could set a variable that these read at import, or expects to run before them.
     """
     body = _statements(script)
     last = max((i for i, node in enumerate(body) if _roots(node) & {"torch", "torchft_x"}), default=None)
@@ -71,7 +72,8 @@ def why_first_is_cold(script: str) -> str | None:
 
 
 def _reaches(node: ast.AST) -> bool:
-    """Whether it may change the environment, or load what might: any import that isn't at the top level."""
+    """Return whether this node may change the environment, or load code that might. Every import counts: the caller checks
+    top-level ones separately."""
     if isinstance(node, ast.Import | ast.ImportFrom):
         return True
     return (getattr(node, "id", None) or getattr(node, "attr", None)) in _REACHES
@@ -82,8 +84,10 @@ def _reaches_by_name(node: ast.Import | ast.ImportFrom) -> bool:
 
 
 def imported_by(script: str) -> list[tuple[str, tuple[str, ...]]]:
-    """Modules that a script's text imports at its top level, with the names it takes from each (none: ``import MODULE``). It is
-    read, never run; not understood: none."""
+    """Return the modules that a script imports at its top level, each with the names it takes (none for ``import MODULE``).
+
+    `script` is the text. It is parsed, never run; text that can't be parsed yields no modules.
+    """
     found: list[tuple[str, tuple[str, ...]]] = []
     for node in _statements(script):
         if isinstance(node, ast.Import):
@@ -94,12 +98,12 @@ def imported_by(script: str) -> list[tuple[str, tuple[str, ...]]]:
 
 
 def is_known(module: str) -> bool:
-    """Whether the parent may import it for a first life, too."""
+    """Return whether the parent may import this module before the first life."""
     return root(module) in _KNOWN
 
 
 def root(module: str) -> str:
-    """Its package."""
+    """Return the top-level package of a module."""
     return module.partition(".")[0]
 
 
@@ -111,7 +115,7 @@ def _statements(script: str) -> list[ast.stmt]:
 
 
 def _roots(node: ast.stmt) -> set[str]:
-    """Packages that a statement imports, if that is what it does; a relative import is of ".", which is nobody's."""
+    """Return the top-level packages that a statement imports. A relative import counts as ".", which is no package's name."""
     if isinstance(node, ast.Import):
         return {root(alias.name) for alias in node.names}
     if isinstance(node, ast.ImportFrom):
@@ -120,5 +124,5 @@ def _roots(node: ast.stmt) -> set[str]:
 
 
 def is_installed(origin: str | None, installed: Iterable[str]) -> bool:
-    """Whether a module's file lies in one of the folders that installed packages have: it won't be edited meanwhile."""
+    """Return whether a module's file lies in a folder of installed packages, so that it won't be edited between lives."""
     return origin is not None and any(origin.startswith(f"{folder.rstrip('/')}/") for folder in installed)

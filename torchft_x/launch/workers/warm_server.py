@@ -1,25 +1,25 @@
-"""The warm parent: a process that has imported what a worker imports, and forks workers. Run by file path:
+"""The warm parent: a process that has imported a worker's modules, and forks workers. Run by file path:
 
     python -u warm_server.py CONTROL SUPERVISOR SCRIPT [ARG...]
 
-It imports in two parts. The first is what a first life waits for: what the script takes from torch and torchft_x. The
-second is asked for when that life has begun: all that lives after a restart find there, the script's other packages too.
+It imports in two parts. A first life waits for the first part: the script's imports from torch and torchft_x. The
+supervisor asks for the second part during that life: all other modules for later lives, the script's other packages too.
 
-CONTROL is the descriptor of a socket to the supervisor (warm_client.py): one line of JSON each way. SCRIPT's text is looked
-at for what it imports; it is run only in the workers. Its arguments are there for people who read ``ps``.
+CONTROL is the descriptor of a socket to the supervisor (warm_client.py), with one line of JSON each way. SCRIPT's text is
+parsed for its imports; it is run only in the workers. ARG... is shown to people who read ``ps``.
 
-It forks when it is asked to: the workers of a life, or the process with their store. A child that ends at once forks
-them, so the supervisor (a sub-reaper) adopts them: it watches them like all its children, all of them die with it, and
+The supervisor asks for forks: of a life's workers, or of the process with their store. A child that ends at once forks
+them, so that the supervisor (a sub-reaper) adopts them: it watches them like all its children, all of them die with it, and
 none with the warm parent.
 
-A process may be forked only while it has one thread: the parent never makes a tensor operation, a channel, a store,
-or a context on a device. It looks before each fork, and ends with its reason rather than fork unsoundly.
+A process may be forked only while it has one thread, so the parent never makes a tensor operation, a channel, a store, or
+a context on a device. It checks this before each fork, and exits with the reason rather than fork unsoundly.
 """
 
 import sys
 
 if not getattr(sys.flags, "safe_path", False):
-    del sys.path[0]  # our own folder: its `parse` and `tree` are not what others mean
+    del sys.path[0]  # our own folder, whose modules would shadow others of the same name
 
 import contextlib
 import ctypes
@@ -39,24 +39,24 @@ from torchft_x.launch.process import environment, group_store, shim
 from torchft_x.launch.workers import warm_rules, warm_worker
 from torchft_x.launch.workers.warm_worker import Worker
 
-_ADOPTED = 5.0  # seconds until the supervisor must have become the parent of what was forked
+_ADOPTED = 5.0  # seconds within which the supervisor must have adopted a forked process
 _HUGE_PAGE = 2 << 20  # bytes
 _MADV_COLLAPSE = 25
-_DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel")  # open while a driver is in use
+_DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel")  # prefixes of files open while a driver is in use
 
 
 class Imports:
-    """What workers will import, ahead of them."""
+    """Imports of the modules that workers will need, ahead of the forks."""
 
     def __init__(self, script: str) -> None:
         with open(script, encoding="utf-8") as f:
             self._of_script = warm_rules.imported_by(f.read())
-        self.failed: list[str] = []  # what could not be imported, each with its reason
+        self.failed: list[str] = []  # modules that could not be imported, each with the reason
 
     def first(self) -> None:
-        """What the first life waits for."""
+        """Import the modules for which the first life waits."""
         self._load(warm_rules.LAZY_COMPILER)
-        with contextlib.suppress(KeyError):  # it failed
+        with contextlib.suppress(KeyError):  # its import failed
             sys.modules[warm_rules.LAZY_COMPILER].defer_compiler_import()
         for module, names in self._of_script:
             if warm_rules.is_known(module):
@@ -65,23 +65,23 @@ class Imports:
             self._load(module)
 
     def rest(self) -> None:
-        """What the others find, too."""
+        """Import the modules that only later lives need."""
         named = env.read(env.WARM_IMPORTS)
         theirs = self._installed() if named is None else [n.strip() for n in named.split(",") if n.strip()]
         for module in (*warm_rules.TORCH, *theirs):
             self._load(module)
 
     def _load(self, module: str, names: tuple[str, ...] = ()) -> None:
-        """`names`: what an ``import ... from`` takes of it, which may be submodules, or load some."""
+        """Import a module and the `names` of a ``from ... import``, which may be submodules, or load some."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 __import__(module, fromlist=names)
-        except Exception as e:  # whatever it is, the script may say it better
+        except Exception as e:  # the script will raise the same error, with a better traceback
             self.failed.append(f"{module} ({e})")
 
     def _installed(self) -> list[str]:
-        """Installed packages among what the script imports; files of the user's own may change from life to life."""
+        """Return the script's imports from installed packages. The user's own files may change from life to life."""
         folders = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
         found = []
         for module, _ in self._of_script:
@@ -94,7 +94,7 @@ class Imports:
 
 
 def unfit() -> str | None:
-    """Why this process must not be forked; None: it may."""
+    """Return the reason for which this process must not be forked, or None if it may be."""
     threads = len(os.listdir("/proc/self/task"))
     if threads > 1:
         return f"the warm parent has {threads} threads after its imports"
@@ -107,16 +107,16 @@ def unfit() -> str | None:
 
 
 def resident() -> int:
-    """Bytes of memory of ours that no file backs."""
+    """Return the bytes of this process's resident memory that are not backed by files."""
     with open("/proc/self/statm") as f:
         _, pages, shared, *_ = f.read().split()
     return (int(pages) - int(shared)) * os.sysconf("SC_PAGESIZE")
 
 
 def collapse() -> None:
-    """Move our memory into huge pages. A fork copies an entry for each page; so it takes a fifth of the time.
+    """Move this process's memory into huge pages. A fork copies an entry for each page, so it takes a fifth of the time.
 
-    Where the kernel can't (before 6.1) or may not, nothing changes. A child that writes to a page gets a small copy.
+    If the kernel can't (before 6.1) or may not, nothing changes. A child that writes to a page gets a small copy.
     """
     libc = ctypes.CDLL(None)
     with open("/proc/self/maps") as f:
@@ -130,17 +130,17 @@ def collapse() -> None:
 
 
 class Parent:
-    """Forks what the supervisor asks for, until that ends."""
+    """Warm parent process: imports, and forks at the supervisor's requests, until the supervisor ends."""
 
     def __init__(self, control: socket.socket, supervisor: int, script: str) -> None:
-        self._control = control  # to the supervisor
-        self._supervisor = supervisor  # its pid
-        self._given = env.everything()  # before the imports, which may set variables of their own
+        self._control = control  # socket to the supervisor
+        self._supervisor = supervisor  # pid
+        self._given = env.everything()  # environment before the imports, which may set variables of their own
         self._script = script
-        self._duration = 0.0  # seconds that imports have taken
+        self._duration = 0.0  # seconds that all imports have taken
 
     def serve(self) -> Worker:
-        """Returns in a worker only."""
+        """Serve the supervisor's requests. Return only in a forked worker; the parent exits instead."""
         imports = Imports(self._script)
         self._import(imports.first)
         self._tell_ready()
@@ -166,17 +166,20 @@ class Parent:
             tell(self._control, pids=pids)
 
     def _import(self, load: Callable[[], None]) -> None:
-        """Afterwards the children's collector leaves our pages alone, so that they stay shared."""
+        """Run the imports, and freeze their objects: the children's garbage collector then leaves our shared pages alone."""
         began = time.monotonic()
-        gc.disable()  # imports make a million objects and hardly any garbage; to look for it takes a tenth of their time
+        gc.disable()  # imports make a million objects and hardly any garbage; collecting takes a tenth of their time
         load()
         gc.freeze()
         gc.enable()
         self._duration += time.monotonic() - began
 
     def _tidy(self) -> None:
-        """What a first life would wait for in vain: drop what imports have left, and make forks cheap. The collector also learns how
-        much there is; else it looks through all that is a child's own far more often."""
+        """Collect the imports' garbage and make forks cheap. It is too slow to do while a first life waits.
+
+        The collection also tells the garbage collector how many objects there are. Otherwise it would scan a child's own
+        objects far more often.
+        """
         gc.unfreeze()
         gc.collect()
         gc.freeze()
@@ -193,7 +196,10 @@ class Parent:
             sys.exit(0)
 
     def _next_request(self) -> tuple[dict[str, Any], int | None]:
-        """With the listener of the store it asks for. The supervisor waits for the answer: there is never more than one."""
+        """Wait for the next request, and return it with the listener of the store that it asks for, if any.
+
+        The supervisor waits for each answer, so there is never more than one request.
+        """
         text, listener = b"", None
         while not text.endswith(b"\n"):
             data, fds, _, _ = socket.recv_fds(self._control, 65536, 1)
@@ -204,7 +210,7 @@ class Parent:
         return dict(json.loads(text)), listener
 
     def _be_adopted(self) -> None:
-        """In what was forked: it is to die with the supervisor, not with us."""
+        """Make this forked process a child of the supervisor, with which it dies. It must not die with the warm parent."""
         os.setsid()
         deadline = time.monotonic() + _ADOPTED
         while os.getppid() != self._supervisor and time.monotonic() < deadline:
@@ -226,7 +232,10 @@ class Parent:
 
 
 def fork_orphans(count: int) -> tuple[list[int], int | None]:
-    """Fork by a child that ends at once. The pids, and None; in what was forked: nothing, and which of them it is."""
+    """Fork `count` processes through a child that ends at once, so that they are orphans.
+
+    Return their pids and None in the caller, and no pids and the process's index in each forked process.
+    """
     receive, send = os.pipe()
     between = os.fork()
     if between == 0:
@@ -252,7 +261,7 @@ def tell(control: socket.socket, **words: object) -> None:
 
 
 def main() -> Worker:
-    """Returns in a worker only."""
+    """Run the warm parent. Return only in a forked worker."""
     control, supervisor = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     shim.die_with(supervisor)
     return Parent(control, supervisor, sys.argv[3]).serve()

@@ -1,4 +1,4 @@
-"""A forked process on its way to be what a cold start makes of it: ``python -u SCRIPT ARG...``."""
+"""Turns a process forked by the warm parent into a worker, equal to a cold start of ``python -u SCRIPT ARG...``."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _SET_THREADS = (
     "openblas_set_num_threads64_",
     "openblas_set_num_threads",
 )
-"""Of OpenBLAS: the first two in NumPy's own wheels, the others as distributions build it."""
+"""Names of OpenBLAS's function to set its threads: the first two in NumPy's own wheels, the others in distributions'."""
 
 
 class Worker:
-    """One worker of a life, in the process itself, right after the fork."""
+    """Worker of a life, in its own process right after the fork. Sets the process up for the script."""
 
     def __init__(self, rank: int, folder: str, environ: dict[str, str]) -> None:
-        self._rank = rank  # on this node
-        self._folder = folder  # with the pipes to the supervisor
-        self._environ = environ  # the whole of it
+        self._rank = rank  # local rank
+        self._folder = folder  # holds the pipes to the supervisor
+        self._environ = environ  # the complete environment
 
     def prepare(self, command: list[str]) -> types.ModuleType:
-        """Become the process that runs `command`; the module to run it in."""
+        """Set up the process as one that runs `command`, and return the `__main__` module for the script."""
         shim.speak_into(self._rank, self._folder)
         env.become(self._environ)
         _reseed()
@@ -61,7 +61,7 @@ def _reset_signals() -> None:
 
 
 def _reseed() -> None:
-    """What a process draws when it loads these; `random` and `tempfile` see a fork by themselves."""
+    """Reseed torch and NumPy, which draw a seed when they are imported; `random` and `tempfile` detect a fork themselves."""
     sys.modules["torch"].default_generator.seed()
     numpy = sys.modules.get("numpy.random")
     if numpy is not None:
@@ -69,8 +69,11 @@ def _reseed() -> None:
 
 
 def _give_numpy_its_threads(environ: Mapping[str, str]) -> None:
-    """As many as its OpenBLAS takes when it is loaded in that environment. The parent's has one, since a process with several
-    must not be forked. Where the call has another name, by who built it, it keeps that one."""
+    """Give NumPy's OpenBLAS as many threads as it takes when it is loaded in that environment.
+
+    In the parent it has one thread, since a process with several must not be forked. A build whose function has another
+    name stays at one thread.
+    """
     words = [environ.get(f"{name}_NUM_THREADS", "") for name in ("OPENBLAS", "GOTO", "OMP")]
     count = next((int(word) for word in words if word.isdecimal() and int(word)), len(os.sched_getaffinity(0)))
     if count == 1:
@@ -85,7 +88,7 @@ def _give_numpy_its_threads(environ: Mapping[str, str]) -> None:
 
 
 def run(main: types.ModuleType) -> None:
-    """The script, as `python SCRIPT` runs it: what it raises is shown without our own frames."""
+    """Run the script as `python SCRIPT` does. Show a traceback of its exception without our own frames."""
     script = sys.argv[0]
     try:
         with open(script, "rb") as f:
@@ -95,6 +98,6 @@ def run(main: types.ModuleType) -> None:
         raise
     except BaseException as e:
         traceback = e.__traceback__.tb_next if e.__traceback__ is not None else None
-        sys.last_type, sys.last_value, sys.last_traceback = type(e), e, traceback  # what runs at exit looks at them
+        sys.last_type, sys.last_value, sys.last_traceback = type(e), e, traceback  # exit handlers may read them
         sys.excepthook(type(e), e.with_traceback(traceback), traceback)
         sys.exit(1)
