@@ -1,8 +1,8 @@
 """Jobs of this machine that outlive the command that started them: TorchX's scheduler `local_ft` (launch/plugin) uses this.
 
-* `keeper`: the process that owns a job: starts its roles, starts again what was killed, ends all of it. Begin here.
-* `upkeep`: when it starts something again, and when the job is over. `groups`: more groups, or fewer. Both pure.
-* `plan`: what it shall run. `record`: what others may know of it (job.json). `index`: which jobs there are.
-* `roles`: the processes of the roles. `streams`: their output, to files.
+* `keeper`: the process that owns a job: starts its roles, restarts killed processes, ends them all. Begin reading here.
+* `upkeep`: decides on restarts and when the job is over. `groups`: changes the number of groups. Both pure.
+* `plan`: the processes to run. `record`: the job's public state (job.json). `index`: the list of a user's jobs.
+* `roles`: the processes of the roles. `streams`: their output, to files. `telling`: publishes the job's state.
 * `commands`: ``torchft_x cancel`` and ``torchft_x scale``.
 """

@@ -1,6 +1,6 @@
 """``torchft_x cancel RUN_DIR`` and ``torchft_x scale --replicas N RUN_DIR``; and ``keep-job``, the keeper itself.
 
-They speak to the keeper by signals, which only its own user may send, and by files in the run directory.
+They reach the keeper by signals, which only its own user may send, and by files in the run directory.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from torchft_x.launch.keeper.plan import folder
 from torchft_x.launch.keeper.record import JobRecord
 from torchft_x.timing import TIMING
 
-_LOOK = 0.05  # seconds between looks
+_LOOK = 0.05  # seconds between reads of the job's record
 
 
 def main(command: str, words: list[str]) -> int:
-    """The exit code; a mistake is one sentence and 2."""
+    """Run a command and return its exit code. A user's mistake is printed as one sentence; the code is then 2."""
     if command == "keep-job":
         return keep(words[0], words[1])
     try:
@@ -81,15 +81,18 @@ def _scale(argv: list[str]) -> int:
 
 
 def send(job: JobRecord, number: int) -> None:
-    """To its keeper, which `record.read` has just seen alive. Raises `ConfigError`."""
+    """Send a signal to the job's keeper, which `record.read` has just found alive.
+
+    Raise `ConfigError` if the job is on another host or another user's, or if the process is not its keeper.
+    """
     if job.host != socket.gethostname():
         raise ConfigError(f"the job {job.app_id} runs on {job.host}; give the command there.")
     try:
         words = Path(f"/proc/{job.keeper.pid}/cmdline").read_bytes().split(b"\0")
-        if b"keep-job" not in words or os.fsencode(job.app_id) not in words:  # the file may be anybody's
+        if b"keep-job" not in words or os.fsencode(job.app_id) not in words:  # another user may have written the file
             raise ConfigError(f"process {job.keeper.pid} is not the keeper of the job {job.app_id}; it gets no signal.")
         os.kill(job.keeper.pid, number)
-    except (ProcessLookupError, FileNotFoundError):  # it has ended in this moment, which its record says now
+    except (ProcessLookupError, FileNotFoundError):  # the keeper has just ended, which its record now shows
         pass
     except PermissionError:
         raise ConfigError(f"the job {job.app_id} is another user's: you may not signal its keeper.") from None

@@ -1,4 +1,4 @@
-"""Another number of replica groups for a running job: may it have that many, and how is each new one started? Pure."""
+"""Changes of a running job's number of replica groups: check the number, and plan the new groups' processes. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST = 4096
 
 
 def check(plan: Plan, wanted: int, trainers: Iterable[Replica]) -> RolePlan:
-    """The role that gets more replicas, or fewer. Raises `ConfigError` where the job can't have so many groups."""
+    """Return the role whose number of replicas changes. Raise `ConfigError` if the job can't have so many groups."""
     role = plan.trainer
     if role is None or role.template is None:
         raise ConfigError("this job has no replica groups.")
@@ -31,7 +31,7 @@ def check(plan: Plan, wanted: int, trainers: Iterable[Replica]) -> RolePlan:
 
 
 def new_process(role: RolePlan, devices: Mapping[str, str]) -> Process:
-    """How one more replica is started, with accelerators of its own."""
+    """Return the plan for one more replica, with the variables that name its accelerators."""
     assert role.template is not None
     return Process(args=role.template.args, env={**role.template.env, **devices}, cwd=role.template.cwd)
 
@@ -43,9 +43,12 @@ def share_devices(
     environ: Mapping[str, str],
     others: list[Mapping[str, str]],
 ) -> list[dict[str, str]]:
-    """Variables of each of `count` new replicas. `others`: those of the replicas that there are. Raises `ConfigError`."""
+    """Return the variables that name the accelerators of each of `count` new replicas.
+
+    `others` are the environments of the existing replicas. Raise `ConfigError` if the machine has no GPU.
+    """
     assert role.template is not None
-    if role.gpu <= 0 or any(name in role.template.env for name in assignment.ALL_VARIABLES):  # --env says it for all
+    if role.gpu <= 0 or any(name in role.template.env for name in assignment.ALL_VARIABLES):  # --env names them for all
         return [{} for _ in range(count)]
     if machine is None:
         raise ConfigError("this machine has no GPU any more.")

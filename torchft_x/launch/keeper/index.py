@@ -1,4 +1,4 @@
-"""Which jobs of local_ft a user has started: one small file for each, which names its run directory.
+"""Index of the local_ft jobs that a user has started: one small file for each, which holds its run directory.
 
 ~/.local/state/torchft_x/jobs/APP_ID        (XDG_STATE_HOME, if that is set)
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 from torchft_x import env
 
 MOST = 500
-"""Jobs that are remembered."""
+"""Number of newest jobs that are kept."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}")
 
 
@@ -22,13 +22,13 @@ def index_folder() -> Path:
 
 
 class Index:
-    """Each call looks at the disk."""
+    """Index of a user's jobs. Each call reads or writes the disk."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = index_folder() if folder is None else folder  # fixed
 
     def add(self, app_id: str, run_dir: str) -> None:
-        """Raises OSError."""
+        """Add a job, and drop the oldest ones beyond `MOST`. Raise `OSError` if the file can't be written."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         other = self._folder / f".{app_id}"
         other.write_text(run_dir, "utf-8")
@@ -41,7 +41,7 @@ class Index:
             (self._folder / app_id).unlink()
 
     def find(self, app_id: str) -> Path | None:
-        """Its run directory. None: no such job was started by this user, or it is forgotten."""
+        """Return the job's run directory, or None if this user started no such job or it was dropped from the index."""
         if not _NAME.fullmatch(app_id):
             return None
         try:
@@ -51,7 +51,7 @@ class Index:
         return Path(run_dir) if run_dir.startswith("/") else None
 
     def all(self) -> list[tuple[str, Path]]:
-        """Newest first."""
+        """Return the names and run directories of all jobs, the newest first."""
         found = []
         with contextlib.suppress(OSError):
             for entry in os.scandir(self._folder):

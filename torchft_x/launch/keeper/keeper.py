@@ -1,9 +1,9 @@
 """The process that owns a job of this machine: ``torchft_x keep-job RUN_DIR APP_ID``, started by the scheduler local_ft.
 
-It starts the roles' processes, starts again those that were killed (upkeep.py), writes what others may know (record.py), and is
-told what to do by signals: SIGTERM ends the job in good order (a second one: at once), SIGUSR1 makes it look for a request for
-another number of groups. All that descends from it ends with it: it is everybody's sub-reaper, supervisors end by themselves when
-it is gone, and the kernel kills what isn't ours.
+It starts the roles' processes, restarts those that were killed (upkeep.py), publishes the job's state (record.py), and takes
+orders by signals: SIGTERM ends the job in good order (a second one: at once), SIGUSR1 makes it read a request for another
+number of groups. All its descendants end with it: it is their sub-reaper, supervisors end by themselves when it is gone,
+and the kernel kills programs that aren't ours.
 
 Everything happens on the main thread. Neither torch nor grpc is loaded.
 """
@@ -35,31 +35,33 @@ from torchft_x.launch.supervisor.requests import StopRequests
 from torchft_x.observe.events import EventLog
 from torchft_x.timing import TIMING
 
-_TICK = 1.0  # seconds; the longest sleep, after which supervisors are asked what they have to say
-_TICK_BLIND = 0.25  # the same for kernels without pidfd
+_TICK = 1.0  # seconds; the longest sleep, after which the supervisors' lives files are read
+_TICK_BLIND = 0.25  # seconds; the longest sleep on kernels without pidfd
 
 
 class Keeper:
+    """Owner of a job of this machine: starts its processes, restarts or ends them, and decides when the job is over."""
+
     def __init__(self, what: Plan) -> None:
         self._plan = what  # fixed
         self._folder = plan.folder(what.run_dir)
         self._stops = StopRequests()
-        self._asked = False  # for another number of groups; set by a signal
-        self._deferred = False  # such a request waits until the groups that were told to go have ended
+        self._asked = False  # whether another number of groups was requested; set by a signal
+        self._deferred = False  # whether such a request waits for the end of the groups that were told to leave
         self._processes: dict[tuple[str, int], RoleProcess] = {}  # by role and number, in the plan's order
-        self._left: list[RoleProcess] = []  # that were told to go while the job goes on, and have not ended yet
+        self._left: list[RoleProcess] = []  # processes that were told to leave, and have not ended yet
         trainer = what.trainer
-        self._groups = len(trainer.replicas) // trainer.nodes if trainer else 0  # that are wanted
-        self._outcome: Outcome | None = None  # once it is known
-        self._ending = False  # nothing is started any more
+        self._groups = len(trainer.replicas) // trainer.nodes if trainer else 0  # wanted number
+        self._outcome: Outcome | None = None  # None while the job runs
+        self._ending = False  # whether the job ends, so that no process is started
         self._telling = Telling(what)
-        self._ports: list[socket.socket] = []  # held for lighthouses, over all their lives
+        self._ports: list[socket.socket] = []  # ports held for lighthouses, over all their lives
         self._events = EventLog(what.run_dir, "keeper", host=socket.gethostname())
 
     # --- life ----------------------------------------------------------------------------------------------------------
 
     def run(self) -> int:
-        """Until the job is over and nothing of it is left; the exit code."""
+        """Run the job until it is over and no process of it is left, and return the exit code."""
         process_tree.become_subreaper()
         signal.signal(signal.SIGUSR1, self._on_request)
         self._stops.watch_signals()
@@ -75,7 +77,7 @@ class Keeper:
             except ConfigError as e:
                 self._outcome = Outcome("FAILED", str(e))
             self._say(f"the job is over: {self._outcome.state}. {self._outcome.reason}".rstrip())
-            self._telling.reason = self._outcome.reason  # its state when all of it has ended
+            self._telling.reason = self._outcome.reason  # its state is set once all processes have ended
             self._wind_down(self._outcome)
         finally:
             self._ending = True
@@ -94,7 +96,7 @@ class Keeper:
         return code
 
     def _begin(self) -> None:
-        """Raises `ConfigError`, after which nothing may be left."""
+        """Start all processes of the plan. Raise `ConfigError` on a failure; the caller must then kill those that run."""
         for role in self._plan.roles:
             for number, how in enumerate(role.replicas):
                 replica = Replica(role, number)
@@ -106,7 +108,7 @@ class Keeper:
         self._telling.publish(self._processes.values(), self._groups)
 
     def _extra(self, replica: Replica, how: Process) -> list[str]:
-        """A lighthouse keeps its port over all its lives, and hears from us which groups the job has."""
+        """Return a lighthouse's extra arguments: a port that it keeps over all its lives, and the file with the job's groups."""
         if replica.role.kind != "lighthouse":
             return []
         any_port = [] if "--bind" in how.args else ["--bind", "[::]:0"]
@@ -134,7 +136,7 @@ class Keeper:
                     process.start(now, self._groups)
 
     def _turn(self, seconds: float) -> None:
-        """Pass on output, see who has ended, tell everybody, and sleep until there is something to do."""
+        """Publish the job's state, sleep until there is work, pass on output, and collect ended processes."""
         self._telling.publish(self._processes.values(), self._groups)
         everybody = [*self._processes.values(), *self._left]
         fds = [fd for p in everybody for fd in p.streams.fds()]
@@ -152,7 +154,7 @@ class Keeper:
     # --- ends ----------------------------------------------------------------------------------------------------------
 
     def _take(self, ended: dict[int, int]) -> None:
-        """These pids were collected. What a process has left behind is killed: nobody looks after it any more."""
+        """Handle the end of the collected pids, and kill the descendants that an ended process has left behind."""
         while True:
             everybody = [*self._processes.values(), *self._left]
             gone = [p for p in everybody if p.pid is not None and p.pid in ended]
@@ -193,7 +195,10 @@ class Keeper:
         }
 
     def _wind_down(self, over: Outcome) -> None:
-        """In good order: what is about to end gets time to, then groups are told to, then lighthouses, then all are killed."""
+        """End the job in order: wait for processes about to end, then stop the groups, then the lighthouses.
+
+        The caller kills the rest.
+        """
         self._ending = True
         everybody = [*self._processes.values(), *self._left]
         if any(p.replica.role.kind == "lighthouse" and p.replica.over for p in everybody):
@@ -211,7 +216,7 @@ class Keeper:
             self._await(some, grace)
 
     def _await(self, some: Iterable[RoleProcess], seconds: float) -> None:
-        """Until these have ended, time is up, or somebody is in a hurry."""
+        """Wait until these processes have ended or the time is over, which a second request to stop shortens."""
         deadline = time.monotonic() + seconds
         hurried = False
         while any(p.pid is not None for p in some):
@@ -235,8 +240,8 @@ class Keeper:
             found = json.loads((self._folder / "wanted.json").read_text("utf-8"))
             ticket, wanted = str(found["ticket"]), int(found["replicas"])
         except (OSError, ValueError, TypeError, KeyError, RecursionError):
-            return  # whoever asks gives up after a while
-        if self._left and wanted > self._groups:  # the new ones may have their names
+            return  # the command that asked gives up after a while
+        if self._left and wanted > self._groups:  # new groups may have the names of those that still leave
             self._deferred = True
             return
         try:
@@ -246,7 +251,7 @@ class Keeper:
             self._telling.answer = (ticket, str(e))
 
     def _have(self, wanted: int) -> None:
-        """So many groups. Raises `ConfigError`, and has changed nothing."""
+        """Change the number of groups. Raise `ConfigError`, without any change, if the job can't have so many."""
         trainers = {k: p for k, p in self._processes.items() if p.replica.role.kind == "trainer"}
         role = groups.check(self._plan, wanted, [p.replica for p in trainers.values()])
         new = range(self._groups * role.nodes, wanted * role.nodes)
@@ -266,7 +271,7 @@ class Keeper:
         for number, variables in zip(new, devices, strict=True):
             how = groups.new_process(role, variables)
             self._processes[role.name, number] = RoleProcess(Replica(role, number), self._plan, how)
-        self._telling.tell_groups(self._processes.values(), self._groups)  # before they come, and before they go
+        self._telling.tell_groups(self._processes.values(), self._groups)  # before groups start or stop
         for number in new:
             self._processes[role.name, number].start(time.monotonic(), wanted)
         for process in go:
@@ -278,12 +283,12 @@ class Keeper:
         self._say(f"the job has {wanted} groups now")
 
     def _say(self, text: str) -> None:
-        with contextlib.suppress(OSError):  # nobody reads it any more, or the disk is full
+        with contextlib.suppress(OSError):  # the reader is gone, or the disk is full
             print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
 def keep(run_dir: str, app_id: str) -> int:
-    """Keep this job, of which the plan is in the run directory; the exit code."""
+    """Run the keeper of the job whose plan is in the run directory, and return the exit code."""
     try:
         what = plan.read(run_dir, app_id)
         lock = os.open(plan.folder(run_dir) / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -299,7 +304,7 @@ def keep(run_dir: str, app_id: str) -> int:
 
 
 def _put_aside(run_dir: str, app_id: str) -> None:
-    """What is known of the job before this one in the same run directory."""
+    """Rename the record of the job before this one in the same run directory."""
     with contextlib.suppress(TorchftXError):
         before = record.read(run_dir)
         if before.app_id != app_id and "/" not in before.app_id:

@@ -1,4 +1,5 @@
-"""What a keeper runs. The launcher writes it into the run directory, mode 0600 (it holds --env), the keeper reads it once."""
+"""Plan of a keeper's job. The launcher writes it to the run directory with mode 0600, as it holds --env; the keeper reads it
+once."""
 
 from __future__ import annotations
 
@@ -13,48 +14,52 @@ from torchft_x.address_files import make_run_dir
 from torchft_x.errors import ConfigError
 
 REPLICA = "${replica_id}"
-"""TorchX's macro, left in a template."""
+"""TorchX's macro for the replica's number, which a template still contains."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Process:
-    """How one replica of a role is started."""
+    """Command, environment and directory of one replica of a role."""
 
     args: tuple[str, ...]
     env: dict[str, str]
-    """Added to the keeper's own."""
+    """Variables added to the keeper's own environment."""
     cwd: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class RolePlan:
+    """Plan of one role: its replicas and their restart budget."""
+
     name: str
     replicas: tuple[Process, ...]
     kind: str = ""
-    """lighthouse, trainer or sidecar; empty: a program that isn't ours."""
+    """lighthouse, trainer or sidecar; '' for a program that isn't ours."""
     nodes: int = 1
-    """Of a trainer: replica k is node k % nodes of group k // nodes."""
+    """Nodes per group of a trainer: replica k is node k % nodes of group k // nodes."""
     max_restarts: int = 10
-    """Of one replica within an hour, if it is ours."""
+    """Restarts of one replica allowed within an hour, if its kind isn't ''."""
     gpu: int = 0
-    """Accelerators of each replica."""
+    """Number of accelerators of each replica."""
     template: Process | None = None
-    """Of a trainer: how one more is started, with `REPLICA` in it."""
+    """Process of one more replica of a trainer, containing `REPLICA`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
+    """Plan of a job: its roles, its folders, and when it ends."""
+
     app_id: str
     session: str
     run_dir: str
     log_dir: str
-    """Of this app; below it ROLE/REPLICA/{stdout,stderr,combined}.log."""
+    """Folder for logs of this app, which contains ROLE/REPLICA/{stdout,stderr,combined}.log."""
     roles: tuple[RolePlan, ...]
     min_replicas: int = 1
     own_lighthouse: bool = False
-    """Whether the job brings its own, which decides how it ends."""
+    """Whether the job has a lighthouse of its own, which decides how the job ends."""
     launcher: int | None = None
-    """Pid with which the job ends; None: it is detached."""
+    """Pid of the process with which the job ends; None if the job is detached."""
 
     @property
     def trainer(self) -> RolePlan | None:
@@ -62,12 +67,12 @@ class Plan:
 
 
 def folder(run_dir: str | Path) -> Path:
-    """The keeper's own, in the run directory."""
+    """Return the keeper's own folder in the run directory."""
     return Path(run_dir, "keeper")
 
 
 def write(plan: Plan) -> None:
-    """Raises OSError."""
+    """Write the plan to the run directory. Raise `OSError` if it exists or can't be written."""
     path = _path(plan.run_dir, plan.app_id)
     make_run_dir(plan.run_dir)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +82,7 @@ def write(plan: Plan) -> None:
 
 
 def read(run_dir: str | Path, app_id: str) -> Plan:
-    """Raises `ConfigError`."""
+    """Return the plan of a job. Raise `ConfigError` if it can't be read."""
     path = _path(run_dir, app_id)
     try:
         found = json.loads(path.read_text("utf-8"))

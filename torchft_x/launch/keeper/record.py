@@ -1,6 +1,6 @@
-"""What anybody may know of a job of this machine: ``job.json`` in its run directory. The keeper writes it, whole, at each change.
+"""Public record of a job of this machine: ``job.json`` in its run directory, replaced by the keeper at each change.
 
-Readers believe nothing: the file may be torn, another user's, of another job, or of a keeper that was killed.
+Readers trust nothing in it: the file may be torn, another user's, another job's, or left by a keeper that was killed.
 docs/run_directory.md lists its fields.
 """
 
@@ -22,13 +22,13 @@ T = TypeVar("T")
 
 FORMAT = 1
 STATES = ("PENDING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLED")
-"""Of a job, and of a replica, in TorchX's words."""
+"""States of a job, and of a replica, with TorchX's names."""
 OVER = ("SUCCEEDED", "FAILED", "CANCELLED")
-_LIMIT = 1 << 24  # bytes; thousands of replicas
+_LIMIT = 1 << 24  # bytes; enough for thousands of replicas
 
 
 class RecordError(TorchftXError, ValueError):
-    """What is known of a job can't be read. `missing`: there is nothing."""
+    """Error for a job's record that can't be read. `missing` tells that there is none."""
 
     def __init__(self, sentence: str, *, missing: bool = False) -> None:
         super().__init__(sentence)
@@ -37,40 +37,44 @@ class RecordError(TorchftXError, ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Pid:
-    """A process that can't be mistaken for another one with its number."""
+    """Pid and start time of a process, which tell it from a later one with the same pid."""
 
     pid: int
     ticks: int
-    """When it was started, in the kernel's clock ticks."""
+    """Start time since boot, in the kernel's clock ticks."""
 
     @property
     def alive(self) -> bool:
-        """On the host where it runs."""
+        """Whether the process is alive. Valid only on the host where it runs."""
         return ticks_of(self.pid) == self.ticks
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicaRecord:
+    """Public record of one replica."""
+
     id: int
     state: str
     command: tuple[str, ...]
     group: str = ""
-    """Of a trainer."""
+    """Group id of a trainer; '' for other roles."""
     node: int = 0
     process: Pid | None = None
-    """None: none runs at present."""
+    """Process of the replica; None while none runs."""
     starts: int = 0
-    """How often its process was started again by the keeper."""
+    """Number of restarts of its process by the keeper."""
     restarts: int = 0
-    """How often that process has started again what it keeps running, as it says: workers, the lighthouse's server."""
+    """Number of restarts by that process, as it reports them, of its workers or of the lighthouse's server."""
     last_exit: str = ""
-    """Why it, or what it keeps running, was started again last, or how it has ended."""
+    """Reason of the last restart, by the keeper or by the process itself, or how the replica has ended."""
     code: int | None = None
-    """Exit code, or -signal; None: it runs."""
+    """Exit code, or -signal; None while the process runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoleRecord:
+    """Public record of one role."""
+
     name: str
     kind: str
     replicas: tuple[ReplicaRecord, ...]
@@ -78,27 +82,30 @@ class RoleRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class JobRecord:
+    """Public record of a job: the content of job.json."""
+
     app_id: str
     session: str
     state: str
     reason: str
-    """A sentence: why it is in that state."""
+    """Sentence with the reason for that state."""
     run_dir: str
     log_dir: str
     host: str
     boot: str
-    """Of the host, as the kernel names it."""
+    """Boot id of the host, from the kernel."""
     keeper: Pid
     launcher: int | None
-    """None: the job is detached."""
+    """Pid of the process with which the job ends; None if the job is detached."""
     created: float
+    """Time of the keeper's start, in Unix seconds."""
     updated: float
-    """Unix seconds."""
+    """Time of the last change, in Unix seconds."""
     groups: int
-    """How many are wanted; 0: the job has none."""
+    """Wanted number of groups; 0 if the job has none."""
     roles: tuple[RoleRecord, ...]
     answer: tuple[str, str] = ("", "")
-    """To the last request for another number of groups: the request's name, and why it was refused."""
+    """Answer to the last request for another number of groups: the request's name, and the reason of a refusal or ''."""
 
     @property
     def over(self) -> bool:
@@ -117,7 +124,7 @@ def boot_id() -> str:
 
 
 def ticks_of(pid: int) -> int | None:
-    """None: there is no such process, or only its zombie."""
+    """Return the start time of a process in clock ticks since boot, or None if it is gone or a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
@@ -130,12 +137,12 @@ def this_process(pid: int) -> Pid:
 
 
 def path_of(run_dir: str | Path, app_id: str | None = None) -> Path:
-    """Of the run directory's newest job; with `app_id` of an earlier one there."""
+    """Return the path of the record of the run directory's newest job, or of the earlier job `app_id`."""
     return Path(run_dir, "job.json") if app_id is None else folder(run_dir) / f"{app_id}.job.json"
 
 
 def write(record: JobRecord) -> None:
-    """Whole, or not at all. Raises OSError."""
+    """Replace the record atomically. Raise `OSError` if it can't be written."""
     path = path_of(record.run_dir)
     other = path.with_name(f".job.json.{os.getpid()}")
     other.write_text(json.dumps({"format": FORMAT, **dataclasses.asdict(record)}, indent=1) + "\n", "utf-8")
@@ -143,7 +150,10 @@ def write(record: JobRecord) -> None:
 
 
 def read(run_dir: str | Path, app_id: str | None = None) -> JobRecord:
-    """The newest job's, or that job's. One whose keeper has died without a word is FAILED. Raises `RecordError`."""
+    """Return the record of the newest job, or of the job `app_id`. Raise `RecordError` if it can't be read.
+
+    A job whose keeper has died without recording an end is returned as FAILED.
+    """
     found = _settled(_load(path_of(run_dir)))
     if app_id is None or found.app_id == app_id:
         return found
@@ -152,7 +162,7 @@ def read(run_dir: str | Path, app_id: str | None = None) -> JobRecord:
 
 def _load(path: Path) -> JobRecord:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a named pipe would be waited for
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # so that a named pipe can't block the reader
         with os.fdopen(fd, "rb") as f:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise RecordError(f"{path} is no file.")
@@ -171,7 +181,7 @@ def _load(path: Path) -> JobRecord:
 
 
 def _settled(record: JobRecord) -> JobRecord:
-    if record.over or record.host != socket.gethostname():  # of another host nothing else can be known
+    if record.over or record.host != socket.gethostname():  # processes of another host can't be checked
         return record
     if record.boot == boot_id() and record.keeper.alive:
         return record
@@ -181,7 +191,7 @@ def _settled(record: JobRecord) -> JobRecord:
 
 
 def _job(found: dict[str, Any]) -> JobRecord:
-    """Raises ValueError, TypeError or KeyError for what `write` hasn't written."""
+    """Return the record from parsed JSON. Raise `ValueError`, `TypeError` or `KeyError` if `write` can't have written it."""
     if found.pop("format") != FORMAT:
         raise ValueError("another format")
     record = _made(
@@ -212,7 +222,7 @@ _TYPES: dict[str, Any] = {"str": str, "int": int, "float": (int, float), "int | 
 
 
 def _made(kind: type[T], found: dict[str, Any], **made: Any) -> T:
-    """An instance whose plain fields have the types that they should have. Fields of a newer version are left out."""
+    """Return an instance after checking the types of its plain fields. Ignore fields of a newer version."""
     values = dict(made)
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]  # they are dataclasses
         if field.name not in made:

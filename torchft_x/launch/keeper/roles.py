@@ -1,4 +1,4 @@
-"""The processes of a job's roles: how each is started, its output, and its end. Used by the keeper's main thread."""
+"""Processes of a job's roles: start, output and end of each. Used on the keeper's main thread."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from torchft_x.launch.workers import lives_file
 
 
 class RoleProcess:
-    """Of one replica: its process, if one runs, and its output over all of them."""
+    """Process of one replica, restarted as needed. Owns the replica's output over all its processes."""
 
     def __init__(self, replica: Replica, plan: Plan, how: Process, extra: Sequence[str] = ()) -> None:
-        """`extra`: words of its own, after the role's."""
+        """`extra` are arguments for this replica, appended to the role's."""
         self.replica = replica
         self._how = how
         self._extra = tuple(extra)
         self._plan = plan
         self.streams = Streams(Path(plan.log_dir, replica.role.name, str(replica.number)))
         self._lives = folder(plan.run_dir) / "lives" / f"{replica.role.name}-{replica.number}"
-        self._before = 0  # restarts that earlier processes of it have told
-        self._told: lives_file.Lives | None = None
-        self._life_before = ""  # the newest that an earlier process of it has told, see `Lives.runs`
-        self.pid: int | None = None  # while it runs
-        self._known: Pid | None = None  # the same
-        self.pidfd: int | None = None  # readable when it ends
-        self._kill_at: float | None = None  # once it was told to stop, with a deadline
+        self._before = 0  # restarts reported by earlier processes of this replica
+        self._told: lives_file.Lives | None = None  # newest content of the present process's lives file
+        self._life_before = ""  # newest `Lives.runs` from an earlier process of this replica
+        self.pid: int | None = None  # None while no process runs
+        self._known: Pid | None = None  # pid and start time; None while no process runs
+        self.pidfd: int | None = None  # readable when the process ends
+        self._kill_at: float | None = None  # monotonic time of the SIGKILL, once stopped with a deadline
 
     def command(self, groups: int) -> list[str]:
-        """The words of its process, in a job of so many groups."""
+        """Return the process's command in a job of so many groups."""
         words = [word.replace(REPLICA, str(self.replica.number)) for word in self._how.args]
         if self.replica.role.kind == "trainer":
             words = with_groups(words, groups)
@@ -53,14 +53,14 @@ class RoleProcess:
         return self._how.env
 
     def start(self, now: float, groups: int) -> None:
-        """Raises `ConfigError` where the program is not there."""
+        """Start the process at `now` (monotonic seconds). Raise `ConfigError` if the program is missing or not executable."""
         command = self.command(groups)
-        if self._told is not None:  # else it was killed before it began a life, and what it was told still holds
+        if self._told is not None:  # if None, it was killed before its first life, and `_life_before` still holds
             self._life_before = self._told.after(self._life_before)
         environ = self._environment()
         if shutil.which(command[0], path=environ.get("PATH")) is None:
             raise ConfigError(f"{self.replica.name}: the program {command[0]} is not there, or can't be executed.")
-        ours = bool(self.replica.role.kind)  # ends by itself, and in good order, when we are gone; others are killed
+        ours = bool(self.replica.role.kind)  # ends by itself when the keeper is gone; other programs are killed
         shim = [] if ours else [sys.executable, "-S", SHIM, "server", str(os.getpid())]
         if self._told is not None:
             self._before += self._told.restarts
@@ -83,13 +83,13 @@ class RoleProcess:
         self.replica.started(now)
 
     def ended(self) -> None:
-        """Its process was collected."""
+        """Forget the process after it was collected."""
         if self.pidfd is not None:
             os.close(self.pidfd)
         self.pid = self._known = self.pidfd = None
 
     def stop(self, grace: float | None = None) -> None:
-        """SIGTERM; in `grace` seconds SIGKILL, if somebody calls `kill_the_late`."""
+        """Send SIGTERM. With `grace`, `kill_the_late` sends SIGKILL when so many seconds have passed."""
         if self.pid is not None:
             process_tree.send([self.pid], signal.SIGTERM)
             self._kill_at = None if grace is None else time.monotonic() + grace
@@ -99,7 +99,7 @@ class RoleProcess:
             process_tree.send([self.pid], signal.SIGKILL)
 
     def look(self) -> bool:
-        """Whether it has said something new of what it keeps running."""
+        """Read the supervisor's lives file, and return whether it has changed."""
         told = lives_file.read(self._lives)
         changed = told != self._told
         self._told = told
@@ -128,18 +128,18 @@ class RoleProcess:
             return out
         out[env.LAUNCHER_PID] = str(os.getpid())
         out[env.LIVES_FILE] = str(self._lives)
-        if self._life_before:  # what its supervisor has left behind was killed when that ended
+        if self._life_before:  # processes of that life were killed when its supervisor ended
             out[env.LIFE_BEFORE] = self._life_before
         out.setdefault(
             env.GIVE_UP_CODE, "1"
-        )  # whoever ends otherwise was ended from outside, and says nothing to the lighthouse
+        )  # any other exit code means an end from outside, not reported to the lighthouse
         if replica.role.kind == "lighthouse" and replica.starts:
-            out[env.ATTEMPT] = str(replica.starts)  # there may be groups that know an earlier one
+            out[env.ATTEMPT] = str(replica.starts)  # groups may know an earlier lighthouse
         return out
 
 
 def local_environment(base: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
-    """What TorchX's local scheduler gives to a replica."""
+    """Return the environment that TorchX's local scheduler would give to a replica: `base` with `more`."""
     out = {**base, **more}
     paths = [part.strip(os.pathsep) for part in (more.get("PATH"), base.get("PATH")) if part]
     out["PATH"] = os.pathsep.join(paths)
@@ -148,7 +148,7 @@ def local_environment(base: Mapping[str, str], more: Mapping[str, str]) -> dict[
 
 
 def with_groups(words: Sequence[str], groups: int) -> list[str]:
-    """A supervisor's command in a job of so many groups. What follows ``--`` is the script's."""
+    """Return a supervisor's command with the number of groups replaced. Arguments after ``--`` are the script's."""
     out = list(words)
     end = out.index("--") if "--" in out else len(out)
     for i in range(1, end):

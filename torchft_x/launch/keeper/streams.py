@@ -1,7 +1,7 @@
-"""What the process of one replica prints: to three files, where TorchX's commands look for it.
+"""Output of one replica's process, written to the three files that TorchX's commands read.
 
-A process that is started again writes on in the same files. In ``combined.log`` lines of stdout and stderr don't mix; an
-unfinished line (a progress bar) is passed on after a moment.
+A restarted process appends to the same files. In ``combined.log`` lines of stdout and stderr don't mix; an unfinished line
+(a progress bar) is passed on after a moment.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from torchft_x.launch.process.output import LogFile
 
 STDOUT, STDERR, COMBINED = "stdout.log", "stderr.log", "combined.log"
 _CHUNK = 65536
-_READS = 16  # per pipe and call, so that nobody who never stops printing keeps the keeper from everything else
+_READS = 16  # reads per pipe and call, so that a process that prints without end can't block the keeper
 _HOLD = 0.1  # seconds for which an unfinished line is held back
 
 
 class _Pipe:
-    """Our end of one stream."""
+    """Reading end of one stream."""
 
     def __init__(self, fd: int, log: LogFile) -> None:
         self.fd = fd
         self.log = log
-        self.partial = b""  # for the combined log: a line not yet ended
-        self.since = 0.0  # when its newest piece came
+        self.partial = b""  # unfinished line, held back from the combined log
+        self.since = 0.0  # monotonic time of its newest piece
 
 
 class Streams:
-    """Of one replica, for all its lives. Used by one thread."""
+    """Log files of one replica, over all its processes. Used by one thread."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._logs = {name: LogFile(folder / name) for name in (STDOUT, STDERR, COMBINED)}
-        self._pipes: list[_Pipe] = []  # of lives whose writers may still be there
-        self._open = False  # the combined log ends within a line
-        self.last_line = ""  # of stderr
+        self._pipes: list[_Pipe] = []  # pipes of processes whose writers may still be alive
+        self._open = False  # whether the combined log ends within a line
+        self.last_line = ""  # last line of stderr
 
     def attach(self, process: subprocess.Popen[bytes]) -> None:
-        """Take its output, which must be pipes."""
+        """Take over the process's stdout and stderr, which must be pipes."""
         for stream, name in ((process.stdout, STDOUT), (process.stderr, STDERR)):
             assert stream is not None
             fd = os.dup(stream.fileno())
@@ -49,11 +49,11 @@ class Streams:
             self._pipes.append(_Pipe(fd, self._logs[name]))
 
     def fds(self) -> list[int]:
-        """To wait on."""
+        """Return the descriptors to poll for output."""
         return [pipe.fd for pipe in self._pipes]
 
     def pump(self) -> None:
-        """Pass on what is there."""
+        """Pass on the output that is available now."""
         for pipe in list(self._pipes):
             for _ in range(_READS):
                 try:
@@ -68,13 +68,13 @@ class Streams:
                 self._flush(pipe)
 
     def say(self, text: str) -> None:
-        """A line of the keeper's own."""
+        """Write a line of the keeper's own to stderr.log and combined.log."""
         for name in (STDERR, COMBINED):
             self._logs[name].write(text.encode() + b"\n")
         self._open = False
 
     def close(self) -> None:
-        """Pass on what is left. Every writer must be dead."""
+        """Pass on the remaining output and close the files. Every writer must be dead."""
         self.pump()
         for pipe in list(self._pipes):
             self._close(pipe)
@@ -100,7 +100,7 @@ class Streams:
 
     def _close(self, pipe: _Pipe) -> None:
         self._flush(pipe)
-        if self._open:  # by that piece, or by one that was passed on while its writer took its time to end
+        if self._open:  # by that piece, or by one passed on earlier
             self._combine(b"\n")
         os.close(pipe.fd)
         self._pipes.remove(pipe)

@@ -1,4 +1,5 @@
-"""What a keeper tells: everybody by job.json (record.py), its lighthouse by groups.json (core/job/kept_groups.py)."""
+"""Publishes a keeper's job: to everybody by job.json (record.py), to its lighthouse by groups.json
+(core/job/kept_groups.py)."""
 
 from __future__ import annotations
 
@@ -18,17 +19,19 @@ from torchft_x.launch.keeper.upkeep import Replica
 
 
 class Telling:
+    """Publisher of a job's state. Owns the files job.json and groups.json."""
+
     def __init__(self, plan: Plan) -> None:
         self._plan = plan  # fixed
         self._created = time.time()
         self._keeper = record.this_process(os.getpid())
         self._boot = record.boot_id()
         self._written: record.JobRecord | None = None
-        self.state, self.reason = "PENDING", ""  # of the job
-        self.answer = ("", "")  # to the last request for another number of groups
+        self.state, self.reason = "PENDING", ""  # the job's, see `JobRecord`
+        self.answer = ("", "")  # answer to the last request for another number of groups, see `JobRecord.answer`
 
     def publish(self, processes: Iterable[RoleProcess], groups: int) -> None:
-        """If anything has changed. A full disk, or a directory that was removed, does not end the job."""
+        """Write job.json if anything has changed. A full disk or a removed directory does not end the job."""
         mine: dict[str, list[record.ReplicaRecord]] = {role.name: [] for role in self._plan.roles}
         for process in processes:
             mine[process.replica.role.name].append(process.record(groups))
@@ -58,7 +61,7 @@ class Telling:
                 self._written = now
 
     def tell_groups(self, processes: Iterable[RoleProcess], groups: int) -> None:
-        """To the job's lighthouse, if it is its own."""
+        """Write groups.json for the job's own lighthouse: the wanted groups, and the supervisors that have ended for good."""
         over = [p.replica for p in processes if p.replica.role.kind == "trainer" and p.replica.over]
         ended = [SupervisorFinished(r.group, *_end(r), r.node) for r in over]
         text = render(GroupsChanged(tuple(str(g) for g in range(groups)), tuple(ended)))
@@ -69,5 +72,5 @@ class Telling:
 
 
 def _end(replica: Replica) -> tuple[int, str]:
-    """Code and sentence of a supervisor that has ended for good."""
+    """Return the code and sentence of a supervisor that has ended for good."""
     return (0, "") if replica.code == 0 else (1, f"its supervisor has {replica.last_exit}")

@@ -1,10 +1,10 @@
-"""When a keeper starts a process again, when it gives that up, and when the job is over. Pure: values and the time go in.
+"""Decides when a keeper restarts a process, when it gives up, and when the job is over. Pure: takes values and the time.
 
-* A *supervisor* (of a group, a lighthouse, a sidecar) that ends with 0, 1 or 2 has said all there is to say: done, given up, a
-  mistake. Whatever else ends it came from outside, so it is started again, within its role's budget.
-* A program that isn't ours is never started again, as with TorchX's local_cwd.
-* The job is over when its lighthouses are; they know whether it did what was asked. Without one of its own, when all groups are
-  (or all programs that aren't ours); what stands beside them has no say.
+* A *supervisor* (of a group, a lighthouse, a sidecar) ends with a final exit code of 0, 1 or 2: done, gave up, usage error.
+  Any other end means that it was killed, so it is restarted within its role's budget.
+* A program that isn't ours is never restarted, as with TorchX's local_cwd.
+* The job is over when its lighthouses are; they know whether it succeeded. A job without one of its own is over when all
+  groups are (or all programs that aren't ours); sidecars don't count.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from torchft_x.launch.process.process_tree import signal_name
 from torchft_x.launch.process.restarts import OWN_FAULTS, AttemptEnd, GiveUp, RestartRules, Restarts
 
 LIGHTHOUSE_RULES = RestartRules(max_restarts=100, loop=5, longest_pause=2.0, steps=False)
-"""As its own supervisor's: groups wait for minutes."""
-_WORDS = (0, 1, 2)  # exit codes by which a supervisor says how it went
+"""Rules for a lighthouse's supervisor, the same as that supervisor's own: groups wait only for minutes."""
+_WORDS = (0, 1, 2)  # final exit codes of a supervisor
 
 
 @dataclass(frozen=True)
 class Again:
-    """Start it again at `due` (monotonic seconds)."""
+    """Decision to restart the process at `due` (monotonic seconds)."""
 
     due: float
     sentence: str
@@ -31,37 +31,39 @@ class Again:
 
 @dataclass(frozen=True)
 class Over:
-    """It isn't started again."""
+    """Decision not to restart the process."""
 
     sentence: str
-    """Empty: it went well."""
+    """Reason for people; '' if it ended well or was told to leave."""
 
 
 @dataclass(frozen=True)
 class Outcome:
+    """Final state of the job, and the reason."""
+
     state: str
     reason: str
 
 
 class Replica:
-    """One replica of a role, over all starts of its process."""
+    """Replica of a role, over all starts of its process. Owns its state and its restart budget."""
 
     def __init__(self, role: RolePlan, number: int) -> None:
         self.role = role  # fixed
         self.number = number  # fixed
         rules = RestartRules(max_restarts=role.max_restarts, longest_pause=5.0, steps=False)
         self._restarts = Restarts(LIGHTHOUSE_RULES if role.kind == "lighthouse" else rules)
-        self.began = 0.0  # when its process was started last
-        self.due: float | None = None  # when it is to be started again
-        self.starts = 0  # how often it was started again
-        self.over = False  # for good
-        self.leaving = False  # it was told to go, the job goes on
-        self.code: int | None = None  # exit code, or -signal, of the last process; None: it runs
-        self.last_exit = ""  # how that ended, a clause
+        self.began = 0.0  # monotonic seconds of its process's last start
+        self.due: float | None = None  # monotonic seconds of the next restart; None if none is due
+        self.starts = 0  # number of restarts
+        self.over = False  # whether it has ended for good
+        self.leaving = False  # whether it was told to leave
+        self.code: int | None = None  # exit code, or -signal, of the last process; None while it runs
+        self.last_exit = ""  # clause: how that process ended
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Name of the replica for people."""
         if self.role.kind != "trainer":
             many = len(self.role.replicas) > 1
             return f"{self.role.name} {self.number}" if many else self.role.name
@@ -70,7 +72,7 @@ class Replica:
 
     @property
     def group(self) -> str:
-        """Of a trainer."""
+        """Group id of a trainer; '' for other roles."""
         return str(self.number // self.role.nodes) if self.role.kind == "trainer" else ""
 
     @property
@@ -81,7 +83,7 @@ class Replica:
         self.began, self.due, self.code = now, None, None
 
     def ended(self, code: int, now: float) -> Again | Over:
-        """Its process has ended, `code` as of `subprocess`, at `now` (monotonic seconds)."""
+        """Decide on a restart after the process ended at `now` (monotonic seconds). `code` is the exit code or -signal."""
         self.code = code
         how = f"killed by {signal_name(-code)}" if code < 0 else f"ended with code {code}"
         self.last_exit = "" if code == 0 else how
@@ -105,7 +107,7 @@ class Replica:
 
     @property
     def _who(self) -> str:
-        """What its process is."""
+        """Name of its process for people."""
         if not self.role.kind:
             return self.name
         if self.role.kind == "lighthouse":
@@ -114,14 +116,14 @@ class Replica:
 
     @property
     def state(self) -> str:
-        """In TorchX's words."""
+        """State of the replica, with TorchX's name."""
         if not self.over:
             return "PENDING" if self.due is not None or not self.began else "RUNNING"
         return "CANCELLED" if self.leaving else "SUCCEEDED" if self.code == 0 else "FAILED"
 
 
 def outcome(replicas: list[Replica], last_words: dict[str, str]) -> Outcome | None:
-    """How the job has ended. None: it hasn't. `last_words`: by a replica's name, of what has failed."""
+    """Return how the job has ended, or None if it runs. `last_words` holds the last line of each failed replica, by name."""
     lighthouses = [r for r in replicas if r.role.kind == "lighthouse"]
     counted = lighthouses or [r for r in replicas if r.role.kind != "sidecar" and not r.leaving] or replicas
     if not all(r.over for r in counted):

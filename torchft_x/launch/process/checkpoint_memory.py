@@ -96,7 +96,7 @@ def memory_of_host(root: Path = Path("/")) -> int:
                 continue
             top, name = top / "memory", "memory.limit_in_bytes"
         folder = top / path.lstrip("/")
-        while True:  # a container sees its own control group as the top, whatever the path says
+        while True:  # a container sees its own control group as the top, even if the path differs
             found.append(_limit(folder / name))
             if folder == top or top not in folder.parents:
                 break

@@ -45,7 +45,7 @@ class Hangs:
     """Hang detection for one life of a group, on one node.
 
     Args:
-        limit: seconds without a step after which the life is killed, whatever its processes do; None to decide by evidence.
+        limit: seconds without a step after which the life is killed, even if its processes are busy; None to decide by evidence.
         before: the detection of the life before. A first step hangs if it is idle for twice as long as that life's longest
             step (but at least `TIMING.hang_idle`, at most `TIMING.hang_idle_at_first` seconds).
     """

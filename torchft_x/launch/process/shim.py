@@ -33,7 +33,7 @@ def speak_into(rank: int, folder: str) -> None:
 
 
 def reset_signals() -> None:
-    """Set signal handlers to the default, whatever the job's launcher (nohup) or the supervisor ignores."""
+    """Set signal handlers to the default: the job's launcher (nohup) or the supervisor may ignore some signals."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
 
