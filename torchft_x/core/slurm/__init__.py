@@ -1,6 +1,7 @@
-"""What Slurm says of a job's parts, what that means, and what is to be done. Pure: text and values in, values out.
+"""Rules for a job's parts on Slurm: parse Slurm's answers, derive states, decide on restarts. Pure: text and values only.
 
-* `queue`: rows of ``squeue``. `state`: what they mean for a replica and for the job. `manifest`: which jobs are which parts.
-* `restart`: which parts are started again; `ending` says what the end of one means, `actions` are its values.
-* `turn`: which of several watchers asks Slurm.
+* `queue`: rows of ``squeue``. `state`: states of replicas and of the job. `manifest`: the Slurm jobs of a job's parts.
+* `restart`: decides on restarts of parts. `ending`: classifies the end of a part. `actions`: the decisions' values.
+  `memory`: a watcher's memory of a part.
+* `turn`: elects the watcher that asks Slurm.
 """

@@ -1,4 +1,4 @@
-"""What the lighthouse says of a job's supervisors, and what is to be done about its parts: values of `core.slurm.restart`."""
+"""Values of `core.slurm.restart`: the lighthouse's status of a job's supervisors, and the actions on the job's parts."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from torchft_x.core.slurm.manifest import Part
 
 @dataclass(frozen=True)
 class Supervisor:
-    """One that has a stream to the lighthouse."""
+    """Supervisor with a stream to the lighthouse."""
 
     group: str
     node: int
-    """Of the group, from 0."""
+    """Index of the node in the group, from 0."""
     silent: float
-    """Seconds since it was heard."""
+    """Seconds since its last message."""
 
 
 @dataclass(frozen=True)
 class Heard:
-    """What the lighthouse says."""
+    """Status of a job's supervisors, from the lighthouse."""
 
     supervisors: tuple[Supervisor, ...]
     over: frozenset[str]
-    """Groups whose supervisors have said that they are done, well or not."""
+    """Groups whose supervisors have reported that they are done, well or not."""
     uptime: float
-    """Seconds that it has served: it hears of everybody anew."""
+    """Seconds for which the lighthouse has served. A new lighthouse knows only the supervisors that have reconnected."""
 
     def near(self, group: str, limit: float) -> set[int]:
-        """Nodes of the group whose supervisors were heard within `limit` seconds."""
+        """Return the nodes of the group whose supervisors sent a message within the last `limit` seconds."""
         return {s.node for s in self.supervisors if s.group == group and s.silent <= limit}
 
 
 @dataclass(frozen=True)
 class Kick:
-    """End its wait for BeginTime, and keep it off these nodes."""
+    """Action: end a requeued part's wait for BeginTime, and exclude these nodes for it."""
 
     part: Part
     exclude: tuple[str, ...]
@@ -45,7 +45,7 @@ class Kick:
 
 @dataclass(frozen=True)
 class Release:
-    """Slurm holds it after a launch that failed."""
+    """Action: release a part that Slurm holds after a failed launch, and exclude these nodes for it."""
 
     part: Part
     exclude: tuple[str, ...]
@@ -53,57 +53,57 @@ class Release:
 
 @dataclass(frozen=True)
 class Lift:
-    """It may use every node again."""
+    """Action: let a waiting part use every node again."""
 
     part: Part
 
 
 @dataclass(frozen=True)
 class Reschedule:
-    """It waits for room, and Slurm's scheduler is to look for some now."""
+    """Action: have Slurm's scheduler make a round now, for a part that waits for room."""
 
     part: Part
 
 
 @dataclass(frozen=True)
 class Anew:
-    """Submit it as a job of its own, off these nodes; then cancel what it was."""
+    """Action: submit a part anew as a job of its own, without these nodes, then cancel its earlier job."""
 
     part: Part
     why: str
-    """A clause."""
+    """Reason, as a clause."""
     exclude: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Cancel:
-    """What others are in the place of."""
+    """Action: cancel jobs that were replaced by others."""
 
     jobs: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class TellLost:
-    """Of each group that will not come back, why (a clause): all of them, for the lighthouse."""
+    """Action: report to the lighthouse all groups that will not come back, each with the reason (a clause)."""
 
     lost: Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class Settle:
-    """A submission is confirmed by the queue: write its id down."""
+    """Action: write down the job id of a submission that has appeared in the queue."""
 
 
 @dataclass(frozen=True)
 class Over:
-    """There is nothing more to watch."""
+    """Action: stop watching, because the job is over."""
 
 
 Action = Kick | Release | Lift | Reschedule | Anew | Cancel | TellLost | Settle | Over
 
 
 def heard_from(status: Mapping[str, Any]) -> Heard:
-    """From the lighthouse's answer. Raises ValueError if it is of another shape."""
+    """Return the status from the lighthouse's JSON answer. Raise `ValueError` if it is a standby's or of another shape."""
     if "standby" in status:
         raise ValueError(str(status["standby"]))
     try:

@@ -1,19 +1,20 @@
-"""What the end of a part's job says: its own last word, somebody's will, or neither."""
+"""Classifies the end of a part's Slurm job: final exit code, cancelled by a person, or lost."""
 
 from __future__ import annotations
 
 from torchft_x.core.slurm.queue import Row
 
 NO_WORD = "no word"
-"""`ending`: it ended as if by its own word; whether it had one, its lighthouse knows."""
-_WORDS = (1, 2)  # exit codes of a supervisor that has given up; 2: a mistake that starting again would repeat
+"""Result of `ending` for a job that ended like a final exit, of which only the lighthouse knows whether it was reported."""
+_WORDS = (1, 2)  # final exit codes of a supervisor: 1 gave up, 2 a mistake that a restart would repeat
 _BY_PEOPLE = ("CANCELLED", "REVOKED", "DEADLINE")
 
 
 def ending(row: Row, kind: str) -> tuple[str, str]:
-    """Of a row that is over: ``lost``, ``anew``, `NO_WORD` or empty (nothing is to be done), and why, a clause.
+    """Return ``lost``, ``anew``, `NO_WORD` or '' (nothing to do) for an ended job's row, and the reason as a clause.
 
-    `kind`: as of `Part`. An exit code above 128 is nobody's word: the batch script tells so of a supervisor that was killed.
+    `kind` is that of the `Part`. An exit code above 128 is not final: by it the batch script reports that the supervisor was
+    killed.
     """
     word = row.word
     if word in _BY_PEOPLE:

@@ -1,6 +1,6 @@
-"""Which of Slurm's jobs are which parts of an app: what anybody needs who looks at it, ends it, or submits a part anew.
+"""Manifest of an app: the Slurm job of each part, as needed to show the app, end it, or submit a part anew.
 
-Kept in ``RUN_DIR/slurm/manifest.json`` (launch/slurm/store.py). It holds no secret.
+It is kept in ``RUN_DIR/slurm/manifest.json`` (launch/slurm/store.py). It holds no secret.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from torchft_x.core.slurm.queue import Row
 
 FORMAT = 1
 SUBMITTING = "?"
-"""In the place of a job's id: it is being submitted, or whoever did so was interrupted."""
+"""Placeholder for a job's id while it is being submitted, or after the submission was interrupted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """A replica group, an extra role's replica or a lighthouse that stands alone: what starts, ends and is requeued for itself."""
+    """Unit that starts, ends and is requeued on its own: a replica group, an extra role's replica or a lone lighthouse."""
 
     role: str
     kind: str
-    """lighthouse, trainer or sidecar; empty: a program that isn't ours."""
+    """lighthouse, trainer or sidecar; '' for a program that isn't ours."""
     number: int
-    """Its task in an array, alone in it or not: of a trainer the group, of others the replica."""
+    """Its task in an array, even if alone in it: a trainer's group, or the replica of another role."""
     script: str
-    """Of its role, with which it is submitted (absolute path); the array's range is not in there."""
+    """Absolute path of its role's batch script, which does not contain the array's range."""
     nodes: int = 1
     job: str = ""
-    """``31_2``; empty: not submitted; `SUBMITTING`."""
+    """Job id such as ``31_2``, '' if not submitted, or `SUBMITTING`."""
     ticket: str = ""
-    """Of its last submission."""
+    """Ticket of its last submission."""
     earlier: tuple[str, ...] = ()
-    """Jobs that it was before, the oldest first."""
+    """Ids of its earlier jobs, the oldest first."""
     gone: bool = False
-    """It is not to run any more: the job was told to have fewer groups, or the group is given up."""
+    """Whether it must not run any more: the job was scaled down, or the group is given up."""
 
     @property
     def name(self) -> str:
@@ -44,7 +44,7 @@ class Part:
 
     @property
     def array(self) -> str:
-        """The id of the array in which it is."""
+        """Id of its array."""
         return self.job.partition("_")[0]
 
     @property
@@ -54,38 +54,40 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
+    """Manifest of an app: its parts, folders, restart budget and outcome."""
+
     app: str
     session: str
     run_dir: str
     token_file: str
-    """Where the run's token is read; in the run directory unless one was given."""
+    """File with the run's token, in the run directory unless one was given."""
     log_dir: str
-    """Of the parts: ROLE-NUMBER-TASK.JOB-rRESTARTS.log, and ROLE-NUMBER.JOB.slurm.log of the batch scripts."""
+    """Folder for logs: the parts' ROLE-NUMBER-TASK.JOB-rRESTARTS.log, the batch scripts' ROLE-NUMBER.JOB.slurm.log."""
     created: float
     """Unix seconds."""
     retries: int
-    """How often a group may be submitted anew within an hour."""
+    """Number of times that a group may be submitted anew within an hour."""
     start_deadline: float = 600.0
-    """Seconds in which a group's supervisor must report, once Slurm says that it runs."""
+    """Seconds within which a group's supervisor must report after Slurm shows the group as running."""
     min_replicas: int = 1
     own_lighthouse: bool = True
-    """It runs beside the groups."""
+    """Whether the app has a lighthouse of its own, beside the groups."""
     parts: tuple[Part, ...] = ()
     cancelled: bool = False
-    """Somebody has ended it by our command."""
+    """Whether the app was ended by our command."""
     outcome: int | None = None
-    """What the lighthouse ended with; None: not over, or not known."""
+    """Exit code of the lighthouse; None if the app is not over, or the code is not known."""
     why: str = ""
-    """Its sentence."""
+    """Sentence with the lighthouse's reason for the outcome."""
 
     @property
     def groups(self) -> tuple[Part, ...]:
-        """Also those that are gone."""
+        """Parts that are replica groups, those that are gone included."""
         return tuple(part for part in self.parts if part.kind == "trainer")
 
     @property
     def jobs(self) -> tuple[str, ...]:
-        """Of all parts that were submitted, as they are now."""
+        """Present job ids of all submitted parts."""
         return tuple(part.job for part in self.parts if part.job not in ("", SUBMITTING))
 
     def part(self, role: str, number: int) -> Part | None:
@@ -95,7 +97,7 @@ class Manifest:
         return next((part for part in self.groups if str(part.number) == group), None)
 
     def with_part(self, part: Part) -> Manifest:
-        """In the place of the one of that name, or added."""
+        """Return the manifest with this part added, or in the place of the one with its name."""
         if self.part(part.role, part.number) is None:
             return dataclasses.replace(self, parts=(*self.parts, part))
         parts = tuple(part if p.name == part.name else p for p in self.parts)
@@ -103,9 +105,9 @@ class Manifest:
 
 
 def rows_by_part(manifest: Manifest, rows: Sequence[Row]) -> dict[str, Row | None]:
-    """The queue's row of each part, by its name. A part that is being submitted is found by its ticket.
+    """Return each part's row in the queue, by the part's name. A part that is being submitted is found by its ticket.
 
-    Of tasks that were cancelled while they waited, all that is left may be one row of their array, without a task.
+    After tasks were cancelled while they waited, the queue may have only one row for their array, without a task.
     """
     by_job = {row.job: row for row in rows}
     by_ticket = {(row.ticket, row.task): row for row in rows if row.app == manifest.app}
@@ -119,7 +121,7 @@ def rows_by_part(manifest: Manifest, rows: Sequence[Row]) -> dict[str, Row | Non
 
 
 def missing_parts(manifest: Manifest, rows: Sequence[Row]) -> Iterator[Part]:
-    """Parts that were submitted and that Slurm does not know any more."""
+    """Return the parts that were submitted and that Slurm does not know any more."""
     found = rows_by_part(manifest, rows)
     return (part for part in manifest.parts if part.job not in ("", SUBMITTING) and found[part.name] is None)
 
@@ -129,7 +131,7 @@ def to_json(manifest: Manifest) -> dict[str, Any]:
 
 
 def from_json(found: Any) -> Manifest:
-    """Fields of a newer version are left out. Raises ValueError for what `to_json` hasn't made."""
+    """Return the manifest from parsed JSON. Ignore fields of a newer version; raise `ValueError` for any other shape."""
     if not isinstance(found, Mapping) or found.get("format") != FORMAT:
         raise ValueError("another format")
     parts = found.get("parts")

@@ -1,4 +1,4 @@
-"""What a watcher remembers of a part, and hands on to the next one."""
+"""A watcher's memory of a part, which it hands on to the next watcher."""
 
 from __future__ import annotations
 
@@ -12,36 +12,39 @@ from torchft_x.core.slurm.queue import Row
 
 @dataclass
 class PartMemory:
-    """Times are seconds of the watcher's own clock. The first eight are of the part's present start."""
+    """Memory of one part. Times are seconds of the watcher's own clock. The first eight fields are of the present start."""
 
     start: tuple[str, int] = ("", 0)
-    """Its job, and how often Slurm has requeued that."""
+    """Its job id, and the number of times that Slurm has requeued that job."""
     waiting: bool = False
-    """It was in the queue, and did not run, when it was last seen."""
+    """Whether it waited in the queue when it was last seen."""
     queued_since: float | None = None
-    """It waits for room."""
+    """Time since which it waits for room; None if it does not."""
     runs_since: float | None = None
+    """Time since which it runs."""
     came: set[int] = field(default_factory=set)
-    """Nodes whose supervisors were heard."""
+    """Nodes whose supervisors have reported to the lighthouse."""
     silent_since: float | None = None
+    """Time since which a supervisor that had reported is silent."""
     unknown_since: float | None = None
-    """It has ended and nobody has told how, or Slurm does not know it."""
+    """Time since which it has ended without a report of how, or Slurm does not know it."""
     waits_since: float | None = None
-    """For resources, while nodes are excluded for it."""
+    """Time since which it waits for resources while nodes are excluded for it."""
     nodes: tuple[str, ...] = ()
-    """On which it ran last."""
+    """Nodes on which it ran last."""
     excluded: tuple[str, ...] = ()
+    """Nodes that are excluded for it."""
     trusted: bool = False
-    """Slurm took the excluded ones for good."""
+    """Whether Slurm took the excluded nodes for good ones."""
     submitted: deque[float] = field(default_factory=deque)
-    """When it was submitted anew, or let go, within the window."""
+    """Times at which it was submitted anew, or released, within the window."""
     not_before: float = 0.0
-    """It is submitted, or let go."""
+    """Earliest time of its next submission or release."""
     refusals: int = 0
-    """In a row, of sbatch."""
+    """Number of sbatch's refusals in a row."""
 
     def begin(self, row: Row) -> None:
-        """It is in the queue."""
+        """Take the part's row in the queue. Reset the memory of an earlier start."""
         if (row.job, row.restarts) != self.start:
             self.start = row.job, row.restarts
             self.came.clear()
@@ -51,7 +54,10 @@ class PartMemory:
             self.nodes = row.nodes
 
     def to_json(self, unix: float) -> dict[str, Any]:
-        """`unix`: unix seconds less those of this clock. What is measured anew is left out."""
+        """Return the memory for the next watcher. `unix` is the Unix time less this clock's, in seconds.
+
+        Values that a new watcher measures itself are left out.
+        """
         return {
             "start": list(self.start),
             "came": sorted(self.came),
@@ -63,7 +69,7 @@ class PartMemory:
 
 
 def from_json(found: Any, unix: float) -> PartMemory | None:
-    """None for what `to_json` hasn't made."""
+    """Return the memory from `to_json`'s value, or None for any other value. `unix` is the Unix time less this clock's."""
     if not isinstance(found, Mapping):
         return None
     try:

@@ -1,7 +1,7 @@
-"""Rows of ``squeue``, in its text format: that is the same from 22.05 on, where the JSON of every version has other shapes.
+"""Parser of ``squeue``'s text format, which is the same from 22.05 on, while its JSON differs in every version.
 
-A job's parts are recognised by their comment, ``torchft_x:APP:TICKET:RUN_DIR``: the ticket is another one for each
-submission, so that one whose answer was lost can be found.
+A job's parts are recognised by their comment, ``torchft_x:APP:TICKET:RUN_DIR``. The ticket is unique for each submission,
+so that a submission whose answer was lost can be found.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FIELDS = (
     "Name",
     "Comment",
 )
-"""For ``squeue -O``, in this order; the two that may hold anything are the last ones."""
+"""Fields for ``squeue -O``, in this order; the two with arbitrary text are last."""
 _CUT = "|"
 MARK = "torchft_x"
 _COMMENT = re.compile(rf"{MARK}:([^:\s]+):([^:\s]+):(/\S*)")
@@ -30,40 +30,40 @@ _COMMENT = re.compile(rf"{MARK}:([^:\s]+):([^:\s]+):(/\S*)")
 
 @dataclass(frozen=True)
 class Row:
-    """One job, or one task of an array. Fields that Slurm leaves out are empty."""
+    """Job, or one task of an array, in the queue. Fields that Slurm leaves out are empty."""
 
     job: str
-    """What Slurm's commands take: ``31_2`` or ``31``."""
+    """Job id for Slurm's commands: ``31_2`` or ``31``."""
     array: str
-    """The array's own id; of a plain job its id."""
+    """Id of the array, or of a plain job."""
     task: int | None
-    """None: of a plain job, or of somebody else's tasks that stand in one line (``31_[4-7]``)."""
+    """Task of an array; None for a plain job, or another job's tasks that share a line (``31_[4-7]``)."""
     name: str
     state: str
-    """In Slurm's words: PENDING, RUNNING, COMPLETING, NODE_FAIL, ..."""
+    """Slurm's state: PENDING, RUNNING, COMPLETING, NODE_FAIL, ..."""
     reason: str
     nodes: tuple[str, ...]
     start_time: str
-    """As Slurm writes it; ``N/A`` where it isn't known."""
+    """Start time in Slurm's format; ``N/A`` if it isn't known."""
     restarts: int
-    """How often Slurm has requeued it."""
+    """Number of times that Slurm has requeued it."""
     comment: str
     exit_code: int = 0
-    """Of a part that has ended; 128 + N where signal N has ended it."""
+    """Exit code of an ended part; 128 + N if signal N killed it."""
 
     @property
     def word(self) -> str:
-        """The state alone: ``CANCELLED`` of ``CANCELLED by 0``."""
+        """State without details: ``CANCELLED`` for ``CANCELLED by 0``."""
         return self.state.split()[0].split("+")[0].upper() if self.state else ""
 
     @property
     def cause(self) -> str:
-        """The reason, where it says more than that there is none or that the script has failed."""
+        """Reason, or '' if it only states that there is none or that the script has failed."""
         return "" if self.reason in ("None", "NonZeroExitCode") else self.reason
 
     @property
     def app(self) -> str:
-        """The app it is a part of; empty: of none of ours."""
+        """Name of the app whose part this is; '' if it is not one of ours."""
         found = _COMMENT.search(self.comment)
         return found[1] if found else ""
 
@@ -83,18 +83,20 @@ def comment(app: str, ticket: str, run_dir: str) -> str:
 
 
 def output_format() -> str:
-    """For ``squeue -O``: without a size a field is as long as it is."""
+    """Return the format for ``squeue -O``. Fields without a size are not truncated."""
     return ",".join(f"{field}:{_CUT}" for field in FIELDS)
 
 
 def parse_rows(text: str) -> list[Row]:
-    """Lines of another shape are left out: somebody else's job may have any name."""
+    """Return the rows in squeue's output. Skip lines of another shape: another user's job may have any name."""
     return [row for line in text.splitlines() for row in _rows(line)]
 
 
 def _rows(line: str) -> Iterator[Row]:
-    """One for each task: those that wait may stand in one line. squeue's own way to take them apart (``--array``) leaves out the
-    last one of ``31_[0-24:8]`` (22.05)."""
+    """Yield one row for each task in a line: waiting tasks may share one.
+
+    squeue's own option for that (``--array``) leaves out the last task of ``31_[0-24:8]`` (22.05).
+    """
     parts = line.split(_CUT, len(FIELDS) - 1)
     if len(parts) < len(FIELDS) or not re.match(r"\d+", parts[0].strip()):
         return
@@ -108,7 +110,7 @@ def _rows(line: str) -> Iterator[Row]:
 
 
 def tasks(text: str) -> list[int]:
-    """Of an array, as Slurm writes them: ``0-2,7,8-24:8``."""
+    """Return the numbers in Slurm's list of an array's tasks: ``0-2,7,8-24:8``."""
     found: list[int] = []
     for piece in text.split(","):
         match = re.fullmatch(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?", piece)
@@ -137,7 +139,7 @@ def _row(job: str, parts: Sequence[str]) -> Row:
 
 
 def _exit_code(text: str) -> int:
-    """Of ``CODE:SIGNAL`` as ``scontrol`` has it, or of a wait status, as ``squeue`` has it."""
+    """Return the exit code from ``CODE:SIGNAL`` (``scontrol``) or from a wait status (``squeue``)."""
     code, _, signal = text.partition(":")
     if not code.isdecimal():
         return 0
@@ -148,7 +150,7 @@ def _exit_code(text: str) -> int:
 
 
 def expand_nodes(text: str) -> list[str]:
-    """The names in ``n[01-03,7],m2``; several brackets in a name, too. Nothing for ``(null)`` and the like."""
+    """Return the names in ``n[01-03,7],m2``; a name may have several brackets. Return none for ``(null)`` and the like."""
     if not text or text.startswith("("):
         return []
     found: list[str] = []
@@ -175,14 +177,15 @@ def _expand(name: str) -> list[str]:
 
 
 def _range(low: str, high: str) -> list[str]:
-    """As wide as it is written."""
+    """Return the numbers of a range, padded with zeros to the width of `low`."""
     if not (low.isdecimal() and high.isdecimal()) or not 0 <= int(high) - int(low) < 100_000:
         return [low]
     return [str(n).zfill(len(low)) for n in range(int(low), int(high) + 1)]
 
 
 def parse_submitted(text: str) -> str:
-    """The job's id from what ``sbatch --parsable`` prints: ``ID`` or ``ID;CLUSTER``. Raises ValueError."""
+    """Return the job id from the output of ``sbatch --parsable``, ``ID`` or ``ID;CLUSTER``. Raise `ValueError` if none is
+    there."""
     for line in reversed(text.strip().splitlines()):
         found = re.fullmatch(r"(\d+)(;\S+)?", line.strip())
         if found:
@@ -191,7 +194,7 @@ def parse_submitted(text: str) -> str:
 
 
 def parse_settings(text: str) -> dict[str, str]:
-    """``KEY = VALUE`` lines of ``scontrol show config``, by key in lower case."""
+    """Return the ``KEY = VALUE`` lines of ``scontrol show config``, by key in lower case."""
     found = {}
     for line in text.splitlines():
         key, equals, value = line.partition("=")

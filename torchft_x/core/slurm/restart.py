@@ -1,17 +1,17 @@
-"""Which parts of a job are started again, when, and on which nodes not. Pure: what the queue and the lighthouse say, in; what
-is to be done, out.
+"""Decides which parts of a job are restarted, when, and without which nodes. Pure: takes the queue and the lighthouse's
+status, returns actions.
 
 * A part that Slurm has requeued need not wait for its BeginTime.
-* A part that Slurm gave up (its batch script ended by no word of its own, the node was lost, the launch failed) is submitted
-  anew, within the restart budget. So is one whose node has fallen silent, before Slurm finds out: what it was before is
-  cancelled after that, and stays so when the node comes back.
-* Whoever has cancelled a group by Slurm's means is respected: the lighthouse is told that it is lost.
-* Slurm's scheduler does not look when a node is freed of a job that can't end on another one, nor when a job that others
-  were to wait for has begun: its next round is up to 30 s away by default. A part that has just begun to wait for room asks
-  for one.
-* A job that was replaced and still is in the queue is cancelled, also if whoever replaced it did not live to do so.
+* A part that Slurm gave up (its batch script ended without a final exit code, the node was lost, the launch failed) is
+  submitted anew, within the restart budget. So is one whose node has fallen silent, before Slurm notices: its earlier job is
+  then cancelled, and stays so when the node comes back.
+* A group that a person cancelled by Slurm's means stays cancelled: the lighthouse is told that the group is lost.
+* Slurm's scheduler makes no round when a job that can't end on one node frees another one, nor when a job on which others
+  depend has begun: by default its next round is up to 30 s away. For a part that has just begun to wait for room, a round
+  is requested.
+* A replaced job that is still in the queue is cancelled, even if the watcher that replaced it died before doing so.
 
-Everything may be asked for twice, and by two at once.
+Every action may be requested twice, and by two watchers at once.
 """
 
 from __future__ import annotations
@@ -41,53 +41,54 @@ from torchft_x.core.slurm.state import told
 from torchft_x.timing import TIMING
 
 WINDOW = 3600.0
-"""Seconds in which a part may be submitted anew as often as `Manifest.retries` says."""
+"""Seconds within which a part may be submitted anew `Manifest.retries` times."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """Seconds."""
+    """Time limits of the rules, in seconds."""
 
     silent: float = TIMING.watch_silent
-    """Without a word from a supervisor whose node Slurm takes for alive. The others train on after 1.5 (docs/design.md)."""
+    """Silence of a supervisor, on a node that Slurm shows as alive, before its part is submitted anew. The other groups train
+    on after 1.5 (docs/design.md)."""
     near: float = TIMING.watch_near
-    """Who was heard within these is there."""
+    """A supervisor heard from within this time counts as present."""
     young: float = TIMING.watch_young
-    """A lighthouse that has served for less has not heard of everybody yet."""
+    """Uptime of a lighthouse below which not all supervisors may have reconnected yet."""
     settle: float = TIMING.watch_settle
-    """After its end for what the lighthouse knows of it to arrive."""
+    """Time after a part's end for its last reports to reach us through the lighthouse."""
     forgotten: float = 30.0
-    """That a part is unknown to Slurm."""
+    """Time for which a part is unknown to Slurm before it is submitted anew."""
     interrupted: float = 45.0
-    """For a submission that is under way: more than sbatch and the search for its ticket take."""
+    """Time allowed for a submission under way: more than sbatch and the search for its ticket take."""
     lift: float = 10.0
-    """That a part may wait for resources while a bad node is excluded for it."""
+    """Time for which a part may wait for resources while a bad node is excluded for it."""
     lift_silent: float = 90.0
-    """The same where it was excluded though Slurm takes it for good."""
+    """Like `lift`, for a node that was excluded though Slurm takes it for a good one."""
     reschedule: float = 2.0
-    """Between two rounds of Slurm's scheduler that are asked for: by itself it makes one in two or three seconds at most."""
+    """Pause between two requested rounds of Slurm's scheduler, which makes at most one in two or three seconds itself."""
     scheduled: float = 30.0
-    """For which a part that waits for room asks for rounds: Slurm's own have come by then (bf_interval)."""
+    """Time for which rounds are requested for a part that waits for room; Slurm's own come by then (bf_interval)."""
     longest_pause: float = 60.0
-    """Between two submissions of one part."""
+    """Longest pause between two submissions of one part."""
 
 
 class Restarts:
-    """The machine. `lost`: what the lighthouse was told before. Times are monotonic seconds."""
+    """State machine of a job's restarts. `lost` was reported to the lighthouse before. Times are monotonic seconds."""
 
     def __init__(self, lost: Mapping[str, str] | None = None, patience: Patience = Patience()) -> None:
         self._lost = dict(lost or {})  # group -> why
-        self._told: dict[str, str] | None = dict(self._lost)  # the same, as the lighthouse was told it
+        self._told: dict[str, str] | None = dict(self._lost)  # `_lost` as last reported to the lighthouse
         self._patience = patience
         self._parts: dict[str, PartMemory] = {}  # by the part's name
-        self._rescheduled = float("-inf")  # when a round of Slurm's scheduler was asked for
+        self._rescheduled = float("-inf")  # time of the last requested round of Slurm's scheduler
 
     def remember(self, unix: float) -> dict[str, Any]:
-        """For whoever watches next; JSON-able. `unix`: unix seconds less those of this clock, as of `recall`."""
+        """Return the memory for the next watcher, for JSON. `unix` is the Unix time less this clock's, in seconds."""
         return {name: memory.to_json(unix) for name, memory in self._parts.items()}
 
     def recall(self, found: Any, unix: float, lost: Mapping[str, str]) -> None:
-        """What another watcher has remembered, and told the lighthouse. What is of another shape is left out."""
+        """Take over another watcher's memory, and the groups that it reported as lost. Ignore entries of another shape."""
         self._lost = dict(lost)
         self._told = dict(lost)
         for name, text in found.items() if isinstance(found, Mapping) else ():
@@ -100,7 +101,7 @@ class Restarts:
         return dict(self._lost)
 
     def wants_nodes(self, manifest: Manifest, rows: Sequence[Row]) -> bool:
-        """Whether the states of nodes matter to what is to be done now."""
+        """Return whether `look` needs the states of nodes now."""
         found = rows_by_part(manifest, rows)
         alive = (found[part.name] for part in manifest.parts if not part.gone)
         return any(row is not None and (_waits_for_time(row) or _held(row)) for row in alive)
@@ -113,8 +114,9 @@ class Restarts:
         nodes: Mapping[str, str],
         now: float,
     ) -> list[Action]:
-        """`rows`: of the queue, after the manifest was read; `heard`: after both, None if the lighthouse doesn't answer.
-        `nodes`: state by name, as far as it is known."""
+        """Return the actions that are due. `rows` must be read after the manifest, and `heard` after both.
+
+        `heard` is None if the lighthouse doesn't answer. `nodes` has states by name, as far as they are known."""
         if manifest.cancelled or manifest.outcome is not None:
             return [Over()]
         found = rows_by_part(manifest, rows)
@@ -133,7 +135,7 @@ class Restarts:
         return actions + self._reschedule(manifest, found, now)
 
     def refused(self, part: Part, now: float) -> None:
-        """It could not be submitted: later again. That is no restart."""
+        """Retry a part later that could not be submitted. The attempt does not count against the budget."""
         memory = self._parts.setdefault(part.name, PartMemory())
         memory.refusals += 1
         memory.not_before = now + min(self._patience.longest_pause, 5.0 * 2 ** min(memory.refusals - 1, 6))
@@ -141,11 +143,11 @@ class Restarts:
             memory.submitted.pop()
 
     def submitted(self, part: Part) -> None:
-        """It was."""
+        """Record that the part was submitted."""
         self._parts.setdefault(part.name, PartMemory()).refusals = 0
 
     def not_told(self) -> None:
-        """The lighthouse could not be told who is lost."""
+        """Record that the report of lost groups failed, so that it is repeated."""
         self._told = None
 
     # --- one part ------------------------------------------------------------------------------------------------------
@@ -168,7 +170,7 @@ class Restarts:
         state = told(row).state
         if state in ("PENDING", "RUNNING"):
             memory.unknown_since = None
-            self._lost.pop(_group(part), None)  # whoever has given it up, somebody has started it again
+            self._lost.pop(_group(part), None)  # it was given up, but somebody has restarted it
         if state == "PENDING":
             return self._pending(part, row, memory, manifest, nodes, now)
         memory.waits_since = None
@@ -179,7 +181,7 @@ class Restarts:
         return self._ended(part, row, memory, manifest, heard, now)
 
     def _vanished(self, part: Part, memory: PartMemory, now: float) -> list[Action]:
-        """It waited, and of its array only others are left: of a task that is cancelled then no trace remains."""
+        """Give up a waiting part that is gone while others of its array are left: a task cancelled then leaves no trace."""
         memory.unknown_since = now if memory.unknown_since is None else memory.unknown_since
         if now - memory.unknown_since < self._patience.settle:
             return []
@@ -225,7 +227,7 @@ class Restarts:
         return [Lift(part)]
 
     def _reschedule(self, manifest: Manifest, found: Mapping[str, Row | None], now: float) -> list[Action]:
-        """One part is enough: a round is for all."""
+        """Request a round of Slurm's scheduler for one part that waits for room: a round is for all."""
         first = None
         for part in manifest.parts:
             row, memory = found[part.name], self._parts.get(part.name)
@@ -261,7 +263,7 @@ class Restarts:
     def _never_came(
         self, part: Part, memory: PartMemory, manifest: Manifest, heard: Heard | None, now: float
     ) -> list[int]:
-        """Return the nodes of the group whose supervisors have not come in time: of a node that starts nothing, say."""
+        """Return the nodes whose supervisors have not reported in time, as on a node that starts nothing."""
         assert memory.runs_since is not None
         if part.kind != "trainer" or heard is None or _group(part) in heard.over:
             return []
@@ -270,8 +272,7 @@ class Restarts:
         return sorted(set(range(part.nodes)) - memory.came)
 
     def _missing(self, part: Part, memory: PartMemory, heard: Heard | None, now: float) -> list[int]:
-        """Nodes of the group whose supervisors were there and are not. Where nobody is heard it may be the lighthouse that is
-        cut off."""
+        """Return the nodes whose supervisors had reported and are silent. If no group is heard, the lighthouse may be cut off."""
         if part.kind != "trainer" or heard is None or _group(part) in heard.over:
             memory.silent_since = None
             return []
@@ -291,7 +292,7 @@ class Restarts:
         self, part: Part, row: Row, memory: PartMemory, manifest: Manifest, heard: Heard | None, now: float
     ) -> list[Action]:
         if part.kind == "trainer" and heard is not None and _group(part) in heard.over:
-            return []  # the lighthouse knows how
+            return []  # the lighthouse knows how it ended
         how, why = ending(row, part.kind)
         if how == "lost":
             return self._give_up(part, why)
@@ -332,24 +333,24 @@ class Restarts:
         return len(memory.submitted) < manifest.retries
 
     def _count(self, memory: PartMemory, now: float) -> None:
-        """The first comes at once, later ones after a pause: 5, 10, 20 s ..."""
+        """Count a submission, and set the pause before the next: the first comes at once, later ones after 5, 10, 20 s ..."""
         memory.submitted.append(now)
         memory.not_before = now + min(self._patience.longest_pause, 5.0 * 2 ** min(len(memory.submitted) - 1, 6))
 
     def _give_up(self, part: Part, why: str) -> list[Action]:
-        """Of what is no group the lighthouse need not know; it isn't submitted again, either."""
+        """Give up a part: it isn't submitted again. For a part that is no group the lighthouse need not know."""
         self._lost.setdefault(_group(part) or part.name, why)
         return []
 
 
 def is_bad(state: str) -> bool:
-    """Of a node, in Slurm's words; a star behind it: it doesn't answer."""
+    """Return whether a node with this Slurm state is bad. A star after the state means that it doesn't answer."""
     word = state.lower()
     return "*" in word or word.startswith(("down", "drain", "fail", "error", "power", "reboot", "inval", "future"))
 
 
 def _group(part: Part) -> str:
-    """As the lighthouse names it; of another kind of part empty."""
+    """Return the group id of a trainer's part, or '' for another kind of part."""
     return str(part.number) if part.kind == "trainer" else ""
 
 
@@ -360,17 +361,17 @@ def _is_well(part: Part, heard: Heard | None, patience: Patience) -> bool:
 
 
 def _waits_for_time(row: Row) -> bool:
-    """Because it was requeued; not because its owner has asked for it."""
+    """Return whether it waits for BeginTime because it was requeued, not because its owner asked for it."""
     return row.state == "PENDING" and row.reason == "BeginTime" and row.restarts > 0
 
 
 def _waits_for_room(row: Row) -> bool:
-    """Slurm's reasons are many, and of a dependency that is met it says for a while that it isn't."""
+    """Return whether it may wait for room. Slurm has many reasons, and still names a dependency for a while after it is met."""
     return row.state == "PENDING" and row.reason != "BeginTime" and "held" not in row.reason.lower()
 
 
 def _held(row: Row) -> bool:
-    """By Slurm itself: what a person holds stays held."""
+    """Return whether Slurm itself holds it after a failed launch. A job held by a person stays held."""
     return row.reason.lower().replace("_", " ") == "launch failed requeued held"
 
 

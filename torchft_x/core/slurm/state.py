@@ -1,6 +1,6 @@
-"""What a row of the queue means for a replica, and what all of them mean for the job. In TorchX's words, as strings.
+"""States of a replica from its row in the queue, and of the job from all rows, as strings with TorchX's names.
 
-A part that Slurm has requeued, or is about to, is PENDING: it is being started again. FAILED is a last word.
+A part that Slurm has requeued, or is about to, is PENDING: it is being restarted. FAILED is final.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _HOLDS = {"JobHeldUser", "JobHeldAdmin", "launch failed requeued held"}
 
 @dataclass(frozen=True)
 class Told:
-    """Of one replica."""
+    """Status of one replica."""
 
     state: str
     restarting: bool
-    """It ran before, and is being started again."""
+    """Whether it ran before and is being restarted."""
     why: str
-    """A clause for people; empty where it just runs."""
+    """Clause for people with the reason; '' if it just runs."""
 
 
 def told(row: Row | None) -> Told:
-    """None: Slurm knows nothing of it (any more)."""
+    """Return the status of a replica from its row, or of one that Slurm does not know (any more) from None."""
     if row is None:
         return Told("UNKNOWN", False, "Slurm does not know it")
     word = row.word
@@ -64,9 +64,9 @@ def app_state(
     cancelled: bool = False,
     outcome: int | None = None,
 ) -> str:
-    """Return the state of the whole job. `outcome`: the verdict of its lighthouse, an exit code; None: there is none.
+    """Return the state of the whole job. `outcome` is its lighthouse's verdict, an exit code, or None if there is none.
 
-    The verdict decides where there is one; nothing is over before every group has ended.
+    A verdict decides the state, but only once no group runs.
     """
     states = [told(row).state for row in groups]
     if "RUNNING" in states:

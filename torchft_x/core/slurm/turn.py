@@ -1,7 +1,7 @@
-"""Which of several watchers of one job asks Slurm: one at a time, by a note that all of them read. Pure.
+"""Elects the one of a job's watchers that asks Slurm, by a note that all of them read. Pure.
 
-A note is replaced by whoever has just asked with success. Who sees another one's note change stands by. Two may ask for a
-moment, when a watcher goes on that was stopped: what they do may be done twice.
+A watcher replaces the note each time that it has asked with success. A watcher that sees another's note change stands by.
+Two may ask for a moment, when a stopped watcher goes on, so their actions must be safe to repeat.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from torchft_x.timing import TIMING
 
 
 class Turn:
-    """Of one watcher. `me`: a name that no other has."""
+    """Turn of one watcher, named `me`, which must be unique among the watchers."""
 
     def __init__(self, me: str) -> None:
         self._me = me
-        self._count = 0  # of my notes
-        self._seen = ""  # the other's note, and
-        self._since: float | None = None  # since when it has stood still
+        self._count = 0  # number of notes written by this watcher
+        self._seen = ""  # the other watcher's newest note
+        self._since: float | None = None  # monotonic seconds since which that note has not changed
 
     def mine(self, note: str, now: float) -> bool:
-        """Whether to ask now. `note`: as it stands; empty: there is none."""
+        """Return whether this watcher must ask at `now` (monotonic seconds). `note` is the present note, '' if there is none."""
         if not note or note.partition(" ")[0] == self._me:
             self._since = None
             return True
@@ -28,6 +28,6 @@ class Turn:
         return now - self._since >= TIMING.watch_stale
 
     def note(self) -> str:
-        """The next of mine."""
+        """Return the next note of this watcher."""
         self._count += 1
         return f"{self._me} {self._count}"
