@@ -1,4 +1,5 @@
-"""``torchft_x slurm-again RUN_DIR ROLE NUMBER JOB SECONDS``: what a batch script does ahead of its time limit."""
+"""``torchft_x slurm-again RUN_DIR ROLE NUMBER JOB SECONDS``: submits a part anew. Run by its batch script ahead of the time
+limit."""
 
 from __future__ import annotations
 
@@ -11,12 +12,12 @@ from torchft_x.launch.slurm.controller import Controller
 from torchft_x.launch.slurm.submit import SupersededError, submit_parts
 from torchft_x.launch.slurm.watch.watcher import ask
 
-_SPARE = 5.0  # seconds for what comes after the wait
-_LOOK = 1.0
+_SPARE = 5.0  # seconds kept for the submission after the wait
+_LOOK = 1.0  # seconds between requests to the lighthouse
 
 
 def main(_command: str, argv: list[str]) -> int:
-    """The exit code; what fails is one sentence and 1."""
+    """Run the command and return its exit code. A failure is printed as one sentence; the code is then 1."""
     run_dir, role, number, job, seconds = argv
     try:
         return again(run_dir, role, int(number), job, float(seconds), Controller())
@@ -26,17 +27,17 @@ def main(_command: str, argv: list[str]) -> int:
 
 
 def again(run_dir: str, role: str, number: int, job: str, left: float, controller: Controller) -> int:
-    """Submit the part of this job anew, whose time is up in `left` seconds, and tell what it runs to end in good order.
+    """Submit this job's part anew, `left` seconds ahead of its time limit, and stop its processes in good order.
 
-    A group waits until a lighthouse serves which hears that it leaves: who has left unheard may still have committed a step,
-    and the job's next start would wait until it is known to have ended.
+    A group waits until a lighthouse serves, to which it can report that it leaves. A group that left without a report may
+    still have committed a step, and its next start would have to wait until it is known to have ended.
     """
     if role == "trainer":
         _until_served(run_dir, left)
     manifest = store.read(run_dir)
     part = manifest.part(role, number)
     if manifest.cancelled or manifest.outcome is not None or part is None or part.gone or part.job != job:
-        return 0  # over, or somebody else is in its place
+        return 0  # the app is over, or another job has taken the part's place
     try:
         submit_parts(controller, manifest, [part])
     except SupersededError:

@@ -1,4 +1,4 @@
-"""``torchft_x slurm-end RUN_DIR JOB``: what a batch script does when the lighthouse beside it has ended."""
+"""``torchft_x slurm-end RUN_DIR JOB``: ends the app. Run by a batch script when the lighthouse beside it has ended."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.controller import Controller
 from torchft_x.rpc.lighthouse.failover.lease_directory import LeaseDirectory
 
-_LEAVE = 90.0  # seconds in which groups end by themselves when the lighthouse has said that the job is over
-_LOOK = 1.0  # seconds between looks at the queue
+_LEAVE = 90.0  # seconds for groups to end by themselves after the lighthouse has reported that the job is over
+_LOOK = 1.0  # seconds between requests for the queue
 
 
 def main(_command: str, argv: list[str]) -> int:
-    """The exit code; what fails is one sentence and 1."""
+    """Run the command and return its exit code. A failure is printed as one sentence; the code is then 1."""
     run_dir, job = argv
     try:
         end(run_dir, job, Controller())
@@ -29,14 +29,14 @@ def main(_command: str, argv: list[str]) -> int:
 
 
 def end(run_dir: str, me: str, controller: Controller) -> None:
-    """Write down how the job has ended, if the lighthouse has said so, and end what is queued still or does not end.
+    """Record the lighthouse's verdict in the manifest, if it has one, and cancel jobs that are still queued or do not end.
 
-    Each batch script that has a lighthouse calls this, `me` being its job. The first one acts: they would wait for each
-    other. Raises `SlurmError`, `ManifestError`, `ConfigError`, `OSError`.
+    Each batch script with a lighthouse calls this with its own job id as `me`. Only the first one acts, because several would
+    wait for each other. Raise `SlurmError`, `ManifestError`, `ConfigError` or `OSError`.
     """
     entry = LeaseDirectory(store.lease_folder(run_dir) / "lease").read()
     if entry is None or entry.verdict is None:
-        return  # it was told to end, and another one serves
+        return  # this lighthouse was stopped, and another one serves
     verdict, why, first = entry.verdict, store.last_sentence(run_dir), False
 
     def settled(now: Manifest) -> Manifest:

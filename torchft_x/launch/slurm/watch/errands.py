@@ -1,4 +1,4 @@
-"""What the rules have decided, carried out by Slurm's commands and in the run directory; and what is said of it."""
+"""Carries out the rules' decisions by Slurm's commands and in the run directory, and logs them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from torchft_x.launch.slurm.submit import SupersededError, read_script, settle, 
 
 
 class Speaker:
-    """Each trouble is said once, as long as it lasts."""
+    """Log of a watcher. Prints each trouble once for as long as it lasts."""
 
     def __init__(self) -> None:
-        self._troubles: dict[str, str] = {}  # what is wrong now, by what it concerns
+        self._troubles: dict[str, str] = {}  # subject -> sentence of its present trouble
 
     def trouble(self, what: str, sentence: str) -> None:
         if self._troubles.get(what) != sentence:
@@ -37,7 +37,7 @@ class Speaker:
 
 
 class Errands:
-    """Of one watcher."""
+    """Executor of one watcher's actions."""
 
     def __init__(self, run_dir: Path, controller: Controller, rules: Restarts, speaker: Speaker) -> None:
         self._run_dir = run_dir
@@ -46,7 +46,7 @@ class Errands:
         self._speaker = speaker
 
     def run(self, action: a.Action, manifest: Manifest) -> None:
-        """What fails is said, and comes again with the next look."""
+        """Carry out an action. A failure is logged; the rules request the action again in the next turn."""
         try:
             if isinstance(action, a.Anew):
                 self._submit(action, manifest)
@@ -104,9 +104,9 @@ class Errands:
 
     def _kick(self, action: a.Kick) -> None:
         part = action.part
-        try:  # what was excluded for it before is not, any more
+        try:  # nodes that were excluded for it earlier are allowed again
             done = self._controller.start_now(part.job, [*_own_excluded(part), *action.exclude])
-        except SlurmError:  # there are no other nodes
+        except SlurmError:  # no other nodes are left
             done = self._controller.start_now(part.job)
         if done:
             off = f", not on {', '.join(action.exclude)}" if action.exclude else ""
@@ -126,7 +126,7 @@ class Errands:
 
 
 def _own_excluded(part: Part) -> list[str]:
-    """What the user has excluded."""
+    """Return the nodes that the user has excluded in the part's batch script."""
     try:
         return [node for text in excluded(read_script(part.script)) for node in expand_nodes(text)]
     except ConfigError:

@@ -1,7 +1,7 @@
-"""``torchft_x slurm-watch RUN_DIR``: starts again what a job of slurm_ft has lost, while the job lasts.
+"""``torchft_x slurm-watch RUN_DIR``: restarts the lost parts of a slurm_ft job, while the job lasts.
 
-It needs no rights but its user's, and runs in the jobs themselves: beside the lighthouse, and beside the first groups. One of
-them asks Slurm, once a second; the others look at its note. The rules are in `core.slurm.restart`.
+A watcher needs no rights but its user's. Watchers run in the jobs themselves: beside the lighthouse, and beside the first
+groups. One of them asks Slurm, once a second; the others read its note. The rules are in `core.slurm.restart`.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from torchft_x.net import Address
 from torchft_x.rpc.status_query import lighthouse_status
 from torchft_x.timing import TIMING
 
-_PATIENCE = 10.0  # seconds for a command of Slurm's
+_PATIENCE = 10.0  # timeout of a Slurm command, in seconds
 
 
 def main(_command: str, argv: list[str]) -> int:
-    """The exit code."""
+    """Run the command and return its exit code."""
     parser = Parser(
         prog="torchft_x slurm-watch",
         description="Start again what a job of slurm_ft has lost. The job's own scripts run this; another one does no harm.",
@@ -53,7 +53,10 @@ def main(_command: str, argv: list[str]) -> int:
 
 
 class Watcher:
-    """Raises `ManifestError` if there is no such job."""
+    """Watcher of one job: asks Slurm and the lighthouse, has the rules decide, and carries out their actions.
+
+    Raises `ManifestError` if there is no such job.
+    """
 
     def __init__(self, run_dir: Path, controller: Controller) -> None:
         self._run_dir = run_dir
@@ -65,14 +68,14 @@ class Watcher:
         self._speaker = Speaker()
         self._errands = Errands(run_dir, controller, self._rules, self._speaker)
         self._my_turn = False
-        self._rows: list[Row] = []  # of the queue
-        self._asked = float("-inf")  # when; monotonic seconds
-        self._quiet = False  # nothing was to be done, and all that was submitted runs and is heard
+        self._rows: list[Row] = []  # rows of the queue from the last request
+        self._asked = float("-inf")  # monotonic seconds of that request
+        self._quiet = False  # whether the last turn had no actions, and all jobs in the queue ran
         self._memory = store.folder(run_dir) / "watcher.json"
-        self._remembered = ""  # what stands there, of mine
+        self._remembered = ""  # this watcher's newest content of that file
 
     def run(self) -> int:
-        """Until the job is over; then 0."""
+        """Watch until the job is over, and return 0."""
         while True:
             began = time.monotonic()
             try:
@@ -89,7 +92,7 @@ class Watcher:
             time.sleep(max(0.05, TIMING.watch_each - (time.monotonic() - began)))
 
     def _look(self) -> bool:
-        """Ask, decide, act; False: the job is over."""
+        """Ask, decide and act once. Return False if the job is over."""
         manifest = store.read(self._run_dir)
         if manifest.cancelled or manifest.outcome is not None:
             return False
@@ -97,13 +100,13 @@ class Watcher:
         if not self._is_quiet(manifest, heard):
             self._rows, self._asked = self._controller.rows(app=manifest.app), time.monotonic()
             self._speaker.fine("slurm")
-            heard = self._heard(manifest)  # after that: what a group has said before its end is known
+            heard = self._heard(manifest)  # asked after Slurm, so that a group's reports before its end are included
         rows = self._rows
         self._write_note()
         nodes: dict[str, str] = {}
         if self._rules.wants_nodes(manifest, rows):
             nodes = self._controller.node_states()
-            time.sleep(TIMING.watch_each)  # that was another question
+            time.sleep(TIMING.watch_each)  # node_states was another request to Slurm
         actions = self._rules.look(manifest, rows, heard, nodes, time.monotonic())
         self._quiet = not actions and all(row.state == "RUNNING" for row in rows)
         for action in actions:
@@ -111,7 +114,7 @@ class Watcher:
                 return False
             self._errands.run(action, manifest)
             if isinstance(action, a.Reschedule):
-                time.sleep(TIMING.watch_each)  # as above: it is the last one
+                time.sleep(TIMING.watch_each)  # an update was another request; it is the last action
         self._remember()
         return True
 
@@ -131,7 +134,7 @@ class Watcher:
             return ""
 
     def _write_note(self) -> None:
-        """Only after Slurm has answered: who can't reach it must not keep others from asking."""
+        """Write the note, after Slurm has answered. A watcher that can't reach Slurm must not keep others from asking."""
         if not self._my_turn:
             self._my_turn = True
             unix = time.time() - time.monotonic()
@@ -168,7 +171,7 @@ class Watcher:
 
 
 def ask(manifest: Manifest) -> a.Heard:
-    """The lighthouse that serves. Raises `TorchftXError`: none does."""
+    """Return the status from the lighthouse that serves. Raise `TorchftXError` if none does."""
     why = "no address is written down yet"
     for address in lighthouses(Path(manifest.run_dir)):
         try:
@@ -187,7 +190,7 @@ def _read_json(path: Path) -> Any:
 
 
 def lighthouses(run_dir: Path) -> list[Address]:
-    """What is written down of where they are. Raises `ConfigError` where somebody else may have written it."""
+    """Return the lighthouses' addresses in the run directory. Raise `ConfigError` if another user may have written them."""
     found = []
     with contextlib.suppress(OSError):
         for file in lighthouse_files(run_dir):
