@@ -1,4 +1,4 @@
-"""Slurm's own commands, in text formats. Each call has a deadline; what goes wrong is one sentence."""
+"""Client of Slurm's own commands, in text formats. Each call has a timeout; an error is one sentence."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchft_x.core.slurm.queue import Row, output_format, parse_rows, parse_set
 from torchft_x.errors import TorchftXError
 
 TIMEOUT = 30.0
-"""Seconds for one command: a busy controller may take MessageTimeout, 10 s, more than once."""
+"""Timeout of one command, in seconds: a busy controller may take MessageTimeout, 10 s, more than once."""
 _GONE = ("Invalid job id", "no longer pending", "already completed", "already finished", "Job/step already completing")
 _SET_BY_SCRIPTS = tuple(
     f"SBATCH_{name}"
@@ -24,7 +24,7 @@ _UNCERTAIN = ("timed out", "Unable to contact", "Communication", "Zero Bytes", "
 
 
 class SlurmError(TorchftXError, RuntimeError):
-    """A command of Slurm's has failed, in its own words. `uncertain`: it may have been done all the same."""
+    """Failure of a Slurm command, with Slurm's own message. `uncertain` means that it may have taken effect nevertheless."""
 
     def __init__(self, sentence: str, *, uncertain: bool = False) -> None:
         super().__init__(sentence)
@@ -32,7 +32,7 @@ class SlurmError(TorchftXError, RuntimeError):
 
 
 class Controller:
-    """Of the cluster that Slurm's commands on this machine speak to. It holds no state: every call asks."""
+    """Client of the cluster to which Slurm's commands on this machine connect. It caches nothing: every call asks Slurm."""
 
     def __init__(self, timeout: float = TIMEOUT) -> None:
         self._timeout = timeout
@@ -40,15 +40,15 @@ class Controller:
     # --- what there is -------------------------------------------------------------------------------------------------
 
     def rows(self, *, app: str | None = None) -> list[Row]:
-        """Our jobs of this user in the controller's memory, one row per task of an array, ended ones, too (until MinJobAge).
+        """Return this user's torchft_x jobs, one row per task of an array. Ended ones are included until MinJobAge.
 
-        `app`: only those of that app. Raises `SlurmError`.
+        With `app`, return only that app's. Raise `SlurmError` on a failure.
         """
         rows = parse_rows(self._run(["squeue", "--noheader", "--states=all", "--me", f"--Format={output_format()}"]))
         return [row for row in rows if row.app and app in (None, row.app)]
 
     def node_states(self) -> dict[str, str]:
-        """State of each node, by name, in lower case; ``*`` behind it: it does not answer."""
+        """Return the state of each node, by name, in lower case. A ``*`` after the state means that it does not answer."""
         found = {}
         for line in self._run(["sinfo", "--noheader", "--Node", "--format=%N|%T"]).splitlines():
             name, cut, state = line.strip().partition("|")
@@ -57,23 +57,23 @@ class Controller:
         return found
 
     def settings(self) -> dict[str, str]:
-        """Of the controller (``scontrol show config``), by name in lower case."""
+        """Return the controller's settings (``scontrol show config``), by name in lower case."""
         return parse_settings(self._run(["scontrol", "show", "config"]))
 
     def partitions(self) -> dict[str, Partition]:
-        """By name."""
+        """Return the partitions, by name."""
         return _partitions(self._run(["sinfo", "--noheader", "--format=%R|%P|%a|%D|%c|%l"]))
 
     def takes_containers(self) -> bool:
-        """Whether srun has pyxis' option --container-image."""
+        """Return whether srun has pyxis' option --container-image."""
         return "--container-image" in self._run(["srun", "--help"])
 
     # --- what is done --------------------------------------------------------------------------------------------------
 
     def submit(self, script: str) -> str:
-        """The job's id (of an array, the array's). The script goes through a pipe: nothing of it is on a command line.
+        """Submit a batch script, and return the id of the job or array. The script is piped: no command line shows it.
 
-        Raises `SlurmError`; if that is `uncertain` the job may be there, and launch/slurm/submit.py looks for it.
+        Raise `SlurmError` on a failure. If it is `uncertain` the job may exist, and launch/slurm/submit.py searches for it.
         """
         printed = self._run(["sbatch", "--parsable"], script)
         try:
@@ -82,47 +82,52 @@ class Controller:
             raise SlurmError(f"sbatch named no job; it said {printed.strip()[:200]!r}.", uncertain=True) from None
 
     def test(self, script: str) -> None:
-        """Whether Slurm would take it: partition, account, limits, sizes. Nothing is queued. Raises `SlurmError`."""
+        """Check that Slurm would accept the script: partition, account, limits, sizes. Raise `SlurmError` if not.
+
+        Nothing is queued.
+        """
         self._run(["sbatch", "--test-only"], script)
 
     def start_now(self, job: str, exclude: Sequence[str] | None = None) -> bool:
-        """End its wait for BeginTime. `exclude`: not on these nodes, as `exclude` does; None: as it is.
+        """End a job's wait for BeginTime. Exclude these nodes for it, or with None keep those excluded now.
 
-        False: it does not wait (any more), or it is being cleared away still: try again.
+        Return False if it does not wait (any more), or if Slurm is still cleaning up its last run: try again.
         """
         words = [] if exclude is None else [f"ExcNodeList={','.join(exclude)}"]
         return self._on(job, "update", f"JobId={job}", *words, "StartTime=now")
 
     def exclude(self, job: str, nodes: Sequence[str]) -> bool:
-        """Not on these nodes; none: on any. Of a job that waits. False: it doesn't (any more)."""
+        """Exclude these nodes, or none, for a waiting job. Return False if it does not wait (any more)."""
         return self._on(job, "update", f"JobId={job}", f"ExcNodeList={','.join(nodes)}")
 
     def release(self, job: str) -> bool:
         return self._on(job, "release", job)
 
     def reschedule(self, job: str, name: str) -> bool:
-        """Have Slurm's main scheduler make a round, as it does for every update: this one gives the job the `name` it has."""
+        """Have Slurm's main scheduler make a round, as after every update. This update sets the job's name, which is `name`."""
         return self._on(job, "update", f"JobId={job}", f"JobName={name}")
 
     def cancel(self, ids: Iterable[str]) -> None:
-        """All at once; unknown and ended ones are no mistake. Raises `SlurmError`."""
+        """Cancel these jobs. Ignore unknown and ended ones; raise `SlurmError` on a failure."""
         wanted = sorted(set(ids))
-        for at in range(0, len(wanted), 500):  # a command line has a limit
+        for at in range(0, len(wanted), 500):  # the length of a command line is limited
             self._run(["scancel", *wanted[at : at + 500]])
 
     def end_step(self, job: str) -> None:
-        """Send SIGTERM to what the job runs, not to its batch script, which ends after that. Raises `SlurmError`."""
+        """Send SIGTERM to the job's steps, not to its batch script, which ends after them. Raise `SlurmError` on a failure."""
         self._run(["scancel", "--signal=TERM", job])
 
     def kill(self, job: str) -> None:
-        """Cancel it, and have its batch script not wait for its nodes (`script`): with one that doesn't answer it would, for as
-        long as Slurm gives it to end (KillWait), and the others would not be free. Raises `SlurmError`."""
+        """Cancel a job without letting its batch script wait for its nodes (`script`). Raise `SlurmError` on a failure.
+
+        For a node that doesn't answer the script would wait as long as Slurm lets it (KillWait), and hold the other nodes.
+        """
         try:
             self._run(["scancel", "--batch", "--signal=USR2", job])
         except SlurmError as e:
             if e.uncertain:
                 raise
-        self.cancel([job])  # a job that has ended by its script would be submitted anew; and it may have ended before
+        self.cancel([job])  # a job ended by its script alone would be submitted anew, and it may have ended before
 
     def _on(self, job: str, *words: str) -> bool:
         if not re.fullmatch(r"\d+(_\d+)?", job):
@@ -168,10 +173,13 @@ class Controller:
 
 
 def _environ() -> dict[str, str]:
-    """Return the environment without what would change our commands: a user's own looks at the queue, an allocation in which
-    the command is typed, and sbatch's variables for what our scripts set, which would win over them."""
+    """Return the environment without variables that would change our commands.
+
+    These are the user's formats for squeue and sinfo, those of an allocation in which the command is typed, and sbatch's
+    variables for options that our scripts set, which the variables would override.
+    """
     kept = {name: value for name, value in env.everything().items() if not _is_changing(name)}
-    return {**kept, "SLURM_BITSTR_LEN": "0"}  # lists of tasks come whole
+    return {**kept, "SLURM_BITSTR_LEN": "0"}  # lists of tasks are not truncated
 
 
 def _is_changing(name: str) -> bool:
@@ -181,18 +189,18 @@ def _is_changing(name: str) -> bool:
 
 
 class Partition:
-    """What a partition offers."""
+    """Size and limits of a partition."""
 
     def __init__(self, name: str, default: bool, up: bool, nodes: int, cores: int, limit: str) -> None:
         self.name = name
         self.default = default
         self.up = up
         self.nodes = nodes
-        """All, also those that are down or busy."""
+        """Number of all its nodes, those that are down or busy included."""
         self.cores = cores
-        """Of its smallest node."""
+        """Number of cores of its smallest node."""
         self.limit = limit
-        """The longest time of a job, as sinfo shows it (``1-00:00:00``, ``infinite``)."""
+        """Time limit of a job, in sinfo's format (``1-00:00:00``, ``infinite``)."""
 
 
 def _partitions(text: str) -> dict[str, Partition]:

@@ -1,4 +1,4 @@
-"""A whole job, handed to Slurm: the files in its run directory, then role by role. Half a job is taken back."""
+"""Submits a whole job to Slurm: writes the files in its run directory, then submits role by role. Undoes half a job."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from torchft_x.launch.slurm.submit import submit_parts, take_back
 
 
 def launch(request: Request, controller: Controller) -> Manifest:
-    """Raises `ConfigError` or `SlurmError`; nothing of the job is queued then, or the sentence says what could not be taken
-    back."""
+    """Check, prepare and submit a job, and return its manifest.
+
+    Raise `ConfigError` or `SlurmError` on a failure. Then no part of the job is queued, or the sentence names those that
+    could not be cancelled.
+    """
     checks.check_run_dir(request.run_dir, controller)
     checks.check_cluster(request, controller)
     manifest = _prepare(request)
@@ -65,7 +68,7 @@ def _prepare(request: Request) -> Manifest:
 
 
 def _submit(request: Request, controller: Controller, manifest: Manifest) -> Manifest:
-    """Submit the groups first: what accompanies them begins when the first of them has begun."""
+    """Submit the job's roles, and return the manifest with the job ids. Sidecars wait until the first group has begun."""
     for role in request.roles:
         after = tuple(part.job for part in manifest.groups[:1]) if role.how.kind == "sidecar" else ()
         for numbers in arrays(role):
@@ -82,7 +85,7 @@ def _submit(request: Request, controller: Controller, manifest: Manifest) -> Man
 
 
 def _take_back(request: Request, controller: Controller) -> str:
-    """Empty, or a sentence about what is left."""
+    """Cancel the submitted parts. Return '' on success, or a sentence about parts that are left."""
     try:
         store.change(request.run_dir, _cancelled)
         take_back(controller, store.read(request.run_dir))
@@ -99,7 +102,7 @@ def _cancelled(manifest: Manifest) -> Manifest:
 
 
 def _write_private(path: Path, text: str) -> None:
-    """It holds --env."""
+    """Write a file atomically with mode 0600, because it holds --env."""
     other = path.with_name(f".{path.name}.{os.getpid()}")
     fd = os.open(other, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "w", encoding="utf-8") as f:
