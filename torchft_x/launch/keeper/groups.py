@@ -45,7 +45,8 @@ def share_devices(
 ) -> list[dict[str, str]]:
     """Return the variables that name the accelerators of each of `count` new replicas.
 
-    `others` are the environments of the existing replicas. Raise `ConfigError` if the machine has no GPU.
+    `others` are the environments of the existing replicas. Raise `ConfigError` if the machine has no GPU, or too few
+    that are free.
     """
     assert role.template is not None
     if role.gpu <= 0 or any(name in role.template.env for name in assignment.ALL_VARIABLES):  # --env names them for all
