@@ -37,7 +37,7 @@ from torchft_x.core.slurm.ending import NO_WORD, ending
 from torchft_x.core.slurm.manifest import SUBMITTING, Manifest, Part, rows_by_part
 from torchft_x.core.slurm.memory import PartMemory, from_json
 from torchft_x.core.slurm.queue import Row
-from torchft_x.core.slurm.state import told
+from torchft_x.core.slurm.state import ALIVE, told
 from torchft_x.timing import TIMING
 
 WINDOW = 3600.0
@@ -168,7 +168,7 @@ class Restarts:
             return self._unknown(part, memory, manifest, heard, now)
         memory.begin(row)
         state = told(row).state
-        if state in ("PENDING", "RUNNING"):
+        if state in ALIVE:
             memory.unknown_since = None
             self._lost.pop(_group(part), None)  # it was given up, but somebody has restarted it
         if state == "PENDING":
@@ -379,5 +379,5 @@ def _replaced(manifest: Manifest, rows: Sequence[Row]) -> list[Action]:
     earlier = {job for part in manifest.parts for job in part.earlier}
     current = {part.job for part in manifest.parts}
     there = [row for row in rows if row.app == manifest.app and row.job in earlier - current]
-    jobs = tuple(row.job for row in there if row.state != "COMPLETING" and told(row).state in ("PENDING", "RUNNING"))
+    jobs = tuple(row.job for row in there if row.state != "COMPLETING" and told(row).state in ALIVE)
     return [Cancel(jobs)] if jobs else []

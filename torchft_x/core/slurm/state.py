@@ -20,6 +20,7 @@ _OVER = {
     "DEADLINE": "FAILED", "PREEMPTED": "FAILED", "LAUNCH_FAILED": "FAILED",
 }  # fmt: skip
 OVER = ("SUCCEEDED", "FAILED", "CANCELLED")
+ALIVE = ("PENDING", "RUNNING")
 _HOLDS = {"JobHeldUser", "JobHeldAdmin", "launch failed requeued held"}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from torchft_x.core.slurm.manifest import Manifest
-from torchft_x.core.slurm.state import told
+from torchft_x.core.slurm.state import ALIVE, told
 from torchft_x.errors import ConfigError
 from torchft_x.launch.slurm import options, script, store
 from torchft_x.launch.slurm.build import Request, arrays
@@ -53,7 +53,7 @@ def check_run_dir(run_dir: str, controller: Controller) -> None:
     if not store.is_slurm_run(run_dir):
         return
     other: Manifest = store.read(run_dir)
-    alive = [row for row in controller.rows(app=other.app) if told(row).state in ("PENDING", "RUNNING")]
+    alive = [row for row in controller.rows(app=other.app) if told(row).state in ALIVE]
     if alive:
         raise ConfigError(
             f"the job {other.app} goes on in the run directory {run_dir} ({alive[0].job} is {alive[0].state}); name another "

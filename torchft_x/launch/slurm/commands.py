@@ -12,7 +12,7 @@ from pathlib import Path
 from torchft_x.arguments import Parser
 from torchft_x.core.slurm.manifest import SUBMITTING, Manifest, Part
 from torchft_x.core.slurm.queue import Row
-from torchft_x.core.slurm.state import told
+from torchft_x.core.slurm.state import ALIVE, told
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.controller import Controller, SlurmError
@@ -23,7 +23,6 @@ MOST = 4096
 """Groups of a job."""
 _END = 120.0  # seconds for jobs to end; KillWait is 30 by default
 _LOOK = 1.0  # seconds between looks at the queue
-_ALIVE = ("PENDING", "RUNNING")
 
 
 def main(command: str, argv: list[str]) -> int:
@@ -41,7 +40,7 @@ def _cancel(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     controller = Controller()
     manifest = cancel(args.run_dir, controller)
-    rest = _wait(controller, manifest.app, {"PENDING", "RUNNING"}, _END)
+    rest = _wait(controller, manifest.app, _END)
     if rest:
         raise SlurmError(f"the job {manifest.app} did not end within {_END:g} s: {', '.join(rest)} go on.")
     print(f"The job {manifest.app} has ended.")
@@ -50,21 +49,25 @@ def _cancel(argv: list[str]) -> int:
 
 def cancel(run_dir: str | Path, controller: Controller) -> Manifest:
     """Ask Slurm to end all of it; it isn't waited for. May be done again. Raises `SlurmError`, `ManifestError`, `ConfigError`."""
-    first = not store.read(run_dir).cancelled
-    manifest = store.change(
-        run_dir, lambda now: now if now.outcome is not None else dataclasses.replace(now, cancelled=True)
-    )
+    first = False
+
+    def cancelled(now: Manifest) -> Manifest:
+        nonlocal first
+        first = now.outcome is None and not now.cancelled
+        return dataclasses.replace(now, cancelled=True) if first else now
+
+    manifest = store.change(run_dir, cancelled)
     take_back(controller, manifest)
-    if first and manifest.cancelled:
+    if first:
         _tell_cancelled(run_dir)
     return manifest
 
 
-def _wait(controller: Controller, app: str, states: Collection[str], seconds: float) -> list[str]:
-    """Until no part is in one of these states; those that are after that."""
+def _wait(controller: Controller, app: str, seconds: float) -> list[str]:
+    """Wait until no part is queued or runs. Return the jobs that are or do after that time."""
     deadline = time.monotonic() + seconds
     while True:
-        rest = [row.job for row in controller.rows(app=app) if told(row).state in states]
+        rest = [row.job for row in controller.rows(app=app) if told(row).state in ALIVE]
         if not rest or time.monotonic() > deadline:
             return rest
         time.sleep(_LOOK)
@@ -107,7 +110,7 @@ def _check(manifest: Manifest, rows: list[Row], wanted: int) -> None:
     by_job = {row.job: row for row in rows}
     if manifest.outcome is not None or manifest.cancelled:
         raise ConfigError(f"the job {manifest.app} has ended.")
-    if not any(told(by_job.get(part.job)).state in _ALIVE for part in manifest.groups):
+    if not any(told(by_job.get(part.job)).state in ALIVE for part in manifest.groups):
         raise ConfigError(f"no group of the job {manifest.app} runs, or waits to.")
     if any(told(by_job.get(part.job)).state == "SUCCEEDED" for part in manifest.groups if not part.gone):
         raise ConfigError("the job is about to end: a group has finished.")

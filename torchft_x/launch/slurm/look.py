@@ -13,7 +13,7 @@ from pathlib import Path
 
 from torchft_x.core.slurm.manifest import SUBMITTING, Manifest, Part, rows_by_part
 from torchft_x.core.slurm.queue import Row
-from torchft_x.core.slurm.state import OVER, Told, app_state, told
+from torchft_x.core.slurm.state import ALIVE, OVER, Told, app_state, told
 from torchft_x.launch.keeper.index import Index, index_folder
 from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.controller import Controller, SlurmError
@@ -43,7 +43,7 @@ class Look:
     @property
     def alive(self) -> list[str]:
         """Return the jobs that are queued or run, also when the whole is over."""
-        return [row.job for row in self.rows.values() if row is not None and told(row).state in ("PENDING", "RUNNING")]
+        return [row.job for row in self.rows.values() if row is not None and told(row).state in ALIVE]
 
     @property
     def restarts(self) -> int:

@@ -7,7 +7,7 @@ import sys
 import time
 
 from torchft_x.core.slurm.manifest import Manifest
-from torchft_x.core.slurm.state import told
+from torchft_x.core.slurm.state import ALIVE, told
 from torchft_x.errors import TorchftXError
 from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.controller import Controller
@@ -48,7 +48,7 @@ def end(run_dir: str, me: str, controller: Controller) -> None:
     deadline = time.monotonic() + _LEAVE
     while first:
         others = [row for row in controller.rows(app=manifest.app) if row.job != me]
-        rest = [row.job for row in others if told(row).state in ("PENDING", "RUNNING")]
+        rest = [row.job for row in others if told(row).state in ALIVE]
         queued = [row.job for row in others if told(row).state == "PENDING"]
         if queued:
             controller.cancel(queued)

@@ -96,8 +96,9 @@ class Watcher:
         manifest = store.read(self._run_dir)
         if manifest.cancelled or manifest.outcome is not None:
             return False
-        heard = self._heard(manifest)
-        if not self._is_quiet(manifest, heard):
+        is_fresh = self._quiet and time.monotonic() - self._asked <= TIMING.watch_quiet
+        heard = self._heard(manifest) if is_fresh else None
+        if heard is None or not _all_near(manifest, heard):
             self._rows, self._asked = self._controller.rows(app=manifest.app), time.monotonic()
             self._speaker.fine("slurm")
             heard = self._heard(manifest)  # asked after Slurm, so that a group's reports before its end are included
@@ -119,13 +120,6 @@ class Watcher:
         return True
 
     # --- what there is -------------------------------------------------------------------------------------------------
-
-    def _is_quiet(self, manifest: Manifest, heard: a.Heard | None) -> bool:
-        """Return whether Slurm need not be asked now: all groups ran a while ago, and are heard."""
-        if heard is None or not self._quiet or time.monotonic() - self._asked > TIMING.watch_quiet:
-            return False
-        alive = (part for part in manifest.groups if not part.gone)
-        return all(len(heard.near(str(part.number), TIMING.watch_near)) == part.nodes for part in alive)
 
     def _read_note(self) -> str:
         try:
@@ -168,6 +162,12 @@ class Watcher:
             return None
         self._speaker.fine("lighthouse")
         return found
+
+
+def _all_near(manifest: Manifest, heard: a.Heard) -> bool:
+    """Return whether the supervisors of all groups were heard just now, so that Slurm need not be asked again."""
+    alive = (part for part in manifest.groups if not part.gone)
+    return all(len(heard.near(str(part.number), TIMING.watch_near)) == part.nodes for part in alive)
 
 
 def ask(manifest: Manifest) -> a.Heard:
