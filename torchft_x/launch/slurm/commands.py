@@ -49,17 +49,10 @@ def _cancel(argv: list[str]) -> int:
 
 def cancel(run_dir: str | Path, controller: Controller) -> Manifest:
     """Ask Slurm to end all of it; it isn't waited for. May be done again. Raises `SlurmError`, `ManifestError`, `ConfigError`."""
-    first = False
-
-    def cancelled(now: Manifest) -> Manifest:
-        nonlocal first
-        first = now.outcome is None and not now.cancelled
-        return dataclasses.replace(now, cancelled=True) if first else now
-
-    manifest = store.change(run_dir, cancelled)
+    manifest = store.change(
+        run_dir, lambda now: now if now.outcome is not None else dataclasses.replace(now, cancelled=True)
+    )
     take_back(controller, manifest)
-    if first:
-        _tell_cancelled(run_dir)
     return manifest
 
 
@@ -166,7 +159,7 @@ def _gone(manifest: Manifest, names: Collection[str]) -> Manifest:
     return dataclasses.replace(manifest, parts=parts)
 
 
-def _tell_cancelled(run_dir: str | Path) -> None:
+def tell_cancelled(run_dir: str | Path) -> None:
     """Say it in the run's events: that its lighthouses were told to end is no outcome by itself. Raises `ConfigError`."""
     try:
         events = EventLog(str(run_dir), "lighthouse")

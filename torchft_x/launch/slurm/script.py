@@ -180,7 +180,9 @@ def _end_lighthouse(how: RoleScript) -> list[str]:
         "  waited=0",
         f'  while [ -z "$told" ] && kill -0 "$lighthouse" 2>/dev/null && {patient}; do {_sleep(0.2)}; done',
         '  kill -TERM "$lighthouse" 2>/dev/null; wait "$lighthouse"',
-        f'  [ -n "$told" ] || {end} "$me"',
+        f'  if [ -z "$told" ] || grep -qs \'"cancelled": true\' {shlex.quote(how.run_dir)}/slurm/manifest.json; then',
+        f'    {end} "$me"',
+        "  fi",
         "fi",
     ]
 

@@ -10,6 +10,7 @@ from torchft_x.core.slurm.manifest import Manifest
 from torchft_x.core.slurm.state import ALIVE, told
 from torchft_x.errors import TorchftXError
 from torchft_x.launch.slurm import store
+from torchft_x.launch.slurm.commands import tell_cancelled
 from torchft_x.launch.slurm.controller import Controller
 from torchft_x.rpc.lighthouse.failover.lease_directory import LeaseDirectory
 
@@ -34,6 +35,9 @@ def end(run_dir: str, me: str, controller: Controller) -> None:
     Each batch script with a lighthouse calls this with its own job id as `me`. Only the first one acts, because several would
     wait for each other. Raise `SlurmError`, `ManifestError`, `ConfigError` or `OSError`.
     """
+    if store.read(run_dir).cancelled:
+        tell_cancelled(run_dir)  # after the end of the lighthouse: one that takes over meanwhile reports its start
+        return
     entry = LeaseDirectory(store.lease_folder(run_dir) / "lease").read()
     if entry is None or entry.verdict is None:
         return  # this lighthouse was stopped, and another one serves
