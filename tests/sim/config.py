@@ -45,7 +45,7 @@ class WorldConfig:
         )
     )
     """Of the first life; the next ones are told that they are not the first."""
-    ledger: bool = True
+    journal: bool = True
     """A lighthouse writes down what the next one must know; that survives it, unless its host is lost."""
     one_host: bool = True
     """All processes share the lighthouse's boot: a refused connect proves death."""

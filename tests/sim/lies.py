@@ -64,7 +64,7 @@ class Liar:
         self._lives += 1
         self._name = f"liar{self._rng.below(3)}:{self._lives}"
         self._house, self._process = house, house.process
-        knows = house.machine.current is not None and not house.machine._succession.takeover.is_open
+        knows = house.machine.current is not None and not house.machine._next_quorum.takeover.is_open
         hello = m.Hello(
             session=0,
             replica_id=self._name,

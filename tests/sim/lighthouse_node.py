@@ -59,7 +59,7 @@ class LighthouseNode:
         self.calls: dict[int, PeerNode] = {}  # open unary requests
         self.copies: dict[str, tuple[int, State]] = {}  # group -> stream, and what its supervisor holds, as told (M3)
         self._supervisors: dict[Stream, tuple[str, int]] = {}  # group by stream, and the machine's number of it
-        self.ledger: JournalEntry | None = None  # written down on its host
+        self.journal: JournalEntry | None = None  # written down on its host
         self.lease: Lease | None = None  # of the present life, with a standby
         self._owner = site  # of the lease: of all lives on this host
         self._fresh = True  # nothing of its host was lost
@@ -82,12 +82,12 @@ class LighthouseNode:
             self.lease = Lease(world.shared, self._owner, self._stand_down, clock=lambda: clock.read(world.now))
             self._watch()
         else:
-            self._serve(new=first and self._fresh, legacy=self.ledger, keeps=world.config.ledger)
+            self._serve(new=first and self._fresh, previous=self.journal, keeps=world.config.journal)
 
-    def _serve(self, *, new: bool, legacy: JournalEntry | None, keeps: bool) -> None:
+    def _serve(self, *, new: bool, previous: JournalEntry | None, keeps: bool) -> None:
         world, process = self.world, self.process
         assert process is not None
-        config = replace(world.config.lighthouse, new_job=new, restarted=not new, keeps=keeps, legacy=legacy)
+        config = replace(world.config.lighthouse, new_job=new, restarted=not new, keeps=keeps, previous=previous)
         self.machine = Lighthouse(config, now=process.clock.read(world.now), unix=UNIX + world.now)
         world.checker.on_lighthouse(self)
         world.after(config.tick, process, self._tick)
@@ -96,7 +96,7 @@ class LighthouseNode:
         """It starts again on another one."""
         self.crash()
         self.world.clocks.pop(self.site, None)
-        self.ledger, self._fresh = None, False
+        self.journal, self._fresh = None, False
         self._owner = f"{self.site}.{self.lives}"
         self.world.unproven = self.world.unproven or self.world.shared is None
 
@@ -112,8 +112,8 @@ class LighthouseNode:
             world.after(TIMING.failover_look, self.process, self._watch)
             return
         world.note(self.name, "has the lease, epoch {}", lease.entry.epoch)
-        legacy = shared.inherit(self.clock)
-        self._serve(new=legacy is None, legacy=legacy, keeps=True)
+        previous = shared.inherit(self.clock)
+        self._serve(new=previous is None, previous=previous, keeps=True)
         world.after(TIMING.failover_renew, self.process, self._renew)
 
     def _renew(self) -> None:
@@ -200,7 +200,7 @@ class LighthouseNode:
         while todo:
             effect = todo.popleft()
             if isinstance(effect, lm.Keep):
-                if not self._keep(effect.legacy, todo):
+                if not self._keep(effect.entry, todo):
                     return
             elif isinstance(effect, lm.Issue):
                 if not self._issue(effect, todo):
@@ -238,9 +238,9 @@ class LighthouseNode:
             else:
                 note(name, "notes {}: {}", effect.event, effect.text)
 
-    def _keep(self, legacy: JournalEntry, rest: deque[lm.LighthouseEffect]) -> bool:
+    def _keep(self, previous: JournalEntry, rest: deque[lm.LighthouseEffect]) -> bool:
         """Write it down, before the rest is carried out. False: that comes later, or not at all."""
-        self.ledger, self._fresh = legacy, False
+        self.journal, self._fresh = previous, False
         shared, process = self.world.shared, self.process
         if shared is None:
             return True
@@ -249,9 +249,9 @@ class LighthouseNode:
         assert process is not None
         if shared.away:  # the write hangs, and with it this life
             shared.hang(process)
-            self.world.after(0.0, process, self._carry_out, [lm.Keep(legacy), *rest])
+            self.world.after(0.0, process, self._carry_out, [lm.Keep(previous), *rest])
             return False
-        shared.journals[self.lease.entry.epoch] = legacy, self.clock
+        shared.journals[self.lease.entry.epoch] = previous, self.clock
         return self._confirm()
 
     def _issue(self, effect: lm.Issue, rest: deque[lm.LighthouseEffect]) -> bool:

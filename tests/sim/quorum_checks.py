@@ -217,7 +217,7 @@ class QuorumChecks:
             life = self._world.nodes.get(name) or (peer if peer is not None and peer.who == name else None)
             if book.is_halted(name):
                 continue  # it stands, but can't run
-            record = node.machine._roll.get(name)
+            record = node.machine._members.get(name)
             before = now - 2 * self._world.config.lighthouse.tick
             if record is not None and node.machine._stragglers.keeps_out(record, before):
                 continue  # it was late again and again (R20); who may come again is let in at the next tick

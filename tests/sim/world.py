@@ -68,7 +68,7 @@ class World:
         self.vetoes: set[str] = set()  # groups whose next vote is no
         self.regrets: dict[str, tuple[int, int] | None] = {}  # groups that throw a decided step away; which that is
         self.ending: Ending | None = None  # how the training ends; None: it goes on and on
-        self.unproven = not (self.config.standby or self.config.ledger)  # an end or a quorum may be known to nobody
+        self.unproven = not (self.config.standby or self.config.journal)  # an end or a quorum may be known to nobody
         self.traps: dict[tuple[str, str], list[tuple[str, Callable[[World, GroupNode, float], bool], float]]] = {}
         for house in self.lighthouses:
             house.start()

@@ -54,7 +54,7 @@ class JournalEntry:
     quorum: Quorum
     granted_through: int = 0
     """Highest step ever granted in the quorum."""
-    kin: tuple[MemberEntry, ...] = ()
+    members: tuple[MemberEntry, ...] = ()
     """Entries of members with sessions, and of earlier members of the job whose end is not known (R21)."""
     open: tuple[Quorum, ...] = ()
     """Earlier quorums that must be followed, too (`core.quorum.open_quorums`), from old to new."""

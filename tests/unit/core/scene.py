@@ -139,7 +139,7 @@ class Scene:
 
     def record(self, replica_id: str) -> MemberRecord:
         """What the lighthouse knows of this member."""
-        record = self.lighthouse._roll.get(replica_id)
+        record = self.lighthouse._members.get(replica_id)
         assert record is not None
         return record
 

@@ -39,7 +39,7 @@ class TestLeaving:
     ) -> None:
         s = Scene()
         q = s.start("a:1", "b:1")
-        s.lighthouse._tenure.granted_through = granted
+        s.lighthouse._quorum_state.granted_through = granted
         if asked:
             s.join("b:1", q.top, JoinReason.BOUNDARY)
         effects = s.leave("b:1", State(step, q.id + history) if step else State())
@@ -65,7 +65,7 @@ class TestComingBack:
         assert issued(s.join("b:1")) == [["a:1", "b:1"]]
         s.close("a:1")
         s.hello("a:1")
-        assert s.lighthouse._tenure.silent == {"a:1", "b:1"}  # it is here and has not asked
+        assert s.lighthouse._quorum_state.silent == {"a:1", "b:1"}  # it is here and has not asked
 
     def test_one_of_the_quorum_that_was_lost_is_waited_for_when_it_asks_and_not_before(self) -> None:
         s = Scene(limits=SilenceLimits(alone=1.0), lease=5.0)
@@ -87,13 +87,13 @@ class TestComingBack:
         s.wait(1.5, alive=("a:1",))
         s.hello("b:1")
         assert not s.record("b:1").lost
-        assert "b:1" in s.lighthouse._tenure.silent
+        assert "b:1" in s.lighthouse._quorum_state.silent
 
     @pytest.mark.parametrize("joins", [False, True])
     def test_a_word_from_it_refutes_the_refused_connect(self, joins: bool) -> None:
         s = Scene.started("a:1", "b:1")
         record = s.record("b:1")
-        s.lighthouse._alarm.probe(record, s.now)
+        s.lighthouse._losses.probe(record, s.now)
         s.refused("b:1")
         assert record.proof
         if joins:
@@ -145,7 +145,7 @@ class TestIds:
     def test_a_hello_tells_of_ids(self, told: dict[str, object]) -> None:
         s = Scene.started("a:1")
         s.hello("b:1", **told)
-        assert s.lighthouse._tenure.next_id == (1 << 50) + 1
+        assert s.lighthouse._quorum_state.next_id == (1 << 50) + 1
 
 
 class TestJoins:
@@ -213,8 +213,8 @@ class TestKept:
         s.beat("p")
         s.join("a:1")
         (keep,) = of(Keep, s.unary("p", 1))
-        assert [m.replica_id for m in keep.legacy.quorum.members] == ["a:1", "p"]
-        assert [k.replica_id for k in keep.legacy.kin] == ["a:1"]
+        assert [m.replica_id for m in keep.entry.quorum.members] == ["a:1", "p"]
+        assert [k.replica_id for k in keep.entry.members] == ["a:1"]
 
     def test_of_the_same_quorum_no_more_is_said_than_a_higher_grant(self) -> None:
         s = Scene(keeps=True)
@@ -222,10 +222,10 @@ class TestKept:
         (first,) = of(Keep, s.join("a:1"))
         s.hello("a:1", runs_on=False, boot_id="another")
         q = s.quorums["a:1"]
-        s.lighthouse._tenure.granted_through = 9
+        s.lighthouse._quorum_state.granted_through = 9
         (second,) = of(Keep, s.feed(Tick()))
-        assert (second.legacy.quorum, second.legacy.granted_through) == (q, 9)
-        assert second.legacy.kin is first.legacy.kin
+        assert (second.entry.quorum, second.entry.granted_through) == (q, 9)
+        assert second.entry.members is first.entry.members
 
 
 class TestWaits:
@@ -294,21 +294,21 @@ class TestReceived:
         assert issued(s.unary("r", 2)) == [["p", "r"]]
         s.unary("p", 3, 1)
         assert issued(s.unary("r", 4, 1)) == [["p", "r"]]
-        assert len(s.lighthouse._tenure.chain.open) == 1
+        assert len(s.lighthouse._quorum_state.chain.open) == 1
         s.unary("p", 5, 2)
-        assert s.lighthouse._tenure.chain.open == ()
+        assert s.lighthouse._quorum_state.chain.open == ()
 
     @pytest.mark.parametrize("asks", [True, False])
     def test_by_a_join_and_by_progress(self, asks: bool) -> None:
         s = Scene()
         first = s.start("a:1", "b:1")
         s.join_all("a:1", "b:1", state=s.committed())
-        assert s.lighthouse._tenure.chain.open == (first,)
+        assert s.lighthouse._quorum_state.chain.open == (first,)
         if asks:
             s.join("a:1", s.committed())
         else:
             s.feed(Progress(s.sessions["a:1"], s.quorums["a:1"].id, 1, 1))
-        assert s.lighthouse._tenure.chain.open == ()
+        assert s.lighthouse._quorum_state.chain.open == ()
 
 
 class TestAdopting:

@@ -30,9 +30,9 @@ from torchft_x.timing import TIMING
 def kept(scene: Scene) -> JournalEntry:
     """What the present lighthouse has written down last."""
     lighthouse = scene.lighthouse
-    lighthouse._keeping._kept = None
+    lighthouse._journal_writer._kept = None
     (keep,) = of(Keep, lighthouse.handle(Tick(), scene.now))
-    return keep.legacy
+    return keep.entry
 
 
 def trained(*replica_ids: str, steps: int = 1) -> Scene:
@@ -42,9 +42,9 @@ def trained(*replica_ids: str, steps: int = 1) -> Scene:
     return scene
 
 
-def follow(before: Scene, legacy: JournalEntry | None, **config: object) -> Scene:
+def follow(before: Scene, previous: JournalEntry | None, **config: object) -> Scene:
     """Another lighthouse in its place, a second later. Everybody holds what it was sent."""
-    settings = {"keeps": True, "new_job": False, "restarted": True, "legacy": legacy, **config}
+    settings = {"keeps": True, "new_job": False, "restarted": True, "previous": previous, **config}
     scene = Scene(now=before.now + 1.0, unix=UNIX + before.now + 1.0, **settings)
     scene.quorums = dict(before.quorums)
     return scene
@@ -65,8 +65,8 @@ def test_a_quorum_is_kept_before_it_is_sent() -> None:
     kinds = [type(e) for e in effects]
     assert kinds.index(Keep) < kinds.index(Issue)
     (keep,) = of(Keep, effects)
-    assert keep.legacy.quorum == of(Issue, effects)[0].quorum
-    lives = {k.replica_id: (k.life.token, k.boot_id) for k in keep.legacy.kin}
+    assert keep.entry.quorum == of(Issue, effects)[0].quorum
+    lives = {k.replica_id: (k.life.token, k.boot_id) for k in keep.entry.members}
     assert lives == {name: (f"token-{name}", BOOT) for name in ("a:1", "b:1")}
     assert not of(Keep, scene.lighthouse.handle(Tick(), 1.0))  # once
     cannot = Scene.started("a:1")  # its shell can keep nothing
@@ -128,10 +128,10 @@ def test_R8c_who_was_lost_has_a_lease_of_its_own_and_the_others_renew_theirs() -
     before.wait(10.0, alive=("a:1",))
     assert kept(before).absent == (Absent("b:1", leased=0.0),)
     before.join("a:1", before.quorums["a:1"].top, JoinReason.FAILED)
-    legacy = kept(before)
-    assert (legacy.absent, legacy.leased) == ((Absent("b:1", leased=0.0),), pytest.approx(10.0))
-    scene = follow(before, legacy)
-    records = {r.replica_id: r for r in scene.lighthouse._roll}
+    previous = kept(before)
+    assert (previous.absent, previous.leased) == ((Absent("b:1", leased=0.0),), pytest.approx(10.0))
+    scene = follow(before, previous)
+    records = {r.replica_id: r for r in scene.lighthouse._members}
     assert (records["b:1"].lease_sent, records["a:1"].lease_sent) == (0.0, pytest.approx(10.0))
 
 
@@ -167,9 +167,9 @@ def test_R8c_who_has_committed_speaks_for_all_members_of_that_quorum() -> None:
     before.arrive("c:1", reason=JoinReason.NEW)
     before.wait(10.0, alive=("a:1", "c:1"))
     assert issued(before.join("a:1", before.quorums["a:1"].top, JoinReason.FAILED)) == [["a:1", "c:1"]]
-    legacy = kept(before)
-    assert [m.replica_id for q in legacy.open for m in q.members] == ["a:1", "b:1"]
-    scene = follow(before, legacy)
+    previous = kept(before)
+    assert [m.replica_id for q in previous.open for m in q.members] == ["a:1", "b:1"]
+    scene = follow(before, previous)
     scene.exited("a:1")
     scene.hello("c:1", state=at(scene, "c:1"))
     assert issued(scene.join("c:1", at(scene, "c:1"), JoinReason.FAILED)) == [["c:1"]]
@@ -219,10 +219,10 @@ def test_R8c_a_refused_connect_is_not_written_down_as_proof() -> None:
 
 def test_R2_R7_an_older_life_is_fenced_and_the_highest_grant_remembered_by_what_is_written_down() -> None:
     before = trained("a:2")
-    legacy = kept(before)
-    kin = tuple(replace(k, life=Life(3, 0.0, "token-a:2")) for k in legacy.kin)
-    scene = follow(before, replace(legacy, kin=kin, granted_through=40))
-    assert scene.lighthouse._tenure.granted_through == 40
+    previous = kept(before)
+    members = tuple(replace(k, life=Life(3, 0.0, "token-a:2")) for k in previous.members)
+    scene = follow(before, replace(previous, members=members, granted_through=40))
+    assert scene.lighthouse._quorum_state.granted_through == 40
     (fence,) = of(Fence, scene.hello("a:1", life=Life(2, 0.0, "old"), quorum=None))
     assert fence.by == "a:2"
 
@@ -242,26 +242,26 @@ def test_R8c_a_quorum_that_nobody_received_is_over_when_they_say_so() -> None:
 
 
 def test_a_member_with_a_newer_quorum_shows_that_what_was_written_is_old() -> None:
-    """The lighthouse before could not write any more: as without a ledger, R8 (a) or (b)."""
+    """The lighthouse before could not write any more: as without a journal, R8 (a) or (b)."""
     before = trained("a:1", "b:1")
-    legacy = kept(before)
-    newer = quorum(member("a:1", State(5, 1)), member("b:1", State(5, 1)), id=legacy.quorum.id + 7)
-    scene = follow(before, legacy)
+    previous = kept(before)
+    newer = quorum(member("a:1", State(5, 1)), member("b:1", State(5, 1)), id=previous.quorum.id + 7)
+    scene = follow(before, previous)
     scene.hello("a:1", quorum=newer)
     assert scene.lighthouse.current is None
-    assert "takes over quorum" in scene.lighthouse.undecided or not scene.lighthouse._tenure.asking
+    assert "takes over quorum" in scene.lighthouse.undecided or not scene.lighthouse._quorum_state.asking
     scene.hello("b:1", quorum=newer)
     assert scene.lighthouse.current == newer
 
 
 def test_a_peers_client_that_does_not_come_back_is_missed_for_its_heartbeats_only() -> None:
     before = Scene.started("a:1", keeps=True)
-    legacy = JournalEntry(quorum(member("a:1"), member("theirs:1", library=""), id=9 << 40), 0, ())
-    scene = follow(before, legacy)
+    previous = JournalEntry(quorum(member("a:1"), member("theirs:1", library=""), id=9 << 40), 0, ())
+    scene = follow(before, previous)
     scene.quorums = {}
-    scene.feed(Hello(900, "a:1", Life(0, 0.0, "token-a:1"), boot_id=BOOT, quorum=legacy.quorum, lease_left=9.0))
+    scene.feed(Hello(900, "a:1", Life(0, 0.0, "token-a:1"), boot_id=BOOT, quorum=previous.quorum, lease_left=9.0))
     scene.sessions["a:1"] = 900
-    scene.join("a:1", legacy.quorum.top, JoinReason.FAILED)
+    scene.join("a:1", previous.quorum.top, JoinReason.FAILED)
     assert of(Issue, scene.wait(6.0, alive=("a:1",)))
 
 
@@ -277,7 +277,7 @@ class Written(Scene):
         effects = super().feed(event)
         for keep in of(Keep, effects):
             assert effects.index(keep) == 0
-            self.written, self.writes = keep.legacy, self.writes + 1
+            self.written, self.writes = keep.entry, self.writes + 1
         return effects
 
     @property
@@ -322,21 +322,21 @@ def test_the_lives_of_those_in_open_quorums_only_are_written_with_each_quorum_th
     s = Written.started("a:1", "b:1")
     s.exited("b:1")
     s.join("a:1", s.quorums["a:1"].top, JoinReason.FAILED)
-    assert [k.life.token for k in s.written.kin] == ["token-a:1", "token-b:1"]
+    assert [k.life.token for k in s.written.members] == ["token-a:1", "token-b:1"]
     s.join("a:1", at(s, "a:1"))
     assert len(s.written.open) == 1
     s.hello("a:1")
     assert s.written.open == ()
-    assert [k.life.token for k in s.written.kin] == ["token-a:1"]
+    assert [k.life.token for k in s.written.members] == ["token-a:1"]
 
 
 def test_a_life_that_is_heard_of_later_is_written_with_the_next_quorum() -> None:
     before = trained("a:1")
-    scene = follow(before, replace(kept(before), kin=()))
-    assert [k.life.token for k in kept(scene).kin] == [""]
+    scene = follow(before, replace(kept(before), members=()))
+    assert [k.life.token for k in kept(scene).members] == [""]
     (keep,) = of(Keep, scene.arrive("a:1", at(scene, "a:1")))
-    assert keep.legacy.quorum.config_id == before.lighthouse.current.config_id
-    assert [k.life.token for k in keep.legacy.kin] == ["token-a:1"]
+    assert keep.entry.quorum.config_id == before.lighthouse.current.config_id
+    assert [k.life.token for k in keep.entry.members] == ["token-a:1"]
 
 
 def test_M3_a_new_lineage_waits_for_the_supervisors_that_come_back_to_a_new_lighthouse() -> None:

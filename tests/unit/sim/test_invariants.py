@@ -177,14 +177,14 @@ def stopped_at_unequal_steps(hand: Hand) -> None:
 
 
 def a_commit_that_is_counted_over(hand: Hand) -> None:
-    record = hand.machine._roll.get("g1:1")
+    record = hand.machine._members.get("g1:1")
     assert record is not None
     record.lease_sent = -1000.0
     hand.checker.on_decision(hand.rank().node, hand.machine.current, True)
 
 
 def a_grant_without_end(hand: Hand) -> None:
-    hand.machine._tenure.granted_through = 10**6
+    hand.machine._quorum_state.granted_through = 10**6
     for node in hand.world.running():
         node.machine._hold.granted_through = 10**6
     swarm.check_newcomer(hand.world)

@@ -51,7 +51,7 @@ def test_seeds_differ_in_their_clusters_and_faults() -> None:
 
 def test_nobody_is_expected_to_come_while_the_lighthouse_waits_for_a_lease() -> None:
     """Seed 7354257178394 of the soak: it had lost its host, and a member left before the next one was there (R8)."""
-    world = World(1, WorldConfig(groups=2, ledger=False, runs_on=True))
+    world = World(1, WorldConfig(groups=2, journal=False, runs_on=True))
     assert world.run_while(lambda: world.checker.commits < 5, 30.0)
     world.run_for(2.0)
     assert swarm._trains(world)

@@ -27,7 +27,7 @@ def test_a_variant_that_nothing_notices_is_an_error() -> None:
 def test_without_the_word_of_those_that_never_received_it_a_takeover_takes_a_lease() -> None:
     """R8, of a lighthouse that can't read what was written down. Only virtual time shows it: nothing is violated."""
     with SLOW_TAKEOVER(), pytest.raises(AssertionError, match="seed"):
-        list(map(partial(dies_while_it_sends, ledger=False), range(12)))
+        list(map(partial(dies_while_it_sends, journal=False), range(12)))
 
 
 @pytest.mark.parametrize(

@@ -417,10 +417,10 @@ def test_a_lighthouse_that_died_takes_the_quorum_over(again: float | None, lost:
     assert members(world) == ["g0:1", "g1:1", "g2:1"]
 
 
-def dies_while_it_sends(seed: int, *, ledger: bool) -> World:
+def dies_while_it_sends(seed: int, *, journal: bool) -> World:
     """The lighthouse has sent a quorum to some of its members, and dies; groups have 6 s to train together again."""
     config = WorldConfig(groups=2 + seed % 2, commit_vote=seed % 4 > 1, timeout=60.0, quorum_timeout=60.0, trace=None)
-    world = World(seed, replace(config, ledger=ledger, lighthouse=LighthouseConfig(boot_id="host")))
+    world = World(seed, replace(config, journal=journal, lighthouse=LighthouseConfig(boot_id="host")))
     world.run_for(2.0)
     strike(world, Fault(world.now, "lighthouse_sending", seconds=0.5))
     world.run_for(0.6)
@@ -429,10 +429,10 @@ def dies_while_it_sends(seed: int, *, ledger: bool) -> World:
     return world
 
 
-@pytest.mark.parametrize("ledger", [True, False])
-def test_a_lighthouse_that_dies_while_it_sends_a_quorum_is_back_at_work_at_once(ledger: bool) -> None:
+@pytest.mark.parametrize("journal", [True, False])
+def test_a_lighthouse_that_dies_while_it_sends_a_quorum_is_back_at_work_at_once(journal: bool) -> None:
     """R8: those that never received it know nothing newer, and nobody waits for a lease or for a time-out."""
-    assert sum(said(dies_while_it_sends(seed, ledger=ledger), "never received") for seed in range(12)) > 3
+    assert sum(said(dies_while_it_sends(seed, journal=journal), "never received") for seed in range(12)) > 3
 
 
 @pytest.mark.parametrize("between", [(0.1, 0.8), (0.3, 0.8), (0.3, 0.02), (0.5, 0.1), (0.03, 0.0)])

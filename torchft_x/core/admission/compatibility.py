@@ -38,9 +38,9 @@ class CompatibilityCheck:
     Part of the lighthouse; shares its member table and quorum state.
     """
 
-    def __init__(self, roll: MemberTable, tenure: QuorumState) -> None:
-        self._roll = roll  # every known member, with what it declared
-        self._tenure = tenure  # the present quorum
+    def __init__(self, members: MemberTable, quorum_state: QuorumState) -> None:
+        self._members = members  # every known member, with what it declared
+        self._quorum_state = quorum_state  # the present quorum
         self._kinds: dict[int, Fingerprint] = {}  # each distinct declaration once, by its `id()`
         self._differ = False  # whether two of these can't train together
 
@@ -60,9 +60,9 @@ class CompatibilityCheck:
         if not self._differ:
             return []  # the common case, in constant time
         self._recount()
-        present = [r for r in self._roll if r.traits is not None and not r.lost]
+        present = [r for r in self._members if r.traits is not None and not r.lost]
         present = [r for r in present if r.join is not None or (self._inside(r) and (r.session is not None or r.unary))]
-        if self._tenure.missing and not any(self._inside(r) for r in present):
+        if self._quorum_state.missing and not any(self._inside(r) for r in present):
             return []  # after a restart of the lighthouse the members that count have yet to declare
         fitting: dict[int, MemberRecord] = {}  # `id()` of a declaration -> the first member that counts with it
         found: list[tuple[MemberRecord, str]] = []
@@ -76,12 +76,12 @@ class CompatibilityCheck:
 
     def _recount(self) -> None:
         """Forget the declarations that no member holds any more, and compare the rest again."""
-        self._kinds = {id(r.traits): r.traits for r in self._roll if r.traits is not None}
+        self._kinds = {id(r.traits): r.traits for r in self._members if r.traits is not None}
         kinds = list(self._kinds.values())
         self._differ = any(difference(a, b) for a, b in combinations(kinds, 2))
 
     def _inside(self, record: MemberRecord) -> bool:
-        return record.replica_id in self._tenure.inside
+        return record.replica_id in self._quorum_state.inside
 
     def _precedence(self, record: MemberRecord) -> tuple[bool, float, float, str]:
         inside = self._inside(record)

@@ -35,18 +35,20 @@ class FinishedJob:
     Part of the lighthouse; shares its member table.
     """
 
-    def __init__(self, roll: MemberTable, *, lease: float, legacy: JournalEntry | None = None, now: float) -> None:
-        """Start with what the journal of the lighthouse before this one says (`legacy`), if there is one.
+    def __init__(self, members: MemberTable, *, lease: float, previous: JournalEntry | None = None, now: float) -> None:
+        """Start with what the journal of the lighthouse before this one says (`previous`), if there is one.
 
         `lease`: seconds of silence after which a process counts as lost.
         """
-        left, job = (legacy.left, legacy.job) if legacy is not None else ((), ())
-        self._took_over = now if legacy is not None else None
-        self._roll = roll  # every known member
+        left, job = (previous.left, previous.job) if previous is not None else ((), ())
+        self._took_over = now if previous is not None else None
+        self._members = members  # every known member
         self._lease = lease
         self._left = {group_of(d.replica_id): d for d in left}  # group -> its member that has left for good
         # Replica ids that left, or were stopped, before the end, and so finish nothing; a new set when it changes.
-        self.early = frozenset(e.replica_id for e in legacy.kin if e.early) if legacy is not None else frozenset[str]()
+        self.early = (
+            frozenset(e.replica_id for e in previous.members if e.early) if previous is not None else frozenset[str]()
+        )
         self._lives: dict[str, str] = {}  # group -> its newest member
         # Replica ids of `_lives` that are in no quorum now, and whose ends their supervisors have not reported.
         self.unsettled: frozenset[str] = frozenset()
@@ -139,7 +141,7 @@ class FinishedJob:
         if not (self._left or self.unsettled) or now - self._looked < _LOOK:
             return []
         self._looked = now
-        tokens = {r.replica_id: r.life.token for r in self._roll.named(self.unsettled)}
+        tokens = {r.replica_id: r.life.token for r in self._members.named(self.unsettled)}
         tokens.update((d.replica_id, d.life.token) for d in self.departures)
         self._heard = {name: self._last_heard(name, token, now) for name, token in tokens.items()}
         self.unsettled = frozenset(
@@ -191,14 +193,16 @@ class FinishedJob:
     def tell(self, wait: Wait, asking: Iterable[Candidate], now: float) -> list[LighthouseEffect]:
         """Return what to tell the members that ask: to be patient, or, after `finish_grace`, that the job is over."""
         effects: list[LighthouseEffect] = []
-        records = {r.session: r for c in asking if (r := self._roll.get(c.member.replica_id)) and r.session is not None}
+        records = {
+            r.session: r for c in asking if (r := self._members.get(c.member.replica_id)) and r.session is not None
+        }
         if wait.ending:
             due = tuple(s for s, r in records.items() if self._is_due(s, r, now))
             effects += [SendPatience(due, TIMING.finish_patience, wait.reason)] if due else []
         for session, record in records.items():
             if wait.finished and record.join is not None and now - self._held_since(record, now) >= TIMING.finish_grace:
                 self.early |= {record.replica_id}  # a stopped process may exit with 0, which finishes nothing
-                group = self._roll.supervisors.group_of(record.life.token)
+                group = self._members.supervisors.group_of(record.life.token)
                 effects.append(StopGroup(group, wait.reason) if group else Refuse(wait.reason, session=session))
         return effects
 
@@ -233,7 +237,7 @@ class FinishedJob:
 
         A later life may have been started since the supervisor of the departed one was last heard.
         """
-        d, record = self._left.get(group_of(member.replica_id)), self._roll.get(member.replica_id)
+        d, record = self._left.get(group_of(member.replica_id)), self._members.get(member.replica_id)
         return d is not None and (d.ended or (record is not None and record.life.token == d.life.token))
 
     def _runs(self, group: str, d: Departure, now: float) -> bool:
@@ -247,18 +251,18 @@ class FinishedJob:
 
     def _may_finish(self, name: str) -> bool:
         """Return whether this member's process may yet end well, and has a supervisor that would report it."""
-        record = self._roll.get(name)
+        record = self._members.get(name)
         if record is None or name in self.early:
             return False
-        return bool(record.life.token) and not self._roll.has_ended(record.life)
+        return bool(record.life.token) and not self._members.has_ended(record.life)
 
     def _last_heard(self, name: str, token: str, now: float) -> float:
         """Return when the supervisor of this life was last heard, as far as `_heard` and the supervisors know.
 
         `last_told` covers a group that was started elsewhere: the older life may still finish the job.
         """
-        heard = self._roll.supervisors.last_heard(token)
-        heard = self._roll.supervisors.last_told(token) if heard is None else heard
+        heard = self._members.supervisors.last_heard(token)
+        heard = self._members.supervisors.last_told(token) if heard is None else heard
         return self._heard.get(name, now) if heard is None else max(heard, self._heard.get(name, heard))
 
     def _unfinished(self, names: Iterable[str], now: float) -> list[str]:
@@ -268,8 +272,8 @@ class FinishedJob:
         process runs, or may yet say so, because it is away or has not spoken to this lighthouse.
         """
         found = []
-        for record in self._roll.named(dict.fromkeys(filter(self._may_finish, names))):
-            heard = self._roll.supervisors.last_heard(record.life.token)
+        for record in self._members.named(dict.fromkeys(filter(self._may_finish, names))):
+            heard = self._members.supervisors.last_heard(record.life.token)
             heard = self._took_over if heard is None else heard
             # A member without an address has not spoken to this lighthouse.
             gone = record.proof or record.refused or not record.address

@@ -21,48 +21,53 @@ class Grants:
     Part of the lighthouse; shares its quorum state.
     """
 
-    def __init__(self, config: LighthouseConfig, tenure: QuorumState) -> None:
+    def __init__(self, config: LighthouseConfig, quorum_state: QuorumState) -> None:
         self._config = config
-        self._tenure = tenure  # the present quorum, and what has been granted in it
+        self._quorum_state = quorum_state  # the present quorum, and what has been granted in it
 
     def on_hello(self, hello: Hello) -> bool:
         """Return whether a hello shows that more was granted than known, and take that over; `release` must follow.
 
         A member may have run past the grant while it had no session (R16), or hold a grant of an earlier lighthouse.
         """
-        cur = self._tenure.current
+        cur = self._quorum_state.current
         if cur is None or hello.quorum is None or hello.quorum.id != cur.id:
             return False
-        before = self._tenure.granted_through
+        before = self._quorum_state.granted_through
         run = hello.state.step if hello.state.committed_in == cur.id else 0
-        self._tenure.granted_through = max(before, hello.granted_through, run)
-        self._tenure.reached = max(self._tenure.reached, run)
-        return self._tenure.granted_through > before
+        self._quorum_state.granted_through = max(before, hello.granted_through, run)
+        self._quorum_state.reached = max(self._quorum_state.reached, run)
+        return self._quorum_state.granted_through > before
 
-    def release(self, roll: MemberTable, now: float) -> list[LighthouseEffect]:
+    def release(self, members: MemberTable, now: float) -> list[LighthouseEffect]:
         """Let members that ask run on, where more turned out to be granted already.
 
         They have no reason to stop, and members that are further wait for them in a collective (R16).
         """
         effects: list[LighthouseEffect] = []
-        for replica_id in sorted(self._tenure.asking):
-            record = roll.get(replica_id)
+        for replica_id in sorted(self._quorum_state.asking):
+            record = members.get(replica_id)
             if record is None or record.join is None:
                 continue
             member, reason = record.join.member, record.join.reason
             if (
                 self._may_run_on(record, member, reason, record.number)
-                and member.state.step < self._tenure.granted_through
+                and member.state.step < self._quorum_state.granted_through
             ):
                 effects.append(self._extend(record, record.number, now))
                 record.join = None
-                self._tenure.recount(record)
+                self._quorum_state.recount(record)
         return effects
 
     def on_progress(self, record: MemberRecord, progress: Progress, now: float) -> list[LighthouseEffect]:
         """Answer every request about the present quorum. Grant more only while no change is pending."""
-        tenure = self._tenure
-        if not tenure.holds_current(record) or progress.quorum_id != tenure.quorum_id or tenure.broken or record.lost:
+        quorum_state = self._quorum_state
+        if (
+            not quorum_state.holds_current(record)
+            or progress.quorum_id != quorum_state.quorum_id
+            or quorum_state.broken
+            or record.lost
+        ):
             return []
         self._grow(progress.step, progress.step_seconds, now)
         return [self._extend(record, progress.number, now)]
@@ -73,7 +78,7 @@ class Grants:
             return []
         step = join.member.state.step
         self._grow(step, join.step_seconds, now)
-        return [self._extend(record, join.number, now)] if step < self._tenure.granted_through else []
+        return [self._extend(record, join.number, now)] if step < self._quorum_state.granted_through else []
 
     def _may_run_on(self, record: MemberRecord, member: Member, reason: JoinReason, number: int) -> bool:
         """Return whether this join asks for nothing but more steps in the present quorum.
@@ -81,20 +86,20 @@ class Grants:
         `shrink_only` is met, too: without a next quorum there are no newcomers. A member that has healed contributes
         already, or is not granted more.
         """
-        tenure = self._tenure
-        here = tenure.holds_current(record) and member.state.committed_in == tenure.quorum_id
+        quorum_state = self._quorum_state
+        here = quorum_state.holds_current(record) and member.state.committed_in == quorum_state.quorum_id
         plain = reason in (JoinReason.BOUNDARY, JoinReason.HEALED) and not (member.torn or member.commit_failures)
-        return bool(here and plain and number and not tenure.broken and not record.lost)
+        return bool(here and plain and number and not quorum_state.broken and not record.lost)
 
     def _grow(self, step: int, step_seconds: float, now: float) -> None:
         """Grant some steps beyond `step`, unless a change is pending."""
-        self._tenure.reached = max(self._tenure.reached, step)
-        if self._tenure.pending:
+        self._quorum_state.reached = max(self._quorum_state.reached, step)
+        if self._quorum_state.pending:
             return
         c = self._config
         steps = int(self._worth(now) / step_seconds) if step_seconds > 0 else 1
         more = step + min(max(steps, 1), c.grant_steps)
-        self._tenure.granted_through = max(self._tenure.granted_through, more)
+        self._quorum_state.granted_through = max(self._quorum_state.granted_through, more)
 
     def _worth(self, now: float) -> float:
         """Return how many seconds of steps a grant is worth.
@@ -102,13 +107,13 @@ class Grants:
         A newcomer waits for its end, and after a loss one is likely: the lost group, restarted.
         """
         c = self._config
-        if now - self._tenure.lost_at >= c.return_within:
+        if now - self._quorum_state.lost_at >= c.return_within:
             return c.grant_seconds
-        return min(c.grant_seconds, c.return_seconds * max(1.0, len(self._tenure.inside) / _SMALL_QUORUM))
+        return min(c.grant_seconds, c.return_seconds * max(1.0, len(self._quorum_state.inside) / _SMALL_QUORUM))
 
     def _extend(self, record: MemberRecord, number: int, now: float) -> Extend:
-        cur = self._tenure.current
+        cur = self._quorum_state.current
         assert cur is not None
         assert record.session is not None
-        record.lease_sent = self._tenure.leased = now
-        return Extend(record.session, cur.id, self._tenure.granted_through, cur.lease, number)
+        record.lease_sent = self._quorum_state.leased = now
+        return Extend(record.session, cur.id, self._quorum_state.granted_through, cur.lease, number)

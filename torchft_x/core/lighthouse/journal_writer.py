@@ -21,18 +21,18 @@ class JournalWriter:
     Part of the lighthouse; shares its member table and quorum state.
     """
 
-    def __init__(self, roll: MemberTable, tenure: QuorumState, endings: FinishedJob) -> None:
-        self._roll = roll  # every known member
-        self._tenure = tenure  # the present quorum
-        self._hellos = 0  # number of hellos so far; each may change the kin
+    def __init__(self, members: MemberTable, quorum_state: QuorumState, finished_job: FinishedJob) -> None:
+        self._members = members  # every known member
+        self._quorum_state = quorum_state  # the present quorum
+        self._hellos = 0  # number of hellos so far; each may change the members
         self._kept: tuple[int, int, float] | None = None  # quorum id, granted step, end of sending leases, as last kept
         self._open: tuple[Quorum, ...] = ()  # kept with `_kept`
-        self._endings = endings  # which members finish the job
+        self._finished_job = finished_job  # which members finish the job
         self._left: tuple[Departure, ...] = ()  # kept with `_kept`
-        self._early: frozenset[str] = endings.early  # kept with `_kept`
-        self._unsettled: frozenset[str] = endings.unsettled  # kept with `_kept`, as part of the kin
-        self._kin: tuple[MemberEntry, ...] = ()  # kept with `_kept`; a new tuple only when an entry changes
-        # What `_kin` was made from: config id, hellos, members of open quorums only, `unsettled`, `early`.
+        self._early: frozenset[str] = finished_job.early  # kept with `_kept`
+        self._unsettled: frozenset[str] = finished_job.unsettled  # kept with `_kept`, as part of the members
+        self._entries: tuple[MemberEntry, ...] = ()  # kept with `_kept`; a new tuple only when an entry changes
+        # What `_entries` was made from: config id, hellos, members of open quorums only, `unsettled`, `early`.
         self._kin_as_of: tuple[object, ...] = ()
         self._absent: dict[str, Absent] = {}  # kept with `_kept`, or to be kept now
         self._stale = False  # whether `_absent` is to be kept now
@@ -48,7 +48,7 @@ class JournalWriter:
 
     def on_tick(self) -> None:
         """Update which members are lost, and with what proof."""
-        lost = self._roll.lost(self._tenure.ran | self._endings.unsettled)
+        lost = self._members.lost(self._quorum_state.ran | self._finished_job.unsettled)
         if lost or self._absent:
             absent = {r.replica_id: Absent(r.replica_id, r.lease_sent, self._proof(r)) for r in lost}
             self._stale = self._stale or absent != self._absent
@@ -56,35 +56,53 @@ class JournalWriter:
 
     def look(self) -> list[LighthouseEffect]:
         """Return what to keep, if that is more than was kept. It must come before the effects that it is about."""
-        tenure = self._tenure
-        cur, granted, open_ = tenure.current, tenure.granted_through, tenure.chain.open
+        quorum_state = self._quorum_state
+        cur, granted, open_ = quorum_state.current, quorum_state.granted_through, quorum_state.chain.open
         if cur is None:
             return []
-        leased = self._kept[2] if self._kept is not None else tenure.leased
-        if tenure.leased > leased:
-            leased = tenure.leased + TIMING.leased_ahead
-        kept, left, early = (cur.id, granted, leased), self._endings.departures, self._endings.early
-        unsettled = self._endings.unsettled
+        leased = self._kept[2] if self._kept is not None else quorum_state.leased
+        if quorum_state.leased > leased:
+            leased = quorum_state.leased + TIMING.leased_ahead
+        kept, left, early = (cur.id, granted, leased), self._finished_job.departures, self._finished_job.early
+        unsettled = self._finished_job.unsettled
         known = open_ is self._open and early is self._early and unsettled is self._unsettled
         if kept == self._kept and known and left is self._left and not self._stale:
             return []
         if self._kept is None or cur.id != self._kept[0] or not known:
-            self._look_at_kin(cur, open_)
+            self._update_entries(cur, open_)
         self._kept, self._open, self._left, self._early, self._stale = kept, open_, left, early, False
         self._unsettled = unsettled
         absent = tuple(self._absent.values())
         return [
-            Keep(JournalEntry(cur, granted, self._kin, open_, absent, leased, tenure.reached, left, self._endings.job))
+            Keep(
+                JournalEntry(
+                    cur,
+                    granted,
+                    self._entries,
+                    open_,
+                    absent,
+                    leased,
+                    quorum_state.reached,
+                    left,
+                    self._finished_job.job,
+                )
+            )
         ]
 
-    def _look_at_kin(self, cur: Quorum, open_: tuple[Quorum, ...]) -> None:
-        unsettled, early = self._endings.unsettled, self._endings.early
-        as_of = (cur.config_id, self._hellos, self._tenure.chain.members - self._tenure.inside, unsettled, early)
+    def _update_entries(self, cur: Quorum, open_: tuple[Quorum, ...]) -> None:
+        unsettled, early = self._finished_job.unsettled, self._finished_job.early
+        as_of = (
+            cur.config_id,
+            self._hellos,
+            self._quorum_state.chain.members - self._quorum_state.inside,
+            unsettled,
+            early,
+        )
         if as_of != self._kin_as_of:
             self._kin_as_of = as_of
             names = dict.fromkeys(m.replica_id for q in (cur, *open_) for m in q.members)
-            records = self._roll.named((*names, *sorted(unsettled - names.keys())))
-            self._kin = tuple(
+            records = self._members.named((*names, *sorted(unsettled - names.keys())))
+            self._entries = tuple(
                 MemberEntry(r.replica_id, r.life, r.boot_id, r.runs_on, r.replica_id in early)
                 for r in records
                 if not r.unary
@@ -92,5 +110,5 @@ class JournalWriter:
 
     def _proof(self, record: MemberRecord) -> str:
         """Return the proof if it is final. An address that refused connections may accept the next one."""
-        final = self._roll.has_ended(record.life) or record.proof == LEFT
+        final = self._members.has_ended(record.life) or record.proof == LEFT
         return record.proof if final else ""

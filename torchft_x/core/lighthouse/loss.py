@@ -30,10 +30,10 @@ class LossHandler:
     Part of the lighthouse; shares its member table and quorum state.
     """
 
-    def __init__(self, config: LighthouseConfig, roll: MemberTable, tenure: QuorumState) -> None:
+    def __init__(self, config: LighthouseConfig, members: MemberTable, quorum_state: QuorumState) -> None:
         self._config = config
-        self._roll = roll  # every known member
-        self._tenure = tenure  # the present quorum
+        self._members = members  # every known member
+        self._quorum_state = quorum_state  # the present quorum
 
     def lose(
         self,
@@ -53,12 +53,12 @@ class LossHandler:
         record.proof = record.proof or proof
         newly = not record.lost
         record.lost = record.lost or reason
-        self._tenure.recount(record)
+        self._quorum_state.recount(record)
         if not newly:
             return []
         record.told = False
-        cur = self._tenure.current
-        if cur is None or record.replica_id not in self._tenure.inside or quietly:
+        cur = self._quorum_state.current
+        if cur is None or record.replica_id not in self._quorum_state.inside or quietly:
             return []
         text = f"{record.replica_id} has {left}." if left else f"{record.replica_id} is lost: {reason}."
         note = Note("member_lost", text, record.replica_id, cur.id, cause=cause)
@@ -71,12 +71,14 @@ class LossHandler:
 
         Members that have asked are out of them already, and members that are away are told when they come back.
         """
-        cur = self._tenure.current
+        cur = self._quorum_state.current
         if cur is None:
             return []
-        self._tenure.broken = reason
-        running = [r for r in map(self._roll.get, sorted(self._tenure.missing)) if r is not None and r is not spare]
-        sessions = tuple(r.session for r in running if r.session is not None and self._tenure.holds_current(r))
+        self._quorum_state.broken = reason
+        running = [
+            r for r in map(self._members.get, sorted(self._quorum_state.missing)) if r is not None and r is not spare
+        ]
+        sessions = tuple(r.session for r in running if r.session is not None and self._quorum_state.holds_current(r))
         return [RevokeQuorum(sessions, cur.id, lost, reason, left)] if sessions else []
 
     def tell(self, record: MemberRecord, reason: str) -> list[LighthouseEffect]:
@@ -92,8 +94,8 @@ class LossHandler:
     def refuse(self, record: MemberRecord, sentence: str) -> list[LighthouseEffect]:
         """Turn a member away for good: close its session, refuse its calls, and mark it lost."""
         session, calls = record.session, record.calls
-        self._roll.close(record)
-        self._roll.answer(record)
+        self._members.close(record)
+        self._members.answer(record)
         effects: list[LighthouseEffect] = [Refuse(sentence, call=call) for call in calls]
         if session is not None:
             effects.append(Refuse(sentence, session=session))
@@ -109,8 +111,8 @@ class LossHandler:
     def look_after(self, suspects: Iterable[str], now: float) -> list[LighthouseEffect]:
         """Probe these members, to which another member's connection broke. If they are dead, their address refuses."""
         effects: list[LighthouseEffect] = []
-        for suspected in map(self._roll.get, suspects):
-            if suspected is None or suspected.replica_id not in self._tenure.inside or suspected.lost:
+        for suspected in map(self._members.get, suspects):
+            if suspected is None or suspected.replica_id not in self._quorum_state.inside or suspected.lost:
                 continue
             if suspected.probed_at is None or now - suspected.probed_at >= _PROBE_PAUSE:  # many may suspect one
                 effects += self.probe(suspected, now)
@@ -120,8 +122,8 @@ class LossHandler:
         """Return a line for the log for each member that is silent though it runs, once."""
         notes: list[LighthouseEffect] = []
         limits = self._config.silence
-        for record in self._roll.silent(now, limits):
-            text = "" if record.suspected else suspect(self._roll.sight(record, limits, now), limits, now)
+        for record in self._members.silent(now, limits):
+            text = "" if record.suspected else suspect(self._members.sight(record, limits, now), limits, now)
             if text:
                 record.suspected = True
                 notes.append(Note("suspect", f"{record.replica_id} {text}.", record.replica_id))
@@ -141,7 +143,7 @@ class LossHandler:
 
     def is_over(self, record: MemberRecord, now: float) -> bool:
         """Return whether it is over (R9(b)), by the longest lease that the present quorum may have been sent with."""
-        c, cur = self._config, self._tenure.current
+        c, cur = self._config, self._quorum_state.current
         lease = max(c.lease, cur.lease if cur else 0.0) + c.lease_margin
         return record.is_over(now, lease=lease, alone=c.silence.alone)
 

@@ -73,66 +73,70 @@ class Lighthouse:
         self._now = now  # time of the latest event
         self._decisions: tuple[Decision, ...] = ()  # the newest decisions, for `story`
         first_id = int(unix * 1000) << 10  # R1: above all earlier ids, unless the clock went back
-        self._tenure = QuorumState(first_id)
-        self._roll = MemberTable(now)  # every known member
-        self._alarm = LossHandler(config, self._roll, self._tenure)  # what is said when a member is gone
-        self._grants = Grants(config, self._tenure)  # how far members may run without asking
-        self._likeness = CompatibilityCheck(self._roll, self._tenure)  # which members may train together
-        self._pauses = PlannedPauses(self._roll, self._tenure)  # announced silences
-        self._stragglers = Stragglers(self._roll, self._tenure, self._alarm)  # leaves out members that do not ask
-        self._endings = FinishedJob(self._roll, lease=config.lease + config.lease_margin, legacy=config.legacy, now=now)
-        self._succession = QuorumTransition(  # what follows the present quorum
+        self._quorum_state = QuorumState(first_id)
+        self._members = MemberTable(now)  # every known member
+        self._losses = LossHandler(config, self._members, self._quorum_state)  # what is said when a member is gone
+        self._grants = Grants(config, self._quorum_state)  # how far members may run without asking
+        self._compatibility = CompatibilityCheck(self._members, self._quorum_state)  # which members may train together
+        self._pauses = PlannedPauses(self._members, self._quorum_state)  # announced silences
+        self._stragglers = Stragglers(
+            self._members, self._quorum_state, self._losses
+        )  # leaves out members that do not ask
+        self._finished_job = FinishedJob(
+            self._members, lease=config.lease + config.lease_margin, previous=config.previous, now=now
+        )
+        self._next_quorum = QuorumTransition(  # what follows the present quorum
             config,
-            self._roll,
-            self._tenure,
-            self._alarm,
+            self._members,
+            self._quorum_state,
+            self._losses,
             self._grants,
-            self._likeness,
-            self._endings,
+            self._compatibility,
+            self._finished_job,
             self._stragglers,
             now=now,
             unix=unix,
         )
         # What the next lighthouse at this place must know.
-        self._keeping = JournalWriter(self._roll, self._tenure, self._endings)
+        self._journal_writer = JournalWriter(self._members, self._quorum_state, self._finished_job)
         # Effects of the start, returned with those of the first event.
-        self._unsaid = self._succession.inherit(config.legacy) if config.legacy is not None else []
-        if config.legacy is not None:
-            self._endings.trains(entry.replica_id for entry in config.legacy.kin)
-            self._endings.trains(m.replica_id for m in config.legacy.quorum.members)
+        self._first_effects = self._next_quorum.inherit(config.previous) if config.previous is not None else []
+        if config.previous is not None:
+            self._finished_job.trains(entry.replica_id for entry in config.previous.members)
+            self._finished_job.trains(m.replica_id for m in config.previous.quorum.members)
 
     def __repr__(self) -> str:
-        return f"<Lighthouse {self._tenure} {self.undecided}>"
+        return f"<Lighthouse {self._quorum_state} {self.undecided}>"
 
     # --- what the shell may ask ----------------------------------------------------------------------------------
 
     @property
     def current(self) -> Quorum | None:
         """Newest quorum issued or adopted."""
-        return self._tenure.current
+        return self._quorum_state.current
 
     @property
     def undecided(self) -> str:
         """Reason for people why there is no next quorum yet; '' if nobody has asked for one."""
-        return self._succession.undecided(self._now)
+        return self._next_quorum.undecided(self._now)
 
     @property
     def reached(self) -> int:
         """Newest step that a member of the present quorum has reported; 0: there is no quorum."""
-        return max(self._tenure.reached, self.current.top.step) if self.current is not None else 0
+        return max(self._quorum_state.reached, self.current.top.step) if self.current is not None else 0
 
     def addresses_of(self, group: str) -> list[str]:
         """Return the addresses of the group servers of a group's living members. `group`: its id, or its number."""
-        ours = [r for r in self._roll if group in (group_of(r.replica_id), str(group_number(r.replica_id)))]
+        ours = [r for r in self._members if group in (group_of(r.replica_id), str(group_number(r.replica_id)))]
         return [r.address for r in ours if r.address and not r.lost]
 
     def others_train(self, replica_id: str) -> bool:
         """Return whether this member, whose hello was accepted, is a newcomer that nobody waits for until it asks."""
-        return self._tenure.goes_on_without(replica_id, self._config.min_replicas)
+        return self._quorum_state.goes_on_without(replica_id, self._config.min_replicas)
 
     def next_attempt(self, group: str) -> int:
         """Return the number from which a supervisor of this group goes on: above that of every life of it (R2)."""
-        return self._roll.next_attempt(group)
+        return self._members.next_attempt(group)
 
     def story(self, now: float) -> list[str]:
         """Return the newest decisions, the oldest first: how long ago, because of what, and what was decided."""
@@ -140,23 +144,25 @@ class Lighthouse:
 
     def view(self, now: float) -> View:
         """Return what is shown to people, as values."""
-        return view(self._roll, self._tenure, self._config, now=now, unix=self._unix + now, undecided=self.undecided)
+        return view(
+            self._members, self._quorum_state, self._config, now=now, unix=self._unix + now, undecided=self.undecided
+        )
 
     def status(self, now: float) -> dict[str, Any]:
         """Return what the lighthouse knows, as JSON-able values. Ages are in seconds."""
-        inside = self._tenure.inside
+        inside = self._quorum_state.inside
         return {
-            "quorum": quorum_status(self._tenure, self._unix + now),
+            "quorum": quorum_status(self._quorum_state, self._unix + now),
             "undecided": self.undecided,
-            "asking": sorted(self._tenure.asking),
-            "missing": sorted(self._tenure.missing),
+            "asking": sorted(self._quorum_state.asking),
+            "missing": sorted(self._quorum_state.missing),
             "members": [
-                member_status(r, inside=r.replica_id in inside, over=self._alarm.is_over(r, now), now=now)
-                for r in self._roll
+                member_status(r, inside=r.replica_id in inside, over=self._losses.is_over(r, now), now=now)
+                for r in self._members
             ],
-            "announced": sorted(self._roll.supervisors.groups),
-            "supervisors": self._roll.supervisors.status(now),
-            "fresh": self._succession.takeover.is_open,
+            "announced": sorted(self._members.supervisors.groups),
+            "supervisors": self._members.supervisors.status(now),
+            "fresh": self._next_quorum.takeover.is_open,
             "uptime": now - self._started_at,
             "min_replicas": self._config.min_replicas,
             "story": self.story(now),
@@ -168,12 +174,12 @@ class Lighthouse:
         """Take an event, and return what the shell must do, in order. `now`: monotonic seconds."""
         self._now = now
         effects = self._take(event, now)
-        effects += self._succession.maybe_form(now, tick=isinstance(event, Tick))
-        if self._unsaid:
-            effects, self._unsaid = self._unsaid + effects, []
+        effects += self._next_quorum.maybe_form(now, tick=isinstance(event, Tick))
+        if self._first_effects:
+            effects, self._first_effects = self._first_effects + effects, []
         for sentence in filter(None, map(decided, effects)):
             self._decisions = decisions.after(self._decisions, now, event, sentence)
-        return self._keeping.look() + effects if self._config.keeps else effects
+        return self._journal_writer.look() + effects if self._config.keeps else effects
 
     def _take(self, event: LighthouseEvent, now: float) -> list[LighthouseEffect]:
         match event:
@@ -194,32 +200,32 @@ class Lighthouse:
             case Paused():
                 return self._on_heard(event.session, now) + self._pauses.on_paused(event, now)
             case Suspected(session, suspects):
-                known = self._roll.on(session) is not None
-                return self._on_heard(session, now) + self._alarm.look_after(suspects if known else (), now)
+                known = self._members.on(session) is not None
+                return self._on_heard(session, now) + self._losses.look_after(suspects if known else (), now)
             case LifeBegun(group, attempt, token, stream):
-                self._roll.begun(group, attempt)
-                self._roll.supervisors.begin(group, attempt, token, stream)
+                self._members.begun(group, attempt)
+                self._members.supervisors.begin(group, attempt, token, stream)
                 return []
             case LifeEnded(token, code):
                 return self._on_life_ended(token, code, now)
             case SupervisorHere():
-                self._roll.supervisors.arrive(event, now)
-                self._tenure.changed = True  # the first quorum waits for its group
+                self._members.supervisors.arrive(event, now)
+                self._quorum_state.changed = True  # the first quorum waits for its group
                 return []
             case SupervisorHeard(stream):
-                self._roll.supervisors.hear(stream, now)
+                self._members.supervisors.hear(stream, now)
                 return []
             case SupervisorGone():
-                self._roll.supervisors.leave(event, now)
-                self._tenure.changed = True
+                self._members.supervisors.leave(event, now)
+                self._quorum_state.changed = True
                 return []
             case GroupRests(group, rests):
-                self._roll.supervisors.rest(group, rests)
-                self._tenure.changed = True
+                self._members.supervisors.rest(group, rests)
+                self._quorum_state.changed = True
                 return []
             case CopyHeld(stream, state):
-                self._roll.supervisors.hold(stream, state)
-                self._tenure.changed = True
+                self._members.supervisors.hold(stream, state)
+                self._quorum_state.changed = True
                 return []
             case LifeHalted():
                 return self._on_halted(event, now)
@@ -235,34 +241,34 @@ class Lighthouse:
     # --- sessions ------------------------------------------------------------------------------------------------
 
     def _on_hello(self, hello: Hello, now: float) -> list[LighthouseEffect]:
-        if self._roll.has_ended(hello.life):
+        if self._members.has_ended(hello.life):
             text = f"{hello.replica_id} can't join: its supervisor has reported that this process ended."
             return [Refuse(text, session=hello.session)]
         text = impossible(hello, self._unix + now)
         if text:
             return [Refuse(text, session=hello.session)]
-        newer = self._roll.superseded_by(hello)
+        newer = self._members.superseded_by(hello)
         if newer:
             return [Fence(hello.session, newer)]
-        effects = self._fence(self._roll.supersede(hello), hello.replica_id)
-        known = self._roll.get(hello.replica_id)
+        effects = self._fence(self._members.supersede(hello), hello.replica_id)
+        known = self._members.get(hello.replica_id)
         if known is not None and known.session is not None:
             # Only the member knows which of the two streams is alive, because hellos may come late (R3).
             effects.append(CloseSession(known.session))
-        record = self._roll.open(hello, now)
-        self._keeping.on_hello(record)
-        self._tenure.recount(record)
-        self._tenure.raise_ids(hello.state.committed_in)
+        record = self._members.open(hello, now)
+        self._journal_writer.on_hello(record)
+        self._quorum_state.recount(record)
+        self._quorum_state.raise_ids(hello.state.committed_in)
         effects.append(Note("hello", f"{hello.replica_id} is here, at {hello.state}.", hello.replica_id))
         if hello.quorum is not None:
-            self._tenure.raise_ids(hello.quorum.id)
-            self._tenure.received(record, hello.quorum.id)
-            self._tenure.committed(hello.state.committed_in)
-            self._succession.notice_newer(hello.replica_id, hello.quorum, now)
-        self._succession.takeover.hear(hello)
+            self._quorum_state.raise_ids(hello.quorum.id)
+            self._quorum_state.received(record, hello.quorum.id)
+            self._quorum_state.committed(hello.state.committed_in)
+            self._next_quorum.notice_newer(hello.replica_id, hello.quorum, now)
+        self._next_quorum.takeover.hear(hello)
         grown = self._grants.on_hello(hello)
         effects += self._catch_up(record)
-        return effects + (self._grants.release(self._roll, now) if grown else [])
+        return effects + (self._grants.release(self._members, now) if grown else [])
 
     def _fence(self, older: MemberRecord | None, by: str) -> list[LighthouseEffect]:
         """Tell the older life to stop, and wait for it no longer (R2). It is not yet proven to be over."""
@@ -271,84 +277,84 @@ class Lighthouse:
         effects: list[LighthouseEffect] = []
         if older.session is not None:
             effects.append(Fence(older.session, by))
-            self._roll.close(older)
-        return effects + self._alarm.lose(older, f"{by}, a newer life of its group, is here", "superseded")
+            self._members.close(older)
+        return effects + self._losses.lose(older, f"{by}, a newer life of its group, is here", "superseded")
 
     def _catch_up(self, record: MemberRecord) -> list[LighthouseEffect]:
         """Tell a member that has come back on a new session to ask, unless it runs what the others run."""
-        tenure = self._tenure
-        if tenure.current is None:
-            self._roll.find(record)
-            tenure.recount(record)
+        quorum_state = self._quorum_state
+        if quorum_state.current is None:
+            self._members.find(record)
+            quorum_state.recount(record)
             return []
-        if tenure.holds_current(record):
-            return self._alarm.tell(record, tenure.broken) if record.lost or tenure.broken else []
+        if quorum_state.holds_current(record):
+            return self._losses.tell(record, quorum_state.broken) if record.lost or quorum_state.broken else []
         effects: list[LighthouseEffect] = []
-        inside = record.replica_id in tenure.inside
+        inside = record.replica_id in quorum_state.inside
         if inside and not record.lost:
             # The session broke before the member received the quorum, so the others wait for it in vain.
-            effects += self._alarm.end_quorum((), f"{record.replica_id} never received the quorum.", spare=record)
+            effects += self._losses.end_quorum((), f"{record.replica_id} never received the quorum.", spare=record)
         if record.quorum_id:
-            effects += self._alarm.tell(record, f"quorum {tenure.current.id} has been formed since.")
+            effects += self._losses.tell(record, f"quorum {quorum_state.current.id} has been formed since.")
         elif not inside:
-            self._roll.find(record)
-            self._tenure.recount(record)
+            self._members.find(record)
+            self._quorum_state.recount(record)
         return effects
 
     def _on_join(self, join: Join, now: float) -> list[LighthouseEffect]:
-        record = self._roll.on(join.session)
+        record = self._members.on(join.session)
         if record is None:
             return []  # R3: that session was replaced
         member = join.member
         if member.replica_id != record.replica_id:
             text = f"{record.replica_id} has sent a join for {member.replica_id}; a session speaks for one member."
-            return self._alarm.refuse(record, text)
+            return self._losses.refuse(record, text)
         text = impossible(member, self._unix + now)
         if text:
-            return self._alarm.refuse(record, text)
+            return self._losses.refuse(record, text)
         record.hear(now)
-        self._tenure.received(record, record.quorum_id)  # this quorum answered its previous join
-        self._tenure.committed(member.state.committed_in)
+        self._quorum_state.received(record, record.quorum_id)  # this quorum answered its previous join
+        self._quorum_state.committed(member.state.committed_in)
         record.address = member.address or record.address
-        changed = self._likeness.declare(record, join.traits) if join.traits is not None else ""
+        changed = self._compatibility.declare(record, join.traits) if join.traits is not None else ""
         if changed:
-            return self._alarm.refuse(record, changed)
+            return self._losses.refuse(record, changed)
         extended = self._grants.on_boundary(record, join, now)
         if extended:
             return extended
         record.note_step(member.state.step, join.step_seconds, now)
         effects: list[LighthouseEffect] = []
-        if record.replica_id not in self._tenure.inside and record.join is None:
+        if record.replica_id not in self._quorum_state.inside and record.join is None:
             effects.append(Note("joined", f"{record.replica_id} asks to join at {member.state}.", record.replica_id))
         self._ask(record, Candidate(member, join.reason, now, join.patience, join.unreached), join.number)
         if join.suspects:
-            effects += self._alarm.look_after(join.suspects, now)
+            effects += self._losses.look_after(join.suspects, now)
         effects += self._after_ask(record)
         effects += self._pauses.tell(record, now)
         effects += self._stragglers.tell(record, now)
-        if self._succession.knows_all(now) and (
-            join.traits is not None or record.replica_id not in self._tenure.inside
+        if self._next_quorum.knows_all(now) and (
+            join.traits is not None or record.replica_id not in self._quorum_state.inside
         ):
-            effects += self._succession.refuse_misfits()
+            effects += self._next_quorum.refuse_misfits()
         return effects
 
     def _on_progress(self, progress: Progress, now: float) -> list[LighthouseEffect]:
-        record = self._roll.on(progress.session)
+        record = self._members.on(progress.session)
         if record is None:
             return []
         record.note_step(progress.step, progress.step_seconds, now)
-        self._tenure.received(record, progress.quorum_id)
+        self._quorum_state.received(record, progress.quorum_id)
         return self._on_heard(progress.session, now) + self._grants.on_progress(record, progress, now)
 
     def _ask(self, record: MemberRecord, candidate: Candidate, number: int = 0) -> None:
         """Record a join. A member that asks is alive and waited for, unless it is kept out as a straggler."""
         if record.lost and not self._stragglers.keeps_out(record, self._now):
-            self._roll.find(record)
+            self._members.find(record)
         record.proof = ""
         record.told = False
         record.join, record.number = candidate, number
-        self._tenure.raise_ids(candidate.member.state.committed_in)
-        self._tenure.recount(record)
+        self._quorum_state.raise_ids(candidate.member.state.committed_in)
+        self._quorum_state.recount(record)
 
     def _after_ask(self, record: MemberRecord) -> list[LighthouseEffect]:
         """End the quorum for the others if this member asks because something went wrong (R5).
@@ -356,33 +362,33 @@ class Lighthouse:
         Do the same if it stops where the others were granted more: they wait for it in a collective.
         """
         effects: list[LighthouseEffect] = []
-        if record.join is None or not self._tenure.holds_current(record) or self._tenure.broken:
+        if record.join is None or not self._quorum_state.holds_current(record) or self._quorum_state.broken:
             return effects
         wrong = record.join.reason in (JoinReason.FAILED, JoinReason.REJOINED)
-        if wrong or self._tenure.stops_short(record.join.member):
-            effects += self._alarm.end_quorum((), f"a step of {record.replica_id} failed.", spare=record)
+        if wrong or self._quorum_state.stops_short(record.join.member):
+            effects += self._losses.end_quorum((), f"a step of {record.replica_id} failed.", spare=record)
         return effects
 
     def _on_leave(self, leave: Leave, now: float) -> list[LighthouseEffect]:
-        record = self._roll.on(leave.session)
+        record = self._members.on(leave.session)
         if record is None:
             return []
         record.hear(now)
         # Nobody waits for it in a collective at a boundary after a commit in the quorum; otherwise somebody may.
-        clean = not self._tenure.holds_current(record) or record.join is not None
+        clean = not self._quorum_state.holds_current(record) or record.join is not None
         at_end = self.current is not None and leave.state.committed_in == self.current.id
         if at_end:
-            self._tenure.reached = max(self._tenure.reached, leave.state.step)
-            clean = clean or leave.state.step >= self._tenure.granted_through
-        self._roll.close(record)  # ignore everything that its stream still carries
-        self._endings.left(record, leave.state, early=leave.early, lingers=leave.lingers, now=now)
+            self._quorum_state.reached = max(self._quorum_state.reached, leave.state.step)
+            clean = clean or leave.state.step >= self._quorum_state.granted_through
+        self._members.close(record)  # ignore everything that its stream still carries
+        self._finished_job.left(record, leave.state, early=leave.early, lingers=leave.lingers, now=now)
         text = f"{record.replica_id} leaves at {leave.state}."
         effects: list[LighthouseEffect] = [Note("leave", text, record.replica_id)]
         words = f"left {BEFORE_END}" if leave.early else "left"
-        return effects + self._alarm.lose(record, LEFT, "left", proof=LEFT, quietly=clean, left=words)
+        return effects + self._losses.lose(record, LEFT, "left", proof=LEFT, quietly=clean, left=words)
 
     def _on_heard(self, session: int, now: float) -> list[LighthouseEffect]:
-        record = self._roll.on(session)
+        record = self._members.on(session)
         if record is None:
             return []
         record.hear(now)
@@ -390,9 +396,9 @@ class Lighthouse:
             return []
         record.proof = ""  # it speaks, so a refused connect proves nothing
         if record.late:  # a sign of life does not prove that it trains
-            return self._alarm.tell(record, record.lost) if record.join is None and record.quorum_id else []
+            return self._losses.tell(record, record.lost) if record.join is None and record.quorum_id else []
         if record.join is None and record.quorum_id and self.current is not None:
-            return self._alarm.tell(record, record.lost)
+            return self._losses.tell(record, record.lost)
         self._find_again(record)
         return []
 
@@ -402,9 +408,9 @@ class Lighthouse:
         It was silent or stopped, but stands where it stood: still waiting, or never in a quorum.
         """
         since = self._now - self._config.silence.host
-        if self._roll.supervisors.halt_of(record.life.token, since) is None:
-            self._roll.find(record)
-            self._tenure.recount(record)
+        if self._members.supervisors.halt_of(record.life.token, since) is None:
+            self._members.find(record)
+            self._quorum_state.recount(record)
 
     def _on_halted(self, event: LifeHalted, now: float) -> list[LighthouseEffect]:
         """Record that a process of a life is stopped, or goes on. Wait again for a member whose join is still open.
@@ -412,8 +418,8 @@ class Lighthouse:
         The next tick judges whether a stopped member is lost. Other members that go on are heard, or ask.
         """
         halt = StoppedProcess(now - event.seconds, event.who) if event.who else None
-        self._roll.supervisors.halt(event.stream, event.life_token, halt)
-        for record in self._roll.of_life(event.life_token):
+        self._members.supervisors.halt(event.stream, event.life_token, halt)
+        for record in self._members.of_life(event.life_token):
             if (
                 halt is None
                 and record.lost
@@ -426,12 +432,12 @@ class Lighthouse:
         return []
 
     def _on_closed(self, session: int, now: float) -> list[LighthouseEffect]:
-        record = self._roll.on(session)
+        record = self._members.on(session)
         if record is None:
             return []
-        self._roll.close(record)
-        self._tenure.recount(record)
-        return self._alarm.probe(record, now)
+        self._members.close(record)
+        self._quorum_state.recount(record)
+        return self._losses.probe(record, now)
 
     # --- torchft's clients ---------------------------------------------------------------------------------------
 
@@ -439,37 +445,37 @@ class Lighthouse:
         text = impossible(member, self._unix + now)
         if text:
             return [Refuse(text, call=call)]
-        record = self._roll.ensure(member.replica_id, now, unary=True)
+        record = self._members.ensure(member.replica_id, now, unary=True)
         if not record.unary:
             text = f"{member.replica_id} already speaks on a session of its own; replica ids must differ."
             return [Refuse(text, call=call)]
         record.hear(now)
         record.address = member.address
-        self._tenure.received(record, record.quorum_id)  # it can't report that, so it is assumed
-        self._roll.call(record, call)
+        self._quorum_state.received(record, record.quorum_id)  # it can't report that, so it is assumed
+        self._members.call(record, call)
         since = record.join.since if record.join else now
         reason = JoinReason.FAILED if member.commit_failures > 0 else JoinReason.BOUNDARY
-        self._ask(record, Candidate(self._tenure.with_committed_in(member), reason, since, TIMING.peer_patience))
-        self._likeness.declare(record, PEER)
+        self._ask(record, Candidate(self._quorum_state.with_committed_in(member), reason, since, TIMING.peer_patience))
+        self._compatibility.declare(record, PEER)
         effects = self._after_ask(record)
-        if self._succession.knows_all(now) and record.join is not None:
-            effects += self._succession.refuse_misfits()
+        if self._next_quorum.knows_all(now) and record.join is not None:
+            effects += self._next_quorum.refuse_misfits()
         return effects
 
     def _on_unary_gone(self, call: int) -> list[LighthouseEffect]:
-        record = self._roll.hang_up(call)
+        record = self._members.hang_up(call)
         if record is not None:
             if not record.calls:
                 record.join = None
-            self._tenure.recount(record)
+            self._quorum_state.recount(record)
         return []
 
     def _on_heartbeat(self, replica_id: str, now: float) -> list[LighthouseEffect]:
-        record = self._roll.ensure(replica_id, now, unary=True)
+        record = self._members.ensure(replica_id, now, unary=True)
         record.hear(now)
         if record.unary and not record.late and record.lost != REFUSED:
-            self._roll.find(record)  # torchft's rule: a member that sends heartbeats is waited for
-            self._tenure.recount(record)
+            self._members.find(record)  # torchft's rule: a member that sends heartbeats is waited for
+            self._quorum_state.recount(record)
         return []
 
     # --- who is gone ---------------------------------------------------------------------------------------------
@@ -477,37 +483,37 @@ class Lighthouse:
     @property
     def _watched(self) -> frozenset[str]:
         """Replica ids of the members whose end matters."""
-        ran, unsettled = self._tenure.ran, self._endings.unsettled
+        ran, unsettled = self._quorum_state.ran, self._finished_job.unsettled
         return ran | unsettled if unsettled else ran
 
     def _on_probed(self, event: Probed, now: float) -> list[LighthouseEffect]:
-        self._endings.probed(event.replica_id, event.address, event.refused, now)
-        record = self._roll.get(event.replica_id)
-        return self._alarm.on_probed(record, event.refused) if record is not None else []
+        self._finished_job.probed(event.replica_id, event.address, event.refused, now)
+        record = self._members.get(event.replica_id)
+        return self._losses.on_probed(record, event.refused) if record is not None else []
 
     def _on_life_ended(self, token: str, code: int, now: float) -> list[LighthouseEffect]:
         effects: list[LighthouseEffect] = []
-        records = self._roll.end(token)
-        self._endings.life_ended(token, code, [r for r in records if r.replica_id in self._watched], now)
+        records = self._members.end(token)
+        self._finished_job.life_ended(token, code, [r for r in records if r.replica_id in self._watched], now)
         for record in records:
-            self._roll.close(record)
+            self._members.close(record)
             reason = f"its process ended with exit code {code}"
-            effects += self._alarm.lose(record, reason, "exited", proof=reason)
+            effects += self._losses.lose(record, reason, "exited", proof=reason)
         return effects
 
     def _on_tick(self, now: float) -> list[LighthouseEffect]:
         c = self._config
         effects: list[LighthouseEffect] = []
-        forgiven = self._roll.forgive(now, c.tick)
+        forgiven = self._members.forgive(now, c.tick)
         if forgiven > c.silence.shortest:
             effects.append(Note("starved", f"The lighthouse was not scheduled for {forgiven:.1f} s; nobody is blamed."))
-        for record, reason in self._roll.gone(now, c.silence):
-            effects += self._alarm.lose(record, reason, "silent")
-        effects += self._stragglers.look(now, c.silence.host, lambda names: self._succession.goes_without(names, now))
-        effects += self._alarm.note_suspects(now)
-        for record in self._roll.away(self._watched):
+        for record, reason in self._members.gone(now, c.silence):
+            effects += self._losses.lose(record, reason, "silent")
+        effects += self._stragglers.look(now, c.silence.host, lambda names: self._next_quorum.goes_without(names, now))
+        effects += self._losses.note_suspects(now)
+        for record in self._members.away(self._watched):
             if record.probed_at is None or now - record.probed_at >= TIMING.probe_again:
-                effects += self._alarm.probe(record, now)
-        self._roll.prune(self._watched)
-        self._keeping.on_tick()
-        return effects + self._endings.look(now) + self._succession.note_wait(now)
+                effects += self._losses.probe(record, now)
+        self._members.prune(self._watched)
+        self._journal_writer.on_tick()
+        return effects + self._finished_job.look(now) + self._next_quorum.note_wait(now)

@@ -42,12 +42,12 @@ class QuorumTransition:
     def __init__(
         self,
         config: LighthouseConfig,
-        roll: MemberTable,
-        tenure: QuorumState,
-        alarm: LossHandler,
+        members: MemberTable,
+        quorum_state: QuorumState,
+        losses: LossHandler,
         grants: Grants,
-        likeness: CompatibilityCheck,
-        endings: FinishedJob,
+        compatibility: CompatibilityCheck,
+        finished_job: FinishedJob,
         stragglers: Stragglers,
         *,
         now: float,
@@ -55,12 +55,12 @@ class QuorumTransition:
     ) -> None:
         """Start at `now`, in monotonic seconds; `unix` is that instant in unix seconds."""
         self._config = config
-        self._roll = roll  # every known member
-        self._tenure = tenure  # the present quorum
-        self._alarm = alarm  # tells and refuses members
+        self._members = members  # every known member
+        self._quorum_state = quorum_state  # the present quorum
+        self._losses = losses  # tells and refuses members
         self._grants = grants  # how far members may run without asking
-        self._likeness = likeness  # which members may train together
-        self._endings = endings  # which members finish the job
+        self._compatibility = compatibility  # which members may train together
+        self._finished_job = finished_job  # which members finish the job
         self._stragglers = stragglers  # leaves members out
         self._started_at = now
         self._unix = unix - now  # offset from monotonic to unix seconds
@@ -77,10 +77,10 @@ class QuorumTransition:
 
     def undecided(self, now: float) -> str:
         """Return why there is no next quorum yet, for people; '' if nobody has asked for one."""
-        if self._tenure.asking:
+        if self._quorum_state.asking:
             outcome = self.outcome(now)
             return outcome.reason if isinstance(outcome, Wait) else ""
-        unheard = [r for r in self._roll if r.join is not None]
+        unheard = [r for r in self._members if r.join is not None]
         names = listed([f"{r.replica_id} ({r.lost})" for r in unheard])
         left_out = all(r.late for r in unheard)  # by `stragglers`; they live
         return f"{'Left out' if left_out else 'Nobody who has asked is alive'}: {names}." if unheard else ""
@@ -106,23 +106,25 @@ class QuorumTransition:
             outcome = self.takeover.decide(now)
             if isinstance(outcome, Wait):
                 return outcome
-        cur, missing = self._tenure.current, self._tenure.missing - without
+        cur, missing = self._quorum_state.current, self._quorum_state.missing - without
         if cur is not None and missing:  # `form` would say the same, but looks at all candidates
             return wait_for(cur, sorted(missing))
-        away = self._tenure.ran - self._tenure.asking  # a member that asks commits no more in the present quorum
-        outside = [r for r in map(self._roll.get, away) if r is not None] if away else []
-        over = frozenset([r.replica_id for r in outside if self._alarm.is_given_up(r, now)])
+        away = (
+            self._quorum_state.ran - self._quorum_state.asking
+        )  # a member that asks commits no more in the present quorum
+        outside = [r for r in map(self._members.get, away) if r is not None] if away else []
+        over = frozenset([r.replica_id for r in outside if self._losses.is_given_up(r, now)])
         c = self._config
         decision = form(
-            self._tenure.situation(
-                self._roll, over, now=now, min_replicas=c.min_replicas,
+            self._quorum_state.situation(
+                self._members, over, now=now, min_replicas=c.min_replicas,
                 join_timeout=c.join_timeout, longest_wait=c.longest_wait, without=without,
             )
         )  # fmt: skip
         if isinstance(decision, Form) and decision.new_lineage:
-            return self._returning(now) or self._endings.objection(decision, now) or decision  # R21
+            return self._returning(now) or self._finished_job.objection(decision, now) or decision  # R21
         if isinstance(decision, Wait) and decision.until is None:
-            return self._endings.too_few_left(self._tenure.asking, c.min_replicas) or decision  # R21
+            return self._finished_job.too_few_left(self._quorum_state.asking, c.min_replicas) or decision  # R21
         return decision
 
     def _returning(self, now: float) -> Wait | None:
@@ -130,10 +132,10 @@ class QuorumTransition:
 
         They come one after the other, and nobody knows before what they hold.
         """
-        cur, until = self._tenure.current, self._started_at + min(self._config.join_timeout, TIMING.takeover)
+        cur, until = self._quorum_state.current, self._started_at + min(self._config.join_timeout, TIMING.takeover)
         if cur is None or not self._inherits or now >= until:
             return None
-        here = group_names(self._tenure.asking) | self._roll.supervisors.announced
+        here = group_names(self._quorum_state.asking) | self._members.supervisors.announced
         groups = [m.replica_id for m in cur.members if not group_names([m.replica_id]) & here]
         if not groups:
             return None
@@ -148,11 +150,11 @@ class QuorumTransition:
 
         Do nothing before a member has waited for `_NOTE_WAIT_AFTER` seconds.
         """
-        joins = [(r, r.join) for r in self._roll if r.join is not None and not r.late]  # late members were told why
+        joins = [(r, r.join) for r in self._members if r.join is not None and not r.late]  # late members were told why
         waiting = [r for r, join in joins if now - join.since >= _NOTE_WAIT_AFTER]
         if not waiting:
             return []
-        outcome = self.outcome(now) if self._tenure.asking else None
+        outcome = self.outcome(now) if self._quorum_state.asking else None
         effects: list[LighthouseEffect] = []
         reason = outcome.reason if isinstance(outcome, Wait) else self.undecided(now)
         if reason and reason != self._noted:
@@ -161,7 +163,7 @@ class QuorumTransition:
         if isinstance(outcome, Wait):
             effects += self._waits.tell([r.session for r in waiting if r.session is not None], outcome, now)
             if outcome.ending or outcome.finished:
-                effects += self._endings.tell(outcome, [r.join for r in waiting if r.join is not None], now)
+                effects += self._finished_job.tell(outcome, [r.join for r in waiting if r.join is not None], now)
         return effects
 
     # --- the next one --------------------------------------------------------------------------------------------
@@ -185,7 +187,7 @@ class QuorumTransition:
             if not refusals:
                 return effects + notes + self._issue(decision, now)
             effects += refusals  # each refusal takes a candidate away
-        self._tenure.changed = False
+        self._quorum_state.changed = False
         return effects
 
     def _surely_waits(self, *, tick: bool) -> bool:
@@ -195,23 +197,25 @@ class QuorumTransition:
         nothing but time has changed since it said `Wait`. Before the first quorum it can between ticks, too, while a
         member that is here, or an announced group, has not asked.
         """
-        t = self._tenure
+        t = self._quorum_state
         if t.missing or len(t.asking) < self._config.min_replicas:
             return True
-        first = t.current is None and (bool(t.silent) or len(t.asking) < len(self._roll.supervisors.groups))
+        first = t.current is None and (bool(t.silent) or len(t.asking) < len(self._members.supervisors.groups))
         return not tick and (not t.changed or first)
 
     def _issue(self, decision: Form, now: float) -> list[LighthouseEffect]:
-        left, reached, asked = decision.left, self._tenure.reached, self._tenure.asked_since
-        records = self._roll.of(decision.members)
+        left, reached, asked = decision.left, self._quorum_state.reached, self._quorum_state.asked_since
+        records = self._members.of(decision.members)
         sessions = tuple([r.session for r in records if r.session is not None])
         calls = tuple([call for r in records for call in r.calls])
-        quorum = self._tenure.issue(decision, self._roll, now=now, unix=self._unix + now, lease=self._config.lease)
-        self._tenure.chain.close(lambda r: (x := self._roll.get(r)) is None or self._alarm.is_over(x, now))
+        quorum = self._quorum_state.issue(
+            decision, self._members, now=now, unix=self._unix + now, lease=self._config.lease
+        )
+        self._quorum_state.chain.close(lambda r: (x := self._members.get(r)) is None or self._losses.is_over(x, now))
         self._end_takeover()
         effects: list[LighthouseEffect] = []
         if left is not None:
-            fates = {r.replica_id: r.proof or r.lost for r in self._roll.of(left.members)}
+            fates = {r.replica_id: r.proof or r.lost for r in self._members.of(left.members)}
             text, steps = (
                 history_fork.sentence(left, reached, quorum, fates),
                 history_fork.steps_lost(left, reached, quorum),
@@ -219,27 +223,27 @@ class QuorumTransition:
             effects.append(Note("new_lineage", text, quorum_id=quorum.id, steps=max(0, steps)))
         effects.append(Issue(quorum, sessions, calls, max(0.0, now - min(asked, now))))
         if decision.rebuild:
-            self._endings.issued(decision.members, new_lineage=decision.new_lineage)
+            self._finished_job.issued(decision.members, new_lineage=decision.new_lineage)
         return effects
 
     def refuse_misfits(self) -> list[LighthouseEffect]:
         """Refuse the candidates that differ from the others (`core.admission.compatibility`)."""
-        misfits = self._likeness.misfits()
-        return [effect for record, sentence in misfits for effect in self._alarm.refuse(record, sentence)]
+        misfits = self._compatibility.misfits()
+        return [effect for record, sentence in misfits for effect in self._losses.refuse(record, sentence)]
 
     def _weigh(self, decision: Form) -> tuple[Form, list[LighthouseEffect], list[LighthouseEffect]]:
         """Return the decision with contradicted claims set aside, the notes on these, and refusals (R22).
 
         Clients of torchft whose claims are contradicted are refused, because they can't be told to heal.
         """
-        current = self._tenure.current if decision.left is None else None
+        current = self._quorum_state.current if decision.left is None else None
         doubted: set[str] = set()
         notes: list[LighthouseEffect] = []
         refusals: list[LighthouseEffect] = []
-        for member, sentence in unfounded(decision.members, current, self._tenure.granted_through):
-            record = self._roll.get(member.replica_id)
+        for member, sentence in unfounded(decision.members, current, self._quorum_state.granted_through):
+            record = self._members.get(member.replica_id)
             if record is not None and record.unary:
-                refusals += self._alarm.refuse(record, sentence)
+                refusals += self._losses.refuse(record, sentence)
             else:
                 doubted.add(member.replica_id)
                 notes.append(Note("doubted", f"{sentence} It heals.", member.replica_id))
@@ -250,9 +254,9 @@ class QuorumTransition:
     def _refuse_stranded(self, members: tuple[Member, ...]) -> list[LighthouseEffect]:
         """Refuse members that can't heal within their library: each would cost every quorum that it is in a step."""
         effects: list[LighthouseEffect] = []
-        for member, sentence in stranded(members, self._tenure.inside):
-            record = self._roll.get(member.replica_id)
-            effects += self._alarm.refuse(record, sentence) if record is not None else []
+        for member, sentence in stranded(members, self._quorum_state.inside):
+            record = self._members.get(member.replica_id)
+            effects += self._losses.refuse(record, sentence) if record is not None else []
         return effects
 
     def _leave_out(self, decision: Form, now: float) -> list[LighthouseEffect]:
@@ -269,28 +273,28 @@ class QuorumTransition:
 
     # --- what was before this life -------------------------------------------------------------------------------
 
-    def inherit(self, legacy: JournalEntry) -> list[LighthouseEffect]:
+    def inherit(self, previous: JournalEntry) -> list[LighthouseEffect]:
         """Go on where the lighthouse before us stopped, as if all sessions had broken at this moment (R8(c))."""
-        quorum, now = legacy.quorum, self._started_at
-        for kin in legacy.kin:
-            self._roll.restore(kin, now)
+        quorum, now = previous.quorum, self._started_at
+        for entry in previous.members:
+            self._members.restore(entry, now)
         self._end_takeover()
-        self._tenure.adopt(
+        self._quorum_state.adopt(
             quorum,
-            legacy.open,
-            self._roll,
+            previous.open,
+            self._members,
             started_at=now,
-            leased=legacy.leased,
-            granted_through=legacy.granted_through,
+            leased=previous.leased,
+            granted_through=previous.granted_through,
         )
-        self._tenure.reached = max(self._tenure.reached, legacy.reached)
-        for absent in legacy.absent:
-            record = self._roll.restore_absent(absent, now)
+        self._quorum_state.reached = max(self._quorum_state.reached, previous.reached)
+        for absent in previous.absent:
+            record = self._members.restore_absent(absent, now)
             if record is not None and record.lost:
-                self._tenure.recount(record)
-                if record.replica_id in self._tenure.inside:
+                self._quorum_state.recount(record)
+                if record.replica_id in self._quorum_state.inside:
                     # Members are told when they come back.
-                    self._tenure.broken = f"{record.replica_id} is lost: {record.lost}."
+                    self._quorum_state.broken = f"{record.replica_id} is lost: {record.lost}."
         self._inherited, self._inherits = quorum.id, True
         text = f"Quorum {quorum.id} of {listed([m.replica_id for m in quorum.members])} at {quorum.top} is taken over."
         return [Note("adopted", text, quorum_id=quorum.id)]
@@ -301,13 +305,18 @@ class QuorumTransition:
         We then know nothing, as after a start. Only a member of the journal's quorum is believed, because all that was
         issued later had to follow that quorum (R22).
         """
-        cur = self._tenure.current
-        if cur is not None and replica_id in self._tenure.inside and cur.id == self._inherited and quorum.id > cur.id:
+        cur = self._quorum_state.current
+        if (
+            cur is not None
+            and replica_id in self._quorum_state.inside
+            and cur.id == self._inherited
+            and quorum.id > cur.id
+        ):
             self._inherited = 0
-            self._tenure.forget()
+            self._quorum_state.forget()
             self.takeover = RestartRecovery(self._config, now)
-            for record in self._roll:
-                self._tenure.recount(record)
+            for record in self._members:
+                self._quorum_state.recount(record)
 
     def _adopt(self, adopt: Adopt, now: float) -> list[LighthouseEffect]:
         """Go on where the lighthouse before us stopped (R8).
@@ -317,21 +326,28 @@ class QuorumTransition:
         quorum = adopt.quorum
         granted = self.takeover.granted_through(quorum)
         self._end_takeover()
-        self._tenure.adopt(quorum, adopt.older, self._roll, started_at=self._started_at, granted_through=granted)
-        self._endings.trains(m.replica_id for m in quorum.members)
+        self._quorum_state.adopt(
+            quorum, adopt.older, self._members, started_at=self._started_at, granted_through=granted
+        )
+        self._finished_job.trains(m.replica_id for m in quorum.members)
         text = f"Adopted quorum {quorum.id} of {listed([m.replica_id for m in quorum.members])} at {quorum.top}."
         effects: list[LighthouseEffect] = [Note("adopted", text, quorum_id=quorum.id)]
-        for record in self._roll:
-            inside = record.replica_id in self._tenure.inside
+        for record in self._members:
+            inside = record.replica_id in self._quorum_state.inside
             if inside and record.lost:
                 text = f"{record.replica_id} is lost: {record.lost}."
-                effects += self._alarm.end_quorum((record.replica_id,), text, spare=record)
-            elif inside and record.session is not None and record.quorum_id != quorum.id and not self._tenure.broken:
+                effects += self._losses.end_quorum((record.replica_id,), text, spare=record)
+            elif (
+                inside
+                and record.session is not None
+                and record.quorum_id != quorum.id
+                and not self._quorum_state.broken
+            ):
                 text = f"{record.replica_id} never received it: the lighthouse before this one died while sending it."
-                effects += self._alarm.end_quorum((), text, spare=record)
+                effects += self._losses.end_quorum((), text, spare=record)
             if record.quorum_id not in (0, quorum.id):
-                effects += self._alarm.tell(record, f"quorum {quorum.id} has been formed since.")
-        return effects + self._grants.release(self._roll, now)
+                effects += self._losses.tell(record, f"quorum {quorum.id} has been formed since.")
+        return effects + self._grants.release(self._members, now)
 
     def _end_takeover(self) -> None:
         self.takeover.end()

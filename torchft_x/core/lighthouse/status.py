@@ -53,8 +53,8 @@ class View:
 
 
 def view(
-    roll: MemberTable,
-    tenure: QuorumState,
+    members: MemberTable,
+    quorum_state: QuorumState,
     config: LighthouseConfig,
     *,
     now: float,
@@ -62,15 +62,15 @@ def view(
     undecided: str,
 ) -> View:
     """Return what the lighthouse knows at one moment, which is `now` and `unix` on the two clocks."""
-    quorum = tenure.current
+    quorum = quorum_state.current
     carriers = {m.replica_id for m in quorum.carriers} if quorum is not None else set()
     sources = first_sources(quorum) if quorum is not None and len(carriers) < len(quorum.members) else {}
     joined = {m.replica_id: m.state.step for m in quorum.members} if quorum is not None else {}
 
     def look(r: MemberRecord) -> MemberView:
-        inside, carrier = r.replica_id in tenure.inside, r.replica_id in carriers
+        inside, carrier = r.replica_id in quorum_state.inside, r.replica_id in carriers
         step = r.join.member.state.step if r.join is not None else joined.get(r.replica_id)
-        halt = roll.supervisors.halt_of(r.life.token, now - config.silence.host)
+        halt = members.supervisors.halt_of(r.life.token, now - config.silence.host)
         return MemberView(
             replica_id=r.replica_id,
             place=r.place,
@@ -79,7 +79,7 @@ def view(
             carrier=carrier,
             source=sources.get(r.replica_id, ""),
             asked=now - r.join.since if r.join is not None else None,
-            step=tenure.reached if carrier and r.join is None and not r.lost else step,
+            step=quorum_state.reached if carrier and r.join is None and not r.lost else step,
             lost=r.lost,
             left=r.lost == LEFT,
             late=r.late,
@@ -87,7 +87,7 @@ def view(
             stopped=halt.who if halt is not None else "",
             connected=r.unary or r.session is not None,
             unary=r.unary,
-            rehearses=not r.unary and tenure.goes_on_without(r.replica_id, config.min_replicas),
+            rehearses=not r.unary and quorum_state.goes_on_without(r.replica_id, config.min_replicas),
             pause=max(0.0, r.pause_until - now),
             pause_reason=r.pause_reason,
             heard=now - r.heard,
@@ -96,20 +96,20 @@ def view(
     return View(
         quorum=quorum,
         age=unix - quorum.created if quorum is not None else 0.0,
-        reached=max(quorum.top.step, tenure.reached) if quorum is not None else 0,
-        broken=tenure.broken,
+        reached=max(quorum.top.step, quorum_state.reached) if quorum is not None else 0,
+        broken=quorum_state.broken,
         undecided=undecided,
-        members=tuple([look(r) for r in roll]),
+        members=tuple([look(r) for r in members]),
         min_replicas=config.min_replicas,
     )
 
 
-def quorum_status(tenure: QuorumState, unix: float) -> dict[str, Any] | None:
+def quorum_status(quorum_state: QuorumState, unix: float) -> dict[str, Any] | None:
     """Return the present quorum, JSON-able; None: there is none. `unix`: now, in unix seconds. Ages are in seconds.
 
     Inside a grant the step is behind by up to half of the grant, because nobody reports each step.
     """
-    q: Quorum | None = tenure.current
+    q: Quorum | None = quorum_state.current
     if q is None:
         return None
     carriers = {m.replica_id for m in q.carriers}
@@ -118,11 +118,11 @@ def quorum_status(tenure: QuorumState, unix: float) -> dict[str, Any] | None:
         "config_id": q.config_id,
         "number": q.number,
         "age": unix - q.created,
-        "step": max(q.top.step, tenure.reached),
+        "step": max(q.top.step, quorum_state.reached),
         "committed_in": q.top.committed_in,
-        "granted_through": max(q.granted_through, tenure.granted_through),
+        "granted_through": max(q.granted_through, quorum_state.granted_through),
         "lease": q.lease,
-        "broken": tenure.broken,
+        "broken": quorum_state.broken,
         "members": [
             {"replica_id": m.replica_id, "step": m.state.step, "heals": m.replica_id not in carriers} for m in q.members
         ],

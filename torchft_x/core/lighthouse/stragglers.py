@@ -48,10 +48,10 @@ class Stragglers:
     Part of the lighthouse; shares its member table and quorum state.
     """
 
-    def __init__(self, roll: MemberTable, tenure: QuorumState, alarm: LossHandler) -> None:
-        self._roll = roll  # every known member
-        self._tenure = tenure  # says which members have asked, and which are missing
-        self._alarm = alarm  # marks members lost
+    def __init__(self, members: MemberTable, quorum_state: QuorumState, losses: LossHandler) -> None:
+        self._members = members  # every known member
+        self._quorum_state = quorum_state  # says which members have asked, and which are missing
+        self._losses = losses  # marks members lost
         self._series: dict[tuple[str, ...], _Series] = {}  # by group id (late), or by two (no link)
         self._judged = 0  # id of the quorum whose links were checked last
         self._out: set[str] = set()  # replica ids that were left out, and are not back
@@ -97,13 +97,13 @@ class Stragglers:
         for record in self._records(cut):
             where = cut[record.replica_id]
             reason = f"it was waited for in a reduction, and its supervisor on {where} is silent for {host:g} s"
-            effects += self._alarm.lose(record, reason, "silent")
+            effects += self._losses.lose(record, reason, "silent")
         for record, waited in late:
             kept_out = self._note((group_of(record.replica_id),), now)
-            others = sorted(self._tenure.asking)
+            others = sorted(self._quorum_state.asking)
             wait = f"{listed(others)} {'has' if len(others) == 1 else 'have'} waited for it"
             reason = f"its training thread does not come: {wait}, at last {waited:.1f} s at the boundary"
-            effects += self._alarm.lose(record, reason, "straggler")
+            effects += self._losses.lose(record, reason, "straggler")
             if kept_out:
                 text = (
                     f"{record.replica_id} is late again and again; it is let in again in {kept_out:g} s, as each time "
@@ -120,15 +120,15 @@ class Stragglers:
         `members`: members of the next quorum, in rank order; all have asked. `goes_without`: whether a quorum without
         these could be formed at once, at the same state.
         """
-        if self._judged == self._tenure.quorum_id:
+        if self._judged == self._quorum_state.quorum_id:
             return []
-        self._judged = self._tenure.quorum_id
+        self._judged = self._quorum_state.quorum_id
         failed = self._broken(members)
         waits = {link: self._note((group_of(link[0]), group_of(link[1])), now) for link in failed}
         broken = [link for link, seconds in waits.items() if seconds]
         out = fewest_without([m.replica_id for m in members], broken, goes_without)
         effects: list[LighthouseEffect] = []
-        for record in self._roll.named(out):
+        for record in self._members.named(out):
             name = record.replica_id
             links = [link for link in broken if name in link]
             others = listed([other for link in links for other in link if other != name])
@@ -138,7 +138,7 @@ class Stragglers:
             key = (group_of(name),)
             self._series[key] = replace(self._series.get(key, _Series(now)), until=now + seconds, why=why)
             self._out.add(name)
-            self._tenure.recount(record)
+            self._quorum_state.recount(record)
             text = (
                 f"The link between {name} and {others} is broken: they could not connect with each other again, and the "
                 f"lighthouse hears both; the others go on without {name}, which is let in again in {seconds:g} s."
@@ -150,28 +150,32 @@ class Stragglers:
 
     def _broken(self, members: Sequence[Member]) -> list[_Link]:
         """Return the pairs of these members of which one could not reach the other in the present quorum."""
-        inside = [m.replica_id for m in members if m.replica_id in self._tenure.inside]
+        inside = [m.replica_id for m in members if m.replica_id in self._quorum_state.inside]
         place = {name: i for i, name in enumerate(inside)}
-        joins = [r.join for r in self._roll.named(inside) if r.join is not None and r.join.unreached]
+        joins = [r.join for r in self._members.named(inside) if r.join is not None and r.join.unreached]
         pairs = {(place[j.member.replica_id], place[name]) for j in joins for name in j.unreached if name in place}
         return [(inside[a], inside[b]) for a, b in sorted({(min(p), max(p)) for p in pairs}) if a != b]
 
     @property
     def _others_go_on(self) -> bool:
         """True while a member of the present quorum is not lost."""
-        return bool(self._tenure.inside - self._tenure.gone)
+        return bool(self._quorum_state.inside - self._quorum_state.gone)
 
     def _late(self, now: float) -> list[tuple[MemberRecord, float]]:
         """Return the members for which another one has waited as long as it said, each with the seconds waited."""
-        tenure = self._tenure
-        asked = self._records(tenure.asking)
-        joins = [r.join for r in asked if r.join is not None and (not tenure.inside or r.replica_id in tenure.inside)]
+        quorum_state = self._quorum_state
+        asked = self._records(quorum_state.asking)
+        joins = [
+            r.join
+            for r in asked
+            if r.join is not None and (not quorum_state.inside or r.replica_id in quorum_state.inside)
+        ]
         if not joins:
             return []
-        if tenure.current is None:
-            since, waited_for = min(j.since for j in joins) + TIMING.first_ask, tenure.silent
+        if quorum_state.current is None:
+            since, waited_for = min(j.since for j in joins) + TIMING.first_ask, quorum_state.silent
         else:
-            since, waited_for = min(j.since + max(j.patience, TIMING.ask_moment) for j in joins), tenure.missing
+            since, waited_for = min(j.since + max(j.patience, TIMING.ask_moment) for j in joins), quorum_state.missing
         first = min(j.since for j in joins)
         found = self._records(waited_for)
         # the wait for a member that pauses counts from the end of its pause
@@ -179,12 +183,12 @@ class Stragglers:
 
     def _cut(self, since: float) -> dict[str, str]:
         """Return the members that a reduction waited for and of which a node was not heard since then; and its host."""
-        asked = self._records(self._tenure.asking)
+        asked = self._records(self._quorum_state.asking)
         if not any(r.join is not None and r.join.reason is JoinReason.FAILED for r in asked):
             return {}
         found = {
-            r.replica_id: self._roll.supervisors.silent_host(r.life.token, since)
-            for r in self._records(self._tenure.missing)
+            r.replica_id: self._members.supervisors.silent_host(r.life.token, since)
+            for r in self._records(self._quorum_state.missing)
         }
         return {name: host for name, host in found.items() if host}
 
@@ -206,11 +210,11 @@ class Stragglers:
         self._out = {r.replica_id for r in out}
         for record in out:
             if record.join is not None and not self.keeps_out(record, now):
-                self._roll.find(record)
-                self._tenure.recount(record)
+                self._members.find(record)
+                self._quorum_state.recount(record)
 
     def _records(self, names: Iterable[str]) -> list[MemberRecord]:
-        return self._roll.named(sorted(names))
+        return self._members.named(sorted(names))
 
 
 def fewest_without(

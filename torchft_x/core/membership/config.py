@@ -48,7 +48,7 @@ class LighthouseConfig:
     """How many seconds such a small grant is worth in quorums of up to 200 members; in larger ones in proportion."""
     grant_steps: int = 4096
     """Largest number of steps of one grant."""
-    legacy: JournalEntry | None = None
+    previous: JournalEntry | None = None
     """Journal that the lighthouse of this job before this one has left (R8c); None: there is none."""
     keeps: bool = False
     """Whether the shell writes down what the next lighthouse must know (`Keep`)."""

@@ -121,7 +121,7 @@ class QuorumState:
 
     def situation(
         self,
-        roll: MemberTable,
+        members: MemberTable,
         over: frozenset[str],
         *,
         now: float,
@@ -135,20 +135,20 @@ class QuorumState:
             now=now,
             cur=self.current,
             open=self.chain.open,
-            candidates=tuple([c for c in candidates(roll) if c.member.replica_id not in without]),
+            candidates=tuple([c for c in candidates(members) if c.member.replica_id not in without]),
             asked_since=self.asked_since,
             lost=self.gone | without,
             over=over,
             broken=bool(self.broken),
             silent_healthy=self.silent - without,
-            absent_groups=self.absent_groups(roll.supervisors.groups),
-            held=self.held_elsewhere(roll.supervisors.held),
+            absent_groups=self.absent_groups(members.supervisors.groups),
+            held=self.held_elsewhere(members.supervisors.held),
             min_replicas=min_replicas,
             join_timeout=join_timeout,
             longest_wait=longest_wait,
         )
 
-    def issue(self, decision: Form, roll: MemberTable, *, now: float, unix: float, lease: float) -> Quorum:
+    def issue(self, decision: Form, members: MemberTable, *, now: float, unix: float, lease: float) -> Quorum:
         """Make the decided quorum the present one: use up the joins, begin leases. `unix`: now, in unix seconds."""
         cur = self.current
         settled = settlement(decision.members)
@@ -166,12 +166,12 @@ class QuorumState:
             self.chain.leave(cur)
         if self.gone:
             self.lost_at = now
-        self._begin(quorum, roll)
-        records, pace = roll.of(quorum.members), (settled.top.step, now)  # before that the members waited
+        self._begin(quorum, members)
+        records, pace = members.of(quorum.members), (settled.top.step, now)  # before that the members waited
         for record in records:
             record.join = None
             if record.calls:
-                roll.answer(record)
+                members.answer(record)
             record.quorum_id = quorum.id
             record.lease_sent = now
             record.pace = pace
@@ -193,7 +193,7 @@ class QuorumState:
         self,
         quorum: Quorum,
         older: tuple[Quorum, ...],
-        roll: MemberTable,
+        members: MemberTable,
         *,
         started_at: float,
         leased: float | None = None,
@@ -207,11 +207,11 @@ class QuorumState:
         leased = started_at if leased is None else min(leased, started_at)
         self.leased = max(self.leased, leased)
         self.raise_ids(quorum.id)
-        self._begin(quorum, roll)
+        self._begin(quorum, members)
         self.chain.begin(older)
         self.granted_through = max(self.granted_through, granted_through)
         for member in {m.replica_id: m for q in (*older, quorum) for m in q.members}.values():
-            record = roll.ensure(member.replica_id, started_at, unary=not member.library)
+            record = members.ensure(member.replica_id, started_at, unary=not member.library)
             record.address = record.address or member.address
             record.lease_sent = leased
             self.recount(record)
@@ -242,7 +242,7 @@ class QuorumState:
         self.missing, self.gone = set(), set()
         self.broken, self.granted_through, self._steady = "", 0, False
 
-    def _begin(self, quorum: Quorum, roll: MemberTable) -> None:
+    def _begin(self, quorum: Quorum, members: MemberTable) -> None:
         self.current = quorum
         self.inside = frozenset([m.replica_id for m in quorum.members])
         self.missing = set(self.inside)
@@ -250,12 +250,12 @@ class QuorumState:
         self.broken = ""
         self.granted_through = quorum.granted_through
         self.reached = quorum.top.step
-        records = roll.of(quorum.members)
+        records = members.of(quorum.members)
         whole = len(quorum.carriers) == len(records) == len(quorum.members)
         self._steady = whole and not [r for r in records if not r.runs_on]
         self._number = max(self._number, quorum.number)
 
 
-def candidates(roll: MemberTable) -> tuple[Candidate, ...]:
+def candidates(members: MemberTable) -> tuple[Candidate, ...]:
     """Return the candidates: members that have asked and are alive."""
-    return tuple([r.join for r in roll if r.join is not None and not r.lost])
+    return tuple([r.join for r in members if r.join is not None and not r.lost])

@@ -165,16 +165,16 @@ class MemberTable:
         self._sessions[hello.session] = record
         return record
 
-    def restore(self, kin: MemberEntry, now: float) -> None:
+    def restore(self, entry: MemberEntry, now: float) -> None:
         """Restore a member that spoke to the lighthouse before this one (R8c), so that its death can be reported."""
-        record = self.ensure(kin.replica_id, now, unary=False)
-        record.life, record.boot_id, record.runs_on = kin.life, kin.boot_id, kin.runs_on
-        if kin.life.token:
-            self._lives.setdefault(kin.life.token, []).append(record)
-        group, order = group_of(kin.replica_id), _order(kin.life)
+        record = self.ensure(entry.replica_id, now, unary=False)
+        record.life, record.boot_id, record.runs_on = entry.life, entry.boot_id, entry.runs_on
+        if entry.life.token:
+            self._lives.setdefault(entry.life.token, []).append(record)
+        group, order = group_of(entry.replica_id), _order(entry.life)
         newest = self._newest.get(group)
         if newest is None or newest[0] < order:
-            self._newest[group] = (order, kin.replica_id)
+            self._newest[group] = (order, entry.replica_id)
 
     def restore_absent(self, absent: Absent, now: float) -> MemberRecord | None:
         """Restore what the lighthouse before this one knew of a lost member. Return its record, or None if unknown."""

@@ -209,7 +209,7 @@ class Keep:
     This effect comes only if the configuration says `keeps`. It may come again for one quorum with only a higher grant.
     """
 
-    legacy: JournalEntry
+    entry: JournalEntry
 
 
 @dataclass(frozen=True, slots=True)

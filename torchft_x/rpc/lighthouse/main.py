@@ -26,7 +26,7 @@ from torchft_x.core.types import readable
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.net import Address, parse_address
 from torchft_x.observe.events import EventLog
-from torchft_x.rpc.lighthouse.failover.journal import Journal, fingerprint, open_ledger
+from torchft_x.rpc.lighthouse.failover.journal import Journal, fingerprint, open_journal
 from torchft_x.rpc.lighthouse.failover.standby import Contender, HeldLease, hold_lease
 from torchft_x.rpc.lighthouse.page import start as page
 from torchft_x.rpc.lighthouse.server import LighthouseShell
@@ -206,12 +206,12 @@ def _serve(settings: Settings) -> int:
     roster = JobOutcome(settings.roster) if settings.roster is not None else None
     config, lease = settings.lighthouse, None
     if settings.lease_dir is None:
-        ledger = _open_ledger(settings)
+        journal = _open_journal(settings)
     else:
         held = _hold_lease(settings, settings.lease_dir, ended)
         if isinstance(held, int):
             return held
-        lease, ledger = held.lease, held.journal
+        lease, journal = held.lease, held.journal
         config = replace(config, new_job=held.first and roster is not None, restarted=not held.first)
     shell = LighthouseShell(
         config,
@@ -219,7 +219,7 @@ def _serve(settings: Settings) -> int:
         roster=roster,
         events=events,
         on_verdict=on_verdict,
-        ledger=ledger,
+        journal=journal,
         lease=lease,
         changed=GroupsFile(settings.groups_file).changed if settings.groups_file is not None else lambda: None,
     )
@@ -249,15 +249,15 @@ def _serve(settings: Settings) -> int:
         events.close()
         if lease is not None:
             lease.end(None if code == DESERTED else code)
-        if ledger is not None:
-            ledger.close()
+        if journal is not None:
+            journal.close()
     return code or 0
 
 
-def _open_ledger(settings: Settings) -> Journal | None:
+def _open_journal(settings: Settings) -> Journal | None:
     if settings.state_file is None:
         return None
-    return open_ledger(settings.state_file, boot_id=settings.lighthouse.boot_id, run=_run(settings))
+    return open_journal(settings.state_file, boot_id=settings.lighthouse.boot_id, run=_run(settings))
 
 
 def _run(settings: Settings) -> bytes:

@@ -29,7 +29,7 @@ from torchft_x.net import Address
 from torchft_x.observe.events import EVENTS, EventLog
 from torchft_x.rpc.codec import messages
 from torchft_x.rpc.lighthouse import probe
-from torchft_x.rpc.lighthouse.failover.journal import Found, Journal
+from torchft_x.rpc.lighthouse.failover.journal import Journal, JournalContents
 from torchft_x.rpc.lighthouse.failover.lease import Lease
 from torchft_x.rpc.lighthouse.log import NoteLog
 from torchft_x.rpc.lighthouse.page.orders import OrderDesk
@@ -66,22 +66,22 @@ class LighthouseShell:
         roster: r.JobOutcome | None = None,
         events: EventLog | None = None,
         on_verdict: Callable[[int, str], None] | None = None,
-        ledger: Journal | None = None,
+        journal: Journal | None = None,
         lease: Lease | None = None,
         changed: Callable[[], GroupsChanged | None] = lambda: None,
     ) -> None:
         """`changed`: see `Ways`. `lease`: the lease of one of several lighthouses, which is checked before each message
         is processed."""
         config.check_together()
-        found = Found()
-        if ledger is not None:
+        found = JournalContents()
+        if journal is not None:
             if not config.new_job:
-                found = ledger.read()
+                found = journal.read()
             else:
-                ledger.void()  # its content is from another job
-            config = replace(config, keeps=True, legacy=found.legacy)
+                journal.void()  # its content is from another job
+            config = replace(config, keeps=True, previous=found.entry)
         self.config = config  # settings of the machine
-        self._ledger = ledger  # journal for the next lighthouse; None: no journal is written
+        self._journal = journal  # journal for the next lighthouse; None: no journal is written
         self._bytes: tuple[int, bytes] = (0, b"")  # id and bytes of the newest quorum, encoded once for all members
         self._encoder = messages.QuorumEncoder()  # encodes members while they wait
         self.token = check_token(token)  # None: open to all
@@ -121,7 +121,7 @@ class LighthouseShell:
                 changed=changed,
             ),
             roster,
-            FinishedSupervisors(ledger, found),
+            FinishedSupervisors(journal, found),
         )
 
     # --- life
@@ -208,8 +208,8 @@ class LighthouseShell:
 
     def _carry_out(self, effect: m.LighthouseEffect) -> None:
         if isinstance(effect, m.Keep):
-            if self._ledger is not None:
-                self._ledger.keep(effect.legacy, self._encoded(effect.legacy.quorum))
+            if self._journal is not None:
+                self._journal.keep(effect.entry, self._encoded(effect.entry.quorum))
         elif isinstance(effect, m.Issue):
             self._issue(effect)
         elif isinstance(effect, (m.RevokeQuorum, m.SendWaits, m.SendPatience)):
@@ -412,8 +412,8 @@ class LighthouseShell:
             self._supervisors.gone(key)
 
     def _job_over(self, code: int, sentence: str) -> None:
-        if self._ledger is not None:
-            self._ledger.end()
+        if self._journal is not None:
+            self._journal.end()
         if self._on_verdict is not None:
             self._on_verdict(code, sentence)
 

@@ -127,7 +127,7 @@ def test_states_of_generators() -> None:
         "torch": torch.get_rng_state(),
         "python": random.Random(4).getstate(),
         "numpy": np.random.RandomState(5).get_state(),
-        "old": np.random.RandomState(5).get_state(legacy=False),
+        "old": np.random.RandomState(5).get_state(previous=False),
         "new": generator.bit_generator.state,
     }
     came = carry(state)
@@ -136,9 +136,9 @@ def test_states_of_generators() -> None:
     again.setstate(came["python"])
     assert again.random() == random.Random(4).random()
     for name in ("numpy", "old"):
-        legacy = np.random.RandomState()
-        legacy.set_state(came[name])
-        assert legacy.randint(1 << 30) == np.random.RandomState(5).randint(1 << 30)
+        previous = np.random.RandomState()
+        previous.set_state(came[name])
+        assert previous.randint(1 << 30) == np.random.RandomState(5).randint(1 << 30)
     other = np.random.default_rng()
     other.bit_generator.state = came["new"]
     assert other.random() == np.random.default_rng(3).random()

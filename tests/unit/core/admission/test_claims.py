@@ -59,14 +59,14 @@ class TestImpossible:
 
     def test_the_liar_is_refused_and_the_others_go_on(self) -> None:
         s = Scene.started("a:1", "b:1", unix=NOW, join_timeout=0.0)
-        before = s.lighthouse._tenure.next_id
+        before = s.lighthouse._quorum_state.next_id
         (refusal,) = of(Refuse, s.hello("c:1", state=State(0, (1 << 62) - 1)))
         assert "an id from a time that no clock shows" in refusal.sentence
         (refusal,) = of(Refuse, s.arrive("d:1", State(0, 1 << 61)))
         assert refusal.session == s.sessions["d:1"]
         (refusal,) = of(Refuse, s.unary("e:1", 1, step=1 << 61))
         assert refusal.call == 1
-        assert s.lighthouse._tenure.next_id == before
+        assert s.lighthouse._quorum_state.next_id == before
         assert issued(s.join_all("a:1", "b:1", state=s.committed())) == [["a:1", "b:1"]]
 
 

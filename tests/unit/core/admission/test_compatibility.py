@@ -185,14 +185,14 @@ def test_kinds_that_fit_each_other_are_no_reason_to_look_again() -> None:
     fits = Fingerprint((replace(A.items[0], words="one tensor"),))
     s.arrive("0:x", traits=A)
     assert refusals(s.arrive("1:x", traits=fits)) == []
-    likeness = s.lighthouse._likeness
-    assert not likeness._differ
+    compatibility = s.lighthouse._compatibility
+    assert not compatibility._differ
     assert len(refusals(s.arrive("2:x", traits=B))) == 1
-    assert likeness._differ
+    assert compatibility._differ
     s.wait(0.1, alive=("0:x", "1:x"))
     assert refusals(s.arrive("3:x", traits=A)) == []
-    assert not likeness._differ
-    assert len(likeness._kinds) == 2
+    assert not compatibility._differ
+    assert len(compatibility._kinds) == 2
 
 
 @pytest.mark.parametrize(

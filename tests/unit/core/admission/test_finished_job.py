@@ -40,7 +40,7 @@ class Job(Scene):
 
     def feed(self, event: LighthouseEvent) -> list[LighthouseEffect]:
         """A supervisor comes before the first life that it tells of."""
-        if isinstance(event, LifeBegun) and event.group not in self.lighthouse._roll.supervisors.groups:
+        if isinstance(event, LifeBegun) and event.group not in self.lighthouse._members.supervisors.groups:
             super().feed(SupervisorHere(event.group, "host", stream=self.streams[event.group]))
         return super().feed(event)
 
@@ -118,7 +118,7 @@ def test_while_the_process_of_who_has_left_runs_nobody_begins_anew() -> None:
     s = finishing()
     # Seed 7358493499289 of the soak: a probe from before the leave was answered after it, without an address.
     s.feed(Probed("a:1", True))
-    assert [d.ended for d in s.lighthouse._endings.departures] == [False]
+    assert [d.ended for d in s.lighthouse._finished_job.departures] == [False]
     assert issued(s.late()) == []
     effects = s.pass_(100.0)  # longer than the lease
     assert issued(effects) == []
@@ -178,12 +178,12 @@ def test_an_earlier_life_of_a_group_that_trains_on_has_not_finished_the_job() ->
     assert before is not None
     s.arrive("b:2")
     keep = of(Keep, s.join("a:1", at))[-1]
-    assert keep.legacy.quorum.member("b:2") is not None
+    assert keep.entry.quorum.member("b:2") is not None
     s.exited("b:1", 0)
-    assert s.lighthouse._endings.departures == ()
-    t = Job(now=5000.0, legacy=keep.legacy, keeps=True)  # the next lighthouse hears it as soon
+    assert s.lighthouse._finished_job.departures == ()
+    t = Job(now=5000.0, previous=keep.entry, keeps=True)  # the next lighthouse hears it as soon
     t.exited("b:1", 0)
-    assert t.lighthouse._endings.departures == ()
+    assert t.lighthouse._finished_job.departures == ()
 
 
 def test_who_gives_up_sooner_is_stopped_in_a_later_life() -> None:
@@ -237,7 +237,7 @@ def gone_in_an_older_quorum(kept: list[JournalEntry] | None = None, **config: An
         effects = s.join("b:1", at, JoinReason.FAILED)
         assert issued(effects) == [["b:1"]]
         if kept is not None:
-            kept += [e.legacy for e in of(Keep, effects)]
+            kept += [e.entry for e in of(Keep, effects)]
     s.wait(2.0, alive=("b:1",))
     s.kill("b:1")
     s.exited("b:1", 1)
@@ -251,10 +251,10 @@ def test_who_is_told_of_no_more_is_asked_no_more() -> None:
     s.join("b:1", s.committed())
     s.streams = {"b": 102}
     assert {p.replica_id for p in of(Probe, s.wait(20.0, alive=("b:1",)))} <= {"a:1"}
-    assert s.lighthouse._endings.unsettled == {"a:1"}
+    assert s.lighthouse._finished_job.unsettled == {"a:1"}
     s.feed(SupervisorGone("a", stream=101))
     s.wait(23.0, alive=("b:1",))  # a lease and its margin
-    assert s.lighthouse._endings.unsettled == frozenset()
+    assert s.lighthouse._finished_job.unsettled == frozenset()
     assert of(Probe, s.wait(5.0, alive=("b:1",))) == []
 
 
@@ -263,14 +263,14 @@ def test_the_next_lighthouse_knows_who_may_yet_finish_the_job() -> None:
     know of it, too."""
     kept: list[JournalEntry] = []
     gone_in_an_older_quorum(kept, keeps=True)
-    assert [entry.replica_id for entry in kept[-1].kin] == ["b:1", "a:1"]
-    t = Job(now=5000.0, legacy=kept[-1], keeps=True)
+    assert [entry.replica_id for entry in kept[-1].members] == ["b:1", "a:1"]
+    t = Job(now=5000.0, previous=kept[-1], keeps=True)
     t.feed(LifeBegun("a", 1, "token-a:1"))
     t.exited("b:1", 1)
     assert issued(t.late() + t.pass_(100.0)) == []
     assert issued(t.exited("a:1", 0)) == []
     assert issued(t.pass_(2.0)) == []
-    assert [d.ended for d in t.lighthouse._endings.departures] == [True]
+    assert [d.ended for d in t.lighthouse._finished_job.departures] == [True]
 
 
 def test_a_process_that_finishes_is_waited_for_also_if_its_group_was_started_on_another_host() -> None:
@@ -317,7 +317,7 @@ def test_who_was_preempted_finishes_nothing_after_a_new_lineage_either() -> None
     s.arrive("c:1")
     assert issued(s.join("b:2", s.committed())) == [["b:2", "c:1"]]
     s.exited("a:1", 0)
-    assert s.lighthouse._endings.departures == ()
+    assert s.lighthouse._finished_job.departures == ()
 
 
 def test_all_that_finish_it_count() -> None:
@@ -351,7 +351,7 @@ def test_who_comes_back_trains_on() -> None:
     s.finish("a:1")
     s.arrive("a:2", state)
     assert issued(s.join("b:1", state)) == [["a:2", "b:1"]]
-    assert s.lighthouse._endings.departures == ()
+    assert s.lighthouse._finished_job.departures == ()
 
 
 class TestWithoutSupervisors:
@@ -363,7 +363,7 @@ class TestWithoutSupervisors:
         assert issued(self.ended().late("d:1")) == [["d:1"]]  # it was never in that job
         s = self.ended()
         assert issued(s.late("a:2")) == [["a:2"]]
-        assert s.lighthouse._endings.departures == ()  # the next job forgets it
+        assert s.lighthouse._finished_job.departures == ()  # the next job forgets it
 
     def ended(self) -> Job:
         """Return a job whose last process has ended, as its socket says."""
@@ -389,10 +389,10 @@ def test_the_next_lighthouse_knows_it() -> None:
     s = Job.started("a:1", keeps=True)
     state = s.committed()
     (keep,) = of(Keep, s.finish("a:1"))
-    assert keep.legacy.left == (Departure("a:1", Life(1, 0.0, "token-a:1"), state),)
+    assert keep.entry.left == (Departure("a:1", Life(1, 0.0, "token-a:1"), state),)
     s.wait(0.1)
     assert of(Keep, s.wait(0.5)) == []  # once
-    t = Job(now=5000.0, legacy=keep.legacy, keeps=True)
+    t = Job(now=5000.0, previous=keep.entry, keeps=True)
     t.feed(LifeBegun("a", 1, "token-a:1"))
     assert issued(t.late()) == []
     assert issued(t.pass_(100.0)) == []
@@ -404,8 +404,8 @@ def test_the_next_lighthouse_knows_who_was_in_the_job() -> None:
     the job anew."""
     s = finishing(keeps=True)  # the newest quorum does not name b
     (keep,) = of(Keep, s.exited("a:1", 0))
-    assert keep.legacy.job == ("a", "b")
-    t = Job(now=5000.0, legacy=keep.legacy, keeps=True)
+    assert keep.entry.job == ("a", "b")
+    t = Job(now=5000.0, previous=keep.entry, keeps=True)
     assert issued(t.late()) == []
     assert stopped(t.pass_(TIMING.finish_grace + 2.0)) == {"b"}
 
@@ -418,7 +418,7 @@ def test_the_next_lighthouse_waits_for_the_word_of_supervisors() -> None:
     s.exited("b:1")
     (keep,) = of(Keep, s.join("a:1", s.committed()))
     for told in (True, False):
-        t = Job(now=5000.0, legacy=keep.legacy, keeps=True)
+        t = Job(now=5000.0, previous=keep.entry, keeps=True)
         t.wait(0.2)
         t.refused("a:1")
         assert issued(t.late()) == []
@@ -440,8 +440,8 @@ def test_the_next_lighthouse_waits_for_nobody_whose_end_was_reported() -> None:
     s.streams["b"] = 202
     s.feed(SupervisorHere("b", "host", stream=202))
     keeps = of(Keep, s.exited("b:1") + s.pass_(2.0))
-    assert [entry.replica_id for entry in keeps[-1].legacy.kin] == ["a:1"]
-    t = Job(now=5000.0, legacy=keeps[-1].legacy, keeps=True)
+    assert [entry.replica_id for entry in keeps[-1].entry.members] == ["a:1"]
+    t = Job(now=5000.0, previous=keeps[-1].entry, keeps=True)
     t.pass_(0.3)
     t.refused("a:1")
     t.hello("a:2")
@@ -457,7 +457,7 @@ def test_the_next_lighthouse_knows_who_was_stopped() -> None:
     at = cut_off_while_a_finishes(s)
     effects = s.join("b:1", at, JoinReason.REJOINED) + s.pass_(TIMING.finish_grace + 1.0)
     assert stopped(effects) == {"b"}
-    t = Job(now=5000.0, legacy=of(Keep, effects)[-1].legacy, keeps=True)
+    t = Job(now=5000.0, previous=of(Keep, effects)[-1].entry, keeps=True)
     for replica_id in ("a:1", "b:1"):
         t.exited(replica_id, 0)
     effects = t.late("b:2") + t.pass_(TIMING.finish_grace + 2.0)
@@ -469,7 +469,7 @@ def test_the_next_lighthouse_knows_who_was_preempted() -> None:
     s = Job.started("a:1", keeps=True)
     (keep,) = of(Keep, s.finish("a:1", early=True))
     assert issued(s.late()) == [["b:2"]]  # it holds nobody up
-    t = Job(now=5000.0, legacy=keep.legacy, keeps=True)
+    t = Job(now=5000.0, previous=keep.entry, keeps=True)
     t.exited("a:1", 0)
     assert issued(t.late()) == [["b:2"]]
 
@@ -558,7 +558,7 @@ def test_who_was_in_an_older_quorum_may_finish_the_job_and_holds_nobody_up_if_it
     s = gone_in_an_older_quorum()
     assert issued(s.late()) == []
     assert issued(s.exited("a:1", -9)) == [["b:2"]]
-    assert s.lighthouse._endings.unsettled == frozenset()
+    assert s.lighthouse._finished_job.unsettled == frozenset()
 
 
 @pytest.mark.parametrize("story", ["has asked", "asks then", "no leave arrived"])

@@ -193,7 +193,7 @@ class TestLighthouse:
         s.close("a:1")
         told = replace(first, id=first.id + reported_in)
         s.hello("a:1", state=State(step, first.id + ran_in), quorum=told, granted_through=granted)
-        assert s.lighthouse._tenure.granted_through == counts
+        assert s.lighthouse._quorum_state.granted_through == counts
 
     def test_R16_who_stands_before_what_another_one_ran_runs_on_and_who_stands_at_it_waits(self) -> None:
         s = Lights(grant_steps=4)

@@ -89,7 +89,7 @@ def test_nobody_is_left_out_where_the_others_could_not_go_on_without_it() -> Non
     s.asks("a:1")
     s.asks("b:1")
     assert issued(s.passes(60.0)) == []
-    outcome = s.lighthouse._succession.outcome(s.now)
+    outcome = s.lighthouse._next_quorum.outcome(s.now)
     assert "c:1" in outcome.reason
 
 

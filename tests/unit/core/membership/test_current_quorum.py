@@ -17,29 +17,29 @@ from torchft_x.core.types import Member, Quorum, State
 
 
 class Desk:
-    """A tenure and its roll. Members of ours take grants."""
+    """A quorum state and its members, who take grants."""
 
     def __init__(self, *names: str, first_id: int = 100) -> None:
-        self.roll = MemberTable(0.0)
-        self.tenure = QuorumState(first_id)
+        self.members = MemberTable(0.0)
+        self.quorum_state = QuorumState(first_id)
         for n, name in enumerate(names):
-            self.tenure.recount(self.roll.open(Hello(n + 1, name, library=OURS, runs_on=True), 0.0))
+            self.quorum_state.recount(self.members.open(Hello(n + 1, name, library=OURS, runs_on=True), 0.0))
 
     def ask(self, name: str, since: float = 0.0, state: State | None = None) -> None:
-        record = self.roll.get(name)
+        record = self.members.get(name)
         record.join = Candidate(member(name, state), since=since)
-        self.tenure.recount(record)
+        self.quorum_state.recount(record)
 
     def change(self, name: str, **fields: Any) -> None:
-        record = self.roll.get(name)
+        record = self.members.get(name)
         assert record is not None
         for field, value in fields.items():
             setattr(record, field, value)
-        self.tenure.recount(record)
+        self.quorum_state.recount(record)
 
     def issue(self, *members: Member, rebuild: bool = False, now: float = 5.0) -> Quorum:
         form = Form(members, rebuild)
-        return self.tenure.issue(form, self.roll, now=now, unix=1000.0, lease=30.0)
+        return self.quorum_state.issue(form, self.members, now=now, unix=1000.0, lease=30.0)
 
 
 def test_R1_every_quorum_takes_a_new_id_and_keeps_the_process_groups_unless_told() -> None:
@@ -49,22 +49,26 @@ def test_R1_every_quorum_takes_a_new_id_and_keeps_the_process_groups_unless_told
     assert [q.config_id for q in (first, second, third)] == [100, 100, 102]
     assert [q.number for q in (first, second, third)] == [1, 2, 3]
     assert (third.created, third.lease, third.granted_through) == (1000.0, 30.0, 1)
-    assert (desk.tenure.quorum_id, desk.tenure.current) == (102, third)
+    assert (desk.quorum_state.quorum_id, desk.quorum_state.current) == (102, third)
     for heard, expected in ((7, 103), (102, 103), (103, 104), (500, 501), (300, 501)):  # above all that were heard
-        desk.tenure.raise_ids(heard)
-        assert desk.tenure.next_id == expected
+        desk.quorum_state.raise_ids(heard)
+        assert desk.quorum_state.next_id == expected
 
 
 def test_a_quorum_uses_up_the_joins_and_begins_the_leases() -> None:
     desk = Desk("a", "b", "c")
     for name in "abc":
         desk.ask(name)
-    record = desk.roll.get("a")
-    desk.roll.call(record, 9)
+    record = desk.members.get("a")
+    desk.members.call(record, 9)
     q = desk.issue(member("a"), member("b"), now=5.0)
     assert (record.join, record.calls, record.quorum_id, record.lease_sent) == (None, (), q.id, 5.0)
-    assert (desk.tenure.asking, desk.tenure.missing, desk.tenure.silent) == ({"c"}, {"a", "b"}, {"a", "b"})
-    other = desk.roll.get("c")
+    assert (desk.quorum_state.asking, desk.quorum_state.missing, desk.quorum_state.silent) == (
+        {"c"},
+        {"a", "b"},
+        {"a", "b"},
+    )
+    other = desk.members.get("c")
     assert (other.quorum_id, other.lease_sent) == (0, None)
 
 
@@ -72,20 +76,20 @@ def test_a_quorum_begins_anew() -> None:
     desk = Desk("a", "b")
     desk.issue(member("a"), member("b"))
     desk.change("b", lost="it left")
-    desk.tenure.broken = "b is lost"
+    desk.quorum_state.broken = "b is lost"
     q = desk.issue(member("a", State(4, 9)))
-    assert (desk.tenure.gone, desk.tenure.broken, desk.tenure.reached) == (set(), "", 4)
-    assert (desk.tenure.granted_through, q.granted_through) == (5, 5)
+    assert (desk.quorum_state.gone, desk.quorum_state.broken, desk.quorum_state.reached) == (set(), "", 4)
+    assert (desk.quorum_state.granted_through, q.granted_through) == (5, 5)
 
 
 def test_a_member_holds_the_quorum_when_it_is_in_it_and_has_received_it() -> None:
     desk = Desk("a", "b", "c")
     desk.change("c", quorum_id=0)
-    assert not any(desk.tenure.holds_current(r) for r in desk.roll)  # there is none
+    assert not any(desk.quorum_state.holds_current(r) for r in desk.members)  # there is none
     q = desk.issue(member("a"), member("b"))
     desk.change("b", quorum_id=q.id - 1)
     desk.change("c", quorum_id=q.id)
-    assert [r.replica_id for r in desk.roll if desk.tenure.holds_current(r)] == ["a"]
+    assert [r.replica_id for r in desk.members if desk.quorum_state.holds_current(r)] == ["a"]
 
 
 class TestPending:
@@ -100,49 +104,49 @@ class TestPending:
         elif why == "lost":
             desk.change("b", lost="it left")
         elif why == "broken":
-            desk.tenure.broken = "a step failed"
+            desk.quorum_state.broken = "a step failed"
         elif why == "forgotten":
-            desk.tenure.forget()
-        assert desk.tenure.pending is bool(why)
+            desk.quorum_state.forget()
+        assert desk.quorum_state.pending is bool(why)
 
     def test_when_one_heals_or_takes_no_grants(self) -> None:
         desk = Desk("a", "b")
         desk.issue(member("a", State(3, 9)), member("b"))
-        assert desk.tenure.pending
+        assert desk.quorum_state.pending
         desk = Desk("a", "b")
         desk.change("b", runs_on=False)
         desk.issue(member("a"), member("b"))
-        assert desk.tenure.pending
+        assert desk.quorum_state.pending
         desk.issue(member("a"))
-        assert not desk.tenure.pending
+        assert not desk.quorum_state.pending
 
 
 def test_stopping_short_is_asking_where_the_others_were_granted_more() -> None:
     desk = Desk("a", "b")
-    assert not desk.tenure.stops_short(member("a"))
+    assert not desk.quorum_state.stops_short(member("a"))
     q = desk.issue(member("a", State(4, 9)), member("b", State(4, 9)))
-    assert not desk.tenure.stops_short(member("a", State(4, 9)))  # one step at a time: everybody asks after it
-    desk.tenure.granted_through = 6
-    assert desk.tenure.stops_short(member("a", State(5, q.id)))
-    assert not desk.tenure.stops_short(member("a", State(6, q.id)))
+    assert not desk.quorum_state.stops_short(member("a", State(4, 9)))  # one step at a time: everybody asks after it
+    desk.quorum_state.granted_through = 6
+    assert desk.quorum_state.stops_short(member("a", State(5, q.id)))
+    assert not desk.quorum_state.stops_short(member("a", State(6, q.id)))
 
 
 def test_a_peers_client_in_the_quorum_committed_where_its_step_says() -> None:
     desk = Desk("a", "b")
-    assert desk.tenure.with_committed_in(member("a", State(4))).state == State(4)
+    assert desk.quorum_state.with_committed_in(member("a", State(4))).state == State(4)
     q = desk.issue(member("a", State(4, 9)), member("b", State(4, 9)))
-    told = {step: desk.tenure.with_committed_in(member("a", State(step))).state for step in (3, 4, 5, 6)}
+    told = {step: desk.quorum_state.with_committed_in(member("a", State(step))).state for step in (3, 4, 5, 6)}
     assert told == {3: State(3, 0), 4: State(4, 9), 5: State(5, q.id), 6: State(6, 0)}
-    assert desk.tenure.with_committed_in(member("x", State(5))).state == State(5)
+    assert desk.quorum_state.with_committed_in(member("x", State(5))).state == State(5)
 
 
 def test_candidates_come_in_the_order_in_which_they_asked() -> None:
     desk = Desk("a", "b", "c")
     for name, since in (("b", 3.0), ("a", 2.0), ("c", 4.0)):
         desk.ask(name, since)
-    assert [c.since for c in candidates(desk.roll)] == [2.0, 3.0, 4.0]
+    assert [c.since for c in candidates(desk.members)] == [2.0, 3.0, 4.0]
     desk.change("a", lost="silent")
-    assert [c.since for c in candidates(desk.roll)] == [3.0, 4.0]
+    assert [c.since for c in candidates(desk.members)] == [3.0, 4.0]
 
 
 def test_R8_what_is_taken_over() -> None:
@@ -150,18 +154,18 @@ def test_R8_what_is_taken_over() -> None:
     desk.change("a", address="http://known")
     old = quorum(member("a"), member("b"), member("peer", library=""), id=300, granted_through=5, number=7)
     older = quorum(member("b"), member("z"), id=250)
-    desk.tenure.adopt(old, (older,), desk.roll, started_at=2.0, granted_through=9)
-    t = desk.tenure
+    desk.quorum_state.adopt(old, (older,), desk.members, started_at=2.0, granted_through=9)
+    t = desk.quorum_state
     assert (t.current, t.granted_through, t.next_id, t.missing) == (old, 9, 301, {"a", "b", "peer"})
-    records = {r.replica_id: r for r in desk.roll}
+    records = {r.replica_id: r for r in desk.members}
     assert sorted(records) == ["a", "b", "peer", "z"]
     assert {r.lease_sent for r in records.values()} == {2.0}
     assert [n for n, r in records.items() if r.unary] == ["peer"]
     assert (records["a"].address, records["b"].address) == ("http://known", "http://b")
     assert t.chain.members == {"b", "z"}
     assert desk.issue(member("a")).number == 8
-    desk.tenure.adopt(quorum(member("a"), id=400, granted_through=50), (), desk.roll, started_at=2.0)
-    assert desk.tenure.granted_through == 50
+    desk.quorum_state.adopt(quorum(member("a"), id=400, granted_through=50), (), desk.members, started_at=2.0)
+    assert desk.quorum_state.granted_through == 50
 
 
 def test_after_a_quorum_each_member_counts_as_what_it_is() -> None:
@@ -172,20 +176,20 @@ def test_after_a_quorum_each_member_counts_as_what_it_is() -> None:
     desk.change("peer", session=None, unary=True)
     desk.change("lost", lost="silent")
     desk.issue(*map(member, ("a", "away", "peer", "lost")))
-    t = desk.tenure
+    t = desk.quorum_state
     assert (t.asking, t.missing, t.gone, t.silent) == (set(), {"a", "away", "peer"}, {"lost"}, {"a", "peer"})
 
 
 def test_announced_groups_of_which_nobody_is_here() -> None:
     desk = Desk("train_0:a", "train_1:a", "x:a")
     announced = {"train_0", "1", "2", "x"}
-    assert desk.tenure.absent_groups(announced) == {"2"}
-    assert desk.tenure.absent_groups(set()) == set()
+    assert desk.quorum_state.absent_groups(announced) == {"2"}
+    assert desk.quorum_state.absent_groups(set()) == set()
     desk.ask("train_0:a")
     desk.change("train_1:a", lost="silent")
-    assert desk.tenure.absent_groups(announced) == {"1", "2"}
+    assert desk.quorum_state.absent_groups(announced) == {"1", "2"}
     desk.change("x:a", session=None)
-    assert desk.tenure.absent_groups(announced - {"2"}) == {"1", "x"}
+    assert desk.quorum_state.absent_groups(announced - {"2"}) == {"1", "x"}
 
 
 changes = st.lists(
@@ -201,13 +205,13 @@ def test_the_sets_say_what_the_records_say(changes: list[tuple[str, str]]) -> No
         if what == "ask":
             desk.ask(name)
         elif what == "issue":
-            desk.issue(*[c.member for c in candidates(desk.roll)])
+            desk.issue(*[c.member for c in candidates(desk.members)])
         else:
             desk.change(name, **{
                 "take back": {"join": None}, "lose": {"lost": "silent"}, "find": {"lost": ""},
                 "away": {"session": None}, "unary": {"session": None, "unary": True},
             }[what])  # fmt: skip
-        t, records = desk.tenure, list(desk.roll)
+        t, records = desk.quorum_state, list(desk.members)
         asking = {r.replica_id for r in records if r.join is not None and not r.lost}
         lost = {r.replica_id for r in records if r.lost}
         here = {r.replica_id for r in records if r.unary or r.session is not None}
@@ -220,11 +224,11 @@ def test_R8_what_another_lighthouse_knows_better_is_forgotten() -> None:
     desk = Desk("a", "b")
     for _ in range(2):
         desk.issue(member("a"), member("b"))
-    assert len(desk.tenure.chain.open) == 1  # nobody is known to have received the second
+    assert len(desk.quorum_state.chain.open) == 1  # nobody is known to have received the second
     desk.change("b", lost="it left")
-    desk.tenure.broken = "b is lost"
-    desk.tenure.granted_through = 9
-    desk.tenure.forget()
-    t = desk.tenure
+    desk.quorum_state.broken = "b is lost"
+    desk.quorum_state.granted_through = 9
+    desk.quorum_state.forget()
+    t = desk.quorum_state
     assert (t.current, t.quorum_id, t.inside, t.missing, t.gone) == (None, 0, frozenset(), set(), set())
     assert (t.broken, t.granted_through, t.chain.open) == ("", 0, ())

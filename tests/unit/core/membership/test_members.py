@@ -40,170 +40,170 @@ class TestOver:
 
 class TestSessions:
     def test_R3_a_new_session_replaces_the_older_one_and_its_join(self) -> None:
-        roll = MemberTable(0.0)
-        record = roll.open(hello("a:1", 1), 1.0)
+        members = MemberTable(0.0)
+        record = members.open(hello("a:1", 1), 1.0)
         record.join = object()  # type: ignore[assignment]
         record.told = True
         record.probed_at = 1.5
-        assert roll.open(hello("a:1", 2, address="http://new", quorum=quorum(id=9)), 2.0) is record
-        assert (roll.on(1), roll.on(2)) == (None, record)
+        assert members.open(hello("a:1", 2, address="http://new", quorum=quorum(id=9)), 2.0) is record
+        assert (members.on(1), members.on(2)) == (None, record)
         assert (record.join, record.told, record.probed_at, record.heard) == (None, False, None, 2.0)
-        assert (record.address, record.quorum_id, len(roll)) == ("http://new", 9, 1)
-        roll.open(hello("a:1", 3), 3.0)
+        assert (record.address, record.quorum_id, len(members)) == ("http://new", 9, 1)
+        members.open(hello("a:1", 3), 3.0)
         assert record.quorum_id == 0
 
     def test_who_had_none_before_is_no_peers_client_any_more(self) -> None:
-        roll = MemberTable(0.0)
-        record = roll.ensure("a:1", 0.0, unary=True)
-        assert roll.ensure("a:1", 5.0, unary=False) is record
+        members = MemberTable(0.0)
+        record = members.ensure("a:1", 0.0, unary=True)
+        assert members.ensure("a:1", 5.0, unary=False) is record
         assert (record.unary, record.heard) == (True, 0.0)
-        roll.open(hello("a:1"), 1.0)
+        members.open(hello("a:1"), 1.0)
         assert not record.unary
 
     def test_unary_requests_are_open_until_they_are_answered_or_gone(self) -> None:
-        roll = MemberTable(0.0)
-        record = roll.ensure("peer", 0.0, unary=True)
+        members = MemberTable(0.0)
+        record = members.ensure("peer", 0.0, unary=True)
         for call in (1, 2, 3):
-            roll.call(record, call)
-        assert roll.hang_up(2) is record
+            members.call(record, call)
+        assert members.hang_up(2) is record
         assert record.calls == (1, 3)
-        assert roll.hang_up(2) is None
-        roll.answer(record)
+        assert members.hang_up(2) is None
+        members.answer(record)
         assert record.calls == ()
-        assert roll.hang_up(1) is None
+        assert members.hang_up(1) is None
 
 
 class TestLives:
     """R2: one life per group."""
 
-    def roll(self, replica_id: str, life: Life) -> MemberTable:
-        roll = MemberTable(0.0)
-        assert roll.supersede(hello(replica_id, life=life)) is None
-        roll.open(hello(replica_id, life=life), 0.0)
-        return roll
+    def members(self, replica_id: str, life: Life) -> MemberTable:
+        members = MemberTable(0.0)
+        assert members.supersede(hello(replica_id, life=life)) is None
+        members.open(hello(replica_id, life=life), 0.0)
+        return members
 
     @pytest.mark.parametrize("newer", [Life(1, 5.0), Life(0, 6.0), Life(0, 5.0, "heard later")])
     def test_a_newer_life_fences_the_older_for_ever(self, newer: Life) -> None:
-        roll = self.roll("g:old", Life(0, 5.0))
-        assert roll.superseded_by(hello("g:new", life=newer)) == ""
-        fenced = roll.supersede(hello("g:new", life=newer))
+        members = self.members("g:old", Life(0, 5.0))
+        assert members.superseded_by(hello("g:new", life=newer)) == ""
+        fenced = members.supersede(hello("g:new", life=newer))
         assert fenced.replica_id == "g:old"
-        assert roll.superseded_by(hello("g:old", life=Life(9, 9.0))) == "g:new"
+        assert members.superseded_by(hello("g:old", life=Life(9, 9.0))) == "g:new"
 
     @pytest.mark.parametrize("older", [Life(0, 9.0), Life(1, 4.0)])
     def test_an_older_life_that_comes_late_is_fenced(self, older: Life) -> None:
-        roll = self.roll("g:new", Life(1, 5.0))
-        assert roll.superseded_by(hello("g:old", life=older)) == "g:new"
-        assert roll.superseded_by(hello("other:old", life=older)) == ""
-        assert roll.superseded_by(hello("g:new", life=older)) == ""  # itself
-        assert roll.supersede(hello("g:new", life=Life(1, 5.0))) is None  # one that comes back fences nobody
-        assert roll.superseded_by(hello("g:new", life=Life(1, 5.0))) == ""
+        members = self.members("g:new", Life(1, 5.0))
+        assert members.superseded_by(hello("g:old", life=older)) == "g:new"
+        assert members.superseded_by(hello("other:old", life=older)) == ""
+        assert members.superseded_by(hello("g:new", life=older)) == ""  # itself
+        assert members.supersede(hello("g:new", life=Life(1, 5.0))) is None  # one that comes back fences nobody
+        assert members.superseded_by(hello("g:new", life=Life(1, 5.0))) == ""
 
     def test_the_end_of_a_process_ends_all_that_it_was_called(self) -> None:
-        roll = self.roll("g:1", Life(0, 0.0, "token"))
-        roll.open(hello("h:1", 2, life=Life(0, 0.0, "token")), 0.0)
-        roll.open(hello("none:1", 3), 0.0)
-        assert not roll.has_ended(Life(0, 0.0, "token"))
-        assert sorted(r.replica_id for r in roll.end("token")) == ["g:1", "h:1"]
-        assert roll.has_ended(Life(7, 7.0, "token"))
-        assert roll.end("unheard of") == []
-        assert roll.end("") == []
-        assert not roll.has_ended(Life())
+        members = self.members("g:1", Life(0, 0.0, "token"))
+        members.open(hello("h:1", 2, life=Life(0, 0.0, "token")), 0.0)
+        members.open(hello("none:1", 3), 0.0)
+        assert not members.has_ended(Life(0, 0.0, "token"))
+        assert sorted(r.replica_id for r in members.end("token")) == ["g:1", "h:1"]
+        assert members.has_ended(Life(7, 7.0, "token"))
+        assert members.end("unheard of") == []
+        assert members.end("") == []
+        assert not members.has_ended(Life())
 
     def test_a_member_that_comes_back_with_another_token_is_found_by_that(self) -> None:
-        roll = self.roll("g:1", Life(0, 0.0, "old"))
-        roll.open(hello("g:1", 2, life=Life(0, 0.0, "new")), 1.0)
-        assert roll.end("old") == []
-        assert [r.replica_id for r in roll.end("new")] == ["g:1"]
+        members = self.members("g:1", Life(0, 0.0, "old"))
+        members.open(hello("g:1", 2, life=Life(0, 0.0, "new")), 1.0)
+        assert members.end("old") == []
+        assert [r.replica_id for r in members.end("new")] == ["g:1"]
 
     def test_the_next_attempt_is_above_every_one_heard_of(self) -> None:
-        roll = self.roll("train_3:x", Life(4, 0.0))
-        roll.supersede(hello("train_4:x", life=Life(8, 0.0)))
-        assert roll.next_attempt("3") == roll.next_attempt("train_3") == 5
-        assert roll.next_attempt("5") == 0
-        roll.begun("3", 9)
-        roll.begun("3", 7)
-        assert roll.next_attempt("3") == 10
-        roll.begun("5", 0)
-        assert roll.next_attempt("5") == 1
+        members = self.members("train_3:x", Life(4, 0.0))
+        members.supersede(hello("train_4:x", life=Life(8, 0.0)))
+        assert members.next_attempt("3") == members.next_attempt("train_3") == 5
+        assert members.next_attempt("5") == 0
+        members.begun("3", 9)
+        members.begun("3", 7)
+        assert members.next_attempt("3") == 10
+        members.begun("5", 0)
+        assert members.next_attempt("5") == 1
 
 
 class TestTime:
     def test_silence_is_the_lighthouses_own_when_its_ticks_come_late(self) -> None:
-        roll = MemberTable(10.0)
-        record = roll.ensure("a", 9.9, unary=False)
-        roll.supervisors.arrive(SupervisorHere("g", "host", stream=1), 9.0)
-        roll.supervisors.begin("g", 0, "t")
-        assert roll.forgive(10.2, tick=0.1) == 0.0  # twice the tick is no trouble
+        members = MemberTable(10.0)
+        record = members.ensure("a", 9.9, unary=False)
+        members.supervisors.arrive(SupervisorHere("g", "host", stream=1), 9.0)
+        members.supervisors.begin("g", 0, "t")
+        assert members.forgive(10.2, tick=0.1) == 0.0  # twice the tick is no trouble
         assert record.heard == 9.9
-        assert roll.forgive(15.2, tick=0.1) == pytest.approx(4.9)
+        assert members.forgive(15.2, tick=0.1) == pytest.approx(4.9)
         assert record.heard == pytest.approx(14.8)
-        assert roll.supervisors.heard("t") == pytest.approx(13.9)
+        assert members.supervisors.heard("t") == pytest.approx(13.9)
         record.heard = 18.0
-        roll.forgive(18.2, tick=0.1)
+        members.forgive(18.2, tick=0.1)
         assert record.heard == 18.2  # never in the future
-        assert roll.forgive(18.3, tick=0.1) == 0.0
+        assert members.forgive(18.3, tick=0.1) == 0.0
 
     def test_whoever_is_found_again_is_late_no_more_and_may_be_silent_at_once(self) -> None:
-        roll, limits = MemberTable(0.0), SilenceLimits.all(1.5)
-        found = roll.ensure("a", 0.0, unary=False)
+        members, limits = MemberTable(0.0), SilenceLimits.all(1.5)
+        found = members.ensure("a", 0.0, unary=False)
         found.lost, found.late = "stopped", True
-        roll.ensure("b", 1.0, unary=False)
-        assert roll.silent(1.6, limits) == []
-        roll.find(found)
+        members.ensure("b", 1.0, unary=False)
+        assert members.silent(1.6, limits) == []
+        members.find(found)
         assert (found.lost, found.late) == ("", False)
-        assert roll.silent(1.7, limits) == [found]
+        assert members.silent(1.7, limits) == [found]
 
     def test_silent_are_those_for_whom_time_has_just_run_out(self) -> None:
-        roll = MemberTable(0.0)
+        members = MemberTable(0.0)
         for name, heard in (("a", 0.0), ("b", 0.1), ("c", 0.0)):
-            roll.ensure(name, heard, unary=False)
-        lost = roll.get("c")
+            members.ensure(name, heard, unary=False)
+        lost = members.get("c")
         lost.lost = "silent"
         limits = SilenceLimits.all(5.0)
-        assert roll.gone(5.0, limits) == []
-        assert [(r.replica_id, why) for r, why in roll.gone(5.1, limits)] == [("a", "silent for 5 s")]
+        assert members.gone(5.0, limits) == []
+        assert [(r.replica_id, why) for r, why in members.gone(5.1, limits)] == [("a", "silent for 5 s")]
 
     def test_away_are_those_of_the_quorum_who_may_or_may_not_be_dead(self) -> None:
-        roll = MemberTable(0.0)
-        roll.open(hello("here", 1), 0.0)
-        roll.ensure("peer", 0.0, unary=True)
-        roll.ensure("outside", 0.0, unary=False)
+        members = MemberTable(0.0)
+        members.open(hello("here", 1), 0.0)
+        members.ensure("peer", 0.0, unary=True)
+        members.ensure("outside", 0.0, unary=False)
         for name, proof in (("away", ""), ("over", "it has left")):
-            roll.ensure(name, 0.0, unary=False).proof = proof
-        assert [r.replica_id for r in roll.away(frozenset({"here", "peer", "away", "over"}))] == ["away"]
+            members.ensure(name, 0.0, unary=False).proof = proof
+        assert [r.replica_id for r in members.away(frozenset({"here", "peer", "away", "over"}))] == ["away"]
 
     def test_away_are_told_in_the_order_in_which_they_came(self) -> None:
-        roll = MemberTable(0.0)
-        records = [roll.open(hello(name, n), 0.0) for n, name in enumerate("bca")]
+        members = MemberTable(0.0)
+        records = [members.open(hello(name, n), 0.0) for n, name in enumerate("bca")]
         for record in (records[2], records[0], records[1]):
-            roll.close(record)
-        assert [r.replica_id for r in roll.away(frozenset("abc"))] == ["b", "c", "a"]
-        roll.open(hello("c", 9), 1.0)
-        assert [r.replica_id for r in roll.away(frozenset("abc"))] == ["b", "a"]
+            members.close(record)
+        assert [r.replica_id for r in members.away(frozenset("abc"))] == ["b", "c", "a"]
+        members.open(hello("c", 9), 1.0)
+        assert [r.replica_id for r in members.away(frozenset("abc"))] == ["b", "a"]
 
     def test_the_lost_are_forgotten_when_nobody_will_ask_about_them(self) -> None:
-        roll = MemberTable(0.0)
+        members = MemberTable(0.0)
         for n, name in enumerate(("gone", "kept", "speaks", "asks", "lives")):
-            record = roll.open(hello(name, n + 1, life=Life(0, 0.0, name)), 0.0)
+            record = members.open(hello(name, n + 1, life=Life(0, 0.0, name)), 0.0)
             record.lost = "" if name == "lives" else "silent"
             if name != "speaks":
-                roll.close(record)
+                members.close(record)
             if name == "asks":
-                roll.call(record, 7)
-        roll.prune(frozenset({"kept"}))
-        assert sorted(r.replica_id for r in roll) == ["asks", "kept", "lives", "speaks"]
-        assert roll.end("gone") == []
-        assert len(roll.end("kept")) == 1
+                members.call(record, 7)
+        members.prune(frozenset({"kept"}))
+        assert sorted(r.replica_id for r in members) == ["asks", "kept", "lives", "speaks"]
+        assert members.end("gone") == []
+        assert len(members.end("kept")) == 1
 
     def test_of_two_with_one_life_the_other_is_still_found(self) -> None:
-        roll = MemberTable(0.0)
+        members = MemberTable(0.0)
         for n, name in enumerate(("gone", "kept")):
-            record = roll.open(hello(name, n + 1, life=Life(0, 0.0, "both")), 0.0)
+            record = members.open(hello(name, n + 1, life=Life(0, 0.0, "both")), 0.0)
             record.lost = "silent"
-            roll.close(record)
-        roll.prune(frozenset({"kept"}))
-        assert [r.replica_id for r in roll.end("both")] == ["kept"]
+            members.close(record)
+        members.prune(frozenset({"kept"}))
+        assert [r.replica_id for r in members.end("both")] == ["kept"]
 
 
 class TestPace:
@@ -239,31 +239,31 @@ class TestRestored:
 
     @pytest.mark.parametrize("order", [("g:0", "g:1"), ("g:1", "g:0")])
     def test_the_newest_life_of_a_group_is_known(self, order: tuple[str, str]) -> None:
-        roll = MemberTable(0.0)
+        members = MemberTable(0.0)
         for name in order:
-            roll.restore(MemberEntry(name, Life(int(name[-1]), 0.0, f"token-{name}")), 0.0)
-        assert roll.superseded_by(hello("g:0", life=Life(0, 0.0, "token-g:0"))) == "g:1"
-        assert roll.superseded_by(hello("g:1", life=Life(1, 0.0, "token-g:1"))) == ""
+            members.restore(MemberEntry(name, Life(int(name[-1]), 0.0, f"token-{name}")), 0.0)
+        assert members.superseded_by(hello("g:0", life=Life(0, 0.0, "token-g:0"))) == "g:1"
+        assert members.superseded_by(hello("g:1", life=Life(1, 0.0, "token-g:1"))) == ""
 
     def test_of_two_that_are_alike_the_first_stays(self) -> None:
-        roll = MemberTable(0.0)
+        members = MemberTable(0.0)
         for name in ("g:a", "g:b"):
-            roll.restore(MemberEntry(name, Life()), 0.0)
-        assert roll.next_attempt("g") == 1
-        assert roll.superseded_by(hello("g:c", life=Life(-1, 0.0))) == "g:a"
+            members.restore(MemberEntry(name, Life()), 0.0)
+        assert members.next_attempt("g") == 1
+        assert members.superseded_by(hello("g:c", life=Life(-1, 0.0))) == "g:a"
 
 
 class TestRecordsByName:
     def test_lost_are_those_that_nobody_waits_for(self) -> None:
-        roll = MemberTable(0.0)
-        gone, here, other = (roll.open(hello(f"{name}:1", i), 0.0) for i, name in enumerate("abc", 1))
+        members = MemberTable(0.0)
+        gone, here, other = (members.open(hello(f"{name}:1", i), 0.0) for i, name in enumerate("abc", 1))
         for record in (gone, here, other):
-            roll.close(record)
+            members.close(record)
         gone.lost = other.lost = "it was silent"
-        assert roll.lost(frozenset({"a:1", "b:1"})) == [gone]
+        assert members.lost(frozenset({"a:1", "b:1"})) == [gone]
 
     def test_a_member_of_before_runs_on_as_it_did(self) -> None:
-        roll = MemberTable(0.0)
-        roll.restore(MemberEntry("a:1", Life(1, 0.0, "token"), "boot", runs_on=True), 0.0)
-        (record,) = roll.named(["a:1", "b:1"])  # who is not known is left out
+        members = MemberTable(0.0)
+        members.restore(MemberEntry("a:1", Life(1, 0.0, "token"), "boot", runs_on=True), 0.0)
+        (record,) = members.named(["a:1", "b:1"])  # who is not known is left out
         assert record.runs_on

@@ -43,7 +43,7 @@ def all_dead(*, reached: int = 40, **config: object) -> Scene:
     s = Scene(join_timeout=60.0, **config)
     s.announce("a", "b")
     s.start("a:1", "b:1")
-    s.lighthouse._tenure.reached = reached
+    s.lighthouse._quorum_state.reached = reached
     s.exited("a:1")
     s.exited("b:1")
     return s

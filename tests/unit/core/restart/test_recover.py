@@ -130,7 +130,7 @@ def test_the_highest_grant_that_was_reported_in_that_quorum_counts() -> None:
     assert takeover.granted_through(P3) == 0
     takeover.end()
     takeover.hear(Hello(9, "a", quorum=OLD, granted_through=7))
-    assert takeover.granted_through(OLD) == 0  # from here on the tenure knows
+    assert takeover.granted_through(OLD) == 0  # from here on the quorum state knows
 
 
 QUORUMS = [None, OLD, NEW, P3, quorum(member("a"), member("theirs", library=""), id=13, lease=30.0)]

@@ -59,10 +59,10 @@ _HEADER = 64  # bytes; within one page, so that it is written as a whole
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class JournalContents:
     """Content of a journal."""
 
-    legacy: JournalEntry | None = None
+    entry: JournalEntry | None = None
     done: tuple[pb.Done, ...] = ()
 
 
@@ -77,7 +77,7 @@ class Fence(Protocol):
 
 
 class Journal:
-    """Writer and reader of a journal file. Not thread-safe. Made by `open_ledger`, or behind a lease by
+    """Writer and reader of a journal file. Not thread-safe. Made by `open_journal`, or behind a lease by
     `lease_journal.open_journal`."""
 
     def __init__(self, fd: int, path: str, boot_id: str, run: bytes, fence: Fence | None = None) -> None:
@@ -86,7 +86,7 @@ class Journal:
         self._fd = fd  # locked; closed by close()
         self._boot_id = boot_id  # this host's present boot
         self._head = pb.Ledger(wire=grpc_options.WIRE, boot_id=boot_id, run=run, clock=_clock()).SerializeToString()
-        self._kin: tuple[tuple[MemberEntry, ...], bytes] = ((), b"")  # members as kept last, and their bytes
+        self._entries: tuple[tuple[MemberEntry, ...], bytes] = ((), b"")  # members as kept last, and their bytes
         self._quorum: tuple[int, bytes] = (0, b"")  # id of the quorum kept last, and its bytes
         self._open: dict[int, bytes] = {}  # bytes of the open quorums, by id
         self._absent: tuple[tuple[Absent, ...], bytes] = ((), b"")  # absent members as kept last, and their bytes
@@ -100,27 +100,32 @@ class Journal:
     def __repr__(self) -> str:
         return f"Journal({self.path}, quorum {self._quorum[0]}, granted through {self._granted[0]})"
 
-    def keep(self, legacy: JournalEntry, quorum_bytes: bytes) -> None:
+    def keep(self, entry: JournalEntry, quorum_bytes: bytes) -> None:
         """Write an entry. `quorum_bytes` is its quorum, encoded by `codec.messages.quorum_bytes`. Raises no error of
         the file system."""
-        leased = math.nan if legacy.leased is None else legacy.leased
-        granted = (legacy.granted_through, leased, legacy.reached)
-        same = legacy.quorum.id == self._quorum[0] and legacy.kin is self._kin[0] and legacy.absent == self._absent[0]
-        same = same and legacy.left is self._left[0] and legacy.job is self._job[0]
-        if same and not self._void and [q.id for q in legacy.open] == list(self._open):
+        leased = math.nan if entry.leased is None else entry.leased
+        granted = (entry.granted_through, leased, entry.reached)
+        same = (
+            entry.quorum.id == self._quorum[0] and entry.members is self._entries[0] and entry.absent == self._absent[0]
+        )
+        same = same and entry.left is self._left[0] and entry.job is self._job[0]
+        if same and not self._void and [q.id for q in entry.open] == list(self._open):
             self._write_grant(granted)
             return
-        if legacy.kin is not self._kin[0]:
-            self._kin = (legacy.kin, pb.Ledger(kin=map(messages.KIN.encode, legacy.kin)).SerializeToString())
-        if legacy.absent != self._absent[0]:
-            absent = [pb.Absent(replica_id=a.replica_id, leased=a.leased, proof=a.proof) for a in legacy.absent]
-            self._absent = (legacy.absent, pb.Ledger(absent=absent).SerializeToString())
-        if legacy.left is not self._left[0]:
-            self._left = (legacy.left, pb.Ledger(left=map(messages.LEFT.encode, legacy.left)).SerializeToString())
-        if legacy.job is not self._job[0]:
-            self._job = (legacy.job, pb.Ledger(job=legacy.job).SerializeToString())
-        self._open = {q.id: self._as_open(q) for q in legacy.open}
-        self._quorum = (legacy.quorum.id, quorum_bytes)
+        if entry.members is not self._entries[0]:
+            self._entries = (
+                entry.members,
+                pb.Ledger(kin=map(messages.MEMBER_ENTRY.encode, entry.members)).SerializeToString(),
+            )
+        if entry.absent != self._absent[0]:
+            absent = [pb.Absent(replica_id=a.replica_id, leased=a.leased, proof=a.proof) for a in entry.absent]
+            self._absent = (entry.absent, pb.Ledger(absent=absent).SerializeToString())
+        if entry.left is not self._left[0]:
+            self._left = (entry.left, pb.Ledger(left=map(messages.LEFT.encode, entry.left)).SerializeToString())
+        if entry.job is not self._job[0]:
+            self._job = (entry.job, pb.Ledger(job=entry.job).SerializeToString())
+        self._open = {q.id: self._as_open(q) for q in entry.open}
+        self._quorum = (entry.quorum.id, quorum_bytes)
         self._granted = granted
         self._write()
 
@@ -159,7 +164,7 @@ class Journal:
     # -------------------------------------------------------------------------------------------------------
 
     def _write(self) -> None:
-        known = (self._head, self._kin[1], self._absent[1], self._left[1], self._job[1], self._quorum[1])
+        known = (self._head, self._entries[1], self._absent[1], self._left[1], self._job[1], self._quorum[1])
         data = b"".join((*known, *self._open.values(), *self._done))
         begin, length = self._place
         at = _HEADER if _HEADER + len(data) <= begin else begin + length
@@ -222,7 +227,7 @@ class Journal:
     # --- reading
     # -------------------------------------------------------------------------------------------------------
 
-    def read(self) -> Found:
+    def read(self) -> JournalContents:
         """Return what an earlier lighthouse has written, if it is reliable; otherwise make the file void."""
         try:
             found = self._read()
@@ -230,10 +235,10 @@ class Journal:
             log.warning("%s is ignored: %s", self.path, e.strerror if isinstance(e, OSError) else e)
             if self._fence is None:  # behind a lease the file must stay, as the sign that a lighthouse has written
                 self.void()
-            return Found()
-        return found or Found()
+            return JournalContents()
+        return found or JournalContents()
 
-    def _read(self) -> Found | None:
+    def _read(self) -> JournalContents | None:
         header = os.pread(self._fd, _HEADER, 0)
         if not header.strip(b"\0"):
             return None  # the file is new, or void
@@ -246,30 +251,30 @@ class Journal:
         data = os.pread(self._fd, length, at)
         if len(data) != length or zlib.crc32(data) != checksum:
             raise RefusedError("it is damaged.")
-        ledger = parse(pb.Ledger, data, "ledger")
-        self._check_origin(ledger)
-        same_clock = self._same_boot(ledger) and ledger.clock == _clock()
-        found = from_proto(ledger, granted, leased if same_clock else math.nan, reached)
+        journal = parse(pb.Ledger, data, "journal")
+        self._check_origin(journal)
+        same_clock = self._same_boot(journal) and journal.clock == _clock()
+        found = from_proto(journal, granted, leased if same_clock else math.nan, reached)
         self._place = (at, length)
         self._done = [pb.Ledger(done=[d]).SerializeToString() for d in found.done]
         return found
 
-    def _same_boot(self, ledger: pb.Ledger) -> bool:
-        return bool(self._boot_id) and ledger.boot_id == self._boot_id
+    def _same_boot(self, journal: pb.Ledger) -> bool:
+        return bool(self._boot_id) and journal.boot_id == self._boot_id
 
-    def _check_origin(self, ledger: pb.Ledger) -> None:
+    def _check_origin(self, journal: pb.Ledger) -> None:
         ours = pb.Ledger.FromString(self._head)
-        if ledger.wire != ours.wire:
+        if journal.wire != ours.wire:
             raise RefusedError(
-                f"another version of torchft_x has written it (wire {ledger.wire}, this is {ours.wire})."
+                f"another version of torchft_x has written it (wire {journal.wire}, this is {ours.wire})."
             )
-        if self._fence is None and not self._same_boot(ledger):
+        if self._fence is None and not self._same_boot(journal):
             raise RefusedError("it was written before this host was started again, or on another host.")
-        if ledger.run != ours.run:
+        if journal.run != ours.run:
             raise RefusedError("another job has written it, or one with another token.")
 
 
-def from_proto(p: pb.Ledger, granted: int, leased: float = math.nan, reached: int = 0) -> Found:
+def from_proto(p: pb.Ledger, granted: int, leased: float = math.nan, reached: int = 0) -> JournalContents:
     """Decode a journal. `leased` is the time after which no lease was sent; nan means unknown, and that no time in the
     journal is valid. Raises `RefusedError` for a value that exceeds the limits of the wire."""
     most = limits.MAX_MEMBERS * (1 + limits.MAX_FOLLOWED)  # members of the newest quorum and of all open ones
@@ -281,17 +286,17 @@ def from_proto(p: pb.Ledger, granted: int, leased: float = math.nan, reached: in
         raise RefusedError(
             f"it names {len(p.kin)} members, {len(p.done)} supervisors, {len(p.open)} quorums: too many."
         )
-    legacy = None
+    entry = None
     if p.HasField("quorum"):
         known = math.isfinite(leased)
         absent = tuple(_absent(a, known) for a in p.absent)
         older = tuple(messages.QUORUM.decode(q) for q in p.open)
         newest, granted = messages.QUORUM.decode(p.quorum), limits.check_whole(granted, "granted_through")
         told = limits.check_whole(reached, "reached")
-        kin, left = tuple(map(messages.KIN.decode, p.kin)), tuple(map(messages.LEFT.decode, p.left))
+        kin, left = tuple(map(messages.MEMBER_ENTRY.decode, p.kin)), tuple(map(messages.LEFT.decode, p.left))
         job = tuple(limits.check_text(group, "group") for group in p.job)
-        legacy = JournalEntry(newest, granted, kin, older, absent, leased if known else None, told, left, job)
-    return Found(legacy, tuple(p.done))
+        entry = JournalEntry(newest, granted, kin, older, absent, leased if known else None, told, left, job)
+    return JournalContents(entry, tuple(p.done))
 
 
 def _absent(p: pb.Absent, known: bool) -> Absent:
@@ -314,7 +319,7 @@ def fingerprint(token: str | None, job: str | None) -> bytes:
     return hashlib.sha256(f"torchft_x ledger\n{job or ''}\n{token or ''}".encode()).digest()[:16]
 
 
-def open_ledger(path: str, *, boot_id: str, run: bytes) -> Journal | None:
+def open_journal(path: str, *, boot_id: str, run: bytes) -> Journal | None:
     """Open the journal file, and create it if it is absent. If it can't be used, log a sentence and return None. Raises
     `ConfigError` if another lighthouse uses it."""
     try:

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from torchft_x.core.messages import job as r
 from torchft_x.core.messages.job import SidecarEvent
-from torchft_x.rpc.lighthouse.failover.journal import Found, Journal
+from torchft_x.rpc.lighthouse.failover.journal import Journal, JournalContents
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import limits
 
 
 class FinishedSupervisors:
-    """Recorder of finished supervisors. Takes all events of the roster. Without a ledger it writes nothing."""
+    """Recorder of finished supervisors. Takes all events of the roster. Without a journal it writes nothing."""
 
-    def __init__(self, ledger: Journal | None, found: Found) -> None:
-        self._ledger = ledger
+    def __init__(self, journal: Journal | None, found: JournalContents) -> None:
+        self._journal = journal
         self._seats: dict[tuple[str, int], r.SupervisorHere] = {}  # newest supervisor of each group's node
         self._lives: dict[str, r.LifeStarted] = {}  # newest life of each group
         self._together: frozenset[str] = frozenset()  # life tokens of the newest quorum
@@ -42,8 +42,8 @@ class FinishedSupervisors:
             self._together = event.lives
         elif isinstance(event, r.SupervisorFinished) and (event.group, event.node) not in self._known:
             self._known.add((event.group, event.node))
-            if self._ledger is not None:
-                self._ledger.keep_done(self._done(event))
+            if self._journal is not None:
+                self._journal.keep_done(self._done(event))
 
     def _done(self, event: r.SupervisorFinished) -> pb.Done:
         seat, life = self._seats.get((event.group, event.node)), self._lives.get(event.group)
@@ -63,7 +63,7 @@ class FinishedSupervisors:
         )
 
 
-def _events(found: Found) -> list[r.RosterEvent]:
+def _events(found: JournalContents) -> list[r.RosterEvent]:
     """Return the events that restore the finished supervisors of a journal, and the lives of its newest quorum."""
     events: list[r.RosterEvent] = []
     for d in found.done:
@@ -74,6 +74,6 @@ def _events(found: Found) -> list[r.RosterEvent]:
             events.append(r.QuorumIssued(frozenset(d.together)))
         events.append(r.SupervisorFinished(d.group, d.code, d.sentence, d.node))
         events.append(r.SupervisorGone(d.group, d.node))
-    if found.legacy is not None:
-        events.append(r.QuorumIssued(frozenset(k.life.token for k in found.legacy.kin if k.life.token)))
+    if found.entry is not None:
+        events.append(r.QuorumIssued(frozenset(k.life.token for k in found.entry.members if k.life.token)))
     return events

@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.rpc.lighthouse.failover.journals import RUN, opened, read
 from torchft_x.errors import ConfigError
-from torchft_x.rpc.lighthouse.failover.journal import open_ledger
+from torchft_x.rpc.lighthouse.failover.journal import open_journal
 
 ROOT = Path(__file__).parents[5]
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[5]
 def test_one_lighthouse_at_a_time(tmp_path: Path) -> None:
     first = opened(tmp_path)
     with pytest.raises(ConfigError, match=r"Another lighthouse runs and uses .*state: .*--run_dir"):
-        open_ledger(str(tmp_path / "state"), boot_id="boot", run=RUN)
+        open_journal(str(tmp_path / "state"), boot_id="boot", run=RUN)
     first.close()
     opened(tmp_path).close()
 
@@ -31,11 +31,11 @@ def test_it_survives_a_killed_process_at_any_point(tmp_path: Path) -> None:
         import sys
         from pathlib import Path
         from tests.unit.rpc.lighthouse.failover.journals import *
-        ledger = opened(Path(sys.argv[1]))
+        journal = opened(Path(sys.argv[1]))
         members = made(1, members=20).members
         for i in range(2, 10**9):
             value = Quorum(i, i, i, members[: 1 + i % 20], lease=120.0)
-            ledger.keep(JournalEntry(value, i, KIN), messages.quorum_bytes(value))
+            journal.keep(JournalEntry(value, i, KIN), messages.quorum_bytes(value))
             if i % 50 == 0:
                 print(i, flush=True)
     """)
@@ -49,7 +49,7 @@ def test_it_survives_a_killed_process_at_any_point(tmp_path: Path) -> None:
         writer.send_signal(signal.SIGKILL)
         said += [int(x) for x in writer.stdout.read().split()]
         writer.wait()
-        found = read(folder).legacy
+        found = read(folder).entry
         assert said[-1] <= found.quorum.id < said[-1] + 51
         assert found.granted_through == found.quorum.id
         assert len(found.quorum.members) == 1 + found.quorum.id % 20

@@ -60,10 +60,10 @@ def test_a_holder_begins_with_what_the_one_before_it_has_written_on_another_host
     assert fence.confirmed == 1
     again, second, _ = opened(tmp_path, 2, boot="of another host")
     assert not second
-    assert again.read().legacy == last
+    assert again.read().entry == last
     later = keep(again, made(9))
     third, _, _ = opened(tmp_path, 3)
-    assert third.read().legacy == later
+    assert third.read().entry == later
 
 
 def test_of_another_host_no_time_is_believed(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_of_another_host_no_time_is_believed(tmp_path: Path) -> None:
     value = made(8)
     journal.keep(JournalEntry(value, 4, KIN, leased=7.0), b"")
     journal.keep(JournalEntry(value, 4, KIN, leased=8.0), b"")  # the grant alone
-    found = opened(tmp_path, 2, boot="of another host")[0].read().legacy
+    found = opened(tmp_path, 2, boot="of another host")[0].read().entry
     assert found is None or found.leased is None
 
 
@@ -84,13 +84,13 @@ def test_what_a_former_holder_still_writes_is_read_by_nobody(tmp_path: Path) -> 
     with pytest.raises(LeaseLostError):
         keep(former, made(10))
     third, _, _ = opened(tmp_path, 3)
-    assert third.read().legacy == taken
+    assert third.read().entry == taken
 
 
 def test_a_follower_that_died_before_it_wrote_is_passed_over(tmp_path: Path) -> None:
     journal, _, _ = opened(tmp_path, 1)
     last = keep(journal, made(8))
-    assert opened(tmp_path, 5)[0].read().legacy == last
+    assert opened(tmp_path, 5)[0].read().entry == last
     assert sorted(p.name for p in tmp_path.iterdir()) == ["journal.5"]
 
 
@@ -114,7 +114,7 @@ def test_where_nobody_has_written_anything_no_quorum_was_issued(tmp_path: Path) 
         f.write(b"damage")
     third, first, _ = opened(tmp_path, 3)
     assert not first
-    assert third.read().legacy is None
+    assert third.read().entry is None
     assert not opened(tmp_path, 4)[1]
 
 
@@ -159,7 +159,7 @@ class House:
             self.ends.append(held)
             return
         config = LighthouseConfig(min_replicas=1, new_job=False, restarted=not held.first, hello_grace=0.1)
-        shell = LighthouseShell(config, ledger=held.journal, lease=held.lease)
+        shell = LighthouseShell(config, journal=held.journal, lease=held.lease)
         loop.call(shell.start(self.bind), scaled(5.0))
         self.held, self.shell = held, shell
 

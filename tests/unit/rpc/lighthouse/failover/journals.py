@@ -8,7 +8,7 @@ from tests.unit.core.scene import member, quorum
 from torchft_x.core.journal import JournalEntry, MemberEntry
 from torchft_x.core.types import Life, Quorum, State
 from torchft_x.rpc.codec import messages
-from torchft_x.rpc.lighthouse.failover.journal import Found, Journal, fingerprint, open_ledger
+from torchft_x.rpc.lighthouse.failover.journal import Journal, JournalContents, fingerprint, open_journal
 
 RUN = fingerprint("secret", "job")
 KIN = (MemberEntry("a:1", Life(2, 5.0, "token-a"), "boot"), MemberEntry("b:1", Life(0, 1.0, "token-b"), "boot"))
@@ -20,20 +20,20 @@ def made(id: int = 7, members: int = 2, **fields: object) -> Quorum:
 
 
 def opened(folder: Path, *, boot: str = "boot", run: bytes = RUN) -> Journal:
-    ledger = open_ledger(str(folder / "state"), boot_id=boot, run=run)
-    assert ledger is not None
-    return ledger
+    journal = open_journal(str(folder / "state"), boot_id=boot, run=run)
+    assert journal is not None
+    return journal
 
 
-def keep(ledger: Journal, value: Quorum, granted: int = 4, kin: tuple[MemberEntry, ...] = KIN) -> JournalEntry:
-    legacy = JournalEntry(value, granted, kin)
-    ledger.keep(legacy, messages.quorum_bytes(value))
-    return legacy
+def keep(journal: Journal, value: Quorum, granted: int = 4, members: tuple[MemberEntry, ...] = KIN) -> JournalEntry:
+    entry = JournalEntry(value, granted, members)
+    journal.keep(entry, messages.quorum_bytes(value))
+    return entry
 
 
-def read(folder: Path, **who: object) -> Found:
-    ledger = opened(folder, **who)  # type: ignore[arg-type]
+def read(folder: Path, **who: object) -> JournalContents:
+    journal = opened(folder, **who)  # type: ignore[arg-type]
     try:
-        return ledger.read()
+        return journal.read()
     finally:
-        ledger.close()
+        journal.close()

@@ -14,60 +14,60 @@ from tests.unit.rpc.lighthouse.failover.journals import KIN, RUN, keep, made, op
 from torchft_x.core.journal import Absent, Departure, JournalEntry
 from torchft_x.core.types import Life, State
 from torchft_x.rpc.codec import messages
-from torchft_x.rpc.lighthouse.failover.journal import Found, fingerprint, open_ledger
+from torchft_x.rpc.lighthouse.failover.journal import JournalContents, fingerprint, open_journal
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import grpc_options
 
 
 def kept(folder: Path, *entries: JournalEntry) -> JournalEntry:
     """Write these, one after the other, and close the file; the last one."""
-    ledger = opened(folder)
-    ledger.read()
+    journal = opened(folder)
+    journal.read()
     for entry in entries or (JournalEntry(made(7), 4, KIN),):
-        ledger.keep(entry, messages.quorum_bytes(entry.quorum))
-    ledger.close()
+        journal.keep(entry, messages.quorum_bytes(entry.quorum))
+    journal.close()
     return entry
 
 
 def test_what_was_kept_last_is_read(tmp_path: Path) -> None:
-    ledger = opened(tmp_path)
-    assert ledger.read() == Found()
-    keep(ledger, made(7))
-    last = keep(ledger, made(8, created=9.0, granted_through=4), granted=4)
-    ledger.close()
-    assert read(tmp_path).legacy == last
+    journal = opened(tmp_path)
+    assert journal.read() == JournalContents()
+    keep(journal, made(7))
+    last = keep(journal, made(8, created=9.0, granted_through=4), granted=4)
+    journal.close()
+    assert read(tmp_path).entry == last
     assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o600
 
 
 def test_a_grant_that_grows_is_kept_alone(tmp_path: Path) -> None:
-    ledger = opened(tmp_path)
+    journal = opened(tmp_path)
     value = made(8)
-    keep(ledger, value)
+    keep(journal, value)
     before = (tmp_path / "state").read_bytes()
-    keep(ledger, value, granted=4000)
+    keep(journal, value, granted=4000)
     after = (tmp_path / "state").read_bytes()
     assert sum(x != y for x, y in zip(before, after, strict=True)) <= 8
-    ledger.close()
-    assert read(tmp_path).legacy == JournalEntry(value, 4000, KIN)
+    journal.close()
+    assert read(tmp_path).entry == JournalEntry(value, 4000, KIN)
 
 
 def test_until_when_leases_were_sent_and_the_newest_step_are_kept_with_the_grant(tmp_path: Path) -> None:
-    ledger = opened(tmp_path)
+    journal = opened(tmp_path)
     value = made(8)
     bytes_ = messages.quorum_bytes(value)
-    ledger.keep(JournalEntry(value, 4, KIN, leased=100.5, reached=3), bytes_)
-    place = ledger._place
-    ledger.keep(last := JournalEntry(value, 9, KIN, leased=102.25, reached=6), bytes_)
-    assert ledger._place == place  # nothing else was written
-    ledger.close()
-    assert read(tmp_path).legacy == last
+    journal.keep(JournalEntry(value, 4, KIN, leased=100.5, reached=3), bytes_)
+    place = journal._place
+    journal.keep(last := JournalEntry(value, 9, KIN, leased=102.25, reached=6), bytes_)
+    assert journal._place == place  # nothing else was written
+    journal.close()
+    assert read(tmp_path).entry == last
 
 
 def test_who_is_in_the_job_and_who_has_left_it_is_kept(tmp_path: Path) -> None:
     value, left = made(8), (Departure("a:1", Life(1, 2.0, "token"), State(9, 8), "http://a:1", ended=True),)
     last = JournalEntry(value, 4, KIN, leased=100.5, left=left, job=("a", "b"))
     kept(tmp_path, JournalEntry(value, 4, KIN), last)
-    assert read(tmp_path).legacy == last
+    assert read(tmp_path).entry == last
 
 
 def test_open_quorums_and_who_is_absent_are_kept_without_a_new_quorum(tmp_path: Path) -> None:
@@ -76,44 +76,44 @@ def test_open_quorums_and_who_is_absent_are_kept_without_a_new_quorum(tmp_path: 
     for open_ in ((made(6), made(7)), (made(7),), ()):
         for gone in ((), absent[:1], absent):
             last = kept(tmp_path, JournalEntry(value, 4, KIN), JournalEntry(value, 4, KIN, open_, gone, 50.0))
-            assert read(tmp_path).legacy == last
+            assert read(tmp_path).entry == last
 
 
 def test_times_of_another_clock_are_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     value = made(8)
     kept(tmp_path, JournalEntry(value, 4, KIN, absent=(Absent("a:1", 7.0, "it has left"),), leased=8.0))
     monkeypatch.setattr("torchft_x.rpc.lighthouse.failover.journal._clock", lambda: "time:[1]")
-    assert read(tmp_path).legacy == JournalEntry(value, 4, KIN, absent=(Absent("a:1", None, "it has left"),))
+    assert read(tmp_path).entry == JournalEntry(value, 4, KIN, absent=(Absent("a:1", None, "it has left"),))
 
 
 def test_the_file_does_not_grow_with_the_number_of_quorums(tmp_path: Path) -> None:
-    ledger = opened(tmp_path)
+    journal = opened(tmp_path)
     for i in range(1, 60):
-        last = keep(ledger, made(i, members=1 + i % 7))
-    ledger.close()
-    assert read(tmp_path).legacy == last
+        last = keep(journal, made(i, members=1 + i % 7))
+    journal.close()
+    assert read(tmp_path).entry == last
     assert (tmp_path / "state").stat().st_size < 64 + 4 * len(messages.quorum_bytes(made(1, members=7))) + 4000
 
 
 def test_the_older_one_counts_until_the_newer_is_complete(tmp_path: Path) -> None:
     """As if SIGKILL had come between the two writes."""
-    ledger = opened(tmp_path)
-    older = keep(ledger, made(7))
+    journal = opened(tmp_path)
+    older = keep(journal, made(7))
     header = (tmp_path / "state").read_bytes()[:64]
-    keep(ledger, made(8))
-    ledger.close()
+    keep(journal, made(8))
+    journal.close()
     with (tmp_path / "state").open("r+b") as f:
         f.write(header)
-    assert read(tmp_path).legacy == older
+    assert read(tmp_path).entry == older
 
 
 def test_supervisors_that_are_done_are_kept_beside_it(tmp_path: Path) -> None:
-    ledger = opened(tmp_path)
+    journal = opened(tmp_path)
     done = pb.Done(group="0", host="h", nodes=1, code=0, sentence="finished", life="x", together=["x", "y"])
-    ledger.keep_done(done)
-    ledger.close()
+    journal.keep_done(done)
+    journal.close()
     again = opened(tmp_path)
-    assert again.read() == Found(None, (done,))
+    assert again.read() == JournalContents(None, (done,))
     keep(again, made(9))
     again.close()
     assert read(tmp_path).done == (done,)
@@ -141,10 +141,10 @@ def test_what_is_not_whole_is_not_believed(
     path = tmp_path / "state"
     path.write_bytes(spoil(path.read_bytes()))  # type: ignore[operator]
     with caplog.at_level(logging.WARNING):
-        assert read(tmp_path) == Found()
+        assert read(tmp_path) == JournalContents()
     assert sentence in caplog.text
     caplog.clear()
-    assert read(tmp_path) == Found()
+    assert read(tmp_path) == JournalContents()
     assert not caplog.text  # it was made void
 
 
@@ -162,29 +162,29 @@ def test_what_is_of_another_boot_or_job_is_ignored(
 ) -> None:
     kept(tmp_path)
     with caplog.at_level(logging.WARNING):
-        assert read(tmp_path, **who) == Found()
+        assert read(tmp_path, **who) == JournalContents()
     assert sentence in caplog.text
-    assert read(tmp_path) == Found()  # nor is it believed later
+    assert read(tmp_path) == JournalContents()  # nor is it believed later
 
 
 def test_another_version_of_the_wire_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept(tmp_path)
     monkeypatch.setattr(grpc_options, "WIRE", grpc_options.WIRE + 1)
-    assert read(tmp_path) == Found()
+    assert read(tmp_path) == JournalContents()
 
 
 @pytest.mark.parametrize("path", ["/nowhere/state", "/dev/null", "/"])
 def test_a_place_that_can_not_be_written_is_a_sentence_only(path: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        assert open_ledger(path, boot_id="boot", run=RUN) is None
+        assert open_journal(path, boot_id="boot", run=RUN) is None
     assert "--state_file" in caplog.text
 
 
 def test_a_full_disk_is_a_sentence_and_what_is_there_counts_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ledger = opened(tmp_path)
-    keep(ledger, made(7))
+    journal = opened(tmp_path)
+    keep(journal, made(7))
     write = os.pwrite
 
     def full(fd: int, data: bytes, at: int) -> int:
@@ -194,26 +194,26 @@ def test_a_full_disk_is_a_sentence_and_what_is_there_counts_no_more(
 
     monkeypatch.setattr(os, "pwrite", full)
     with caplog.at_level(logging.WARNING):
-        keep(ledger, made(8))
-        keep(ledger, made(9))
+        keep(journal, made(8))
+        keep(journal, made(9))
     assert caplog.text.count("No space left on device") == 1
-    ledger.close()
-    assert read(tmp_path) == Found()
+    journal.close()
+    assert read(tmp_path) == JournalContents()
     monkeypatch.undo()
     again = opened(tmp_path)
     last = keep(again, made(10))
     again.close()
-    assert read(tmp_path).legacy == last
+    assert read(tmp_path).entry == last
 
 
 def test_a_write_that_takes_only_a_part_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda fd, data, at: write(fd, bytes(data)[:50], at))
-    ledger = opened(tmp_path)
-    last = keep(ledger, made(7))
-    ledger.close()
+    journal = opened(tmp_path)
+    last = keep(journal, made(7))
+    journal.close()
     monkeypatch.undo()
-    assert read(tmp_path).legacy == last
+    assert read(tmp_path).entry == last
 
 
 def test_the_token_is_not_in_the_file(tmp_path: Path) -> None:
