@@ -50,7 +50,7 @@ class Uplink:
             deque()
         )  # when the unanswered pings of this session were sent, by the process's clock
         config = world.config
-        self.wander = FailoverPolicy(len(world.lighthouses), comes_back=config.comes_back)
+        self.failover = FailoverPolicy(len(world.lighthouses), comes_back=config.comes_back)
         self._pause = TIMING.reconnect_first  # before the next connect
         self._away_since = world.now  # without a session
         self._closing = False
@@ -74,7 +74,7 @@ class Uplink:
 
     @property
     def _lighthouse(self) -> LighthouseNode:
-        return self.world.lighthouses[self.wander.at]
+        return self.world.lighthouses[self.failover.at]
 
     # --- connecting ----------------------------------------------------------------------------------------------
 
@@ -111,12 +111,12 @@ class Uplink:
         stood, self.standing, self.stream = self.standing, False, None
         self._tries += 1
         if stood:
-            self.wander.ended(self.world.now)
+            self.failover.ended(self.world.now)
             self._away_since = self.world.now
             if not self._closing:
                 self._owner.on_down(reason)
         else:
-            self.wander.failed(self.world.now)
+            self.failover.failed(self.world.now)
         self._pause = lighthouse_choice.pause(None if stood else self._pause, self.world.now - self._away_since)
         if not self._closing:
             self.world.after(self._pause * self.world.rng.uniform(0.5, 1.0), self.process, self.connect)
@@ -136,7 +136,7 @@ class Uplink:
             assert isinstance(message, Welcome), message
             self.standing = True
             self.others_train = message.others_train
-            self.wander.up()
+            self.failover.up()
             self._sent = 0
             self._pinged.clear()
             self.world.after(message.rhythm.ping, self.process, self._beat, stream, message.rhythm)

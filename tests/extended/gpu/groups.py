@@ -123,22 +123,22 @@ def nccl_in_a_child(kit: Kit) -> Figures:
     """Tensors reach the child by IPC as they are, after what the stream was still doing to them."""
     kind = "gloo" if kit.on_cpu else "nccl"
     began = time.perf_counter()
-    cradle = ChildHandle(kind, kit.device.type, SharedSegments(), RankInfo(0, 1, 1))
+    child = ChildHandle(kind, kit.device.type, SharedSegments(), RankInfo(0, 1, 1))
     at = {"store_addr": "", "replica_id": "a", "rank": 0, "world_size": 1, "quorum_id": 1}
     index = 0 if kit.on_cpu else torch.cuda.current_device()
     try:
-        cradle.configure(LIMIT, index, "127.0.0.1" if kit.on_cpu else None, at)
-        need(cradle.configured.wait(LIMIT), "the child was not configured in time")
-        need(cradle.error is None, f"the child failed: {cradle.error}")
+        child.configure(LIMIT, index, "127.0.0.1" if kit.on_cpu else None, at)
+        need(child.configured.wait(LIMIT), "the child was not configured in time")
+        need(child.error is None, f"the child failed: {child.error}")
         kit.figures["start and configure, s"] = round(time.perf_counter() - began, 3)
         given, out = (torch.zeros(1 << 20, device=kit.device) for _ in range(2))
         if not kit.on_cpu:
             torch.cuda._sleep(int(1e8))
         given += 3
-        need(cradle.issue("allgather", ([[out]], [given])).wait(), "allgather in the child")
+        need(child.issue("allgather", ([[out]], [given])).wait(), "allgather in the child")
         need_equal(out, torch.full((1 << 20,), 3.0), "what the child wrote")
     finally:
-        cradle.end(CollectiveError("the check is over"))
+        child.end(CollectiveError("the check is over"))
     return kit.figures
 
 

@@ -74,7 +74,7 @@ def test_a_group_that_waits_for_somebodys_lease_does_not_give_up() -> None:
             ask = Asking(b, timeout=clock(3.0), patience=clock(0.5))
             lost(a)
             shell = b.shell
-            wait_for(lambda: shell._endurance.for_lease, 8.0, "the lighthouse to say what it waits for")
+            wait_for(lambda: shell._deadline.for_lease, 8.0, "the lighthouse to say what it waits for")
             with pytest.raises(DeadlineError, match="waits for a lease to end: No candidate holds the newest state"):
                 ask.result()
 
@@ -101,8 +101,8 @@ def lost(a: GroupServer) -> None:
     """Its machine is cut off: no leave, no refused connect."""
 
     async def cut() -> None:
-        a.shell._uplink._closing = True  # no new session
-        await a.shell._uplink.close(0.0)
+        a.shell._stream._closing = True  # no new session
+        await a.shell._stream.close(0.0)
 
     loop.call(cut(), 5.0, "cutting the session")
 
@@ -112,7 +112,7 @@ def test_a_leave_without_a_lighthouse_waits_for_nobody() -> None:
     with group("0:a", server.address()) as a:
         Asking(a).result()
         server.shutdown()
-        wait_for(lambda: not a.shell._uplink.is_up, 10.0, "the session's end")
+        wait_for(lambda: not a.shell._stream.is_up, 10.0, "the session's end")
         ask = Asking(a, state=State(1, 1), timeout=scaled(60.0), patience=scaled(60.0))
         left = threading.Thread(target=a.shutdown)
         left.start()

@@ -90,10 +90,10 @@ def test_a_group_is_forgotten_under_any_lock(lock: Any, by_hand: None) -> None:
 def test_a_groups_child_is_forgotten_under_its_lock(by_hand: None, meeting: Callable[[], str]) -> None:
     groups: list[Any] = [ProcessGroupBabyGloo(scaled(60), host="127.0.0.1") for _ in range(2)]
     configure(groups, meeting(), 1)
-    cradle = groups[1]._present
+    child = groups[1]._present
     groups[1].me = groups[1]
     del groups[1]
-    collected_under(cradle._lock)
-    wait_for(lambda: cradle.error is not None, what="its child to be ended")
-    assert str(cradle.error) == "the group was forgotten"
+    collected_under(child._lock)
+    wait_for(lambda: child.error is not None, what="its child to be ended")
+    assert str(child.error) == "the group was forgotten"
     groups[0].shutdown()

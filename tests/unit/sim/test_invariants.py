@@ -120,7 +120,7 @@ def a_commit_after_a_new_lineage(hand: Hand) -> None:
 
 def a_commit_after_the_lease(hand: Hand) -> None:
     node = hand.rank().node
-    node.machine._hold.lease_until = node.process.clock.read(hand.world.now) - 0.1
+    node.machine._held_quorum.lease_until = node.process.clock.read(hand.world.now) - 0.1
     hand.checker.on_decision(node, hand.quorum, True)
 
 
@@ -186,7 +186,7 @@ def a_commit_that_is_counted_over(hand: Hand) -> None:
 def a_grant_without_end(hand: Hand) -> None:
     hand.machine._quorum_state.granted_through = 10**6
     for node in hand.world.running():
-        node.machine._hold.granted_through = 10**6
+        node.machine._held_quorum.granted_through = 10**6
     swarm.check_newcomer(hand.world)
 
 

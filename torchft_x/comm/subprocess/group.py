@@ -94,17 +94,17 @@ class ProcessGroupBaby(ProcessGroup):
             at = {"store_addr": store_addr, "replica_id": replica_id, "rank": rank, "world_size": world_size}
             self._connect(made, {**at, "quorum_id": quorum_id})
 
-    def _connect(self, cradle: ChildHandle, at: dict[str, Any]) -> None:
-        cradle.configure(self._timeout, _device_index(self._device), self._host, at)
+    def _connect(self, child: ChildHandle, at: dict[str, Any]) -> None:
+        child.configure(self._timeout, _device_index(self._device), self._host, at)
         limit = max(self._timeout, _START_LIMIT)
-        if not cradle.started.wait(limit):
-            cradle.end(DeadlineError(f"Configuring {cradle.place} failed: no child process was there in {limit:g} s."))
-        elif not cradle.configured.wait(limit := self._timeout + TIMING.late_child):
-            cradle.end(
-                DeadlineError(f"Configuring {cradle.place} failed: its child process did not answer in {limit:g} s.")
+        if not child.started.wait(limit):
+            child.end(DeadlineError(f"Configuring {child.place} failed: no child process was there in {limit:g} s."))
+        elif not child.configured.wait(limit := self._timeout + TIMING.late_child):
+            child.end(
+                DeadlineError(f"Configuring {child.place} failed: its child process did not answer in {limit:g} s.")
             )
-        if cradle.error is not None:
-            raise copy.copy(cradle.error)
+        if child.error is not None:
+            raise copy.copy(child.error)
 
     def abort(self, quorum_id: int | None = None) -> None:
         self._end("the group was aborted", quorum_id)

@@ -42,12 +42,12 @@ class AllMin:
         self._host = host
         self._width = width
         self._lock = threading.Lock()  # guards the fields below; never held while waiting
-        self._circle: AllMinMesh | None = None  # None before the first `offer` and after `shutdown`
+        self._mesh: AllMinMesh | None = None  # None before the first `offer` and after `shutdown`
         self.least: Least = _not_started
         self._client: StoreClient | None = None  # client of the members' store, reused while its address stays
 
     def __repr__(self) -> str:
-        return f"AllMin({self._circle})"
+        return f"AllMin({self._mesh})"
 
     def offer(self, store_addr: str, rank: int, names: Sequence[str], config_id: int, timeout: float) -> None:
         """Release the former members, and publish this rank's address to the new ones. Waits for the store only.
@@ -59,15 +59,15 @@ class AllMin:
 
         Raises `UnreachableError` if the store is gone, `AddressError` if `host` is not an address of this machine.
         """
-        circle = AllMinMesh(rank, names, config_id, self._width)
+        mesh = AllMinMesh(rank, names, config_id, self._width)
         with self._lock:
-            old, self._circle, self.least = self._circle, circle, circle.least
+            old, self._mesh, self.least = self._mesh, mesh, mesh.least
         if old is not None:
             old.end("the group was configured anew")
             old.close()
         if len(names) > 1:
             address, prefix = split_store_address(store_addr)
-            circle.offer(under(self._client_of(address).open(timeout), prefix), self._host)
+            mesh.offer(under(self._client_of(address).open(timeout), prefix), self._host)
 
     def connect(self, timeout: float) -> None:
         """Connect with the members, after they and this rank have called `offer`. Return when all of this rank's
@@ -75,30 +75,30 @@ class AllMin:
 
         Raises `DeadlineError` naming the missing members, `CollectiveError` after an abort or if a member has gone.
         """
-        circle = self._circle
-        if circle is None:
+        mesh = self._mesh
+        if mesh is None:
             _not_started()
-        elif circle.size > 1:
-            circle.connect(timeout)
+        elif mesh.size > 1:
+            mesh.connect(timeout)
 
     def abort(self, config_id: int) -> None:
         """Release callers that wait in the set of members `config_id`, here and, by the closed connections, in other
         processes.
         """
         with self._lock:
-            circle, client = self._circle, self._client
-        if circle is None or circle.config_id != config_id:
+            mesh, client = self._mesh, self._client
+        if mesh is None or mesh.config_id != config_id:
             return
-        if circle.end("the group was aborted") and client is not None:
+        if mesh.end("the group was aborted") and client is not None:
             client.shut()  # it may be waiting for a store that doesn't answer
 
     def shutdown(self) -> None:
         with self._lock:
-            circle, self._circle, self._client = self._circle, None, None
+            mesh, self._mesh, self._client = self._mesh, None, None
             self.least = _not_started
-        if circle is not None:
-            circle.end("the group was shut down")
-            circle.close()
+        if mesh is not None:
+            mesh.end("the group was shut down")
+            mesh.close()
 
     def _client_of(self, address: Address | KeyedAddress) -> StoreClient:
         with self._lock:

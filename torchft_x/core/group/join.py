@@ -54,7 +54,7 @@ def make_join(
     config: GroupConfig,
     asks: Mapping[int, Ask],
     state: State,
-    pledge: TwoPhaseCommit,
+    two_phase: TwoPhaseCommit,
     traits: Fingerprint | None,
     *,
     lapsed: bool,
@@ -78,8 +78,8 @@ def make_join(
         data=config.data,
         handles=handles if any(handles) else (),
         library=config.library,
-        prepared=pledge.prepared,
-        carried=pledge.carried,
+        prepared=two_phase.prepared,
+        carried=two_phase.carried,
         votes_late=any(a.votes_late for a in ordered),
     )
     reason = min((a.reason for a in ordered), key=_REASON_ORDER.index)

@@ -54,7 +54,7 @@ class Group:
 
     def __init__(self, config: GroupConfig, now: float) -> None:
         self._config = config
-        self._at = Progression(now)  # the group's phase and newest decisions
+        self._progression = Progression(now)  # the group's phase and newest decisions
         self._asks: dict[int, Ask] = {}  # rank -> its unanswered ask
         self._join: SendJoin | None = None  # the unanswered join; not None exactly while JOINING
         self._declared: dict[int, Fingerprint] = {}  # rank -> traits that it last declared
@@ -64,13 +64,13 @@ class Group:
         # answers the join is decided later, so its lease may count from this time. None: not sent.
         self._sent_at: float | None = None
         self._number = 0  # number of the join as last sent; a grant with this number answers the join
-        self._hold = HeldQuorum(now)
+        self._held_quorum = HeldQuorum(now)
         self._cleared: State | None = None  # every rank at this state may begin the next step in the held quorum
         self._owed: dict[int, Ask] = {}  # ranks whose call ended before the held quorum came; they may ask again
         self._commit: Prepared | None = None  # step that every rank commits first in the held quorum
         self._again = False  # whether all ranks that asked for the held or the next quorum keep their gradients
         self._state = State()  # newest state that the group server knows: last asked with, or committed since
-        self._pledge = TwoPhaseCommit(config.replica_id, config.world_size, between_groups=config.commit_vote)
+        self._two_phase = TwoPhaseCommit(config.replica_id, config.world_size, between_groups=config.commit_vote)
         self._step_seconds = 0.0  # duration of a step, as the ranks last reported; 0: unknown
         self._metadata: dict[int, str] = {}  # rank -> where healers find its checkpoint, as last reported
         self._session = False  # whether there is a session to the lighthouse
@@ -78,23 +78,23 @@ class Group:
         self._end = ""  # why the group must stop, the answer to every later call; '' while it runs
 
     def __repr__(self) -> str:
-        return f"<Group {self._config.replica_id} {self._state} {self._hold} {self.waiting or 'idle'}>"
+        return f"<Group {self._config.replica_id} {self._state} {self._held_quorum} {self.waiting or 'idle'}>"
 
     def story(self, now: float) -> list[str]:
         """Return the newest decisions, oldest first: how long ago each was made, its cause, and what was decided."""
-        return self._at.story(now)
+        return self._progression.story(now)
 
     # --- what the shell may ask ----------------------------------------------------------------------------------
 
     @property
     def quorum(self) -> Quorum | None:
         """Quorum that the group holds."""
-        return self._hold.quorum
+        return self._held_quorum.quorum
 
     @property
     def lease_until(self) -> float:
         """End of the held quorum's lease, on the group's monotonic clock (seconds)."""
-        return self._hold.lease_until
+        return self._held_quorum.lease_until
 
     @property
     def state(self) -> State:
@@ -103,7 +103,7 @@ class Group:
     @property
     def waiting(self) -> str:
         """Reason for which asking ranks wait, as a sentence for deadlines and status; '' if no rank waits."""
-        if self._at.phase is _JOINING:
+        if self._progression.phase is _JOINING:
             if not self._session:
                 return f"the lighthouse has not answered the join: {self._no_session}."
             return "the lighthouse has not answered the join; its status says what it waits for."
@@ -127,16 +127,16 @@ class Group:
         A group that runs past its grant grants itself some steps here and announces them (`HeldQuorum.promise`).
         """
         if self._runs_past(now):
-            self._hold.promise(self._state.step, self._config.promised, self._step_seconds, now)
+            self._held_quorum.promise(self._state.step, self._config.promised, self._step_seconds, now)
         return Hello(
             session=0,
             replica_id=self._config.replica_id,
             life=self._config.life,
             address=self._config.address,
             state=self._state,
-            quorum=self._hold.quorum,
-            granted_through=max(self._hold.granted_through, self._cleared.step + 1 if self._cleared else 0),
-            lease_left=max(0.0, self._hold.lease_until - now) if self._hold.quorum else 0.0,
+            quorum=self._held_quorum.quorum,
+            granted_through=max(self._held_quorum.granted_through, self._cleared.step + 1 if self._cleared else 0),
+            lease_left=max(0.0, self._held_quorum.lease_until - now) if self._held_quorum.quorum else 0.0,
             boot_id=self._config.boot_id,
             library=self._config.library,
             runs_on=self._config.runs_on,
@@ -144,21 +144,26 @@ class Group:
 
     def _runs_past(self, now: float) -> bool:
         """Return whether the lease alone limits the group in the held quorum while it has no session (R16)."""
-        held = self._hold.quorum
+        held = self._held_quorum.quorum
         if held is None or not all(m.library for m in held.members):  # torchft's clients ask at each step
             return False
-        return self._config.runs_on and self._at.phase is not _JOINING and self._settled and self._hold.usable(now)
+        return (
+            self._config.runs_on
+            and self._progression.phase is not _JOINING
+            and self._settled
+            and self._held_quorum.usable(now)
+        )
 
     @property
     def _settled(self) -> bool:
         """Whether the group has committed in the held quorum, in which all members carry the same state."""
-        return self._state.committed_in == self._hold.quorum_id and self._hold.everybody_carries
+        return self._state.committed_in == self._held_quorum.quorum_id and self._held_quorum.everybody_carries
 
     # --- events --------------------------------------------------------------------------------------------------
 
     def handle(self, event: GroupEvent, now: float) -> list[GroupEffect]:
         """Handle an event and return the effects that the shell must carry out, in order. `now`: monotonic seconds."""
-        self._at.now, self._at.event = now, event
+        self._progression.now, self._progression.event = now, event
         match event:
             case Ask():
                 return self._on_ask(event, now)
@@ -170,9 +175,9 @@ class Group:
                 self._on_call_gone(call)
             case SessionUp():
                 self._session = True
-                self._at.note("The lighthouse has taken the group's hello.")
-                self._hold.greeted(now)
-                self._hold.forget_requests()
+                self._progression.note("The lighthouse has taken the group's hello.")
+                self._held_quorum.greeted(now)
+                self._held_quorum.forget_requests()
                 self._told = None
                 return self._send_join(now, new_session=True)
             case SessionDown(reason):
@@ -209,8 +214,8 @@ class Group:
             self._traits = None
         owed = self._owed.pop(ask.rank, None)
         # This rank must commit the step that the other ranks have committed (I2), even if the quorum is unusable.
-        worth = self._commit is not None or self._hold.usable(now)
-        if owed is not None and owed.state == ask.state and self._at.phase is not _JOINING and worth:
+        worth = self._commit is not None or self._held_quorum.usable(now)
+        if owed is not None and owed.state == ask.state and self._progression.phase is not _JOINING and worth:
             return [self._answer((ask.call,), commit=self._commit, again=self._again and ask.keeps)]
         if self._may_run_on(ask, now):
             self._cleared = ask.state
@@ -221,68 +226,74 @@ class Group:
             text = f"group rank {ask.rank} has asked for a quorum again, from another call."
             effects.append(FailCalls((older.call,), text, retry=False))
         self._asks[ask.rank] = ask
-        effects += self._pledge.release(frozenset(self._asks))
+        effects += self._two_phase.release(frozenset(self._asks))
         if len(self._asks) == self._config.world_size:
             state = min(a.state for a in self._asks.values())
             self._again = all(a.keeps for a in self._asks.values())
             if state != self._state:
-                self._pledge.moved()
+                self._two_phase.moved()
             self._state = state
-            lapsed = self._hold.quorum is not None and not self._hold.usable(now)
-            join = make_join(self._config, self._asks, state, self._pledge, self._group_traits(), lapsed=lapsed)
+            lapsed = self._held_quorum.quorum is not None and not self._held_quorum.usable(now)
+            join = make_join(self._config, self._asks, state, self._two_phase, self._group_traits(), lapsed=lapsed)
             if join != self._join:
                 # R3: one join at a time. The first may be answered already; a second would stay open for the old state.
-                sent = self._at.phase is _JOINING and self._sent_at is not None and self._session
+                sent = self._progression.phase is _JOINING and self._sent_at is not None and self._session
                 self._join = join
-                self._at.reach(Phase.JOINING, why_asked(join))
+                self._progression.reach(Phase.JOINING, why_asked(join))
                 effects += [] if sent else self._send_join(now)
                 # R16: the session may have ended after another rank found the grant used up.
                 effects += [] if self._session else self._run_on(now)
         return effects
 
     def _on_call_gone(self, call: int) -> None:
-        self._pledge.gone(call)
+        self._two_phase.gone(call)
         for rank, ask in list(self._asks.items()):
             if ask.call == call:
                 del self._asks[rank]
-                if self._at.phase is _JOINING:
+                if self._progression.phase is _JOINING:
                     self._owed[rank] = ask  # the join is open at the lighthouse and can't be taken back
         self._maybe_withdraw()
 
     def _maybe_withdraw(self) -> None:
         """Withdraw the join, which unfreezes the group, if its session is gone (R3) and no rank waits for it."""
-        if self._at.phase is _JOINING and not (self._session or self._asks):
+        if self._progression.phase is _JOINING and not (self._session or self._asks):
             self._withdraw("there is no session to the lighthouse")
 
     def _withdraw(self, why: str) -> None:
         self._join = self._sent_at = None
         self._owed.clear()
-        held = Phase.IDLE if self._hold.quorum is None else Phase.REVOKED if self._hold.over else Phase.IN_QUORUM
-        self._at.enter(held, f"The join is withdrawn: {why}, and no rank waits for the answer.")
+        held = (
+            Phase.IDLE
+            if self._held_quorum.quorum is None
+            else Phase.REVOKED
+            if self._held_quorum.over
+            else Phase.IN_QUORUM
+        )
+        self._progression.enter(held, f"The join is withdrawn: {why}, and no rank waits for the answer.")
 
     def _on_session_down(self, reason: str, now: float) -> list[GroupEffect]:
         if self._session:
-            self._at.note(f"The session to the lighthouse is gone: {reason}.")
+            self._progression.note(f"The session to the lighthouse is gone: {reason}.")
         self._session = False
         self._no_session = reason
-        self._hold.forget_requests()
+        self._held_quorum.forget_requests()
         self._maybe_withdraw()
         return self._run_on(now)  # R16
 
     def _on_quorum(self, quorum: Quorum) -> list[GroupEffect]:
         """Take a quorum that answers the open join. Drop any other: it belongs to an earlier session (R3)."""
-        stale = quorum.id <= self._hold.quorum_id
+        stale = quorum.id <= self._held_quorum.quorum_id
         if stale or self._join is None or self._sent_at is None or quorum.member(self._config.replica_id) is None:
             text = f"Dropped quorum {quorum.id}: it does not answer a join of {self._config.replica_id}."
-            self._at.note(text)
+            self._progression.note(text)
             return [Note("stale_quorum", text, self._config.replica_id, quorum.id)]
-        self._hold.receive(quorum, self._sent_at)
+        self._held_quorum.receive(quorum, self._sent_at)
         self._cleared = None
-        effects, commit = self._pledge.open(quorum)
+        effects, commit = self._two_phase.open(quorum)
         self._commit = commit
         if commit is not None:
             self._state = commit.state
-        self._at.enter(Phase.IN_QUORUM, why_held(quorum, commit))
+        self._progression.enter(Phase.IN_QUORUM, why_held(quorum, commit))
         return effects + self._answer_asks(commit=commit)
 
     def _answer(
@@ -293,9 +304,9 @@ class Group:
         commit: Prepared | None = None,
         again: bool = False,
     ) -> AnswerQuorum:
-        quorum = self._hold.quorum
+        quorum = self._held_quorum.quorum
         assert quorum is not None
-        return AnswerQuorum(calls, quorum, self._hold.lease_until, base, commit, again)
+        return AnswerQuorum(calls, quorum, self._held_quorum.lease_until, base, commit, again)
 
     def _answer_asks(self, *, base: State | None = None, commit: Prepared | None = None) -> list[GroupEffect]:
         """Close the open join and answer every waiting rank."""
@@ -307,41 +318,41 @@ class Group:
         return [self._answer(calls, base=base, commit=commit, again=again)] if calls else []
 
     def _on_revoked(self, event: QuorumRevoked) -> list[GroupEffect]:
-        if event.quorum_id != self._hold.quorum_id or self._hold.over:
+        if event.quorum_id != self._held_quorum.quorum_id or self._held_quorum.over:
             return []
-        self._hold.over = f"quorum {event.quorum_id} is over: {event.reason}"
-        revoked = Phase.REVOKED if self._at.phase is _IN_QUORUM else self._at.phase
-        self._at.reach(revoked, f"The quorum in hand is over: {event.reason}")
+        self._held_quorum.over = f"quorum {event.quorum_id} is over: {event.reason}"
+        revoked = Phase.REVOKED if self._progression.phase is _IN_QUORUM else self._progression.phase
+        self._progression.reach(revoked, f"The quorum in hand is over: {event.reason}")
         push = PushRevoked(event.quorum_id, event.lost, event.reason, event.left)
-        return [push, *self._pledge.over(self._hold.over)]
+        return [push, *self._two_phase.over(self._held_quorum.over)]
 
     # --- commit --------------------------------------------------------------------------------------------------
 
     @property
     def _frozen(self) -> str:
         """Reason for which nothing may be committed at present (R4), or ''."""
-        return self._end or ("the group has asked for the next quorum." if self._at.phase is _JOINING else "")
+        return self._end or ("the group has asked for the next quorum." if self._progression.phase is _JOINING else "")
 
     def _on_vote(self, vote: Vote, now: float) -> list[GroupEffect]:
-        objection = self._end or self._hold.over or self._frozen
+        objection = self._end or self._held_quorum.over or self._frozen
         if objection:
-            self._at.note(f"Step {vote.step} is not committed: {objection}")
+            self._progression.note(f"Step {vote.step} is not committed: {objection}")
             return [AnswerVote((vote.call,), False, objection)]
         # a client of torchft may vote without a quorum
-        lease_until = self._hold.lease_until if self._hold.quorum is not None else now
-        effects = self._pledge.vote(vote, now=now, lease_until=lease_until)
+        lease_until = self._held_quorum.lease_until if self._held_quorum.quorum is not None else now
+        effects = self._two_phase.vote(vote, now=now, lease_until=lease_until)
         return self._release(self._committed(effects, vote.step))
 
     def _on_cross_vote_ended(self, event: CrossVoteEnded, now: float) -> list[GroupEffect]:
         """Carry out the cross-group vote, even if the quorum is over meanwhile: a passed vote is the decision (R13)."""
         if self._frozen:
             return [AnswerVote((event.call,), False, self._frozen)]
-        effects = self._pledge.cross_vote_ended(event, now=now, lease_until=self._hold.lease_until)
+        effects = self._two_phase.cross_vote_ended(event, now=now, lease_until=self._held_quorum.lease_until)
         return self._release(self._committed(effects, event.step))
 
     def _release(self, effects: list[GroupEffect]) -> list[GroupEffect]:
         """Return `effects` and answers to the votes that wait for a rank which asks for the next quorum instead."""
-        return effects + self._pledge.release(frozenset(self._asks)) if self._asks else effects
+        return effects + self._two_phase.release(frozenset(self._asks)) if self._asks else effects
 
     def _committed(self, effects: list[GroupEffect], step: int) -> list[GroupEffect]:
         """Advance the state if `effects` announce a commit, and return them unchanged."""
@@ -349,20 +360,20 @@ class Group:
             if not isinstance(answer, AnswerVote):
                 continue
             if not answer.commit:
-                self._at.note(f"Step {step} is not committed: {answer.reason}")
-            elif self._hold.quorum is not None:
-                state = State(step + 1, self._hold.quorum.id)
+                self._progression.note(f"Step {step} is not committed: {answer.reason}")
+            elif self._held_quorum.quorum is not None:
+                state = State(step + 1, self._held_quorum.quorum.id)
                 if state != self._state:
                     self._state = state
-                    self._pledge.committed()
+                    self._two_phase.committed()
         return effects
 
     # --- running on ----------------------------------------------------------------------------------------------
 
     def _may_run_on(self, ask: Ask, now: float) -> bool:
         """Return whether the held quorum covers this rank's next step. All ranks at one state get the same answer."""
-        held = self._hold.quorum
-        if not self._config.runs_on or held is None or self._at.phase is not _IN_QUORUM:
+        held = self._held_quorum.quorum
+        if not self._config.runs_on or held is None or self._progression.phase is not _IN_QUORUM:
             return False
         plain = ask.reason in (JoinReason.BOUNDARY, JoinReason.HEALED) and not ask.torn
         if not plain or ask.commit_failures or ask.state != self._state or ask.state.committed_in != held.id:
@@ -371,22 +382,22 @@ class Group:
             return True
         self._step_seconds = ask.step_seconds or self._step_seconds
         return (
-            self._hold.everybody_carries
+            self._held_quorum.everybody_carries
             and not self._asks
-            and self._hold.allows(ask.state.step + 1, now, connected=self._session)
+            and self._held_quorum.allows(ask.state.step + 1, now, connected=self._session)
         )
 
     def _progress(self, now: float) -> list[GroupEffect]:
         """Ask for more steps or a longer lease before they are needed."""
-        if not (self._config.runs_on and self._session) or self._at.phase is _JOINING:
+        if not (self._config.runs_on and self._session) or self._progression.phase is _JOINING:
             return []
-        if not self._hold.wants_more(self._state.step, now):
+        if not self._held_quorum.wants_more(self._state.step, now):
             return []
-        number = self._hold.progress(now)
-        return [SendProgress(self._hold.quorum_id, self._state.step, number, self._step_seconds)]
+        number = self._held_quorum.progress(now)
+        return [SendProgress(self._held_quorum.quorum_id, self._state.step, number, self._step_seconds)]
 
     def _on_grant(self, grant: GrantArrived, now: float) -> list[GroupEffect]:
-        extended = self._hold.extend(grant)
+        extended = self._held_quorum.extend(grant)
         if self._join is not None and grant.number != self._number:
             return []  # R3: it answers an earlier request, and the join stays open until its own answer
         effects = self._run_on(now) if extended else []
@@ -399,12 +410,12 @@ class Group:
         self._join = replace(self._join, reason=JoinReason.REJOINED)
         self._sent_at = None
         self._owed.clear()
-        self._at.note("The grant that answers the join can't be used: the group asks again.")
+        self._progression.note("The grant that answers the join can't be used: the group asks again.")
         return self._send_join(now)
 
     def goes_on_alone(self, now: float) -> bool:
         """Return whether the group waits for the lighthouse and would go on at once without a session (R16)."""
-        return self._session and self._only_wants_more and self._hold.usable(now)
+        return self._session and self._only_wants_more and self._held_quorum.usable(now)
 
     @property
     def _only_wants_more(self) -> bool:
@@ -417,10 +428,14 @@ class Group:
 
     def _run_on(self, now: float) -> list[GroupEffect]:
         """Answer a join that only asked for more steps, if an extended grant or the loss of the session allows them."""
-        if not self._only_wants_more or not self._hold.allows(self._state.step + 1, now, connected=self._session):
+        if not self._only_wants_more or not self._held_quorum.allows(
+            self._state.step + 1, now, connected=self._session
+        ):
             return []
         self._cleared = self._state
-        self._at.enter(Phase.IN_QUORUM, f"The group goes on in its quorum, through step {self._hold.granted_through}.")
+        self._progression.enter(
+            Phase.IN_QUORUM, f"The group goes on in its quorum, through step {self._held_quorum.granted_through}."
+        )
         self._owed.clear()  # only a quorum is owed, and a rank that asks again is cleared
         return self._answer_asks(base=self._state)
 
@@ -439,13 +454,13 @@ class Group:
     def _stop_calls(self, sentence: str) -> list[GroupEffect]:
         """End the group and fail every waiting call at once with `sentence` as the reason."""
         self._end = sentence
-        self._at.enter(Phase.ENDED, sentence)
+        self._progression.enter(Phase.ENDED, sentence)
         self._join = None
         calls = tuple(self._asks[rank].call for rank in sorted(self._asks))
         self._asks.clear()
         self._owed.clear()
         effects: list[GroupEffect] = [FailCalls(calls, sentence, retry=False)] if calls else []
-        return effects + self._pledge.cancel(sentence)
+        return effects + self._two_phase.cancel(sentence)
 
     # --- the join ------------------------------------------------------------------------------------------------
 
@@ -454,10 +469,14 @@ class Group:
             return []
         if new_session or self._sent_at is None:
             self._sent_at = now
-        if self._join.reason is JoinReason.BOUNDARY and self._hold.quorum is not None and not self._hold.usable(now):
+        if (
+            self._join.reason is JoinReason.BOUNDARY
+            and self._held_quorum.quorum is not None
+            and not self._held_quorum.usable(now)
+        ):
             self._join = replace(self._join, reason=JoinReason.REJOINED)  # the lease has ended since the join was made
         told, self._told = self._told, self._join.traits
-        self._number = self._hold.number(now) if self._config.runs_on else 0
+        self._number = self._held_quorum.number(now) if self._config.runs_on else 0
         traits = None if told is self._told else self._join.traits
         return [replace(self._join, traits=traits, number=self._number, step_seconds=self._step_seconds)]
 

@@ -61,7 +61,7 @@ class Hung:
     reason: str  # for people: who, where, for how long
 
 
-def scene_of(life: Attempt, token: str) -> Incident:
+def incident_of(life: Attempt, token: str) -> Incident:
     """As of now."""
     spec = life.spec
     targets = [Target(rank, pid, spec.folder) for rank, pid in sorted(life.pids.items())]
@@ -89,7 +89,7 @@ class Collector:
         self._groups = groups
         self._wake = wake  # the main thread, for `take`
         self._began = time.time()
-        self._scene: Incident | None = None  # of the life that runs; replaced as a whole
+        self._incident: Incident | None = None  # of the life that runs; replaced as a whole
         self._events: deque[_Event] = deque()  # main thread -> ours
         self._found: deque[tuple[Path, str]] = deque()  # ours -> main thread
         self._stir = threading.Event()  # something is there to do
@@ -107,7 +107,7 @@ class Collector:
 
     def watch(self, scene: Incident | None) -> None:
         """This life runs; None: none does."""
-        self._scene = scene
+        self._incident = scene
 
     def stopped(self, scene: Incident, who: str, seconds: float) -> None:
         """A worker has been stopped for so long."""
@@ -161,7 +161,7 @@ class Collector:
                     self._collect(self._events.popleft())
                 if self._closing:
                     return
-                scene = self._scene
+                scene = self._incident
                 if scene is not None:
                     self._look_at(scene)
                     self._look_for_hang(scene)

@@ -15,7 +15,7 @@ from torchft_x import env, log_lines
 from torchft_x.core.types import State
 from torchft_x.errors import TorchftXError
 from torchft_x.launch.job.checks import check_script
-from torchft_x.launch.postmortem.collector import Collector, Files, Incident, scene_of
+from torchft_x.launch.postmortem.collector import Collector, Files, Incident, incident_of
 from torchft_x.launch.postmortem.probe_worker import Silent, status
 from torchft_x.launch.process.checkpoint_memory import CheckpointMemory, limit_of_slot, memory_of_host
 from torchft_x.launch.process.environment import with_package, without_effect
@@ -53,7 +53,7 @@ class Supervisor(BaseSupervisor):
         self._warm: WarmParent = warm
         warm.tell = lambda **fields: self._events.emit("warm", **fields)
         self._collector: Collector | None = None  # made with the first life
-        self._scene: Incident | None = None  # scene of the life that runs or ran last
+        self._incident: Incident | None = None  # scene of the life that runs or ran last
         self._held: dict[int, Files] = {}  # evidence from ranks that were killed because another died
         self._memory: CheckpointMemory | None = None  # made with the first life, if copies are wanted
         # Lowest number of the next life, from the lives file of an earlier supervisor or the lighthouse; set by any thread.
@@ -128,9 +128,9 @@ class Supervisor(BaseSupervisor):
     def _on_turn(self, life: Attempt, begun: Begun, halt: tuple[str, float] | None) -> None:
         if self._watched is None:
             return
-        scene = scene_of(life, begun.life)
-        if scene != self._scene:
-            self._scene = scene
+        scene = incident_of(life, begun.life)
+        if scene != self._incident:
+            self._incident = scene
             self._watched.watch(scene)
             life.before_kill = self._hear_last_words
         if halt is not None and halt[0]:
@@ -144,7 +144,7 @@ class Supervisor(BaseSupervisor):
         return hung.reason if hung is not None and hung.life == begun.life else ""
 
     def _saving(self, life: Attempt) -> str:
-        for target in scene_of(life, "").targets:
+        for target in incident_of(life, "").targets:
             try:
                 if status(target)["paused"]:
                     return f"worker {target.rank}"
@@ -153,16 +153,16 @@ class Supervisor(BaseSupervisor):
         return ""
 
     def _hear_last_words(self, dead: list[int]) -> None:
-        if self._collector is not None and self._scene is not None:
-            self._held = self._collector.last_words(self._scene, dead)
+        if self._collector is not None and self._incident is not None:
+            self._held = self._collector.last_words(self._incident, dead)
 
     def _before_end(self) -> None:
         if self._memory is not None and self._reports is not None:
             self._reports.held(self._memory.newest())
 
     def _on_end(self, begun: Begun, end: AttemptEnd) -> None:
-        scene, held = self._scene, self._held
-        self._scene, self._held = None, {}
+        scene, held = self._incident, self._held
+        self._incident, self._held = None, {}
         if end.ok and not end.managed and env.read(env.WORKER_SERVER, None, self._environ) != "0":
             self._say(
                 f"{self.config.whole} has ended well, but its script made no torchft_x.Manager: each group has trained for "

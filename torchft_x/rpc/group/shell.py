@@ -102,7 +102,7 @@ class GroupShell:
         self._loop = asyncio.get_running_loop()  # carries out the effects
         self._lock = threading.Lock()  # guards _machine, _effects, _calls, _ranks; nothing waits or does I/O under it
         self._machine = Group(config, time.monotonic())
-        self._endurance = QuorumDeadline(time.monotonic())  # decides when an ask's deadline passes; on the loop only
+        self._deadline = QuorumDeadline(time.monotonic())  # decides when an ask's deadline passes; on the loop only
         self._effects: deque[m.GroupEffect] = deque()  # effects decided and not yet carried out
         self._calls: dict[int, Waiter] = {}  # open asks and votes of the ranks
         self._ranks: dict[int, int] = {}  # group rank by open call
@@ -132,7 +132,7 @@ class GroupShell:
         self._ping = ping = pb.Up(ping=pb.Ping()).SerializeToString()
         method = f"/{grpc_options.SESSION}/Session"
         first, *others = settings.lighthouses
-        self._uplink = ReconnectingStream(
+        self._stream = ReconnectingStream(
             first, method, metadata(settings.token), ping, callbacks, others=others, seek=settings.seek
         )
         self._ticker: asyncio.Task[None] | None = None  # runs `_tick`; set by `open`
@@ -144,16 +144,16 @@ class GroupShell:
         """Start, and wait up to `timeout` seconds for the first session. Raises `UnreachableError`, or the lighthouse's
         refusal (`TokenError`, `RefusedError`, `FencedError`)."""
         self._ticker = asyncio.ensure_future(self._tick())
-        self._uplink.start()
+        self._stream.start()
         await asyncio.wait({self._stood}, timeout=timeout)
         if self._stood.done() and self._stood.exception() is None:
             return
         await self.close(0.0)
         if self._stood.done():
             self._stood.result()
-        why, others = self._uplink.last_failure.rstrip("."), ""
-        if len(self._uplink.addresses) > 1:
-            others = f", or with another one of {self._uplink.names()}"
+        why, others = self._stream.last_failure.rstrip("."), ""
+        if len(self._stream.addresses) > 1:
+            others = f", or with another one of {self._stream.names()}"
         raise UnreachableError(
             f"No session with the lighthouse at {self._url}{others} within {timeout:g} s ({why}); is it running, is it "
             "torchft_x's (not torchft's own), and is TORCHFT_LIGHTHOUSE right?"
@@ -163,7 +163,7 @@ class GroupShell:
         """Leave gracefully, within `flush` seconds, and fail open calls. `early`, `lingers`: see `m.Leave`."""
         self._feed(m.Leave(early, lingers))
         self.connected = False
-        await self._uplink.close(flush)
+        await self._stream.close(flush)
         if self._ticker is not None:
             self._ticker.cancel()
         with self._lock:
@@ -173,7 +173,7 @@ class GroupShell:
     @property
     def _url(self) -> str:
         """URL of the present or the last lighthouse."""
-        return self._uplink.address.url
+        return self._stream.address.url
 
     async def _tick(self) -> None:
         while True:
@@ -181,8 +181,8 @@ class GroupShell:
             try:
                 self._feed(Tick())
                 self._tell()
-                self._endurance.incomplete(self._machine.incomplete, time.monotonic())
-                for call in self._endurance.expired(time.monotonic()):
+                self._deadline.incomplete(self._machine.incomplete, time.monotonic())
+                for call in self._deadline.expired(time.monotonic()):
                     self._give_up(call)
             except Exception:  # a defect must be logged, and must not stop the clock
                 log.exception("a tick of the group server failed")
@@ -242,9 +242,9 @@ class GroupShell:
 
     def _endure(self, call: int, usual: float, since: float) -> None:
         """Start the deadline of an open ask, unless it was answered meanwhile. Runs on the loop, as all uses of
-        `_endurance`."""
+        `_deadline`."""
         if call in self._calls:
-            self._endurance.begin(call, usual, since)
+            self._deadline.begin(call, usual, since)
 
     def _give_up(self, call: int) -> None:
         """Fail an ask whose usual time is over while the lighthouse waits for nothing that would take longer. On the
@@ -260,15 +260,15 @@ class GroupShell:
         """
         self._pause = (time.monotonic() + seconds, reason) if seconds > 0 else None
         self._pong.clear()
-        if self._uplink.is_up:
+        if self._stream.is_up:
             self._on_ping()
-            self._uplink.send(messages.up_bytes(Paused(0, seconds, reason)))
+            self._stream.send(messages.up_bytes(Paused(0, seconds, reason)))
             await asyncio.wait({asyncio.ensure_future(self._pong.wait())}, timeout=1.0)
 
     def suspect(self, replica_ids: tuple[str, ...]) -> None:
         """Report to the lighthouse that a connection to these members broke, before this group's join, which may take a
         while."""
-        self._uplink.send(messages.up_bytes(Suspected(0, replica_ids)))
+        self._stream.send(messages.up_bytes(Suspected(0, replica_ids)))
 
     def gone(self, call: int) -> None:
         """Forget a call whose caller doesn't listen any more. On the loop."""
@@ -277,7 +277,7 @@ class GroupShell:
 
     def _close_call(self, call: int) -> Waiter | None:
         self._ranks.pop(call, None)
-        self._endurance.end(call)
+        self._deadline.end(call)
         return self._calls.pop(call, None)
 
     def story(self) -> list[str]:
@@ -297,13 +297,13 @@ class GroupShell:
 
     def why_no_quorum(self) -> str:
         """Return the sentence for a caller whose deadline has passed without a quorum."""
-        if not self._uplink.is_up:
-            return f"No quorum in time: {self._uplink.away()}."
-        if self._endurance.reason:
-            what = " for a lease to end" if self._endurance.for_lease else ""
+        if not self._stream.is_up:
+            return f"No quorum in time: {self._stream.away()}."
+        if self._deadline.reason:
+            what = " for a lease to end" if self._deadline.for_lease else ""
             return (
                 f"No quorum in time: {self._missing('asked for one')}the lighthouse at {self._url} "
-                f"waits{what}: {self._endurance.reason}"
+                f"waits{what}: {self._deadline.reason}"
             )
         return (
             f"No quorum in time: {self._missing('asked for one')}the lighthouse at {self._url} waits "
@@ -346,10 +346,10 @@ class GroupShell:
 
     def _carry_out(self, effect: m.GroupEffect) -> None:
         if isinstance(effect, (m.SendJoin, m.SendProgress, m.SendLeave)):
-            self._uplink.send(messages.up_bytes(effect) + self._told())
+            self._stream.send(messages.up_bytes(effect) + self._told())
         elif isinstance(effect, (m.AnswerQuorum, m.AnswerPrepared, m.AnswerVote)):
             if isinstance(effect, m.AnswerQuorum):
-                self._endurance.answered(time.monotonic())
+                self._deadline.answered(time.monotonic())
             self._resolve(effect.calls, _reply(effect))
         elif isinstance(effect, m.FailCalls):
             self._fail(effect.calls, effect.sentence, effect.retry)
@@ -381,7 +381,7 @@ class GroupShell:
     def _told(self) -> bytes:
         """Return the group's new facts as bytes to append to a message; empty if there are none."""
         source = self.facts
-        if source is None or not self._uplink.is_up:
+        if source is None or not self._stream.is_up:
             return b""
         self._told_at = now = time.monotonic()
         facts = source.take(now)
@@ -391,12 +391,12 @@ class GroupShell:
         """Send the group's facts with a ping if no other message has carried them lately: while the group copies a
         state, or waits."""
         source = self.facts
-        if source is None or not self._uplink.is_up:
+        if source is None or not self._stream.is_up:
             return
         since = time.monotonic() - self._told_at
         if since >= (TELL_SOON if source.urgent else TELL) and (told := self._told()):
             self._on_ping()
-            self._uplink.send(self._ping + told)
+            self._stream.send(self._ping + told)
 
     # --- session
     # -------------------------------------------------------------------------------------------------------
@@ -429,21 +429,21 @@ class GroupShell:
     def _session_down(self, reason: str) -> None:
         self.connected = False
         log.warning("The lighthouse at %s is away (%s); trying again.", self._url, reason)
-        self._endurance.session(False, time.monotonic())
+        self._deadline.session(False, time.monotonic())
         self._feed(m.SessionDown(reason))
 
     def _session_up(self) -> None:
         self.connected = True
         if self._stood.done():
-            several = len(self._uplink.addresses) > 1
+            several = len(self._stream.addresses) > 1
             log.warning("The lighthouse at %s is %s.", self._url, "there" if several else "back")
         else:
             self._stood.set_result(None)
-        self._endurance.session(True, time.monotonic())
+        self._deadline.session(True, time.monotonic())
         self._pinged.clear()
         if self._pause is not None and (left := self._pause[0] - time.monotonic()) > 0:
             self._on_ping()
-            self._uplink.send(messages.up_bytes(Paused(0, left, self._pause[1])))
+            self._stream.send(messages.up_bytes(Paused(0, left, self._pause[1])))
         self._feed(m.SessionUp())
 
     def _session_message(self, data: bytes) -> None:
@@ -460,10 +460,10 @@ class GroupShell:
         if isinstance(event, m.RefusedArrived):
             raise RefusedError(event.sentence)
         if isinstance(event, m.WaitsArrived):
-            self._endurance.told(event.reason, event.lease, time.monotonic())
+            self._deadline.told(event.reason, event.lease, time.monotonic())
         elif isinstance(event, m.PatienceArrived):
             self.delay.told(event.seconds, event.reason, time.monotonic())
-            self._endurance.paused(event.seconds, time.monotonic())
+            self._deadline.paused(event.seconds, time.monotonic())
         elif event is not None:
             self._feed(event)
 

@@ -35,7 +35,7 @@ from torchft_x.rpc.lighthouse.log import NoteLog
 from torchft_x.rpc.lighthouse.page.orders import OrderDesk
 from torchft_x.rpc.lighthouse.page.recorder import Recorder
 from torchft_x.rpc.lighthouse.services.finished_supervisors import FinishedSupervisors
-from torchft_x.rpc.lighthouse.services.supervisor_service import SupervisorService, Ways
+from torchft_x.rpc.lighthouse.services.supervisor_service import LighthouseCallbacks, SupervisorService
 from torchft_x.rpc.lighthouse.services.torchft_service import TorchftService
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import file_limits, grpc_options, limits
@@ -70,7 +70,7 @@ class LighthouseShell:
         lease: Lease | None = None,
         changed: Callable[[], GroupsChanged | None] = lambda: None,
     ) -> None:
-        """`changed`: see `Ways`. `lease`: the lease of one of several lighthouses, which is checked before each message
+        """`changed`: see `LighthouseCallbacks`. `lease`: the lease of one of several lighthouses, which is checked before each message
         is processed."""
         config.check_together()
         found = JournalContents()
@@ -110,7 +110,7 @@ class LighthouseShell:
             lambda sentence: self._note(Note("order", sentence)),
         )
         self._supervisors = SupervisorService(
-            Ways(
+            LighthouseCallbacks(
                 feed=self._feed,
                 next_attempt=self._machine.next_attempt,
                 note=self._note,

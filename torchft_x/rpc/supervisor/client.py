@@ -90,11 +90,11 @@ class SupervisorClient:
         first, *others = parse_addresses(lighthouse, what="lighthouse address")
         method, proof = f"/{grpc_options.SUPERVISE}/Supervise", metadata(check_token(token))
         seek = partial(moved_to, lighthouse_file) if lighthouse_file else None
-        self._uplink = ReconnectingStream(first, method, proof, self._ping, callbacks, others=others, seek=seek)
-        loop.post(self._uplink.start)
+        self._stream = ReconnectingStream(first, method, proof, self._ping, callbacks, others=others, seek=seek)
+        loop.post(self._stream.start)
 
     def __repr__(self) -> str:
-        return f"SupervisorClient({self._name} to {self._uplink.address.url}, {'up' if self._uplink.is_up else 'away'})"
+        return f"SupervisorClient({self._name} to {self._stream.address.url}, {'up' if self._stream.is_up else 'away'})"
 
     def started(self, attempt: int, life: str) -> None:
         """Report that a new life of the group runs; `life` is its token (TORCHFT_X_LIFE)."""
@@ -127,7 +127,7 @@ class SupervisorClient:
 
     def is_up(self) -> bool:
         """Return whether there is a session with the lighthouse."""
-        return self._uplink.is_up
+        return self._stream.is_up
 
     def ready(self, attempt: int, meeting: str) -> None:
         """Report that this node runs no process and waits for the group's next life. `meeting`: the workers'
@@ -179,7 +179,7 @@ class SupervisorClient:
 
     def away(self) -> float:
         """Return the seconds since the last session ended; 0.0 during a session. Callable from any thread."""
-        since = self._uplink.away_since
+        since = self._stream.away_since
         return 0.0 if since is None else time.monotonic() - since
 
     def close(self, flush: float = TIMING.flush) -> None:
@@ -190,7 +190,7 @@ class SupervisorClient:
     async def finish(self, flush: float) -> None:
         """Do the work of `close`, on the loop."""
         await self._confirm(flush)
-        await self._uplink.close(0.2)
+        await self._stream.close(0.2)
         self._notifier.close()
 
     # --- on the loop
@@ -221,7 +221,7 @@ class SupervisorClient:
 
     def _send(self, data: bytes) -> None:
         self._unanswered += 1
-        self._uplink.send(data)
+        self._stream.send(data)
 
     def _up(self) -> None:
         self._unanswered = 0
@@ -282,8 +282,8 @@ class SupervisorClient:
 
     def _down(self, reason: str) -> None:
         if self._stop is None:  # after the order to stop, the session's end is expected
-            if len(self._uplink.addresses) > 1:
-                log.warning("The lighthouse at %s is away (%s); trying again.", self._uplink.address.url, reason)
+            if len(self._stream.addresses) > 1:
+                log.warning("The lighthouse at %s is away (%s); trying again.", self._stream.address.url, reason)
             else:
                 log.warning("The lighthouse is away (%s); trying again.", reason)
 

@@ -11,7 +11,7 @@ from torchft_x.core.messages.group import CallGone, Leave, QuorumRevoked, Sessio
 
 
 def phase(s: Stage) -> Phase:
-    return s.group._at.phase
+    return s.group._progression.phase
 
 
 def test_a_way_through_all_of_them() -> None:

@@ -98,7 +98,7 @@ def _die(server: GroupServer) -> None:
     from torchft_x.rpc.transport import loop
 
     async def cut() -> None:
-        await server.shell._uplink.close(0.0)
+        await server.shell._stream.close(0.0)
         await server._server.stop(None)
 
     loop.call(cut(), scaled(5.0))

@@ -32,7 +32,7 @@ _PONG = pb.SupervisorDown(pong=pb.Ping()).SerializeToString()
 
 
 @dataclass(frozen=True)
-class Ways:
+class LighthouseCallbacks:
     """The lighthouse's functions that `SupervisorService` calls."""
 
     feed: Callable[[m.LighthouseEvent], None]
@@ -56,15 +56,19 @@ class Ways:
 class SupervisorService:
     """Service for all supervisors. The lighthouse's key identifies a stream."""
 
-    def __init__(self, ways: Ways, roster: r.JobOutcome | None, book: FinishedSupervisors) -> None:
-        self._ways = ways
+    def __init__(
+        self, callbacks: LighthouseCallbacks, roster: r.JobOutcome | None, finished: FinishedSupervisors
+    ) -> None:
+        self._callbacks = callbacks
         self._roster = roster  # decides when the job is over; None: the lighthouse runs until it is stopped
-        self._book = book  # records finished supervisors
-        self._visits = StandaloneSidecars()  # decides when sidecars end if there is no roster
+        self._finished = finished  # records finished supervisors
+        self._standalone = StandaloneSidecars()  # decides when sidecars end if there is no roster
         self._streams: dict[int, tuple[str, Stream]] = {}  # groups' streams after their hello: group, stream
-        self._nodes = NodeService(self._feed_group, ways.note, ways.confirm)  # serves groups over several nodes
+        self._nodes = NodeService(
+            self._feed_group, callbacks.note, callbacks.confirm
+        )  # serves groups over several nodes
         self._sidecars = SidecarService(self._feed_roster)  # serves sidecars
-        for event in book.events:
+        for event in finished.events:
             self._feed_roster(event)
 
     def __contains__(self, key: int) -> bool:
@@ -77,7 +81,7 @@ class SupervisorService:
     def status(self) -> dict[str, Any]:
         """Return the supervisors' part of the lighthouse's status, which can be written as JSON."""
         groups = {} if self._roster is None else {"groups": self._roster.status()}
-        sidecars = (self._roster or self._visits).sidecars.status()
+        sidecars = (self._roster or self._standalone).sidecars.status()
         return {**groups, "assembly": self._nodes.status(), "sidecars": sidecars}
 
     def job(self, drained: frozenset[str]) -> Job:
@@ -86,7 +90,7 @@ class SupervisorService:
         return Job(
             outcome=self._roster.status() if self._roster is not None else None,
             verdict=(verdict.code, verdict.sentence) if verdict is not None else None,
-            sidecars=(self._roster or self._visits).sidecars.status(),
+            sidecars=(self._roster or self._standalone).sidecars.status(),
             drained=drained,
         )
 
@@ -121,18 +125,18 @@ class SupervisorService:
         stream.send(_PONG)  # answers reports, too, because the stream may end with the job after the last one
         if kind != "ping":
             self._look()
-        self._ways.feed(m.SupervisorHeard(key))
+        self._callbacks.feed(m.SupervisorHeard(key))
         if key in self._sidecars:
             self._sidecars.hear(key, up)
             return
         group, _ = self._streams[key]
         if kind == "halted":
-            self._ways.feed(supervisors.HALTED.decode(up.halted, stream=key))
+            self._callbacks.feed(supervisors.HALTED.decode(up.halted, stream=key))
         elif kind == "held":
-            self._ways.feed(m.CopyHeld(key, messages.STATE.decode(up.held)))
+            self._callbacks.feed(m.CopyHeld(key, messages.STATE.decode(up.held)))
         elif kind == "rests":
             rests = supervisors.GROUP_UP.decode(up, group=group)
-            self._ways.feed(rests)
+            self._callbacks.feed(rests)
             self._feed_roster(rests)
         elif key in self._nodes:
             self._nodes.hear(key, up)
@@ -154,13 +158,13 @@ class SupervisorService:
         group, _ = self._streams.pop(key, ("", None))
         if group:
             gone = j.SupervisorGone(group, self._nodes.gone(key), key)
-            self._ways.feed(gone)
+            self._callbacks.feed(gone)
             self._feed_roster(gone)
 
     def _look(self) -> None:
         """Deliver a change of the job's groups. Called before each event, because a group may connect just after it was
         added."""
-        changed = self._ways.changed()
+        changed = self._callbacks.changed()
         if changed is not None:
             self._feed_roster(changed)
 
@@ -168,7 +172,7 @@ class SupervisorService:
         self._look()
         who = f"the sidecar {hello.sidecar:.200}" if hello.sidecar else f"the supervisor of group {hello.group:.200}"
         grpc_options.check_version(hello.wire, f"{who} on {hello.host:.200}")
-        welcome = pb.SupervisorDown(welcome=self._ways.welcome()).SerializeToString()
+        welcome = pb.SupervisorDown(welcome=self._callbacks.welcome()).SerializeToString()
         if hello.sidecar:
             stream.send(welcome)
             self._sidecars.greet(key, stream, hello)
@@ -181,7 +185,7 @@ class SupervisorService:
             self._nodes.greet(key, stream, hello)
         self._streams[key] = (here.group, stream)
         if self._roster is None or here.group in self._roster:  # the quorum must not wait for a group outside the job
-            self._ways.feed(here)
+            self._callbacks.feed(here)
         self._feed_roster(here)
 
     def _check_nodes(self, here: j.SupervisorHere) -> None:
@@ -195,7 +199,7 @@ class SupervisorService:
 
     def _tell_next(self, stream: Stream, group: str, above: int = -1) -> None:
         """Send the number of the group's next life if it is above the one that the supervisor will use by itself."""
-        attempt = self._ways.next_attempt(group)
+        attempt = self._callbacks.next_attempt(group)
         if attempt > above:
             stream.send(pb.SupervisorDown(next=pb.NextLife(attempt=attempt)).SerializeToString())
 
@@ -205,27 +209,27 @@ class SupervisorService:
     def _feed_group(self, event: j.RosterEvent, stream: int = 0) -> None:
         """Deliver an event of a group as a whole to the lighthouse's machine and to the roster."""
         if isinstance(event, j.LifeStarted):
-            self._ways.feed(m.LifeBegun(event.group, event.attempt, event.life, stream))
+            self._callbacks.feed(m.LifeBegun(event.group, event.attempt, event.life, stream))
         elif isinstance(event, j.LifeExited):
-            self._ways.feed(m.LifeEnded(event.life, event.code))
+            self._callbacks.feed(m.LifeEnded(event.life, event.code))
         self._feed_roster(event)
 
     def _feed_roster(self, event: j.RosterEvent) -> None:
         """Deliver an event to the roster, or to `StandaloneSidecars` if there is none, and carry out the effects."""
-        machine = self._roster or self._visits
+        machine = self._roster or self._standalone
         if self._roster is not None:
-            self._book.hear(event)
+            self._finished.hear(event)
         if not isinstance(event, (Tick, j.QuorumIssued)):
-            self._ways.heard(event)
+            self._callbacks.heard(event)
         for effect in machine.handle(event, time.monotonic()):
             if isinstance(effect, StopSidecar):
                 self._sidecars.stop(effect)
             elif isinstance(effect, j.TellStop):
                 self._stop(effect)
             elif isinstance(effect, j.Verdict):
-                self._ways.on_verdict(effect.code, effect.sentence)
+                self._callbacks.on_verdict(effect.code, effect.sentence)
             else:
-                self._ways.note(effect)
+                self._callbacks.note(effect)
 
     def stop_group(self, group: str, sentence: str) -> None:
         """Stop a group that comes after the job is finished."""

@@ -109,7 +109,7 @@ class ReconnectingStream:
         it is called on another thread when a lighthouse can't be reached."""
         self.address = address  # address of the present or the last lighthouse
         self.addresses = (address, *others)  # addresses of all lighthouses
-        self.wander = FailoverPolicy(len(self.addresses))  # chooses one of `addresses`
+        self.failover = FailoverPolicy(len(self.addresses))  # chooses one of `addresses`
         self._seek = seek
         self._method = method  # full name of the stream's method
         self._metadata = metadata  # carries the token
@@ -187,10 +187,10 @@ class ReconnectingStream:
                 self.last_failure = "an error of our own, see the log"
             stood = self._set_down()
             if not stood:
-                self.wander.failed(time.monotonic())
+                self.failover.failed(time.monotonic())
                 await self._look_anew()
             else:
-                self.wander.ended(time.monotonic())
+                self.failover.ended(time.monotonic())
             away = 0.0 if self.away_since is None else time.monotonic() - self.away_since
             pause = lighthouse_choice.pause(None if stood else pause, away)
             if not self._closing:
@@ -206,7 +206,7 @@ class ReconnectingStream:
             return
         if found and found != self.addresses:
             log.info("The lighthouse has moved to %s.", ", ".join(a.url for a in found))
-            self.addresses, self.wander = found, FailoverPolicy(len(found))
+            self.addresses, self.failover = found, FailoverPolicy(len(found))
 
     def _is_a_stranger(self, error: RefusedError) -> bool:
         """Return whether another program may have taken over the address of a lost lighthouse, so that the next of the
@@ -226,7 +226,7 @@ class ReconnectingStream:
 
     async def _session(self) -> None:
         """Run one session, from connect to end. Raises `TorchftXError` if it did not end cleanly."""
-        self.address = self.addresses[self.wander.at]
+        self.address = self.addresses[self.failover.at]
         what = f"lighthouse at {self.address.url}"
         self._hung = None
         channel = grpc_options.aio_channel(self.address)
@@ -245,7 +245,7 @@ class ReconnectingStream:
             beat = self._callbacks.welcome(first)
             outbox = self._outbox = Outbox(call.write)
             self.away_since, self._sent, self._answered, self._silent = None, 0, 0, 0
-            self.wander.up()
+            self.failover.up()
             self._has_stood = True
             helpers = [asyncio.ensure_future(_write(call, outbox)), asyncio.ensure_future(self._beat(call, beat))]
             self._callbacks.up()
