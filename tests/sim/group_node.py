@@ -60,7 +60,7 @@ class GroupNode:
             commit_vote=world.config.commit_vote,
         )
         self.machine = Group(config, clock.read(world.now))
-        self.endurance = QuorumDeadline(clock.read(world.now))
+        self.deadline = QuorumDeadline(clock.read(world.now))
         self.ranks = [RankNode(self, r, process) for r, process in enumerate(self.processes)]
         self.hub = Hub(self)
         self.uplink = Uplink(world, self.processes[0], self)
@@ -107,7 +107,7 @@ class GroupNode:
 
     def _tick(self) -> None:
         self.feed(Tick())
-        for call in self.endurance.expired(self._clock_now):
+        for call in self.deadline.expired(self._clock_now):
             self._reply(call, "on_expired")
         self.world.checker.on_group_tick(self)
         self.world.after(TICK, self.process, self._tick)
@@ -141,7 +141,7 @@ class GroupNode:
             if effect.commit is not None:
                 world.note(self.replica_id, "commits {} late", effect.commit.state)
                 world.checker.on_late(self, effect.quorum, effect.commit)
-            self.endurance.answered(self._clock_now)
+            self.deadline.answered(self._clock_now)
             for call in effect.calls:
                 self._reply(call, "on_quorum", effect.quorum, effect.base, effect.commit)
         elif isinstance(effect, gm.SendProgress):
@@ -163,7 +163,7 @@ class GroupNode:
 
     def _reply(self, call: int, what: str, *values: Any) -> None:
         rank = self._calls.pop(call, None)
-        self.endurance.end(call)
+        self.deadline.end(call)
         if rank is not None:
             node = self.ranks[rank]
             self.tell(node, getattr(node, what), call, *values)
@@ -211,7 +211,7 @@ class GroupNode:
     def _on_ask(self, event: gm.Ask) -> list[gm.GroupEffect]:
         self._calls[event.call] = event.rank
         if event.usual > 0:
-            self.endurance.begin(event.call, event.usual, self._clock_now)
+            self.deadline.begin(event.call, event.usual, self._clock_now)
         return self.handle(event)
 
     def vote(self, rank: RankNode, vote: LocalVote) -> None:
@@ -234,7 +234,7 @@ class GroupNode:
 
     def _on_gone(self, call: int) -> None:
         if self._calls.pop(call, None) is not None:
-            self.endurance.end(call)
+            self.deadline.end(call)
             self.feed(gm.CallGone(call))
 
     # --- the session ---------------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ class GroupNode:
 
     def on_up(self) -> None:
         self.world.note(self.replica_id, "has a session")
-        self.endurance.session(True, self._clock_now)
+        self.deadline.session(True, self._clock_now)
         self.feed(gm.SessionUp())
         if not self._started:
             self._started = True
@@ -253,14 +253,14 @@ class GroupNode:
 
     def on_down(self, reason: str) -> None:
         self.world.note(self.replica_id, "has no session: {}", reason)
-        self.endurance.session(False, self._clock_now)
+        self.deadline.session(False, self._clock_now)
         self.feed(gm.SessionDown(reason))
 
     def on_word(self, message: Any) -> None:
         if isinstance(message, (gm.QuorumRevoked, gm.GrantArrived, gm.FencedArrived, gm.RefusedArrived)):
             self.feed(message)
         elif isinstance(message, lm.SendWaits):
-            self.endurance.told(message.reason, message.lease, self._clock_now)
+            self.deadline.wait_notice(message.reason, message.lease, self._clock_now)
         else:
             self.feed(gm.QuorumArrived(message))
 

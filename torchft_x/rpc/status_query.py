@@ -33,10 +33,10 @@ def give_order(kind: str, group: str, address: Address, token: str | None, timeo
     """Kill, drain or resume a group (core.job.orders), and return a sentence about what happens now. Raises the same
     errors as `lighthouse_status`."""
     request = pb.OrderRequest(kind=kind, group=group).SerializeToString()
-    said = _ask("Order", request, address, token, timeout)
-    if not isinstance(said, str):
+    reply = _ask("Order", request, address, token, timeout)
+    if not isinstance(reply, str):
         raise RefusedError(f"The lighthouse at {address.url} answered with something else; is it another program?")
-    return clean(said)
+    return clean(reply)
 
 
 def _ask(method: str, request: bytes, address: Address, token: str | None, timeout: float) -> Any:

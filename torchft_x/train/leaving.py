@@ -61,7 +61,7 @@ class Leaving:
         self._group = group
         self._seconds = seconds
         self._signalled = False
-        self._told = False  # what `told` returned last
+        self._leaves = False  # what `told` returned last
         self._asked = time.monotonic()  # monotonic time of the last call of `told`
         self._step = 0.0  # seconds between the last two calls of `told`
         self._at_boundary = threading.Event()
@@ -73,12 +73,12 @@ class Leaving:
         """Return whether the loop must end. Call it between two steps, on all ranks of `group`."""
         now = time.monotonic()
         self._asked, self._step = now, now - self._asked
-        self._told = self._signalled
+        self._leaves = self._signalled
         if self._group is not None:
-            answer = torch.tensor(self._told, dtype=torch.int32)
+            answer = torch.tensor(self._leaves, dtype=torch.int32)
             dist.all_reduce(answer, dist.ReduceOp.MAX, self._group)
-            self._told = bool(answer)
-        return self._told
+            self._leaves = bool(answer)
+        return self._leaves
 
     def __enter__(self) -> Leaving:
         threading.Thread(target=self._die_late, name="leaving", daemon=True).start()
@@ -97,11 +97,11 @@ class Leaving:
             signal.signal(signal.SIGTERM, self._before)
 
     def _end(self) -> None:
-        if self._checkpoint is not None and not self._told:
+        if self._checkpoint is not None and not self._leaves:
             self._checkpoint.finish()
         if self._manager is not None:
-            self._manager.shutdown(wait=not self._told, finished=not self._told)
-        if not self._told:
+            self._manager.shutdown(wait=not self._leaves, finished=not self._leaves)
+        if not self._leaves:
             return
         if self._checkpoint is not None:
             self._checkpoint.leave()  # after the Manager's shutdown, so that the other groups don't wait for it

@@ -210,7 +210,7 @@ class Manager:
                 "would compile what talks to the other groups, too; compile the model (model.compile()), and call the step as it is."
             )
         c = self._context
-        if self.steps.standing is None and isinstance(c.transport, HTTPTransport):
+        if self.steps.role is None and isinstance(c.transport, HTTPTransport):
             check_sendable(c.full_state())
         if not self._prepared and c.step.state.step > 0 and self._has_company():
             self._prepared = True  # after step 0, when the optimizer has made its state

@@ -18,7 +18,7 @@ from torchft_x.errors import TorchftXError
 from torchft_x.launch.process.restarts import RestartRules
 from torchft_x.launch.supervisor.config import SupervisorConfig, start_warm_parent
 from torchft_x.launch.supervisor.group import Supervisor
-from torchft_x.launch.supervisor.locate import Found
+from torchft_x.launch.supervisor.locate import FoundLighthouse
 
 
 class Recorder:
@@ -99,7 +99,7 @@ def main() -> int:
     rules = RestartRules(**options.pop("rules", {}))
     config = SupervisorConfig(run_dir=folder, rules=rules, command=tuple(sys.argv[3:]), **options)
 
-    def connect(found: Found) -> Recorder:
+    def connect(found: FoundLighthouse) -> Recorder:
         return Recorder(folder)
 
     try:

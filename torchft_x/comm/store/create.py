@@ -41,17 +41,17 @@ _POLL = 0.002  # seconds between two reads of torch's store
 _KEPT = 64  # number of stores of `create_store_client` that are kept alive, the newest
 
 
-class _Turn:
+class _ConnectLock:
     """Lock per store. Serialises connects, so that a new connection can't be confused with another client's."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()  # held from before the first connect until the connection is identified
 
 
-_turns: WeakValueDictionary[Address | KeyedAddress, _Turn] = (
+_connect_locks: WeakValueDictionary[Address | KeyedAddress, _ConnectLock] = (
     WeakValueDictionary()
 )  # forgotten with the last client that waits
-_turns_lock = threading.Lock()  # guards `_turns`
+_connect_locks_guard = threading.Lock()  # guards `_connect_locks`
 
 
 class KeyedAddress(NamedTuple):
@@ -257,9 +257,9 @@ class StoreClient:
 
     def _connect_in_turn(self, timeout: float) -> dist.TCPStore:
         deadline = time.monotonic() + timeout
-        with _turns_lock:
-            turn = _turns.setdefault(self.address, _Turn())
-        if not turn.lock.acquire(timeout=timeout):
+        with _connect_locks_guard:
+            connect_lock = _connect_locks.setdefault(self.address, _ConnectLock())
+        if not connect_lock.lock.acquire(timeout=timeout):
             raise UnreachableError(
                 f"The store at {self.address.target} did not answer another client for {timeout:g} s."
             )
@@ -267,7 +267,7 @@ class StoreClient:
             self._probe(max(deadline - time.monotonic(), 0.001))
             return self._connect(max(deadline - time.monotonic(), 0.001))
         finally:
-            turn.lock.release()
+            connect_lock.lock.release()
 
     def _probe(self, timeout: float) -> None:
         where = self.address.target

@@ -59,7 +59,7 @@ class _Caller:
         self.since = now
         self.nonces: tuple[bytes, bytes] | None = None  # the client's nonce and ours, once it has sent its hello
         self.is_known = False  # whether it has proved that it knows the key
-        self.said = bytearray()  # received bytes, not yet parsed
+        self.received = bytearray()  # received bytes, not yet parsed
         self.answer = bytearray()  # bytes not yet sent
         self.waits: tuple[float, list[bytes]] | None = None  # deadline and keys of its pending GET
 
@@ -158,9 +158,9 @@ class StoreServer:
                     elif key.fileobj is self._woken:
                         self._hear_of_ours()
                     elif isinstance(key.fileobj, socket.socket):
-                        caller = self._callers.get(key.fileobj)
-                        if caller is not None:
-                            self._attend(caller, events)
+                        client = self._callers.get(key.fileobj)
+                        if client is not None:
+                            self._attend(client, events)
                 self._expire()
         finally:
             for sock in [self._listener, self._woken, *self._callers]:
@@ -181,13 +181,13 @@ class StoreServer:
 
     def _expire(self) -> None:
         now = time.monotonic()
-        for caller in [c for c in self._waiting if c.waits is not None and c.waits[0] <= now]:
-            self._waiting.discard(caller)
-            caller.waits = None
-            self._say(caller, wire.TOO_LATE, [])
-            self._understand(caller)
-        for caller in [c for c in self._strangers.values() if now > c.since + PATIENCE]:
-            self._drop(caller)
+        for client in [c for c in self._waiting if c.waits is not None and c.waits[0] <= now]:
+            self._waiting.discard(client)
+            client.waits = None
+            self._say(client, wire.TOO_LATE, [])
+            self._understand(client)
+        for client in [c for c in self._strangers.values() if now > c.since + PATIENCE]:
+            self._drop(client)
 
     def _admit(self) -> None:
         try:
@@ -211,99 +211,99 @@ class StoreServer:
         self._ready.register(sock, selectors.EVENT_READ)
 
     def _make_room(self) -> None:
-        for caller in list(itertools.islice(self._strangers.values(), 1)):
-            self._drop(caller)
+        for client in list(itertools.islice(self._strangers.values(), 1)):
+            self._drop(client)
 
-    def _drop(self, caller: _Caller) -> None:
-        if self._callers.pop(caller.sock, None) is not None:
-            self._strangers.pop(caller.sock, None)
-            self._waiting.discard(caller)
-            self._ready.unregister(caller.sock)
-            close(caller.sock)
+    def _drop(self, client: _Caller) -> None:
+        if self._callers.pop(client.sock, None) is not None:
+            self._strangers.pop(client.sock, None)
+            self._waiting.discard(client)
+            self._ready.unregister(client.sock)
+            close(client.sock)
 
-    def _attend(self, caller: _Caller, events: int) -> None:
+    def _attend(self, client: _Caller, events: int) -> None:
         try:
             if events & selectors.EVENT_WRITE:
-                self._send(caller)
+                self._send(client)
             if events & selectors.EVENT_READ:
-                data = caller.sock.recv(_CHUNK if caller.is_known else wire.HELLO + wire.PROOF)
+                data = client.sock.recv(_CHUNK if client.is_known else wire.HELLO + wire.PROOF)
                 if not data:
-                    return self._drop(caller)
-                caller.said += data
-                if len(caller.said) > wire.MAX_REQUEST + _CHUNK:  # it keeps sending while it waits for an answer
-                    return self._drop(caller)
-                self._understand(caller)
+                    return self._drop(client)
+                client.received += data
+                if len(client.received) > wire.MAX_REQUEST + _CHUNK:  # it keeps sending while it waits for an answer
+                    return self._drop(client)
+                self._understand(client)
         except BlockingIOError:
             pass
         except OSError:
-            self._drop(caller)
+            self._drop(client)
 
-    def _send(self, caller: _Caller) -> None:
-        if caller.answer:
+    def _send(self, client: _Caller) -> None:
+        if client.answer:
             try:
-                del caller.answer[: caller.sock.send(caller.answer)]
+                del client.answer[: client.sock.send(client.answer)]
             except BlockingIOError:
                 pass
-        want = selectors.EVENT_READ | (selectors.EVENT_WRITE if caller.answer else 0)
-        if self._ready.get_key(caller.sock).events != want:
-            self._ready.modify(caller.sock, want)
+        want = selectors.EVENT_READ | (selectors.EVENT_WRITE if client.answer else 0)
+        if self._ready.get_key(client.sock).events != want:
+            self._ready.modify(client.sock, want)
 
-    def _say(self, caller: _Caller, status: int, fields: list[bytes]) -> None:
-        if caller.sock not in self._callers:
+    def _say(self, client: _Caller, status: int, fields: list[bytes]) -> None:
+        if client.sock not in self._callers:
             return
-        caller.answer += wire.pack(status, fields)
-        if len(caller.answer) > wire.MAX_ANSWER:
-            return self._drop(caller)
+        client.answer += wire.pack(status, fields)
+        if len(client.answer) > wire.MAX_ANSWER:
+            return self._drop(client)
         try:
-            self._send(caller)
+            self._send(client)
         except OSError:
-            self._drop(caller)
+            self._drop(client)
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    def _understand(self, caller: _Caller) -> None:
+    def _understand(self, client: _Caller) -> None:
         """Carry out all complete requests of a client. An invalid request ends its connection."""
         try:
-            if not caller.is_known and not self._recognise(caller):
+            if not client.is_known and not self._recognise(client):
                 return
-            while caller.waits is None and caller.sock in self._callers:
-                length = wire.length_of(caller.said)
+            while client.waits is None and client.sock in self._callers:
+                length = wire.length_of(client.received)
                 if length is not None and length > wire.MAX_REQUEST:
                     raise ValueError(f"a request of {length} bytes")
-                if length is None or len(caller.said) < length:
+                if length is None or len(client.received) < length:
                     return
-                frame = bytes(caller.said[:length])
-                del caller.said[:length]
-                self._do(caller, *wire.unpack(frame))
+                frame = bytes(client.received[:length])
+                del client.received[:length]
+                self._do(client, *wire.unpack(frame))
         except (ValueError, Full, OverflowError) as e:
-            if caller.is_known:
+            if client.is_known:
                 log.warning("a caller of the store is dismissed: %s", e if str(e) else "the store is full")
-            self._drop(caller)
+            self._drop(client)
 
-    def _recognise(self, caller: _Caller) -> bool:
+    def _recognise(self, client: _Caller) -> bool:
         """Check a client's hello and proof, and return whether it is complete. Raises ValueError if it is wrong."""
-        said = caller.said
-        if caller.nonces is None:
-            if len(said) < wire.HELLO:
+        received = client.received
+        if client.nonces is None:
+            if len(received) < wire.HELLO:
                 return False
-            if said[: len(wire.NAME)] != wire.NAME:
+            if received[: len(wire.NAME)] != wire.NAME:
                 raise ValueError
-            caller.nonces = bytes(said[len(wire.NAME) : wire.HELLO]), secrets.token_bytes(wire.NONCE)
-            del said[: wire.HELLO]
-            caller.answer += caller.nonces[1] + wire.proof(self.key, b"server", *caller.nonces)
-            self._send(caller)
-        if len(said) < wire.PROOF:
+            client.nonces = bytes(received[len(wire.NAME) : wire.HELLO]), secrets.token_bytes(wire.NONCE)
+            del received[: wire.HELLO]
+            client.answer += client.nonces[1] + wire.proof(self.key, b"server", *client.nonces)
+            self._send(client)
+        if len(received) < wire.PROOF:
             return False
-        if not hmac.compare_digest(bytes(said[: wire.PROOF]), wire.proof(self.key, b"client", *caller.nonces)):
+        if not hmac.compare_digest(bytes(received[: wire.PROOF]), wire.proof(self.key, b"client", *client.nonces)):
             raise ValueError
-        del said[: wire.PROOF]
-        caller.is_known = True
-        self._strangers.pop(caller.sock, None)
+        del received[: wire.PROOF]
+        client.is_known = True
+        self._strangers.pop(client.sock, None)
         return True
 
-    def _do(self, caller: _Caller, number: int, fields: list[bytes]) -> None:
+    def _do(self, client: _Caller, number: int, fields: list[bytes]) -> None:
         if number == wire.GET:
-            self._wait(caller, fields)
+            self._wait(client, fields)
             return
         action = _ACTIONS.get(number)
         if action is None or len(fields) not in action[0]:
@@ -313,32 +313,32 @@ class StoreServer:
             if number in _WRITES:
                 self._lock.notify_all()
         if answer is not None:
-            self._say(caller, wire.DONE, answer)
+            self._say(client, wire.DONE, answer)
         if number in _WRITES and self._waiting:
             self._tell(fields[0])
 
-    def _wait(self, caller: _Caller, fields: list[bytes]) -> None:
+    def _wait(self, client: _Caller, fields: list[bytes]) -> None:
         if not fields or len(fields[0]) > 12:
             raise ValueError("a wait without its time")
         seconds = min(max(int(fields[0]), 0), 1 << 31) / 1000
-        caller.waits = (time.monotonic() + seconds, fields[1:])
-        self._waiting.add(caller)
-        self._look(caller)
+        client.waits = (time.monotonic() + seconds, fields[1:])
+        self._waiting.add(client)
+        self._look(client)
 
-    def _look(self, caller: _Caller) -> None:
+    def _look(self, client: _Caller) -> None:
         """Answer a client if all keys it waits for have come."""
-        assert caller.waits is not None, "it waits"
-        keys = caller.waits[1]
+        assert client.waits is not None, "it waits"
+        keys = client.waits[1]
         with self._lock:
             values = [self._table.get(key) for key in keys]
         if None not in values:
-            caller.waits = None
-            self._waiting.discard(caller)
-            self._say(caller, wire.DONE, [v for v in values if v is not None])
+            client.waits = None
+            self._waiting.discard(client)
+            self._say(client, wire.DONE, [v for v in values if v is not None])
 
     def _tell(self, key: bytes) -> None:
         """Wake the clients that wait for this key."""
-        for caller in [c for c in self._waiting if c.waits is not None and key in c.waits[1]]:
-            self._look(caller)
-            if caller.waits is None:
-                self._understand(caller)
+        for client in [c for c in self._waiting if c.waits is not None and key in c.waits[1]]:
+            self._look(client)
+            if client.waits is None:
+                self._understand(client)

@@ -53,7 +53,7 @@ class AllMinMesh:
         self._listener: socket.socket | None = None  # set while connecting
         self._there: dict[int, socket.socket] = {}  # rank to which we send -> connection
         self._back: dict[int, socket.socket] = {}  # rank from which we receive -> connection
-        self._told = _heirs(rank, self.size)  # ranks to which we send, in the order of the rounds
+        self._receivers = _receivers_of(rank, self.size)  # ranks to which we send, in the order of the rounds
 
     def __repr__(self) -> str:
         return f"rank {self._rank} of {self.size} in {self.config_id}{': ' * bool(self._why)}{self._why}"
@@ -122,9 +122,9 @@ class AllMinMesh:
         store, listener = self._store, self._listener
         assert store is not None, "offer() comes first"
         assert listener is not None, "offer() comes first"
-        for rank in self._told:
+        for rank in self._receivers:
             self._there[rank] = self._call(store, rank)
-        wanted = {rank for rank in range(self.size) if self._rank in _heirs(rank, self.size)}
+        wanted = {rank for rank in range(self.size) if self._rank in _receivers_of(rank, self.size)}
         with Acceptor(listener, self._secret, self._keep, self._drop) as reception:
             while wanted:
                 self._check(sorted(wanted))
@@ -199,7 +199,7 @@ class AllMinMesh:
             self._turn += 1
             if self.size == 1:
                 meanwhile()
-            for nth, there in enumerate(self._told):
+            for nth, there in enumerate(self._receivers):
                 self._say(there, mine, deadline)
                 if nth == 0:
                     meanwhile()
@@ -275,7 +275,7 @@ class AllMinMesh:
         return f"connecting {self._short} for the vote of configuration {self.config_id}"
 
 
-def _heirs(rank: int, size: int) -> list[int]:
+def _receivers_of(rank: int, size: int) -> list[int]:
     """Return the ranks to which `rank` sends, in the order of the rounds. After the last round every member's row has
     reached all.
     """

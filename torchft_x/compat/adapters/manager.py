@@ -65,7 +65,7 @@ class Manager(OurManager):
         )  # fmt: skip
 
     def start_quorum(self, *args: Any, **kwargs: Any) -> None:
-        if self.steps.standing is None and not self.steps.waits and has_dtensors(self.context.full_state()):
+        if self.steps.role is None and not self.steps.waits and has_dtensors(self.context.full_state()):
             # FSDP2's model has whole tensors during a forward, so its state can be copied between steps only.
             self.steps.waits = True
         super().start_quorum(*args, **kwargs)

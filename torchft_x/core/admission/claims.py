@@ -42,15 +42,15 @@ def impossible(hello: Hello | Member, unix: float) -> str:
     members = [m for q in quorums for m in q.members]
     if isinstance(hello, Member):
         members.append(hello)
-    said = [hello, *members]
+    reports = [hello, *members]
     prepared = [m.prepared.quorum for m in members if m.prepared is not None]
-    ids = max([x.state.committed_in for x in said] + prepared + [i for q in quorums for i in (q.id, q.config_id)])
+    ids = max([x.state.committed_in for x in reports] + prepared + [i for q in quorums for i in (q.id, q.config_id)])
     if ids > newest:
         return (
             f"{hello.replica_id} can't join: it names quorum {ids}, an id from a time that no clock shows; restart it."
         )
     granted = [hello.granted_through] if isinstance(hello, Hello) else []
-    steps = max([x.state.step for x in said] + granted + [q.granted_through for q in quorums])
+    steps = max([x.state.step for x in reports] + granted + [q.granted_through for q in quorums])
     if steps > MOST_STEPS:
         return (
             f"{hello.replica_id} can't join: it names step {steps}, which nobody has reached by counting; restart it."

@@ -56,7 +56,7 @@ class FinishedJob:
         self._heard = {d.replica_id: now for d in left}
         self.job = job  # groups that were members since the last job was finished; a new tuple when it changes
         self._looked = now  # when processes were last checked
-        self._told: dict[int, float] = {}  # session -> when it was last told to be patient (`SendPatience`)
+        self._notified_at: dict[int, float] = {}  # session -> when it was last told to be patient (`SendPatience`)
         # Group -> when its wait began, and when it was last seen to wait.
         self._held: dict[str, tuple[float, float]] = {}
         self.departures = tuple(self._left.values())  # a new tuple exactly when one changes
@@ -225,9 +225,12 @@ class FinishedJob:
 
         It must have a supervisor, as the wait itself rests on a supervisor's word that a process runs.
         """
-        if not record.life.token or now - self._told.get(session, -TIMING.finish_patience) < TIMING.finish_patience / 2:
+        if (
+            not record.life.token
+            or now - self._notified_at.get(session, -TIMING.finish_patience) < TIMING.finish_patience / 2
+        ):
             return False
-        self._told[session] = now
+        self._notified_at[session] = now
         return True
 
     # --- inside ------------------------------------------------------------------------------------------------------

@@ -216,8 +216,8 @@ class TwoPhaseCommit:
                 return AnswerPrepared(answer.calls, None)
             digest = self._digest()
             self.prepared = Prepared(self._quorum_id, vote.step + 1, digest)  # before the vote leaves (R12)
-            said = CrossVote(True, self._quorum_id, vote.step + 1, digest, vote.contributors)
-            return AnswerPrepared(answer.calls, said)
+            cross_vote = CrossVote(True, self._quorum_id, vote.step + 1, digest, vote.contributors)
+            return AnswerPrepared(answer.calls, cross_vote)
         complete = self._local.outcome == (False, answer.reason) and not any(v.broken for v in self._votes.values())
         if not complete or not self._local.complete:
             return answer

@@ -59,7 +59,7 @@ class Group:
         self._join: SendJoin | None = None  # the unanswered join; not None exactly while JOINING
         self._declared: dict[int, Fingerprint] = {}  # rank -> traits that it last declared
         self._traits: Fingerprint | None = None  # traits of the whole group; None: to be merged from `_declared`
-        self._told: Fingerprint | None = None  # traits that were sent on the present session
+        self._sent_traits: Fingerprint | None = None  # traits that were sent on the present session
         # When the join was first sent on the present session, or the newest answered ping since. The quorum that
         # answers the join is decided later, so its lease may count from this time. None: not sent.
         self._sent_at: float | None = None
@@ -178,7 +178,7 @@ class Group:
                 self._progression.note("The lighthouse has taken the group's hello.")
                 self._held_quorum.greeted(now)
                 self._held_quorum.forget_requests()
-                self._told = None
+                self._sent_traits = None
                 return self._send_join(now, new_session=True)
             case SessionDown(reason):
                 return self._on_session_down(reason, now)
@@ -475,9 +475,9 @@ class Group:
             and not self._held_quorum.usable(now)
         ):
             self._join = replace(self._join, reason=JoinReason.REJOINED)  # the lease has ended since the join was made
-        told, self._told = self._told, self._join.traits
+        sent_traits, self._sent_traits = self._sent_traits, self._join.traits
         self._number = self._held_quorum.number(now) if self._config.runs_on else 0
-        traits = None if told is self._told else self._join.traits
+        traits = None if sent_traits is self._sent_traits else self._join.traits
         return [replace(self._join, traits=traits, number=self._number, step_seconds=self._step_seconds)]
 
     def _group_traits(self) -> Fingerprint | None:

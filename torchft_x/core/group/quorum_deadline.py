@@ -58,7 +58,7 @@ class QuorumDeadline:
         self._up_since = now if up else None
         self.reason, self.for_lease = "", False
 
-    def told(self, reason: str, for_lease: bool, now: float) -> None:
+    def wait_notice(self, reason: str, for_lease: bool, now: float) -> None:
         """Record what the lighthouse says it waits for, and whether that may take until the end of a lease."""
         self._count(now)
         self.reason, self.for_lease = reason, for_lease
@@ -76,7 +76,7 @@ class QuorumDeadline:
 
     def answered(self, now: float) -> None:
         """Record that the lighthouse has sent a quorum or a grant, so that it waits for nothing any more."""
-        self.told("", False, now)
+        self.wait_notice("", False, now)
 
     def expired(self, now: float) -> list[int]:
         """Return the calls whose usual time, or whose time without a lighthouse, is over."""

@@ -31,7 +31,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class OrderTarget:
     """Known facts about the group that an order is for."""
 
     group: str
@@ -53,19 +53,19 @@ class Orders:
     def drained(self) -> frozenset[str]:
         return frozenset(self._drained)
 
-    def give(self, kind: str, asked: Asked) -> Order | None:
+    def give(self, kind: str, target: OrderTarget) -> Order | None:
         """Return the order for the group's supervisors. None: it has none, so its group server must be told to exit."""
-        group = asked.group
-        if asked.finished:
+        group = target.group
+        if target.finished:
             raise RefusedError(f"Group {group} has finished: there is nothing of it to {kind}.")
         if kind == "kill":
-            return self._kill(asked)
-        if not asked.supervised:
+            return self._kill(target)
+        if not target.supervised:
             raise RefusedError(
                 f"Group {group} has no supervisor here, which alone could {kind} it; end its processes with SIGTERM, and "
                 "they leave at a step boundary. (`torchft_x supervise` starts a group with one.)"
             )
-        rests = group in self._drained or asked.rests
+        rests = group in self._drained or target.rests
         if kind == "drain":
             if rests:
                 raise RefusedError(f"Group {group} is drained already, or about to be.")
@@ -78,11 +78,11 @@ class Orders:
             return Order("resume", group, "", "resumed by request")
         raise RefusedError(f"There is no order {kind!r:.50}; the orders are {', '.join(KINDS)}.")
 
-    def _kill(self, asked: Asked) -> Order | None:
-        if asked.supervised and asked.alive:
-            return Order("kill", asked.group, asked.life, "killed by request")
-        if asked.supervised or not asked.reachable:
-            raise RefusedError(f"No process of group {asked.group} runs now.")
+    def _kill(self, target: OrderTarget) -> Order | None:
+        if target.supervised and target.alive:
+            return Order("kill", target.group, target.life, "killed by request")
+        if target.supervised or not target.reachable:
+            raise RefusedError(f"No process of group {target.group} runs now.")
         return None
 
     def arrived(self, group: str) -> Order | None:

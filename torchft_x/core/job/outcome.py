@@ -104,7 +104,7 @@ class _Group:
         self.failures: dict[str, str] = {}  # token of a life that failed by itself -> reason
         self.finished: SupervisorFinished | None = None  # first bad end of a supervisor, or last end if all are good
         self.lost = ""  # why the group counts as lost, a clause after its name; empty: it does not
-        self.told: TellStop | None = None  # order that the group was given; repeated when it reconnects
+        self.stop_sent: TellStop | None = None  # order that the group was given; repeated when it reconnects
 
     @property
     def here(self) -> bool:
@@ -261,8 +261,8 @@ class JobOutcome:
         elif group.finished is not None:
             again = f"group {group.name} has finished already, with code {group.finished.code}"
             effects.append(TellStop(group.name, group.finished.code, again))
-        elif group.told is not None:
-            effects.append(group.told)
+        elif group.stop_sent is not None:
+            effects.append(group.stop_sent)
         return effects
 
     # --- deciding ------------------------------------------------------------------------------------------------------
@@ -310,7 +310,9 @@ class JobOutcome:
         may already be alone in a quorum of its own. A finisher that was in no quorum (a script without a Manager, a
         client of torchft) has nothing in common with the other groups and stops none.
         """
-        done = [g for g in self._groups.values() if g.finished is not None and g.finished.code == 0 and g.told is None]
+        done = [
+            g for g in self._groups.values() if g.finished is not None and g.finished.code == 0 and g.stop_sent is None
+        ]
         finishers = [g.life for g in done]
         known = [self._together[life] for life in finishers if life in self._together]
         if self._verdict is not None or not known:
@@ -319,11 +321,11 @@ class JobOutcome:
         stops: list[RosterEffect] = []
         for g in self._groups.values():
             training = g.alive and g.life in with_them
-            if g.here and not g.over and not training and g.told is None:
+            if g.here and not g.over and not training and g.stop_sent is None:
                 failed = next((why for life, why in g.failures.items() if life in with_them), "")
                 text = f"{failed}, after it had trained to the end with the others (was it saving the model?)"
-                g.told = TellStop(g.name, 1, text) if failed else TellStop(g.name, 0, FINISHED)
-                stops.append(g.told)
+                g.stop_sent = TellStop(g.name, 1, text) if failed else TellStop(g.name, 0, FINISHED)
+                stops.append(g.stop_sent)
         return stops
 
     def _judge(self) -> list[RosterEffect]:

@@ -19,21 +19,21 @@ class WaitNotices:
     """The notices that waiting members have been sent. Part of the lighthouse."""
 
     def __init__(self) -> None:
-        self._told: dict[int, tuple[Wait, float]] = {}  # session -> the wait that it was told, and when
+        self._sent: dict[int, tuple[Wait, float]] = {}  # session -> the wait that it was told, and when
 
     def __repr__(self) -> str:
-        return f"<WaitNotices told={sorted(self._told)}>"
+        return f"<WaitNotices told={sorted(self._sent)}>"
 
     def tell(self, sessions: Collection[int], wait: Wait, now: float) -> list[LighthouseEffect]:
         """Tell these sessions, the only ones that wait now, why they wait, where that is due. Forget all others."""
-        told, self._told = self._told, {}
+        sent, self._sent = self._sent, {}
         due: list[int] = []
         for session in sessions:
-            before, at = told.get(session, (None, now))
+            before, at = sent.get(session, (None, now))
             same = before is not None and before.lease == wait.lease
             if before is not None and same and (now - at < _AGAIN or before.reason == wait.reason):
-                self._told[session] = before, at
+                self._sent[session] = before, at
             else:
-                self._told[session] = wait, now
+                self._sent[session] = wait, now
                 due.append(session)
         return [SendWaits(tuple(due), wait.reason, wait.lease)] if due else []

@@ -85,14 +85,14 @@ class SaveFailures:
 
     def __init__(self) -> None:
         self._count = 0  # failed saves since the last good one
-        self._said = -math.inf  # when a failure was last logged, monotonic seconds
+        self._reported_at = -math.inf  # when a failure was last logged, monotonic seconds
 
     def failed(self, what: str, now: float) -> str:
         """Record a failed save. Return the line to log, or '' if one was logged just before. `what`: a sentence."""
         self._count += 1
-        if now - self._said < SAY_AGAIN:
+        if now - self._reported_at < SAY_AGAIN:
             return ""
-        self._said = now
+        self._reported_at = now
         again = "" if self._count == 1 else f" ({self._count} in a row)"
         return f"a checkpoint was not saved{again}; training goes on: {what}"
 

@@ -33,7 +33,7 @@ DOES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class GroupFacts:
     """All known facts about one group, from which its activity follows."""
 
     group: str
@@ -45,34 +45,34 @@ class Seen:
     copy: Copy | None = None  # copy of a state, as the group reports it
 
 
-def activity(seen: Seen, *, broken: str, undecided: str) -> tuple[str, str]:
+def activity(facts: GroupFacts, *, broken: str, undecided: str) -> tuple[str, str]:
     """Return one of `DOES` and a clause with details; '' if there are none."""
-    does, more = _by_supervisor(seen) or _by_member(seen, broken, undecided)
+    does, more = _by_supervisor(facts) or _by_member(facts, broken, undecided)
     return does, readable(more.rstrip("."))
 
 
-def _by_supervisor(seen: Seen) -> tuple[str, str] | None:
-    lives = seen.lives
+def _by_supervisor(facts: GroupFacts) -> tuple[str, str] | None:
+    lives = facts.lives
     if lives is not None and lives.finished is not None:
         code, sentence = lives.finished
         return ("failed", sentence or f"code {code}") if code else ("finished", sentence)
-    if seen.trouble:
-        return "lost", seen.trouble
+    if facts.trouble:
+        return "lost", facts.trouble
     if lives is None:
         return None
     if lives.rests and not lives.alive:
         return "drained", "until it is resumed"
-    if seen.drains and lives.alive:
+    if facts.drains and lives.alive:
         return "drains", "leaves at its next step boundary"
     if lives.here and lives.starts and not lives.alive:
         return "restarts", lives.reason
     return None
 
 
-def _by_member(seen: Seen, broken: str, undecided: str) -> tuple[str, str]:
-    member = seen.member
-    if member is None or (member.lost and seen.lives is not None and seen.lives.attempt > member.attempt):
-        return _without_member(seen)
+def _by_member(facts: GroupFacts, broken: str, undecided: str) -> tuple[str, str]:
+    member = facts.member
+    if member is None or (member.lost and facts.lives is not None and facts.lives.attempt > member.attempt):
+        return _without_member(facts)
     if member.left:
         return "left", ""
     if member.stopped:
@@ -88,19 +88,19 @@ def _by_member(seen: Seen, broken: str, undecided: str) -> tuple[str, str]:
     if member.inside and broken:
         return "regroups", broken
     if member.inside:
-        return ("trains", "") if member.carrier else ("heals", _heals(member.source, seen.copy))
+        return ("trains", "") if member.carrier else ("heals", _heals(member.source, facts.copy))
     if not member.connected:
         return "silent", f"its connection broke {member.heard:.1f} s ago"
     return ("rehearses", "makes its first step before it joins") if member.rehearses else ("starts", "")
 
 
-def _without_member(seen: Seen) -> tuple[str, str]:
-    if seen.lives is not None and seen.lives.alive:
+def _without_member(facts: GroupFacts) -> tuple[str, str]:
+    if facts.lives is not None and facts.lives.alive:
         return "starts", ""
-    if seen.loss is not None:
-        left = seen.loss.cause == "left"
-        return ("left" if left else "lost"), "" if left else seen.loss.exit or seen.loss.reason
-    return ("awaited", "") if seen.lives is None else ("starts", "")
+    if facts.loss is not None:
+        left = facts.loss.cause == "left"
+        return ("left" if left else "lost"), "" if left else facts.loss.exit or facts.loss.reason
+    return ("awaited", "") if facts.lives is None else ("starts", "")
 
 
 def _heals(source: str, copy: Copy | None) -> str:

@@ -57,7 +57,7 @@ class History:
         self.recovery = Durations((0.01, 0.05, 0.1, 0.5, 1, 2, 5, 10, 60))  # from a loss to the next quorum
         self.rejoin = Durations((0.1, 0.5, 1, 2, 5, 10, 30, 60, 300))  # from a loss to the group's return
         self._groups: frozenset[str] = frozenset()  # groups of the newest quorum
-        self._said = ""  # reason of the next quorum if it begins a new lineage
+        self._sentence = ""  # reason of the next quorum if it begins a new lineage
         self._out: dict[str, LossEntry] = {}  # group -> its newest loss, until the group is back
         self._waiting: list[LossEntry] = []  # losses that no quorum has followed yet
         self._contributed = 0  # number of groups in the newest reported commit
@@ -81,7 +81,7 @@ class History:
             case "new_lineage":
                 self.count["lineages"] += 1
                 self.count["undone"] += note.steps or 0
-                self._said = note.text
+                self._sentence = note.text
             case "adopted" if quorum is not None:
                 self.took_over(quorum)
             case "member_lost" if note.replica_id:
@@ -97,7 +97,7 @@ class History:
             if loss.group == group and not loss.exit and t - loss.t < _SAME:
                 self._replace(i, replace(loss, exit=reason))
 
-    def told(self, replica_id: str, moments: Iterable[Moment], t: float) -> None:
+    def record_moments(self, replica_id: str, moments: Iterable[Moment], t: float) -> None:
         """Record the moments that a member reports at `t`."""
         for moment in moments:
             self._unfold(replica_id, moment, t - moment.ago)
@@ -161,11 +161,11 @@ class History:
                 waited=waited,
             )
         )
-        self._groups, self._said = groups, ""
+        self._groups, self._sentence = groups, ""
 
     def _why(self, joined: list[str], gone: list[str]) -> str:
-        if self._said:
-            return self._said
+        if self._sentence:
+            return self._sentence
         if not self._groups:
             return f"the first quorum: {_groups(joined)}"
         parts = []

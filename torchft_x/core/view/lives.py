@@ -49,7 +49,7 @@ class GroupLives:
         return max(0, self.starts - 1)
 
 
-class Lives:
+class AttemptTable:
     """Table of all groups, by the events that the roster gets, too."""
 
     def __init__(self) -> None:

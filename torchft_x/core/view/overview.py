@@ -11,10 +11,10 @@ from typing import Any
 
 from torchft_x.core.lighthouse.status import MemberView, View
 from torchft_x.core.types import group_number, group_of, readable
-from torchft_x.core.view.activity import Seen, activity
+from torchft_x.core.view.activity import GroupFacts, activity
 from torchft_x.core.view.facts import Copy, Tally
 from torchft_x.core.view.history import History, by_number
-from torchft_x.core.view.lives import GroupLives, Lives
+from torchft_x.core.view.lives import AttemptTable, GroupLives
 
 SCHEMA = 1
 
@@ -34,9 +34,9 @@ class Job:
 def overview(
     view: View,
     history: History,
-    lives: Lives,
+    lives: AttemptTable,
     job: Job,
-    told: Tally,
+    tally: Tally,
     copies: Mapping[str, Copy],
     *,
     rate: float | None,
@@ -71,12 +71,12 @@ def overview(
             "new_lineages": history.count["lineages"],
             "undone_steps": history.count["undone"],
             "restarts": lives.restarts,
-            "commits": told.commits,
-            "dropped_steps": told.drops,
+            "commits": tally.commits,
+            "dropped_steps": tally.drops,
         },
         "durations": {
             name: {"number": durations.number, "mean": durations.mean}
-            for name, durations in (("step", told.steps), ("reduction", told.reductions), ("heal", told.heals))
+            for name, durations in (("step", tally.steps), ("reduction", tally.reductions), ("heal", tally.heals))
         },
         "story": [readable(line) for line in story],
     }
@@ -112,7 +112,7 @@ def _state(view: View, job: Job, groups: list[Json]) -> str:
     return "finished" if groups and all(g["does"] in ("finished", "left") for g in groups) else "waiting"
 
 
-def _groups(view: View, history: History, lives: Lives, job: Job, copies: Mapping[str, Copy]) -> list[Json]:
+def _groups(view: View, history: History, lives: AttemptTable, job: Job, copies: Mapping[str, Copy]) -> list[Json]:
     outcome = job.outcome or {}
     named = {*outcome, *(x.group for x in lives if x.here or (job.outcome is None and x.finished is not None))}
     newest: dict[str, MemberView] = {}
@@ -128,12 +128,14 @@ def _groups(view: View, history: History, lives: Lives, job: Job, copies: Mappin
     for group in sorted({*named, *newest, *gone}, key=by_number):
         trouble = str(outcome[group]["trouble"]) if group in outcome else ""
         copy = copies.get(newest[group].replica_id) if group in newest else None
-        seen = Seen(group, newest.get(group), lives.get(group), out.get(group), trouble, group in job.drained, copy)
+        seen = GroupFacts(
+            group, newest.get(group), lives.get(group), out.get(group), trouble, group in job.drained, copy
+        )
         rows.append(_row(seen, view))
     return rows
 
 
-def _row(seen: Seen, view: View) -> Json:
+def _row(seen: GroupFacts, view: View) -> Json:
     does, more = activity(seen, broken=view.broken, undecided=view.undecided)
     member, lives = seen.member, seen.lives
     return {

@@ -18,23 +18,23 @@ class StepRate:
 
     def __init__(self) -> None:
         self._newest: int | None = None
-        self._told: deque[tuple[float, int]] = deque(maxlen=_KEPT)  # (time, step): when a step was first seen
+        self._samples: deque[tuple[float, int]] = deque(maxlen=_KEPT)  # (time, step): when a step was first seen
 
     def at(self, step: int, now: float) -> None:
         """Record that the job is at `step`."""
         if self._newest is not None and step < self._newest:
-            self._told.clear()  # a new lineage
+            self._samples.clear()  # a new lineage
         elif self._newest is not None and step > self._newest:
-            self._told.append((now, step))
+            self._samples.append((now, step))
         self._newest = step
-        while len(self._told) > 2 and now - self._told[1][0] > WINDOW:
-            self._told.popleft()
+        while len(self._samples) > 2 and now - self._samples[1][0] > WINDOW:
+            self._samples.popleft()
 
     def per_second(self, now: float) -> float | None:
         """Return the steps per second; None: not known yet. The rate falls when no step comes for two usual leaps."""
-        if len(self._told) < 2:
+        if len(self._samples) < 2:
             return None
-        (first, begin), (last, end) = self._told[0], self._told[-1]
-        leap = (last - first) / (len(self._told) - 1)
+        (first, begin), (last, end) = self._samples[0], self._samples[-1]
+        leap = (last - first) / (len(self._samples) - 1)
         over = max(last, now - 2 * leap)
         return (end - begin) / max(over - first, 1e-6)

@@ -27,8 +27,8 @@ from torchft_x.launch.devices import accelerators
 from torchft_x.launch.keeper import groups, plan, record
 from torchft_x.launch.keeper.plan import Plan, Process
 from torchft_x.launch.keeper.roles import RoleProcess
-from torchft_x.launch.keeper.telling import Telling
-from torchft_x.launch.keeper.upkeep import Again, Outcome, Replica, outcome
+from torchft_x.launch.keeper.telling import StatusPublisher
+from torchft_x.launch.keeper.upkeep import Outcome, Replica, RestartAt, outcome
 from torchft_x.launch.process import process_tree
 from torchft_x.launch.supervisor.lighthouse import hold_port
 from torchft_x.launch.supervisor.requests import StopRequests
@@ -54,7 +54,7 @@ class Keeper:
         self._groups = len(trainer.replicas) // trainer.nodes if trainer else 0  # wanted number
         self._outcome: Outcome | None = None  # None while the job runs
         self._ending = False  # whether the job ends, so that no process is started
-        self._telling = Telling(what)
+        self._telling = StatusPublisher(what)
         self._ports: list[socket.socket] = []  # ports held for lighthouses, over all their lives
         self._events = EventLog(what.run_dir, "keeper", host=socket.gethostname())
 
@@ -173,14 +173,14 @@ class Keeper:
         process.streams.pump()
         replica = process.replica
         decision = replica.ended(code, time.monotonic())
-        if self._ending and isinstance(decision, Again):
+        if self._ending and isinstance(decision, RestartAt):
             replica.due, replica.over = None, True
             return
         if decision.sentence:
             said = f"torchft_x: {decision.sentence}"
             process.streams.say(log_lines.line(said, environ=process.environ, role=replica.role.name))
             self._say(decision.sentence)
-        if isinstance(decision, Again):
+        if isinstance(decision, RestartAt):
             delay = max(0.0, decision.due - time.monotonic())
             self._events.emit("restart", group=replica.group or None, delay=delay, reason=decision.sentence)
         elif replica.group and not self._ending:

@@ -34,7 +34,7 @@ class RoleProcess:
         self.streams = Streams(Path(plan.log_dir, replica.role.name, str(replica.number)))
         self._lives = folder(plan.run_dir) / "lives" / f"{replica.role.name}-{replica.number}"
         self._before = 0  # restarts reported by earlier processes of this replica
-        self._told: lives_file.Lives | None = None  # newest content of the present process's lives file
+        self._reported: lives_file.Lives | None = None  # newest content of the present process's lives file
         self._life_before = ""  # newest `Lives.runs` from an earlier process of this replica
         self.pid: int | None = None  # None while no process runs
         self._known: Pid | None = None  # pid and start time; None while no process runs
@@ -55,17 +55,17 @@ class RoleProcess:
     def start(self, now: float, groups: int) -> None:
         """Start the process at `now` (monotonic seconds). Raise `ConfigError` if the program is missing or not executable."""
         command = self.command(groups)
-        if self._told is not None:  # if None, it was killed before its first life, and `_life_before` still holds
-            self._life_before = self._told.after(self._life_before)
+        if self._reported is not None:  # if None, it was killed before its first life, and `_life_before` still holds
+            self._life_before = self._reported.after(self._life_before)
         environ = self._environment()
         if shutil.which(command[0], path=environ.get("PATH")) is None:
             raise ConfigError(f"{self.replica.name}: the program {command[0]} is not there, or can't be executed.")
         ours = bool(self.replica.role.kind)  # ends by itself when the keeper is gone; other programs are killed
         shim = [] if ours else [sys.executable, "-S", SHIM, "server", str(os.getpid())]
-        if self._told is not None:
-            self._before += self._told.restarts
+        if self._reported is not None:
+            self._before += self._reported.restarts
             self._lives.unlink(missing_ok=True)
-            self._told = None
+            self._reported = None
         process = subprocess.Popen(
             [*shim, *command],
             env=environ,
@@ -101,12 +101,12 @@ class RoleProcess:
     def look(self) -> bool:
         """Read the supervisor's lives file, and return whether it has changed."""
         told = lives_file.read(self._lives)
-        changed = told != self._told
-        self._told = told
+        changed = told != self._reported
+        self._reported = told
         return changed
 
     def record(self, groups: int) -> ReplicaRecord:
-        replica, told = self.replica, self._told
+        replica, told = self.replica, self._reported
         return ReplicaRecord(
             id=replica.number,
             state=replica.state,

@@ -22,7 +22,7 @@ _WORDS = (0, 1, 2)  # final exit codes of a supervisor
 
 
 @dataclass(frozen=True)
-class Again:
+class RestartAt:
     """Decision to restart the process at `due` (monotonic seconds)."""
 
     due: float
@@ -30,7 +30,7 @@ class Again:
 
 
 @dataclass(frozen=True)
-class Over:
+class NotRestarted:
     """Decision not to restart the process."""
 
     sentence: str
@@ -82,14 +82,14 @@ class Replica:
     def started(self, now: float) -> None:
         self.began, self.due, self.code = now, None, None
 
-    def ended(self, code: int, now: float) -> Again | Over:
+    def ended(self, code: int, now: float) -> RestartAt | NotRestarted:
         """Decide on a restart after the process ended at `now` (monotonic seconds). `code` is the exit code or -signal."""
         self.code = code
         how = f"killed by {signal_name(-code)}" if code < 0 else f"ended with code {code}"
         self.last_exit = "" if code == 0 else how
         if self.leaving or not self.role.kind or code in _WORDS:
             self.over = True
-            return Over(
+            return NotRestarted(
                 "" if code == 0 or self.leaving else f"{self._who} has {how}" if code > 0 else f"{self._who} was {how}"
             )
         own = -code in OWN_FAULTS if code < 0 else code != 128 + signal.SIGTERM
@@ -98,12 +98,12 @@ class Replica:
         decision = self._restarts.ended(end, now)
         if isinstance(decision, GiveUp):
             self.over = True
-            return Over(f"{self._who} is given up: {decision.sentence}")
+            return NotRestarted(f"{self._who} is given up: {decision.sentence}")
         self.starts += 1
         self.due = now + decision.pause
         pause = f" in {decision.pause:g} s" if decision.pause else ""
         was = "was " if code < 0 else "has "
-        return Again(self.due, f"{self._who} {was}{how} after {uptime:.1f} s; it is started again{pause}")
+        return RestartAt(self.due, f"{self._who} {was}{how} after {uptime:.1f} s; it is started again{pause}")
 
     @property
     def _who(self) -> str:

@@ -20,7 +20,7 @@ class StoppedProcesses:
         self._stopped: dict[int, float] = {}  # rank -> seconds it has been seen stopped
         self._turns: Mapping[int, int] = {}  # context switches of the stopped ranks at the last observation
         self._looked: float | None = None  # monotonic time of the last observation, in seconds
-        self._said: int | None = None  # rank last reported as stopped
+        self._reported: int | None = None  # rank last reported as stopped
 
     def look(self, stopped: Mapping[int, int], now: float) -> tuple[int | None, float] | None:
         """Take an observation of the stopped ranks, and return a report if it has changed.
@@ -35,12 +35,12 @@ class StoppedProcesses:
         self._stopped = {r: self._stopped[r] + gap if r in still else 0.0 for r in stopped}
         self._turns = stopped
         worst = max(self._stopped, key=lambda r: self._stopped[r], default=None)
-        if self._said in still:
+        if self._reported in still:
             return None
         if worst is not None and self._stopped[worst] >= TIMING.stop_report:
-            self._said = worst
+            self._reported = worst
             return worst, self._stopped[worst]
-        if self._said is None:
+        if self._reported is None:
             return None
-        self._said = None
+        self._reported = None
         return None, 0.0

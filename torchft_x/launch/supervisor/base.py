@@ -30,8 +30,8 @@ from torchft_x.launch.process import process_tree
 from torchft_x.launch.process.fence import watch_fence
 from torchft_x.launch.process.restarts import AttemptEnd, GiveUp, Restarts
 from torchft_x.launch.supervisor.config import BaseConfig
-from torchft_x.launch.supervisor.coordination import Begun, Lives
-from torchft_x.launch.supervisor.locate import Found, Locator
+from torchft_x.launch.supervisor.coordination import Lives, StartedAttempt
+from torchft_x.launch.supervisor.locate import FoundLighthouse, Locator
 from torchft_x.launch.supervisor.reports import Reports
 from torchft_x.launch.supervisor.requests import Stop, StopRequests, TakenOrders, grace_is_over
 from torchft_x.launch.workers import lives_file
@@ -55,12 +55,12 @@ class BaseSupervisor:
     code_without_launcher = 128 + signal.SIGTERM
     """Exit code when the launcher is gone."""
 
-    def __init__(self, config: BaseConfig, connect: Callable[[Found], Reports]) -> None:
+    def __init__(self, config: BaseConfig, connect: Callable[[FoundLighthouse], Reports]) -> None:
         self.config = config  # fixed
         self._connect = connect
         self._environ: Mapping[str, str] = env.everything()
         self._reports: Reports | None = None  # None until the lighthouse is found
-        self._found: Found | None = None
+        self._found: FoundLighthouse | None = None
         self._stops = StopRequests()
         self._orders = TakenOrders(self._stops.wake)  # a person's orders for the group
         self._announced = False  # whether the reason for stopping has been logged
@@ -69,7 +69,7 @@ class BaseSupervisor:
         self._warm: WarmParent | None = None  # forks lives, for a group whose script is Python
         self._attempt = 0  # number of the present life, or of the next one
         self._restarts = Restarts(config.rules)
-        self._said = lives_file.Lives(0, "")  # newest content of the lives file, for the parent of this process
+        self._lives_report = lives_file.Lives(0, "")  # newest content of the lives file, for the parent of this process
         self._ends = lives_file.ends_before(self._environ)  # ended lives of the group, the oldest first
         self._host = self._advertise()
         self._events = EventLog(None, self.role)  # replaced by `run`, once it may write to the run directory
@@ -193,53 +193,53 @@ class BaseSupervisor:
         total = self.config.rules.max_restarts
         self._say(f"{died}; restart {decision.number} of {total} in {decision.pause:g} s")
         self._events.emit("restart", attempt=self._attempt + 1, delay=decision.pause, reason=end.reason)
-        self._said = replace(self._said, restarts=self._said.restarts + 1, reason=end.reason)
-        lives_file.tell(self._said, self._environ)
+        self._lives_report = replace(self._lives_report, restarts=self._lives_report.restarts + 1, reason=end.reason)
+        lives_file.tell(self._lives_report, self._environ)
         self._stops.wait(lambda: False, decision.pause)
         return self._stops.first
 
     def _live(self, lives: Lives) -> AttemptEnd | None:
         """Run one life with its reports, and return how it ended for the group, or None after a request to stop."""
-        begun = lives.begin(self._next_attempt())
-        if begun is None:
+        started = lives.begin(self._next_attempt())
+        if started is None:
             return None
-        self._attempt = begun.attempt
+        self._attempt = started.attempt
         folder = self._scratch / str(self._attempt)
         folder.mkdir()
         self._before_start()
-        self._life = Attempt(self._spec(begun, folder), self._warm)
-        self._tell_runs(f"{begun.attempt}:{begun.life}")
-        self._tell_start(self._life, begun)
+        self._life = Attempt(self._spec(started, folder), self._warm)
+        self._tell_runs(f"{started.attempt}:{started.life}")
+        self._tell_start(self._life, started)
         while self._done_with:
             shutil.rmtree(self._done_with.pop(), ignore_errors=True)
-        end = self._watch(self._life, lives, begun)
+        end = self._watch(self._life, lives, started)
         self._life = None
         self._before_end()
-        lives.ended(begun, end)
-        self._ends.append(lives_file.EndedLife(begun.attempt, begun.life, 0 if end.ok else end.code))
-        self._tell_runs(str(begun.attempt))
-        self._on_end(begun, end)
+        lives.ended(started, end)
+        self._ends.append(lives_file.EndedLife(started.attempt, started.life, 0 if end.ok else end.code))
+        self._tell_runs(str(started.attempt))
+        self._on_end(started, end)
         self._events.emit(
-            "exit", attempt=begun.attempt, life=begun.life, code=end.code, reason=end.reason, duration=end.uptime
+            "exit", attempt=started.attempt, life=started.life, code=end.code, reason=end.reason, duration=end.uptime
         )
         self._done_with.append(folder)  # removed once the next life runs, so that its start does not wait for a disk
-        return lives.outcome(begun, end)
+        return lives.outcome(started, end)
 
     def _tell_runs(self, life: str) -> None:
-        self._said = replace(self._said, runs=lives_file.runs(life, self._ends))
-        lives_file.tell(self._said, self._environ)
+        self._lives_report = replace(self._lives_report, runs=lives_file.runs(life, self._ends))
+        lives_file.tell(self._lives_report, self._environ)
 
-    def _tell_start(self, life: Attempt, begun: Begun) -> None:
+    def _tell_start(self, life: Attempt, started: StartedAttempt) -> None:
         """Write the start to the event log, and log for people whether a restart was warm or cold."""
         how: dict[str, Any] = {}
         if self._warm is not None:
             how = {"warm": life.cold is None, "reason": life.cold}
-        self._events.emit("start", attempt=begun.attempt, life=begun.life, **how)
+        self._events.emit("start", attempt=started.attempt, life=started.life, **how)
         if how and self._restarts.count:
             manner = "cold: " + life.cold if life.cold is not None else "warm, from the pre-imported process"
             self._say(f"{self.config.name} is started {manner}")
 
-    def _watch(self, life: Attempt, lives: Lives, begun: Begun) -> AttemptEnd:
+    def _watch(self, life: Attempt, lives: Lives, started: StartedAttempt) -> AttemptEnd:
         """Wait until the life ends, by itself or because it is hung, killed, drained or stopped; return its end."""
         told: float | None = None  # monotonic time at which the life was told to stop
         drained: float | None = None  # monotonic time at which the life was asked to leave for a drain
@@ -249,13 +249,13 @@ class BaseSupervisor:
                 return _drained(end) if drained is not None and told is None else end
             halt = life.halt()
             if halt is not None:
-                lives.halted(begun, *halt)
-            self._on_turn(life, begun, halt)
+                lives.halted(started, *halt)
+            self._on_turn(life, started, halt)
             leaves = told is not None or drained is not None
-            why = self._why_end(begun)
+            why = self._why_end(started)
             if why and not leaves and not life.has_finished:
                 return replace(life.kill(), ok=False, code=-signal.SIGKILL, reason=why, own_doing=False)
-            asked = self._orders.why_kill(begun.life)
+            asked = self._orders.why_kill(started.life)
             if asked and told is None and not life.has_finished:
                 return replace(life.kill(), ok=False, code=-signal.SIGKILL, reason=asked, own_doing=False, asked=True)
             if self._orders.rests and not leaves and not life.has_finished:
@@ -267,8 +267,8 @@ class BaseSupervisor:
                 self._announce(self._stops.first)
                 life.terminate()
             if life.has_finished and told is None and drained is None:
-                lives.finished(begun)
-            if self._time_is_over(life, lives, begun, told, drained):
+                lives.finished(started)
+            if self._time_is_over(life, lives, started, told, drained):
                 end = life.kill()
                 return _drained(end) if drained is not None and told is None else end
             if self._warm is not None:
@@ -276,14 +276,14 @@ class BaseSupervisor:
             self._stops.sleep(_TICK, life.fds())
 
     def _time_is_over(
-        self, life: Attempt, lives: Lives, begun: Begun, told: float | None, drained: float | None
+        self, life: Attempt, lives: Lives, started: StartedAttempt, told: float | None, drained: float | None
     ) -> bool:
         """Return whether to kill this life now: it is over on the group's other nodes, or its grace to leave has passed."""
         if told is not None:
             return self._stops.hurry or self._is_late(life, told)
         if drained is not None:
             return time.monotonic() > drained + self.config.drain_grace
-        return lives.is_over(begun)
+        return lives.is_over(started)
 
     def _is_late(self, life: Attempt, told: float) -> bool:
         """Return whether the grace of processes that were told to stop at the time `told` is over."""
@@ -323,7 +323,7 @@ class BaseSupervisor:
     def _make_lives(self, reports: Reports) -> Lives:
         raise NotImplementedError
 
-    def _spec(self, begun: Begun, folder: Path) -> AttemptSpec:
+    def _spec(self, started: StartedAttempt, folder: Path) -> AttemptSpec:
         raise NotImplementedError
 
     def _event_fields(self) -> dict[str, Any]:
@@ -335,10 +335,10 @@ class BaseSupervisor:
     def _before_start(self) -> None:
         """Prepare for the workers of a life that has begun; they are started next."""
 
-    def _on_turn(self, life: Attempt, begun: Begun, halt: tuple[str, float] | None) -> None:
+    def _on_turn(self, life: Attempt, started: StartedAttempt, halt: tuple[str, float] | None) -> None:
         """Check the running life, once per turn of the loop. `halt` is the result of `Attempt.halt` in this turn."""
 
-    def _why_end(self, begun: Begun) -> str:
+    def _why_end(self, started: StartedAttempt) -> str:
         """Return the reason, for people, for which this life must be killed now, or '' if it need not be."""
         return ""
 
@@ -349,7 +349,7 @@ class BaseSupervisor:
     def _before_end(self) -> None:
         """Act on the end of a life before the lighthouse is told of it."""
 
-    def _on_end(self, begun: Begun, end: AttemptEnd) -> None:
+    def _on_end(self, started: StartedAttempt, end: AttemptEnd) -> None:
         """Act on the end of a life after the lighthouse was told of it."""
 
     def _on_close(self) -> None:

@@ -25,8 +25,8 @@ from torchft_x.launch.workers.warm_rules import why_never
 from torchft_x.timing import TIMING
 
 if TYPE_CHECKING:
-    from torchft_x.launch.supervisor.coordination import Begun
-    from torchft_x.launch.supervisor.locate import Found
+    from torchft_x.launch.supervisor.coordination import StartedAttempt
+    from torchft_x.launch.supervisor.locate import FoundLighthouse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,8 +127,8 @@ class SupervisorConfig(BaseConfig):
 class LifeSettings:
     """Parts of the workers' environment that differ from life to life."""
 
-    begun: Begun
-    found: Found
+    started: StartedAttempt
+    found: FoundLighthouse
     folder: Path
     host: str
     memory_slots: str
@@ -145,8 +145,8 @@ def life_environment(config: SupervisorConfig, environ: Mapping[str, str], life:
         group=config.group,
         groups=config.groups,
         workers=config.workers // config.nodes,
-        attempt=life.begun.attempt if life is not None else 0,
-        life=life.begun.life if life is not None else "",
+        attempt=life.started.attempt if life is not None else 0,
+        life=life.started.life if life is not None else "",
         folder=str(life.folder) if life is not None else "",
         lighthouse=life.found.url if life is not None else "",
         lighthouse_file=life.found.address_file if life is not None else "",

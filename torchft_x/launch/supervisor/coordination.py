@@ -22,7 +22,7 @@ _SAY_AFTER = 5.0  # seconds of waiting for the other nodes before that is logged
 
 
 @dataclass(frozen=True)
-class Begun:
+class StartedAttempt:
     """A life to be started now."""
 
     attempt: int
@@ -44,22 +44,22 @@ class Lives(Protocol):
     def decides(self) -> bool:
         """Whether this supervisor decides if the group is restarted."""
 
-    def begin(self, attempt: int) -> Begun | None:
+    def begin(self, attempt: int) -> StartedAttempt | None:
         """Return the next life, whose number is `attempt` or later, or None after a request to stop."""
 
-    def is_over(self, begun: Begun) -> bool:
+    def is_over(self, started: StartedAttempt) -> bool:
         """Return whether this node's part of the life must be killed at once."""
 
-    def halted(self, begun: Begun, who: str, seconds: float) -> None:
+    def halted(self, started: StartedAttempt, who: str, seconds: float) -> None:
         """Report the worker `who` as stopped (SIGSTOP, debugger) for so many seconds. An empty `who`: no worker is stopped now."""
 
-    def finished(self, begun: Begun) -> None:
+    def finished(self, started: StartedAttempt) -> None:
         """Report that all workers of this node exited with 0, while the store still serves the other nodes."""
 
-    def ended(self, begun: Begun, end: AttemptEnd) -> None:
+    def ended(self, started: StartedAttempt, end: AttemptEnd) -> None:
         """Report at once that no process of the life is left on this node."""
 
-    def outcome(self, begun: Begun, end: AttemptEnd) -> AttemptEnd | None:
+    def outcome(self, started: StartedAttempt, end: AttemptEnd) -> AttemptEnd | None:
         """Return how the life ended for the whole group, or None if a request to stop comes before that is known."""
 
 
@@ -71,24 +71,24 @@ class SingleNode:
     def __init__(self, reports: Reports) -> None:
         self._reports = reports  # to the lighthouse
 
-    def begin(self, attempt: int) -> Begun:
-        begun = Begun(attempt, secrets.token_hex(8))
-        self._reports.started(attempt, begun.life)
-        return begun
+    def begin(self, attempt: int) -> StartedAttempt:
+        started = StartedAttempt(attempt, secrets.token_hex(8))
+        self._reports.started(attempt, started.life)
+        return started
 
-    def is_over(self, begun: Begun) -> bool:
+    def is_over(self, started: StartedAttempt) -> bool:
         return False
 
-    def halted(self, begun: Begun, who: str, seconds: float) -> None:
-        self._reports.halted(begun.life, who, seconds)
+    def halted(self, started: StartedAttempt, who: str, seconds: float) -> None:
+        self._reports.halted(started.life, who, seconds)
 
-    def finished(self, begun: Begun) -> None:
+    def finished(self, started: StartedAttempt) -> None:
         pass  # on one node the life ends with its workers, and `ended` reports that
 
-    def ended(self, begun: Begun, end: AttemptEnd) -> None:
-        self._reports.exited(begun.attempt, begun.life, end.code, end.reason)
+    def ended(self, started: StartedAttempt, end: AttemptEnd) -> None:
+        self._reports.exited(started.attempt, started.life, end.code, end.reason)
 
-    def outcome(self, begun: Begun, end: AttemptEnd) -> AttemptEnd:
+    def outcome(self, started: StartedAttempt, end: AttemptEnd) -> AttemptEnd:
         return end
 
 
@@ -132,7 +132,7 @@ class MultiNode:
         self._finished = ""  # newest life that was reported as finished here
         self._listener: socket.socket | None = None  # socket of the next or present life's store, held by node 0
         # The client's thread replaces these as whole values; the main thread reads them.
-        self._begun: Begun | None = None  # newest order to start a life
+        self._begun: StartedAttempt | None = None  # newest order to start a life
         self._over: dict[str, tuple[int, str]] = {}  # life -> exit code and reason, for the newest life only
         reports.on_life(self._on_begin, self._on_over)
 
@@ -140,7 +140,7 @@ class MultiNode:
     def decides(self) -> bool:
         return self._place.node == 0
 
-    def begin(self, attempt: int) -> Begun | None:
+    def begin(self, attempt: int) -> StartedAttempt | None:
         self._begun = None
         self._reports.ready(attempt, self._meeting() if self.decides else "")
         if self._wait(lambda: self._begun is not None, _SAY_AFTER):
@@ -157,31 +157,31 @@ class MultiNode:
             )
         return None
 
-    def is_over(self, begun: Begun) -> bool:
-        return begun.life in self._over
+    def is_over(self, started: StartedAttempt) -> bool:
+        return started.life in self._over
 
-    def halted(self, begun: Begun, who: str, seconds: float) -> None:
-        self._reports.halted(begun.life, who, seconds)
+    def halted(self, started: StartedAttempt, who: str, seconds: float) -> None:
+        self._reports.halted(started.life, who, seconds)
 
-    def finished(self, begun: Begun) -> None:
-        if self._finished != begun.life:
-            self._finished = begun.life
-            self._reports.ended(begun.attempt, begun.life, 0, "finished")
+    def finished(self, started: StartedAttempt) -> None:
+        if self._finished != started.life:
+            self._finished = started.life
+            self._reports.ended(started.attempt, started.life, 0, "finished")
 
-    def ended(self, begun: Begun, end: AttemptEnd) -> None:
+    def ended(self, started: StartedAttempt, end: AttemptEnd) -> None:
         if end.ok:
-            self.finished(begun)
+            self.finished(started)
         else:
             reason = f"node {self._place.node}: {end.reason}{end.said}"
-            self._reports.ended(begun.attempt, begun.life, end.code or 1, reason)
+            self._reports.ended(started.attempt, started.life, end.code or 1, reason)
 
-    def outcome(self, begun: Begun, end: AttemptEnd) -> AttemptEnd | None:
-        while not self._wait(lambda: begun.life in self._over, self._place.patience):
+    def outcome(self, started: StartedAttempt, end: AttemptEnd) -> AttemptEnd | None:
+        while not self._wait(lambda: started.life in self._over, self._place.patience):
             if self._stopped():
                 return None
             if not self._reports.is_up():  # with a connection, the other nodes are still ending the life
                 return self._judge_alone(end)
-        code, reason = self._over[begun.life]
+        code, reason = self._over[started.life]
         if code == 0:
             return replace(end, ok=True, code=0, reason="finished")
         own = code > 0 or -code in OWN_FAULTS
@@ -209,12 +209,12 @@ class MultiNode:
         self._listener = socket.create_server((host, 0), family=family, backlog=_BACKLOG, dualstack_ipv6=both)
         return net.Address(self._place.host, self._listener.getsockname()[1]).target
 
-    def _with_listener(self) -> Begun | None:
+    def _with_listener(self) -> StartedAttempt | None:
         return None if self._begun is None else replace(self._begun, listener=self._listener)
 
     def _on_begin(self, attempt: int, life: str, meeting: str) -> None:
         self._over = {}
-        self._begun = Begun(attempt, life, meeting)
+        self._begun = StartedAttempt(attempt, life, meeting)
         self._wake()
 
     def _on_over(self, life: str, code: int, reason: str) -> None:

@@ -28,8 +28,8 @@ from torchft_x.launch.supervisor.config import (
     life_environment,
     own_package_root,
 )
-from torchft_x.launch.supervisor.coordination import Begun, Lives, MultiNode, Place, SingleNode
-from torchft_x.launch.supervisor.locate import Found
+from torchft_x.launch.supervisor.coordination import Lives, MultiNode, Place, SingleNode, StartedAttempt
+from torchft_x.launch.supervisor.locate import FoundLighthouse
 from torchft_x.launch.supervisor.reports import NodeReports, Reports, connector
 from torchft_x.launch.supervisor.requests import Stop
 from torchft_x.launch.workers import lives_file
@@ -48,7 +48,9 @@ class Supervisor(BaseSupervisor):
 
     config: SupervisorConfig
 
-    def __init__(self, config: SupervisorConfig, connect: Callable[[Found], Reports], warm: WarmParent) -> None:
+    def __init__(
+        self, config: SupervisorConfig, connect: Callable[[FoundLighthouse], Reports], warm: WarmParent
+    ) -> None:
         super().__init__(config, connect)
         self._warm: WarmParent = warm
         warm.tell = lambda **fields: self._events.emit("warm", **fields)
@@ -57,13 +59,13 @@ class Supervisor(BaseSupervisor):
         self._held: dict[int, Files] = {}  # evidence from ranks that were killed because another died
         self._memory: CheckpointMemory | None = None  # made with the first life, if copies are wanted
         # Lowest number of the next life, from the lives file of an earlier supervisor or the lighthouse; set by any thread.
-        self._told: int | None = lives_file.next_number(self._environ) if config.nodes == 1 else None
+        self._first_number: int | None = lives_file.next_number(self._environ) if config.nodes == 1 else None
         self._guessed = False  # whether the present life began before such a number was known
 
     def _run_lives(self) -> Stop:
         """Wait for the number of our next life, then run lives. Counted from 0, ours would be fenced by those of an earlier
         supervisor (R2)."""
-        self._stops.wait(lambda: self._told is not None, self.config.number_timeout)
+        self._stops.wait(lambda: self._first_number is not None, self.config.number_timeout)
         stop = self._stops.first or super()._run_lives()
         if self._memory is not None and self._reports is not None:
             self._reports.held(State())  # no group may wait for a life that goes on from a copy
@@ -77,7 +79,7 @@ class Supervisor(BaseSupervisor):
         number.
         """
         end = super()._live(lives)
-        if end is None or end.ok or not self._guessed or (self._told or 0) <= self._attempt:
+        if end is None or end.ok or not self._guessed or (self._first_number or 0) <= self._attempt:
             return end
         return replace(end, own_doing=False)
 
@@ -103,12 +105,12 @@ class Supervisor(BaseSupervisor):
         self._say(f"{self.config.name}: {save.sentence()}")
 
     def _next_attempt(self) -> int:
-        self._guessed = self._told is None
-        return max(self._attempt, self._told or 0)
+        self._guessed = self._first_number is None
+        return max(self._attempt, self._first_number or 0)
 
     def _on_number(self, attempt: int) -> None:
         """Take the number of the next life from the lighthouse. Called on the client's thread."""
-        self._told = max(attempt, self._told or 0)
+        self._first_number = max(attempt, self._first_number or 0)
         self._stops.wake()
 
     def _check_command(self) -> None:
@@ -125,10 +127,10 @@ class Supervisor(BaseSupervisor):
 
     # --- explanations of deaths and hangs (postmortem/collector.py) ------------------------------------------------------
 
-    def _on_turn(self, life: Attempt, begun: Begun, halt: tuple[str, float] | None) -> None:
+    def _on_turn(self, life: Attempt, started: StartedAttempt, halt: tuple[str, float] | None) -> None:
         if self._watched is None:
             return
-        scene = incident_of(life, begun.life)
+        scene = incident_of(life, started.life)
         if scene != self._incident:
             self._incident = scene
             self._watched.watch(scene)
@@ -139,9 +141,9 @@ class Supervisor(BaseSupervisor):
             self._watched.watch(None)
         self._say_findings()
 
-    def _why_end(self, begun: Begun) -> str:
+    def _why_end(self, started: StartedAttempt) -> str:
         hung = self._collector.hung if self._collector is not None else None
-        return hung.reason if hung is not None and hung.life == begun.life else ""
+        return hung.reason if hung is not None and hung.life == started.life else ""
 
     def _saving(self, life: Attempt) -> str:
         for target in incident_of(life, "").targets:
@@ -160,7 +162,7 @@ class Supervisor(BaseSupervisor):
         if self._memory is not None and self._reports is not None:
             self._reports.held(self._memory.newest())
 
-    def _on_end(self, begun: Begun, end: AttemptEnd) -> None:
+    def _on_end(self, started: StartedAttempt, end: AttemptEnd) -> None:
         scene, held = self._incident, self._held
         self._incident, self._held = None, {}
         if end.ok and not end.managed and env.read(env.WORKER_SERVER, None, self._environ) != "0":
@@ -246,21 +248,21 @@ class Supervisor(BaseSupervisor):
                 self._warm.give_up(f"the warm parent's imports took longer than {TIMING.warm_imports:g} s")
             self._stops.sleep(until - time.monotonic(), self._warm.fds())
 
-    def _spec(self, begun: Begun, folder: Path) -> AttemptSpec:
+    def _spec(self, started: StartedAttempt, folder: Path) -> AttemptSpec:
         config = self.config
         assert self._found is not None
-        settings = LifeSettings(begun, self._found, folder, self._host, self._memory_slots())
+        settings = LifeSettings(started, self._found, folder, self._host, self._memory_slots())
         return AttemptSpec(
             command=config.command,
             workers=config.workers // config.nodes,
             env=life_environment(config, self._environ, settings),
             folder=folder,
             run_dir=config.run_dir,
-            name=f"{config.file_name}-attempt-{begun.attempt}",
+            name=f"{config.file_name}-attempt-{started.attempt}",
             node=config.node,
             nodes=config.nodes,
-            meeting=begun.meeting,
-            listener=begun.listener,
+            meeting=started.meeting,
+            listener=started.listener,
             labels=self._labels("trainer"),
         )
 

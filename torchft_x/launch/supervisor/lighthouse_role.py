@@ -78,8 +78,8 @@ def claim(run_dir: Path, job: str) -> None:
     mark = folder_of_several(run_dir) / f"{_BEGUN}{hashlib.sha256(job.encode()).hexdigest()[:16]}"
     try:
         folder = make_folder_of_several(run_dir)
-        begun = [path.name for path in folder.iterdir() if path.name.startswith(_BEGUN)]
-        if any(name != mark.name for name in begun):
+        started = [path.name for path in folder.iterdir() if path.name.startswith(_BEGUN)]
+        if any(name != mark.name for name in started):
             raise ConfigError(
                 f"Another job with several lighthouses has begun in the run directory {run_dir}, and what they wrote there "
                 "is not this one's: name another --run_dir."

@@ -18,7 +18,7 @@ _CONNECT_TIMEOUT = 1.0  # seconds for one address
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundLighthouse:
     """A reachable lighthouse: its addresses and its token."""
 
     addresses: tuple[Address, ...]  # the whole list, of which at least one answers
@@ -73,7 +73,7 @@ class Locator:
         """Clause for people: the lighthouse is missing, and these places were tried."""
         return f"the lighthouse ({'; '.join(self._tried)})"
 
-    def look(self) -> Found | None:
+    def look(self) -> FoundLighthouse | None:
         """Return the lighthouse if it can be reached now, else None."""
         self._tried = []
         if self._given:
@@ -88,7 +88,7 @@ class Locator:
             return False
         return True
 
-    def _by_files(self) -> Found | None:
+    def _by_files(self) -> FoundLighthouse | None:
         """Return the job's several lighthouses once all addresses are known and one of them answers.
 
         With only a part of the list a client could not fail over to the others.
@@ -108,7 +108,7 @@ class Locator:
             self._tried.append(f"no address in {file} yet")
         return address
 
-    def _by_file(self) -> Found | None:
+    def _by_file(self) -> FoundLighthouse | None:
         """Return the lighthouse named by the address file, if it answers.
 
         The file may be an earlier run's, so it is read again at each call.
@@ -124,7 +124,7 @@ class Locator:
             return None
         return dataclasses.replace(self._with_token(address), address_file=str(self._file.absolute()))
 
-    def _by_host(self) -> Found | None:
+    def _by_host(self) -> FoundLighthouse | None:
         if self._host_in is None or self._port is None:
             return None
         host = first_host(env.read(self._host_in, "", self._environ) or "")
@@ -146,11 +146,11 @@ class Locator:
     def _given_token(self) -> bool:
         return any(env.read(name, None, self._environ) for name in (env.TOKEN, env.TOKEN_FILE))
 
-    def _with_token(self, *addresses: Address) -> Found:
+    def _with_token(self, *addresses: Address) -> FoundLighthouse:
         environ = dict(self._environ)
         if not self._given_token() and self._has_token():
             environ[env.TOKEN_FILE] = str(self._token_file)
-        return Found(addresses, env.read_token(environ), env.read(env.TOKEN_FILE, None, environ))
+        return FoundLighthouse(addresses, env.read_token(environ), env.read(env.TOKEN_FILE, None, environ))
 
 
 def first_host(text: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 from torchft_x.core.types import State
-from torchft_x.launch.supervisor.locate import Found
+from torchft_x.launch.supervisor.locate import FoundLighthouse
 
 
 class Reports(Protocol):
@@ -39,13 +39,13 @@ class NodeReports(Reports, Protocol):
     def on_life(self, begin: Callable[[int, str, str], None], over: Callable[[str, int, str], None]) -> None: ...
 
 
-def connector(group: str, node: int = 0, nodes: int = 1, *, sidecar: str = "") -> Callable[[Found], Reports]:
+def connector(group: str, node: int = 0, nodes: int = 1, *, sidecar: str = "") -> Callable[[FoundLighthouse], Reports]:
     """Return a function that makes the client for a group, one node of it, or a sidecar.
 
     The function imports grpc, so that grpc is not imported before the lighthouse is found.
     """
 
-    def connect(found: Found) -> Reports:
+    def connect(found: FoundLighthouse) -> Reports:
         from torchft_x.rpc.supervisor.client import SupervisorClient
         from torchft_x.rpc.transport import grpc_options
 

@@ -19,7 +19,7 @@ from torchft_x.launch.process.environment import JobSettings, sidecar_environmen
 from torchft_x.launch.process.restarts import AttemptEnd
 from torchft_x.launch.supervisor.base import BaseSupervisor
 from torchft_x.launch.supervisor.config import BaseConfig, own_package_root
-from torchft_x.launch.supervisor.coordination import Begun, Lives, SingleNode
+from torchft_x.launch.supervisor.coordination import Lives, SingleNode, StartedAttempt
 from torchft_x.launch.supervisor.reports import Reports, connector
 from torchft_x.launch.workers.attempt import AttemptSpec
 from torchft_x.timing import TIMING
@@ -55,15 +55,15 @@ class Accompanied(SingleNode):
         self._config = config  # fixed
         self._job_is_over = job_is_over
 
-    def is_over(self, begun: Begun) -> bool:
+    def is_over(self, started: StartedAttempt) -> bool:
         if self._reports.away() > self._config.patience:
             self._job_is_over(f"the lighthouse has been away for {self._config.patience:g} s: the job counts as over")
         return False  # the sidecar ends by that request to stop, with its grace
 
-    def halted(self, begun: Begun, who: str, seconds: float) -> None:
+    def halted(self, started: StartedAttempt, who: str, seconds: float) -> None:
         pass  # no group waits for a sidecar
 
-    def outcome(self, begun: Begun, end: AttemptEnd) -> AttemptEnd:
+    def outcome(self, started: StartedAttempt, end: AttemptEnd) -> AttemptEnd:
         """Return the life's end, with progress if it ran for `rules.quick` seconds: a sidecar commits no steps."""
         return replace(end, progress=end.uptime >= self._config.rules.quick)
 
@@ -86,11 +86,11 @@ class Sidecar(BaseSupervisor):
     def _make_lives(self, reports: Reports) -> Lives:
         return Accompanied(self.config, reports, lambda sentence: self._stops.request(0, sentence))
 
-    def _spec(self, begun: Begun, folder: Path) -> AttemptSpec:
+    def _spec(self, started: StartedAttempt, folder: Path) -> AttemptSpec:
         config = self.config
         assert self._found is not None
         settings = JobSettings(
-            attempt=begun.attempt,
+            attempt=started.attempt,
             lighthouse=self._found.url,
             lighthouse_file=self._found.address_file,
             run_dir=str(config.run_dir or ""),
@@ -104,7 +104,7 @@ class Sidecar(BaseSupervisor):
             env=sidecar_environment(self._environ, settings),
             folder=folder,
             run_dir=config.run_dir,
-            name=f"sidecar-{config.sidecar.replace('/', '_')}-attempt-{begun.attempt}",
+            name=f"sidecar-{config.sidecar.replace('/', '_')}-attempt-{started.attempt}",
             program=True,
             labels=self._labels("sidecar"),
         )

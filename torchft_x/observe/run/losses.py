@@ -37,10 +37,10 @@ class Losses:
         self._of_group: dict[str, list[Life]] = defaultdict(list)
         for life in lives:
             self._of_group[life.group].append(life)
-        self._told: dict[str, list[Note]] = defaultdict(list)  # by replica id: notes that report its loss
+        self._reports: dict[str, list[Note]] = defaultdict(list)  # by replica id: notes that report its loss
         for note in notes:
             for who in _said_gone(note):
-                self._told[who].append(note)
+                self._reports[who].append(note)
         self._aborts = _aborts(notes)
         self._in: dict[str, list[int]] = defaultdict(list)  # by replica id: indices of the quorums with it
         for k, quorum in enumerate(quorums):
@@ -64,16 +64,20 @@ class Losses:
         """Return the loss of a life that is missing in `now`, the first quorum without it; `index` is that of `now`."""
         life = self._by_id.get(who)
         came = now.received if now.received is not None else now.t
-        told = [note for note in self._told.get(who, []) if before.t - _SLACK <= note.t <= came + _SLACK]
+        reports = [note for note in self._reports.get(who, []) if before.t - _SLACK <= note.t <= came + _SLACK]
         later = self._in[who][bisect_right(self._in[who], index) :]
         again = self.quorums[later[0]] if later else None
         ended = life.ended if life is not None and again is None else None
         first = min(
-            [came, *(note.t for note in told), *(t for group, t in self._aborts[before.id] if group != group_of(who))]
+            [
+                came,
+                *(note.t for note in reports),
+                *(t for group, t in self._aborts[before.id] if group != group_of(who)),
+            ]
         )
         fault = min(ended, first) if ended is not None else None
         raised = ended is not None and life is not None and life.code not in _WHEN_TOLD_TO_END
-        if not raised and any(note.of.get("left") or note.name == "leave" for note in told):
+        if not raised and any(note.of.get("left") or note.name == "leave" for note in reports):
             kind = "left"
         elif again is not None:
             kind = "left out"
@@ -83,7 +87,7 @@ class Losses:
             kind, fault = "hung", None  # its processes were ended long after it was left out
         else:
             kind = "died"
-        reason = life.reason if kind in ("died", "hung") and life is not None else _reason(told)
+        reason = life.reason if kind in ("died", "hung") and life is not None else _reason(reports)
         if kind == "lost":  # the keeper that restarts supervisors knows how this one ended
             keepers = (
                 n for n in self._between(first, came) if n.log.role == "keeper" and n.of.get("group") == group_of(who)
@@ -147,9 +151,11 @@ class Losses:
             where = self._in.get(life.replica_id, [])
             if life.ended is None or (life.group, life.attempt) not in unfinished or (where and where[-1] != last):
                 continue
-            told = self._told.get(life.replica_id, [])
+            reports = self._reports.get(life.replica_id, [])
             loss = self._taken_apart(life.group, "died", life.reason, life.ended, life.ended, life.ended, 0)
-            loss = replace(loss, detected=min((note.t for note in told), default=None), regrouped=None, released=None)
+            loss = replace(
+                loss, detected=min((note.t for note in reports), default=None), regrouped=None, released=None
+            )
             if not where:  # the others did not wait for it
                 loss = replace(loss, committed=None, stood=0.0, dropped=0, redone=0)
             yield self._returned(loss, life, None)
@@ -209,8 +215,8 @@ def _gave_up(note: Note) -> bool:
     return note.name == "error" and 0 < note.of.get("code", 0) < 128
 
 
-def _reason(told: Iterable[Note]) -> str:
-    return next((str(note.of["reason"]) for note in told if note.of.get("reason")), "")
+def _reason(reports: Iterable[Note]) -> str:
+    return next((str(note.of["reason"]) for note in reports if note.of.get("reason")), "")
 
 
 def stood(losses: Iterable[Loss], course: Course) -> float:

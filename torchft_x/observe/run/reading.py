@@ -117,20 +117,20 @@ class Heard:
 def read(run_dir: str | os.PathLike[str]) -> Heard:
     """Read all events written by now. A file that can't be opened is skipped."""
     heard = Heard()
-    ears: dict[str, _Ear] = {}
+    readers: dict[str, _LogReader] = {}
     for path in sorted(Path(run_dir, "events").glob("*.jsonl")):
         try:
             with path.open(encoding="utf-8", errors="replace", newline="\n") as lines:
-                hear(lines, heard, ears.setdefault(whose(path), _Ear(heard)))
+                hear(lines, heard, readers.setdefault(whose(path), _LogReader(heard)))
         except OSError:
             continue
     return heard
 
 
-def hear(lines: Iterable[str], heard: Heard, ear: _Ear | None = None) -> None:
-    """Add the lines of one file to `heard`. `ear` has read the log's earlier parts."""
-    ear = ear or _Ear(heard)
-    before = ear.commits
+def hear(lines: Iterable[str], heard: Heard, reader: _LogReader | None = None) -> None:
+    """Add the lines of one file to `heard`. `reader` has read the log's earlier parts."""
+    reader = reader or _LogReader(heard)
+    before = reader.commits
     decode = json.JSONDecoder().decode
     for line in lines:
         if not line.endswith("\n"):
@@ -141,16 +141,16 @@ def hear(lines: Iterable[str], heard: Heard, ear: _Ear | None = None) -> None:
                 mono, t = event["mono"], event["t"]
                 if not (type(mono) is type(t) is float and 0.0 <= mono < 1e12 and 0.0 <= t < 1e12):
                     raise ValueError
-                ear.log_of(event, mono, t).commits.add(mono, event)
-                ear.commits += 1
+                reader.log_of(event, mono, t).commits.add(mono, event)
+                reader.commits += 1
             else:
-                ear.other(event)
+                reader.other(event)
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError, AttributeError):
             heard.unreadable += 1
-    heard.counts["commit"] += ear.commits - before
+    heard.counts["commit"] += reader.commits - before
 
 
-class _Ear:
+class _LogReader:
     """State of reading one file: the log of the process that wrote the newest line."""
 
     def __init__(self, heard: Heard) -> None:

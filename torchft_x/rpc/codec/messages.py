@@ -131,9 +131,9 @@ def up_bytes(sent: gm.SendJoin | gm.SendProgress | gm.SendLeave | lm.Paused | lm
     return bytes(up.SerializeToString())
 
 
-def facts_bytes(told: facts.Facts) -> bytes:
+def facts_bytes(reported: facts.Facts) -> bytes:
     """Encode facts as bytes to append to an encoded `Up` message, which then carries them, too."""
-    return _field(_UP_FACTS, FACTS.encode(told).SerializeToString())
+    return _field(_UP_FACTS, FACTS.encode(reported).SerializeToString())
 
 
 def up_to_event(session: int, up: pb.Up) -> lm.LighthouseEvent:

@@ -70,7 +70,7 @@ class GroupClient:
         self._channel = open_channel(address, connect_timeout, "group server")  # closed by close()
         self._quorum = self._channel.unary_unary(f"/{grpc_options.MANAGER}/Quorum")  # bytes to bytes
         self._vote = self._channel.unary_unary(f"/{grpc_options.MANAGER}/ShouldCommit")  # bytes to bytes
-        self._told: Fingerprint | None = None  # traits that the server has; they are not sent again
+        self._sent_traits: Fingerprint | None = None  # traits that the server has; they are not sent again
         self._held: Quorum | None = None  # newest quorum that the server has sent; it is not sent again
         self._closed = threading.Event()  # ends the watches
         self._watches: list[Any] = []  # open calls of the watches, which `close` cancels
@@ -134,11 +134,11 @@ class GroupClient:
         returned. Raises the errors of `quorum`."""
         del asked
         held, traits = self._held, ask.traits
-        ask = replace(ask, traits=None if traits is self._told else traits)
+        ask = replace(ask, traits=None if traits is self._sent_traits else traits)
         # init_sync matters to ranks that receive a plan; ours receive the whole quorum and decide themselves.
         request = ranks.ask_to_proto(ask, init_sync=True, ours=True, holds=held.id if held else 0)
         data = self._call(self._quorum, request, timeout)
-        self._told = traits
+        self._sent_traits = traits
         reply = ranks.quorum_reply_from_bytes(data, held, who=self._what, now=time.monotonic())
         self._held = reply.quorum
         return reply
@@ -208,13 +208,15 @@ class GroupClient:
     def _watch(self, on_revoked: OnRevoked, on_end: OnEnd) -> None:
         """Read pushes until closed. A broken watch is opened again, and the server then repeats its last push."""
         method = self._channel.unary_stream(f"/{grpc_options.GROUP}/Watch")
-        told: set[int] = set()  # ids of quorums already reported as revoked
+        revoked_before: set[int] = set()  # ids of quorums already reported as revoked
         while not self._closed.is_set():
             try:
                 call = method(pb.WatchRequest().SerializeToString(), metadata=metadata(self._token))
                 self._watches = [*[w for w in self._watches if w.is_active()], call]
                 for data in call:
-                    if self._hear(messages.parse(pb.WatchEvent, data, "pushed message"), told, on_revoked, on_end):
+                    if self._hear(
+                        messages.parse(pb.WatchEvent, data, "pushed message"), revoked_before, on_revoked, on_end
+                    ):
                         return
             except (grpc.RpcError, ValueError) as e:
                 log.debug("the watch of %s ended: %s", self._what, e)
@@ -222,14 +224,14 @@ class GroupClient:
                 log.warning("%s", e)
             self._closed.wait(RECONNECT_PAUSE)
 
-    def _hear(self, event: pb.WatchEvent, told: set[int], on_revoked: OnRevoked, on_end: OnEnd) -> bool:
+    def _hear(self, event: pb.WatchEvent, revoked_before: set[int], on_revoked: OnRevoked, on_end: OnEnd) -> bool:
         """Handle one push. Return whether it was the last."""
         kind = event.WhichOneof("kind")
         try:
             if kind == "revoked":
                 revoked = messages.REVOKED.decode(event.revoked)
-                if revoked.quorum_id not in told:
-                    told.add(revoked.quorum_id)
+                if revoked.quorum_id not in revoked_before:
+                    revoked_before.add(revoked.quorum_id)
                     on_revoked(revoked.quorum_id, revoked.lost, revoked.reason, revoked.left)
             elif kind == "fenced":
                 on_end(event.fenced.by, True)

@@ -21,7 +21,7 @@ class PauseClock:
         self._until: float | None = None  # end of the latest pause (own monotonic seconds); None: none was announced
         self.reason = ""  # the group that pauses, and why
 
-    def told(self, seconds: float, reason: str, now: float) -> None:
+    def announced(self, seconds: float, reason: str, now: float) -> None:
         """Record a pause of `seconds` from `now`. 0 ends the pause, and each waiting caller gets its full time-out
         again."""
         if seconds > 0:

@@ -346,7 +346,7 @@ class GroupShell:
 
     def _carry_out(self, effect: m.GroupEffect) -> None:
         if isinstance(effect, (m.SendJoin, m.SendProgress, m.SendLeave)):
-            self._stream.send(messages.up_bytes(effect) + self._told())
+            self._stream.send(messages.up_bytes(effect) + self._facts_bytes())
         elif isinstance(effect, (m.AnswerQuorum, m.AnswerPrepared, m.AnswerVote)):
             if isinstance(effect, m.AnswerQuorum):
                 self._deadline.answered(time.monotonic())
@@ -378,7 +378,7 @@ class GroupShell:
             if waiter is not None and not waiter.done():
                 waiter.set_exception(kind(sentence))
 
-    def _told(self) -> bytes:
+    def _facts_bytes(self) -> bytes:
         """Return the group's new facts as bytes to append to a message; empty if there are none."""
         source = self.facts
         if source is None or not self._stream.is_up:
@@ -394,9 +394,9 @@ class GroupShell:
         if source is None or not self._stream.is_up:
             return
         since = time.monotonic() - self._told_at
-        if since >= (TELL_SOON if source.urgent else TELL) and (told := self._told()):
+        if since >= (TELL_SOON if source.urgent else TELL) and (facts := self._facts_bytes()):
             self._on_ping()
-            self._stream.send(self._ping + told)
+            self._stream.send(self._ping + facts)
 
     # --- session
     # -------------------------------------------------------------------------------------------------------
@@ -460,9 +460,9 @@ class GroupShell:
         if isinstance(event, m.RefusedArrived):
             raise RefusedError(event.sentence)
         if isinstance(event, m.WaitsArrived):
-            self._deadline.told(event.reason, event.lease, time.monotonic())
+            self._deadline.wait_notice(event.reason, event.lease, time.monotonic())
         elif isinstance(event, m.PatienceArrived):
-            self.delay.told(event.seconds, event.reason, time.monotonic())
+            self.delay.announced(event.seconds, event.reason, time.monotonic())
             self._deadline.paused(event.seconds, time.monotonic())
         elif event is not None:
             self._feed(event)

@@ -101,8 +101,8 @@ class LighthouseShell:
         self._ticker: asyncio.Task[None] | None = None  # runs `_tick`; set by `start`
         self._open_streams = 0  # number of open streams, with and without a hello
         self._stopping = False  # True: new streams are ended at once, and no member is probed
-        self.recorder = Recorder(self._machine, lambda: self._supervisors.job(self.desk.drained))
-        self.desk = OrderDesk(
+        self.recorder = Recorder(self._machine, lambda: self._supervisors.job(self.orders.drained))
+        self.orders = OrderDesk(
             self.recorder.lives,
             self.token,
             lambda order: self._supervisors.order(order),
@@ -360,7 +360,7 @@ class LighthouseShell:
             event, newest = messages.up_to_event(session, up), self._bytes
             self._feed(event)
             if up.HasField("facts"):
-                self.recorder.told(self._members[session][0], messages.FACTS.decode(up.facts))
+                self.recorder.record_moments(self._members[session][0], messages.FACTS.decode(up.facts))
             if isinstance(event, m.Join) and newest is self._bytes:  # no quorum was issued, so this member waits
                 self._encoder.prepare(event.member)
             return
@@ -386,7 +386,7 @@ class LighthouseShell:
 
     async def _order(self, request: bytes, _context: Any) -> bytes:
         asked = messages.parse(pb.OrderRequest, request, "request")
-        sentence = await self.desk.give(asked.kind, limits.check_replica_id(asked.group))
+        sentence = await self.orders.give(asked.kind, limits.check_replica_id(asked.group))
         return bytes(pb.StatusReply(json=json.dumps(sentence)).SerializeToString())
 
     # --- supervisors
@@ -419,7 +419,7 @@ class LighthouseShell:
 
     def _heard(self, event: RosterEvent) -> None:
         self.recorder.heard(event)
-        self.desk.heard(event)
+        self.orders.heard(event)
 
     def _welcome(self, ping: float) -> pb.Welcome:
         c = self.config

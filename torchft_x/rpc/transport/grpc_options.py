@@ -183,8 +183,8 @@ def time_left(context: Any) -> float | None:
     for key, value in context.invocation_metadata() or ():
         if key == TIMEOUT_KEY:
             try:
-                told = float(value)
+                requested = float(value)
             except ValueError:
                 continue
-            return told if left is None or 0 <= told < left else left
+            return requested if left is None or 0 <= requested < left else left
     return None if left is None else left - min(TIMING.early_answer, left * 0.05)

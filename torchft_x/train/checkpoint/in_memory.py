@@ -9,7 +9,7 @@ from torchft_x.core.types import State
 from torchft_x.transfer.durable import names
 from torchft_x.transfer.durable.names import Name
 from torchft_x.transfer.durable.shard import outline
-from torchft_x.transfer.from_memory.held import KEY, Held
+from torchft_x.transfer.from_memory.held import KEY, HeldCheckpoint
 
 if TYPE_CHECKING:
     from torchft_x.train.manager import Manager
@@ -37,7 +37,7 @@ class InMemory:
     def _describe(self) -> dict[str, Any]:
         options = self._manager.context.options
         counters = self._manager.state_dict()
-        held = Held(
+        held = HeldCheckpoint(
             url=self._url,
             job=self._job,
             writer=name_of(self._manager, counters).writer,

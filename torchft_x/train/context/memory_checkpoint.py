@@ -62,7 +62,7 @@ class MemoryCheckpoint:
         self._noted: tuple[State, dict[str, Any], float] | None = None  # state, description, seconds taken
         self.apart = False
         """Whether this group trains apart. Only its exchanges then know when others could go on from its state."""
-        self._said = False  # rank 0 knows of this rank's last copy, and may have made it the group's
+        self._announced = False  # rank 0 knows of this rank's last copy, and may have made it the group's
         self._returned: Callable[[], bool] | None = None  # whether the lent slot is free; None: none lent
 
     def __repr__(self) -> str:
@@ -74,7 +74,7 @@ class MemoryCheckpoint:
         """Return the part of this rank's vote about copies. No copy is ordered before the running one has its seal."""
         idle = not self._off and self._none_is_lent() and (self._worker is None or not self._worker.is_alive())
         word = self._copies.word(self._holds, idle=idle, torn=torn, behind=behind)
-        self._said = word.holds
+        self._announced = word.holds
         return word
 
     def decide(self, words: Collection[RankWord], step: int | None, step_seconds: float) -> GroupWord:
@@ -84,7 +84,7 @@ class MemoryCheckpoint:
 
     def hear(self, word: GroupWord, state: State | None) -> None:
         """Apply rank 0's decision. `state` is the state that the commit leads to; None if nothing is committed."""
-        self._said = False
+        self._announced = False
         if word == NOTHING and self._copies.common is None:
             return  # the common case: no copy is held
         self._copies.hear(word, state)
@@ -216,7 +216,7 @@ class MemoryCheckpoint:
 
         The group's copy stays. Return None if there is no memory to spare.
         """
-        if self._off or self._said or not self._none_is_lent():
+        if self._off or self._announced or not self._none_is_lent():
             return None
         if self._worker is not None:
             self._worker.join(_SEALED)

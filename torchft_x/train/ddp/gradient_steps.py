@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from torchft_x.train.manager import Manager
-from torchft_x.train.step.reductions import Kept
+from torchft_x.train.step.reductions import LocalGradients
 
 _REDUCES = ("allreduce", "report_error")
 
@@ -26,7 +26,7 @@ class GradientSteps(Protocol):
     def object(self, error: Exception) -> None:
         """Report that this step can't be committed."""
 
-    def end_pass(self, kept: Kept, works: int, good: bool, meanwhile: Callable[[], None]) -> bool:
+    def end_pass(self, kept: LocalGradients, works: int, good: bool, meanwhile: Callable[[], None]) -> bool:
         """End a pass over gradients (`StepLoop.end_pass`)."""
 
 
@@ -65,5 +65,5 @@ class _ThroughManager:
     def object(self, error: Exception) -> None:
         self._manager.report_error(error)
 
-    def end_pass(self, kept: Kept, works: int, good: bool, meanwhile: Callable[[], None]) -> bool:
+    def end_pass(self, kept: LocalGradients, works: int, good: bool, meanwhile: Callable[[], None]) -> bool:
         return self._steps is None or self._steps.end_pass(kept, works, good, meanwhile)

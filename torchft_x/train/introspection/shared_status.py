@@ -62,7 +62,7 @@ class SharedStatus:
         self._group_story = group_story  # returns the group's latest decisions, if this rank knows them
         self._board: Board | None = None  # None if no supervisor reads
         self._lock = threading.Lock()  # guards writes of the story
-        self._told = 0  # number of the newest story
+        self._stories = 0  # number of the newest story
         self._since = time.monotonic()  # monotonic seconds when the current step began, at the end of the one before
         self._longest = 0.0  # seconds of the longest committed step, or of the longest time between two
         self._commits = 0  # number of steps committed in this life
@@ -193,5 +193,5 @@ class SharedStatus:
         if board is None:
             return
         with self._lock:
-            self._told += 1
-            board.write_story(self._told, self._story())
+            self._stories += 1
+            board.write_story(self._stories, self._story())

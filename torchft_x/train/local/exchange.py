@@ -29,7 +29,7 @@ _WHOLE = 1 << 62  # bytes: one bucket for everything
 
 
 class Exchange:
-    """Exchange of one fragment. It is a `Kept` of the Manager: its values can be sent again until they are applied.
+    """Exchange of one fragment. It is a `LocalGradients` of the Manager: its values can be sent again until they are applied.
 
     Args:
         manager: this rank's Manager.

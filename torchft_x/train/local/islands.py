@@ -28,7 +28,7 @@ from torchft_x.train.local.error_feedback import ErrorFeedback
 from torchft_x.train.local.fragments import Fragment
 
 
-class _Word(IntEnum):
+class _Command(IntEnum):
     """Commands that rank 0 sends to the followers."""
 
     GO_ON = 0
@@ -91,20 +91,20 @@ class Island:
 
     def gather(self) -> None:
         """Gather the ranks' current weights into `whole`."""
-        self._tell(_Word.GATHER)
+        self._send(_Command.GATHER)
         self._gather()
 
     def spread(self) -> None:
         """Scatter `whole` to the ranks' weights."""
-        self._tell(_Word.SPREAD)
+        self._send(_Command.SPREAD)
         self._spread()
 
     def go_on(self, exchanges: int, progress: int) -> None:
-        self._tell(_Word.GO_ON, exchanges, progress)
+        self._send(_Command.GO_ON, exchanges, progress)
 
     def fail(self) -> None:
         """Release the followers, which wait for rank 0, because rank 0 raises an error."""
-        self._tell(_Word.FAILED)
+        self._send(_Command.FAILED)
 
     # --- the others -------------------------------------------------------------------------------------------------
 
@@ -112,27 +112,27 @@ class Island:
         """Carry out rank 0's commands until it sends GO_ON. Return (exchanges, progress). Raises `StepError`."""
         while True:
             word, exchanges, progress = self._hear()
-            if word is _Word.GATHER:
+            if word is _Command.GATHER:
                 self._gather()
-            elif word is _Word.SPREAD:
+            elif word is _Command.SPREAD:
                 self._spread()
-            elif word is _Word.GO_ON:
+            elif word is _Command.GO_ON:
                 return exchanges, progress
             else:
                 raise StepError("rank 0 of this group can't go on; its own message says why.")
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
-    def _tell(self, word: _Word, *numbers: int) -> None:
+    def _send(self, word: _Command, *numbers: int) -> None:
         row = torch.zeros(3, dtype=torch.int64)
         row[: 1 + len(numbers)] = torch.tensor([int(word), *numbers])
         dist.broadcast(row.to(self._device), group=self._group, group_src=0)
 
-    def _hear(self) -> tuple[_Word, int, int]:
+    def _hear(self) -> tuple[_Command, int, int]:
         row = torch.zeros(3, dtype=torch.int64, device=self._device)
         dist.broadcast(row, group=self._group, group_src=0)
         word, exchanges, progress = row.tolist()
-        return _Word(word), exchanges, progress
+        return _Command(word), exchanges, progress
 
     @torch.no_grad()
     def _gather(self) -> None:

@@ -51,7 +51,7 @@ class QuorumOptions:
 
 
 @dataclass(frozen=True)
-class Standing:
+class QuorumRole:
     """A quorum and its meaning for this rank: computed once, and read by each further step in the quorum."""
 
     quorum: Quorum
@@ -82,7 +82,7 @@ class QuorumRound:
         *,
         in_place: bool,
         counts_after_heal: bool,
-        previous: Standing | None,
+        previous: QuorumRole | None,
         keeps: bool = False,
         votes_late: bool = False,
     ) -> None:
@@ -90,7 +90,7 @@ class QuorumRound:
         self.done = _SET  # set when the snapshot and the fetch have ended too
         self.error: Exception | None = None  # why there is no quorum; raised by calls that need one
         self.at_once = False  # the answer came with the request, and nothing is left to wait for
-        self.standing: Standing | None = None  # set before `ready`, unless error
+        self.role: QuorumRole | None = None  # set before `ready`, unless error
         self.ended: Outcome | None = None  # outcome of the step before, if this quorum decided it
         self.computed: Computed | None = None  # state and part of the round's gradients; None: they don't count
         self.heals = False  # this rank copies state first
@@ -192,7 +192,7 @@ class QuorumRound:
             self.error = self._request_failed(e)
         return True
 
-    def _go_on(self, reply: QuorumReply, held: Standing) -> None:
+    def _go_on(self, reply: QuorumReply, held: QuorumRole) -> None:
         """Begin the next step of a settled quorum with the standing of the last step."""
         c, plan = self._context, held.plan
         assert reply.base is not None, "it goes on from somewhere"
@@ -200,7 +200,7 @@ class QuorumRound:
             self.ended = c.step.begin(plan.quorum_id, reply.base, held.part.rank, held.part.size, reply.commit)
         if c.status is not None:
             c.status.publish()
-        self.standing, self.again, self.computed = held, reply.again, Computed(reply.base, held.part)
+        self.role, self.again, self.computed = held, reply.again, Computed(reply.base, held.part)
         self.votes_late = self.votes_late or held.votes_late
         self._plan = plan
         self._check_intact(plan)
@@ -262,8 +262,8 @@ class QuorumRound:
         step = self._context.step
         with self._context.failures.lock:
             whole = step.state == plan.top and not step.torn
-        if whole and self.standing is not None:
-            self.computed = Computed(plan.top, self.standing.part)
+        if whole and self.role is not None:
+            self.computed = Computed(plan.top, self.role.part)
 
     def _request(self) -> QuorumReply | Wait:
         """Ask for the quorum, or follow rank 0, which starts the step for the whole group after each commit."""
@@ -345,7 +345,7 @@ class QuorumRound:
         )
         late = any(m.votes_late for m in reply.quorum.members)
         settled = not (plan.heal or plan.sources or plan.offers)
-        self.standing = Standing(reply.quorum, plan, part, self._counts_after_heal, late, settled)
+        self.role = QuorumRole(reply.quorum, plan, part, self._counts_after_heal, late, settled)
         self.heals, self.again, self.votes_late = plan.heal, reply.again, self.votes_late or late
         self.ended = c.failures.begin(plan, top, part.rank, part.size, reply.commit)
         if c.status is not None:
@@ -385,7 +385,7 @@ class QuorumRound:
             )  # fmt: skip
 
     def _configure(self, plan: Plan) -> None:
-        c, quorum = self._context, self.standing.quorum if self.standing is not None else None
+        c, quorum = self._context, self.role.quorum if self.role is not None else None
 
         def make() -> None:
             c.log.info(

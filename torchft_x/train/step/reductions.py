@@ -25,7 +25,7 @@ TRANSPORT = (CollectiveError, DeadlineError, UnreachableError)
 """Errors that a lost member or a broken connection causes. The local gradients stay valid."""
 
 
-class Kept(Protocol):
+class LocalGradients(Protocol):
     """Interface to the local gradients of a pass, which `Reductions` may ask to reduce again."""
 
     numbered: bool
@@ -120,15 +120,15 @@ class Reductions:
         self._context = context
         self._pg = pg
         self._keeps = keeps
-        self._kept: list[Kept] = []  # passes of the current step
+        self._kept: list[LocalGradients] = []  # passes of the current step
         self._kept_works = 0  # number of reductions that belong to `_kept`
         self._unwanted = False  # the script has rejected the step's gradients
         self._agreed = 0  # config id of the process group whose members agreed on the format
-        self._counting = threading.Lock()  # guards `_sent` and `_told`: threads of quantised reductions count too
+        self._counting = threading.Lock()  # guards `_sent` and `_taken`: threads of quantised reductions count too
         self._began = 0.0  # monotonic seconds when the step's first reduction was issued
         self.took = 0.0  # seconds from `_began` until `wait` saw the last reduction end; 0.0 if there was none
         self._sent = 0  # value of `bytes_sent`
-        self._told = 0  # bytes that `take_sent` has returned so far
+        self._taken = 0  # bytes that `take_sent` has returned so far
 
     def clear(self) -> None:
         """Forget the reductions and gradients of the last step."""
@@ -219,7 +219,7 @@ class Reductions:
     def take_sent(self) -> int:
         """Return the bytes that were sent since the last call."""
         with self._counting:
-            new, self._told = self._sent - self._told, self._sent
+            new, self._taken = self._sent - self._taken, self._sent
             return new
 
     def wait(self) -> None:
@@ -237,7 +237,7 @@ class Reductions:
 
     # --- again --------------------------------------------------------------------------------------------------------
 
-    def keep(self, kept: Kept, works: int) -> bool:
+    def keep(self, kept: LocalGradients, works: int) -> bool:
         """Record that `kept` can repeat the newest `works` reductions. Return whether it must keep its gradients."""
         again = kept in self._kept  # a second pass over the same parameters has added to the first result
         self._kept = [] if again else [*self._kept, kept]

@@ -47,10 +47,10 @@ from torchft_x.rpc.codec.ranks import VoteReply
 from torchft_x.train.context.context import RankContext
 from torchft_x.train.heal.own_copy import before_asking
 from torchft_x.train.heal.rehearsal import Rehearsal
-from torchft_x.train.step.quorum_round import QuorumOptions, QuorumRound, Standing
+from torchft_x.train.step.quorum_round import QuorumOptions, QuorumRole, QuorumRound
 from torchft_x.train.step.quorum_thread import QuorumThread
-from torchft_x.train.step.reductions import Kept, Reductions
-from torchft_x.train.step.vote import Passed, StepVote
+from torchft_x.train.step.reductions import LocalGradients, Reductions
+from torchft_x.train.step.vote import DecidedStep, StepVote
 
 
 class StepLoop:
@@ -66,7 +66,7 @@ class StepLoop:
 
     def __init__(self, context: RankContext, pg: Any, *, waits: bool, redo: bool, late: bool, rehearse: bool) -> None:
         self.round: QuorumRound | None = None  # the newest round; None before the first
-        self.standing: Standing | None = None  # standing in the newest quorum that came
+        self.role: QuorumRole | None = None  # standing in the newest quorum that came
         self.reductions = Reductions(context, pg, keeps=redo)
         self.rehearsal = Rehearsal(context, wanted=rehearse)
         self._context = context
@@ -75,7 +75,7 @@ class StepLoop:
         self.waits = waits  # every round is awaited; may be changed before the first
         self._late = late or not context.options.commit_vote  # this rank's script reduces after backward, or may
         self._background = QuorumThread(f"torchft_x-quorum-{context.options.replica_id}")
-        self._passed: Passed | None = None  # the current step, if backward has decided to commit it
+        self._passed: DecidedStep | None = None  # the current step, if backward has decided to commit it
         self._ended: bool | None = None  # whether the step committed, if it ended inside backward with another quorum
         self._failed: Exception | None = None  # error that backward could not raise
         self._in_hand = False  # the quorum of the next step has come already
@@ -83,7 +83,7 @@ class StepLoop:
     @property
     def quorum(self) -> Quorum | None:
         """Newest quorum that came; None before the first."""
-        return None if self.standing is None else self.standing.quorum
+        return None if self.role is None else self.role.quorum
 
     # --- 1 and 2: ask, prepare ------------------------------------------------------------------------------------------
 
@@ -116,7 +116,7 @@ class StepLoop:
             self._vote.abandon(*given_up)
         if c.status is not None:
             c.status.asked()
-        waits = self.waits or self.standing is None or terms.state.step == 0 or c.committed.script_moves_them
+        waits = self.waits or self.role is None or terms.state.step == 0 or c.committed.script_moves_them
         self.round = round = self._new_round(terms, waits=waits, keeps=False)
         if round.continues():  # answered at once, so no status "asking" was ever visible
             self.wait_quorum()
@@ -132,7 +132,7 @@ class StepLoop:
     def _new_round(self, terms: Terms, *, waits: bool, keeps: bool) -> QuorumRound:
         """Make the round that asks with `terms`. `waits`: the training thread waits for it."""
         return QuorumRound(
-            self._context, terms, self._options, previous=self.standing, in_place=waits,
+            self._context, terms, self._options, previous=self.role, in_place=waits,
             counts_after_heal=self.waits and self._options.allow_heal, keeps=keeps, votes_late=self._late,
         )  # fmt: skip
 
@@ -151,7 +151,7 @@ class StepLoop:
         round = self.need_round()
         if not round.at_once:
             round.wait_ready()
-        self.standing = round.standing
+        self.role = round.role
 
     def close(self) -> None:
         self._background.close()
@@ -217,7 +217,9 @@ class StepLoop:
             self._failed = self._failed or error
         failures.fail(error, quorum_id)
 
-    def end_pass(self, kept: Kept, works: int, good: bool, meanwhile: Callable[[], None] = lambda: None) -> bool:
+    def end_pass(
+        self, kept: LocalGradients, works: int, good: bool, meanwhile: Callable[[], None] = lambda: None
+    ) -> bool:
         """End a pass of `works` reductions that `kept` can repeat. Return whether `kept` must keep its gradients.
 
         This decides the step if that is possible, and reduces again with the next quorum if a reduction failed (`good`
@@ -300,7 +302,7 @@ class StepLoop:
                 self._context.status.publish()
             reply = self._vote.decide(vote, [w.digest for w in self.reductions.works], limit, meanwhile)
             if early and reply.commit:
-                self._passed = Passed(round, vote, reply, len(self.reductions.works))
+                self._passed = DecidedStep(round, vote, reply, len(self.reductions.works))
                 return None
             undecided = reply.prepared or (not reply.commit and self._retries_in_step(round, vote, early=early))
             outcome = self._settle(round, vote, reply, undecided=undecided)
@@ -312,7 +314,7 @@ class StepLoop:
             if decided is not None:
                 return decided
 
-    def _failed_after(self, passed: Passed) -> Exception | None:
+    def _failed_after(self, passed: DecidedStep) -> Exception | None:
         """Return the error of reductions that were issued after the decision; None if they succeeded."""
         bad = [w for w in self.reductions.works[passed.works :] if not w.wait()]
         if not bad:
@@ -320,7 +322,7 @@ class StepLoop:
         with self._context.failures.lock:
             return self._context.step.error or CollectiveError("a reduction failed")
 
-    def _throw_away(self, passed: Passed, why: str) -> bool:
+    def _throw_away(self, passed: DecidedStep, why: str) -> bool:
         """Drop a step that the groups have decided to commit and the script rejects. Return False.
 
         Nothing has changed on this rank yet, so dropping is safe: to the others this group has failed in the step. It
@@ -436,13 +438,13 @@ class StepLoop:
         All ranks of a group decide alike, because they hold the same quorums.
         """
         c = self._context
-        if not round.again or round.heals or before.computed is None or round.standing is None:
+        if not round.again or round.heals or before.computed is None or round.role is None:
             return False
-        part, kept = round.standing.part, before.computed
+        part, kept = round.role.part, before.computed
         if not self.reductions.numbered:
             kept = replace(kept, part=part)
         # Late scripts may have changed their gradients, and torchft's clients keep none: both compute for a new number.
-        all_keep = early and all(m.library for m in round.standing.quorum.members)
+        all_keep = early and all(m.library for m in round.role.quorum.members)
         with c.failures.lock:
             again = c.step.redo(kept, part, all_keep=all_keep)
         why = misfit(kept.part, part, all_keep=all_keep)

@@ -37,7 +37,7 @@ _WRONG_AGAIN = (
 
 
 @dataclass(frozen=True)
-class Passed:
+class DecidedStep:
     """A step that the groups have decided to commit, before the optimizer has stepped."""
 
     round: QuorumRound

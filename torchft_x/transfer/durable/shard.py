@@ -113,18 +113,20 @@ def allocate_room(length: int, pinned: bool) -> Tensor:
     return memory
 
 
-def _ours(state_dict: Any, rank: int) -> tuple[_Whole, list[int], list[tuple[Box, bool]], list[tuple[int, ...]]]:
+def _ours(
+    state_dict: Any, rank: int
+) -> tuple[_ShardFlattener, list[int], list[tuple[Box, bool]], list[tuple[int, ...]]]:
     """Walk over the state. Return the walk, the tensors that this rank writes, and each tensor's slice and whole
     shape.
     """
-    walk = _Whole()
+    walk = _ShardFlattener()
     walk.tree = walk.node(state_dict, "", 0)
     boxes = [walk.boxes.get(i) or (whole(t.shape), rank == 0) for i, t in enumerate(walk.tensors)]
     shapes = [walk.shapes.get(i, tuple(t.shape)) for i, t in enumerate(walk.tensors)]
     return walk, [i for i, (box, writes) in enumerate(boxes) if writes and not box.empty], boxes, shapes
 
 
-class _Whole(Flattener):
+class _ShardFlattener(Flattener):
     """Walks a state dict, and describes DTensors by their global shape."""
 
     def __init__(self) -> None:

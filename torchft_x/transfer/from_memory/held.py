@@ -26,7 +26,7 @@ KEY = "durable"
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldCheckpoint:
     """One rank's data for a durable checkpoint."""
 
     url: str = field(repr=False)  # it may hold a password
@@ -46,8 +46,8 @@ class Held:
         return {"head": torch.frombuffer(bytearray(text), dtype=torch.uint8), "tensors": o.tensors}
 
 
-def held_in(tree: Any) -> Held:
-    """Return the `Held` of a tree that was read from a copy. Raises `TransferError`."""
+def held_in(tree: Any) -> HeldCheckpoint:
+    """Return the `HeldCheckpoint` of a tree that was read from a copy. Raises `TransferError`."""
     try:
         if not isinstance(tree["head"], torch.Tensor):
             raise ValueError("no head")
@@ -59,6 +59,6 @@ def held_in(tree: Any) -> Held:
         )
         if len(pieces) != len(outline.tensors) or not all(isinstance(t, torch.Tensor) for t in outline.tensors):
             raise ValueError("another number of tensors than of pieces")
-        return Held(str(head["url"]), str(head["job"]), str(head["writer"]), int(head["keep"]), outline)
+        return HeldCheckpoint(str(head["url"]), str(head["job"]), str(head["writer"]), int(head["keep"]), outline)
     except (KeyError, TypeError, ValueError) as e:
         raise TransferError(f"what the copy says of a checkpoint can't be understood ({e!r:.200}).") from None

@@ -18,7 +18,7 @@ from torchft_x.transfer.durable.catalog import newest_undamaged
 from torchft_x.transfer.durable.claim import read_claim
 from torchft_x.transfer.durable.sealed import TornError
 from torchft_x.transfer.durable.store import Store
-from torchft_x.transfer.from_memory.held import KEY, Held, held_in
+from torchft_x.transfer.from_memory.held import KEY, HeldCheckpoint, held_in
 from torchft_x.transfer.memory_slots import MemorySlot
 
 _LOOK = 1.0  # seconds between two checks of which job may write there
@@ -62,7 +62,7 @@ def _open_slots(setting: str) -> list[list[MemorySlot]]:
     return slots
 
 
-def _read(slot: MemorySlot) -> Held:
+def _read(slot: MemorySlot) -> HeldCheckpoint:
     tree = slot.read_first(KEY)
     if tree is None:
         raise TransferError(
@@ -71,7 +71,7 @@ def _read(slot: MemorySlot) -> Held:
     return held_in(tree)
 
 
-def _check(store: Store, held: Held, ranks: int, copy: State) -> None:
+def _check(store: Store, held: HeldCheckpoint, ranks: int, copy: State) -> None:
     if held.outline.ranks != ranks or held.outline.rank != 0:
         raise TransferError(
             f"checkpoint {store.shown}: {ranks} of the {held.outline.ranks} ranks of the group have a copy of {copy} here; "

@@ -17,7 +17,7 @@ SLOW = 4.0  # factor by which a block may take longer than one of an idle stream
 
 
 @dataclass(slots=True)
-class _Held:
+class _Range:
     """Range of a stream. Its first block is in flight."""
 
     first: int
@@ -40,7 +40,7 @@ class WorkQueue:
 
     def __init__(self, blocks: int) -> None:
         self._free = [(0, blocks)] if blocks else []
-        self._held: dict[int, _Held] = {}  # by stream
+        self._held: dict[int, _Range] = {}  # by stream
         self._pace: dict[int, _Pace] = {}  # by stream
 
     def __repr__(self) -> str:
@@ -68,7 +68,7 @@ class WorkQueue:
                 return None
             end = longest.end
             first = longest.end = longest.first + 1 + (end - longest.first - 1) // 2
-        self._held[stream] = _Held(first, end, now)
+        self._held[stream] = _Range(first, end, now)
         return first, end
 
     def arrived(self, stream: int, now: float) -> bool:

@@ -18,12 +18,12 @@ from torchft_x.transfer.durable import names, writer
 from torchft_x.transfer.durable.catalog import newest
 from torchft_x.transfer.durable.shard import outline
 from torchft_x.transfer.durable.store import Store
-from torchft_x.transfer.from_memory.held import KEY, Held, held_in
+from torchft_x.transfer.from_memory.held import KEY, HeldCheckpoint, held_in
 from torchft_x.transfer.memory_slots import MemorySlot
 
 
-def held_of(state: Any, rank: int = 0, ranks: int = 1) -> Held:
-    return Held("file:///a:secret@b", "job", "0-a", 2, outline(state, rank=rank, ranks=ranks))
+def held_of(state: Any, rank: int = 0, ranks: int = 1) -> HeldCheckpoint:
+    return HeldCheckpoint("file:///a:secret@b", "job", "0-a", 2, outline(state, rank=rank, ranks=ranks))
 
 
 def slot_with(state_dict: Any) -> MemorySlot:

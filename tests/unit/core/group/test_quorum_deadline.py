@@ -50,9 +50,9 @@ def test_it_is_not_waited_for_for_ever() -> None:
 
 def test_nor_does_time_in_which_it_says_what_it_waits_for() -> None:
     e = standing(60.0)
-    e.told("waiting for the end of a lease", True, 1.0)
+    e.wait_notice("waiting for the end of a lease", True, 1.0)
     assert e.expired(120.0) == []
-    e.told("only have 1 participants", False, 120.0)
+    e.wait_notice("only have 1 participants", False, 120.0)
     assert e.reason == "only have 1 participants"
     assert e.expired(1000.0) == []
     e.answered(1000.0)
@@ -73,11 +73,11 @@ def test_what_was_said_before_a_new_session_or_a_quorum_means_nothing() -> None:
     e = QuorumDeadline(0.0)
     assert (e.reason, e.for_lease) == ("", False)
     e = standing()
-    e.told("a lease", True, 0.0)
+    e.wait_notice("a lease", True, 0.0)
     assert e.for_lease
     e.answered(1.0)
     assert not e.for_lease
-    e.told("a lease", True, 2.0)
+    e.wait_notice("a lease", True, 2.0)
     e.session(False, 3.0)
     assert not e.for_lease
     e.session(True, 4.0)

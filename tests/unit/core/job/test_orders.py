@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from torchft_x.core.job.orders import Asked, Order, Orders
+from torchft_x.core.job.orders import Order, Orders, OrderTarget
 from torchft_x.core.messages.job import GroupRests
 from torchft_x.errors import RefusedError
 
-RUNS = Asked("1", supervised=True, life="x", alive=True, rests=False, finished=False, reachable=True)
+RUNS = OrderTarget("1", supervised=True, life="x", alive=True, rests=False, finished=False, reachable=True)
 
 
 def test_drained_until_resumed() -> None:
@@ -38,7 +38,7 @@ def test_a_lighthouse_that_was_started_again_learns_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "asked", "sentence"),
+    ("kind", "target", "sentence"),
     [
         ("kill", replace(RUNS, finished=True), "Group 1 has finished"),
         ("kill", replace(RUNS, alive=False), "No process of group 1 runs now"),
@@ -48,9 +48,9 @@ def test_a_lighthouse_that_was_started_again_learns_it() -> None:
         ("pause", RUNS, "There is no order 'pause'"),
     ],
 )
-def test_what_cannot_be_done(kind: str, asked: Asked, sentence: str) -> None:
+def test_what_cannot_be_done(kind: str, target: OrderTarget, sentence: str) -> None:
     with pytest.raises(RefusedError, match=sentence):
-        Orders().give(kind, asked)
+        Orders().give(kind, target)
 
 
 def test_kill_means_the_life_that_runs_and_without_a_supervisor_the_group_server_is_told() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from torchft_x.core.lighthouse.status import MemberView
-from torchft_x.core.view.activity import DOES, Seen, activity
+from torchft_x.core.view.activity import DOES, GroupFacts, activity
 from torchft_x.core.view.history import LossEntry
 from torchft_x.core.view.lives import GroupLives
 
@@ -28,7 +28,7 @@ def does(
     drains: bool = False,
     **world: str,
 ) -> tuple[str, str]:
-    seen = Seen("1", member, lives, loss, trouble, drains)
+    seen = GroupFacts("1", member, lives, loss, trouble, drains)
     return activity(seen, **{"broken": "", "undecided": "", **world})
 
 

@@ -10,11 +10,11 @@ from torchft_x.core.messages.job import (
     SupervisorGone,
     SupervisorHere,
 )
-from torchft_x.core.view.lives import MOST, Lives
+from torchft_x.core.view.lives import MOST, AttemptTable
 
 
 def test_a_life_and_the_next_one() -> None:
-    lives = Lives()
+    lives = AttemptTable()
     lives.hear(SupervisorHere("1", "node-a", stream=7), 1.0)
     lives.hear(LifeStarted("1", 0, "x"), 2.0)
     group = lives.get("1")
@@ -26,7 +26,7 @@ def test_a_life_and_the_next_one() -> None:
 
 
 def test_what_is_said_again_after_a_reconnect_counts_once() -> None:
-    lives = Lives()
+    lives = AttemptTable()
     for _ in range(2):
         lives.hear(SupervisorHere("1", "a", stream=7), 1.0)
         lives.hear(LifeStarted("1", 1, "y"), 1.0)
@@ -36,7 +36,7 @@ def test_what_is_said_again_after_a_reconnect_counts_once() -> None:
 
 
 def test_a_group_over_two_nodes_is_here_as_long_as_one_is() -> None:
-    lives = Lives()
+    lives = AttemptTable()
     lives.hear(SupervisorHere("1", "a", 0, 2, stream=1), 1.0)
     lives.hear(SupervisorHere("1", "b", 1, 2, stream=2), 1.0)
     lives.hear(SupervisorGone("1", 0, 1), 2.0)
@@ -47,7 +47,7 @@ def test_a_group_over_two_nodes_is_here_as_long_as_one_is() -> None:
 
 
 def test_its_end_and_its_rest() -> None:
-    lives = Lives()
+    lives = AttemptTable()
     lives.hear(LifeStarted("1", 0, "x"), 1.0)
     lives.hear(GroupRests("1", True), 2.0)
     group = lives.get("1")
@@ -59,7 +59,7 @@ def test_its_end_and_its_rest() -> None:
 
 
 def test_those_that_are_gone_are_forgotten_first() -> None:
-    lives = Lives()
+    lives = AttemptTable()
     lives.hear(SupervisorHere("0", "a", stream=1), 1.0)
     for n in range(1, MOST + 1):
         lives.hear(LifeStarted(str(n), 0, "x"), 1.0)

@@ -13,7 +13,7 @@ def killed() -> History:
     """Groups 0, 1 and 2 train; at 110 s group 1 is lost, and the others have another quorum at 110.05."""
     h = History()
     h.issued(of("0", "1", "2", id=1), 0.25, 100.0)
-    h.told("0:x", [Moment(what=COMMITTED, quorum=1, participants=3, ago=0.1)], 101.0)
+    h.record_moments("0:x", [Moment(what=COMMITTED, quorum=1, participants=3, ago=0.1)], 101.0)
     h.noted(lost("1"), of("0", "1", "2", id=1), 41, 110.0)
     h.issued(of("0", "2", id=2, step=41), 0.01, 110.05)
     return h
@@ -21,15 +21,15 @@ def killed() -> History:
 
 def test_a_death_phase_by_phase() -> None:
     h = killed()
-    h.told("0:x", [Moment(what=RELEASED, quorum=1, ago=0.28)], 110.3)
-    h.told("2:x", [Moment(what=RELEASED, quorum=1, ago=0.27)], 110.3)
-    h.told("2:x", [Moment(what=COMMITTED, quorum=2, participants=2, ago=0.1, took=0.3)], 110.3)
-    h.told("0:x", [Moment(what=COMMITTED, quorum=2, participants=2, ago=0.2, took=0.2)], 110.3)
-    h.told("1:y", [Moment(what=RESTARTED, ago=0.5)], 113.5)
+    h.record_moments("0:x", [Moment(what=RELEASED, quorum=1, ago=0.28)], 110.3)
+    h.record_moments("2:x", [Moment(what=RELEASED, quorum=1, ago=0.27)], 110.3)
+    h.record_moments("2:x", [Moment(what=COMMITTED, quorum=2, participants=2, ago=0.1, took=0.3)], 110.3)
+    h.record_moments("0:x", [Moment(what=COMMITTED, quorum=2, participants=2, ago=0.2, took=0.2)], 110.3)
+    h.record_moments("1:y", [Moment(what=RESTARTED, ago=0.5)], 113.5)
     h.issued(of("0", "1", "2", id=3, step=60), 0.01, 114.0)
-    h.told("1:y", [Moment(what=HEALED, ago=0.1, took=0.4)], 114.6)
-    h.told("0:x", [Moment(what=COMMITTED, quorum=3, participants=2, ago=0.0)], 114.2)
-    h.told("1:y", [Moment(what=COMMITTED, quorum=3, participants=3, ago=0.0)], 115.0)
+    h.record_moments("1:y", [Moment(what=HEALED, ago=0.1, took=0.4)], 114.6)
+    h.record_moments("0:x", [Moment(what=COMMITTED, quorum=3, participants=2, ago=0.0)], 114.2)
+    h.record_moments("1:y", [Moment(what=COMMITTED, quorum=3, participants=3, ago=0.0)], 115.0)
     loss = h.losses[0]
     phases = (loss.released, loss.regrouped, loss.committed, loss.restarted, loss.rejoined, loss.healed, loss.back)
     assert phases == pytest.approx((0.03, 0.05, 0.1, 3.0, 4.0, 4.5, 5.0), abs=1e-6)
@@ -39,9 +39,11 @@ def test_a_death_phase_by_phase() -> None:
 def test_what_is_told_of_another_quorum_or_life_says_nothing() -> None:
     h = killed()
     before = h.losses[0]
-    h.told("0:x", [Moment(what=RELEASED, quorum=7, ago=0.0), Moment(what="born", ago=0.0)], 110.1)
-    h.told("0:x", [Moment(what=COMMITTED, quorum=1, participants=3, ago=0.0)], 110.1)  # that came late
-    h.told("1:x", [Moment(what=RESTARTED, ago=0.0), Moment(what=HEALED, ago=0.0)], 110.1)  # the life that was lost
+    h.record_moments("0:x", [Moment(what=RELEASED, quorum=7, ago=0.0), Moment(what="born", ago=0.0)], 110.1)
+    h.record_moments("0:x", [Moment(what=COMMITTED, quorum=1, participants=3, ago=0.0)], 110.1)  # that came late
+    h.record_moments(
+        "1:x", [Moment(what=RESTARTED, ago=0.0), Moment(what=HEALED, ago=0.0)], 110.1
+    )  # the life that was lost
     assert h.losses[0] is before
 
 
@@ -49,7 +51,7 @@ def test_a_second_death_of_the_same_group_gets_what_its_next_life_tells() -> Non
     h = killed()
     h.issued(of("0", "1", "2", id=3), 0.0, 112.0)
     h.noted(lost("1"), of("0", "1", "2", id=3), 50, 113.0)
-    h.told("1:z", [Moment(what=RESTARTED, ago=0.0)], 115.0)
+    h.record_moments("1:z", [Moment(what=RESTARTED, ago=0.0)], 115.0)
     first, second = h.losses
     assert (first.restarted, second.restarted) == (None, 2.0)
 
@@ -57,15 +59,19 @@ def test_a_second_death_of_the_same_group_gets_what_its_next_life_tells() -> Non
 @pytest.mark.parametrize("own_first", [False, True])
 def test_a_message_that_comes_late_does_not_turn_the_phases_round(own_first: bool) -> None:
     h = killed()
-    h.told("0:x", [Moment(what=COMMITTED, quorum=2, participants=2, ago=0.05)], 110.09)  # the quorum was noted late
+    h.record_moments(
+        "0:x", [Moment(what=COMMITTED, quorum=2, participants=2, ago=0.05)], 110.09
+    )  # the quorum was noted late
     assert h.losses[0].committed == h.losses[0].regrouped == pytest.approx(0.05)
     h.issued(of("0", "1", "2", id=3, step=60), 0.01, 114.0)
-    h.told("1:y", [Moment(what=HEALED, ago=0.5)], 114.4)
+    h.record_moments("1:y", [Moment(what=HEALED, ago=0.5)], 114.4)
     assert h.losses[0].healed == 4.0
-    h.told("1:y", [Moment(what=RESTARTED, ago=0.1)], 114.4)  # it is in a quorum by then, so it was ready before
+    h.record_moments(
+        "1:y", [Moment(what=RESTARTED, ago=0.1)], 114.4
+    )  # it is in a quorum by then, so it was ready before
     words = [("0:x", 114.2), ("1:y", 114.3)]
     for name, t in reversed(words) if own_first else words:
-        h.told(name, [Moment(what=COMMITTED, quorum=3, participants=3, ago=0.0)], t)
+        h.record_moments(name, [Moment(what=COMMITTED, quorum=3, participants=3, ago=0.0)], t)
     loss = h.losses[0]
     assert (loss.restarted, loss.rejoined) == (4.0, 4.0)
     assert (loss.back, loss.whole) == pytest.approx((4.3, 4.3))

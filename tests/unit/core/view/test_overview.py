@@ -12,7 +12,7 @@ from torchft_x.core.messages.lighthouse import Issue
 from torchft_x.core.types import State
 from torchft_x.core.view.facts import Copy, Tally
 from torchft_x.core.view.history import History
-from torchft_x.core.view.lives import Lives
+from torchft_x.core.view.lives import AttemptTable
 from torchft_x.core.view.overview import SCHEMA, Job, overview
 
 NO_JOB = Job(outcome=None, verdict=None, sidecars={}, drained=frozenset())
@@ -22,7 +22,7 @@ class Shown:
     """A scene, and what is kept of it."""
 
     def __init__(self, **config: Any) -> None:
-        self.scene, self.history, self.lives = Scene(**config), History(), Lives()
+        self.scene, self.history, self.lives = Scene(**config), History(), AttemptTable()
         self.told = Tally()
         self.copies: dict[str, Copy] = {}
 

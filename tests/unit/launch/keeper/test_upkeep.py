@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from torchft_x.launch.keeper.plan import Process, RolePlan
-from torchft_x.launch.keeper.upkeep import LIGHTHOUSE_RULES, Again, Outcome, Over, Replica, outcome
+from torchft_x.launch.keeper.upkeep import LIGHTHOUSE_RULES, NotRestarted, Outcome, Replica, RestartAt, outcome
 
 KILLED = -signal.SIGKILL
 TERMINATED = 128 + signal.SIGTERM
@@ -29,7 +29,7 @@ def running(kind: str, number: int = 0, **options: int) -> Replica:
 def test_a_supervisor_that_was_killed_is_started_again(kind: str) -> None:
     replica = running(kind)
     again = replica.ended(KILLED, 100.0)
-    assert isinstance(again, Again)
+    assert isinstance(again, RestartAt)
     assert again.due == 100.0
     assert "killed by SIGKILL after 100.0 s; it is started again" in again.sentence
     assert (replica.state, replica.starts) == ("PENDING", 1)
@@ -42,21 +42,21 @@ def test_a_supervisor_that_was_killed_is_started_again(kind: str) -> None:
 def test_what_it_says_itself_is_final(kind: str, code: int) -> None:
     replica = running(kind)
     over = replica.ended(code, 1.0)
-    assert isinstance(over, Over)
+    assert isinstance(over, NotRestarted)
     assert replica.state == ("FAILED" if code else "SUCCEEDED")
     assert bool(over.sentence) == bool(code)
 
 
 def test_a_sigterm_from_somebody_else_is_no_end() -> None:
-    assert isinstance(running("trainer").ended(TERMINATED, 1.0), Again)
+    assert isinstance(running("trainer").ended(TERMINATED, 1.0), RestartAt)
 
 
 def test_the_budget_is_the_roles() -> None:
     replica = running("trainer", max_restarts=3)
     for k in range(3):
-        assert isinstance(replica.ended(KILLED, 100.0 * k), Again)
+        assert isinstance(replica.ended(KILLED, 100.0 * k), RestartAt)
     over = replica.ended(KILLED, 400.0)
-    assert isinstance(over, Over)
+    assert isinstance(over, NotRestarted)
     assert over.sentence.startswith("the supervisor of group 0 is given up: killed by SIGKILL")
     assert "3 restarts within" in over.sentence
     assert replica.state == "FAILED"
@@ -67,7 +67,7 @@ def test_kills_in_a_row_are_held_back_more_and_more() -> None:
     pauses = []
     for _ in range(6):
         again = replica.ended(KILLED, 1.0)
-        assert isinstance(again, Again)
+        assert isinstance(again, RestartAt)
         pauses.append(again.due - 1.0)
         replica.started(0.9)
     assert pauses == [0.0, 1.0, 2.0, 4.0, 5.0, 5.0]
@@ -75,26 +75,26 @@ def test_kills_in_a_row_are_held_back_more_and_more() -> None:
 
 def test_crashes_of_its_own_are_given_up() -> None:
     replica = running("trainer")
-    assert isinstance(replica.ended(70, 1.0), Again)
-    assert isinstance(replica.ended(-signal.SIGSEGV, 1.0), Again)
-    assert isinstance(replica.ended(70, 1.0), Over)
+    assert isinstance(replica.ended(70, 1.0), RestartAt)
+    assert isinstance(replica.ended(-signal.SIGSEGV, 1.0), RestartAt)
+    assert isinstance(replica.ended(70, 1.0), NotRestarted)
 
 
 def test_a_lighthouses_budget_is_its_own() -> None:
     replica = running("lighthouse", max_restarts=0)
     for k in range(LIGHTHOUSE_RULES.max_restarts):
-        assert isinstance(replica.ended(KILLED, 50.0 * k), Again)
+        assert isinstance(replica.ended(KILLED, 50.0 * k), RestartAt)
 
 
 @pytest.mark.parametrize("code", [KILLED, 0, 7])
 def test_what_isnt_ours_is_never_started_again(code: int) -> None:
-    assert isinstance(running("").ended(code, 1.0), Over)
+    assert isinstance(running("").ended(code, 1.0), NotRestarted)
 
 
 def test_whoever_was_told_to_go_is_not_started_again() -> None:
     replica = running("trainer")
     replica.leaving = True
-    assert replica.ended(TERMINATED, 1.0) == Over("")
+    assert replica.ended(TERMINATED, 1.0) == NotRestarted("")
     assert replica.state == "CANCELLED"
 
 

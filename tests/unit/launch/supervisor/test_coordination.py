@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from torchft_x.launch.process.restarts import AttemptEnd
-from torchft_x.launch.supervisor.coordination import Begun, MultiNode, Place
+from torchft_x.launch.supervisor.coordination import MultiNode, Place, StartedAttempt
 from torchft_x.net import parse_address
 
 
@@ -44,7 +44,7 @@ class Fake:
 
 
 KILLED = AttemptEnd(False, -9, "worker 0 killed by SIGKILL", False, False, 1.0)
-BEGUN = Begun(0, "L", "h:1")
+BEGUN = StartedAttempt(0, "L", "h:1")
 
 
 def test_a_node_that_finds_no_others_gives_up() -> None:
@@ -71,7 +71,7 @@ def test_a_part_that_finished_is_reported_once_and_one_that_failed_with_the_prog
     node.lives.finished(BEGUN)
     node.lives.ended(BEGUN, AttemptEnd(True, 0, "finished", False, True, 1.0))
     failed = AttemptEnd(False, 1, "worker 1 exited with code 1", True, False, 1.0, ("Traceback", "ValueError: x"))
-    node.lives.ended(Begun(1, "M"), failed)
+    node.lives.ended(StartedAttempt(1, "M"), failed)
     assert node.said == [
         ("ended", 0, "L", 0, "finished"),
         ("ended", 1, "M", 1, "node 1: worker 1 exited with code 1: ValueError: x"),

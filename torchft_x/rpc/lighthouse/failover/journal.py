@@ -292,10 +292,10 @@ def from_proto(p: pb.Ledger, granted: int, leased: float = math.nan, reached: in
         absent = tuple(_absent(a, known) for a in p.absent)
         older = tuple(messages.QUORUM.decode(q) for q in p.open)
         newest, granted = messages.QUORUM.decode(p.quorum), limits.check_whole(granted, "granted_through")
-        told = limits.check_whole(reached, "reached")
+        newest_step = limits.check_whole(reached, "reached")
         kin, left = tuple(map(messages.MEMBER_ENTRY.decode, p.kin)), tuple(map(messages.LEFT.decode, p.left))
         job = tuple(limits.check_text(group, "group") for group in p.job)
-        entry = JournalEntry(newest, granted, kin, older, absent, leased if known else None, told, left, job)
+        entry = JournalEntry(newest, granted, kin, older, absent, leased if known else None, newest_step, left, job)
     return JournalContents(entry, tuple(p.done))
 
 

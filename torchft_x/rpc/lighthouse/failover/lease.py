@@ -157,7 +157,7 @@ class Lease:
 
     def _swap(self) -> str:
         """Renew the entry. Return '' or the reason why that failed. The caller holds the lock."""
-        said = False
+        logged = False
         while True:
             held, began = self._rule.held, self._clock()
             if held is None or self._lost or not self._rule.holds(began):
@@ -171,9 +171,9 @@ class Lease:
                 return ""
             except OSError as e:
                 self._why = e.strerror or str(e)
-                if not said:
+                if not logged:
                     log.warning("%s can't be written (%s); trying again.", self._register, self._why)
-                    said = True
+                    logged = True
                 time.sleep(_AGAIN)
 
     def _not_renewed(self) -> str:

@@ -93,16 +93,16 @@ def hold_lease(
 
 def _open(folder: Path, again: bool, wait: Callable[[float], bool]) -> LeaseDirectory | None:
     """Open the register. If it existed before and is away, wait until it is back. None: `wait` ordered a stop."""
-    said = False
+    logged = False
     while True:
         try:
             return open_lease(folder / "lease", make=not again, epoch=newest_epoch(folder))
         except OSError as e:
             if not again:
                 raise ConfigError(f"--lease_dir {folder} can't be used ({e.strerror or e}); name another.") from None
-            if not said:
+            if not logged:
                 log.warning("%s is away (%s); this lighthouse stands by until it is back.", folder, e.strerror or e)
-                said = True
+                logged = True
         if wait(_AWAY_AGAIN):
             return None
 
@@ -124,8 +124,11 @@ def _stand_by(
             if register.mend(newest_epoch(register.folder.parent)):
                 log.warning("%s was empty: somebody has deleted the lease. It is made again.", register)
                 return
-        said, server.silence = server.silence, f"the lease in {register} can't be taken ({why}), so that nobody serves"
-        if server.silence != said:
+        logged, server.silence = (
+            server.silence,
+            f"the lease in {register} can't be taken ({why}), so that nobody serves",
+        )
+        if server.silence != logged:
             log.warning("%s Make that directory writable, or start again with another.", server.sentence())
 
     try:

@@ -58,10 +58,14 @@ class _Metrics(Collector):
         yield _histogram("torchft_x_quorum_wait_seconds", "First request -> quorum.", history.wait)
         yield _histogram("torchft_x_recovery_seconds", "A member is lost -> the next quorum.", history.recovery)
         yield _histogram("torchft_x_rejoin_seconds", "A member is lost -> its group is in a quorum.", history.rejoin)
-        told = self._recorder.tally
-        yield _histogram("torchft_x_step_seconds", "Begin of a step -> its commit, of all groups.", told.steps)
-        yield _histogram("torchft_x_reduce_seconds", "First reduction of a step -> all have ended.", told.reductions)
-        yield _histogram("torchft_x_heal_seconds", "Copies of the state from another group.", told.heals)
+        record_moments = self._recorder.tally
+        yield _histogram(
+            "torchft_x_step_seconds", "Begin of a step -> its commit, of all groups.", record_moments.steps
+        )
+        yield _histogram(
+            "torchft_x_reduce_seconds", "First reduction of a step -> all have ended.", record_moments.reductions
+        )
+        yield _histogram("torchft_x_heal_seconds", "Copies of the state from another group.", record_moments.heals)
 
 
 def _gauges(value: dict[str, Any]) -> Iterator[Metric]:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 import grpc
 import grpc.aio
 
-from torchft_x.core.job.orders import EVERY, KINDS, Asked, Order, Orders
+from torchft_x.core.job.orders import EVERY, KINDS, OrderTarget, Order, Orders
 from torchft_x.core.messages.job import GroupRests, RosterEvent, SupervisorHere
-from torchft_x.core.view.lives import Lives
+from torchft_x.core.view.lives import AttemptTable
 from torchft_x.errors import RefusedError
 from torchft_x.net import parse_address
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
@@ -27,7 +27,7 @@ class OrderDesk:
 
     def __init__(
         self,
-        lives: Lives,
+        lives: AttemptTable,
         token: str | None,
         send: Callable[[Order], None],
         addresses: Callable[[str], Iterable[str]],
@@ -124,8 +124,8 @@ _SENTENCES = {
 }
 
 
-def _asked(group: str, lives: Lives, reachable: bool) -> Asked:
+def _asked(group: str, lives: AttemptTable, reachable: bool) -> OrderTarget:
     known = lives.get(group)
     if known is None:
-        return Asked(group, False, "", False, False, False, reachable)
-    return Asked(group, known.here, known.life, known.alive, known.rests, known.finished is not None, reachable)
+        return OrderTarget(group, False, "", False, False, False, reachable)
+    return OrderTarget(group, known.here, known.life, known.alive, known.rests, known.finished is not None, reachable)

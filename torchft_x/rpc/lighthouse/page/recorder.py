@@ -18,7 +18,7 @@ from torchft_x.core.messages.job import GroupRests, LifeExited, RosterEvent
 from torchft_x.core.messages.lighthouse import Issue
 from torchft_x.core.view.facts import Copy, Facts, Tally
 from torchft_x.core.view.history import History
-from torchft_x.core.view.lives import Lives
+from torchft_x.core.view.lives import AttemptTable
 from torchft_x.core.view.overview import Job, overview
 from torchft_x.core.view.step_rate import StepRate
 
@@ -36,7 +36,7 @@ class Recorder:
         self._machine = machine
         self._job = job
         self.history = History()
-        self.lives = Lives()
+        self.lives = AttemptTable()
         self.tally = Tally()
         self._copies: dict[str, tuple[float, Copy]] = {}  # by replica id: time of the report (monotonic), the copy
         self.job = ""  # the job's name; '': unknown
@@ -73,11 +73,11 @@ class Recorder:
         elif isinstance(event, GroupRests):
             self._stale = float("-inf")
 
-    def told(self, replica_id: str, facts: Facts) -> None:
+    def record_moments(self, replica_id: str, facts: Facts) -> None:
         """Record a member's facts about itself."""
         self.tally.add(facts)
         if facts.moments:
-            self.history.told(replica_id, facts.moments, time.time())
+            self.history.record_moments(replica_id, facts.moments, time.time())
         if facts.copy is not None:
             self._copies[replica_id] = (time.monotonic(), facts.copy)
         else:

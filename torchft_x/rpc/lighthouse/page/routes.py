@@ -28,14 +28,14 @@ class Routes:
     def __init__(
         self,
         recorder: Recorder,
-        desk: OrderDesk,
+        orders: OrderDesk,
         *,
         token: str | None,
         names: Collection[str],
         serves: Callable[[], bool],
     ) -> None:
         self._recorder = recorder
-        self._desk = desk
+        self._orders = orders
         self._token = token
         self._names = frozenset(name.lower() for name in names)
         self._serves = serves
@@ -84,7 +84,7 @@ class Routes:
             group = asked.get("group") if isinstance(asked, dict) else None
             if not isinstance(group, str):
                 return _error(400, 'The body must be {"group": "NAME"}.')
-            sentence = await self._desk.give(request.path[1:], check_replica_id(group))
+            sentence = await self._orders.give(request.path[1:], check_replica_id(group))
         except (ValueError, RecursionError) as e:
             return _error(400, str(e) if isinstance(e, TorchftXError) else 'The body must be {"group": "NAME"}.')
         except RefusedError as e:

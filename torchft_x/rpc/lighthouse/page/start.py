@@ -27,7 +27,7 @@ class Shell(Protocol):
     """The lighthouse behind the page (`rpc.lighthouse.server.LighthouseShell`)."""
 
     recorder: Recorder
-    desk: OrderDesk
+    orders: OrderDesk
     token: str | None
 
     def serves(self) -> bool: ...
@@ -66,7 +66,7 @@ async def start(shell: Shell, given: str | None, port: int, address: str) -> Pag
     names = {socket.gethostname(), socket.gethostname().partition(".")[0], parse_address(address).host}
     if given is not None:
         names.add(parse_address(given, what=_WHAT).host)
-    routes = Routes(shell.recorder, shell.desk, token=shell.token, names=names, serves=lambda: shell.serves())
+    routes = Routes(shell.recorder, shell.orders, token=shell.token, names=names, serves=lambda: shell.serves())
     server = HttpServer(routes.answer)
     try:
         at = _listen(server, given, port)

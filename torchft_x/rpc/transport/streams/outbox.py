@@ -9,7 +9,7 @@ from typing import Any, cast
 Write = Callable[[bytes], Coroutine[Any, Any, None]]
 
 
-class Begun:
+class StartedWrite:
     """Coroutine that has already run as far as it can without waiting. Awaiting it, once, runs the rest.
 
     A write that is started this way sends its message now; a task would start it in the loop's next iteration.
@@ -57,7 +57,7 @@ class Outbox:
 
     def __init__(self, write: Write) -> None:
         self._write = write  # gRPC's write method
-        self._queue: asyncio.Queue[bytes | Begun | None] = asyncio.Queue()  # None ends `run`
+        self._queue: asyncio.Queue[bytes | StartedWrite | None] = asyncio.Queue()  # None ends `run`
         self._idle = False  # `run` waits for the next message
 
     def __len__(self) -> int:
@@ -68,7 +68,7 @@ class Outbox:
         """Send a message after all waiting ones, or at once if there are none."""
         if self._idle:
             self._idle = False
-            self._queue.put_nowait(Begun(self._write(data)))
+            self._queue.put_nowait(StartedWrite(self._write(data)))
         else:
             self._queue.put_nowait(data)
 
@@ -81,7 +81,7 @@ class Outbox:
         """Discard the waiting messages."""
         while not self._queue.empty():
             item = self._queue.get_nowait()
-            if isinstance(item, Begun):
+            if isinstance(item, StartedWrite):
                 item.close()
 
     async def run(self) -> None:
@@ -91,4 +91,4 @@ class Outbox:
             item = await self._queue.get()
             if item is None:
                 return
-            await (item if isinstance(item, Begun) else self._write(item))
+            await (item if isinstance(item, StartedWrite) else self._write(item))

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from torchft_x.rpc.transport import loop
-from torchft_x.rpc.transport.streams.outbox import Begun, Outbox
+from torchft_x.rpc.transport.streams.outbox import Outbox, StartedWrite
 
 
 class Wire:
@@ -134,6 +134,6 @@ async def test_a_coroutine_that_needs_no_wait_is_done_when_it_has_begun() -> Non
     async def quick() -> None:
         seen.append(1)
 
-    begun = Begun(quick())
+    begun = StartedWrite(quick())
     assert seen == [1]
     await begun
