@@ -20,6 +20,7 @@ from torchft_x import env
 ROOT = Path(__file__).parent.parent
 USUAL = 2.0
 """Seconds that the import takes on a machine of scale 1, at most."""
+VIRTUAL = (ROOT / "tests/unit", ROOT / "tests/extended/sim")
 SLOWEST = 6.0
 """Scale up to which times still mean something."""
 
@@ -34,13 +35,14 @@ def set_scale(config: pytest.Config) -> None:
 
 
 def needs_measure(config: pytest.Config) -> bool:
-    """Return whether the session's tests may be scaled: none of them is of tests/unit, whose clocks are virtual.
+    """Return whether the session's tests may be scaled: none of them is of `VIRTUAL`, whose clocks are virtual.
 
-    A session that also has unit tests runs at scale 1, so that on a slow machine its tests of processes may fail.
+    A session that also has some of these runs at scale 1, so that on a slow machine its tests of processes may fail.
     """
-    unit = ROOT / "tests/unit"
     paths = [Path(arg.split("::")[0]).absolute() for arg in config.known_args_namespace.file_or_dir]
-    return bool(paths) and not any(path.is_relative_to(unit) or unit.is_relative_to(path) for path in paths)
+    return bool(paths) and not any(
+        path.is_relative_to(folder) or folder.is_relative_to(path) for path in paths for folder in VIRTUAL
+    )
 
 
 def scale_for(seconds: float) -> float:

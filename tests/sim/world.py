@@ -28,6 +28,7 @@ from tests.sim.rank_node import RankNode
 from tests.sim.shared import SharedDirectory
 from tests.sim.supervisor_node import SupervisorNode
 from tests.sim.transfer import Transfers
+from torchft_x import env
 
 Entry = tuple[float, int, "Process | None", Call, tuple[Any, ...]]
 """(time, number, process it happens in or None, what, arguments)."""
@@ -37,6 +38,7 @@ class World:
     """See the module."""
 
     def __init__(self, seed: int, config: WorldConfig | None = None) -> None:
+        assert env.time_scale() == 1, f"virtual time needs no slower clocks: unset {env.TIME_SCALE}"
         self.seed = seed
         self.config = config or WorldConfig()
         self.now = 0.0

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 
 import pytest
 
-from tests.process.sim.test_swarm import spend
 from tests.sim import lies, swarm
 from tests.sim.faults import KINDS
+
+
+def spend(seconds: float, first_seed: int, *, kinds: Collection[str] = (), most: int = 0) -> swarm.Total:
+    """Run seed after seed, and beyond `seconds` until all `kinds` have struck, in `most` runs. Raise the first `Violation`."""
+    total = swarm.Total()
+    end = time.process_time() + seconds  # of the processor, so that other load does not matter
+    seed = first_seed
+    while time.process_time() < end or (total.runs < most and set(kinds) - set(total.faults)):
+        total.merge(swarm.run(seed))
+        seed += 1
+    print(f"\n{total}")
+    return total
 
 
 def test_a_quarter_of_a_minute_of_swarm() -> None:

@@ -1,4 +1,4 @@
-"""Random runs until a budget of processor seconds is used up: a few here, a quarter of a minute in the full run, hours with scripts/soak.
+"""Some runs of the swarm. tests/extended/sim has more of them, and scripts/soak runs for hours.
 
 A failing seed prints its invariant, the end of its trace, and the command that replays it.
 """
@@ -40,6 +40,11 @@ def test_what_the_soak_has_found(seed: int, standby: float, monkeypatch: pytest.
         monkeypatch.setattr(swarm, setting, 0.0)
     monkeypatch.setattr(swarm, "STANDBY", standby)
     swarm.run(seed)
+
+
+@pytest.mark.parametrize("seed", [6, 8, 9, 11, 12, 13])
+def test_a_random_run_violates_no_invariant(seed: int) -> None:
+    assert swarm.run(seed).commits > 20
 
 
 def test_seeds_differ_in_their_clusters_and_faults() -> None:

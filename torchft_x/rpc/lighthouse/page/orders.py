@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import grpc
 import grpc.aio
 
-from torchft_x.core.job.orders import EVERY, KINDS, OrderTarget, Order, Orders
+from torchft_x.core.job.orders import EVERY, KINDS, Order, Orders, OrderTarget
 from torchft_x.core.messages.job import GroupRests, RosterEvent, SupervisorHere
 from torchft_x.core.view.lives import AttemptTable
 from torchft_x.errors import RefusedError
