@@ -1,4 +1,4 @@
-"""Side-by-side measurements of torchft_x, torchft-nightly and the machine's own limits. See docs/benchmarks.md.
+"""Side-by-side measurements of torchft_x, torchft-nightly and the machine's own limits. See docs/dev/benchmarks.md.
 
 Not installed: run from the repository by ``./scripts/bench``. `trainer`, `worker`, `adapter` and `models` are also
 run by the peer's Python, which knows neither us nor grpc.

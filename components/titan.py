@@ -52,7 +52,7 @@ def titan(
 ) -> specs.AppDef:
     """torchtitan's fault-tolerant training (its train module and its config), unmodified, on torchft_x.
 
-    Arguments after -- are torchtitan's. Replica id, number of groups and --checkpoint.enable are added (docs/torchtitan.md).
+    Arguments after -- are torchtitan's. Replica id, number of groups and --checkpoint.enable are added (docs/trainers.md).
 
     Args:
         script_args: arguments of the script, after --; write a flag given twice as --a=1 --a=2

@@ -151,7 +151,7 @@ COMPONENTS = (
         "titan",
         "torchtitan's fault-tolerant training (its train module and its config), unmodified, on torchft_x.",
         "Arguments after -- are torchtitan's. Replica id, number of groups and --checkpoint.enable are added "
-        "(docs/torchtitan.md).",
+        "(docs/trainers.md).",
         "titan_app",
         (*TITAN, *training("titan", script="")),
     ),

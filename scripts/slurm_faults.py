@@ -1,4 +1,4 @@
-"""What a fault on a real Slurm costs: docs/slurm_faults.md.
+"""What a fault on a real Slurm costs: docs/slurm.md#when-something-fails.
 
     python scripts/slurm_faults.py [FAULT ...] [--repeat N] [--out docs/bench/slurm.json]
     python scripts/slurm_faults.py --groups 2 --nodes-per-group 2 power

@@ -1,4 +1,4 @@
-"""Goodput of a job on a real Slurm that loses a node each minute: docs/slurm_faults.md.
+"""Goodput of a job on a real Slurm that loses a node each minute: docs/slurm.md#when-something-fails.
 
     python scripts/slurm_goodput.py [--minutes 30] [--every 60] [--least 0.95] [--out docs/bench/slurm-goodput.json]
 
@@ -6,7 +6,7 @@ Four groups and a lighthouse train on six nodes that are network namespaces of t
 times (SlurmdTimeout 300 s, cred_expire 120 s). The nodes of the groups lose their power in turn, without a word; half
 the time later each boots again, so that there always is one to spare. Needs root and Slurm's daemons.
 
-Goodput is that of ``torchft_x report`` (docs/report.md): the batches that count against those of all groups at their usual
+Goodput is that of ``torchft_x report`` (docs/operate.md): the batches that count against those of all groups at their usual
 step, from the first commit to the last. Exit code 0: it was at least --least, every group was back before the next
 loss, all parameters of all groups are bit-equal, and the job ended when it was told to.
 """

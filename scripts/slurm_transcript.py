@@ -1,4 +1,4 @@
-"""A node set DOWN, by hand and under slurm_ft, as typed and as answered: docs/slurm_transcript.md.
+"""A node set DOWN, by hand and under slurm_ft, as typed and as answered: docs/slurm.md#a-node-set-down-as-you-see-it.
 
     python scripts/slurm_transcript.py > transcript.md
 

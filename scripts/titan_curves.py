@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Loss of torchtitan's debug model in its three fault-tolerance modes, undisturbed and through kills: docs/torchtitan.md.
+"""Loss of torchtitan's debug model in its three fault-tolerance modes, undisturbed and through kills: docs/trainers.md.
 
     TORCHFT_X_TRAINERS_PYTHON=.venv-trainers/bin/python python scripts/titan_curves.py --steps 120 --kills 3
 

@@ -2,7 +2,7 @@
 
 The rooms, bottom up: `core` decides, without clock or socket; `observe` tells what happened; `rpc` is the only one that
 knows grpc; `comm` has process groups that can be rebuilt; `transfer` moves state; `train` is what a script imports, and
-`launch` makes processes of a component. docs/contributing.md is the map.
+`launch` makes processes of a component. CONTRIBUTING.md is the map.
 
 Names are loaded on first use, so that the launcher and the lighthouse never import torch.
 """

@@ -96,7 +96,7 @@ def check_any_resolvable(addresses: tuple[Address, ...], *, what: str = "address
 def advertise_host(
     argument: str | None = None, environ: Mapping[str, str] | None = None, *, towards: str | None = None
 ) -> str:
-    """Return the host by which others reach us: the first of these that exists (docs/addresses.md):
+    """Return the host by which others reach us: the first of these that exists (docs/schedulers.md#addresses):
 
     the argument; TORCHFT_X_ADVERTISE_HOST; the address of the interface TORCHFT_X_ADVERTISE_INTERFACE; in a Slurm step
     our address on the way to the node that launched it, in a batch script this node's; our address on the way to the

@@ -38,7 +38,7 @@ class Checker(QuorumChecks):
         self.figures: Counter[str] = Counter()  # what became of steps that did not commit at once; per rank
         self._values: dict[tuple[int, State], int] = {}  # (group rank, state) -> parameters (I1)
         self._final: dict[tuple[int, int, int], int] = {}  # (lineage, step, group rank) -> parameters (A1)
-        self._thrown_away: set[int] = set()  # steps that a group was against after they had been decided (decision 39)
+        self._thrown_away: set[int] = set()  # steps that a group was against after they had been decided (decision 12)
         self._decided: dict[str, tuple[int, int, bool]] = {}  # replica id -> newest (quorum, step, commit) (I2)
 
     # --- groups: I2, I4, I8 --------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ class Checker(QuorumChecks):
                 )
 
     def on_thrown_away(self, rank: RankNode, vote: LocalVote, before: tuple[State, int]) -> None:
-        """Decision 39: what a group throws away is final no more, should who committed it be cut off. All else holds."""
+        """Decision 12: what a group throws away is final no more, should who committed it be cut off. All else holds."""
         self._thrown_away.add(vote.step + 1)
         self.figures["thrown away"] += 1
         self.on_settled(rank, vote, False, before)

@@ -112,7 +112,7 @@ class Liar:
 
     def _granted(self) -> int:
         """A member of the running quorum that claims to have been let run further makes newcomers wait so long
-        (docs/limits.md); here that is a few seconds."""
+        (docs/security.md#limits); here that is a few seconds."""
         there = max((node.machine.state.step for node in self._world.nodes.values()), default=0)
         return min(self._step(), there + 64)  # not of the newest quorum, which may be one of its own
 

@@ -1,6 +1,6 @@
 """The rules of this layer, enforced: no process, no connection to another machine, no sleep above 50 ms, no test above 1 s.
 
-A test that needs more belongs into tests/process (docs/testing.md). Time in which a test waited for a processor doesn't
+A test that needs more belongs into tests/process (docs/dev/testing.md). Time in which a test waited for a processor doesn't
 count, so that a busy machine fails nobody.
 """
 

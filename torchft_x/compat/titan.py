@@ -1,5 +1,5 @@
 """torchtitan's train module in one process of a replica group, with torchft_x under torchft's name
-(docs/torchtitan.md).
+(docs/trainers.md).
 
 ``torchx run ft.titan`` runs this file in each process. To start groups in another way, run
 ``python -m torchft_x.compat -m torchtitan.train`` with the flags of `of_group`.

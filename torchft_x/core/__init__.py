@@ -26,7 +26,7 @@ The packages are listed bottom up. Each imports only from those before it in the
 A machine and its shell have a contract: the shell delivers events with the time, one after the other, and carries out
 the effects that the machine returns. `core.messages` defines it precisely. Times are seconds as floats, monotonic
 unless a name says ``unix``; ids are integers that only grow. Rules (R1, ...) and invariants (I1, ...) are those of
-docs/design.md.
+docs/dev/design.md.
 
 Begin reading with `types`; then `quorum.rule` (one pure function), `commit.step` (one rank's way through a step), and
 the two machines, `group.machine.Group` and `lighthouse.machine.Lighthouse`.

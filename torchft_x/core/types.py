@@ -31,7 +31,10 @@ class State:
 
 @dataclass(frozen=True, order=True, slots=True)
 class Life:
-    """Identity of a life, by which the lives of one group are ordered (R2): by attempt, then by start."""
+    """Identity of a life, by which the lives of one group are ordered (R2): by attempt, then by start.
+
+    The start can't come first: a group that moved to a host whose clock is behind would be fenced for good.
+    """
 
     attempt: int = 0
     started: float = 0.0  # unix seconds, on the group's own host

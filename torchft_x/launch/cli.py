@@ -205,7 +205,7 @@ def dumps(argv: list[str]) -> int:
     from torchft_x.observe.dumps import describe, examine, headline, read_folder
 
     parser = Parser(
-        prog="torchft_x dumps", description="Say what was collected when groups died or hung: docs/debugging.md."
+        prog="torchft_x dumps", description="Say what was collected when groups died or hung: docs/operate.md."
     )
     parser.add_argument("run_dir", type=Path, help="of the run")
     parser.add_argument("number", type=int, nargs="?", help="of the dump to describe; default: the newest")

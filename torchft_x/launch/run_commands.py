@@ -126,7 +126,7 @@ def chaos(argv: list[str]) -> int:
 
     parser = Parser(
         prog="torchft_x chaos",
-        description="Kill, stop and drain parts of a job of this host or a cluster: docs/chaos.md.",
+        description="Kill, stop and drain parts of a job of this host or a cluster: docs/operate.md.",
     )
     parser.add_argument(
         "run", nargs="?", metavar="RUN_DIR|JOB",

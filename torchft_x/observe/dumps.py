@@ -1,7 +1,7 @@
 """Explanation of a folder of dumps (RUN_DIR/dumps/..., made by the supervisors) in sentences. Pure except
 `read_folder`.
 
-docs/debugging.md lists the folder's files. Files may be missing or torn; the readable ones are used.
+docs/operate.md lists the folder's files. Files may be missing or torn; the readable ones are used.
 """
 
 from __future__ import annotations

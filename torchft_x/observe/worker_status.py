@@ -124,7 +124,7 @@ def _json(text: bytes) -> dict[str, Any] | None:
 
 
 def tell(moment: Moment, values: Mapping[str, Any], now: float, t: float) -> dict[str, Any]:
-    """Combine a moment and a story into one status (docs/debugging.md), at monotonic seconds `now` and unix seconds
+    """Combine a moment and a story into one status (docs/operate.md), at monotonic seconds `now` and unix seconds
     `t`."""
     return {
         **values,

@@ -25,7 +25,7 @@ def lighthouse_status(address: Address, token: str | None = None, timeout: float
 
 
 def lighthouse_overview(address: Address, token: str | None = None, timeout: float = 5.0) -> dict[str, Any]:
-    """Return the overview of the lighthouse's job (docs/page.md). Raises the same errors as `lighthouse_status`."""
+    """Return the overview of the lighthouse's job (docs/operate.md). Raises the same errors as `lighthouse_status`."""
     return _object(_ask("Overview", b"", address, token, timeout), address)
 
 

@@ -77,7 +77,7 @@ class Manager:
         lighthouse_addr: ``http://host:port`` (TORCHFT_LIGHTHOUSE); needed on rank 0.
         replica_id: the group's name, stable over restarts (REPLICA_GROUP_ID). A nonce is added.
         port: port of the group server (TORCHFT_MANAGER_PORT; any free one).
-        hostname: name or address by which other hosts reach this one (TORCHFT_X_ADVERTISE_HOST; see docs/addresses.md).
+        hostname: name or address by which other hosts reach this one (TORCHFT_X_ADVERTISE_HOST; see docs/schedulers.md).
         heartbeat_interval: without effect, because the session to the lighthouse needs no tuning. An interval that is
             no shorter than the lighthouse's heartbeat timeout is refused, and so is a shorter quorum_timeout.
         checkpoint_transport: how state travels in a heal; `HTTPTransport` if None. Your own transport may have
@@ -213,7 +213,7 @@ class Manager:
         if self.steps.role is None and isinstance(c.transport, HTTPTransport):
             check_sendable(c.full_state())
         if not self._prepared and c.step.state.step > 0 and self._has_company():
-            self._prepared = True  # after step 0, when the optimizer has made its state
+            self._prepared = True  # after step 0, when the optimizer has its state; else the first heal waits for pages
             c.transport.prepare(c.full_state())
         options = self._usual
         if timeout is not None:

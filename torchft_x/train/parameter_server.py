@@ -37,7 +37,7 @@ class ParameterServer(ABC):
     Args:
         port: port of the HTTP endpoint; 0 takes any free one.
         store_port: port of the store where server and client meet; 0 takes any free one.
-        host: name or address by which clients reach this machine (TORCHFT_X_ADVERTISE_HOST; see docs/addresses.md).
+        host: name or address by which clients reach this machine (TORCHFT_X_ADVERTISE_HOST; see docs/schedulers.md).
         token: token that clients must send (TORCHFT_X_TOKEN, TORCHFT_X_TOKEN_FILE); "" asks for none.
         max_sessions: largest number of open sessions; further requests are refused.
 

@@ -1,7 +1,7 @@
 """torchft's own test files, run against torchft_x under torchft's name, and against torchft itself.
 
     ./scripts/peer_tests [--peer] [FILE...]     # runs all files or these; --peer: against torchft itself
-    ./scripts/peer_tests --write                # all files against both, and the table of docs/torchft.md
+    ./scripts/peer_tests --write                # all files against both, their counts, and the table of docs/torchft.md
 
 The files are read from the wheel that is installed in the environment of TORCHFT_X_PEER_PYTHON; nothing of them is kept here.
 Each file runs in a process of its own. Some tests of theirs compare with recorded histories that the wheel has not; there
@@ -11,6 +11,7 @@ torchft's own are recorded first.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
@@ -29,6 +30,7 @@ from torchft_x import env
 from torchft_x.compat.__main__ import PATH
 
 ROOT = Path(__file__).resolve().parents[3]
+COUNTS = ROOT / "docs/bench/torchft_tests.json"
 LIMIT = 900  # seconds of a file
 _TEST_LIMIT = 60  # of a test
 _HELPERS = ("_test_utils.py", "_test/diloco_trainer.py")
@@ -158,8 +160,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def write(suite: Suite, files: Sequence[str]) -> int:
-    """Both sides, and the table of the page."""
-    rows, totals = [], [0] * 4
+    """Run both sides. Write the counts of each file to `COUNTS`, and their sums to the page's table."""
+    rows, totals = {}, [0] * 4
     for file in files:
         suite.record(file)
         theirs, ours = (counts(suite.run(file, peer=peer)) for peer in (True, False))
@@ -167,12 +169,14 @@ def write(suite: Suite, files: Sequence[str]) -> int:
         row = [theirs["passed"], ours["passed"], ours["failed"], of - ours["passed"] - ours["failed"]]
         print(file, row, flush=True)
         if of:
-            rows.append([f"`{file}`", *map(str, row)])
+            rows[file] = row
             totals = [t + n for t, n in zip(totals, row, strict=True)]
-    rows.append(["all", *map(str, totals)])
-    head = ["torchft's file", "passed by torchft itself", "passed by torchft_x", "failed", "left out"]
+    head = ["passed by torchft itself", "passed by torchft_x", "failed", "left out"]
+    lines = ",\n".join(f"  {json.dumps(file)}: {json.dumps(row)}" for file, row in rows.items())
+    COUNTS.write_text(f'{{\n "columns": {json.dumps(head)},\n "files": {{\n{lines}\n }}\n}}\n', encoding="utf-8")
     text = page.PAGE.read_text(encoding="utf-8")
-    page.PAGE.write_text(page.put(text, "counts", page.table(head, rows), ": ./scripts/peer_tests --write"), "utf-8")
+    table = page.table(head, [[str(n) for n in totals]])
+    page.PAGE.write_text(page.put(text, "counts", table, ": ./scripts/peer_tests --write"), "utf-8")
     return min(totals[2], 1)
 
 

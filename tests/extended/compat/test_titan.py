@@ -1,4 +1,4 @@
-"""torchtitan's whole Trainer by `torchx run ./components.py:titan` (docs/torchtitan.md): two groups, one killed, both end equal;
+"""torchtitan's whole Trainer by `torchx run ./components.py:titan` (docs/trainers.md): two groups, one killed, both end equal;
 the whole job killed, and started again from torchtitan's checkpoint.
 
 The files of torchtitan are unmodified; tests/extended/compat/cpu gives it a device. Data set and tokenizer are made here.

@@ -1,4 +1,4 @@
-"""Scenario files with real processes. What the files say: docs/simulator.md."""
+"""Scenario files with real processes. What the files say: docs/dev/simulator.md."""
 
 from __future__ import annotations
 

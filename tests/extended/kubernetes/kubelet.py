@@ -1,7 +1,7 @@
 """A small kubelet: a node whose pods are real containers (runc) in real networks, on an image that is this machine.
 
 Run as ``python -m tests.extended.kubernetes.kubelet JSON`` in the network namespace of the cluster; `Settings` are the keys. What
-it lacks of a real one is listed in docs/kubernetes_faults.md.
+it lacks of a real one is listed in docs/kubernetes.md#how-it-was-tested.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def _over_the_older(self: HeldCopies, slots: Any) -> int:
 
 NO_SWAP_BEFORE_SENDING = (LighthouseNode, "_confirm", LighthouseNode._holds)
 NO_JOURNAL_IS_READ = (SharedDirectory, "inherit", lambda self, clock: None)
-NOBODY_IS_WAITED_FOR = (  # the rule of decision 61 would hide that nothing is restored
+NOBODY_IS_WAITED_FOR = (  # M3 (decision 51) would hide that nothing is restored
     (rule, "_held_elsewhere", lambda s, chosen: None),
     (QuorumChecks, "_check_left_behind", lambda self, node, quorum: None),
 )

@@ -115,7 +115,7 @@ def veto(world: World, fault: Fault) -> bool:
 
 @kind
 def second_thoughts(world: World, fault: Fault) -> bool:
-    """The group's script throws the next step away that the groups decide to commit (decision 39)."""
+    """The group's script throws the next step away that the groups decide to commit (decision 12)."""
     world.regrets[fault.target] = None
     return False  # it counts when it is thrown away
 

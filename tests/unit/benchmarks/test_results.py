@@ -144,6 +144,6 @@ def test_the_file_can_be_shown_again(capsys: pytest.CaptureFixture[str], tmp_pat
 
 
 def test_the_documentation_names_every_benchmark() -> None:
-    text = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/dev/benchmarks.md").read_text(encoding="utf-8")
     for name in cli.BENCHMARKS:
-        assert f"| `{name}` |" in text, f"docs/benchmarks.md says nothing about {name}"
+        assert f"| `{name}` |" in text, f"docs/dev/benchmarks.md says nothing about {name}"

@@ -2,6 +2,9 @@
 
 Python imports a module of this name when it starts, before the script and the modules in the script's folder. If the
 environment has such a module, too, it is run afterwards, as if this one did not exist.
+
+A package named torchft in our wheel could not be installed beside torchft's own, and a `.pth` file would cost every start
+of Python in the environment. Child processes inherit PYTHONPATH; import hooks of one running process they would not.
 """
 
 import importlib.machinery

@@ -7,7 +7,7 @@ gradients they have; and when it asks it copies their state. Its supervisor deci
 its process (launch/process/hangs.py).
 
 A member over several nodes speaks on its first one. Two signs together show that another node is gone: others waited
-in vain in a reduction, and that node's supervisor is silent. Then nobody waits for the member (decision 83).
+in vain in a reduction, and that node's supervisor is silent. Then nobody waits for the member (decision 40).
 
 A broken link between two members shows when they connect: both ask again, and name each other. Every quorum with both
 would fail like the one before, so one of them is left out when that has happened twice (decision 86).

@@ -6,7 +6,7 @@ that was written leaves the process. A standby takes the lease over when the ent
 the holder may serve without advancing it. It counts that time on its own clock, so that no two clocks are compared.
 That is a guess, but a wrong one does no harm: the swap succeeds only if the entry still is the one that was watched.
 From then on the former holder's next swap fails. The argument is in
-`docs/decisions/0045-a-standby-behind-a-lease.md`.
+docs/dev/decisions/0045-lighthouse-lease.md.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class Patience:
 
     silent: float = TIMING.watch_silent
     """Silence of a supervisor, on a node that Slurm shows as alive, before its part is submitted anew. The other groups train
-    on after 1.5 (docs/design.md)."""
+    on after 1.5 (docs/dev/design.md)."""
     near: float = TIMING.watch_near
     """A supervisor heard from within this time counts as present."""
     young: float = TIMING.watch_young

@@ -1,6 +1,6 @@
 """Build the view of a job for people: present activities and past events. `overview.overview` is the entry.
 
-* `overview`: the object that `/status.json`, the page and `torchft_x status` show; its fields are in docs/page.md.
+* `overview`: the object that `/status.json`, the page and `torchft_x status` show; its fields are in docs/operate.md.
 * `activity`: the present activity of a group, as one word and a clause.
 * `history`: the newest quorums, losses and refusals, each with its reason, and counts of all of them.
 * `lives`: reports of supervisors about their groups.

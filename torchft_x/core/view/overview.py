@@ -1,6 +1,6 @@
 """Build one object with all that a lighthouse knows of its job, for `/status.json`, the page and `torchft_x status`.
 
-Its fields are in docs/page.md. Readers must ignore unknown fields; `SCHEMA` grows when a field changes its meaning.
+Its fields are in docs/operate.md. Readers must ignore unknown fields; `SCHEMA` grows when a field changes its meaning.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ def titan_app(
     env: Mapping[str, str] | str | None = None,
     **options: Any,
 ) -> specs.AppDef:
-    """torchtitan's train module in `ft_app` (docs/torchtitan.md)."""
+    """torchtitan's train module in `ft_app` (docs/trainers.md)."""
     words = ("--module", module, "--config", config, *script_args)
     # A thread of pyarrow's would keep a group's next lives from being forked.
     with _sentences():

@@ -122,9 +122,9 @@ class FtJob:
     min_replicas: int = 1
     """No quorum and no commit with fewer groups; the job can't go on with fewer either."""
     lighthouse: tuple[str, ...] = ()
-    """Address of one that runs already, or of several (docs/lighthouses.md); empty: the job brings its own."""
+    """Address of one that runs already, or of several (docs/operate.md); empty: the job brings its own."""
     lighthouses: int = 1
-    """How many the job brings, if it brings its own; the others stand by (docs/lighthouses.md)."""
+    """How many the job brings, if it brings its own; the others stand by (docs/operate.md#several-lighthouses)."""
     lighthouse_from: str = "--lighthouse"
     """What the addresses came from, for error messages."""
     token_file: str = ""

@@ -1,7 +1,7 @@
 """Public record of a job of this machine: ``job.json`` in its run directory, replaced by the keeper at each change.
 
 Readers trust nothing in it: the file may be torn, another user's, another job's, or left by a keeper that was killed.
-docs/run_directory.md lists its fields.
+docs/operate.md#files-of-a-run lists its fields.
 """
 
 from __future__ import annotations

@@ -1,8 +1,11 @@
 """`kubernetes`: TorchX makes one Volcano job of it, with one task of one pod for every replica of every role.
 
 TorchX's request either restarts everything when one pod fails, or nothing. Here the kubelet restarts a group's pod in
-place and the lighthouse's pod tells the job's outcome. What Volcano does with each setting, and why these were chosen:
-docs/decisions/0007-how-roles-find-each-other.md.
+place and the lighthouse's pod tells the job's outcome.
+
+Volcano's own restarts are not used: RestartJob deletes every pod of the job, and each RestartTask or RestartPod counts
+against one budget of the whole job. The job's minAvailable counts pods and names no groups. If it named the first groups,
+and only others fitted, Volcano would wait for ever.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ def _watch(how: RoleScript) -> list[str]:
 
 
 def _lighthouse(how: RoleScript) -> list[str]:
-    """Start a lighthouse beside each of the first groups: one serves, the others stand by (docs/lighthouses.md)."""
+    """Start a lighthouse beside each of the first groups: one serves, the others stand by (docs/operate.md)."""
     if not how.lighthouse:
         return []
     log = f'{shlex.quote(how.log_dir)}"/lighthouse-$number-0.$me-r$attempt.log"'

@@ -27,7 +27,7 @@ _RUN = (
 
 def status(argv: list[str]) -> int:
     """``torchft_x status``."""
-    parser = Parser(prog="torchft_x status", description="Say what the groups of a run do; docs/page.md.")
+    parser = Parser(prog="torchft_x status", description="Say what the groups of a run do; docs/operate.md.")
     parser.add_argument("run", nargs="?", metavar="RUN_DIR|ADDRESS|JOB", help=_RUN)
     parser.add_argument("--json", action="store_true", help="print what /status.json says, once")
     parser.add_argument("--once", action="store_true", help="print it once, also in a terminal")

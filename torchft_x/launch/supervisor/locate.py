@@ -1,4 +1,9 @@
-"""Finds the lighthouse of this job. docs/decisions/0007-how-roles-find-each-other.md gives the order and its reasons."""
+"""Finds the lighthouse of this job: at the given addresses, else by the address file, else at the scheduler's host.
+
+The address file is exact, but needs a shared directory. One that an earlier run has left names nobody that answers, so the
+search goes on. The scheduler's host needs no directory, but a port that is fixed beforehand. Another job's lighthouse may
+serve there, so that way needs a token, by which a stranger refuses us.
+"""
 
 from __future__ import annotations
 

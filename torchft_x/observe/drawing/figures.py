@@ -127,7 +127,7 @@ def doubts(run: Run) -> list[str]:
 
 
 def as_json(run: Run, now: float) -> dict[str, Any]:
-    """Return the whole run as JSON values; docs/report.md has the fields."""
+    """Return the whole run as JSON values; docs/operate.md#what-a-run-cost has the fields."""
     made = asdict(run)
     for loss, value in zip(made["losses"], run.losses, strict=True):
         loss["phases"] = dict(value.phases)

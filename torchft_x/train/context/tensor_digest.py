@@ -1,7 +1,7 @@
 """Computes digests of tensors, which are equal only if the tensors' bits are, except by chance.
 
 They detect results and states that differ by accident (memory, a defect of a reduction, a heal that lost something).
-They don't detect tensors that were made to look alike (docs/decisions/0026).
+They don't detect tensors that were made to look alike.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def digest(tensor: torch.Tensor, turn: int | None = None) -> int:
     `turn` counts up from step to step; None reads everything. Of a tensor above `WHOLE_BYTES` every sixteenth block is
     read, other ones each turn, and always the rest behind the last sixteen blocks. So a difference of 64 KiB on end is
     detected at once (gloo's pieces have up to 1 MiB), a lasting one within 16 turns, and a single word that differs
-    once with a chance of one in 16. Reading everything costs 5 % of a step on a CPU (docs/decisions/0026).
+    once with a chance of one in 16. Reading everything costs 5 % of a step on a CPU (decision 12).
     """
     return int(sum_words(tensor, turn)) & _MASK
 

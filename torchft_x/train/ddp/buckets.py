@@ -1,7 +1,7 @@
 """Plans the place of each gradient in the flat buffers that are reduced: once, from shapes, alike in every group.
 
-The order never changes afterwards. Gloo matches collectives by order and aborts the process when sizes differ
-(docs/design.md, layout digest), so a group that joins late must have the same buckets as the running groups.
+The order never changes afterwards. Gloo matches collectives by order and aborts the process when sizes differ,
+so a group that joins late must have the same buckets as the running groups.
 
 Order and sizes follow torch's DistributedDataParallel: parameters backwards (gradients arrive about in that order), a
 small first bucket so that communication starts early, then larger ones.

@@ -75,6 +75,8 @@ class Reducer:
         self._versions: list[int] | None = None  # flat buffers' versions when they became p.grad; None before
         self._all_came = False  # this rank has contributed all gradients, so every flag is set
         self._scale: float | None = None  # 1/participants; 0 if this rank contributes zeros; None before the quorum
+        # Not FSDP's `set_all_reduce_hook`: its buffer holds only what got a gradient in this group, so that groups would
+        # reduce different sizes; and it comes before the division, the cast and the copy to the CPU (offload).
         for i, p in enumerate(self._params):
             p.register_post_accumulate_grad_hook(functools.partial(self._ready, i))
 

@@ -1,4 +1,4 @@
-"""Makes the main thread hang on request of `torchft_x chaos` (docs/chaos.md).
+"""Makes the main thread hang on request of `torchft_x chaos` (docs/operate.md#break-it-on-purpose).
 
 Python runs the call between two of its instructions, on the main thread. The other threads go on: the process answers,
 but its training stands still, as with a data loader that never returns. If the main thread is inside a library's call,

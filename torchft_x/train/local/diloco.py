@@ -62,7 +62,7 @@ class DiLoCo:
         pin_memory: keep them in pinned memory, if they are on the CPU and there is an accelerator.
         use_bucketization: send buckets instead of single tensors. If None, TORCHFT_USE_BUCKETIZATION, else True.
         bucket_cap_mb: size of a bucket in MiB (25); tensors may be larger. Equal in all groups.
-        should_quantize: format in which pseudo-gradients are sent: "int8" (True), "int4" or "fp8" (docs/quantised.md).
+        should_quantize: format in which pseudo-gradients are sent: "int8" (True), "int4" or "fp8" (docs/process_groups.md).
             `ConfigError` if the chip has no fp8.
         fragment_sync_delay: number of inner steps that a reduction may take in the background. `fragment_update_alpha`
             says how much of their progress in the fragment is kept.

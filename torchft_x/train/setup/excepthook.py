@@ -9,7 +9,7 @@ from types import TracebackType
 
 from torchft_x.errors import RefusedError, UnsavedError
 
-EXIT_CODE = 2  # final for the supervisor: the same script would be refused again (docs/decisions/0006-usage-errors.md)
+EXIT_CODE = 2  # final for the supervisor: the same script would be refused again
 UNSAVED = os.EX_CANTCREAT  # final as well: a restart would train everything again and lose it again
 
 _lock = threading.Lock()

@@ -116,6 +116,8 @@ class StepLoop:
             self._vote.abandon(*given_up)
         if c.status is not None:
             c.status.asked()
+        # A newcomer's forward on stale weights would be thrown away, and the heal could not write into the live tensors. At
+        # step 0 all groups take one group's weights first, so that all of their gradients count.
         waits = self.waits or self.role is None or terms.state.step == 0 or c.committed.script_moves_them
         self.round = round = self._new_round(terms, waits=waits, keeps=False)
         if round.continues():  # answered at once, so no status "asking" was ever visible

@@ -138,7 +138,7 @@ def uncollected(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a function so that it runs without collections of cyclic garbage.
 
     Python looks for cycles after a number of allocations, and walks through all live objects. For a state of 20,000
-    tensors that was half of the time at both ends (decision 56). Two threads at once do no harm: a thread that found
+    tensors that was half of the time at both ends. Two threads at once do no harm: a thread that found
     collections enabled enables them again.
     """
 

@@ -18,7 +18,6 @@ from torchft_x.transfer.shared_memory import SharedFile
 
 # Seconds between two requests whether the memory is still held. They are the only sign of progress that the source
 # sees; the others may give up a copy that stands still for two seconds (decision 43).
-# that stands still for two seconds the others may give up (decision 43).
 CONFIRM_EVERY = 0.25
 
 

@@ -17,6 +17,6 @@
 from __future__ import annotations
 
 # As long as a cache line: after a digest of 4 bytes no block would have the same alignment in the socket as in
-# memory, and both copies, into the socket and out of it, would take half as long again (decision 41).
+# memory, and both copies, into the socket and out of it, would take half as long again (decision 37).
 DIGEST_BYTES = 64
 HOLD = 5.0  # seconds that a request is held at most; a vanished reader blocks a thread no longer than that

@@ -1,4 +1,4 @@
-"""How often the API server is asked, which docs/kubernetes_faults.md promises."""
+"""Limits for the number of requests to the API server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lighthouse's page and orders for people, over HTTP and over gRPC (docs/page.md).
+"""The lighthouse's page and orders for people, over HTTP and over gRPC (docs/operate.md#watch-a-job).
 
 * `recorder`: records events and makes the overview, at a limited rate, as bytes that all readers share.
 * `orders`: sends kill, drain and resume to supervisors or to a group server.

@@ -2,7 +2,8 @@
 
 The number of connections, the requests per second, and the bytes and seconds of each are limited. So all who reach the
 port cost the lighthouse at most a few hundredths of its time and some hundred kilobytes. When all places are taken, the
-connection that has been idle for longest is closed.
+connection that has been idle for longest is closed. The page has a port of its own, because gRPC can't pass an HTTP/1.1
+connection on, and a proxy before it would slow every call.
 """
 
 from __future__ import annotations
