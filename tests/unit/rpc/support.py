@@ -11,11 +11,11 @@ from typing import Any
 import grpc
 
 from tests.util import clock, scaled, wait_for
+from torchft_x.core.messages.group import QuorumReply
 from torchft_x.core.messages.lighthouse import Hello
 from torchft_x.core.types import JoinReason, Life, State
 from torchft_x.net import parse_address
 from torchft_x.rpc.codec import messages
-from torchft_x.rpc.codec.ranks import QuorumReply
 from torchft_x.rpc.coordination import LighthouseServer
 from torchft_x.rpc.group.client import GroupClient, LocalGroupClient
 from torchft_x.rpc.group.server import GroupServer

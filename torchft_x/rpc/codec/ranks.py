@@ -3,42 +3,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from torchft_x.core.cross_group_vote import CrossVote
 from torchft_x.core.heal import Plan
 from torchft_x.core.messages import group as m
-from torchft_x.core.types import Prepared, Quorum, State
+from torchft_x.core.messages.group import QuorumReply, VoteReply
+from torchft_x.core.types import Quorum
 from torchft_x.errors import RefusedError
 from torchft_x.rpc.codec import fingerprint, messages
 from torchft_x.rpc.codec.generic import Codec, parse
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.transport import limits
-
-
-@dataclass(frozen=True, slots=True)
-class QuorumReply:
-    """Answer to an `Ask`: a quorum, and until when the group may commit in it (monotonic seconds of the asking
-    process)."""
-
-    quorum: Quorum
-    lease_until: float
-    base: State | None = None  # state from which the step begins, if not the quorum's top: the group runs on in it
-    commit: Prepared | None = None  # a result that this group holds and must commit before anything else (R14)
-    again: bool = False  # all ranks of the group must reduce their kept gradients again, if the state allows it
-
-
-@dataclass(frozen=True, slots=True)
-class VoteReply:
-    """Answer to a vote: whether every rank of the group commits, and if not, why; or that the groups must vote
-    first."""
-
-    commit: bool
-    reason: str
-    prepared: bool = False  # undecided: vote between the groups with `row`, then report the outcome
-    row: CrossVote | None = None  # this group's cross-group vote; None: the group has no say (R13)
-
 
 # --- quorums ---------------------------------------------------------------------------------------------------------
 

@@ -12,11 +12,11 @@ import grpc
 
 from torchft_x.core.fingerprint import Fingerprint
 from torchft_x.core.messages import group as m
+from torchft_x.core.messages.group import QuorumReply, VoteReply
 from torchft_x.core.types import JoinReason, Quorum, State
 from torchft_x.errors import TorchftXError, UnreachableError
 from torchft_x.net import parse_address
 from torchft_x.rpc.codec import messages, ranks
-from torchft_x.rpc.codec.ranks import QuorumReply, VoteReply
 from torchft_x.rpc.group import pause_clock
 from torchft_x.rpc.group.server import GroupServer, OnEnd, OnRevoked
 from torchft_x.rpc.group.shell import FactsSource

@@ -19,10 +19,10 @@ import grpc.aio
 from torchft_x import env
 from torchft_x.core.fingerprint import Fingerprint
 from torchft_x.core.messages import group as m
+from torchft_x.core.messages.group import QuorumReply, VoteReply
 from torchft_x.core.types import JoinReason, Life, State
 from torchft_x.errors import DeadlineError
 from torchft_x.net import Address, any_host, parse_address
-from torchft_x.rpc.codec.ranks import QuorumReply, VoteReply
 from torchft_x.rpc.group import liveness_socket
 from torchft_x.rpc.group.service import GroupService
 from torchft_x.rpc.group.shell import GroupSettings, GroupShell, Push

@@ -13,9 +13,9 @@ import grpc
 
 from torchft_x.core import heal
 from torchft_x.core.messages import group as m
+from torchft_x.core.messages.group import QuorumReply, VoteReply
 from torchft_x.errors import DeadlineError, RefusedError
 from torchft_x.rpc.codec import messages, ranks
-from torchft_x.rpc.codec.ranks import QuorumReply, VoteReply
 from torchft_x.rpc.group import pause_clock
 from torchft_x.rpc.group.shell import GroupShell, Push
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from torchft_x.core import heal
 from torchft_x.core.commit.step import LocalVote, Outcome, Phase, Terms
 from torchft_x.core.heal import Plan
-from torchft_x.core.messages.group import Ask
+from torchft_x.core.messages.group import Ask, QuorumReply
 from torchft_x.core.types import Computed, JoinReason, Part, Quorum, State, group_of
 from torchft_x.errors import DeadlineError, StepError
-from torchft_x.rpc.codec.ranks import QuorumReply
 from torchft_x.timing import TIMING
 from torchft_x.train.context.context import RankContext
 from torchft_x.train.context.peer_links import silent

@@ -41,9 +41,9 @@ import torch.distributed as dist
 
 from torchft_x.comm.quantized.format import Format
 from torchft_x.core.commit.step import LocalVote, Outcome, Phase, Terms, misfit
+from torchft_x.core.messages.group import VoteReply
 from torchft_x.core.types import Quorum
 from torchft_x.errors import CollectiveError, ConfigError, StepError
-from torchft_x.rpc.codec.ranks import VoteReply
 from torchft_x.train.context.context import RankContext
 from torchft_x.train.heal.own_copy import before_asking
 from torchft_x.train.heal.rehearsal import Rehearsal

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from torchft_x.comm.votes.ranks import Decision, Hub, RankVote, Spoke
 from torchft_x.core import cross_group_vote
 from torchft_x.core.commit.step import LocalVote
-from torchft_x.core.messages.group import CrossVoteEnded, Vote
+from torchft_x.core.messages.group import CrossVoteEnded, Vote, VoteReply
 from torchft_x.core.training.memory_checkpoint import GroupWord, RankWord
 from torchft_x.core.types import State, readable
 from torchft_x.errors import CollectiveError, DeadlineError, StepError
-from torchft_x.rpc.codec.ranks import VoteReply
 from torchft_x.rpc.group.client import GroupClient
 from torchft_x.timing import TIMING
 from torchft_x.train.context.context import RankContext
