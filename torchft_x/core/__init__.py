@@ -21,7 +21,6 @@ The packages are listed bottom up. Each imports only from those before it in the
     slurm         which parts of a job does Slurm run, and which are started again?
     kubernetes    what does a job on Kubernetes consist of, and how is it?
     lighthouse    who trains together, and how far may they run?
-    view          what are people shown of it?
 
 A machine and its shell have a contract: the shell delivers events with the time, one after the other, and carries out
 the effects that the machine returns. `core.messages` defines it precisely. Times are seconds as floats, monotonic

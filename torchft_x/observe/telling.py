@@ -1,4 +1,4 @@
-"""Collector of the facts that a group sends to the lighthouse (`core.view.facts`), from the events of its rank 0.
+"""Collector of the facts that a group sends to the lighthouse (`observe.view.facts`), from the events of its rank 0.
 
 `hear` runs on the training thread, once a step: it keeps the event and reads two of its fields. All other work is done
 when the group server calls `take`, a few times a second at most.
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torchft_x.core.types import readable
-from torchft_x.core.view.facts import (
+from torchft_x.observe.view.facts import (
     BOUNDS,
     COMMITTED,
     HEALED,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchft_x.core.view.facts import COMMITTED, HEALED, MOST_MOMENTS, RELEASED, RESTARTED, Copy
 from torchft_x.observe.events import EventLog
 from torchft_x.observe.telling import Telling
+from torchft_x.observe.view.facts import COMMITTED, HEALED, MOST_MOMENTS, RELEASED, RESTARTED, Copy
 
 
 def event(name: str, mono: float, **fields: Any) -> dict[str, Any]:

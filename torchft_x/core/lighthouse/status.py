@@ -1,4 +1,4 @@
-"""Shows the lighthouse's state as values and as JSON, and its decisions as sentences, to `core.view` and to people."""
+"""Shows the lighthouse's state as values and as JSON, and its decisions as sentences, to `observe.view` and to people."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ from torchft_x.core.journal import Departure, MemberEntry
 from torchft_x.core.messages import group as gm
 from torchft_x.core.messages import lighthouse as lm
 from torchft_x.core.types import Life, Member, Prepared, Quorum, State
-from torchft_x.core.view import facts
 from torchft_x.errors import RefusedError
+from torchft_x.observe.view import facts
 from torchft_x.rpc.codec import fingerprint
 from torchft_x.rpc.codec.generic import Codec, OneOf
 from torchft_x.rpc.codec.generic import parse as parse

@@ -26,9 +26,9 @@ from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.group import QuorumReply, VoteReply
 from torchft_x.core.messages.lighthouse import Paused, Suspected
 from torchft_x.core.types import Life, group_of
-from torchft_x.core.view.facts import Facts
 from torchft_x.errors import DeadlineError, FencedError, RefusedError, TorchftXError, UnreachableError
 from torchft_x.net import Address
+from torchft_x.observe.view.facts import Facts
 from torchft_x.rpc.codec import messages
 from torchft_x.rpc.group.pause_clock import PauseClock
 from torchft_x.rpc.proto import torchft_x_pb2 as pb

@@ -6,8 +6,8 @@ import pytest
 
 from torchft_x.core.messages.group import SendProgress
 from torchft_x.core.messages.lighthouse import Progress
-from torchft_x.core.view.facts import COMMITTED, MOST_MOMENTS, NOTHING, Copy, Counted, Facts, Moment
 from torchft_x.errors import RefusedError
+from torchft_x.observe.view.facts import COMMITTED, MOST_MOMENTS, NOTHING, Copy, Counted, Facts, Moment
 from torchft_x.rpc.codec import messages
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 

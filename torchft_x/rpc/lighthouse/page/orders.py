@@ -10,9 +10,9 @@ import grpc.aio
 
 from torchft_x.core.job.orders import EVERY, KINDS, Order, Orders, OrderTarget
 from torchft_x.core.messages.job import GroupRests, RosterEvent, SupervisorHere
-from torchft_x.core.view.lives import AttemptTable
 from torchft_x.errors import RefusedError
 from torchft_x.net import parse_address
+from torchft_x.observe.view.lives import AttemptTable
 from torchft_x.rpc.proto import torchft_pb2 as peer_pb
 from torchft_x.rpc.transport import grpc_options
 from torchft_x.rpc.transport.token import metadata

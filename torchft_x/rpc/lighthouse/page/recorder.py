@@ -16,11 +16,11 @@ from torchft_x.core.lighthouse.machine import Lighthouse
 from torchft_x.core.messages.common import Note
 from torchft_x.core.messages.job import GroupRests, LifeExited, RosterEvent
 from torchft_x.core.messages.lighthouse import Issue
-from torchft_x.core.view.facts import Copy, Facts, Tally
-from torchft_x.core.view.history import History
-from torchft_x.core.view.lives import AttemptTable
-from torchft_x.core.view.overview import Job, overview
-from torchft_x.core.view.step_rate import StepRate
+from torchft_x.observe.view.facts import Copy, Facts, Tally
+from torchft_x.observe.view.history import History
+from torchft_x.observe.view.lives import AttemptTable
+from torchft_x.observe.view.overview import Job, overview
+from torchft_x.observe.view.step_rate import StepRate
 
 FRESH = 0.5
 """Seconds for which an overview is shown, at least."""

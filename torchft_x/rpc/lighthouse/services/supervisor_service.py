@@ -18,8 +18,8 @@ from torchft_x.core.messages import job as j
 from torchft_x.core.messages import lighthouse as m
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.job import StopSidecar
-from torchft_x.core.view.overview import Job
 from torchft_x.errors import RefusedError
+from torchft_x.observe.view.overview import Job
 from torchft_x.rpc.codec import messages, supervisors
 from torchft_x.rpc.lighthouse.services.finished_supervisors import FinishedSupervisors
 from torchft_x.rpc.lighthouse.services.node_service import NodeService

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.core.view.test_overview import NO_JOB
+from tests.unit.observe.view.test_overview import NO_JOB
 from torchft_x.core.lighthouse.machine import Lighthouse, LighthouseConfig
 from torchft_x.core.messages.job import GroupRests, LifeExited, LifeStarted, SupervisorHere
 from torchft_x.rpc.lighthouse.page import recorder as module

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.core.view.test_history import lost, of
-from torchft_x.core.view.facts import COMMITTED, HEALED, RELEASED, RESTARTED, Moment
-from torchft_x.core.view.history import History
+from tests.unit.observe.view.test_history import lost, of
+from torchft_x.observe.view.facts import COMMITTED, HEALED, RELEASED, RESTARTED, Moment
+from torchft_x.observe.view.history import History
 
 
 def killed() -> History:

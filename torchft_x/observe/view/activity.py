@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from torchft_x.core.lighthouse.status import MemberView
 from torchft_x.core.types import readable
-from torchft_x.core.view.facts import Copy, copying
-from torchft_x.core.view.lives import GroupLives
-from torchft_x.core.view.losses import LossEntry
+from torchft_x.observe.view.facts import Copy, copying
+from torchft_x.observe.view.lives import GroupLives
+from torchft_x.observe.view.losses import LossEntry
 
 DOES = (
     "trains",  # is in the quorum, and up to date

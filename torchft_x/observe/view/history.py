@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from torchft_x.core.messages.common import Note
 from torchft_x.core.types import Quorum, group_number, group_of, listed
-from torchft_x.core.view.durations import Durations
-from torchft_x.core.view.facts import COMMITTED, Moment
-from torchft_x.core.view.losses import LossEntry, of_another, of_its_own
+from torchft_x.observe.view.durations import Durations
+from torchft_x.observe.view.facts import COMMITTED, Moment
+from torchft_x.observe.view.losses import LossEntry, of_another, of_its_own
 
 KEPT = 100
 """Number of quorums and of losses that are kept; a fifth as many refusals are kept."""

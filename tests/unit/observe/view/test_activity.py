@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from torchft_x.core.lighthouse.status import MemberView
-from torchft_x.core.view.activity import DOES, GroupFacts, activity
-from torchft_x.core.view.history import LossEntry
-from torchft_x.core.view.lives import GroupLives
+from torchft_x.observe.view.activity import DOES, GroupFacts, activity
+from torchft_x.observe.view.history import LossEntry
+from torchft_x.observe.view.lives import GroupLives
 
 MEMBER = MemberView(
     replica_id="1:x", place=1, attempt=0, inside=True, carrier=True, source="", asked=None, step=7, lost="", left=False,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchft_x.core.view.step_rate import StepRate
+from torchft_x.observe.view.step_rate import StepRate
 
 
 def test_steps_that_are_told_in_leaps() -> None:

@@ -10,7 +10,7 @@ from torchft_x.core.messages.job import (
     SupervisorGone,
     SupervisorHere,
 )
-from torchft_x.core.view.lives import MOST, AttemptTable
+from torchft_x.observe.view.lives import MOST, AttemptTable
 
 
 def test_a_life_and_the_next_one() -> None:

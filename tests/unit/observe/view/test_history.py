@@ -7,7 +7,7 @@ import pytest
 from tests.unit.core.scene import member, quorum
 from torchft_x.core.messages.common import Note
 from torchft_x.core.types import Quorum, State
-from torchft_x.core.view.history import KEPT, History
+from torchft_x.observe.view.history import KEPT, History
 
 
 def of(*names: str, id: int, step: int = 0, **fields: object) -> Quorum:

@@ -10,10 +10,10 @@ from torchft_x.core.messages.common import Note
 from torchft_x.core.messages.job import LifeExited, LifeStarted, SupervisorHere
 from torchft_x.core.messages.lighthouse import Issue
 from torchft_x.core.types import State
-from torchft_x.core.view.facts import Copy, Tally
-from torchft_x.core.view.history import History
-from torchft_x.core.view.lives import AttemptTable
-from torchft_x.core.view.overview import SCHEMA, Job, overview
+from torchft_x.observe.view.facts import Copy, Tally
+from torchft_x.observe.view.history import History
+from torchft_x.observe.view.lives import AttemptTable
+from torchft_x.observe.view.overview import SCHEMA, Job, overview
 
 NO_JOB = Job(outcome=None, verdict=None, sidecars={}, drained=frozenset())
 

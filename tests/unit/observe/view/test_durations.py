@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchft_x.core.view.durations import Durations
+from torchft_x.observe.view.durations import Durations
 
 
 def test_a_bucket_counts_all_that_took_no_longer() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from torchft_x.core.view.facts import COMMITTED, HEALED, RELEASED, RESTARTED, Moment
+from torchft_x.observe.view.facts import COMMITTED, HEALED, RELEASED, RESTARTED, Moment
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,10 +11,10 @@ from typing import Any
 
 from torchft_x.core.lighthouse.status import MemberView, View
 from torchft_x.core.types import group_number, group_of, readable
-from torchft_x.core.view.activity import GroupFacts, activity
-from torchft_x.core.view.facts import Copy, Tally
-from torchft_x.core.view.history import History, by_number
-from torchft_x.core.view.lives import AttemptTable, GroupLives
+from torchft_x.observe.view.activity import GroupFacts, activity
+from torchft_x.observe.view.facts import Copy, Tally
+from torchft_x.observe.view.history import History, by_number
+from torchft_x.observe.view.lives import AttemptTable, GroupLives
 
 SCHEMA = 1
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchft_x.core.view.facts import BOUNDS, NOTHING, Copy, Counted, Facts, Tally
+from torchft_x.observe.view.facts import BOUNDS, NOTHING, Copy, Counted, Facts, Tally
 
 
 def test_what_groups_tell_is_added_up() -> None:
