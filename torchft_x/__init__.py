@@ -1,8 +1,8 @@
 """Fault-tolerant training with replica groups: torchft's API, launched anywhere by TorchX.
 
-The rooms, bottom up: `core` decides, without clock or socket; `observe` tells what happened; `rpc` is the only one that
-knows grpc; `comm` has process groups that can be rebuilt; `transfer` moves state; `train` is what a script imports, and
-`launch` makes processes of a component. CONTRIBUTING.md is the map.
+The subpackages, bottom up: `core` has the pure rules, without clock or socket. `observe` records and reports events. `rpc`
+is the only one that uses grpc. `comm` has process groups that can be rebuilt. `transfer` moves state. `train` has the API
+for training scripts. `launch` starts the processes of a job. CONTRIBUTING.md is the map.
 
 Names are loaded on first use, so that the launcher and the lighthouse never import torch.
 """
@@ -54,7 +54,7 @@ _LAZY = {
     "LighthouseClient": "torchft_x.rpc.coordination",
     "ManagerServer": "torchft_x.rpc.coordination",
     "ManagerClient": "torchft_x.rpc.coordination",
-    # for components of your own (docs/write_a_component.md)
+    # For users' own components (docs/write_a_component.md).
     "ft_app": "torchft_x.launch.job.build",
     "ExtraRole": "torchft_x.launch.job.job",
 }

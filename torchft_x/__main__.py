@@ -1,6 +1,6 @@
-"""The command: ``torchft_x lighthouse ...``, ``torchft_x supervise ...`` and others; also ``python -m torchft_x``.
+"""Command ``torchft_x`` with its subcommands (``lighthouse``, ``supervise`` ...), also as ``python -m torchft_x``.
 
-Each subcommand imports what it needs when it runs; none imports torch but `checkpoint`.
+Each subcommand is imported only when it runs. Only `checkpoint` imports torch.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _USAGE = f"""torchft_x {__version__}
 `torchft_x COMMAND --help` tells more. A whole job is started with `torchx run ./components.py:hsdp`.
 """
 
-_COMMANDS = {  # in which module, by which function, and what that is told before the words that follow
+_COMMANDS = {  # subcommand -> module:function, and arguments of the function before the command line's words
     "lighthouse": "launch.cli:lighthouse",
     "supervise": "launch.cli:supervise",
     "accompany": "launch.cli:accompany",
@@ -66,7 +66,7 @@ _COMMANDS = {  # in which module, by which function, and what that is told befor
 
 
 _BROKEN_PIPE = 128 + 13
-"""Exit code of what nobody reads any more (``| head``): a shell gives it to a program that SIGPIPE ends."""
+"""Exit code after the reader of the output has gone (``| head``), as of a program that SIGPIPE ends."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -82,21 +82,21 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:
         unread = [fd for fd in (1, 2) if _is_unread(fd)]
         if not unread:
-            raise  # of a connection
+            raise  # the broken pipe is a connection of the command
         for fd in unread:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), fd)  # what is still buffered goes nowhere
+            os.dup2(os.open(os.devnull, os.O_WRONLY), fd)  # discard the remaining buffered output
         return _BROKEN_PIPE
 
 
 def _typed() -> list[str]:
-    """Return the words of the command line. A link with torchft's name of the command is its lighthouse
+    """Return the words of the command line. A call by torchft's name, torchft_lighthouse, means ``lighthouse``
     (docs/torchft.md)."""
     linked = os.path.basename(sys.argv[0]) == "torchft_lighthouse"
     return ["lighthouse", *sys.argv[1:]] if linked else sys.argv[1:]
 
 
 def _is_unread(fd: int) -> bool:
-    """Return whether it is a pipe or socket whose readers have gone."""
+    """Return whether the descriptor is a pipe or socket whose readers have gone."""
     waiting = select.poll()
     waiting.register(fd, 0)
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in waiting.poll(0))
@@ -114,7 +114,7 @@ def _run(words: list[str]) -> int:
     if words[:1] in ([], ["-h"], ["--help"]):
         print(_USAGE, end="")
         return 0 if words else 2
-    *known, last = (name for name in _COMMANDS if name in _USAGE)  # the rest is for processes of ours
+    *known, last = (name for name in _COMMANDS if name in _USAGE)  # other commands are internal
     print(
         f"torchft_x: there is no command {words[0]!r}; the commands are {', '.join(known)} and {last}.", file=sys.stderr
     )

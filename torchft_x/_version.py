@@ -1,3 +1,3 @@
-"""The version, in one place, importable without anything else."""
+"""Version of the package, importable without any other module."""
 
 __version__ = "0.1.0"

@@ -1,8 +1,8 @@
-"""The files of a run directory that hold addresses, for everybody who sends the run's token to such an address.
+"""Address files of a run directory, for all programs that send the run's token to such an address.
 
-A user who can change one of these files, or put another one in its place, receives the token. So a file counts only if
-it and its folders belong to this user or root, and nobody else may write them. The folders above the run directory and
-access control lists are not looked at.
+A user who can change or replace one of these files receives the token. A file is therefore accepted only if it and its
+folders belong to this user or root, and no other user may write them. The folders above the run directory and access
+control lists are not checked.
 """
 
 from __future__ import annotations
@@ -20,38 +20,38 @@ PAGE = "page"
 """Name of the file with the address of the lighthouse's page."""
 _LIGHTHOUSE = "lighthouse"
 _SEVERAL = "lighthouses"
-_MODE = 0o755  # mode of the folders at most, under any umask
-_MOST = 4096  # bytes that are read of a file
+_MODE = 0o755  # most permissive mode of the folders, under any umask
+_MOST = 4096  # bytes of a file that are read
 
 
 def make_run_dir(run_dir: str | os.PathLike[str]) -> None:
-    """Make the run directory, so that only this user can write it. Raises OSError."""
+    """Create the run directory, writable for this user only. Raise OSError."""
     Path(run_dir).mkdir(parents=True, exist_ok=True, mode=_MODE)
 
 
 def folder_of_several(run_dir: Path) -> Path:
-    """Return where the addresses of a job's lighthouses are, by place, and what they share."""
+    """Return the folder of several lighthouses of a job, with an address file for each place and their shared files."""
     return run_dir / _SEVERAL
 
 
 def make_folder_of_several(run_dir: Path) -> Path:
-    """Make that folder. Raises OSError."""
+    """Create the folder of several lighthouses and return it. Raise OSError."""
     make_run_dir(run_dir)
     folder_of_several(run_dir).mkdir(exist_ok=True, mode=_MODE)
     return folder_of_several(run_dir)
 
 
 def lighthouse_files(run_dir: Path) -> list[Path]:
-    """Return the address files of a run's lighthouses, by place; there need not be one yet. Raises OSError."""
+    """Return the address files of a run's lighthouses, by place. They need not exist yet. Raise OSError."""
     folder = folder_of_several(run_dir)
     names = sorted((f.name for f in folder.iterdir() if f.name.isdigit()), key=int) if folder.is_dir() else []
     return [folder / name for name in names] or [run_dir / _LIGHTHOUSE]
 
 
 def read_address(file: Path) -> Address | None:
-    """Return the address in a file of a run directory; None if there is none yet.
+    """Return the address in a file of a run directory, or None if there is none yet.
 
-    Raises `ConfigError` if somebody else may have written it, `AddressError` if it holds something else, and OSError.
+    Raise `ConfigError` if another user may have written it, `AddressError` if its content is no address, or OSError.
     """
     try:
         with open(file, "rb", opener=_without_waiting) as f:
@@ -66,7 +66,7 @@ def read_address(file: Path) -> Address | None:
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)  # a named pipe would be waited for
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a named pipe would block
 
 
 def _check(found: os.stat_result, path: Path) -> None:
@@ -84,9 +84,9 @@ def _check(found: os.stat_result, path: Path) -> None:
 
 
 def _is_private_group(found: os.stat_result) -> bool:
-    """Return whether the group is the owner's alone, named after them, as where the usual umask is 002.
+    """Return whether the group is the owner's private one, with the owner's name, as on systems with umask 002.
 
-    That it has no other members is not enough: members by their primary group are not listed.
+    A group without other listed members is not enough, because members by their primary group are not listed.
     """
     if not found.st_mode & stat.S_IWGRP:
         return False

@@ -1,11 +1,11 @@
-"""Sockets that forked children release. Standard library only; used wherever this library opens a connection.
+"""Registry of sockets that forked children release. All code of this library that opens a connection uses it.
 
 A child that is forked without exec (a worker of a DataLoader) holds every descriptor of its parent. While it lives, a
 connection that the parent closed stays open, a listening port accepts, and a peer waits. Each socket of this library
 is therefore registered here, and a forked child releases all of them at once.
 
-Sockets that other libraries opened for us are found by the event loop that watches them: Linux lists what an epoll
-instance watches in ``/proc/self/fdinfo/<epoll>``. Where these lists don't exist nothing is found.
+Sockets that other libraries opened for us are found by their event loop: Linux lists the descriptors that an epoll instance
+watches in ``/proc/self/fdinfo/<epoll>``. On systems without these lists, such sockets are not found. Standard library only.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class HasDescriptor(Protocol):
 T = TypeVar("T", bound=HasDescriptor)
 
 _held: weakref.WeakSet[HasDescriptor] = weakref.WeakSet()  # released in a forked child while they are open
-_ports: set[int] = set()  # by which descriptors are found that other libraries opened for us
+_ports: set[int] = set()  # ports of sockets that other libraries opened for us
 
 
 def not_inherited(opened: T) -> T:
@@ -60,13 +60,13 @@ def close(sock: socket.socket) -> None:
 
 
 def open_descriptors() -> Iterator[tuple[int, str]]:
-    """Yield each descriptor of this process and what it is, in the words of ``/proc/self/fd``."""
+    """Yield each descriptor of this process with its target, in the format of ``/proc/self/fd``."""
     try:
         names = os.listdir("/proc/self/fd")
     except OSError:
         return
     for name in names:
-        with contextlib.suppress(OSError):  # closed meanwhile
+        with contextlib.suppress(OSError):  # closed since it was listed
             yield int(name), os.readlink(f"/proc/self/fd/{name}")
 
 
@@ -76,7 +76,7 @@ def epolls() -> frozenset[int]:
 
 
 def registered(epoll: int) -> list[tuple[int, int]]:
-    """Return what an epoll instance watches, as (descriptor, inode) each; nothing if it can't be listed."""
+    """Return (descriptor, inode) for each file that an epoll instance watches, or nothing if they can't be listed."""
     try:
         with open(f"/proc/self/fdinfo/{epoll}", encoding="ascii") as f:
             return [(int(fd), int(inode, 16)) for fd, inode in _WATCHED.findall(f.read())]
@@ -85,10 +85,10 @@ def registered(epoll: int) -> list[tuple[int, int]]:
 
 
 def duplicates(entries: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, socket.socket]]:
-    """Yield (descriptor, inode, socket object on a duplicate) for each entry that still is the socket it was listed as.
+    """Yield (descriptor, inode, socket object on a duplicate) for each entry that is still the listed socket.
 
-    A descriptor may be closed and its number reused at any moment; the inode of the duplicate says whether it was. The
-    duplicate is closed when the iteration goes on.
+    A descriptor may be closed and its number reused at any moment, which the duplicate's inode reveals. The duplicate is
+    closed when the iteration goes on.
     """
     for fd, inode in entries:
         try:
@@ -117,7 +117,7 @@ def _of_other_libraries() -> Iterator[int]:
 
 
 def _ports_of(sock: socket.socket) -> set[int]:
-    """Return the ports of both ends of an internet socket; none for other sockets."""
+    """Return the ports of both ends of an internet socket, or none for other sockets."""
     found: set[int] = set()
     for end in (sock.getsockname, sock.getpeername):
         with contextlib.suppress(OSError):
@@ -128,8 +128,7 @@ def _ports_of(sock: socket.socket) -> set[int]:
 
 
 def _release_in_child() -> None:
-    """Replace each socket by /dev/null. The number stays in use, so that code which still holds it reaches no other
-    file."""
+    """Replace each socket by /dev/null. Its number stays in use, so that code that still has it reaches no other file."""
     held = [opened.fileno() for opened in list(_held)]
     if _ports:
         with contextlib.suppress(OSError):

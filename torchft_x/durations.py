@@ -10,7 +10,7 @@ Seconds = float | timedelta
 
 
 def seconds(value: Seconds, what: str = "timeout") -> float:
-    """Return a positive, finite duration as float seconds. Raises `ConfigError` naming `what`."""
+    """Return a positive, finite duration as float seconds. Raise `ConfigError`, naming `what`, for any other value."""
     try:
         number = value.total_seconds() if isinstance(value, timedelta) else float(value)
     except (TypeError, ValueError):

@@ -1,7 +1,7 @@
-"""The only reader of os.environ. An argument beats the variable, the variable beats the default.
+"""Environment variables. No other module reads os.environ. An argument overrides a variable, and a variable the default.
 
-Every function takes the mapping to read (``os.environ`` unless given), so that nothing else needs patching.
-Variables of the peer keep its meaning; ours start with ``TORCHFT_X_``.
+Every function accepts the mapping to read (``os.environ`` unless given), so that tests need no patching.
+Variables of the peer (torchft) keep its meaning; ours start with ``TORCHFT_X_``.
 """
 
 from __future__ import annotations
@@ -14,106 +14,104 @@ from math import nan
 
 from torchft_x.errors import ConfigError
 
-LIGHTHOUSE = "TORCHFT_LIGHTHOUSE"  # its address, or those of several with commas
+LIGHTHOUSE = "TORCHFT_LIGHTHOUSE"  # address of the lighthouse, or of several with commas
 MANAGER_PORT = "TORCHFT_MANAGER_PORT"
 TIMEOUT = "TORCHFT_TIMEOUT_SEC"
 QUORUM_TIMEOUT = "TORCHFT_QUORUM_TIMEOUT_SEC"
-STRAGGLER_TIMEOUT = "TORCHFT_X_STRAGGLER_TIMEOUT"  # seconds another group may come later than one's own
+STRAGGLER_TIMEOUT = "TORCHFT_X_STRAGGLER_TIMEOUT"  # seconds by which another group may be later than the own one
 CONNECT_TIMEOUT = "TORCHFT_CONNECT_TIMEOUT_SEC"
 QUORUM_RETRIES = "TORCHFT_QUORUM_RETRIES"
-USE_BUCKETIZATION = "TORCHFT_USE_BUCKETIZATION"  # of DiLoCo; exactly "True" turns it on, anything else off
+USE_BUCKETIZATION = "TORCHFT_USE_BUCKETIZATION"  # for DiLoCo; exactly "True" turns it on, anything else off
 REPLICA_GROUP_ID = "REPLICA_GROUP_ID"
 NUM_REPLICA_GROUPS = "NUM_REPLICA_GROUPS"
 _PYTHONPATH = "PYTHONPATH"  # Python's own
 
-# torchrun's, all about one replica group
+# Variables of torchrun, all about one replica group
 RANK = "RANK"
 WORLD_SIZE = "WORLD_SIZE"
-LOCAL_RANK = "LOCAL_RANK"  # these two: on this host
-LOCAL_WORLD_SIZE = "LOCAL_WORLD_SIZE"
+LOCAL_RANK = "LOCAL_RANK"  # rank on this host
+LOCAL_WORLD_SIZE = "LOCAL_WORLD_SIZE"  # number of ranks on this host
 MASTER_ADDR = "MASTER_ADDR"
 MASTER_PORT = "MASTER_PORT"
 USE_AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # "True": torchrun itself hosts the store at MASTER_ADDR:MASTER_PORT
-ERROR_FILE = (
-    "TORCHELASTIC_ERROR_FILE"  # of a worker, or of a process of TorchX's local schedulers: why it failed, as JSON
-)
-RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"  # torchrun keeps the store over its restarts; keys carry this number
+ERROR_FILE = "TORCHELASTIC_ERROR_FILE"  # JSON file with the error of a worker, or of a process of a local scheduler
+RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"  # prefix of keys, because torchrun keeps the store over its restarts
 
+# Variables of ours (TORCHFT_X_), of the peer and of platforms
 TOKEN = "TORCHFT_X_TOKEN"  # the run's token itself
-TOKEN_FILE = "TORCHFT_X_TOKEN_FILE"  # or a file that holds it
-HTTP_BIND = "TORCHFT_X_HTTP_BIND"  # of a lighthouse: where its page is, or "off"
-WATCHDOG_TIMEOUT = "TORCHFT_WATCHDOG_TIMEOUT_SEC"  # of torchft_x.compat.futures: how long a callback may take
-EVENTS = "TORCHFT_X_EVENTS"  # "stdout": each event is also a line there, one JSON object, for who collects logs
+TOKEN_FILE = "TORCHFT_X_TOKEN_FILE"  # path of a file with the run's token
+HTTP_BIND = "TORCHFT_X_HTTP_BIND"  # for a lighthouse: address of its page, or "off"
+WATCHDOG_TIMEOUT = "TORCHFT_WATCHDOG_TIMEOUT_SEC"  # for torchft_x.compat.futures: longest time of a callback
+EVENTS = "TORCHFT_X_EVENTS"  # "stdout": also print each event as a line with a JSON object, for collectors of logs
 RUN_DIR = "TORCHFT_X_RUN_DIR"  # shared run directory: lighthouse address, token, events
-STATE_FILE = "TORCHFT_X_STATE_FILE"  # of a lighthouse: what the next one on its host must know
-LEASE_OWNER = "TORCHFT_X_LEASE_OWNER"  # to a lighthouse, of who keeps it running: a name for all its lives
-ADVERTISE_HOST = "TORCHFT_X_ADVERTISE_HOST"  # the name or address others reach this host by
-ADVERTISE_INTERFACE = "TORCHFT_X_ADVERTISE_INTERFACE"  # or the network interface whose address that is
-ATTEMPT = "TORCHFT_X_ATTEMPT"  # number of this start; goes on when a group's supervisor is replaced
-LIFE = "TORCHFT_X_LIFE"  # random, one per start of a group; the supervisor's exit report names it
-MIN_REPLICAS = "TORCHFT_X_MIN_REPLICAS"  # of the job: no quorum and no commit with fewer groups
-FLIGHT_RECORDER = "TORCHFT_X_FLIGHT_RECORDER"  # a folder for what PyTorch's recorder knows of an aborted group; "1": in the run directory
-_FLIGHT_ON_ABORT = "TORCHFT_TRIGGER_FR_ON_ABORT"  # the peer's: "true" is as if that were "1"
-LIGHTHOUSE_HOST_IN = "TORCHFT_X_LIGHTHOUSE_HOST_IN"  # names the variable that holds the first role's host
-LIGHTHOUSES = "TORCHFT_X_LIGHTHOUSES"  # how many the job brings, if more than one
-LIGHTHOUSE_FILE = "TORCHFT_X_LIGHTHOUSE_FILE"  # to a program of the job: where its new address is written if it moves
-LIGHTHOUSE_PORT = "TORCHFT_X_LIGHTHOUSE_PORT"  # the port there, the same for all roles of a job
-SYNC_STEPS = "TORCHFT_X_SYNC_STEPS"  # these five: DiLoCo's settings, from the component to the script
+STATE_FILE = "TORCHFT_X_STATE_FILE"  # for a lighthouse: journal for the next lighthouse on its host
+LEASE_OWNER = "TORCHFT_X_LEASE_OWNER"  # for a lighthouse, from its supervisor: one name for all its lives
+ADVERTISE_HOST = "TORCHFT_X_ADVERTISE_HOST"  # name or address by which others reach this host
+ADVERTISE_INTERFACE = "TORCHFT_X_ADVERTISE_INTERFACE"  # network interface that has that address
+ATTEMPT = "TORCHFT_X_ATTEMPT"  # number of this start, which continues when a group's supervisor is replaced
+LIFE = "TORCHFT_X_LIFE"  # random token for each start of a group, which the supervisor's exit report names
+MIN_REPLICAS = "TORCHFT_X_MIN_REPLICAS"  # least number of groups for a quorum and for a commit
+FLIGHT_RECORDER = (
+    "TORCHFT_X_FLIGHT_RECORDER"  # folder for flight records of an aborted group; "1": in the run directory
+)
+_FLIGHT_ON_ABORT = "TORCHFT_TRIGGER_FR_ON_ABORT"  # the peer's; "true" is equivalent to FLIGHT_RECORDER "1"
+LIGHTHOUSE_HOST_IN = "TORCHFT_X_LIGHTHOUSE_HOST_IN"  # name of the variable with the first role's host
+LIGHTHOUSES = "TORCHFT_X_LIGHTHOUSES"  # number of the job's own lighthouses, if more than one
+LIGHTHOUSE_FILE = "TORCHFT_X_LIGHTHOUSE_FILE"  # for a job's program: file with the lighthouse's new address if it moves
+LIGHTHOUSE_PORT = "TORCHFT_X_LIGHTHOUSE_PORT"  # port on the host in LIGHTHOUSE_HOST_IN, the same for all roles of a job
+# The next five are DiLoCo's settings, from the component to the script.
+SYNC_STEPS = "TORCHFT_X_SYNC_STEPS"
 NUM_FRAGMENTS = "TORCHFT_X_NUM_FRAGMENTS"
 FRAGMENT_SYNC_DELAY = "TORCHFT_X_FRAGMENT_SYNC_DELAY"
 QUANTIZE = "TORCHFT_X_QUANTIZE"
 ISLANDS = "TORCHFT_X_ISLANDS"  # "1": rank 0 of a group exchanges for all of its ranks
-GIVE_UP_CODE = "TORCHFT_X_GIVE_UP_CODE"  # of a supervisor whose group is over, or a lighthouse whose job is, so that it is not started again
-FENCE_FILE = (
-    "TORCHFT_X_FENCE_FILE"  # of a supervisor: a file with the name of its newest start; with another one in it, it ends
-)
-FENCE = "TORCHFT_X_FENCE"  # the name of this start
-LAST_WORDS = "TORCHFT_X_LAST_WORDS"  # a file for how a lighthouse or a supervisor ended, which its platform reads
-ALIVE = "TORCHFT_X_ALIVE"  # of a supervisor: a file whose time it renews all the while, which its platform looks at
-REPLACED_WITHIN = "TORCHFT_X_REPLACED_WITHIN"  # seconds the scheduler may take to start a process of the job (again)
-WORKER_SERVER = "TORCHFT_X_WORKER_SERVER"  # "0": nothing is collected of trainers that hang or die; "1": they have torch's server, too
-PRIVATE = "TORCHFT_X_PRIVATE"  # to a trainer: the folder of this host in which its supervisor looks and asks
-HANG_TIMEOUT = "TORCHFT_X_HANG_TIMEOUT"  # of a supervisor: seconds without a step after which a group is started again
-MEMORY = "TORCHFT_X_MEMORY"  # of a supervisor: part of the host's memory for copies of its workers' states; 0: none
-MEMORY_SLOTS = "TORCHFT_X_MEMORY_SLOTS"  # to a trainer: where its supervisor holds them, and how large one may be
-NOTICE = "TORCHFT_X_NOTICE"  # of a supervisor: seconds after which whoever tells it to stop kills what is left
+# Exit code of a supervisor whose group is over, or of a lighthouse whose job is over, so that the platform does not
+# restart it.
+GIVE_UP_CODE = "TORCHFT_X_GIVE_UP_CODE"
+FENCE_FILE = "TORCHFT_X_FENCE_FILE"  # for a supervisor: file with the name of its newest start; with another it ends
+FENCE = "TORCHFT_X_FENCE"  # name of this start, for FENCE_FILE
+LAST_WORDS = "TORCHFT_X_LAST_WORDS"  # file for the end of a lighthouse or supervisor, which its platform reads
+ALIVE = "TORCHFT_X_ALIVE"  # for a supervisor: file that it touches regularly, whose age its platform checks
+REPLACED_WITHIN = "TORCHFT_X_REPLACED_WITHIN"  # longest time, in seconds, for the scheduler to (re)start a process
+# "0": nothing is collected from trainers that hang or die. "1": trainers also run torch's own worker server.
+WORKER_SERVER = "TORCHFT_X_WORKER_SERVER"
+PRIVATE = "TORCHFT_X_PRIVATE"  # for a trainer: private folder on this host for its status file and socket
+HANG_TIMEOUT = "TORCHFT_X_HANG_TIMEOUT"  # for a supervisor: seconds without a step after which it restarts its group
+MEMORY = "TORCHFT_X_MEMORY"  # for a supervisor: share of the host's memory for copies of its workers' states; 0: none
+MEMORY_SLOTS = "TORCHFT_X_MEMORY_SLOTS"  # for a trainer: its supervisor's places for these copies, and their size
+NOTICE = "TORCHFT_X_NOTICE"  # for a supervisor: seconds between its SIGTERM and SIGKILL, as its platform sets them
 WARM = "TORCHFT_X_WARM"  # "0": no life of a group is forked from a pre-imported process
-WARM_IMPORTS = (
-    "TORCHFT_X_WARM_IMPORTS"  # what that process imports besides torch, with commas; unset: what the script does
-)
-LAUNCHER_PID = "TORCHFT_X_LAUNCHER_PID"  # of a local launcher, with which the processes of the job end
-LIVES_FILE = (
-    "TORCHFT_X_LIVES_FILE"  # to a supervisor: where it says how often it has started what it keeps running, and why
-)
-LIFE_BEFORE = "TORCHFT_X_LIFE_BEFORE"  # to a supervisor in the place of one that died: the life that died with it (NUMBER:TOKEN), or its last (NUMBER)
-STATE_HOME = "XDG_STATE_HOME"  # where programs keep what outlives them; ~/.local/state if unset
+WARM_IMPORTS = "TORCHFT_X_WARM_IMPORTS"  # imports of that process besides torch, with commas; unset: the script's own
+LAUNCHER_PID = "TORCHFT_X_LAUNCHER_PID"  # process id of a local launcher, with which the processes of the job end
+LIVES_FILE = "TORCHFT_X_LIVES_FILE"  # for a supervisor: file for the number of its starts and their reasons
+# For a supervisor that replaces a dead one: the life that died with it (NUMBER:TOKEN), or its last one (NUMBER).
+LIFE_BEFORE = "TORCHFT_X_LIFE_BEFORE"
+STATE_HOME = "XDG_STATE_HOME"  # folder for programs' state; ~/.local/state if unset
 SLURM_JOB_ID = "SLURM_JOB_ID"
 SLURM_NODE_NAME = "SLURMD_NODENAME"  # set by Slurm in all processes of a job: this node
-SLURM_LAUNCH_ADDRESS = "SLURM_LAUNCH_NODE_IPADDR"  # set by srun in its tasks: address of the node it runs on
-GPUS = "TORCHFT_X_GPUS"  # of this group's own on each of its nodes (the job's --gpu); unset: groups may share them
+SLURM_LAUNCH_ADDRESS = "SLURM_LAUNCH_NODE_IPADDR"  # set by srun in its tasks: address of the node on which srun runs
+GPUS = "TORCHFT_X_GPUS"  # number of this group's own GPUs on each of its nodes (--gpu); unset: groups may share them
 CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"  # NVIDIA's, understood by AMD's HIP as well
 HIP_VISIBLE_DEVICES = "HIP_VISIBLE_DEVICES"
-ROCR_VISIBLE_DEVICES = "ROCR_VISIBLE_DEVICES"  # AMD's, one layer below: HIP counts what this one leaves
+ROCR_VISIBLE_DEVICES = "ROCR_VISIBLE_DEVICES"  # AMD's, one layer below: HIP counts only devices that this one leaves
 ZE_AFFINITY_MASK = "ZE_AFFINITY_MASK"  # Intel's
 KUBECONFIG = "KUBECONFIG"  # Kubernetes': its configuration files
 KUBERNETES_HOST = "KUBERNETES_SERVICE_HOST"  # Kubernetes': in a pod, its API server
 TORCHX_JOB_ID = "TORCHX_JOB_ID"  # set by TorchX: <scheduler>://<session>/<app id>
-PEER_PYTHON = "TORCHFT_X_PEER_PYTHON"  # tests only: the interpreter of an environment with torchft-nightly
-NIGHTLY_PYTHON = "TORCHFT_X_NIGHTLY_PYTHON"  # tests only: the interpreter of an environment with torchx-nightly
-TRAINERS_PYTHON = "TORCHFT_X_TRAINERS_PYTHON"  # tests only: of an environment with transformers and lightning
+PEER_PYTHON = "TORCHFT_X_PEER_PYTHON"  # tests only: interpreter of an environment with torchft-nightly
+NIGHTLY_PYTHON = "TORCHFT_X_NIGHTLY_PYTHON"  # tests only: interpreter of an environment with torchx-nightly
+TRAINERS_PYTHON = "TORCHFT_X_TRAINERS_PYTHON"  # tests only: interpreter of one with transformers and lightning
 TIME_SCALE = "TORCHFT_X_TIME_SCALE"  # tests only: factor for the times of torchft_x.timing and the tests' deadlines
 LOG_LEVEL = "TORCHFT_X_LOG_LEVEL"
-LOG_FORMAT = "TORCHFT_X_LOG_FORMAT"  # of what our processes print: "text", or "json" for one object a line
+LOG_FORMAT = "TORCHFT_X_LOG_FORMAT"  # format of our processes' output: "text", or "json" for one object a line
 TORCHX_CONFIG = "TORCHXCONFIG"  # TorchX's: the only configuration file it reads, if set
-RES_OPTIONS = "RES_OPTIONS"  # glibc's: how name servers are asked
-NCCL_ERROR_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"  # PyTorch's: what its own watchdog does about an NCCL error
-_NCCL_NONBLOCKING = (
-    "TORCH_NCCL_NONBLOCKING_TIMEOUT"  # PyTorch's: seconds a call of a non-blocking communicator may take
-)
+RES_OPTIONS = "RES_OPTIONS"  # glibc's: options of the resolver
+NCCL_ERROR_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"  # PyTorch's: its own watchdog's reaction to an NCCL error
+_NCCL_NONBLOCKING = "TORCH_NCCL_NONBLOCKING_TIMEOUT"  # PyTorch's: longest call of a non-blocking communicator, seconds
 _GRPC_VERBOSITY = "GRPC_VERBOSITY"
 _GRPC_FORK = "GRPC_ENABLE_FORK_SUPPORT"
 _GRPC_EXPERIMENTS = "GRPC_EXPERIMENTS"
-_GRPC_NEWEST = (1, 85)  # up to it `prepare_lighthouse` knows what gRPC calls its parts
+_GRPC_NEWEST = (1, 85)  # newest version whose experiments' names `prepare_lighthouse` knows
 
 
 def everything() -> dict[str, str]:
@@ -181,7 +179,7 @@ def read_seconds(name: str, default: float | None = None, environ: Mapping[str, 
 
 
 def read_share(name: str, default: float, environ: Mapping[str, str] | None = None) -> float:
-    """Return the share, from 0 to 1, in a variable, or `default`. Raises `ConfigError`."""
+    """Return the share, from 0 to 1, in a variable, or `default`. Raise `ConfigError` for any other value."""
     value = read(name, None, environ)
     if value is None:
         return default
@@ -209,8 +207,8 @@ def read_token(environ: Mapping[str, str] | None = None) -> str | None:
 
 
 def read_token_file(path: str, what: str) -> str:
-    """Return the token in a file that no other user can have read or made. Raises `ConfigError` starting with
-    `what`."""
+    """Return the token in a file that no other user can have read or created. Raise `ConfigError`, with a message that
+    starts with `what`, for any other file."""
     try:
         with open(path, encoding="utf-8", opener=_without_waiting) as f:
             _check_private(os.fstat(f.fileno()), path, what)
@@ -225,7 +223,7 @@ def read_token_file(path: str, what: str) -> str:
 
 
 def time_scale(environ: Mapping[str, str] | None = None) -> float:
-    """Return the factor for the times of `torchft_x.timing`; 1 unless tests set it. Raises `ConfigError`."""
+    """Return the factor for the times of `torchft_x.timing`, 1 unless tests set it. Raise `ConfigError` for a bad value."""
     value = read(TIME_SCALE, None, environ)
     try:
         scale = 1.0 if value is None else float(value)
@@ -250,11 +248,14 @@ def wants_json(environ: Mapping[str, str] | None = None) -> bool:
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)  # a named pipe would be waited for
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a named pipe would block
 
 
 def _check_private(found: os.stat_result, path: str, what: str) -> None:
-    """Mounted secrets belong to root, and are read by a group at most. Raises `ConfigError`."""
+    """Raise `ConfigError` if other users may read or write the file, or if it belongs to one of them.
+
+    A file of root, such as a mounted secret, may be readable for its group.
+    """
     if not stat.S_ISREG(found.st_mode):
         raise ConfigError(f"{what}: that is no file; name one that holds the run's token.")
     if found.st_uid not in (os.geteuid(), 0):
@@ -282,10 +283,11 @@ def flight_folder(environ: Mapping[str, str] | None = None) -> str | None:
 
 
 def prepare_grpc() -> bool:
-    """gRPC's settings, read when it is loaded; what the user has set stays. True if the fork setting was made here.
+    """Set gRPC's variables, which it reads when it is loaded, unless the user has set them. Return whether the variable
+    for forks was set here.
 
-    Its own notes (a connection ended, a fork happened) stay off stderr. Its fork handlers are off: with a server in the
-    process they crash about every third forked child (a DataLoader's worker), which never talks gRPC anyway.
+    gRPC's own messages (a connection ended, a fork happened) are kept off stderr. Its fork handlers are off: with a server
+    in the process they crash about every third forked child (a DataLoader's worker), which never uses gRPC anyway.
     """
     os.environ.setdefault(_GRPC_VERBOSITY, "ERROR")
     made_here = _GRPC_FORK not in os.environ
@@ -294,10 +296,10 @@ def prepare_grpc() -> bool:
 
 
 def prepare_lighthouse(environ: dict[str, str], grpc_version: str) -> None:
-    """gRPC's settings for a process that is only a lighthouse; what the user has set stays.
+    """Set gRPC's experiments for a process that is only a lighthouse, unless the user has set them.
 
-    gRPC's newer listener passes what arrives from thread to thread once more than the older one. That is 0.1 ms of a
-    quorum change, which takes 1.4 ms in all. A version that does not know the name complains on stderr.
+    gRPC's newer listener passes received data between threads once more than the older one. That is 0.1 ms of a quorum
+    change, which takes 1.4 ms in all. A version that does not know the name complains on stderr.
     """
     known = tuple(int(n) for n in grpc_version.split(".")[:2] if n.isdigit())
     if known <= _GRPC_NEWEST:
@@ -305,10 +307,10 @@ def prepare_lighthouse(environ: dict[str, str], grpc_version: str) -> None:
 
 
 def prepare_nccl(timeout: float) -> str | None:
-    """PyTorch's settings for NCCL, read when its first group is made; what the user has set stays.
+    """Set PyTorch's variables for NCCL, which it reads when its first group is made, unless the user has set them.
 
-    Its watchdog shall release the others (abort the communicators) but not end the process, which it does by default.
-    A sentence if the user has set what can't go well.
+    PyTorch's watchdog must abort the communicators, which releases the other ranks, but not end the process, its default.
+    `timeout` is in seconds. Return a warning, one sentence, if the user's setting ends the process.
     """
     os.environ.setdefault(_NCCL_NONBLOCKING, str(max(int(timeout), 1)))
     handling = os.environ.setdefault(NCCL_ERROR_HANDLING, "2")

@@ -1,18 +1,18 @@
-"""Every exception torchft_x raises on purpose.
+"""All exceptions that torchft_x raises on purpose.
 
 ::
 
     TorchftXError
-    ├── ConfigError(ValueError)        the user's mistake; trying again changes nothing
+    ├── ConfigError(ValueError)        an error of the user; a retry fails again
     │   └── AddressError               a malformed or unresolvable address
-    ├── DeadlineError(TimeoutError)    a wait ended at its deadline; trying again may help
-    ├── UnreachableError(RuntimeError) nobody answered at an address; trying again may help
-    ├── RefusedError(RuntimeError)     the other side said no; trying again changes nothing
+    ├── DeadlineError(TimeoutError)    a wait ended at its deadline; a retry may succeed
+    ├── UnreachableError(RuntimeError) no process answered at an address; a retry may succeed
+    ├── RefusedError(RuntimeError)     the other side refused a request; a retry fails again
     │   ├── TokenError                 wrong or missing token
     │   ├── StrangerError              another program is at the address
     │   └── FencedError                a newer life of this group is running
     ├── CollectiveError(RuntimeError)  a collective failed; the step is dropped and the next quorum repairs it
-    ├── TransferError(RuntimeError)    state could not be moved; healing is tried again
+    ├── TransferError(RuntimeError)    state could not be moved; healing is retried
     │   ├── LeafError(TypeError)       a leaf of the state dict can't be sent; names its path
     │   └── UnsavedError               the last checkpoint of a training could not be written
     └── StepError(RuntimeError)        training can't go on (e.g. too many failed commits in a row)
@@ -24,11 +24,11 @@ from __future__ import annotations
 
 
 class TorchftXError(Exception):
-    """Base of all."""
+    """Base class of all exceptions of torchft_x."""
 
 
 class ConfigError(TorchftXError, ValueError):
-    """The user's mistake."""
+    """An error of the user, such as a bad argument or file."""
 
 
 class AddressError(ConfigError):
@@ -40,11 +40,11 @@ class DeadlineError(TorchftXError, TimeoutError):
 
 
 class UnreachableError(TorchftXError, RuntimeError):
-    """Nobody answered at an address."""
+    """No process answered at an address."""
 
 
 class RefusedError(TorchftXError, RuntimeError):
-    """The other side said no."""
+    """The other side refused a request."""
 
 
 class TokenError(RefusedError):
@@ -62,8 +62,8 @@ class FencedError(RefusedError):
 class CollectiveError(TorchftXError, RuntimeError):
     """A collective failed or was released because a member is lost.
 
-    `suspects` are the replica ids of the members whose connection broke, as far as they are known. They are a hint: a
-    member may also have closed it because it was told to, or because a third one failed.
+    `suspects` are the known replica ids of the members whose connection broke. They are a hint: a member may also have
+    closed its connection because it was ordered to, or because a third member failed.
     """
 
     def __init__(self, message: str, suspects: tuple[str, ...] = ()) -> None:
@@ -74,7 +74,7 @@ class CollectiveError(TorchftXError, RuntimeError):
 class TransferError(TorchftXError, RuntimeError):
     """State could not be moved between processes."""
 
-    torn: bool = False  # whether tensors the caller gave to receive into were already written to
+    torn: bool = False  # whether the caller's tensors for receiving were already partly overwritten
 
 
 class LeafError(TransferError, TypeError):

@@ -16,7 +16,7 @@ _FAILED = "failed: "
 
 def tell(code: int, sentence: str, environ: Mapping[str, str] | None = None) -> None:
     """Write the sentence into the file named by TORCHFT_X_LAST_WORDS, and after a failure (`code` is not 0) also into
-    the one named by TORCHELASTIC_ERROR_FILE. Skips files that are not named or can't be written."""
+    the one named by TORCHELASTIC_ERROR_FILE. Skip files that are not named or can't be written."""
     path = env.read(env.LAST_WORDS, None, environ)
     if path is not None:
         with contextlib.suppress(OSError), open(path, "w", encoding="utf-8") as f:

@@ -1,6 +1,6 @@
-"""Lines that a process prints for people; with ``TORCHFT_X_LOG_FORMAT=json`` one JSON object each, for log collectors.
+"""Prints lines for people, or with ``TORCHFT_X_LOG_FORMAT=json`` one JSON object per line for log collectors.
 
-Fields of such an object: ``t`` (unix seconds), ``message``, and where known ``level``, ``role``, ``group``, ``rank``,
+An object has the fields ``t`` (Unix seconds) and ``message``, and, if known, ``level``, ``role``, ``group``, ``rank`` and
 ``stream`` (``stdout`` or ``stderr`` of a script). An event (docs/events.md) has ``event`` instead of ``message``.
 """
 
@@ -17,21 +17,20 @@ from torchft_x import env
 
 
 def line(text: str, level: str = "info", *, environ: Mapping[str, str] | None = None, **who: Any) -> str:
-    """Return `text` as it is to be printed. A line for people has no `level` and `who`; JSON lacks fields that are
-    None."""
+    """Return `text` in the output format. The text format omits `level` and `who`; JSON omits fields that are None."""
     return as_json(text, level, **who) if env.wants_json(environ) else text
 
 
 def write(text: str, stream: TextIO | None) -> None:
-    """Print a line in one write. Jobs run Python unbuffered, where `print` makes two writes. TorchX forwards each part
-    that it reads, so a line of another role could come between a line and its end."""
+    """Print a line in one write. In the unbuffered Python of jobs, `print` makes two writes. TorchX forwards each part that
+    it reads, so that another role's line could come between a line and its end."""
     if stream is not None:
         stream.write(text + "\n")
         stream.flush()
 
 
 def say(text: str, level: str = "info", **who: Any) -> None:
-    """Print a line on stderr. Ignores a closed stream and a full disk."""
+    """Print a line on stderr. Ignore a closed stream and a full disk."""
     try:
         write(line(text, level, **who), sys.stderr)
     except (OSError, ValueError):
@@ -39,9 +38,14 @@ def say(text: str, level: str = "info", **who: Any) -> None:
 
 
 def as_json(text: str, level: str | None = None, t: float | None = None, **who: Any) -> str:
-    """Return a JSON object on one line, whatever characters `text` has. `t`: unix seconds; None: now."""
+    """Return a JSON object on one line, for any characters in `text`. `t` is in Unix seconds, None for now."""
     at = round(time.time() if t is None else t, 6)
-    fields = {"message": text, "level": level, "t": at, **who}  # an event begins with "t", by which programs find it
+    fields = {
+        "message": text,
+        "level": level,
+        "t": at,
+        **who,
+    }  # "t" is not first: a line that begins with it is an event
     return json.dumps({name: value for name, value in fields.items() if value is not None}, default=str)
 
 

@@ -1,4 +1,4 @@
-"""Addresses: parsing, checking, and the host name we advertise. Standard library only."""
+"""Parses and checks addresses, and finds the host name that this host advertises. Standard library only."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from torchft_x import env
 from torchft_x.errors import AddressError
 
 MOST = 16
-"""Addresses in a list."""
-_ELSEWHERE = ("192.0.2.1", "2001:db8::1")  # reserved for documentation: routed like any other, and nobody is there
+"""Largest number of addresses in a list."""
+_ELSEWHERE = ("192.0.2.1", "2001:db8::1")  # reserved for documentation: routed like any other, but unused
 _SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
 _NOT_LASTING = 0x69  # flags of an IPv6 address: temporary, doubled, deprecated, tentative
 
 
 class Address(NamedTuple):
-    """A host (name, IPv4 or IPv6 without brackets) and a port."""
+    """Host (name, IPv4 or IPv6 without brackets) and port."""
 
     host: str
     port: int
 
     @property
     def target(self) -> str:
-        """``host:port`` with brackets where IPv6 needs them; what gRPC and TCPStore take."""
+        """``host:port``, with brackets around an IPv6 address, as gRPC and TCPStore take it."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
@@ -37,7 +37,7 @@ class Address(NamedTuple):
 def parse_address(text: str, *, what: str = "address") -> Address:
     """Parse ``http://host:port``, ``host:port`` or ``[v6]:port``; port 0 is allowed.
 
-    Raises `AddressError` naming `what` (e.g. the variable it came from).
+    Raise `AddressError` for any other text, with a message that names `what` (for instance, the variable).
     """
     rest = text.strip()
     if "://" in rest:
@@ -60,8 +60,8 @@ def parse_address(text: str, *, what: str = "address") -> Address:
 
 
 def parse_addresses(text: str, *, what: str = "address") -> tuple[Address, ...]:
-    """Parse a comma-separated list of addresses, at least one. Raises `AddressError` naming `what` and the wrong
-    one."""
+    """Parse a comma-separated list of addresses, at least one. Raise `AddressError`, naming `what` and the wrong
+    address."""
     addresses = tuple(parse_address(part, what=what) for part in text.split(","))
     for i, address in enumerate(addresses):
         if address in addresses[:i]:
@@ -81,7 +81,7 @@ def check_resolvable(address: Address, *, what: str = "address") -> None:
 
 
 def check_any_resolvable(addresses: tuple[Address, ...], *, what: str = "address") -> None:
-    """Raise `AddressError` about the first if no name is known: the host of one of several may be gone."""
+    """Raise `AddressError` about the first address if no host name is known. One of several hosts may be gone."""
     first: AddressError | None = None
     for address in addresses:
         try:
@@ -96,17 +96,21 @@ def check_any_resolvable(addresses: tuple[Address, ...], *, what: str = "address
 def advertise_host(
     argument: str | None = None, environ: Mapping[str, str] | None = None, *, towards: str | None = None
 ) -> str:
-    """Return the host by which others reach us: the first of these that exists (docs/schedulers.md#addresses):
+    """Return the host by which others reach us: the first of these that exists (docs/schedulers.md#addresses).
 
-    the argument; TORCHFT_X_ADVERTISE_HOST; the address of the interface TORCHFT_X_ADVERTISE_INTERFACE; in a Slurm step
-    our address on the way to the node that launched it, in a batch script this node's; our address on the way to the
-    lighthouse (`towards`, else TORCHFT_LIGHTHOUSE), since whoever trains with us reaches it, too; the own name, if it
-    leads further than to ourselves; our address on the way out of this network; the own name, if it is known at all;
-    127.0.0.1.
+    1. `argument`
+    2. TORCHFT_X_ADVERTISE_HOST
+    3. the address of the interface TORCHFT_X_ADVERTISE_INTERFACE
+    4. in a Slurm step our address on the route to the node that launched it, in a batch script this node's
+    5. our address on the route to the lighthouse (`towards`, else TORCHFT_LIGHTHOUSE), which all members reach too
+    6. the own host name, if it resolves to more than the loopback
+    7. our address on the route out of this network
+    8. the own host name, if it resolves at all
+    9. 127.0.0.1
 
-    An address that is found so is never the loopback's, and needs no name server on the other side.
+    An address from a route is never the loopback's, and needs no name server on the other side.
 
-    Raises `AddressError` if the interface isn't there or has no address.
+    Raise `AddressError` if the interface does not exist or has no address.
     """
     given = argument or env.read(env.ADVERTISE_HOST, None, environ)
     if given:
@@ -141,10 +145,10 @@ def is_own_address(host: str) -> bool:
 
 
 def interface_address(name: str) -> str:
-    """Return the first IPv4 address of a network interface of this machine (Linux), else its first lasting global IPv6
-    one.
+    """Return the first IPv4 address of a network interface of this machine (Linux), else its first permanent global IPv6
+    address.
 
-    Raises `AddressError`: there is no such interface, or it has no such address.
+    Raise `AddressError` if there is no such interface, or it has no such address.
     """
     what = f"{env.ADVERTISE_INTERFACE}={name}"
     try:
@@ -205,7 +209,7 @@ def _is_loopback(address: str) -> bool:
 
 def _own_address_towards(address: str, *, names: bool = False) -> str | None:
     """Return our address on the route to `address`, or None if it is the loopback's or valid on one link only. Nothing
-    is sent, because connecting UDP only picks a route. `names`: `address` may be a name.
+    is sent, because connecting UDP only picks a route. With `names`, `address` may be a host name.
     """
     if not address:
         return None
@@ -221,7 +225,7 @@ def _own_address_towards(address: str, *, names: bool = False) -> str | None:
 
 
 def any_host() -> str:
-    """Return the address to bind for all interfaces: ``::`` if IPv6 exists (it takes IPv4, too), else ``0.0.0.0``."""
+    """Return the address to bind for all interfaces: ``::`` if IPv6 exists (it accepts IPv4 too), else ``0.0.0.0``."""
     if not socket.has_ipv6:
         return "0.0.0.0"
     try:

@@ -1,4 +1,4 @@
-"""The evaluator of my_component.py: tries each new model on data of its own, until the job is over and it is stopped."""
+"""Evaluator of my_component.py: evaluates each new model on its own data, until it is stopped at the end of the job."""
 
 import os
 import time

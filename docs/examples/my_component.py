@@ -1,4 +1,4 @@
-"""A component of one's own: training with two groups, and an evaluator beside them.
+"""Example of a custom component: training with two groups, and an evaluator beside them.
 
     torchx run -s local_cwd ./my_component.py:my_job --replicas 3 -- --lr 0.05
 

@@ -1,4 +1,4 @@
-"""One loop with what real loops have; docs/write_a_script.md, "Recipes", says why each line is where it is.
+"""Training loop with the features of real loops. docs/write_a_script.md, "Recipes", explains the place of each line.
 
 Alone (`python recipes.py`) or in groups: `torchx run -s local_cwd ./components.py:ddp --script docs/examples/recipes.py`.
 """
@@ -18,7 +18,7 @@ BATCH, ACCUMULATE = 16, 2  # samples of a backward, backwards of a step
 
 
 class Batches:
-    """The batches of a step: the same ones when it is made again, others when a heal or a checkpoint moves the step."""
+    """Batches of a step. A repeated step gets the same batches; a heal or a checkpoint that changes the step moves them."""
 
     def __init__(self, data: TensorDataset) -> None:
         group, groups = int(os.environ.get("REPLICA_GROUP_ID", 0)), int(os.environ.get("NUM_REPLICA_GROUPS", 1))

@@ -1,4 +1,4 @@
-"""The training script of my_component.py: a regression that any of several replica groups may leave and rejoin."""
+"""Training script of my_component.py: a regression that any of several replica groups may leave and rejoin."""
 
 import argparse
 import os
@@ -14,7 +14,7 @@ def make_model() -> torch.nn.Module:
 
 
 def make_batch(seed: int, size: int = 32) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same for the same seed; what is to be learned is the mean of the inputs."""
+    """Return the inputs and their means, the targets. Equal seeds give equal batches."""
     x = torch.randn(size, 8, generator=torch.Generator().manual_seed(seed))
     return x, x.mean(1, keepdim=True)
 
@@ -55,9 +55,9 @@ def main() -> None:
 
 
 def save(state: dict) -> None:
-    """Into the run directory, whole or not at all."""
+    """Write the state atomically into the run directory."""
     path = os.path.join(os.environ["TORCHFT_X_RUN_DIR"], "model.pt")
-    with open(f"{path}.part-{os.getpid()}", "wb") as f:  # given a path, torch hides what is wrong with the disk
+    with open(f"{path}.part-{os.getpid()}", "wb") as f:  # with a path, torch would hide an error of the disk
         torch.save(state, f)
     os.replace(f"{path}.part-{os.getpid()}", path)
 

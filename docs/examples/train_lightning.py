@@ -16,7 +16,7 @@ from torchft_x import DistributedSampler, Manager, ProcessGroupGloo
 
 
 class FaultTolerantStrategy(SingleDeviceStrategy):
-    """Optimizer steps are committed by all groups, or by none. Training ends at `steps` committed steps."""
+    """Strategy whose optimizer steps are committed by all groups or by none. Training ends after `steps` committed steps."""
 
     def __init__(self, steps: int, device: str = "cpu") -> None:
         super().__init__(device=torch.device(device))

@@ -15,7 +15,7 @@ from torchft_x import DistributedSampler, Manager, ProcessGroupGloo
 
 
 class FaultTolerantTrainer(Trainer):
-    """A Trainer whose optimizer steps are committed by all groups, or by none. `global_step` counts committed steps."""
+    """Trainer whose optimizer steps are committed by all groups or by none. `global_step` counts committed steps."""
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
@@ -60,7 +60,7 @@ class FaultTolerantTrainer(Trainer):
         return optimizer
 
     def _clip_grad_norm(self, model):
-        """Called when a step's last gradient is there: average first, so that all groups clip by the same norm."""
+        """Average the gradients of a step before they are clipped, so that all groups clip by the same norm."""
         works = [self.manager.allreduce(p.grad) for p in model.parameters() if p.grad is not None]
         for work in works:
             work.wait()
@@ -87,7 +87,7 @@ class _Steps(TrainerCallback):
 
 
 class Counting(Dataset):
-    """What is to be learned: count on from a random number."""
+    """Data set of sequences that count on from a random number."""
 
     def __len__(self) -> int:
         return 100_000

@@ -1,7 +1,7 @@
 """Values of the protocol: frozen, comparable, and free of clocks, sockets and tensors.
 
-The terms are those of docs/glossary.md: a *member* is one life of a replica group, named by its replica id
-``<group id>:<nonce>``; a *state* is ``(step, committed_in)``.
+The terms are those of docs/glossary.md. A *member* is one life of a replica group, named by its replica id
+``<group id>:<nonce>``. A *state* is ``(step, committed_in)``.
 Times are seconds as floats; ids are integers that only grow.
 """
 

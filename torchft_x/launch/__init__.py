@@ -1,7 +1,6 @@
-"""From a TorchX component to supervised processes.
+"""Launches jobs: from a TorchX component to supervised processes.
 
-A job (`job`) becomes a TorchX app; `schedulers` adjust the request; in the container a supervisor (`supervisor`) starts
-one life after the other (`workers`, `process`), and `postmortem` collects what explains a death or a hang.
-
-* `cli`: command lines of all processes of a job: arguments in, a configuration out.
+`job` renders a job as a TorchX app, and `schedulers` adjusts the scheduler's request. In the container, a supervisor
+(`supervisor`) starts one life of its group after the other (`workers`, `process`), and `postmortem` collects evidence of
+deaths and hangs. `cli` has the command lines of a job's processes.
 """

@@ -1,4 +1,4 @@
-"""Which run directories may go, and their removal."""
+"""Finds old run directories and removes them, for ``torchft_x clean``."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from torchft_x.observe.run import read_run
 from torchft_x.observe.run_dirs import runs_below, written
 
 DAYS = 7.0
-_QUIET = 3600.0  # seconds without an event after which a run without an end is none that goes on elsewhere
+_QUIET = 3600.0  # seconds without an event after which a run without a recorded end counts as ended on every host
 
 
 @dataclass(frozen=True)
 class OldRun:
     path: Path
-    days: float  # since its newest event
+    days: float  # days since its newest event
     bytes: int
-    stays: str  # why; empty: it may go
+    stays: str  # reason why it must stay; '' if it may be removed
 
 
 def examine(folder: Path, days: float, now: float) -> list[OldRun]:
-    """Those of the runs in `folder` that had no event for so many days, the oldest first; `now`: unix seconds."""
+    """Return the runs in `folder` without an event for that many days, the oldest first. `now` is in Unix seconds."""
     found = []
     for path in runs_below(folder):
         age = max(0.0, now - written(path))
@@ -58,7 +58,7 @@ def _size(path: Path) -> int:
 
 
 def remove(path: Path) -> str:
-    """What went wrong; empty: nothing did."""
+    """Remove a run directory. Return the error as a sentence, or '' if there was none."""
     try:
         shutil.rmtree(path)
     except OSError as e:

@@ -1,4 +1,5 @@
-"""Command lines of the processes of a job: arguments in, a configuration out, mistakes as one sentence."""
+"""Command lines of the processes of a job. Each parses its arguments into a configuration, and reports errors in one
+sentence."""
 
 from __future__ import annotations
 
@@ -19,9 +20,9 @@ from torchft_x.launch.process.restarts import RestartRules
 from torchft_x.launch.supervisor.config import SupervisorConfig, start_warm_parent
 from torchft_x.timing import TIMING
 
-# Seconds that a job over several machines waits; a local one waits for less (`torchft_x.timing`).
-_FIND_REMOTE = 300.0  # for the lighthouse, whose container may still be pulled
-_PATIENCE_REMOTE = 3600.0  # for the group's other nodes; a machine is replaced
+# Seconds, for a job over several machines. A local one has shorter waits (`torchft_x.timing`).
+_FIND_REMOTE = 300.0  # longest wait for the lighthouse, whose image may still be pulled
+_PATIENCE_REMOTE = 3600.0  # longest wait for the group's other nodes, while a machine is replaced
 _KILL_WAIT = 30.0  # between Slurm's SIGTERM and SIGKILL: the default of KillWait
 
 
@@ -53,8 +54,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def supervise(argv: list[str]) -> int:
-    """``torchft_x supervise``: the exit code."""
-    # split by hand: argparse's treatment of a second "--", which belongs to the script, differs between Pythons
+    """Run ``torchft_x supervise`` and return the exit code."""
+    # argparse treats a second "--", which belongs to the script, differently in different Python versions.
     cut = argv.index("--") if "--" in argv else len(argv)
     args = _parser().parse_args(argv[:cut])
     local = env.is_local_job()
@@ -81,16 +82,16 @@ def supervise(argv: list[str]) -> int:
     except TorchftXError as e:
         log_lines.write(f"torchft_x supervise: {e}", sys.stderr)
         return 2
-    if given and args.run_dir and group == "0" and node == 0:  # else the lighthouse role says it
+    if given and args.run_dir and group == "0" and node == 0:  # the job's own lighthouse would print it
         log_lines.write(log_lines.line(f"Run directory: {args.run_dir}"), sys.stdout)
     warm = start_warm_parent(config)
-    from torchft_x.launch.supervisor.group import supervise as run_supervisor  # while that imports
+    from torchft_x.launch.supervisor.group import supervise as run_supervisor  # imported while the warm parent imports
 
     return run_supervisor(config, warm)
 
 
 def _command(words: Sequence[str]) -> tuple[str, ...]:
-    """The script and its arguments. ``-m MODULE``: that module's file. Raises `ConfigError`."""
+    """Return the script and its arguments. Replace ``-m MODULE`` by the module's file; raise `ConfigError` if it is missing."""
     if list(words[:1]) != ["-m"]:
         return tuple(words)
     name = words[1] if len(words) > 1 else ""
@@ -104,13 +105,14 @@ def _command(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _notice(local: bool) -> float:
-    """What TorchX's local scheduler and Docker give; Slurm its KillWait. Pods say it in the variable."""
+    """Return the seconds between SIGTERM and SIGKILL: the variable's, which pods set; else KillWait on Slurm; else that of
+    TorchX's local scheduler and Docker."""
     usual = _KILL_WAIT if env.read(env.SLURM_JOB_ID) and not local else TIMING.notice
     return env.read_seconds(env.NOTICE, usual) or usual
 
 
 def _place(args: argparse.Namespace) -> tuple[str, int]:
-    """Group id and node. Raises `ConfigError`."""
+    """Return the group id and the node's index in the group. Raise `ConfigError`."""
     if args.nodes < 1:
         raise ConfigError(f"--nodes is {args.nodes}, a group has at least one.")
     if args.replica is None:
@@ -126,7 +128,7 @@ def _place(args: argparse.Namespace) -> tuple[str, int]:
 
 
 def _workers(args: argparse.Namespace, group: str) -> int:
-    """Of this group. Raises `ConfigError`."""
+    """Return the number of this group's workers. Raise `ConfigError`."""
     if "," not in args.workers:
         try:
             return int(args.workers)
@@ -141,7 +143,7 @@ def _workers(args: argparse.Namespace, group: str) -> int:
 
 
 def accompany(argv: list[str]) -> int:
-    """``torchft_x accompany``: the exit code."""
+    """Run ``torchft_x accompany`` and return the exit code."""
     from torchft_x.launch.supervisor.sidecar import SidecarConfig
     from torchft_x.launch.supervisor.sidecar import accompany as run_sidecar
 
@@ -178,7 +180,7 @@ def _find_timeout(given: str | None, local: bool) -> float:
 
 
 def lighthouse(argv: list[str]) -> int:
-    """``torchft_x lighthouse``: the exit code. With ``--run_dir`` its address and token are found there."""
+    """Run ``torchft_x lighthouse`` and return the exit code. With ``--run_dir``, its address and token are written there."""
     from torchft_x.launch.job.run_claim import RunClaim, pause
     from torchft_x.launch.supervisor.lighthouse import keep_lighthouse
     from torchft_x.launch.supervisor.lighthouse_role import complete
@@ -187,7 +189,9 @@ def lighthouse(argv: list[str]) -> int:
     if "--run_dir" in argv[:-1]:
         run_dir = Path(argv[argv.index("--run_dir") + 1]).absolute()
         log_lines.write(log_lines.line(f"Run directory: {run_dir}", role="lighthouse"), sys.stdout)
-        claim = RunClaim(run_dir, env.everything()) if "--job_groups" in argv else None  # else it is no part of a job
+        claim = (
+            RunClaim(run_dir, env.everything()) if "--job_groups" in argv else None
+        )  # a stand-alone one belongs to no job
         try:
             if claim is not None:
                 claim.take(pause)
@@ -200,7 +204,7 @@ def lighthouse(argv: list[str]) -> int:
 
 
 def dumps(argv: list[str]) -> int:
-    """``torchft_x dumps``: 1 if there are none."""
+    """Run ``torchft_x dumps`` and return the exit code, 1 if there are none."""
     from torchft_x.launch.postmortem.dump_folders import all_folders, number
     from torchft_x.observe.dumps import describe, examine, headline, read_folder
 
@@ -224,7 +228,7 @@ def dumps(argv: list[str]) -> int:
 
 
 def doctor(argv: list[str]) -> int:
-    """``torchft_x doctor``: 1 if something is a problem."""
+    """Run ``torchft_x doctor`` and return the exit code, 1 if there is a problem."""
     from torchft_x.launch.doctor import runner as d
     from torchft_x.launch.doctor.checks import CHECKS
 
@@ -238,9 +242,9 @@ def doctor(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     try:
         folder = Path.cwd()
-    except OSError:  # it has been removed
+    except OSError:  # the current directory was removed
         folder = Path("/")
-    run_dir = env.read(env.RUN_DIR)  # inside a job
+    run_dir = env.read(env.RUN_DIR)  # set inside a job
     case = d.Case(
         environ=env.everything(),
         folder=folder,
@@ -252,6 +256,6 @@ def doctor(argv: list[str]) -> int:
     try:
         findings = d.examine(case, CHECKS)
         print(json.dumps(d.as_json(findings)) if args.json else "\n".join(d.lines(findings)), flush=True)
-    except KeyboardInterrupt:  # nobody wants to know any more
+    except KeyboardInterrupt:  # Ctrl-C needs no message
         return 130
     return 1 if any(f.level == "problem" for f in findings) else 0

@@ -1,4 +1,4 @@
-"""``torchft_x cancel`` and ``torchft_x scale``: whose job it is decides who does it."""
+"""``torchft_x cancel`` and ``torchft_x scale``: dispatches to the commands of the job's scheduler."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torchft_x.launch.slurm.store import is_slurm_run
 
 
 def main(command: str, argv: list[str]) -> int:
-    """The exit code."""
+    """Run the command for the scheduler of the job that the arguments name. Return the exit code."""
     if any(is_handle(word) for word in argv):
         from torchft_x.launch.kubernetes import commands as kubernetes
 

@@ -1,4 +1,4 @@
-"""Command lines about runs that are there: `report`, `chaos` and `clean`."""
+"""Command lines about existing runs: `report`, `chaos` and `clean`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _BY_SLURM = (
 
 
 def _run_dir(given: Path | None) -> Path:
-    """The one that is named, else the newest below ./runs. Raises `ConfigError`."""
+    """Return the named run directory, else the newest below ./runs. Raise `ConfigError` if there is none."""
     found = given if given is not None else newest_run()
     if found is None:
         raise ConfigError(f"there is no run directory in ./{RUNS}; name one, as `torchx run` prints it first.")
@@ -46,7 +46,7 @@ def _run_dir(given: Path | None) -> Path:
 
 
 def report(argv: list[str]) -> int:
-    """``torchft_x report``: 1 if nothing of the run is written."""
+    """Run ``torchft_x report`` and return the exit code, 1 if the run has written nothing."""
     from torchft_x.observe.drawing import as_json, page, summary
     from torchft_x.observe.run import read_run
 
@@ -95,7 +95,7 @@ def report(argv: list[str]) -> int:
 
 
 def _source(word: str | None, scratch: Path) -> tuple[Path, Path]:
-    """Where the events are, and where the report goes. Raises `ConfigError`, `ClusterError`."""
+    """Return the folder with the run's events and the path of the report. Raise `ConfigError` or `ClusterError`."""
     from torchft_x.observe.run.collected import events_in, write_run
 
     if word is not None and is_handle(word):
@@ -121,7 +121,7 @@ def _source(word: str | None, scratch: Path) -> tuple[Path, Path]:
 
 
 def chaos(argv: list[str]) -> int:
-    """``torchft_x chaos``: 1 if the job ended before all faults were done."""
+    """Run ``torchft_x chaos`` and return the exit code, 1 if the job ended before all faults were done."""
     from torchft_x.launch.chaos import runner, schedule
 
     parser = Parser(
@@ -164,14 +164,14 @@ def chaos(argv: list[str]) -> int:
         print("\n".join(runner.describe(itertools.islice(planned, 1000), targets)))
         return 0
     endless = args.at is None and args.count is None
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever is stopped goes on, then, too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that stopped processes are resumed on SIGTERM too
     try:
         with runner.Chaos(place, run_dir, lambda line: print(line, flush=True), keep) as made:
             made.run(planned)
     except runner.Over as e:
         print(f"torchft_x chaos: {e}", file=sys.stderr)
         return 0 if endless else 1
-    except TorchftXError as e:  # a cluster that refuses, or is away
+    except TorchftXError as e:  # the cluster refuses, or can't be reached
         print(f"torchft_x chaos: {e}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -181,8 +181,8 @@ def chaos(argv: list[str]) -> int:
 
 
 def _place(word: str | None) -> tuple[Place, Path | None, str, Callable[[Event], None] | None]:
-    """Where the run can be struck, its run directory if it has one here, what it is called, and who else keeps its faults.
-    Raises `ConfigError`.
+    """Return the run's `Place`, its run directory if it has one here, its name, and the function that records its faults
+    elsewhere. Raise `ConfigError`.
     """
     if word is not None and is_handle(word):
         from torchft_x.launch.kubernetes.place import Pods
@@ -197,7 +197,7 @@ def _place(word: str | None) -> tuple[Place, Path | None, str, Callable[[Event],
 
 
 def _keeper(remote: Remote) -> Callable[[Event], None]:
-    """A fault that can't be written to the job is told, and chaos goes on."""
+    """Return a function that records faults in the job's anchor. It reports a failure to do so, and chaos goes on."""
 
     def keep(fault: Event) -> None:
         try:
@@ -215,7 +215,7 @@ def _check_kinds(planned: Iterable[Any]) -> None:
 
 
 def clean(argv: list[str]) -> int:
-    """``torchft_x clean``: 1 if something could not be removed, or the person said no."""
+    """Run ``torchft_x clean`` and return the exit code, 1 if a directory could not be removed, or the person refused."""
     from torchft_x.launch.clean import DAYS, examine, remove
 
     parser = Parser(

@@ -39,7 +39,7 @@ class CompatibilityCheck:
     """
 
     def __init__(self, members: MemberTable, quorum_state: QuorumState) -> None:
-        self._members = members  # every known member, with what it declared
+        self._members = members  # every known member, with its declarations
         self._quorum_state = quorum_state  # the present quorum
         self._kinds: dict[int, Fingerprint] = {}  # each distinct declaration once, by its `id()`
         self._differ = False  # whether two of these can't train together

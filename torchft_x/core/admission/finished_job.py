@@ -36,7 +36,7 @@ class FinishedJob:
     """
 
     def __init__(self, members: MemberTable, *, lease: float, previous: JournalEntry | None = None, now: float) -> None:
-        """Start with what the journal of the lighthouse before this one says (`previous`), if there is one.
+        """Start with the departures in the journal of the lighthouse before this one (`previous`), if there is one.
 
         `lease`: seconds of silence after which a process counts as lost.
         """

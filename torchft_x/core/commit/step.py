@@ -1,4 +1,4 @@
-"""One rank's way through a step: ask for a quorum, reduce, vote, settle.
+"""State machine of one rank's step: ask for a quorum, reduce, vote, settle.
 
 ::
 
@@ -6,17 +6,17 @@
                     |                  |
                     +---unanswered--> IDLE   (an `ask` in RUNNING abandons that step)
 
-With the vote between groups a step may end undecided: this rank holds the result, and whether another group has
-committed it nobody here knows. Then the next quorum decides (R14): `begin` commits it first, or it was never committed
+With the vote between groups a step may end undecided: this rank holds the result, and does not know whether another group
+has committed it. The next quorum then decides (R14): either `begin` commits the result first, or it was committed nowhere
 and may be reduced again.
 
-The shell (train.manager) calls the verbs under its lock and carries out what they return; nothing here waits.
-Two ways to be unable to commit are kept apart:
+The shell (train.manager) calls the methods under its lock and carries out the returned actions. No method waits.
+There are two separate reasons for a vote against the commit.
 
-* an *error* is sticky for (quorum, step): the reductions of this step are worth nothing, the rest of them return at
-  once, and the next join says ``failed``, which releases the other groups;
-* an *objection* is this rank's own trouble (a heal that failed while it contributed zeros): the others may commit,
-  so its reductions go on; only its own vote is no.
+* An *error* is sticky for (quorum, step): this step's reductions are worthless, and the rest of them return at once. The
+  next join reports ``failed``, which releases the other groups.
+* An *objection* concerns only this rank, such as a failed heal while it contributed zeros. The others may commit, so its
+  reductions go on, and only its own vote is no.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What this rank says about itself when it asks for a quorum."""
+    """State of this rank as reported in its ask for a quorum."""
 
     state: State
     torn: bool
-    commit_failures: int  # in a row
+    commit_failures: int  # number of failed commits in a row
     reason: JoinReason
     suspects: tuple[str, ...]  # replica ids
-    unreached: tuple[str, ...] = ()  # replica ids of those that this rank could not connect with
+    unreached: tuple[str, ...] = ()  # replica ids of members to which this rank could not connect
 
 
 @dataclass(frozen=True, slots=True)
 class LocalVote:
-    """This rank's vote. `step` is the quorum's top step, equal on all ranks whatever they heal from."""
+    """This rank's vote. `step` is the quorum's top step, which is equal on all ranks, also on those that heal."""
 
     step: int
     quorum_id: int
-    participants: int  # of that quorum
+    participants: int  # number of that quorum's participants
     ok: bool
     enough_replicas: bool
     errored: Exception | None  # first error of the step, else the objection
@@ -64,51 +64,51 @@ class LocalVote:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a step ended. `give_up`: too many failed commits in a row; the sentence for the user."""
+    """End of a step. `give_up` is the sentence for the user after too many failed commits in a row, else ''."""
 
-    step: int  # the step that was tried
+    step: int  # step that was tried
     quorum_id: int
     committed: bool
     participants: int
-    reason: str  # why it was dropped; empty if committed
+    reason: str  # reason why it was dropped; '' if committed
     give_up: str = ""
-    undecided: bool = False  # not committed yet; the next quorum says
-    pause: float = 0.0  # seconds to wait before the next quorum is asked for: this one had too few participants
+    undecided: bool = False  # whether the next quorum decides on the commit
+    pause: float = 0.0  # seconds to wait before the next ask, after a quorum with too few participants
 
 
 class Step:
-    """The machine. Verbs that don't fit the phase raise `StepError` and change nothing.
+    """State machine of a rank's steps. A method called in the wrong phase raises `StepError` and changes nothing.
 
     Args:
-        min_replica_size: fewest participants a commit needs (I7).
-        max_retries: failed commits in a row that are still forgiven; None: no limit.
-        max_redo: times the same gradients are reduced again before they are dropped.
+        min_replica_size: least number of participants for a commit (I7).
+        max_retries: largest number of failed commits in a row before the training gives up; None for no limit.
+        max_redo: number of times that the same gradients are reduced again before they are dropped.
     """
 
     def __init__(self, *, min_replica_size: int, max_retries: int | None = None, max_redo: int = 2) -> None:
         self.phase = Phase.IDLE  # see the module's picture
-        self.state = State()  # what this rank holds completely (R19: moves by a heal only when the heal is whole)
+        self.state = State()  # state that this rank holds completely (R19: a heal changes it only at its end)
         self.batches_committed = 0  # sum of participants over committed steps
-        self.commit_failures = 0  # in a row; the lighthouse makes new process groups while it is not 0
-        self.torn = False  # a heal was half applied: no complete state, never commits
+        self.commit_failures = 0  # failed commits in a row; if not 0, the lighthouse has new process groups made
+        self.torn = False  # whether a heal was half applied: this rank holds no complete state and never commits
         self.quorum_id = 0  # quorum in hand (RUNNING, VOTING) or last one (IDLE); 0 before the first and while ASKING
-        self.top = State()  # of that quorum
-        self.rank: int | None = None  # among its participants; None: contributes zeros
+        self.top = State()  # top state of that quorum
+        self.rank: int | None = None  # rank among its participants; None if this rank contributes zeros
         self.size = 0  # number of its participants
         self.error: Exception | None = None  # first error of (quorum, step); cleared by ask
-        self.objection: Exception | None = None  # why this rank can't vote yes though its reductions are good
+        self.objection: Exception | None = None  # reason why this rank can't vote yes though its reductions are good
         self._min_replica_size = min_replica_size
         self._max_retries = max_retries
         self._max_redo = max_redo
-        self._redone = 0  # times the gradients in hand were reduced again
+        self._redone = 0  # number of times that the gradients in hand were reduced again
         self._too_few = 0  # votes in a row in quorums of too few participants
-        self._reason = JoinReason.NEW  # for the next ask, unless an error comes in between
+        self._reason = JoinReason.NEW  # reason of the next ask, unless an error comes first
         self._suspects: tuple[str, ...] = ()  # members that errors named since the last quorum
-        self._unreached: tuple[str, ...] = ()  # members that did not answer while this rank connected, since then
-        self._healed = False  # a heal ended in the quorum in hand
-        self._over: tuple[int, Exception] | None = None  # newest quorum known to be over; may be known before `begin`
+        self._unreached: tuple[str, ...] = ()  # members that did not answer this rank's connects since the last quorum
+        self._healed = False  # whether a heal ended in the quorum in hand
+        self._over: tuple[int, Exception] | None = None  # newest quorum known to be over, possibly before its `begin`
         self._vote: LocalVote | None = None  # set in VOTING
-        self._open: LocalVote | None = None  # an undecided step's
+        self._open: LocalVote | None = None  # vote of an undecided step
 
     def __repr__(self) -> str:
         return (
@@ -118,14 +118,15 @@ class Step:
 
     @property
     def waits_on(self) -> bool:
-        """Steps are dropped for want of groups, up to four times in a second, and this try is none of the first, second,
-        fourth, eighth and so on, which a person may hear of."""
+        """Whether this dropped step need not be logged: with too few groups, only attempts 1, 2, 4, 8 ... are logged,
+        because up to four steps are dropped per second."""
         return self._too_few & (self._too_few - 1) != 0
 
     # --- a quorum ---------------------------------------------------------------------------------------------------
 
     def ask(self) -> Terms:
-        """Stand still and ask. A step in hand is abandoned: the others, who may wait for it, are told (``failed``)."""
+        """Enter ASKING and return the terms of the ask. Abandon a step in hand: report ``failed``, which releases the
+        others."""
         if self.phase in (Phase.ASKING, Phase.VOTING):
             raise StepError(f"start_quorum was called while {self._doing()}; wait for that first.")
         failed = self.error is not None or self.phase is Phase.RUNNING
@@ -137,17 +138,17 @@ class Step:
         return Terms(self.state, self.torn, self.commit_failures, reason, self._suspects, self._unreached)
 
     def unanswered(self) -> None:
-        """No quorum came. The next ask repeats this one's reason."""
+        """Return to IDLE after an ask without a quorum. The next ask repeats this one's reason."""
         self._need(Phase.ASKING)
         self.phase = Phase.IDLE
 
     def begin(
         self, quorum_id: int, top: State, rank: int | None, size: int, commit: Prepared | None = None
     ) -> Outcome | None:
-        """The quorum is here. `rank` is the place among its `size` participants, None for who contributes zeros.
+        """Start a step in a new quorum. `rank` is this rank's number among the `size` participants, None to contribute zeros.
 
-        `top`: where the step begins. `commit`: a result this rank holds and commits before anything else; the outcome
-        of that step is returned. Also returned is the end of an undecided step that was never committed.
+        `top` is the state from which the step starts. `commit` is a result that this rank holds and must commit first.
+        Return the outcome of an undecided step, committed now or committed nowhere, or None if there was none.
         """
         self._need(Phase.ASKING)
         ended = self._decide_open(commit)
@@ -181,10 +182,10 @@ class Step:
     # --- trouble ----------------------------------------------------------------------------------------------------
 
     def fail(self, error: Exception, quorum_id: int | None = None, suspects: tuple[str, ...] = ()) -> bool:
-        """Note an error of the step in hand; only the first is kept. False: it concerns another quorum, or isn't first.
+        """Record an error of the step in hand. Return False if it concerns another quorum or is not the first one.
 
-        After `settle` it still counts against the quorum: the next ask says ``failed``, so that nobody goes on with a
-        broken process group.
+        After `settle` an error still counts against the quorum: the next ask reports ``failed``, so that no rank continues
+        with a broken process group.
         """
         if quorum_id is not None and quorum_id != self.quorum_id:
             return False
@@ -195,14 +196,14 @@ class Step:
         return True
 
     def not_reached(self, quorum_id: int, names: tuple[str, ...]) -> None:
-        """Note members of this quorum with which no connection can be made. The next ask names them."""
+        """Record members of this quorum to which this rank can't connect. The next ask names them."""
         if quorum_id == self.quorum_id:
             self._unreached = names
 
     def over(self, quorum_id: int, error: Exception) -> bool:
-        """That quorum is over (a member is lost). True: it is the one in hand and this is its first error.
+        """Record that a quorum is over (a member is lost). Return whether it is in hand and this is its first error.
 
-        The word may come before the quorum itself has reached this rank: then `begin` finds it.
+        The report may arrive before the quorum itself has reached this rank. `begin` then applies it.
         """
         if self._over is None or quorum_id > self._over[0]:
             self._over = (quorum_id, error)
@@ -210,16 +211,16 @@ class Step:
 
     @property
     def may_redo(self) -> bool:
-        """Whether the gradients in hand may be reduced once more, should the next quorum want it."""
+        """Whether the gradients in hand may be reduced once more in the next quorum."""
         return self._redone < self._max_redo
 
     def redo(self, kept: Computed | None, part: Part, *, all_keep: bool) -> bool:
         """Return whether the local gradients in hand are reduced again in this quorum (R15), and count that.
 
         Args:
-            kept: where and for which part they were computed; None: there are none.
+            kept: state at which and part for which the gradients were computed; None if there are none.
             part: this rank's part in this quorum.
-            all_keep: see `misfit`.
+            all_keep: as in `misfit`.
         """
         self._need(Phase.RUNNING)
         if kept is None or kept.state != self.top or self.state != self.top or self.torn or not self.may_redo:
@@ -234,7 +235,7 @@ class Step:
     # --- healing ----------------------------------------------------------------------------------------------------
 
     def healed(self, state: State, batches_committed: int) -> None:
-        """The whole state is loaded. It must be the quorum's (R17)."""
+        """Record that the whole state is loaded. Raise `StepError` unless it is the quorum's (R17)."""
         self._need(Phase.RUNNING)
         if state != self.top:
             raise StepError(f"healed to {state}, but quorum {self.quorum_id} stands at {self.top}; ask again.")
@@ -242,9 +243,9 @@ class Step:
         self.torn, self._healed, self._redone = False, True, 0
 
     def heal_failed(self, error: Exception, *, torn: bool) -> bool:
-        """The heal did not work; `torn`: it had begun to overwrite what this rank holds.
+        """Record a failed heal. `torn` is whether it had begun to overwrite this rank's state.
 
-        True: the others count on this rank's gradients, so they must be released at once.
+        Return whether the others rely on this rank's gradients and must be released at once.
         """
         self._need(Phase.RUNNING)
         self.torn = self.torn or torn
@@ -254,7 +255,7 @@ class Step:
     # --- commit -----------------------------------------------------------------------------------------------------
 
     def vote(self) -> LocalVote:
-        """Close the step and say what this rank thinks of it (R12)."""
+        """End the step's reductions and return this rank's vote (R12)."""
         if self.phase is not Phase.RUNNING:
             raise StepError(f"should_commit was called while {self._doing()}; call start_quorum (zero_grad) first.")
         if self.objection is None and (self.torn or self.state != self.top):
@@ -269,9 +270,9 @@ class Step:
         return self._vote
 
     def settle(self, commit: bool, reason: str = "", *, undecided: bool = False) -> Outcome:
-        """The group has decided. On commit the state moves on to (step + 1, quorum).
+        """Apply the group's decision and return the outcome. On commit the state becomes (step + 1, quorum).
 
-        `undecided`: it could not decide after it had told the other groups that it holds the result.
+        `undecided` is whether the group could not decide after it had reported to the other groups that it holds the result.
         """
         self._need(Phase.VOTING)
         vote = self._vote
@@ -293,13 +294,13 @@ class Step:
             why = self._why(vote) or reason
             return Outcome(vote.step, vote.quorum_id, False, vote.participants, why, undecided=True, pause=pause)
         self.commit_failures += 1
-        # Good on this side, bad elsewhere in the group: its other ranks' process groups are broken.
+        # A yes here and a no elsewhere in the group means that its other ranks' process groups are broken.
         self._reason = JoinReason.FAILED if vote.ok else JoinReason.BOUNDARY
         why = self._why(vote) or reason or "another rank of the group voted no"
         return Outcome(vote.step, vote.quorum_id, False, vote.participants, why, self._give_up(why), pause=pause)
 
     def drop(self, vote: LocalVote, why: str) -> Outcome:
-        """An undecided step was committed nowhere and isn't tried again. The quorum in hand is the next step's."""
+        """Return the outcome of an undecided step that was committed nowhere. The quorum in hand is the next step's."""
         self._need(Phase.RUNNING)
         self.commit_failures += 1
         self._redone = 0
@@ -307,8 +308,8 @@ class Step:
         return Outcome(vote.step, vote.quorum_id, False, vote.participants, why, self._give_up(why))
 
     def forsake(self) -> None:
-        """The next quorum did not come, and the caller doesn't wait for it any more: a result that another group may
-        have committed can't be committed here. Only a heal makes this rank whole again."""
+        """Discard the undecided result, because the caller stops waiting for the next quorum. As another group may have
+        committed it, this rank is torn until a heal."""
         held, self._open = self._open, None
         self.torn = self.torn or (held is not None and held.ok)
 
@@ -318,18 +319,17 @@ class Step:
         self.commit_failures = self._redone = 0
 
     def refute(self) -> None:
-        """Most groups hold another state under this name, so this rank's is wrong. It votes against the step, and heals."""
+        """Record that most groups hold another state under the same name. This rank votes against the step, and heals."""
         self._need(Phase.VOTING)
         self.torn = True
 
     def unknown(self) -> None:
-        """The group's decision did not arrive. It may have committed without us: nothing can be said but stop."""
+        """Record that the group's decision did not arrive. The group may have committed without this rank, which must stop."""
         self._need(Phase.VOTING)
         self.phase, self._vote, self.torn = Phase.IDLE, None, True
 
     def restore(self, state: State, batches_committed: int) -> None:
-        """Take over the counters of a complete state that was loaded: a checkpoint of the user's, or the group's own copy in
-        memory. Not inside a step."""
+        """Take over the counters of a loaded complete state: the user's checkpoint, or the group's own copy in memory."""
         self._need(Phase.IDLE)
         self.state, self.batches_committed, self.torn = state, batches_committed, False
 
@@ -364,13 +364,13 @@ class Step:
 
 
 def misfit(computed: Part, part: Part, *, all_keep: bool) -> str:
-    """Return why gradients that were computed for the part `computed` must not count in `part`; empty if they may (I9).
+    """Return the reason why gradients computed for the part `computed` must not count in `part`, or '' if they may (I9).
 
     Scripts choose their data by their number, so no two gradients of one reduction may be computed for the same number.
-    Contributors that did not count before compute for the number that they have now. Where there are none, because members
-    were only lost, the others keep different numbers, though not always those that they have now.
+    New contributors compute for their present number. Without new ones, because members were only lost, the numbers of the
+    others still differ, though they may not be the present ones.
 
-    `all_keep`: each group of this quorum keeps its gradients. Otherwise one may compute anew, for its new number.
+    `all_keep` is whether each group of this quorum keeps its gradients. Otherwise one may recompute, for its new number.
     """
     if part.rank is None or part.rank == computed.rank:
         return ""  # zeros are always right
@@ -382,12 +382,15 @@ def misfit(computed: Part, part: Part, *, all_keep: bool) -> str:
 
 
 def _pause(too_few: int) -> float:
-    """Seconds. The lighthouse may be content with fewer groups than the script: it answers at once, with the same few."""
-    return min(0.25, 0.005 * 2 ** min(too_few, 6)) if too_few else 0.0  # 2**1024 is no float any more
+    """Return the seconds to wait before the next ask: the lighthouse's minimum may be lower than the script's, so that it
+    answers at once, with the same few groups."""
+    return (
+        min(0.25, 0.005 * 2 ** min(too_few, 6)) if too_few else 0.0
+    )  # the exponent's limit avoids an overflow of float
 
 
 def over_error(quorum_id: int, lost: tuple[str, ...], reason: str) -> CollectiveError:
-    """The error a rank reports when its quorum is over. `lost`: members that nobody waits for; () where all are here."""
+    """Return the error that a rank reports when its quorum is over. `lost` has the lost members, () if there are none."""
     if not lost:
         return CollectiveError(f"quorum {quorum_id} is over: {reason}")
     who = ", ".join(lost)

@@ -1,9 +1,9 @@
-"""How a group comes to commit: the vote inside the group, what it promises the other groups, and the vote among them.
+"""Two-phase commit of a group: the vote inside the group, its promise to the other groups, and the vote between groups.
 
-Without the vote between groups there is one round: all ranks say yes, the lease is valid, the group commits. With it
-there are two (protocol, section 5): when all ranks hold the result the group is *prepared* and says so to the others;
-each rank then takes part in the vote between groups, and the group commits when it passed on every rank. In between
-the group may not forget the result: another group may have seen the vote pass and have committed (R12-R14).
+Without the vote between groups there is one round: if all ranks vote yes and the lease is valid, the group commits. With
+it there are two rounds (protocol, section 5). When all ranks hold the result, the group is *prepared* and reports that to
+the others. Each rank then takes part in the vote between groups, and the group commits when that vote has passed on every
+rank. In between the group must keep the result: another group may have seen the vote pass and have committed (R12-R14).
 """
 
 from __future__ import annotations
@@ -14,26 +14,25 @@ from torchft_x.core.cross_group_vote import CrossVote
 from torchft_x.core.messages.group import AnswerPrepared, AnswerVote, CrossVoteEnded, FailCalls, GroupEffect, Vote
 from torchft_x.core.types import Prepared, Quorum
 
-# A group that stood still at one state through more quorums than this forgets the oldest.
+# Largest number of quorums remembered for one state; the oldest are forgotten.
 _CARRIED = 256
 
 
 class GroupVote:
-    """The vote inside a group: it passes if every rank says so and the group may still commit at that instant.
+    """Vote inside a group. It passes if every rank votes yes and the lease is valid at that instant.
 
-    Collects one vote per rank, answers them all at once. One ballot at a time. It is named by (quorum id, step); a vote
-    for anything else is refused, because a vote that does not say what it is for can commit the wrong step. A vote that
-    arrives after the decision (its rank was slow, or the answer got lost and it asks again) gets the decision that was
-    made, so that all ranks decide alike (I2).
+    It collects one vote per rank and answers all of them at once, for one ballot at a time. A ballot is named by (quorum id,
+    step). A vote for another ballot is refused, because it could commit the wrong step. A late or repeated vote, after the
+    decision, is answered with that decision, so that all ranks decide alike (I2).
     """
 
     def __init__(self, world_size: int) -> None:
         self._world_size = world_size
-        self._quorum_id = 0  # quorum in hand; 0: none, then only a peer's votes (which name no quorum) are taken
-        self._step: int | None = None  # step of the ballot in hand; None: nobody has voted since it was opened
+        self._quorum_id = 0  # quorum in hand; 0 for none, when only a peer's votes (which name no quorum) are accepted
+        self._step: int | None = None  # step of the ballot in hand; None before its first vote
         self._votes: dict[int, bool] = {}  # rank -> its vote; a "no" stays a no
         self._calls: dict[int, int] = {}  # rank -> call that waits for the answer
-        self._outcome: tuple[bool, str] | None = None  # decision and why not; None: undecided
+        self._outcome: tuple[bool, str] | None = None  # decision, and the reason of a no; None while undecided
 
     def __repr__(self) -> str:
         state = "open" if self._outcome is None else ("commit" if self._outcome[0] else f"no: {self._outcome[1]}")
@@ -46,7 +45,7 @@ class GroupVote:
 
     @property
     def waiting(self) -> bool:
-        """Whether some rank waits for the outcome."""
+        """Whether a rank waits for the outcome."""
         return bool(self._calls)
 
     @property
@@ -56,7 +55,7 @@ class GroupVote:
 
     @property
     def outcome(self) -> tuple[bool, str] | None:
-        """The decision and why not; None: undecided."""
+        """Decision, and the reason of a no; None while undecided."""
         return self._outcome
 
     @property
@@ -65,7 +64,7 @@ class GroupVote:
         return len(self._votes) == self._world_size
 
     def open(self, quorum_id: int) -> list[GroupEffect]:
-        """A new quorum is in hand. Whoever still waits for the old ballot is told that it is void."""
+        """Open a ballot for a new quorum. Answer the ranks that still wait for the old ballot with a no."""
         effects = self.cancel("the group has moved on to the next quorum.")
         self._quorum_id = quorum_id
         self._clear()
@@ -74,8 +73,8 @@ class GroupVote:
     def vote(self, vote: Vote, *, now: float, lease_until: float) -> list[GroupEffect]:
         """Take one rank's vote. `now` and `lease_until` are on the group's monotonic clock.
 
-        The lease is checked last, when everybody has said yes: an earlier check says nothing about the instant of
-        the commit (R13).
+        The lease is checked last, when all ranks have voted yes: an earlier check would not cover the instant of the
+        commit (R13).
         """
         refusal = self._refusal(vote)
         if refusal:
@@ -96,19 +95,19 @@ class GroupVote:
         return effects
 
     def cancel(self, reason: str) -> list[GroupEffect]:
-        """The ballot in hand can't pass any more (the quorum is over, a rank went away): say so at once."""
+        """Decide the ballot in hand against the commit (the quorum is over, a rank has gone) and answer at once."""
         if self._outcome is None:
             self._outcome = (False, reason)
         return self._answer()
 
     def gone(self, call: int) -> None:
-        """Nobody waits for this call any more. Its rank can't learn the outcome, so an undecided vote is taken back."""
+        """Withdraw the undecided vote of a call that has ended: its rank can't learn the outcome."""
         for rank, waiting in list(self._calls.items()):
             if waiting == call:
                 del self._calls[rank], self._votes[rank]
 
     def _refusal(self, vote: Vote) -> str:
-        """Why the vote is not for the ballot in hand, or ''. A refused vote changes nothing."""
+        """Return the reason why the vote is not for the ballot in hand, or ''. A refused vote changes nothing."""
         if not 0 <= vote.rank < self._world_size:
             return f"group rank {vote.rank} is outside this group of {self._world_size} ranks."
         if vote.quorum_id not in (0, self._quorum_id):
@@ -119,7 +118,7 @@ class GroupVote:
         return ""
 
     def _starts_anew(self, vote: Vote) -> bool:
-        """Whether this vote is for the ballot after the decided one. A peer's client may vote on one step twice."""
+        """Return whether this vote is for the ballot after the decided one. A peer's client may vote on one step twice."""
         if self._outcome is None or self._step is None:
             return False
         return vote.step > self._step or (vote.quorum_id == 0 and vote.rank in self._votes)
@@ -143,28 +142,29 @@ class GroupVote:
         return [AnswerVote(calls, *self._outcome)] if calls else []
 
     def _clear(self) -> None:
-        """A decided ballot has been answered, so nobody waits."""
+        """Clear the ballot. It is decided and answered, so no rank waits."""
         self._step = None
         self._votes = {}
         self._outcome = None
 
 
 class TwoPhaseCommit:
-    """Part of a group. `between_groups`: whether groups vote with each other."""
+    """Two-phase commit of one group. `between_groups` is whether groups vote with each other."""
 
     def __init__(self, replica_id: str, world_size: int, *, between_groups: bool) -> None:
-        self._replica_id = replica_id  # fixed
-        self._enabled = between_groups  # fixed
-        self._between_groups = between_groups  # in the quorum in hand: a peer's client knows no such vote
-        self._local = GroupVote(world_size)  # all ranks hold the result
-        self._final = GroupVote(world_size)  # the vote between groups has passed on all ranks
-        self.prepared: Prepared | None = None  # a result that another group may have committed
-        self.carried: tuple[int, ...] = ()  # quorums carried since the present state; proves what was not committed
+        self._replica_id = replica_id  # never changes
+        self._enabled = between_groups  # never changes
+        self._between_groups = between_groups  # in the quorum in hand; False if a member's client lacks this vote
+        self._local = GroupVote(world_size)  # first round: all ranks hold the result
+        self._final = GroupVote(world_size)  # second round: the vote between groups has passed on all ranks
+        self.prepared: Prepared | None = None  # result that another group may have committed
+        # Quorums carried since the present state. They prove which results were not committed.
+        self.carried: tuple[int, ...] = ()
         self._quorum_id = 0  # quorum in hand
-        self._carrier = False  # whether this group holds its newest state, so that its vote is needed
-        self._step: int | None = None  # that the local votes below are about
-        self._votes: dict[int, Vote] = {}  # rank -> its newest vote on that step
-        self._abstains = ""  # why this group will not commit, though it takes part in the vote
+        self._carrier = False  # whether this group holds the quorum's newest state, so that its vote is needed
+        self._step: int | None = None  # step of `_votes`
+        self._votes: dict[int, Vote] = {}  # rank -> its newest vote on `_step`
+        self._abstains = ""  # reason why this group will not commit, though it takes part in the vote
 
     def __repr__(self) -> str:
         return f"<TwoPhaseCommit local={self._local} final={self._final} {self.prepared}>"
@@ -174,7 +174,7 @@ class TwoPhaseCommit:
         return self._between_groups
 
     def open(self, quorum: Quorum) -> tuple[list[GroupEffect], Prepared | None]:
-        """A quorum is in hand. Also returned: the result this group commits before anything else (R14)."""
+        """Open both rounds for a new quorum. Return effects, and the result that this group must commit first (R14)."""
         effects = [*self._local.open(quorum.id), *self._final.open(quorum.id)]
         self._quorum_id, self._step, self._abstains = quorum.id, None, ""
         self._votes = {}
@@ -184,7 +184,7 @@ class TwoPhaseCommit:
         settled = quorum.settled
         held, self.prepared = self.prepared, None
         mine = quorum.member(self._replica_id)
-        whole = held is not None and mine is not None and not mine.torn  # torn: not all ranks hold it any more
+        whole = held is not None and mine is not None and not mine.torn  # if torn, not all ranks hold the result
         commit = held if whole and (settled.adopted == held or self._replica_id in settled.late) else None
         self._carrier = any(m.replica_id == self._replica_id for m in settled.carriers)
         if commit is not None:
@@ -194,12 +194,13 @@ class TwoPhaseCommit:
         return effects, commit
 
     def moved(self) -> None:
-        """The group has come to another state by other means than a commit: a heal, or a checkpoint."""
+        """Reset after the group's state has changed by a heal or a checkpoint, not by a commit."""
         self.prepared = None
         self.carried = ()
 
     def vote(self, vote: Vote, *, now: float, lease_until: float) -> list[GroupEffect]:
-        """One rank's vote on its result. The ranks hear the decision, or that they shall vote between the groups."""
+        """Take one rank's vote on its result. Answer the ranks with the decision, or with the start of the vote between
+        groups."""
         effects = self._local.vote(vote, now=now, lease_until=lease_until)
         if not self._between_groups or vote.quorum_id != self._quorum_id:
             return effects
@@ -210,24 +211,24 @@ class TwoPhaseCommit:
         return [self._instead(e, vote) if isinstance(e, AnswerVote) else e for e in effects]
 
     def _instead(self, answer: AnswerVote, vote: Vote) -> GroupEffect:
-        """What the ranks are told for the outcome of the vote inside the group."""
+        """Return the answer to the ranks for the outcome of the vote inside the group."""
         if answer.commit:
             if not self._carrier:
                 return AnswerPrepared(answer.calls, None)
             digest = self._digest()
-            self.prepared = Prepared(self._quorum_id, vote.step + 1, digest)  # before the vote leaves (R12)
+            self.prepared = Prepared(self._quorum_id, vote.step + 1, digest)  # set before the vote is sent (R12)
             cross_vote = CrossVote(True, self._quorum_id, vote.step + 1, digest, vote.contributors)
             return AnswerPrepared(answer.calls, cross_vote)
         complete = self._local.outcome == (False, answer.reason) and not any(v.broken for v in self._votes.values())
         if not complete or not self._local.complete:
             return answer
-        # Its collectives are whole, so the others wait for it in the vote: a carrier says no there, a healer nothing (R13).
+        # Its collectives are complete, so the others wait for it in the vote. A carrier votes no, a healer not at all (R13).
         self._abstains = answer.reason
         against = CrossVote(False, self._quorum_id, vote.step + 1, 0, 0)
         return AnswerPrepared(answer.calls, against if self._carrier else None)
 
     def _digest(self) -> int:
-        """One digest for all ranks; a rank meets only its own rank in other groups."""
+        """Return one digest over all ranks' digests, because a rank votes only with its own rank in other groups."""
         digests = [self._votes[rank].digest for rank in sorted(self._votes)]
         if len(digests) == 1:
             return digests[0]
@@ -235,7 +236,7 @@ class TwoPhaseCommit:
         return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big")
 
     def cross_vote_ended(self, event: CrossVoteEnded, *, now: float, lease_until: float) -> list[GroupEffect]:
-        """How the vote between groups ended for one rank. The lease is checked last, at the commit itself (R13)."""
+        """Take the result of the vote between groups for one rank. The lease is checked last, at the commit itself (R13)."""
         if event.step != self._step or self._local.outcome is None:
             why = f"group rank {event.rank} has voted between groups on step {event.step}, which the group has not."
             return [AnswerVote((event.call,), False, why)]
@@ -247,20 +248,20 @@ class TwoPhaseCommit:
         return effects
 
     def committed(self) -> None:
-        """The group has committed the step in hand."""
+        """Record that the group has committed the step in hand."""
         self.prepared = None
         self.carried = (self._quorum_id,) if self._carrier and self._enabled else ()
 
     def over(self, reason: str) -> list[GroupEffect]:
-        """The quorum is over: nobody gets prepared in it any more. A vote that is under way still counts if it passes."""
+        """End the first round of a quorum that is over. A vote between groups that is under way still counts if it passes."""
         return self._local.cancel(reason)
 
     def cancel(self, reason: str) -> list[GroupEffect]:
-        """Nothing of this group's commits any more in this quorum."""
+        """Decide both rounds against the commit: this group commits nothing more in this quorum."""
         return [*self._local.cancel(reason), *self._final.cancel(reason)]
 
     def release(self, asking: frozenset[int]) -> list[GroupEffect]:
-        """A rank that asks for the next quorum will not vote any more: those that did would wait for ever."""
+        """Cancel ballots in which ranks wait for the votes of ranks that ask for the next quorum and no longer vote."""
         effects: list[GroupEffect] = []
         for ballot in (self._local, self._final):
             gone = sorted(asking - ballot.voted)
@@ -270,6 +271,6 @@ class TwoPhaseCommit:
         return effects
 
     def gone(self, call: int) -> None:
-        """Nobody waits for this call any more."""
+        """Withdraw the undecided votes of a call that has ended."""
         self._local.gone(call)
         self._final.gone(call)

@@ -1,11 +1,11 @@
-"""A user's overlay on a pod's spec, merged as Kubernetes' strategic merge patch merges."""
+"""Merges a user's overlay into a pod's spec, by the rules of Kubernetes' strategic merge patch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-# By which field the elements of a list are told apart (patchMergeKey in Kubernetes' own types); other lists are replaced.
+# Field that identifies the elements of a list (patchMergeKey in Kubernetes' own types). Other lists are replaced.
 _KEYS = {
     "containers": "name",
     "initContainers": "name",
@@ -22,7 +22,7 @@ _KEYS = {
 
 
 def merge(base: Any, over: Any, field: str = "") -> Any:
-    """`over` on `base`: mappings by name, known lists by their key, a None removes. Neither is changed."""
+    """Return `base` with `over` merged in: mappings by name, known lists by their key; a None removes. Change neither."""
     if isinstance(base, Mapping) and isinstance(over, Mapping):
         merged = {**base, **{k: merge(base.get(k), v, k) for k, v in over.items()}}
         return {k: v for k, v in merged.items() if v is not None}
@@ -41,7 +41,7 @@ def _lists(base: list[Any], over: list[Any], key: str) -> list[Any]:
             merged = [b for i, b in enumerate(merged) if i != at]
         elif at is None:
             merged.append(item)
-        elif "valueFrom" in item or "value" in item:  # a variable has the one or the other
+        elif "valueFrom" in item or "value" in item:  # a variable must not have both
             merged[at] = item
         else:
             merged[at] = merge(merged[at], item)

@@ -1,4 +1,4 @@
-"""Names that Kubernetes takes: DNS labels (RFC 1123) of at most 63 characters, for objects, hosts and labels' values."""
+"""Names that Kubernetes accepts: DNS labels (RFC 1123) of at most 63 characters, for objects, hosts and labels' values."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from torchft_x.errors import ConfigError
 
 MOST = 63
-_UNIQUE = 14  # characters of what makes two jobs' names differ, with its dash
-_LEAST = 3  # characters of a job's own name that must be left
+_UNIQUE = 14  # characters of the suffix that makes a job's name unique, with its dash
+_LEAST = 3  # minimum of characters of a job's own name
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
 NAME = "app.kubernetes.io/name"
@@ -19,37 +19,38 @@ ROLE = "app.kubernetes.io/component"
 REPLICA = "torchft-x/replica"
 GROUP = "torchft-x/group"
 MINIMUM = "torchft-x/min-replicas"  # annotation of the anchor
-GROUPS = "torchft-x/groups"  # annotation of the lighthouse's pod: so many there shall be
-FAULT = "torchft-x/fault-"  # so begin annotations of the anchor that hold what chaos did, an event each
+GROUPS = "torchft-x/groups"  # annotation of the lighthouse's pod: the number of groups
+FAULT = "torchft-x/fault-"  # prefix of the anchor's annotations that hold chaos's faults, an event each
 QUEUE = "kueue.x-k8s.io/queue-name"
 OURS = "torchft_x"  # value of MANAGED_BY
 
 
 def label(text: str) -> str:
-    """As a DNS label: lower case, other characters as dashes; may be empty."""
+    """Return the text as a DNS label: in lower case, other characters as dashes. The label may be empty."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:MOST].strip("-")
 
 
 def label_of(found: Mapping[str, Any], name: str) -> str:
-    """A label of an object as the API server gives it; empty: it has none."""
+    """Return a label's value from an object of the API server, or '' if the object does not have it."""
     return str(((found.get("metadata") or {}).get("labels") or {}).get(name, ""))
 
 
 def place_of(found: Mapping[str, Any]) -> tuple[str, str]:
-    """Role and replica of a Job or pod."""
+    """Return the role and the replica of a Job or pod, from its labels."""
     return label_of(found, ROLE), label_of(found, REPLICA)
 
 
 def check(name: str, what: str) -> None:
-    """Raises `ConfigError`, beginning with `what`, unless an object may have this name (a DNS subdomain)."""
+    """Raise `ConfigError`, with a message that begins with `what`, unless the name is a DNS subdomain, as objects need."""
     if len(name) > 253 or not re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", name):
         raise ConfigError(f"{what}: Kubernetes' names are lower case letters, digits, dashes and dots, 253 at most.")
 
 
 def app_id(name: str, unique: str, roles: dict[str, int]) -> str:
-    """Of a job whose parts can be named, too. The name is shortened where it must be, what makes it unique is not.
+    """Return a job's id, short enough for the names of its parts. `name` is truncated if needed, `unique` only to 13
+    characters.
 
-    `roles`: replicas by name. Raises `ConfigError` where a role leaves no room.
+    `roles` has numbers of replicas by role. Raise `ConfigError` if a role's name can't be used or leaves too little room.
     """
     longest = max((len(part("", role, max(n, 9999))) for role, n in roles.items()), default=0)
     room = MOST - longest - _UNIQUE
@@ -67,15 +68,15 @@ def app_id(name: str, unique: str, roles: dict[str, int]) -> str:
 
 
 def part(app: str, role: str, replica: int) -> str:
-    """Of the Job of one replica of a role, and its pod's host name."""
+    """Return the name of the Job of one replica of a role, which is its pod's host name too."""
     return f"{app}-{label(role)}-{replica}"
 
 
 def service(app: str) -> str:
-    """Of the Service that leads to the lighthouse."""
+    """Return the name of the lighthouse's Service."""
     return f"{app}-lighthouse"
 
 
 def page(app: str) -> str:
-    """Of the NetworkPolicy of the lighthouse's page."""
+    """Return the name of the NetworkPolicy for the lighthouse's page."""
     return f"{app}-page"

@@ -1,4 +1,4 @@
-"""All objects of a job. The first is the anchor: the others are owned by it, so they go when it goes."""
+"""Renders all objects of a job. The first is the anchor: it owns the others, so Kubernetes deletes them with it."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ BUDGET = "PodDisruptionBudget"
 
 @dataclass(frozen=True)
 class PodFacts:
-    """Beside a part: what only its place in a job says."""
+    """Part with the facts that depend on its place in the job."""
 
     part: Part
-    env: Sequence[Json]  # variables that win over the part's own
-    scratch: str  # a directory that lives as long as its pod, or empty
+    env: Sequence[Json]  # variables that override the part's own
+    scratch: str  # path of a directory that lives as long as the pod, or ''
 
 
 def render(app: str, pods: Sequence[PodFacts], wishes: Wishes, token: str | None, minimum: int) -> list[Json]:
-    """In the order in which they are made. `token`: of the run, None if there is none; `minimum`: groups of which the
-    job needs so many.
+    """Return the job's objects in the order in which they must be created.
+
+    `token` is the run's, None if it has none. `minimum` is the number of groups that the job needs (min_replicas).
     """
     lighthouse = next((p.part for p in pods if p.part.kind == LIGHTHOUSE and p.part.ports), None)
     jobs = [_job(app, pod, wishes, alone=lighthouse is None) for pod in pods]
@@ -51,7 +52,7 @@ def render(app: str, pods: Sequence[PodFacts], wishes: Wishes, token: str | None
 
 
 def owned(objects: Sequence[Json], anchor: Json) -> list[Json]:
-    """The same objects but the first, as the anchor's, which the cluster has made."""
+    """Return the objects after the first, with the anchor as their owner. `anchor` is the first as the cluster created it."""
     metadata = anchor["metadata"]
     owner = {"apiVersion": objects[0]["apiVersion"], "kind": objects[0]["kind"]}
     owner |= {"name": metadata["name"], "uid": metadata["uid"]}
@@ -68,7 +69,7 @@ def _job(app: str, pod: PodFacts, wishes: Wishes, *, alone: bool) -> Json:
         "backoffLimit": WITHOUT_END if part.kind else part.retries,
         "template": template(app, part, wishes, list(pod.env), pod.scratch),
     }
-    if wishes.ttl is not None and (alone or part.kind == LIGHTHOUSE):  # the lighthouse's takes all others with it
+    if wishes.ttl is not None and (alone or part.kind == LIGHTHOUSE):  # the lighthouse's Job owns all others
         spec["ttlSecondsAfterFinished"] = wishes.ttl
     made = _object("Job", "batch/v1", names.part(app, part.role, part.replica), app, part, spec=spec)
     if wishes.queue:
@@ -81,7 +82,7 @@ def _secret(app: str, token: str) -> Json:
 
 
 def _headless(app: str) -> Json:
-    """Gives every pod a name in the cluster's DNS, ready or not."""
+    """Return the headless Service that gives every pod a name in the cluster's DNS, whether it is ready or not."""
     spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {names.INSTANCE: app}}
     return _object("Service", "v1", app, app, spec=spec)
 
@@ -94,15 +95,21 @@ def _service(app: str, lighthouse: Part) -> Json:
 
 
 def _budget(app: str, trainers: int) -> Json:
-    """Let drains take one pod at a time. A percentage or maxUnavailable would stop them: Jobs have no scale subresource."""
+    """Return a budget that lets drains evict one pod at a time.
+
+    A percentage or maxUnavailable would block every drain: Jobs have no scale subresource.
+    """
     selector = {"matchLabels": {names.INSTANCE: app, names.ROLE: TRAINER}}
     return _object(BUDGET, "policy/v1", app, app, spec={"minAvailable": trainers - 1, "selector": selector})
 
 
 def _policies(app: str, lighthouse: Part) -> list[Json]:
-    """The page, which needs a token for all but reading, is for the API server, too, whose address nobody knows here."""
+    """Return the policies: the job's pods accept only each other, and the lighthouse's page accepts every address.
 
-    def pods() -> Json:  # each time anew: YAML would write the second one as a reference
+    The API server's proxy must reach the page, and its address is not known here. The page needs a token for all but reading.
+    """
+
+    def pods() -> Json:  # a new object per call: YAML would write a shared one as a reference
         return {"matchLabels": {names.INSTANCE: app}}
 
     def policy(name: str, selector: Json, ingress: Json) -> Json:

@@ -1,4 +1,4 @@
-"""What is asked for: the replicas of a job, and how their pods shall be."""
+"""Input of the rendering: the replicas of a job, and the settings of their pods."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchft_x.errors import ConfigError
 LIGHTHOUSE = "lighthouse"
 TRAINER = "trainer"
 WITHOUT_END = 1_000_000
-"""Pods of a Job that may fail: a part that gives up says so by itself."""
+"""Number of a Job's pods that may fail, practically unlimited: our parts decide themselves when to give up."""
 _SECRET = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_KEY|ACCESS_KEY|SECRET_KEY|PRIVATE_KEY)$", re.IGNORECASE)
 
 
@@ -27,41 +27,41 @@ class Mount:
 
 @dataclass(frozen=True)
 class Part:
-    """One replica of a role, which is one pod."""
+    """One replica of a role, which runs in one pod."""
 
     role: str
     replica: int
-    kind: str  # lighthouse, trainer, sidecar; empty: a role of somebody else's
+    kind: str  # lighthouse, trainer, sidecar; '' for a program that isn't ours
     image: str
     command: tuple[str, ...]
     env: Mapping[str, str]
     limits: Mapping[str, str] = field(default_factory=dict)
     mounts: tuple[Mount, ...] = ()
-    group: str = ""  # of a trainer
+    group: str = ""  # group id of a trainer
     ports: tuple[int, ...] = ()
-    config: str = ""  # where it has the job's ConfigMap; empty: nowhere
-    retries: int = 0  # of a role of somebody else's: pods that may fail
+    config: str = ""  # path at which the job's ConfigMap is mounted; '' if it is not
+    retries: int = 0  # number of pods that may fail, for a program that isn't ours
 
 
 @dataclass(frozen=True)
 class Wishes:
-    """How the pods of a job shall be. Raises `ConfigError` for what Kubernetes would refuse, or nobody can mean."""
+    """Settings of a job's pods. Raises `ConfigError` for values that Kubernetes would refuse, or that make no sense."""
 
-    service_account: str = ""  # whose token the pods get
-    user: int | None = None  # of all processes; 0: root; None: the image's, which must not be root
+    service_account: str = ""  # ServiceAccount whose token the pods get; '' for no token
+    user: int | None = None  # user id of all processes; 0 is root; None is the image's, which must not be root
     priority_class: str = ""
     queue: str = ""  # Kueue's local queue
     pull_secrets: tuple[str, ...] = ()
-    env_secrets: tuple[str, ...] = ()  # whose keys become variables
+    env_secrets: tuple[str, ...] = ()  # Secrets whose keys become variables
     node_selector: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
-    spread: str = "kubernetes.io/hostname"  # label of nodes over whose values pods are spread; empty: not at all
-    toleration: int = 5  # seconds that a pod stays on a node which is out of touch
+    spread: str = "kubernetes.io/hostname"  # node label over whose values the pods are spread; '' to disable
+    toleration: int = 5  # seconds that a pod stays on a node that is not ready or unreachable
     grace: int = 30  # seconds between SIGTERM and SIGKILL
-    start: int = 600  # seconds until a container whose supervisor has not begun is started again
-    ttl: int | None = None  # seconds until a job that is over is removed; None: it stays
+    start: int = 600  # seconds until a container whose supervisor has not begun is restarted
+    ttl: int | None = None  # seconds until an ended job is deleted; None to keep it
     network_policy: bool = True
-    events: bool = False  # each is printed, for who collects logs
+    events: bool = False  # whether each event is printed, for collectors of logs
     overlay: Mapping[str, Any] = field(default_factory=dict)  # merged into every pod's spec
 
     def __post_init__(self) -> None:
@@ -79,7 +79,7 @@ class Wishes:
 
 
 def check_part(part: Part) -> None:
-    """Raises `ConfigError` for what can't work in a pod, or would show a secret."""
+    """Raise `ConfigError` for a part without an image, or with a variable that would expose a secret."""
     if not part.image:
         raise ConfigError("Kubernetes needs a container image with torchft_x in it: name one with --image.")
     for name, value in part.env.items():

@@ -1,4 +1,4 @@
-"""The pod of one replica."""
+"""Renders the pod of one replica."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from torchft_x.core.kubernetes.parts import LIGHTHOUSE, TRAINER, Mount, Part, Wi
 
 Json = dict[str, Any]
 
-POD_IP = "POD_IP"  # variable
-REPLICA = "TORCHX_REPLICA"  # variable: the number of a trainer's replica, which its label says
-SLOT = "\0replica\0"  # stands for that number in a part's words: no argument and no variable can hold such characters
-PAGE_BESIDE = 10  # the page's port is so far above the lighthouse's
-TOKEN_KEY = "token"  # in the job's Secret
+POD_IP = "POD_IP"  # variable with the pod's address
+REPLICA = "TORCHX_REPLICA"  # variable with the number of a trainer's replica, which Kubernetes fills in from its label
+SLOT = "\0replica\0"  # placeholder for the replica's number: no argument and no variable can contain a NUL character
+PAGE_BESIDE = 10  # offset of the page's port from the lighthouse's
+TOKEN_KEY = "token"  # key of the run's token in the job's Secret
 _SHM = "/dev/shm"
 _LAST_WORDS = "/dev/termination-log"
-_ALIVE = f"{_SHM}/torchft_x.alive"  # in memory: no disk can hold its time up
-_LOOK = (  # whoever renews it is frozen if it is older than 30 s
+_ALIVE = f"{_SHM}/torchft_x.alive"  # in memory, so that no slow disk delays its renewal
+_LOOK = (  # the supervisor renews the file; it is frozen if the file is older than 30 s
     f"import os, sys, time; at = '{_ALIVE}'; new = os.path.exists(at) and time.time() - os.stat(at).st_mtime < 30; "
     "sys.exit(None if new else 'the supervisor is frozen, or has not begun')"
 )
-_SHM_LIMIT = "8Gi"  # where the memory has none
-_RUN_LIMIT = "32Gi"  # of events and logs, with room to spare
+_SHM_LIMIT = "8Gi"  # for a part without a memory limit
+_RUN_LIMIT = "32Gi"  # size of the directory for events and logs, which need far less
 _NO_CAPABILITIES: Json = {"capabilities": {"drop": ["ALL"]}}
 
 
 def literal(text: str) -> str:
-    """As Kubernetes hands it on unchanged: it would replace ``$(NAME)``. But the slot is what the pod's label says."""
+    """Return the text escaped, so that Kubernetes expands no ``$(NAME)`` in it, except `SLOT`: the replica's number."""
     return text.replace("$", "$$").replace(SLOT, f"$({REPLICA})")
 
 
 def is_shared(path: str, mounts: tuple[Mount, ...]) -> bool:
-    """Whether the path lies on something that can be written and that other pods may have mounted, too."""
+    """Return whether the path lies on a writable mount that other pods may share."""
     return any(m.kind != "device" and not m.read_only and PurePosixPath(path).is_relative_to(m.target) for m in mounts)
 
 
 def labels(app: str, part: Part | None = None) -> dict[str, str]:
-    """Of all that belongs to a job, or to one of its parts."""
+    """Return the labels of a job's objects, or of one part's."""
     found = {names.NAME: names.OURS, names.MANAGED_BY: names.OURS, names.INSTANCE: app}
     if part is not None:
         found |= {names.ROLE: names.label(part.role), names.REPLICA: str(part.replica)}
@@ -49,7 +49,10 @@ def labels(app: str, part: Part | None = None) -> dict[str, str]:
 
 
 def template(app: str, part: Part, wishes: Wishes, more_env: list[Json], scratch: str) -> Json:
-    """`more_env`: variables that win over the part's own. `scratch`: a directory that lives as long as the pod, or empty."""
+    """Return the pod's template. `more_env` has variables that override the part's own.
+
+    `scratch` is the path of a directory that lives as long as the pod, or ''.
+    """
     metadata: Json = {"labels": labels(app, part)}
     if wishes.annotations:
         metadata["annotations"] = dict(wishes.annotations)
@@ -58,7 +61,10 @@ def template(app: str, part: Part, wishes: Wishes, more_env: list[Json], scratch
 
 
 def _of_role(overlay: Mapping[str, Any], role: str) -> Mapping[str, Any]:
-    """Without what it says of other roles' containers; one with an image is a further container of every pod."""
+    """Return the overlay for one role: without the entries for other roles' containers.
+
+    A container with an image is an additional one of every pod.
+    """
     if not isinstance(overlay.get("containers"), list):
         return overlay
     containers = [
@@ -106,7 +112,7 @@ def _container(part: Part, wishes: Wishes, more_env: list[Json], mounts: list[Js
     overridden = {e["name"] for e in more_env}
     own = [{"name": n, "value": literal(v)} for n, v in part.env.items() if n not in overridden]
     found = [field(POD_IP, "status.podIP")]
-    if part.kind == TRAINER:  # so that all groups have the same pod but for its labels and host name
+    if part.kind == TRAINER:  # so that all groups' pods are equal, except for labels and host name
         found.append(field(REPLICA, f"metadata.labels['{names.REPLICA}']"))
     container: Json = {
         "name": names.label(part.role),
@@ -133,9 +139,9 @@ def _container(part: Part, wishes: Wishes, more_env: list[Json], mounts: list[Js
 
 
 def _probes(python: str, start: int) -> Json:
-    """Start a container again whose supervisor is frozen, or has not begun within `start` seconds."""
+    """Return the probes that restart a container whose supervisor is frozen, or has not begun within `start` seconds."""
 
-    def probe(seconds: int, failures: int) -> Json:  # each time anew: YAML would write the second one as a reference
+    def probe(seconds: int, failures: int) -> Json:  # a new object: YAML would write a shared one as a reference
         words = {"exec": {"command": [python, "-ISc", _LOOK]}, "timeoutSeconds": 10}
         return {**words, "periodSeconds": seconds, "failureThreshold": failures}
 
@@ -143,17 +149,20 @@ def _probes(python: str, start: int) -> Json:
 
 
 def field(name: str, path: str) -> Json:
-    """A variable that Kubernetes fills in with a field of the pod."""
+    """Return a variable that Kubernetes fills in with a field of the pod."""
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
 def files(last_words: str, alive: str) -> list[Json]:
-    """The variables of these names: where what is written stays in the pod's status, and whose time the probes look at."""
+    """Return two variables with paths, by the given names.
+
+    Text in the file of `last_words` is kept in the pod's status; the probes check the age of the file of `alive`.
+    """
     return [{"name": last_words, "value": _LAST_WORDS}, {"name": alive, "value": _ALIVE}]
 
 
 def _user(user: int | None) -> Json:
-    """As PodSecurity's `restricted` asks for it, but for root."""
+    """Return the user's part of a security context, as PodSecurity's `restricted` requires it unless the user is root."""
     return ({} if user == 0 else {"runAsNonRoot": True}) | ({} if user is None else {"runAsUser": user})
 
 

@@ -1,4 +1,4 @@
-"""What whoever submits a job, looks at it and cancels it must be allowed to do; the job's own pods need nothing."""
+"""RBAC rules for the person who submits, watches and cancels a job. The job's own pods need no rights."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MORE: tuple[dict[str, Any], ...] = (
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["delete"]},
     {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["patch"]},
 )
-"""What `torchft_x` needs beside that: status, kill, drain, resume (and the token, for orders), scale, chaos."""
+"""Additional rules for `torchft_x`'s commands: status, kill, drain, resume (and the token, for orders), scale, chaos."""
 
 
 def role(name: str = "torchft-x") -> dict[str, Any]:
@@ -39,5 +39,5 @@ def role(name: str = "torchft-x") -> dict[str, Any]:
 
 
 def line(group: str, resource: str, verb: str) -> str:
-    """A rule as it is written into a Role."""
+    """Return a rule as one line of a Role's YAML."""
     return f"- {{apiGroups: {json.dumps([group])}, resources: {json.dumps([resource])}, verbs: {json.dumps([verb])}}}"

@@ -1,6 +1,7 @@
-"""Another number of groups for a job that runs: what its lighthouse reads, and which Jobs come and go.
+"""Changes the number of groups of a running job: decides which Jobs are created and deleted, and what its lighthouse reads.
 
-Which groups the job has is in a ConfigMap, which the lighthouse's pod has as a file: a pod that replaces it reads the same.
+A ConfigMap holds the list of the job's groups. The lighthouse's pod mounts it as a file, so a pod that replaces it reads
+the present list.
 """
 
 from __future__ import annotations
@@ -20,35 +21,34 @@ from torchft_x.errors import ConfigError
 Json = dict[str, Any]
 
 MOST = 4096
-"""Groups of a job."""
+"""Largest number of groups of a job."""
 FILE = "groups.json"
-"""In the ConfigMap."""
+"""Key of the list of groups in the ConfigMap, and the file's name."""
 FOLDER = "/run/torchft_x"
-"""Where the lighthouse's pod has the ConfigMap."""
+"""Folder in which the lighthouse's pod mounts the ConfigMap."""
 _OVER = ("Complete", "Failed")
 
 
 @dataclass(frozen=True)
 class Change:
-    """`groups`: that the job shall have, with so many `pods`. `new`: Jobs to be made; `going`: names of Jobs to be deleted.
-    `before`: groups.
-    """
+    """Change of a job to another number of groups."""
 
-    groups: tuple[str, ...]
-    new: tuple[Json, ...]
-    going: tuple[str, ...]
-    before: int
-    pods: int
+    groups: tuple[str, ...]  # ids of all groups after the change
+    new: tuple[Json, ...]  # Jobs to create
+    going: tuple[str, ...]  # names of Jobs to delete
+    before: int  # number of groups before the change
+    pods: int  # number of the groups' pods after the change
 
 
 def text(groups: Iterable[str]) -> str:
-    """The content of `FILE`."""
+    """Return the content of `FILE`."""
     return render(GroupsChanged(tuple(groups)))
 
 
 def change(app: str, jobs: Sequence[Mapping[str, Any]], wanted: int) -> Change:
-    """Return what must change. `jobs`: all of the job, as the API server gives them. Raises `ConfigError` where it can't
-    have so many groups.
+    """Return the change to `wanted` groups. `jobs` has all of the job's Jobs, as the API server returns them.
+
+    Raise `ConfigError` if the job can't have that number of groups.
     """
     trainers = [job for job in jobs if names.label_of(job, names.ROLE) == TRAINER]
     _check(app, jobs, trainers, wanted)
@@ -128,7 +128,7 @@ def _is_over(job: Mapping[str, Any]) -> bool:
 
 
 def _of_groups(words: Sequence[str], groups: int) -> list[str]:
-    """What follows ``--`` is the script's."""
+    """Return the command with another value of ``--groups``. The words after ``--`` belong to the script and are kept."""
     end = words.index("--") if "--" in words else len(words)
     return [str(groups) if words[i - 1] == "--groups" and 0 < i < end else word for i, word in enumerate(words)]
 

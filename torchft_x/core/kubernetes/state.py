@@ -1,4 +1,4 @@
-"""What a job's Jobs and pods, as the API server gives them, say of it."""
+"""States of a job and of its parts, from its Jobs and pods as the API server returns them."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from torchft_x.core.kubernetes.parts import LIGHTHOUSE, TRAINER
 Json = Mapping[str, Any]
 
 PENDING, RUNNING, SUCCEEDED, FAILED = "PENDING", "RUNNING", "SUCCEEDED", "FAILED"
-_FAILED = "failed: "  # with this begin the last words of who has failed
+_FAILED = "failed: "  # prefix of the last words of a part that has failed
 
 
 @dataclass(frozen=True)
 class PartState:
-    """Of one replica of a role."""
+    """State of one replica of a role."""
 
     role: str
     replica: int
     group: str
     state: str
     restarts: int
-    """Containers and pods after the first that still are to be seen; pods that were deleted are not."""
+    """Number of its containers and pods after the first, without those of deleted pods."""
     reason: str
-    pod: str  # the newest; empty: there is none
+    pod: str  # name of the newest pod; '' if there is none
     node: str
 
 
@@ -43,17 +43,17 @@ class JobState:
 
     @property
     def has_begun(self) -> bool:
-        """Whether some part has a log although no trainer runs."""
+        """Whether a part has a log although no trainer runs."""
         return self.state == PENDING and any(part.state == RUNNING or part.restarts for part in self.parts)
 
     @property
     def waits(self) -> list[str]:
-        """Which parts do not run, and why not."""
+        """Parts that do not run, each with the reason."""
         return _waits(self.parts)
 
 
 def newest(pods: Iterable[Json]) -> Json | None:
-    """The one that isn't being deleted, and of several the last that was made."""
+    """Return the pod that was created last, preferring pods that are not being deleted, or None if there are no pods."""
     return max(
         pods,
         key=lambda p: (not _meta(p).get("deletionTimestamp"), str(_meta(p).get("creationTimestamp"))),
@@ -62,12 +62,12 @@ def newest(pods: Iterable[Json]) -> Json | None:
 
 
 def life(pod: Json) -> tuple[str, int]:
-    """Tells one life of the pod's container from others."""
+    """Return an identifier of the container's present life: the pod's uid and the number of restarts."""
     return str(_meta(pod).get("uid")), int(_container(pod).get("restartCount", 0))
 
 
 def has_begun(pod: Json) -> bool:
-    """Whether there is a log."""
+    """Return whether the pod's container has begun, so that it has a log."""
     status = _container(pod)
     return bool({"running", "terminated"} & {*status.get("state", {})}) or bool(status.get("lastState"))
 
@@ -77,7 +77,7 @@ def is_running(pod: Json) -> bool:
 
 
 def job_state(app: str, jobs: Sequence[Json], pods: Sequence[Json], events: Sequence[Json] = ()) -> JobState:
-    """Return what all its Jobs and pods say; `events`: the cluster's warnings, of which those of parts that wait are told."""
+    """Return the job's state from all its Jobs and pods. `events` has the cluster's warnings, reported for waiting parts."""
     parts = []
     for job in sorted(jobs, key=lambda j: (names.label_of(j, names.ROLE), int(names.label_of(j, names.REPLICA) or 0))):
         mine = [p for p in pods if names.place_of(p) == names.place_of(job)]
@@ -90,11 +90,11 @@ def job_state(app: str, jobs: Sequence[Json], pods: Sequence[Json], events: Sequ
 def _whole(parts: Sequence[PartState], minimum: int) -> tuple[str, str]:
     lighthouse = next((p for p in parts if p.role == LIGHTHOUSE), None)
     trainers = [p for p in parts if p.role == TRAINER]
-    if lighthouse is not None and lighthouse.state in (SUCCEEDED, FAILED):  # it speaks for the job
+    if lighthouse is not None and lighthouse.state in (SUCCEEDED, FAILED):  # its end is the job's
         return lighthouse.state, lighthouse.reason
     if lighthouse is None and trainers:
         over = {p.group: p.state for p in trainers}
-        for part in trainers:  # one node that failed speaks for its group
+        for part in trainers:  # one failed node fails its group
             over[part.group] = FAILED if FAILED in (part.state, over[part.group]) else over[part.group]
         if all(p.state in (SUCCEEDED, FAILED) for p in trainers):
             good = sum(state == SUCCEEDED for state in over.values())
@@ -135,7 +135,7 @@ def _part(job: Json, pods: Sequence[Json], events: Sequence[Json]) -> PartState:
 
 
 def _ended(job: Json, pods: Sequence[Json]) -> tuple[str, str]:
-    """How the Job did, and why; empty while it goes on."""
+    """Return the state of an ended Job and the reason, or two empty strings for one that has not ended."""
     for condition in (job.get("status") or {}).get("conditions") or []:
         if condition.get("status") != "True":
             continue
@@ -156,7 +156,7 @@ def _no_pod(job: Json) -> str:
 
 
 def _warned(kind: str, thing: Json, events: Sequence[Json]) -> str:
-    """Return what the cluster has last warned of about this thing, but for what the thing's own status says better."""
+    """Return the cluster's last warning about this object, or ''. Skip warnings that the object's own status says better."""
     known = {"kind": kind, "name": _meta(thing).get("name")}.items()
     found = [e for e in events if known <= e.get("involvedObject", {}).items() and e.get("reason") != "BackOff"]
     found = [e for e in found if not str(e.get("message")).startswith("Error: ")]
@@ -170,7 +170,7 @@ def _of_pod(pod: Json) -> tuple[str, str]:
         return PENDING, "its pod is being deleted"
     container = _container(pod)
     if "running" in container.get("state", {}):
-        if container.get("ready") is False:  # as its probes see it
+        if container.get("ready") is False:  # by its readiness probe
             return PENDING, ", ".join(filter(None, ["its container runs and is not ready", _last_end(container)]))
         return RUNNING, _last_end(container)
     waiting = container.get("state", {}).get("waiting") or {}

@@ -1,7 +1,7 @@
-"""Notices changes in what the next lighthouse at this place must know (R8c). The shell writes them down.
+"""Detects changes of the facts that the next lighthouse at this place must know (R8c). The shell writes them to the journal.
 
-A quorum, a grant and a lease are written down before they are sent, and so is the return of a lost member. A loss or an
-end is written within a tick, because a lighthouse that does not know of it waits longer, and does nothing worse.
+A quorum, a grant and a lease are written before they are sent, and so is the return of a lost member. A loss or an end is
+written within a tick, because a lighthouse that does not know of it waits longer, which is harmless.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The present quorum, who has asked for the next one, and the ids: the lighthouse's state except for who is alive."""
+"""State of the lighthouse, except for the members' liveness: the present quorum, the asks for the next one, and the ids."""
 
 from __future__ import annotations
 

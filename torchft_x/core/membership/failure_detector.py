@@ -1,12 +1,12 @@
-"""Decides when silence means that a member is gone, from what is known about it. Pure.
+"""Decides when a silent member counts as lost, from its pings and its supervisor's reports. Pure.
 
-The kind of silence decides how long it may last:
+The kind of silence decides how long it may last.
 
-* the member and the supervisor of its host are silent: the *host* is lost or cut off;
-* the supervisor speaks and says that a process of the member is *stopped* (SIGSTOP, a debugger);
-* the supervisor speaks and says nothing of the kind: the member runs, but *busy* with something that lets none of its
-  threads speak (a compiler holding the interpreter lock). It is suspected, and its limit is long;
-* nobody watches over it (a script started by hand, a client of torchft): it stands *alone*, with a single limit.
+* *host*: the member and the supervisor of its host are silent. The host is lost or cut off.
+* *stopped*: the supervisor reports that a process of the member is stopped (SIGSTOP, a debugger).
+* *busy*: the supervisor reports, but no stop. The member runs, but none of its threads can send (a compiler holding the
+  GIL). It is suspected, and its limit is long.
+* *alone*: the member has no supervisor (a script started by hand, a client of torchft), and one limit applies.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class SilenceLimits:
     """Seconds of each kind of silence until a member is lost. Raises `ConfigError` naming the field."""
 
     alone: float = TIMING.silence_alone
-    """Silence of a member that nobody watches over."""
+    """Silence of a member without a supervisor."""
     host: float = TIMING.silence_host
     """Silence of a member and of its supervisor."""
     stopped: float = TIMING.silence_stopped
-    """How long a process of the member may be stopped."""
+    """Time for which a process of the member may be stopped."""
     busy: float = TIMING.silence_busy
     """Silence of a member whose supervisor says that it runs."""
     busy_steps: float = 5.0

@@ -26,7 +26,7 @@ class Heard:
 
     supervisors: tuple[Supervisor, ...]
     over: frozenset[str]
-    """Groups whose supervisors have reported that they are done, well or not."""
+    """Groups whose supervisors have reported that the group has finished or failed."""
     uptime: float
     """Seconds for which the lighthouse has served. A new lighthouse knows only the supervisors that have reconnected."""
 

@@ -184,8 +184,10 @@ def _range(low: str, high: str) -> list[str]:
 
 
 def parse_submitted(text: str) -> str:
-    """Return the job id from the output of ``sbatch --parsable``, ``ID`` or ``ID;CLUSTER``. Raise `ValueError` if none is
-    there."""
+    """Return the job id from the output of ``sbatch --parsable``, ``ID`` or ``ID;CLUSTER``.
+
+    Raise `ValueError` if the output has no job id.
+    """
     for line in reversed(text.strip().splitlines()):
         found = re.fullmatch(r"(\d+)(;\S+)?", line.strip())
         if found:

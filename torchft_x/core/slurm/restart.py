@@ -7,8 +7,8 @@ status, returns actions.
   then cancelled, and stays so when the node comes back.
 * A group that a person cancelled by Slurm's means stays cancelled: the lighthouse is told that the group is lost.
 * Slurm's scheduler makes no round when a job that can't end on one node frees another one, nor when a job on which others
-  depend has begun: by default its next round is up to 30 s away. For a part that has just begun to wait for room, a round
-  is requested.
+  depend has begun: by default its next round is up to 30 s away. Request a round for a part that has just begun to wait for
+  room.
 * A replaced job that is still in the queue is cancelled, even if the watcher that replaced it died before doing so.
 
 Every action may be requested twice, and by two watchers at once.
@@ -170,7 +170,7 @@ class Restarts:
         state = told(row).state
         if state in ALIVE:
             memory.unknown_since = None
-            self._lost.pop(_group(part), None)  # it was given up, but somebody has restarted it
+            self._lost.pop(_group(part), None)  # the part was given up, but a person has restarted it
         if state == "PENDING":
             return self._pending(part, row, memory, manifest, nodes, now)
         memory.waits_since = None
@@ -361,17 +361,17 @@ def _is_well(part: Part, heard: Heard | None, patience: Patience) -> bool:
 
 
 def _waits_for_time(row: Row) -> bool:
-    """Return whether it waits for BeginTime because it was requeued, not because its owner asked for it."""
+    """Return whether the job waits for BeginTime because it was requeued, not because its owner asked for it."""
     return row.state == "PENDING" and row.reason == "BeginTime" and row.restarts > 0
 
 
 def _waits_for_room(row: Row) -> bool:
-    """Return whether it may wait for room. Slurm has many reasons, and still names a dependency for a while after it is met."""
+    """Return whether the job may wait for room. Slurm has many reasons, and shows a dependency for a while after it is met."""
     return row.state == "PENDING" and row.reason != "BeginTime" and "held" not in row.reason.lower()
 
 
 def _held(row: Row) -> bool:
-    """Return whether Slurm itself holds it after a failed launch. A job held by a person stays held."""
+    """Return whether Slurm itself holds the job after a failed launch. A job held by a person stays held."""
     return row.reason.lower().replace("_", " ") == "launch failed requeued held"
 
 

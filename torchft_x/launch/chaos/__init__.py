@@ -1,6 +1,6 @@
-"""Faults against a running job, written into its events (docs/operate.md#break-it-on-purpose).
+"""Injects faults into a running job, and writes them into its events (docs/operate.md#break-it-on-purpose).
 
-* `schedule`: which faults, when, and whom they hit: pure, a function of a seed and of who is alive.
-* `place`: what a scheduler must be able to do so that its jobs can be struck. `local`: processes of this host.
-* `runner`: carries a schedule out.
+* `schedule`: chooses kinds, times and victims of faults. Pure: a function of a seed and of the living processes.
+* `place`: the interface for each scheduler. `local`: processes of this host.
+* `runner`: carries out a schedule.
 """

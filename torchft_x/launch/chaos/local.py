@@ -1,7 +1,7 @@
-"""Jobs of this host: their processes are found by the run's events, and signalled.
+"""Faults against jobs of this host: finds their processes by the run's events, and signals them.
 
-A process id may have gone to somebody else since it was written down. So each process is held by a pidfd first, then it
-must have the run directory in its environment or arguments, and only then is it sent a signal through that pidfd.
+A process id may have been reused since the event was written. Each process is therefore pinned by a pidfd, then checked for
+the run directory in its environment or arguments, and only then signalled through the pidfd.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _SIGNALS = {
     "lighthouse": signal.SIGKILL,
 }
 _ROLES = {"trainer": "worker", "supervisor": "supervisor"}
-_ANSWER = 3.0  # seconds for a worker to take the word
-_LONGEST = 1 << 16  # bytes of a line
+_ANSWER = 3.0  # seconds for a worker to answer
+_LONGEST = 1 << 16  # bytes of a line that are read
 
 
 class LocalRun:
-    """A `Place`. Raises `ConfigError` if the run is another user's."""
+    """`Place` of a run on this host. The constructor raises `ConfigError` if the run is another user's."""
 
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
-        self._drained: set[int] = set()  # processes that leave already, which may take them seconds
+        self._drained: set[int] = set()  # ids of processes that are leaving already, which may take seconds
         owner = run_dir.stat().st_uid
         if owner != os.geteuid():
             raise ConfigError(f"{harmless(run_dir)} belongs to another user ({owner}); only its owner may strike it.")
@@ -52,7 +52,10 @@ class LocalRun:
         return sorted(found)
 
     def strike(self, target: Target, kind: str, seconds: float | None = None) -> bool:
-        """All workers of a group are drained together, as its supervisor would: they leave at the same step."""
+        """Cause the fault, and return whether it took effect.
+
+        Drain all workers of a group together, as its supervisor would, so that they leave at the same step.
+        """
         if kind == "hang":
             return belongs(target.pid, self.run_dir) and self._hang(target, seconds)
         victims = [target]
@@ -64,12 +67,12 @@ class LocalRun:
         return bool(struck)
 
     def _hang(self, target: Target, seconds: float | None) -> bool:
-        """Ask the worker for it, at the socket by which its supervisor asks for its stacks."""
+        """Order the worker to hang, through the socket by which its supervisor requests its stacks."""
         at = probe_worker.find(target.pid, _temporary(target.pid))
         word = probe_worker.HANG if seconds is None else f"{probe_worker.HANG} {seconds:.3f}"
         try:
             return at is not None and probe_worker.ask(at, word, _ANSWER) == b"1"
-        except probe_worker.Silent:  # it ends
+        except probe_worker.Silent:  # the worker is ending
             return False
 
     def resume(self, target: Target) -> None:
@@ -78,7 +81,7 @@ class LocalRun:
     def _send(self, pid: int, number: signal.Signals) -> bool:
         try:
             fd = os.pidfd_open(pid)
-        except OSError:  # it is gone
+        except OSError:  # the process has ended
             return False
         try:
             if not belongs(pid, self.run_dir):
@@ -92,7 +95,7 @@ class LocalRun:
 
 
 def _temporary(pid: int) -> Path:
-    """The folder for temporary files of that process, which may not be ours."""
+    """Return the process's folder for temporary files, which may differ from ours."""
     try:
         words = Path("/proc", str(pid), "environ").read_bytes().split(b"\0")
     except OSError:
@@ -102,7 +105,7 @@ def _temporary(pid: int) -> Path:
 
 
 def _first_line(path: Path) -> Target | None:
-    """Whose log it is; None: nobody's that can be struck."""
+    """Return the process that writes this log, or None if it can't be struck."""
     try:
         with path.open("rb") as f:
             event = json.loads(f.readline(_LONGEST))

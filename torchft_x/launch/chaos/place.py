@@ -1,4 +1,4 @@
-"""Where the processes of a job can be struck: what each scheduler has to bring."""
+"""Interface through which chaos finds and strikes the processes of a job, implemented for each scheduler."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Protocol
 
 @dataclass(frozen=True, order=True)
 class Target:
-    """A living process of the run."""
+    """Living process of the run."""
 
     role: str  # worker, supervisor or lighthouse
-    group: str  # empty: of the lighthouse
+    group: str  # group id; '' for the lighthouse
     rank: int
-    pid: int  # on its host
-    pod: str = ""  # of a cluster, where `pid` is 0
+    pid: int  # process id on its host; 0 on Kubernetes
+    pod: str = ""  # name of the pod on Kubernetes, else ''
 
     def __str__(self) -> str:
         what = f"pod {self.pod}" if self.pod else f"process {self.pid}"
@@ -23,14 +23,16 @@ class Target:
 
 
 class Place(Protocol):
-    """One run under one scheduler."""
+    """Run under one scheduler, with the means to strike its processes."""
 
     def targets(self) -> list[Target]:
-        """Who lives now. Empty: the job is over, or never was here."""
+        """Return the living processes; none if the job is over, or never ran here."""
 
     def strike(self, target: Target, kind: str, seconds: float | None = None) -> bool:
-        """Do it, at once. `seconds`: of a hang; None: without end. False: it has just ended, or is none of this run's any
-        more, or can't hang now."""
+        """Cause the fault at once, and return whether it took effect. `seconds` is the length of a hang; None is endless.
+
+        Return False if the process has just ended, no longer belongs to this run, or can't hang now.
+        """
 
     def resume(self, target: Target) -> None:
-        """End a stop. Nothing, if it has ended meanwhile."""
+        """End a stop. Do nothing if the process has ended."""

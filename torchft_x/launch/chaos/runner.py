@@ -1,4 +1,4 @@
-"""Carries a schedule of faults out against one run, and writes each into the run's events."""
+"""Carries out a schedule of faults against one run, and writes each fault into the run's events."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from torchft_x.launch.chaos.schedule import LASTING, Planned
 from torchft_x.observe.console import harmless
 from torchft_x.observe.events import EventLog, subscribe
 
-PATIENCE = 60.0  # seconds until somebody must be there who can be struck
-_LOOK = 0.1  # seconds between looks
+PATIENCE = 60.0  # longest wait, in seconds, for a process that can be struck
+_LOOK = 0.1  # seconds between polls
 
 
 class Over(Exception):
-    """The job has ended, or nobody can be struck any more; the sentence says which."""
+    """Signals the end of the job, or that no process can be struck any more. The message is a sentence with the reason."""
 
 
 class Chaos:
-    """One run of faults. Use as a context manager: whoever is stopped goes on at the end, whatever the end is."""
+    """Run of a schedule of faults. It is a context manager, which resumes all stopped processes at its end."""
 
     def __init__(
         self,
@@ -30,13 +30,13 @@ class Chaos:
         say: Callable[[str], object] = print,
         keep: Callable[[dict[str, Any]], object] | None = None,
     ) -> None:
-        """`keep`: is given each fault's event, for a run that has no directory here."""
+        """`keep` is called with each fault's event, for a run without a directory on this host."""
         self._place = place
         self._events = EventLog(run_dir, "chaos")
         self._end_keeping = subscribe(keep) if keep is not None else lambda: None
         self._say = say
-        self._stopped: list[tuple[float, Target]] = []  # monotonic seconds of their end
-        self.done = 0  # faults
+        self._stopped: list[tuple[float, Target]] = []  # stopped processes, with the monotonic time of their resumption
+        self.done = 0  # number of faults
 
     def __enter__(self) -> Chaos:
         return self
@@ -48,13 +48,13 @@ class Chaos:
         self._end_keeping()
 
     def run(self, plan: Iterable[Planned]) -> None:
-        """To the end of the plan. Raises `Over`."""
+        """Carry out the plan to its end. Raise `Over` if the job ends first, or no process can be struck in time."""
         began = time.monotonic()
         for planned in plan:
             self._wait_for_time(began + planned.at)
             late = time.monotonic()
             self._strike(planned)
-            began += time.monotonic() - late  # who had to be waited for puts off the others, too
+            began += time.monotonic() - late  # a wait for a victim delays all later faults
         self._wait_until(lambda: not self._stopped, None)
 
     def _wait_for_time(self, t: float) -> None:
@@ -68,9 +68,9 @@ class Chaos:
             target = planned.choose(self._place.targets())
             if target is None:
                 return False
-            if stops and seconds is not None:  # before it is stopped: whatever happens in between, it is resumed
+            if stops and seconds is not None:  # registered before the stop, so that it is resumed in any case
                 self._stopped.append((time.monotonic() + seconds, target))
-            began = time.time(), time.monotonic()  # what comes of it may come at once
+            began = time.time(), time.monotonic()  # before the strike, whose effects may come at once
             if self._place.strike(target, planned.kind, seconds):
                 struck.append((target, *began))
             return bool(struck)
@@ -92,7 +92,7 @@ class Chaos:
         self._say(f"{self.done}: {planned.kind}{f' for {seconds:.1f} s' if seconds else ''}: {harmless(target)}")
 
     def _wait_until(self, condition: Callable[[], bool], seconds: float | None) -> None:
-        """Raises `Over` if the job ends meanwhile, or after `seconds`."""
+        """Wait for the condition and resume stopped processes. Raise `Over` at the job's end, or after `seconds`."""
         deadline = None if seconds is None else time.monotonic() + seconds
         looked = 0.0
         while not condition():
@@ -101,7 +101,7 @@ class Chaos:
                 if now >= end:
                     self._place.resume(target)
             self._stopped = [(end, target) for end, target in self._stopped if now < end]
-            if now > looked + 1.0:  # a look at all processes
+            if now > looked + 1.0:  # `targets` reads all processes of the host
                 looked = now
                 if not self._place.targets():
                     raise Over(f"the job has ended after {self.done} faults.")
@@ -111,7 +111,7 @@ class Chaos:
 
 
 def describe(plan: Iterable[Planned], targets: list[Target]) -> Iterator[str]:
-    """What would be done, and to whom of those that live now."""
+    """Yield a line for each planned fault, with its victim among the processes that live now."""
     for number, planned in enumerate(plan, start=1):
         target = planned.choose(targets)
         took = f" for {planned.seconds:.1f} s" if planned.kind in LASTING and planned.seconds is not None else ""

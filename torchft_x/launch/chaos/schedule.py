@@ -1,4 +1,4 @@
-"""Which faults, when, and whom they hit. Pure: the same seed and the same living processes give the same faults."""
+"""Schedules of faults: kinds, times and victims. Pure: equal seeds and equal living processes give equal faults."""
 
 from __future__ import annotations
 
@@ -20,31 +20,34 @@ KINDS = {
     "supervisor": "supervisor",
     "lighthouse": "lighthouse",
 }
-"""What each kind hits."""
+"""Role of the victim of each kind of fault."""
 LASTING = ("stop", "hang")
-"""Those that last for some seconds."""
-_STOP = (2 * TIMING.silence_stopped, 4 * TIMING.silence_stopped)  # seconds: a member that is stopped is left out
+"""Kinds of faults with a duration."""
+_STOP = (2 * TIMING.silence_stopped, 4 * TIMING.silence_stopped)  # range of a stop's seconds, enough to evict a member
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A fault that is to come."""
+    """Planned fault."""
 
     at: float  # seconds from the beginning
     kind: str
-    group: str | None  # None: by chance
-    draw: float  # in [0, 1): which of those that may be hit
-    seconds: float | None  # of a stop, or a hang; None: a hang without end
+    group: str | None  # group of the victim; None for any
+    draw: float  # random number in [0, 1) that chooses among the possible victims
+    seconds: float | None  # duration of a stop or a hang; None for an endless hang
 
     def choose(self, targets: Sequence[Target]) -> Target | None:
-        """Whom it hits of these; None: nobody is there who can be hit."""
+        """Return the victim among these processes, or None if none of them fits."""
         role = KINDS[self.kind]
         fit = sorted(t for t in targets if t.role == role and (self.group is None or t.group == self.group))
         return fit[int(self.draw * len(fit))] if fit else None
 
 
 def poisson(mean: float, count: int | None, kinds: Sequence[str], seed: int) -> Iterator[Planned]:
-    """Gaps by chance, `mean` seconds on the average; without `count` there is no last one. Raises `ConfigError`."""
+    """Return a plan of random faults, with exponential gaps of `mean` seconds on average, endless if `count` is None.
+
+    Raise `ConfigError` for values out of range or an unknown kind.
+    """
     if not (math.isfinite(mean) and mean > 0):
         raise ConfigError(f"--mean is {mean:g}, it must be more than 0 seconds.")
     if count is not None and count < 1:
@@ -63,8 +66,10 @@ def poisson(mean: float, count: int | None, kinds: Sequence[str], seed: int) -> 
 
 
 def listed(text: str, seed: int) -> list[Planned]:
-    """``10:kill:1,20:lighthouse,30:stop:0:4``: seconds, kind, and if it matters group and seconds of a stop. In order of
-    time. Raises `ConfigError`."""
+    """Parse a plan such as ``10:kill:1,20:lighthouse,30:stop:0:4``: seconds, kind, and optionally group and duration.
+
+    Return the faults in the order of their times. Raise `ConfigError` for anything else.
+    """
     rng = random.Random(seed)
     found = []
     for item in text.split(","):

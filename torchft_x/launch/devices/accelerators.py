@@ -1,4 +1,4 @@
-"""The accelerators of this machine, without torch: by the driver's own list, else by device files. Linux, also WSL."""
+"""Finds the accelerators of this machine without torch, by the driver's list or else by device files. Linux and WSL."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torchft_x import env
 from torchft_x.launch.devices.assignment import Machine
 
 _WSL_TOOLS = "/usr/lib/wsl/lib"  # where WSL puts nvidia-smi; not on every shell's PATH
-_SMI_TIMEOUT = 20.0  # seconds; with many GPUs and no persistence daemon it takes several
-_INTEL = "0x8086"  # PCI's number of the vendor
+_SMI_TIMEOUT = 20.0  # seconds; with many GPUs and no persistence daemon nvidia-smi takes several
+_INTEL = "0x8086"  # PCI vendor id
 
 
 def find(root: Path = Path("/")) -> Machine | None:
-    """What the machine has, the vendors in this order; None: nothing. `root` is for tests."""
+    """Return the accelerators of the first vendor found: NVIDIA, AMD, Intel; None if there are none. `root` is for tests."""
     return _nvidia(root) or _amd(root) or _intel(root)
 
 
@@ -33,7 +33,7 @@ def _nvidia(root: Path) -> Machine | None:
 
 
 def _run_smi() -> str:
-    """Its list; empty if there is no such tool, or no driver to talk to."""
+    """Return the output of ``nvidia-smi -L``, or '' if the tool or the driver is missing."""
     tool = shutil.which("nvidia-smi", path=f"{env.read('PATH', '')}:{_WSL_TOOLS}")
     if tool is None:
         return ""
@@ -45,8 +45,8 @@ def _run_smi() -> str:
 
 
 def from_smi(text: str) -> tuple[str, ...]:
-    """The devices in ``nvidia-smi -L``'s list: indices, or UUIDs where one is cut into MIG devices."""
-    gpus: list[tuple[str, list[str]]] = []  # UUID, its MIG devices
+    """Return the devices in ``nvidia-smi -L``'s list: indices, or UUIDs if a GPU is split into MIG devices."""
+    gpus: list[tuple[str, list[str]]] = []  # UUID of each GPU, and its MIG devices
     for line in text.splitlines():
         found = re.match(r"\s*(GPU|MIG)\b.*\(UUID: ([^)]+)\)", line)
         if found is None:
@@ -61,12 +61,12 @@ def from_smi(text: str) -> tuple[str, ...]:
 
 
 def _amd(root: Path) -> Machine | None:
-    """The nodes of the kernel driver that can compute and whose device file we have (a container may have few)."""
+    """Count the kernel driver's nodes that can compute and whose device file exists: a container may have only some."""
     count = 0
     for path in (root / "sys/class/kfd/kfd/topology/nodes").glob("*/properties"):
         try:
             node = dict(line.split(maxsplit=1) for line in path.read_text().splitlines() if " " in line)
-        except OSError:  # of a device that this container may not use
+        except OSError:  # the container may not use this device
             continue
         file = root / f"dev/dri/renderD{node.get('drm_render_minor', '').strip()}"
         count += node.get("simd_count", "0").strip() != "0" and file.exists()

@@ -1,8 +1,8 @@
-"""Which accelerator of this machine belongs to which replica of a local job. Pure.
+"""Assigns this machine's accelerators to the replicas of a local job. Pure.
 
-A vendor's variable names the devices a process may use. What the launcher's own shell may use is shared out: each
-replica gets its own part, in the same variable and the same words (indices, UUIDs, MIG names). Without a variable it is
-all that the machine has (accelerators.py).
+A vendor's variable names the devices that a process may use. The devices of the launcher's own shell are divided: each
+replica gets its part, in the same variable and notation (indices, UUIDs, MIG names). Without a variable, all devices of the
+machine are divided (accelerators.py).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from torchft_x import env
 from torchft_x.errors import ConfigError
 
-# The first variable that is set says what we may use, and is the one to share out: those further right are layers below,
-# which the replicas inherit. If none is set, it is the first.
+# The first set variable names the devices to divide, and is set for the replicas; the first one of all if none is set. Those
+# further right are of lower layers, which the replicas inherit.
 VARIABLES: Mapping[str, tuple[str, ...]] = {
     "NVIDIA": (env.CUDA_VISIBLE_DEVICES,),
     "AMD": (env.HIP_VISIBLE_DEVICES, env.CUDA_VISIBLE_DEVICES, env.ROCR_VISIBLE_DEVICES),
@@ -29,18 +29,18 @@ _NAME = re.compile(r"(GPU|MIG)-[\w/-]+")
 
 @dataclass(frozen=True)
 class Machine:
-    """The accelerators that are there, whoever may use them."""
+    """Accelerators of the machine, regardless of the right to use them."""
 
     vendor: str
     names: tuple[str, ...] | None
-    """In the words of the vendor's variable; None: there are some, but they can't be counted."""
+    """Names in the notation of the vendor's variable; None if accelerators exist that can't be counted."""
     source: str
-    """Where that comes from, for people."""
+    """Source of the names, as a phrase for messages."""
 
 
 @dataclass(frozen=True)
 class Usable:
-    """The part of them that the launcher's shell may use."""
+    """Accelerators that the launcher's shell may use."""
 
     variable: str
     names: tuple[str, ...]
@@ -48,12 +48,12 @@ class Usable:
 
 
 def usable(machine: Machine, environ: Mapping[str, str]) -> Usable:
-    """Raises `ConfigError` where it can't be told."""
+    """Return the accelerators that a process with this environment may use. Raise `ConfigError` if they are unknown."""
     variables = VARIABLES[machine.vendor]
     for variable in variables:
         if variable in environ:
             value = environ[variable]
-            # An index beyond the last device ends CUDA's list. The layers of others, and MIG's indices, aren't counted.
+            # An index beyond the last device ends CUDA's list. For other vendors and for MIG the number is unknown.
             counted = machine.names if machine.vendor == "NVIDIA" else None
             there = len(counted) if counted and all(name.isdigit() for name in counted) else None
             return Usable(variable, visible(value, variable, there), f"{variable}={value!r} in this shell")
@@ -65,13 +65,13 @@ def usable(machine: Machine, environ: Mapping[str, str]) -> Usable:
 
 
 def visible(value: str, variable: str, there: int | None = None) -> tuple[str, ...]:
-    """The devices a variable names, by CUDA's rules: the list ends at the first entry that names none, such as -1.
+    """Return the devices that a variable names. By CUDA's rules the list ends at the first entry without one, such as -1.
 
-    `there` is the number of devices, if it is known. Raises `ConfigError` for a device named twice, which CUDA refuses.
+    `there` is the number of devices, if it is known. Raise `ConfigError` for a device named twice, which CUDA refuses.
     """
     names: list[str] = []
     entries = [entry.strip() for entry in value.split(",")]
-    pattern = _NAME if _NAME.fullmatch(entries[0]) else _INDEX  # a list is of one sort
+    pattern = _NAME if _NAME.fullmatch(entries[0]) else _INDEX  # a list has one kind of entries
     for entry in entries:
         if not pattern.fullmatch(entry) or (there is not None and entry.isdigit() and int(entry) >= there):
             break
@@ -82,7 +82,10 @@ def visible(value: str, variable: str, there: int | None = None) -> tuple[str, .
 
 
 def share_out(devices: Usable, *, role: str, replicas: int, each: int, taken: Collection[str] = ()) -> list[str]:
-    """The variable's value for each replica. `taken` are devices of other roles. Raises `ConfigError` for too few."""
+    """Return the variable's value for each replica. `taken` has the devices of other roles.
+
+    Raise `ConfigError` if there are too few devices.
+    """
     if not devices.names:
         raise ConfigError(
             f"--gpu {each}: {devices.source} leaves the job no GPU of this machine; "

@@ -1,4 +1,4 @@
-"""``torchft_x doctor``: checks what a job needs on this machine. Changes and ends nothing.
+"""``torchft_x doctor``: checks this machine's readiness for jobs. It changes and ends nothing.
 
-`runner` runs the checks that `checks` lists; the others have one check after the other, by what they look at.
+`runner` runs the checks in the list `checks`. `host`, `network`, `software` and `torchx` contain the checks.
 """

@@ -1,4 +1,4 @@
-"""All checks of the doctor, in the order they are printed."""
+"""All checks of the doctor, in the order in which they are printed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This machine: the run directory, limits, memory for sharing, accelerators, and what earlier runs left behind."""
+"""Checks of this machine: run directory, limits, shared memory, accelerators, and leftovers of earlier runs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from torchft_x.launch.devices import accelerators, assignment
 from torchft_x.launch.doctor.runner import Case, Finding, ok, problem, warning
 from torchft_x.observe.processes import orphans
 
-FREE = 1 << 30  # bytes the run directory should have for logs and events of a long run
-SHARED = 1 << 30  # bytes of /dev/shm; a container's default is 64 MiB
+FREE = 1 << 30  # least free bytes of the run directory, for logs and events of a long run
+SHARED = 1 << 30  # least free bytes of /dev/shm; a container's default is 64 MiB
 OPEN_FILES = 1024
 PROCESSES = 1024
-SKEW = 2.0  # seconds between this clock and the file server's
+SKEW = 2.0  # tolerated difference, in seconds, between this clock and the file server's
 
 
 # --- the run directory -------------------------------------------------------------------------------------------------
@@ -30,7 +30,10 @@ def check_run_dir(case: Case) -> Iterator[Finding]:
 
 
 def run_dir_finding(run_dir: Path, clock: Callable[[], float] = time.time) -> Finding:
-    """A file is made in it and removed again; in the nearest folder above it, if it is not there yet."""
+    """Return the finding about the run directory, after writing and removing a file in it.
+
+    If the directory does not exist yet, use the nearest existing folder above it.
+    """
     what = f"{run_dir}"
     try:
         if os.path.lexists(run_dir) and not run_dir.is_dir():
@@ -62,7 +65,7 @@ def run_dir_finding(run_dir: Path, clock: Callable[[], float] = time.time) -> Fi
 
 
 def _filesystem(folder: Path) -> str:
-    """Its type, by the longest mount point above it; empty where that isn't known."""
+    """Return the type of the folder's file system, by the longest mount point above it, or '' if it is unknown."""
     best, kind = "", ""
     try:
         text = Path("/proc/self/mounts").read_text("utf-8", "replace")
@@ -134,7 +137,7 @@ def check_accelerators(case: Case) -> Iterator[Finding]:
 
 
 def accelerator_finding(machine: assignment.Machine | None, environ: Mapping[str, str]) -> Finding:
-    """What a local job with --gpu would be given, by the rules it is given by."""
+    """Return the finding about the GPUs that a local job with --gpu would get, by the same rules (launch/devices)."""
     if machine is None:
         return ok("accelerators", "None here: training runs on the CPU.")
     try:

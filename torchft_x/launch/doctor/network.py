@@ -1,4 +1,4 @@
-"""Whether processes here can reach each other, and be reached: ports, names, the lighthouse."""
+"""Checks of the network: processes can reach each other, be reached by name, and reach the lighthouse."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from torchft_x.launch.doctor.runner import Case, Finding, ok, problem, warning
 from torchft_x.launch.supervisor.locate import first_host
 
 SLOW_LOOKUP = 0.5
-"""Seconds; torch waits for this at every connect of a store, on both sides."""
-_CONNECT = 3.0  # seconds
-_STATUS = 5.0  # seconds the lighthouse may take to answer
+"""Tolerated seconds of a name lookup. torch waits for one at every connect of a store, on both sides."""
+_CONNECT = 3.0  # seconds for a connect
+_STATUS = 5.0  # seconds for the lighthouse's answer
 
 
 def check_ports(_: Case) -> Iterator[Finding]:
@@ -32,7 +32,7 @@ def check_ports(_: Case) -> Iterator[Finding]:
 
 
 def _connect_to_self(bind: str, host: str) -> str | None:
-    """Listen on any port of `bind` and connect to it as `host`. Why that fails; None: it works."""
+    """Listen on any port of `bind` and connect to it as `host`. Return the reason of a failure, or None."""
     try:
         with socket.socket(socket.AF_INET6 if ":" in bind else socket.AF_INET, socket.SOCK_STREAM) as listener:
             if bind == "::":
@@ -59,7 +59,7 @@ def check_name(case: Case) -> Iterator[Finding]:
 
 
 def name_finding(host: str, given: str | None, own: str) -> Finding:
-    """`host`: what this machine would be advertised as. `given`: by the variable. `own`: its host name."""
+    """Return the finding about the advertised `host`. `given` is the variable's value, `own` this machine's host name."""
     found_out = host not in (own, "127.0.0.1")  # by an interface or a route
     source = env.ADVERTISE_HOST if given else "the way to the others" if found_out else "the host name"
     remedy = f"set {env.ADVERTISE_HOST} to a name or address others can reach"
@@ -88,7 +88,7 @@ def name_finding(host: str, given: str | None, own: str) -> Finding:
 
 
 def _is_ours(address: str) -> bool:
-    """Whether a socket can be bound to it; an address without a route of its own is left in doubt."""
+    """Return whether the address is this machine's: a socket can be bound to it. Return True also if that is undecidable."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_STREAM) as s:
@@ -99,11 +99,11 @@ def _is_ours(address: str) -> bool:
 
 
 def check_reverse(case: Case) -> Iterator[Finding]:
-    """The other way round: names by address."""
+    """Check lookups of names by address."""
     try:
         host = net.advertise_host(None, case.environ)
     except AddressError:
-        return  # said already
+        return  # `check_name` has reported it
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -116,7 +116,7 @@ def _name_of(address: str) -> None:
     try:
         socket.getnameinfo((address, 0), 0)
     except OSError:
-        pass  # no name is an answer, too
+        pass  # an address without a name is no problem
 
 
 def reverse_finding(addresses: list[str], look_up: Callable[[str], None]) -> Finding:
@@ -159,7 +159,10 @@ def check_lighthouse(case: Case) -> Iterator[Finding]:
 
 
 def _expected(case: Case) -> tuple[str | None, str]:
-    """Its address or addresses and what tells them, in the order in which a job's own processes look. Raises `ConfigError`."""
+    """Return the lighthouses' addresses and the name of their source, searched in the order of a job's own processes.
+
+    Return None and '' if no lighthouse is expected. Raise `ConfigError`.
+    """
     if case.lighthouse is not None:
         return case.lighthouse, "--lighthouse"
     given = env.read(env.LIGHTHOUSE, None, case.environ)
@@ -187,7 +190,7 @@ def _address_in(run_dir: Path) -> str | None:
 
 
 def _token(case: Case) -> str | None:
-    """The environment's, else the one in the run directory."""
+    """Return the token of the environment, else that in the run directory, else None."""
     token = env.read_token(case.environ)
     beside = None if case.run_dir is None else case.run_dir / "token"
     if token is None and beside is not None and beside.exists():

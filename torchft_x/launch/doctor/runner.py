@@ -1,7 +1,7 @@
-"""``torchft_x doctor``: looks at everything a job needs here and says what to do about it. Changes and ends nothing.
+"""Runs the checks of ``torchft_x doctor``, and formats their findings.
 
-Each check runs on a thread of its own with a deadline, so that a dead file server or name server is itself a finding.
-A check that fails in a way nobody thought of is a finding, too. The checks are in doctor_*.py.
+Each check runs on its own thread with a deadline, so that a dead file server or name server is itself a finding. An
+unexpected exception in a check is a finding too.
 """
 
 from __future__ import annotations
@@ -18,41 +18,41 @@ Level = Literal["ok", "warning", "problem"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One line."""
+    """Result of a check, printed as one line."""
 
     check: str
-    """What was looked at, one word or two."""
+    """Subject of the check, in one or two words."""
     level: Level
-    """``problem``: a job can't work; ``warning``: it may work, or work badly."""
+    """``problem``: a job can't work. ``warning``: a job may fail, or work badly."""
     text: str
-    """A sentence: what is, and what to do."""
+    """Sentence with the state and the advice."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What is to be looked at."""
+    """Input of the checks."""
 
     environ: Mapping[str, str] = field(repr=False)
     folder: Path
-    """The current directory."""
+    """Current directory."""
     home: Path
     lighthouse: str | None = None
-    """One or several addresses; None: none is expected to run yet."""
+    """Addresses of one or several lighthouses; None if none was named on the command line."""
     run_dir: Path | None = None
     torch: bool = False
-    """Also import torch, in a process of its own."""
+    """Whether torch is imported too, in a process of its own."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """A check never raises on purpose, and may be slow."""
+    """Check with its deadline. Its function never raises on purpose, and may be slow."""
 
     name: str
     look: Callable[[Case], Iterable[Finding]]
     seconds: float = 10.0
-    """After which it is left alone."""
+    """Deadline in seconds, after which the check is abandoned."""
     late: str = ""
-    """What is said then, if that means something."""
+    """Text of the finding for a missed deadline; '' for a general one."""
 
 
 def ok(check: str, text: str) -> Finding:
@@ -68,13 +68,13 @@ def problem(check: str, text: str) -> Finding:
 
 
 def examine(case: Case, checks: Iterable[Check]) -> list[Finding]:
-    """All findings, in the order of the checks. Takes about as long as the longest deadline at most."""
+    """Run all checks at once, and return the findings in the order of the checks, by the longest deadline at the latest."""
     running = [_Running(check, case) for check in checks]
     return [finding for r in running for finding in r.findings()]
 
 
 class _Running:
-    """One check on its thread, begun when made."""
+    """Running check on its own thread. The constructor starts it."""
 
     def __init__(self, check: Check, case: Case) -> None:
         self._check = check
@@ -101,7 +101,7 @@ class _Running:
 
 
 def lines(findings: list[Finding]) -> list[str]:
-    """For people: one line each, and a last one that counts."""
+    """Return the findings as lines of text, with a summary as the last one."""
     width = max((len(f.check) for f in findings), default=0)
     shown = [f"{f.level:<8} {f.check:<{width}}  {f.text}" for f in findings]
     count = {level: sum(f.level == level for f in findings) for level in ("problem", "warning")}
@@ -110,7 +110,7 @@ def lines(findings: list[Finding]) -> list[str]:
 
 
 def as_json(findings: list[Finding]) -> dict[str, object]:
-    """For tools. Fields are only ever added."""
+    """Return the findings as JSON for programs. Later versions only add fields."""
     return {
         "problems": sum(f.level == "problem" for f in findings),
         "warnings": sum(f.level == "warning" for f in findings),

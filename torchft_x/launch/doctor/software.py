@@ -1,4 +1,4 @@
-"""What is installed: Python, our dependencies, which of TorchX's two lines. Nothing of it is imported here."""
+"""Checks of the installed software: Python, our dependencies, and the line of TorchX. It imports none of them."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ BOUNDS: dict[str, tuple[str, str | None]] = {
     "rich": ("13", None),
     "torchx": ("0.7.0", None),
 }
-"""Package -> from this version on, and below that one. A test compares it with pyproject.toml."""
+"""Package -> lowest version, and the version that is too high. A test compares them with pyproject.toml."""
 PYTHON = (3, 10)
-_NEWEST_PYTHON = (3, 13)  # that the tests run on
+_NEWEST_PYTHON = (3, 13)  # newest version that the tests run on
 _IMPORT = 90.0  # seconds for a cold import of torch from a slow disk
 _TORCH = """if True:
     import torch, torch.distributed as dist
@@ -37,7 +37,7 @@ _TORCH = """if True:
 """
 
 Installed = Callable[[str], str | None]
-"""Version of a distribution; None: it isn't installed."""
+"""Function that returns the version of a distribution, or None if it isn't installed."""
 
 
 def version_of(package: str) -> str | None:
@@ -100,7 +100,7 @@ def torchx_finding(installed: Installed) -> Finding:
 
 
 def check_torch(case: Case) -> Iterator[Finding]:
-    """Only if asked for: it takes seconds."""
+    """Import torch in a process of its own, only if requested, because it takes seconds."""
     if not case.torch:
         return
     try:
@@ -133,7 +133,7 @@ def _within(version: str, least: str, below: str | None) -> bool:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """``2.13.0+cpu`` -> (2, 13); zeros at the end don't count. What isn't a number ends it."""
+    """Return the numbers of a version without trailing zeros, up to the first other part: (2, 13) for ``2.13.0+cpu``."""
     found = [int(n) for n in re.match(r"[\d.]*", version)[0].split(".") if n]  # type: ignore[index]
     while found and found[-1] == 0:
         found.pop()

@@ -1,4 +1,4 @@
-"""What TorchX makes of this machine: its plugins, and its configuration files with their pitfalls."""
+"""Checks of TorchX: its plugins, and its configuration files with their pitfalls."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from torchft_x.launch.doctor.runner import Case, Finding, ok, problem, warning
 BUILT_IN_SCHEDULERS = ("local_cwd", "slurm", "kubernetes")
 BUILT_IN_COMPONENTS = ("dist", "utils")
 _READERS = {"cli": "every torchx command fails", "component": "every torchx run fails, whatever the component"}
-_SECONDS = 90.0  # for a plugin that hangs at import; a busy machine has needed 30 without one
-# TorchX's own answer: it imports every plugin, so it is asked in another process. As its command does, it makes its
-# subcommands first: ours adds the schedulers there on 0.7.0 (launch/plugin/command.py).
+_SECONDS = 90.0  # deadline, in case a plugin hangs at import; a busy machine has needed 30 s without one
+# TorchX imports every plugin, so it is asked in another process. Like the torchx command, the program creates the
+# subcommands first, because ours registers the schedulers on 0.7.0 (launch/plugin/command.py).
 _ASK = """if True:
     import json
     from torchx.cli.main import get_sub_cmds
@@ -35,7 +35,7 @@ _ASK = """if True:
 
 
 def check_torchx(case: Case) -> Iterator[Finding]:
-    """Plugins, then the configuration, which names a scheduler."""
+    """Check the plugins, then the configuration, which may name one of their schedulers."""
     asked = ask(case) if _is_there() else None
     if isinstance(asked, Finding):
         yield asked
@@ -53,7 +53,7 @@ def _is_there() -> bool:
 
 
 def ask(case: Case) -> dict[str, Any] | Finding:
-    """What TorchX sees with its plugins, or why it sees nothing."""
+    """Return TorchX's schedulers, its default scheduler and its components, or a finding if TorchX fails."""
     try:
         done = subprocess.run(
             [sys.executable, "-c", _ASK], capture_output=True, text=True, timeout=_SECONDS, cwd=case.folder, check=False
@@ -71,7 +71,7 @@ def ask(case: Case) -> dict[str, Any] | Finding:
 
 
 def scheduler_finding(asked: dict[str, Any], registered: list[str]) -> Finding:
-    """`registered`: packages that bring schedulers of their own."""
+    """Return the finding about the schedulers. `registered` has other packages that register schedulers."""
     schedulers = list(asked["schedulers"])
     by = f" by a plugin of {' and '.join(registered)}" if registered else ""
     hidden = [s for s in BUILT_IN_SCHEDULERS if s not in schedulers]
@@ -106,7 +106,7 @@ def component_finding(asked: dict[str, Any], registered: list[str]) -> Finding:
 
 
 def _registered(group: str) -> list[str]:
-    """Packages with plugins of that kind, ours left out."""
+    """Return the names of the packages with plugins in this group, except ours."""
     names = {p.dist.name for p in metadata.entry_points(group=group) if p.dist is not None}
     return sorted(names - {"torchft_x", "torchft-x"})
 
@@ -115,7 +115,7 @@ def _registered(group: str) -> list[str]:
 
 
 def config_files(case: Case) -> list[Path]:
-    """Those TorchX reads, the strongest first."""
+    """Return the files that TorchX reads. Settings of earlier ones take precedence."""
     given = env.read(env.TORCHX_CONFIG, None, case.environ)
     if given is not None:
         return [Path(given)]
@@ -124,7 +124,7 @@ def config_files(case: Case) -> list[Path]:
 
 
 def config_findings(files: list[Path], schedulers: list[str] | None) -> Iterator[Finding]:
-    """`schedulers`: those TorchX knows; None: that couldn't be asked."""
+    """Yield the findings about the configuration. `schedulers` has TorchX's own and registered ones, None if unknown."""
     read: list[tuple[Path, configparser.RawConfigParser]] = []
     clean = True
     for path in files:
@@ -151,7 +151,7 @@ def config_findings(files: list[Path], schedulers: list[str] | None) -> Iterator
 
 
 def _percents(path: Path, parser: configparser.RawConfigParser) -> Iterator[Finding]:
-    """TorchX reads values with interpolation, in which a bare '%' is a syntax error, and does so for whole sections."""
+    """Yield a problem for each bare '%', a syntax error in the interpolation that TorchX applies to whole sections."""
     interpolation = configparser.BasicInterpolation()
     for section in parser.sections():
         fails = _READERS.get(section.split(":")[0], f"every torchx command that reads [{section}] fails")

@@ -1,5 +1,5 @@
-"""What a person asks for, validated and rendered as a TorchX app.
+"""Requested jobs, validated and rendered as TorchX apps.
 
-* `build`: what components call. `job`, `lighthouse_job`: what was asked for, validated. `app`: rendered; pure.
-* `parse`: words as values. `checks`: what can be seen to be wrong before anything starts.
+* `build`: the functions that components call. `job`, `lighthouse_job`: validated parameters. `app`: renders them; pure.
+* `parse`: parses parameters. `checks`: checks the file system before anything starts. `run_claim`: a run directory's owner.
 """

@@ -1,8 +1,8 @@
-"""A job as a TorchX app: pure rendering, compared with golden files in the tests.
+"""Renders a job as a TorchX app. Pure; tests compare the result with golden files.
 
-The roles: the lighthouse (or several), which ends when the groups are done and whose exit code is the job's; ``trainer`` with one
-replica per group, or per node of a group; and the extra roles. The lighthouse comes first, so that schedulers which
-name "the first replica's host" name it. With a lighthouse outside the job there is no such role.
+The roles are ``lighthouse`` (one or several replicas), ``trainer`` with one replica per group, or per node of a group, and
+the extra roles. The lighthouse ends when the groups are done, and its exit code is the job's. It is the first role, so that
+TorchX's macro for the first replica's host means the lighthouse's. A job with a lighthouse outside has no such role.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from torchft_x.launch.schedulers.role import FtRole, RoleFacts
 
 
 def to_app(job: FtJob) -> specs.AppDef:
-    """Nothing is read or made: the same job gives the same app."""
+    """Return the job's app. Pure: equal jobs give equal apps."""
     roles = [] if job.lighthouse else [_lighthouse(job)]
     roles += [_trainer(job), *(_sidecar(job, role) for role in job.extra_roles)]
-    # on the last role: the scheduler's request is the same for all, and the others have been adjusted by then
+    # The hooks are on the last role: all roles share the scheduler's request, and the others are adjusted by then.
     roles[-1].ft = dataclasses.replace(roles[-1].ft, hooks=job.hooks)
     return specs.AppDef(name=job.name, roles=list(roles))
 
 
 def lighthouse_app(job: FtLighthouse) -> specs.AppDef:
-    """One role that stays until it is stopped."""
+    """Return the app of a stand-alone lighthouse: one role, which runs until it is stopped."""
     args = ["-m", "torchft_x", "lighthouse", "--bind", f"[::]:{job.port}", "--min_replicas", str(job.min_replicas)]
     for flag in ("join_timeout_ms", "heartbeat_timeout_ms", "quorum_tick_ms"):
         args += [f"--{flag}", str(getattr(job, flag))] if getattr(job, flag) else []
@@ -52,7 +52,7 @@ def lighthouse_app(job: FtLighthouse) -> specs.AppDef:
 
 
 def _lighthouse(job: FtJob) -> FtRole:
-    """Where it listens is added in the container, which knows whether it has a host of its own."""
+    """Return the lighthouse's role. Its address is added at its start: only there is known whether it has its own host."""
     groups = ",".join(str(g) for g in range(job.replicas))
     args = ["-m", "torchft_x", "lighthouse", "--min_replicas", str(job.min_replicas)]
     args += ["--place", "${replica_id}"] if job.lighthouses > 1 else []
@@ -95,13 +95,13 @@ def _trainer(job: FtJob) -> FtRole:
 
 
 def _gpus(job: FtJob) -> dict[str, str]:
-    """Whether a group's devices are its own decides which process group it can use."""
+    """Return the variable with the node's number of GPUs. A group without GPUs of its own can't use every process group."""
     number = job.trainer_resource.gpu
     return {env.GPUS: str(number)} if number > 0 else {}
 
 
 def _sidecar(job: FtJob, role: ExtraRole) -> FtRole:
-    name = role.name if role.replicas == 1 else f"{role.name}-${{replica_id}}"  # its logs must be its own
+    name = role.name if role.replicas == 1 else f"{role.name}-${{replica_id}}"  # so that each replica has its own logs
     args = ["-m", "torchft_x", "accompany", "--name", name, "--run_dir", job.run_dir]
     python = "python" if role.image else job.python
     args += ["--max_restarts", str(role.max_restarts), "--", *map(_as_given, role.words(python))]
@@ -110,7 +110,9 @@ def _sidecar(job: FtJob, role: ExtraRole) -> FtRole:
         image=role.image or job.image,
         entrypoint=python,
         args=args,
-        env=_user_env(job, role.env) | _env(job) | {env.GIVE_UP_CODE: "0"},  # it never decides the job's outcome
+        env=_user_env(job, role.env)
+        | _env(job)
+        | {env.GIVE_UP_CODE: "0"},  # an extra role never decides the job's outcome
         num_replicas=role.replicas,
         resource=role.resource,
         mounts=list(job.mounts),
@@ -131,10 +133,10 @@ def _facts(job: FtJob, kind: Literal["lighthouse", "trainer", "sidecar"]) -> Rol
 
 
 def _user_env(job: FtJob, more: Mapping[str, str]) -> dict[str, str]:
-    """Of the roles that run the user's programs, `more` being a role's own; `_env` wins over it."""
+    """Return the user's variables for a role that runs the user's program. `more` are the role's own. `_env` overrides all."""
     given = {**job.env, **more}
     out = {**(DEBUG_ENV if job.debug else {}), **{name: _as_given(value) for name, value in given.items()}}
-    out.pop(env.LIGHTHOUSE, None)  # it has been read by now: `job.lighthouse` is what it said, or nothing
+    out.pop(env.LIGHTHOUSE, None)  # already in `job.lighthouse`
     return out
 
 
@@ -144,7 +146,7 @@ def _as_given(word: str) -> str:
 
 
 def _env(job: FtJob) -> dict[str, str]:
-    """Of every role. The token itself never goes in here: TorchX prints the app, and schedulers show it to others."""
+    """Return the variables of every role. They never contain the token: TorchX prints the app, schedulers show it to others."""
     out = {
         env.RUN_DIR: job.run_dir,
         env.LOG_LEVEL: job.level,

@@ -1,4 +1,4 @@
-"""From a component's parameters to an app: what the components in components.py, and a user's own, call.
+"""Builds an app from a component's parameters. The components in components.py and users' own components call it.
 
 ::
 
@@ -9,7 +9,7 @@
     def my_job(*script_args: str, replicas: int = 2) -> specs.AppDef:
         return ft_app("train.py", script_args, replicas=replicas, extra_roles=[ExtraRole("evaluator", "evaluate.py")])
 
-docs/write_a_component.md tells the rest.
+docs/write_a_component.md is the guide.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from torchft_x.launch.job.parse import parse_addresses, parse_bool, parse_counts
 from torchft_x.launch.schedulers import excepthook
 from torchft_x.launch.schedulers.role import Hook
 
-AUTO = "auto"  # --lighthouse: the job brings its own
+AUTO = "auto"  # value of --lighthouse: the job has its own lighthouse
 
 
 def ft_app(
@@ -70,14 +70,16 @@ def ft_app(
     hooks: Sequence[Hook] = (),
     module: str = "",
 ) -> specs.AppDef:
-    """A fault-tolerant job as a TorchX app: the builder for your own component.
+    """Return a fault-tolerant job as a TorchX app, for a component of your own.
 
-    The parameters are those of the components (docs/components.md), and five more: `resource` (a TorchX resource,
-    instead of h, cpu, gpu and memMB), `workers_by_group` (processes of each, where groups differ in size), `extra_roles`, and `hooks`: functions called once each with the scheduler's name
-    and TorchX's dry-run info, to adjust ``info.request`` after we have; what one returns (None: the same) is submitted; and `module`: a
-    Python module to run in place of a script that was written for torchft (`python -m torchft_x.compat -m MODULE`).
+    The parameters are those of the components (docs/components.md), and five more:
+    * `resource`: a TorchX resource, in place of h, cpu, gpu and memMB.
+    * `workers_by_group`: number of processes of each group, if the groups differ in size. `extra_roles`: more programs.
+    * `hooks`: functions that adjust ``info.request``, called with the scheduler's name and TorchX's dry-run info after our
+      own adjustments. The returned info is submitted; None stands for the given one.
+    * `module`: a Python module to run in place of a script, written for torchft (`python -m torchft_x.compat -m MODULE`).
 
-    A mistake is one sentence on stderr and `SystemExit` with code 2, which TorchX lets pass.
+    Print one sentence on stderr and raise `SystemExit` with code 2, which TorchX lets pass, if a parameter is wrong.
     """
     with _sentences():
         check_arguments(script, script_args)
@@ -132,7 +134,7 @@ def diloco_app(
     env: Mapping[str, str] | str | None = None,
     **options: Any,
 ) -> specs.AppDef:
-    """`ft_app` with the settings of DiLoCo in the environment; `env` wins over them."""
+    """Return `ft_app`'s app with the settings of DiLoCo in the environment. `env` overrides them. Errors are `ft_app`'s."""
     with _sentences():
         settings = DilocoSettings(
             sync_steps=sync_steps,
@@ -153,9 +155,9 @@ def titan_app(
     env: Mapping[str, str] | str | None = None,
     **options: Any,
 ) -> specs.AppDef:
-    """torchtitan's train module in `ft_app` (docs/trainers.md)."""
+    """Return `ft_app`'s app for torchtitan's train module (docs/trainers.md). Errors are `ft_app`'s."""
     words = ("--module", module, "--config", config, *script_args)
-    # A thread of pyarrow's would keep a group's next lives from being forked.
+    # A background thread of pyarrow's would prevent forking a group's next workers from a warm process.
     with _sentences():
         environ = {"JE_ARROW_MALLOC_CONF": "background_thread:false", **parse_env(env, what="--env")}
     return ft_app("", words, module="torchft_x.compat.titan", env=environ, **options)
@@ -170,7 +172,7 @@ def lighthouse_app(
     state_file: str = "",
     **parameters: Any,
 ) -> specs.AppDef:
-    """A stand-alone lighthouse; the parameters are the fields of `FtLighthouse`. Raises `SystemExit`, too."""
+    """Return the app of a stand-alone lighthouse. The parameters are the fields of `FtLighthouse`. Errors are `ft_app`'s."""
     with _sentences():
         job = FtLighthouse(
             state_file=_here(state_file, image),
@@ -189,7 +191,7 @@ def lighthouse_app(
 
 
 def _warn_of_unused_gpus(job: FtJob) -> None:
-    """Not an error: a worker may use several."""
+    """Print a warning if a node has more GPUs than workers. It is no error, because a worker may use several."""
     if job.unused_gpus:
         gpu = job.trainer_resource.gpu
         print(
@@ -200,7 +202,7 @@ def _warn_of_unused_gpus(job: FtJob) -> None:
 
 
 def check_here(job: FtJob) -> None:
-    """What the job needs of this file system. Raises `ConfigError`."""
+    """Raise `ConfigError` unless this file system has the files that the job needs, and a free run directory."""
     if not job.module:
         check_script(job.script)
     check_run_dir(job.run_dir)
@@ -215,7 +217,10 @@ def check_here(job: FtJob) -> None:
 
 
 def lighthouse_addresses(parameter: str, env: Mapping[str, str]) -> tuple[tuple[str, ...], str]:
-    """The addresses (none: the job brings its own) and what they came from. Parameter beats --env beats environment."""
+    """Return the lighthouses' addresses, none for the job's own lighthouse, and the name of their source for messages.
+
+    The parameter takes precedence over --env, and that over the environment. Raise `ConfigError` if they contradict.
+    """
     given = env.get(environment.LIGHTHOUSE) or environment.read(environment.LIGHTHOUSE) or AUTO
     if parameter == AUTO and given != AUTO:
         raise ConfigError(
@@ -227,13 +232,13 @@ def lighthouse_addresses(parameter: str, env: Mapping[str, str]) -> tuple[tuple[
 
 
 def new_run_dir(name: str) -> str:
-    """A path nobody else has; nothing is made yet, a dry-run asks too."""
+    """Return a new, unique path. The directory is not created, because a dry run calls this too."""
     return os.path.abspath(f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{name}-{secrets.token_hex(3)}")
 
 
 @contextlib.contextmanager
 def _sentences() -> Iterator[None]:
-    """TorchX lets a `SystemExit` pass; another exception becomes a traceback."""
+    """Turn our errors into one sentence and `SystemExit`, which TorchX lets pass. Any other exception becomes a traceback."""
     try:
         excepthook.prepare()
         yield
@@ -242,10 +247,13 @@ def _sentences() -> Iterator[None]:
 
 
 def _python(image: str) -> str:
-    """Without an image the job runs on this file system: with this very interpreter, on PATH or not."""
+    """Return the job's interpreter: this process's own if there is no image, because the job then runs on this file system."""
     return "python" if image else sys.executable
 
 
 def _here(path: str, image: str) -> str:
-    """On this file system the job's processes may have another current directory; in an image it is theirs."""
+    """Return the path for the job's processes: absolute on this file system, unchanged in an image.
+
+    Without an image, the processes may have another current directory. A path in an image is relative to theirs.
+    """
     return os.path.abspath(path) if path and not image else path

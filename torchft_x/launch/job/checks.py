@@ -1,4 +1,4 @@
-"""What can be seen to be wrong before anything starts. Each check raises `ConfigError` with one sentence."""
+"""Checks of the script and the file system before anything starts. Each raises `ConfigError` with one sentence."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torchft_x import env
 from torchft_x.errors import ConfigError
 
 DEFAULT_SCRIPTS = ("scripts/train_ddp.py", "scripts/train_hsdp.py", "scripts/train_diloco.py")
-"""What the components run if nothing is named; they are there in a clone only."""
+"""Default scripts of the components. They exist only in a clone of the repository."""
 
 
 def check_script(script: str, whose: str = "") -> None:
-    """There must be such a file, seen from the current directory, and Python must understand it."""
+    """Check that the file exists, relative to the current directory, and is valid Python. `whose` names its owner."""
     if Path(script).is_dir():
         raise ConfigError(f"The script {whose}{script} is a directory; name the Python file in it.")
     if not Path(script).is_file():
@@ -35,7 +35,7 @@ def check_script(script: str, whose: str = "") -> None:
 
 
 def check_arguments(script: str, arguments: Sequence[str]) -> None:
-    """The default script takes flags only: another first word means that the script wasn't named with --script."""
+    """Check that a default script gets only flags: another first word means that --script was forgotten."""
     if script not in DEFAULT_SCRIPTS or not arguments or arguments[0].startswith("-"):
         return
     first = arguments[0]
@@ -47,7 +47,7 @@ def check_arguments(script: str, arguments: Sequence[str]) -> None:
 
 
 def check_run_dir(path: str) -> None:
-    """A directory, or nothing yet below one that can be written."""
+    """Check that the path is a writable directory, or can be created as one."""
     there = Path(path)
     while not there.exists() and there != there.parent:
         there = there.parent
@@ -59,12 +59,12 @@ def check_run_dir(path: str) -> None:
 
 
 def check_token_file(path: str) -> None:
-    """It must be there and hold something."""
+    """Check that the file exists and is not empty."""
     env.read_token_file(path, f"--token_file {path}")
 
 
 def check_mounts(mounts: Iterable[Any]) -> None:
-    """What is bound into the job must exist on this machine. (Volumes and devices are the container engine's matter.)"""
+    """Check that the sources of bind mounts exist on this machine. The container engine checks volumes and devices."""
     for mount in mounts:
         source = getattr(mount, "src_path", None)
         if source and not hasattr(mount, "permissions") and not os.path.exists(source):

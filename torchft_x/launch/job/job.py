@@ -1,4 +1,4 @@
-"""What a person asks for: one fault-tolerant job, validated, before it is rendered for a scheduler (app.py)."""
+"""Parameters of one fault-tolerant job, validated. app.py renders them for a scheduler."""
 
 from __future__ import annotations
 
@@ -22,47 +22,49 @@ QUANTIZE = ("none", *FORMATS)
 
 DEBUG_ENV = {
     "TORCH_DISTRIBUTED_DEBUG": "DETAIL",
-    "TORCH_CPP_LOG_LEVEL": "INFO",  # without it the line above prints nothing
+    "TORCH_CPP_LOG_LEVEL": "INFO",  # without it TORCH_DISTRIBUTED_DEBUG prints nothing
     "TORCH_SHOW_CPP_STACKTRACES": "1",
     "NCCL_DEBUG": "INFO",
     "PYTHONFAULTHANDLER": "1",
 }
-"""What --debug adds to the environment of trainers and extra roles; the user's own values win."""
+"""Variables that --debug adds for trainers and extra roles. The user's own values override them."""
 
 _REFUSED = {
     environment.TOKEN: "schedulers show it to everybody: put the token into a file and name that with --token_file",
     environment.TOKEN_FILE: "use --token_file, which reaches the lighthouse as well",
 }
-"""Variables that `env` must not hold."""
+"""Variables that `env` must not contain, each with the advice for the error message."""
 _RESERVED = ("lighthouse", "trainer")  # names of our own roles
 
 
 @dataclass(frozen=True)
 class ExtraRole:
-    """A program beside the trainers: an evaluator, a data service. It ends with the job and never decides its outcome.
+    """Program beside the trainers, such as an evaluator or a data service. It ends with the job and never decides its outcome.
 
-    Its environment is the job's, with TORCHFT_LIGHTHOUSE, the token and TORCHFT_X_RUN_DIR. It is checked when the
-    job is made (`ft_app`), not before.
+    Its environment is the job's, with TORCHFT_LIGHTHOUSE, the token and TORCHFT_X_RUN_DIR. The fields are checked by
+    `ft_app`, not by the constructor.
     """
 
     name: str
-    """Of the role, as the scheduler and the logs show it."""
+    """Name of the role, as the scheduler and the logs show it."""
     command: Sequence[str] | str
     """Program and arguments. ``python``, or a first word that ends in ``.py``, is run by the trainers' interpreter."""
     replicas: int = 1
-    """Copies. TorchX puts each one's number in place of ``${replica_id}`` in the command and the environment."""
+    """Number of copies. TorchX replaces ``${replica_id}`` in the command and the environment by the copy's number."""
     max_restarts: int = 10
-    """Restarts of one copy within an hour."""
+    """Largest number of restarts of one copy within an hour."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """Added to the job's `env`, and wins."""
+    """Variables in addition to the job's `env`, which they override."""
     image: str = ""
-    """Container image; empty: the job's. torchft_x must be in it."""
+    """Container image, which must contain torchft_x; '' for the job's."""
     h: str | None = None
-    """Named resource; wins over cpu, gpu and memMB."""
+    """Named resource; overrides cpu, gpu and memMB."""
     cpu: int = 1
+    """Number of CPUs of one copy."""
     gpu: int = 0
+    """Number of GPUs of one copy."""
     memMB: int = 1024
-    """Of one copy."""
+    """MB of memory of one copy."""
 
     @property
     def resource(self) -> specs.Resource:
@@ -70,14 +72,14 @@ class ExtraRole:
         return parse_resource(cpu=self.cpu, gpu=self.gpu, memMB=self.memMB, h=self.h, what=what)
 
     def words(self, python: str) -> tuple[str, ...]:
-        """The command as it is run, `python` being the interpreter of the job."""
+        """Return the words of the command, with `python` as the job's interpreter. Raise `ConfigError` for a bad command."""
         words = parse_command(self.command, what=f"The extra role {self.name!r}")
         if words[0] == "python":
             return (python, *words[1:])
         return (python, *words) if words[0].endswith(".py") else words
 
     def check(self) -> None:
-        """Raises `ConfigError` naming the role."""
+        """Raise `ConfigError`, with a message that names the role, if a field is wrong."""
         what = f"The extra role {self.name!r}"
         if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
             raise ConfigError(f"{what}: a name may hold letters, digits, '-', '_' and '.' only.")
@@ -94,66 +96,68 @@ class ExtraRole:
 
 @dataclass(frozen=True, kw_only=True)
 class FtJob:
-    """A job of `replicas` groups of `workers_per_replica` processes each.
+    """Job of `replicas` groups of `workers_per_replica` processes each.
 
-    Raises `ConfigError` (`AddressError` for the lighthouse) naming the parameter.
+    Raises `ConfigError` (`AddressError` for the lighthouse), with a message that names the parameter.
     """
 
     script: str
-    """Python file each worker runs; empty with `module`."""
+    """Path of the Python file that each worker runs; '' with `module`."""
     run_dir: str
-    """Absolute; shared by all processes of the job: address, token, events, logs."""
+    """Absolute path of the directory that all processes of the job share: address, token, events, logs."""
     script_args: tuple[str, ...] = ()
-    """Its arguments. TorchX replaces its macros (``${app_id}`` ...) in them."""
+    """Arguments of the script. TorchX replaces its macros (``${app_id}`` ...) in them."""
     module: str = ""
-    """Python module each worker runs in place of a script, where ``import torchft`` brings torchft_x."""
+    """Python module that each worker runs in place of a script; in it ``import torchft`` imports torchft_x."""
     name: str = "ft"
-    """Of the app, as the scheduler shows it."""
+    """Name of the app, as the scheduler shows it."""
     replicas: int = 2
-    """Replica groups."""
+    """Number of replica groups."""
     workers_per_replica: int = 1
-    """Processes of a group, on all its nodes together."""
+    """Number of a group's processes, on all its nodes together."""
     workers_by_group: tuple[int, ...] = ()
-    """Processes of each group, where they differ; wins over `workers_per_replica`. Each group is on one node then."""
+    """Numbers of processes of the groups, if they differ; overrides `workers_per_replica`. Each group then has one node."""
     nodes_per_replica: int = 1
-    """Nodes of a group; each is one replica of the trainer role."""
+    """Number of a group's nodes, each of which is one replica of the trainer role."""
     max_restarts: int = 10
-    """Restarts of a group within an hour."""
+    """Largest number of restarts of a group within an hour."""
     min_replicas: int = 1
-    """No quorum and no commit with fewer groups; the job can't go on with fewer either."""
+    """Least number of groups for a quorum and for a commit. The job fails when fewer are left."""
     lighthouse: tuple[str, ...] = ()
-    """Address of one that runs already, or of several (docs/operate.md); empty: the job brings its own."""
+    """Addresses of running lighthouses, one or several (docs/operate.md); () for the job's own."""
     lighthouses: int = 1
-    """How many the job brings, if it brings its own; the others stand by (docs/operate.md#several-lighthouses)."""
+    """Number of the job's own lighthouses. One serves, the others stand by (docs/operate.md#several-lighthouses)."""
     lighthouse_from: str = "--lighthouse"
-    """What the addresses came from, for error messages."""
+    """Name of the option or variable with the addresses, for error messages."""
     token_file: str = ""
-    """File with the token, as the job's processes see it; empty: made by the job's own lighthouse."""
+    """File with the token, as the job's processes see it; '' if the job's own lighthouse creates it."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """Added to the environment of the trainers and of the extra roles."""
+    """Additional variables of the trainers and of the extra roles."""
     mounts: tuple[Any, ...] = ()
-    """TorchX's mounts, given to every role."""
+    """Mounts of TorchX, for every role."""
     image: str = ""
-    """Container image; empty: the job runs on this file system."""
+    """Container image; '' to run the job on this file system."""
     python: str = "python"
-    """The interpreter inside the image."""
+    """Interpreter inside the image."""
     h: str | None = None
-    """Named resource; wins over cpu, gpu and memMB."""
+    """Named resource; overrides cpu, gpu and memMB."""
     cpu: int = 2
+    """Number of CPUs of one node of a group."""
     gpu: int = 0
+    """Number of GPUs of one node of a group."""
     memMB: int = 4096
-    """Of one node of a group."""
+    """MB of memory of one node of a group."""
     resource: specs.Resource | None = None
-    """A whole TorchX resource; wins over h."""
+    """TorchX resource of one node of a group; overrides h."""
     log_level: str = "info"
-    """One of `LOG_LEVELS`; `debug` makes it at least that."""
+    """One of `LOG_LEVELS`. With `debug` it is ``debug``."""
     log_format: str = "text"
-    """Or ``json``: see torchft_x.log_lines."""
+    """``text`` or ``json`` (torchft_x.log_lines)."""
     debug: bool = False
-    """Adds `DEBUG_ENV`."""
+    """Whether `DEBUG_ENV` is added."""
     extra_roles: tuple[ExtraRole, ...] = ()
     hooks: tuple[Hook, ...] = ()
-    """Called once each with (scheduler, dry-run info), after our own adjustments of the request."""
+    """Functions called once each with (scheduler, dry-run info), after our own adjustments of the request."""
 
     def __post_init__(self) -> None:
         if not (self.script or self.module):
@@ -209,40 +213,40 @@ class FtJob:
 
     @property
     def trainer_resource(self) -> specs.Resource:
-        """Of one node of a group."""
+        """Resource of one node of a group."""
         return self.resource or parse_resource(cpu=self.cpu, gpu=self.gpu, memMB=self.memMB, h=self.h)
 
     @property
     def unused_gpus(self) -> int:
-        """Accelerators of a node that no worker has if each takes one."""
+        """Number of a node's accelerators that are left over if each worker uses one."""
         workers = max(self.workers_by_group or (self.workers_per_replica // self.nodes_per_replica,))
         return max(0, int(self.trainer_resource.gpu) - workers)
 
     @property
     def level(self) -> str:
-        """The log level in effect."""
+        """Log level in effect."""
         return "debug" if self.debug else self.log_level
 
     @property
     def lighthouse_port(self) -> int:
-        """Where the job's own lighthouse listens on a host of its own: the same for all roles, another for another run."""
+        """Port of the job's own lighthouse on its own host, derived from the run directory, so that all roles agree."""
         return 29510 + zlib.crc32(self.run_dir.encode()) % 2000
 
 
 @dataclass(frozen=True, kw_only=True)
 class DilocoSettings:
-    """How often groups that train apart exchange what they learned. Raises `ConfigError` naming the parameter."""
+    """Settings of DiLoCo. Raises `ConfigError`, with a message that names the parameter."""
 
     sync_steps: int = 10
     """Steps of a group between two exchanges of the same fragment."""
     num_fragments: int = 1
-    """Parts of the model that are exchanged in turn."""
+    """Number of parts of the model, which are exchanged in turn."""
     fragment_sync_delay: int = 0
-    """Steps an exchange may take in the background."""
+    """Number of steps for which an exchange may run in the background."""
     quantize: str = "none"
     """One of `QUANTIZE`."""
     islands: tuple[int, ...] = ()
-    """Processes of each group, where they differ: each group's rank 0 exchanges for all of its ranks."""
+    """Numbers of processes of the groups, if they differ. Each group's rank 0 then exchanges for all of its ranks."""
 
     def __post_init__(self) -> None:
         if self.sync_steps < 1:
@@ -266,7 +270,7 @@ class DilocoSettings:
             )
 
     def variables(self) -> dict[str, str]:
-        """What the script reads; its own flags win over them."""
+        """Return the settings as environment variables for the script, whose own flags override them."""
         islands = {environment.ISLANDS: "1"} if self.islands else {}
         return {
             environment.SYNC_STEPS: str(self.sync_steps),
@@ -278,7 +282,7 @@ class DilocoSettings:
 
 
 def check_place(name: str, run_dir: str, log_level: str, log_format: str) -> None:
-    """What a job and a lighthouse have in common. Raises `ConfigError`."""
+    """Raise `ConfigError` if a parameter that jobs and stand-alone lighthouses have in common is wrong."""
     if not run_dir.startswith("/"):
         raise ConfigError(f"--run_dir {run_dir!r} is not an absolute path.")
     if not NAME.fullmatch(name):

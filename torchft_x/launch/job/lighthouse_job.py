@@ -1,4 +1,4 @@
-"""What a person asks for: a lighthouse that stands alone, validated, before it is rendered for a scheduler (app.py)."""
+"""Parameters of a stand-alone lighthouse, validated. app.py renders them for a scheduler."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from torchft_x.launch.job.parse import parse_resource
 
 @dataclass(frozen=True, kw_only=True)
 class FtLighthouse:
-    """A stand-alone lighthouse for other jobs. Raises `ConfigError` naming the parameter."""
+    """Stand-alone lighthouse for other jobs. Raises `ConfigError`, with a message that names the parameter."""
 
     name: str = "lighthouse"
     min_replicas: int = 1
-    """Groups a quorum needs."""
+    """Least number of groups for a quorum."""
     lease_dir: str = ""
-    """Absolute, of several: the directory that they share; empty: it is the only one."""
+    """Absolute path of the directory that several lighthouses share; '' if this is the only one."""
     state_file: str = ""
-    """Absolute, or empty: where `run_dir` is, if there is one. What it has issued is kept there."""
+    """Absolute path of the file for the issued quorums; '' for a file in `run_dir`, if there is one."""
     port: int = 29510
-    """0: a free one."""
+    """Port; 0 for any free one."""
     join_timeout_ms: int = 60000
     heartbeat_timeout_ms: int = 0
-    """0: what fits the kind of silence."""
+    """Silence, in milliseconds, after which a member is suspected; 0 for limits by the kind of silence."""
     quorum_tick_ms: int = 100
     token_file: str = ""
-    """File with the token every caller needs."""
+    """File with the token that every caller needs."""
     run_dir: str = ""
-    """Absolute, or empty: neither events nor an address file, and no token of its own."""
+    """Absolute path of the run directory; '' for no events, no address file and no token of its own."""
     image: str = ""
     python: str = "python"
     h: str | None = None

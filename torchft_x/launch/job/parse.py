@@ -1,4 +1,4 @@
-"""A user's words as values. Each function raises `ConfigError` with one sentence that names the parameter."""
+"""Parses users' parameters. Each function raises `ConfigError` with one sentence that names the parameter (`what`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torchft_x import net
 from torchft_x.errors import ConfigError
 
-if TYPE_CHECKING:  # where a job runs there may be no TorchX
+if TYPE_CHECKING:  # the job's image may lack TorchX
     from torchx import specs
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -19,7 +19,7 @@ _BETWEEN_VARIABLES = re.compile(r"[,;](?=\s*[A-Za-z_]\w*=)")
 
 
 def parse_bool(value: bool | str, *, what: str) -> bool:
-    """True or False in any case. TorchX's own booleans take every other word for False without telling."""
+    """Parse True or False in any case. TorchX's own booleans would silently take every other word for False."""
     word = str(value).strip().lower()
     if word not in ("true", "false"):
         raise ConfigError(f"{what} {value!r} is neither True nor False; write one of these two words.")
@@ -27,7 +27,7 @@ def parse_bool(value: bool | str, *, what: str) -> bool:
 
 
 def parse_addresses(text: str, *, what: str) -> tuple[str, ...]:
-    """The addresses as they were written; checked, not looked up."""
+    """Return the addresses as they were written. They are checked, but no name is resolved."""
     words = tuple(word.strip() for word in text.split(","))
     if not all(words):
         raise ConfigError(f"{what} {text!r} has an empty place between commas; write HOST:PORT,HOST:PORT.")
@@ -38,7 +38,7 @@ def parse_addresses(text: str, *, what: str) -> tuple[str, ...]:
 
 
 def parse_counts(text: str, *, what: str) -> tuple[int, ...]:
-    """Numbers of 1 or more, as in 1,2,3; none if empty. Raises `ConfigError`."""
+    """Return the numbers, each 1 or more, of a list like 1,2,3. An empty text gives none."""
     words = [word.strip() for word in text.split(",")] if text.strip() else []
     if not all(word.isascii() and word.isdecimal() and int(word) for word in words):
         raise ConfigError(f"{what} {text!r} is not a list of numbers of 1 or more, as in 1,2,3.")
@@ -46,7 +46,7 @@ def parse_counts(text: str, *, what: str) -> tuple[int, ...]:
 
 
 def parse_mounts(options: Sequence[str] | str | None, *, what: str = "--mounts") -> tuple[Any, ...]:
-    """TorchX's mounts: ``type=bind,src=PATH,dst=PATH[,readonly]``, one after the other, as text or split at commas."""
+    """Return TorchX's mounts for ``type=bind,src=PATH,dst=PATH[,readonly]`` options, as one text or split at commas."""
     words = options.split(",") if isinstance(options, str) else list(options or ())
     words = [word.strip() for option in words for word in option.split(",") if word.strip()]
     from torchx import specs
@@ -63,7 +63,7 @@ def parse_mounts(options: Sequence[str] | str | None, *, what: str = "--mounts")
 
 
 def parse_resource(*, cpu: int, gpu: int, memMB: int, h: str | None, what: str = "") -> specs.Resource:
-    """`what` says whose; empty where the parameters are flags."""
+    """Return the TorchX resource. `what` is the message's prefix with the owner, '' if the parameters are flags."""
     dashes = "" if what else "--"
     for name, value, least in (("cpu", cpu, 1), ("gpu", gpu, 0), ("memMB", memMB, 1)):
         if value < least:
@@ -79,7 +79,7 @@ def parse_resource(*, cpu: int, gpu: int, memMB: int, h: str | None, what: str =
 
 
 def parse_command(command: Sequence[str] | str, *, what: str) -> tuple[str, ...]:
-    """Words of a command; text is split as a shell would split it."""
+    """Return the words of a command. Text is split by the shell's rules."""
     try:
         words = tuple(shlex.split(command)) if isinstance(command, str) else tuple(command)
     except ValueError as e:
@@ -92,7 +92,7 @@ def parse_command(command: Sequence[str] | str, *, what: str) -> tuple[str, ...]
 def parse_env(given: Mapping[str, str] | str | None, *, what: str) -> dict[str, str]:
     """Return the variables of ``A=1,B=2``. A comma or semicolon ends a value only if a name and ``=`` follow it.
 
-    Raises `ConfigError` if something is no variable.
+    Raise `ConfigError` if a piece is no variable.
     """
     if not isinstance(given, str):
         return dict(given or {})
@@ -106,7 +106,7 @@ def parse_env(given: Mapping[str, str] | str | None, *, what: str) -> dict[str, 
 
 
 def check_env(env: Mapping[str, str], *, what: str, refused: Mapping[str, str]) -> None:
-    """`refused`: names that have no place here, and what to do instead."""
+    """Check names and values of variables. `refused` has names that are not allowed, each with the advice for the message."""
     for name, value in env.items():
         if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
             raise ConfigError(f"{what}: {name!r} is no name of a variable.")

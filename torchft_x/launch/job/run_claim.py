@@ -1,4 +1,4 @@
-"""Which job a run directory belongs to, so that a second one is refused before it touches anything of the first.
+"""Claim of a run directory by one job, so that a second job is refused before it touches the first one's files.
 
 The file ``claim`` in the run directory names a job. All roles of that job renew it, so that it outlives each of them;
 the lighthouse marks it when the job is over. A role or a launcher that finds another job's claim decides whether that
@@ -6,8 +6,8 @@ job still runs. On the host where the claim was written it looks for processes o
 whether the claim is renewed. Clocks of two hosts are never compared, and no lock is needed, since a network file
 system may have none.
 
-A job is identified by TORCHX_JOB_ID, which stays the same when a role is started again, also on another host. A
-process without it claims nothing.
+A job is identified by TORCHX_JOB_ID, which stays the same when a role is restarted, also on another host. A process
+without that variable claims nothing.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from torchft_x.address_files import make_run_dir
 from torchft_x.errors import ConfigError
 from torchft_x.timing import TIMING
 
-_LOOK = 0.25  # seconds
+_LOOK = 0.25  # seconds between polls of the claim
 _LIMIT = 4096  # bytes of the file that are read
 _ROLES = {b"lighthouse", b"supervise", b"accompany"}  # subcommands of torchft_x
 
 
 @dataclass(frozen=True)
 class Place:
-    """A scope of process ids: one boot of a host, and one pid namespace."""
+    """Scope of process ids: one boot of a host, and one pid namespace."""
 
     host: str
     boot: str
@@ -53,7 +53,7 @@ class Entry:
     local: bool
     """Whether all roles of the job run on that host."""
     beat: str
-    """A random value, a new one at each renewal."""
+    """Random value, a new one at each renewal."""
     over: bool = False
 
 
@@ -87,10 +87,10 @@ class RunClaim:
         self.lost = ""  # why this role must end; set once
 
     def take(self, wait: Callable[[float], bool]) -> None:
-        """Claim the run directory for this job. `wait(seconds)` returns whether this role was asked to stop; then
-        nothing is claimed.
+        """Claim the run directory for this job. `wait(seconds)` returns whether this role was asked to stop; nothing is
+        claimed then.
 
-        Raises `ConfigError` if another job has it, or if it can't be written.
+        Raise `ConfigError` if another job has the run directory, or if it can't be written.
         """
         if not self._entry.job:
             return
@@ -110,13 +110,15 @@ class RunClaim:
             ) from None
 
     def keep(self, on_lost: Callable[[str], object]) -> None:
-        """Start a thread that renews the claim; the file system may hang meanwhile. `on_lost` is called once, with a
-        sentence, if another job has claimed the run directory."""
+        """Start a thread that renews the claim, so that a hanging file system blocks only that thread.
+
+        `on_lost` is called once, with a sentence, if another job has claimed the run directory.
+        """
         if self._entry.job:
             threading.Thread(target=self._keep, args=(on_lost,), name="run-claim", daemon=True).start()
 
     def end(self, *, over: bool) -> None:
-        """Stop renewing the claim. `over`: the job is over, so that another one may have the run directory at once."""
+        """Stop renewing the claim. If the job is `over`, mark the claim so that another job may take it at once."""
         self._ended.set()
         if over and self._entry.job and not self.lost:
             self._entry = replace(self._entry, over=True)
@@ -156,9 +158,9 @@ def check(run_dir: Path) -> None:
 
 def await_free(path: Path, job: str, wait: Callable[[float], bool]) -> bool:
     """Wait until it is decided that `job` may have the run directory. Return False if `wait` was interrupted by a
-    stop. Raises `ConfigError` if another job has it."""
-    first: Entry | None = None  # the one that is watched
-    looks = 0  # a file system that hangs for a while delays them, and those who renew the claim
+    stop. Raise `ConfigError` if another job has the run directory."""
+    first: Entry | None = None  # the claim that is watched
+    looks = 0  # polls are counted, not seconds: a hanging file system delays them and the claim's renewals alike
     while True:
         found = read(path)
         if first is None or found is None or found.job != first.job:
@@ -216,7 +218,7 @@ def read(path: Path) -> Entry | None:
 @contextlib.contextmanager
 def _exclusive(path: Path) -> Iterator[None]:
     """Let one of several jobs claim a free run directory, where the file system has locks. Without locks the job that
-    wrote last has it, and the other one ends at its next look."""
+    wrote last has it, and the other one ends at its next poll."""
     fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with contextlib.suppress(OSError):
@@ -255,7 +257,7 @@ def _roles_of(job: str) -> dict[int, dict[str, str]]:
             try:
                 environ = Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
                 words = Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0") if mark in environ else []
-            except OSError:  # gone in the meantime, or another user's
+            except OSError:  # the process has ended, or is another user's
                 continue
             if _ROLES.intersection(words) and any(b"torchft_x" in word for word in words):
                 pairs = (os.fsdecode(word).partition("=") for word in environ)

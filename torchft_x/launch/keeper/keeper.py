@@ -1,9 +1,9 @@
 """The process that owns a job of this machine: ``torchft_x keep-job RUN_DIR APP_ID``, started by the scheduler local_ft.
 
-It starts the roles' processes, restarts those that were killed (upkeep.py), publishes the job's state (record.py), and takes
-orders by signals: SIGTERM ends the job in good order (a second one: at once), SIGUSR1 makes it read a request for another
-number of groups. All its descendants end with it: it is their sub-reaper, supervisors end by themselves when it is gone,
-and the kernel kills programs that aren't ours.
+It starts the roles' processes, restarts those that were killed (upkeep.py), and publishes the job's state (record.py). It
+takes orders by signals: SIGTERM ends the job gracefully, a second one at once, and SIGUSR1 makes it read a request for
+another number of groups. All its descendants end with it: it is their sub-reaper, supervisors end by themselves when it is
+gone, and the kernel kills programs that aren't ours.
 
 Everything happens on the main thread. Neither torch nor grpc is loaded.
 """

@@ -1,5 +1,7 @@
-"""Jobs on Kubernetes as TorchX's scheduler `kubernetes_ft` (launch/plugin) makes and sees them; the rules are in core/kubernetes.
+"""Jobs on Kubernetes for the TorchX scheduler `kubernetes_ft` (launch/plugin). The pure rules are in core/kubernetes.
 
-* `app`: from a TorchX app to the parts of a job. `options`: what is asked of the scheduler.
-* `cluster`: the cluster, by the official client, whose refusals become sentences. `jobs`: make, see, follow and end a job.
+* `app`: builds a job's objects from a TorchX app. `options`: the scheduler's options.
+* `cluster`: client of the API server. `jobs`: submits, finds, follows and cancels jobs. `scale`: changes the number of groups.
+* `remote`: talks to a job's lighthouse through the API server. `place`: the pods as targets of chaos.
+* `handle`: parses job handles. `commands`: ``torchft_x cancel``, ``scale`` and ``log``.
 """

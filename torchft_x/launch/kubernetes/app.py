@@ -1,4 +1,4 @@
-"""From a TorchX app to the parts of a job on Kubernetes. No cluster is asked."""
+"""Builds the objects of a job on Kubernetes from a TorchX app. It does not contact the cluster."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from torchft_x.launch.schedulers.role import FtRole
 Json = dict[str, Any]
 
 _RANK0 = "TORCHX_RANK0_HOST"
-_REPLACED_WITHIN = 600  # seconds a pod may take to be scheduled (again), to have its image pulled and to start
-_PORT = 29510  # of a lighthouse, unless the job says another one
+_REPLACED_WITHIN = 600  # longest time, in seconds, to schedule a pod (again), pull its image and start it
+_PORT = 29510  # default port of a lighthouse
 _SHOWN = "(made when the job is submitted)"
 
 
 @dataclass(frozen=True)
 class Request:
-    """What `torchx run --dryrun` shows. Its secret is made when it is submitted."""
+    """Request for a job, as `torchx run --dryrun` shows it. Its token is inserted at its submission."""
 
     app: str
     objects: list[Json]
@@ -34,9 +34,9 @@ class Request:
 
 
 def request(app: AppDef, unique: str, wishes: Wishes, gpu: str) -> Request:
-    """`unique`: what makes its name differ from all others; `gpu`: the resource that a GPU is.
+    """Return the request for an app. `unique` is the suffix that makes the job's name unique, `gpu` the resource of a GPU.
 
-    Raises `ConfigError` where no pod could start, or none could find the others.
+    Raise `ConfigError` if its pods could not start, or not find each other.
     """
     roles = {role.name: role.num_replicas for role in app.roles}
     name = names.app_id(app.name, unique, roles)
@@ -52,13 +52,13 @@ def request(app: AppDef, unique: str, wishes: Wishes, gpu: str) -> Request:
 
 
 def with_token(made: Request) -> list[Json]:
-    """The objects to be made: with the shell's token, or a new one."""
+    """Return the objects to create, with the shell's token or a new one."""
     token = (env.read_token() or env.new_token()) if made.has_token else ""
     return [{**o, "stringData": {pod.TOKEN_KEY: token}} if o["kind"] == "Secret" else o for o in made.objects]
 
 
 def _open(wishes: Wishes) -> Wishes:
-    """With a lighthouse outside the job, groups of other jobs are peers."""
+    """Return the settings without a network policy, for a lighthouse outside the job: other jobs' groups are peers then."""
     return replace(wishes, network_policy=False)
 
 
@@ -79,7 +79,7 @@ def _pod(app: str, role: Role, replica: int, wishes: Wishes, gpu: str, has_token
     scratch = ""
     if isinstance(role, FtRole):
         run_dir = environ.get(env.RUN_DIR, "")
-        if not run_dir or not pod.is_shared(run_dir, mounts):  # the submitter's path means nothing in a pod
+        if not run_dir or not pod.is_shared(run_dir, mounts):  # the submitter's path is not in the pod
             scratch, environ[env.RUN_DIR] = SCRATCH, LOCAL_RUN_DIR
             set_run_dir(command, LOCAL_RUN_DIR)
     config = scale.FOLDER if kind == LIGHTHOUSE and "--job_groups" in command else ""
@@ -111,7 +111,7 @@ def _first_host(app: str, role: Role) -> str:
 
 
 def _variables(app: str, role: FtRole, part: Part, wishes: Wishes, has_token: bool) -> list[Json]:
-    """Those that a pod of ours needs beside the role's."""
+    """Return the variables that a pod of one of our roles needs in addition to the role's own."""
     own, wanted = role.ft.own_lighthouse, {}
     if wishes.events:
         wanted[env.EVENTS] = "stdout"
@@ -122,8 +122,8 @@ def _variables(app: str, role: FtRole, part: Part, wishes: Wishes, has_token: bo
                 "while the groups train on; leave --lighthouses out."
             )
         wanted[env.ADVERTISE_HOST] = names.service(app)  # a pod that replaces it has another address
-        wanted[env.HTTP_BIND] = f"[::]:{part.ports[0] + pod.PAGE_BESIDE}"  # for its readiness
-        wanted[env.GIVE_UP_CODE] = "0"  # an evicted one must not seem to have ended well
+        wanted[env.HTTP_BIND] = f"[::]:{part.ports[0] + pod.PAGE_BESIDE}"  # for the readiness probe
+        wanted[env.GIVE_UP_CODE] = "0"  # an evicted lighthouse must not count as succeeded
         if own:
             wanted[env.REPLACED_WITHIN] = str(_REPLACED_WITHIN)
     else:

@@ -1,4 +1,4 @@
-"""The cluster, by the official client: raw JSON in and out, and its refusals as sentences."""
+"""Client of a cluster's API server, over the official client: raw JSON in and out, errors as one sentence each."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from torchft_x.core.kubernetes import names, rights
 from torchft_x.errors import ConfigError, TorchftXError
 
 Json = dict[str, Any]
-_Objects = list[Json]  # in the class below `list` is a method
+_Objects = list[Json]  # an alias, because `list` is a method in `Cluster`
 
 _TIMEOUT = (5.0, 30.0)  # seconds: to connect, and between two reads
 _FORBIDDEN = re.compile(r'cannot (\w+) resource "([^"]+)" in API group "([^"]*)"')
-# of a kind: the client's class, and what its methods call it
+# Kind -> the client's class, and the kind's name in its methods.
 _KINDS = {
     "Job": ("BatchV1Api", "job"),
     "Secret": ("CoreV1Api", "secret"),
@@ -33,8 +33,9 @@ _KINDS = {
 
 
 class ClusterError(TorchftXError):
-    """The cluster can't be asked, or it has refused. `status`: HTTP's, 0 without an answer. `answer`: what somebody else than
-    the API server has answered.
+    """Error: the cluster can't be reached, or has refused a request.
+
+    `status` is HTTP's status, 0 without an answer. `answer` is the body of an answer that is not the API server's own.
     """
 
     def __init__(self, sentence: str, status: int = 0, answer: Any = None) -> None:
@@ -44,7 +45,10 @@ class ClusterError(TorchftXError):
 
 
 class Cluster:
-    """Made without a connection. Raises `ClusterError` in all methods; `ConfigError` where none is configured."""
+    """Client for one namespace of a cluster. The constructor makes no connection.
+
+    It raises `ConfigError` if no cluster is configured. All methods raise `ClusterError`.
+    """
 
     def __init__(self, context: str | None = None, namespace: str | None = None) -> None:
         config, client = _package("kubernetes.config"), _package("kubernetes.client")
@@ -75,11 +79,11 @@ class Cluster:
         return self._ask(body["kind"], "create_namespaced", "", body=body)
 
     def list(self, kind: str, selector: str) -> _Objects:
-        """Objects with these labels; the API server's newest."""
+        """Return the objects with these labels, in the API server's newest version."""
         return self.list_at(kind, selector)[0]
 
     def warnings(self) -> _Objects:
-        """The namespace's events of this type; none where whoever asks may not see them."""
+        """Return the namespace's events of type Warning, or none if the user may not list events."""
         try:
             return list(self._ask("Event", "list_namespaced", "", field_selector="type=Warning")["items"])
         except ClusterError as e:
@@ -88,13 +92,15 @@ class Cluster:
             return []
 
     def list_at(self, kind: str, selector: str) -> tuple[_Objects, str]:
-        """The same, and the version of the list."""
+        """Return the objects with these labels, and the version of the list."""
         found = self._ask(kind, "list_namespaced", "", label_selector=selector)
         return list(found["items"]), str(found.get("metadata", {}).get("resourceVersion", ""))
 
     def wait_for_change(self, kind: str, selector: str, version: str, seconds: int) -> bool:
-        """Until one of these objects has changed, was made or was deleted after the list of that `version`: a watch, one
-        request. False: none has, after `seconds` or because the connection has ended."""
+        """Wait until one of these objects is created, changed or deleted after the list of that `version`, by one watch.
+
+        Return False if none is within `seconds`, or if the connection ends.
+        """
         watch = {"label_selector": selector, "resource_version": version, "watch": True, "timeout_seconds": seconds}
         limits = (_TIMEOUT[0], seconds + _TIMEOUT[1])
         answer = self._open(kind, "list_namespaced", "", _request_timeout=limits, **watch)
@@ -102,7 +108,10 @@ class Cluster:
             return bool(next(chunks, b""))
 
     def delete(self, kind: str, name: str, *, at_once: bool = False) -> bool:
-        """With all that it owns, in the background; whether it was there. `at_once`: without a pod's grace period."""
+        """Delete an object and, in the background, all objects that it owns. Return whether it existed.
+
+        `at_once` skips a pod's grace period.
+        """
         grace = {"grace_period_seconds": 0} if at_once else {}
         try:
             self._ask(kind, "delete_namespaced", name, propagation_policy="Background", **grace)
@@ -116,17 +125,18 @@ class Cluster:
         return self._ask(kind, "read_namespaced", name)
 
     def patch(self, kind: str, name: str, body: Json) -> None:
-        """A merge."""
+        """Merge `body` into an object."""
         self._ask(kind, "patch_namespaced", name, body=body)
 
     def page(
         self, service: str, path: str, *, body: Json | None = None, token: str | None = None
     ) -> tuple[int, Json | str]:
-        """What the program behind that service's port `page` answers, through the API server: HTTP's status, and JSON or text.
-        With a body it is a POST. Raises `ClusterError` for what the API server itself refuses.
+        """Send a request to a service's port `page` through the API server. Return HTTP's status, and JSON or text.
+
+        The request is a GET, or a POST if there is a body. Raise `ClusterError` if the API server itself refuses it.
         """
         at = f"/api/v1/namespaces/{self.namespace}/services/{service}:page/proxy{path}"
-        headers = {"Accept": "*/*"}  # it names no other host than the API server's, which the program may refuse (421)
+        headers = {"Accept": "*/*"}  # Host is the API server's, which the program may refuse (421)
         if body is not None:
             headers |= {"Content-Type": "application/json"}
         if token is not None:
@@ -149,7 +159,7 @@ class Cluster:
         return int(answer.status), _decoded(answer.data)
 
     def log(self, pod: str, container: str, **options: Any) -> Iterator[bytes]:
-        """Chunks of a container's log; with ``follow=True`` until the container ends or 30 s pass without a word."""
+        """Yield chunks of a container's log; with ``follow=True`` until the container ends or prints nothing for 30 s."""
         method = self._client.CoreV1Api(self._api).read_namespaced_pod_log
         answer = self._call(
             method,
@@ -167,7 +177,7 @@ class Cluster:
         return found
 
     def _open(self, kind: str, verb: str, name: str, **options: Any) -> Any:
-        """The answer, of which nothing is read yet."""
+        """Return the answer to a request, of which no data is read yet."""
         api, noun = _KINDS[kind]
         method = getattr(getattr(self._client, api)(self._api), f"{verb}_{noun}")
         words = [name, self.namespace] if name else [self.namespace]
@@ -192,7 +202,7 @@ class Cluster:
 
 
 def refusal(status: int, message: str, namespace: str) -> str:
-    """The API server's answer as a sentence that says what to do."""
+    """Return the API server's refusal as a sentence with advice."""
     message = message.rstrip(".")
     forbidden = _FORBIDDEN.search(message)
     if status == 403 and forbidden:
@@ -213,7 +223,7 @@ def refusal(status: int, message: str, namespace: str) -> str:
 
 
 def _chunks(answer: Any, size: int) -> Generator[bytes, None, None]:
-    """What arrives, until the other side or the connection ends; the connection isn't used again."""
+    """Yield the data of an answer until the other side or the connection ends. The connection is not reused."""
     try:
         yield from answer.stream(size, decode_content=False)
     except Exception as e:

@@ -12,7 +12,7 @@ from torchft_x.launch.kubernetes.handle import is_handle, parse
 
 
 def main(command: str, argv: list[str]) -> int:
-    """The exit code; a mistake is one sentence and 2, a refusal of the cluster's one and 1."""
+    """Run a command and return the exit code: 1 if the cluster fails or refuses, 2 for any other error, with one sentence."""
     try:
         return {"cancel": _cancel, "scale": _scale, "log": _log}[command](argv)
     except TorchftXError as e:

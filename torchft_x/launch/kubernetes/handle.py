@@ -1,4 +1,4 @@
-"""A job's handle on a command line, and the job that it names. Imports neither TorchX nor the client."""
+"""Parses a job's handle from a command line. Imports neither TorchX nor the Kubernetes client."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _SCHEME = "kubernetes_ft://"
 
 @dataclass(frozen=True)
 class Handle:
-    namespace: str | None  # None: that of the kubeconfig's context
+    namespace: str | None  # None for the namespace of the kubeconfig's context
     app: str
-    context: str | None = None  # of the kubeconfig; None: the current one
+    context: str | None = None  # context of the kubeconfig; None for the current one
 
 
 def is_handle(word: str) -> bool:
@@ -23,8 +23,9 @@ def is_handle(word: str) -> bool:
 
 
 def parse(word: str) -> Handle:
-    """``kubernetes_ft://SESSION/NAMESPACE:APP`` as `torchx run` prints it, or ``kubernetes_ft://NAMESPACE/APP``; without a
-    namespace the context's. Both may end with ``@CONTEXT``. Raises `ConfigError`.
+    """Parse ``kubernetes_ft://SESSION/NAMESPACE:APP``, as `torchx run` prints it, or ``kubernetes_ft://NAMESPACE/APP``.
+
+    The namespace may be missing, and both forms may end with ``@CONTEXT``. Raise `ConfigError` for anything else.
     """
     word, _, context = word.partition("@")
     first, _, rest = word.removeprefix(_SCHEME).rpartition("/")
@@ -38,5 +39,5 @@ def parse(word: str) -> Handle:
 
 
 def app_id(namespace: str, app: str, context: str | None) -> str:
-    """What TorchX calls the job. `context`: that it was submitted with, None: the current one, which is not written down."""
+    """Return the job's TorchX app id. `context` is the one given at the submission; None, the current one, adds nothing."""
     return f"{namespace}:{app}" + (f"@{quote(context, safe='')}" if context else "")

@@ -1,4 +1,4 @@
-"""Make, see, follow and end a job of a cluster."""
+"""Submits, finds, follows and cancels jobs of a cluster."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from torchft_x.observe.events import BEGIN
 
 Json = dict[str, Any]
 
-_LOOK = 1.0  # seconds between looks at a part whose log has just ended, or that can't be watched
-_JUST = 5.0  # seconds in which the cluster says of a pod that has ended whether its part is over
-_WATCH = 30  # seconds that a change is waited for
-_BACK = 10.0  # seconds that are read again where a connection has ended
-_AWAY = 60.0  # seconds the API server may be away while a log is followed
+_LOOK = 1.0  # seconds between polls of a part whose log has just ended, or that can't be watched
+_JUST = 5.0  # seconds after a pod's end within which the cluster decides whether its part is over
+_WATCH = 30  # longest wait for a change, in seconds
+_BACK = 10.0  # seconds of log that are read again after the end of a connection
+_AWAY = 60.0  # seconds for which the API server may be unreachable while a log is followed
 
 
 def submit(cluster: Cluster, objects: Sequence[Json]) -> None:
-    """All of them, or none: what was made is removed again if one is refused. Raises `ClusterError`."""
+    """Create all objects, or delete the created ones again if one is refused. Raise `ClusterError`."""
     anchor = cluster.create(objects[0])
     try:
         for body in owned(objects, anchor):
@@ -38,7 +38,7 @@ def submit(cluster: Cluster, objects: Sequence[Json]) -> None:
 
 @contextlib.contextmanager
 def if_there(kind: str) -> Iterator[None]:
-    """Do without a budget where there is none: a cluster older than 1.21 doesn't know it."""
+    """Ignore a missing disruption budget: clusters older than 1.21 don't have that kind."""
     try:
         yield
     except ClusterError as e:
@@ -47,7 +47,10 @@ def if_there(kind: str) -> Iterator[None]:
 
 
 def find(cluster: Cluster, app: str, why: bool = False) -> JobState | None:
-    """None: there is no such job. `why`: with what the cluster warns of about parts that wait. Raises `ClusterError`."""
+    """Return the job's state, or None if there is no such job. `why` adds the cluster's warnings about waiting parts.
+
+    Raise `ClusterError`.
+    """
     selector = of(app)
     jobs = cluster.list("Job", selector)
     if not jobs:
@@ -58,7 +61,7 @@ def find(cluster: Cluster, app: str, why: bool = False) -> JobState | None:
 
 
 def every(cluster: Cluster) -> list[JobState]:
-    """All jobs of the namespace, by name. Raises `ClusterError`."""
+    """Return the states of all jobs of the namespace, by name. Raise `ClusterError`."""
     selector = f"{names.MANAGED_BY}={names.OURS}"
     jobs, pods = cluster.list("Job", selector), cluster.list("Pod", selector)
     apps = sorted({_app(job) for job in jobs} - {""})
@@ -69,7 +72,7 @@ def every(cluster: Cluster) -> list[JobState]:
 
 @dataclass(frozen=True)
 class Anchor:
-    """The object that owns all others of a job, and is there until the job is removed."""
+    """Object that owns all others of a job, and exists until the job is deleted."""
 
     kind: str
     name: str
@@ -77,7 +80,7 @@ class Anchor:
 
 
 def anchor(cluster: Cluster, app: str) -> Anchor | None:
-    """None: there is no such job. Raises `ClusterError`."""
+    """Return the job's anchor, or None if there is no such job. Raise `ClusterError`."""
     for kind in ("Job", "Service"):
         for found in cluster.list(kind, of(app)):
             annotations = found["metadata"].get("annotations") or {}
@@ -87,19 +90,23 @@ def anchor(cluster: Cluster, app: str) -> Anchor | None:
 
 
 def cancel(cluster: Cluster, app: str) -> bool:
-    """Whether there was something to end. One delete: the cluster removes all that the anchor owns. Raises `ClusterError`."""
+    """Delete the job's anchor, with which the cluster deletes all other objects. Return whether there was such a job.
+
+    Raise `ClusterError`.
+    """
     found = anchor(cluster, app)
     return found is not None and cluster.delete(found.kind, found.name)
 
 
 def lines(cluster: Cluster, app: str, part: PartState, follow: bool, since: float | None = None) -> Iterator[str]:
-    """Of the newest pod of a part, with their ends; with `follow` of all that come after it, until the part is over.
-    `since`: seconds ago. Raises `ClusterError`.
+    """Yield the lines of a part's newest pod, with their ends; with `follow` also those of all later pods, until the part is
+    over. `since` is in seconds before now. Raise `ClusterError`.
     """
     selector = _selector(app, part.role, part.replica)
     marks: dict[tuple[str, int], _Mark] = {}
     begin = None if since is None else time.time() - since
-    lost = ended = 0.0  # when the API server was first away, and when a pod's log was at its end last
+    # Monotonic times: the API server became unreachable; a pod's log last ended. 0 if neither.
+    lost = ended = 0.0
     while True:
         try:
             over = not follow or _over(find(cluster, app), part)
@@ -124,7 +131,7 @@ def lines(cluster: Cluster, app: str, part: PartState, follow: bool, since: floa
 
 
 def _has_changed(cluster: Cluster, selector: str, version: str) -> bool:
-    """Wait for a change of these pods. False: there was none, or whoever asks may not watch."""
+    """Wait for a change of these pods. Return False if there was none, or if the user may not watch pods."""
     try:
         return cluster.wait_for_change("Pod", selector, version, _WATCH)
     except ClusterError as e:
@@ -134,8 +141,9 @@ def _has_changed(cluster: Cluster, selector: str, version: str) -> bool:
 
 
 def written(cluster: Cluster, pod: Json) -> Iterator[str]:
-    """All that a pod has printed by now, with their ends: first what the container before the present one has. Raises
-    `ClusterError`.
+    """Yield all lines that a pod has printed so far, with their ends, beginning with the previous container's.
+
+    Raise `ClusterError`.
     """
     container = names.label(pod["metadata"]["labels"][names.ROLE])
     for previous in (True, False):
@@ -143,21 +151,21 @@ def written(cluster: Cluster, pod: Json) -> Iterator[str]:
             try:
                 yield from _split(cluster.log(pod["metadata"]["name"], container, previous=previous))
             except ClusterError as e:
-                if e.status not in (400, 404):  # it was removed
+                if e.status not in (400, 404):  # 400, 404: the container or pod was deleted
                     raise
 
 
 @dataclass
 class _Mark:
-    """How far one life's log has been read."""
+    """Position up to which the log of one life of a container has been read."""
 
-    since: float | None  # time
-    last: str = ""  # time of the last line, as the cluster writes it
+    since: float | None  # Unix seconds from which to read
+    last: str = ""  # timestamp of the last line, in the cluster's format
     done: bool = False
 
 
 def _log(cluster: Cluster, pod: Mapping[str, Any], part: PartState, follow: bool, mark: _Mark) -> Iterator[str]:
-    """The lines that were not read before; a connection may end at any of them."""
+    """Yield the lines after the mark, and move the mark. The connection may end at any line."""
     options: dict[str, Any] = {"follow": follow, "timestamps": True}
     if mark.since is not None:
         options["since_seconds"] = max(int(time.time() - mark.since) + 1, 1)
@@ -166,7 +174,7 @@ def _log(cluster: Cluster, pod: Mapping[str, Any], part: PartState, follow: bool
         when, _, text = line.partition(" ")
         if when > before:
             mark.last, mark.since = when, time.time() - _BACK
-            if not text.startswith(BEGIN):  # programs read these
+            if not text.startswith(BEGIN):  # events are for programs
                 yield text
 
 
@@ -178,7 +186,7 @@ def _over(found: JobState | None, part: PartState) -> bool:
 
 
 def pods_of(cluster: Cluster, app: str, role: str, replica: int) -> list[Json]:
-    """All that are left of a replica, the newest last. Raises `ClusterError`."""
+    """Return all existing pods of a replica, the newest last. Raise `ClusterError`."""
     found = cluster.list("Pod", _selector(app, role, replica))
     return sorted(found, key=lambda pod: str(pod["metadata"].get("creationTimestamp")))
 
@@ -197,7 +205,7 @@ def _split(chunks: Iterator[bytes]) -> Iterator[str]:
 
 
 def of(app: str) -> str:
-    """Selects what belongs to a job."""
+    """Return the label selector for a job's objects."""
     return f"{names.INSTANCE}={app},{names.MANAGED_BY}={names.OURS}"
 
 

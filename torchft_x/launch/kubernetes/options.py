@@ -1,4 +1,4 @@
-"""What is asked of the scheduler: its options, and what they come to."""
+"""Options of the scheduler, and their conversion to settings of pods."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _OPTIONS: list[tuple[str, Any, Any, str]] = [
 
 
 def wishes(cfg: Mapping[str, Any]) -> Wishes:
-    """Raises `ConfigError` for what Kubernetes would refuse."""
+    """Return the pods' settings for the options. Raise `ConfigError` for values that Kubernetes would refuse."""
     spread = str(cfg.get("spread") or "")
     ttl = cfg.get("ttl")
     return Wishes(
@@ -71,7 +71,7 @@ def wishes(cfg: Mapping[str, Any]) -> Wishes:
 def _overlay(path: Any) -> Mapping[str, Any]:
     if not path:
         return {}
-    import yaml  # type: ignore[import-untyped]  # of TorchX
+    import yaml  # type: ignore[import-untyped]  # a dependency of TorchX
 
     try:
         found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Where the pods of a job can be struck: by deleting them, and by orders to its lighthouse."""
+"""Faults against the pods of a job, by deleting them and by orders to the job's lighthouse."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from torchft_x.launch.kubernetes.cluster import ClusterError
 from torchft_x.launch.kubernetes.remote import Remote
 
 KINDS = ("kill", "drain", "supervisor", "lighthouse")
-"""Of faults: an order to kill the group; a pod deleted within its grace period; a trainer's or the lighthouse's pod at once."""
+"""Kinds of faults. kill: order to kill the group. drain: delete a pod with its grace period. supervisor, lighthouse: delete a
+trainer's or the lighthouse's pod without a grace period."""
 
 
 def check(kinds: Iterable[str]) -> None:
-    """Raises `ConfigError` for a fault that can't be done from outside of a pod."""
+    """Raise `ConfigError` for a kind of fault that can't be caused from outside a pod."""
     for kind in kinds:
         if kind not in KINDS:
             raise ConfigError(f"in a cluster there are the faults {', '.join(KINDS)}; {kind!r} is none of them.")
 
 
 class Pods:
-    """A `Place`."""
+    """`Place` of a job on Kubernetes: its running pods."""
 
     def __init__(self, remote: Remote) -> None:
         self._remote = remote
 
     def targets(self) -> list[Target]:
-        """Raises `ClusterError`."""
+        """Return the running pods that can be struck. Raise `ClusterError`."""
         found = []
         for pod in self._remote.cluster.list("Pod", jobs.of(self._remote.app)):
             metadata = pod["metadata"]
@@ -45,12 +46,12 @@ class Pods:
         return sorted(found)
 
     def strike(self, target: Target, kind: str, seconds: float | None = None) -> bool:
-        """Raises `ClusterError`, `ConfigError` without the token."""
+        """Cause the fault, and return whether it took effect. Raise `ClusterError`, or `ConfigError` without the token."""
         if kind != "kill":
             return self._remote.cluster.delete("Pod", target.pod, at_once=kind != "drain")
         try:
             self._remote.order("kill", target.group)
-        except (RefusedError, UnreachableError):  # it has none that runs, or nobody serves now
+        except (RefusedError, UnreachableError):  # no worker of the group runs, or no lighthouse serves
             return False
         except ClusterError as e:
             if e.status not in (0, 503, 504):
@@ -59,4 +60,4 @@ class Pods:
         return True
 
     def resume(self, target: Target) -> None:
-        """Nobody is stopped here."""
+        """Do nothing: pods can't be stopped."""

@@ -1,4 +1,4 @@
-"""A job's lighthouse, asked through the API server: no port of the cluster has to be reached from here."""
+"""Client of a job's lighthouse through the API server, so that no port of the cluster must be reachable from here."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ Json = dict[str, Any]
 
 
 class Remote:
-    """Made without a connection. Raises `ConfigError`, and in its methods `ClusterError`, too."""
+    """Client for one job. The constructor makes no connection. It raises `ConfigError`, the methods also `ClusterError`."""
 
     def __init__(self, handle: str, token: str | None = None) -> None:
-        """`token`: the run's; None: it is read from the job's Secret when an order needs it."""
+        """`token` is the run's; None to read it from the job's Secret for an order."""
         found = parse(handle)
         self.app = found.app
         self.cluster = Cluster(found.context, found.namespace)
         self._token = token
         self.waits: list[str] = []
-        """Parts that did not run when `ended` was called, and why not."""
+        """Parts that did not run at the last call of `ended`, each with the reason."""
 
     def ended(self) -> Json | None:
-        """How the job did, as its lighthouse's last event would say it; None: it goes on."""
+        """Return the job's end in the form of its lighthouse's last event, or None if the job has not ended."""
         found = jobs.find(self.cluster, self.app, why=True)
         if found is None:
             raise ConfigError(f"There is no job {self.app} in the namespace {self.cluster.namespace}.")
@@ -42,14 +42,17 @@ class Remote:
         return {"event": "exit", "code": int(found.state == FAILED), "reason": found.reason}
 
     def overview(self) -> Json:
-        """What /status.json says. Raises `UnreachableError` while no lighthouse serves."""
+        """Return the lighthouse's /status.json. Raise `UnreachableError` while no lighthouse serves."""
         status, found = self.cluster.page(names.service(self.app), "/status.json")
         if status != 200 or not isinstance(found, dict):
             raise UnreachableError(f"The lighthouse of {self.app} does not answer ({status}): {_words(found)}")
         return found
 
     def order(self, kind: str, group: str) -> str:
-        """Kill, drain or resume a group; what happens now, a sentence. Raises `RefusedError`, `UnreachableError`."""
+        """Kill, drain or resume a group. Return the lighthouse's answer, a sentence.
+
+        Raise `RefusedError` or `UnreachableError`.
+        """
         token = self._token or self._secret()
         status, found = self.cluster.page(names.service(self.app), f"/{kind}", body={"group": group}, token=token)
         if status == 200 and isinstance(found, dict):
@@ -58,7 +61,7 @@ class Remote:
         raise error(str(found["error"]) if isinstance(found, dict) and "error" in found else _words(found))
 
     def keep(self, fault: Json) -> None:
-        """Write an event of chaos where `events` finds it: pods and their logs may go, their owner stays."""
+        """Write an event of chaos into the anchor, which outlives pods and their logs. `events` reads it there."""
         found = jobs.anchor(self.cluster, self.app)
         if found is None:
             raise ConfigError(f"There is no job {self.app} in the namespace {self.cluster.namespace}.")
@@ -67,8 +70,9 @@ class Remote:
         self.cluster.patch(found.kind, found.name, {"metadata": {"annotations": note}})
 
     def events(self) -> Iterator[tuple[str, Json]]:
-        """Those that are in the logs of its pods, also of the container before each, with the pod's name; where there are some,
-        also faults that were kept.
+        """Yield each event in the logs of the job's pods, with the pod's name, previous containers included.
+
+        If there are any, also yield the faults that `keep` wrote, with the name "chaos".
         """
         some = False
         for pod in self.cluster.list("Pod", jobs.of(self.app)):

@@ -1,4 +1,4 @@
-"""Another number of groups for a job that runs: its lighthouse is told first, then Jobs are made or deleted."""
+"""Changes the number of groups of a running job: informs its lighthouse first, then creates or deletes Jobs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from torchft_x.errors import ConfigError
 from torchft_x.launch.kubernetes import jobs
 from torchft_x.launch.kubernetes.cluster import Cluster, ClusterError
 
-_HEARD = 150.0  # seconds until a lighthouse has read it: kubelets look after a minute or so, unless the pod changes
-_LOOK = 0.3  # seconds between looks
+_HEARD = 150.0  # longest wait, in seconds, for a lighthouse to read the list: kubelets sync every minute or so
+_LOOK = 0.3  # seconds between polls
 
 
 def resize(cluster: Cluster, app: str, wanted: int) -> scale.Change:
-    """May be done again where it has failed. Groups that go leave as any other whose pod is deleted: at a step boundary.
+    """Change the job to `wanted` groups and return the change. The call may be repeated after a failure.
 
-    Raises `ConfigError`, `ClusterError`.
+    Groups whose pods are deleted leave at a step boundary. Raise `ConfigError` or `ClusterError`.
     """
     found = cluster.list("Job", jobs.of(app))
     change = scale.change(app, found, wanted)
@@ -44,7 +44,10 @@ def resize(cluster: Cluster, app: str, wanted: int) -> scale.Change:
 
 
 def _hasten(cluster: Cluster, app: str, change: scale.Change) -> None:
-    """A kubelet writes ConfigMaps anew when it looks after a pod: each minute or so, and at once when the pod has changed."""
+    """Annotate the lighthouse's pod, so that its kubelet syncs at once and updates the mounted ConfigMap.
+
+    Without a change of the pod, the kubelet syncs it every minute or so.
+    """
     selector = f"{jobs.of(app)},{names.ROLE}={LIGHTHOUSE}"
     pod = newest(cluster.list("Pod", selector))
     if pod is not None:
@@ -52,12 +55,13 @@ def _hasten(cluster: Cluster, app: str, change: scale.Change) -> None:
         try:
             cluster.patch("Pod", pod["metadata"]["name"], {"metadata": {"annotations": note}})
         except ClusterError as e:
-            if e.status != 404:  # the one that replaces it reads the new number
+            if e.status != 404:  # 404: a pod that replaces it reads the new list
                 raise
 
 
 def _wait(cluster: Cluster, app: str, change: scale.Change) -> None:
-    """Until the lighthouse knows the groups: it would turn away one that it doesn't know."""
+    """Wait until the lighthouse knows the groups, because it would refuse an unknown one. Raise `ClusterError` after
+    `_HEARD` seconds."""
     deadline = time.monotonic() + _HEARD
     while True:
         trouble = _trouble(cluster, app, change)
@@ -72,7 +76,7 @@ def _wait(cluster: Cluster, app: str, change: scale.Change) -> None:
 
 
 def _trouble(cluster: Cluster, app: str, change: scale.Change) -> str:
-    """Why it isn't known yet that the lighthouse knows the groups; empty: it does."""
+    """Return the reason why the lighthouse is not known to have the new list, or '' if it has it."""
     try:
         status, found = cluster.page(names.service(app), "/status.json")
     except ClusterError as e:

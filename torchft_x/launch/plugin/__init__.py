@@ -1,6 +1,7 @@
-"""What TorchX finds of us: the schedulers `local_ft` and `slurm_ft`, on both of its lines.
+"""TorchX schedulers `local_ft`, `slurm_ft` and `kubernetes_ft`, for TorchX 0.7.0 and its nightly line.
 
-* `scheduler`: TorchX's interface; the work is done by a keeper (launch/keeper). `logs`: a replica's output, as it is written.
-* `slurm`: the same for jobs on Slurm, whose work is done in launch/slurm.
-* `command`: ``torchx ft``, by which 0.7.0 learns of them. `namespace/`: the same for the nightly line.
+* `scheduler`: ``local_ft``, whose jobs are run by a keeper (launch/keeper). `logs`: follows a replica's log file.
+* `slurm`: ``slurm_ft``, over launch/slurm. `kubernetes`: ``kubernetes_ft``, over launch/kubernetes.
+* `describe`: the status of a job of `local_ft` as TorchX's values.
+* `command`: ``torchx ft``, which registers the schedulers on 0.7.0. `namespace/`: registers them on the nightly line.
 """

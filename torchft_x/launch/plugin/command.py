@@ -1,7 +1,8 @@
-"""``torchx ft COMMAND ...`` is ``torchft_x COMMAND ...``; and the place where TorchX 0.7.0 learns of our schedulers.
+"""``torchx ft COMMAND ...``, which runs ``torchft_x COMMAND ...``, and registers our schedulers with TorchX 0.7.0.
 
-TorchX makes an object of each registered command before it looks for its schedulers. There schedulers may be added: to register
-one as an entry point would remove all of TorchX's own on 0.7.0. The nightly line finds ours in the namespace `torchx_plugins`.
+TorchX creates an object of each registered command before it looks up its schedulers, so the command's constructor can add
+some. An entry point for a scheduler would remove all of TorchX's own on 0.7.0. The nightly line finds ours in the namespace
+`torchx_plugins`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _SCHEDULERS = {
 
 
 def register(where: Any = schedulers) -> None:
-    """Add the schedulers to TorchX's own that aren't known yet; the default stays what it was."""
+    """Add our schedulers to TorchX's own, unless they are known already. TorchX's default scheduler does not change."""
     known = getattr(where, "DEFAULT_SCHEDULER_MODULES", None)
     if isinstance(known, dict):
         there = where.get_scheduler_factories()

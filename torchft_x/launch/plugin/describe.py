@@ -1,4 +1,4 @@
-"""What is known of a job, in TorchX's words."""
+"""Converts the record of a local job into TorchX's values."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _status(job: JobRecord, role: RoleRecord, replica: ReplicaRecord) -> Replica
 
 
 def _story(job: JobRecord, replica: ReplicaRecord) -> str:
-    """Restarts and the last exit, in the form in which TorchX prints what went wrong; `NONE` if nothing did."""
+    """Return restarts and the last exit in the format of TorchX's structured errors, or `NONE` if there are none."""
     if not (replica.starts or replica.restarts or replica.code or replica.last_exit):
         return str(NONE)
     own = f" ({replica.starts} of its supervisor)" if replica.starts else ""

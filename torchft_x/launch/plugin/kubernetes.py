@@ -1,7 +1,7 @@
-"""TorchX's scheduler `kubernetes_ft`: a job of plain Kubernetes objects, of which each group is made again alone.
+"""TorchX scheduler `kubernetes_ft`: a job of plain Kubernetes objects, in which each group is restarted on its own.
 
-One code base for TorchX 0.7.0 and its nightly line. An app id is NAMESPACE:NAME, as TorchX's own scheduler has it,
-and with ``-cfg context=CONTEXT`` NAMESPACE:NAME@CONTEXT.
+It works with TorchX 0.7.0 and its nightly line. An app id is NAMESPACE:NAME, as for TorchX's own scheduler, or
+NAMESPACE:NAME@CONTEXT with ``-cfg context=CONTEXT``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NAME = "kubernetes_ft"
 
 
 class KubernetesFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker TorchX's classes are Any
-    """A cluster is asked only when a job is submitted, looked at or ended."""
+    """Scheduler for plain Kubernetes. It contacts a cluster only to submit, describe or cancel a job, never for a dry run."""
 
     def __init__(self, session_name: str) -> None:
         super().__init__(NAME, session_name)
@@ -42,11 +42,11 @@ class KubernetesFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker 
         return options.run_opts()
 
     def _validate(self, app: AppDef, *_: Any) -> None:
-        """TorchX's own refuses roles without resources, which Kubernetes takes."""
+        """Accept every app. TorchX's own check refuses roles without resources, which Kubernetes accepts."""
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> Any:
         with _sentence():
-            if not any(isinstance(role, FtRole) for role in app.roles):  # our components have done so before
+            if not any(isinstance(role, FtRole) for role in app.roles):  # our components have called it already
                 excepthook.prepare()
             gpu = str(cfg.get("gpu_resource") or "nvidia.com/gpu")
             made = apps.request(app, secrets.token_hex(4), options.wishes(cfg), gpu)
@@ -64,12 +64,12 @@ class KubernetesFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker 
         cluster, name = self._place(app_id)
         with _sentence():
             found = jobs.find(cluster, name, why=True)
-        if found is None and excepthook.in_command("log"):  # which would wait for it for ever
+        if found is None and excepthook.in_command("log"):  # `torchx log` would wait forever
             raise excepthook.refused(
                 f"there is no job {name} of {NAME} in the namespace {cluster.namespace}; "
                 f"`torchx list -s {NAME}` names those of your context's namespace."
             )
-        if found is not None and found.has_begun and excepthook.in_command("log"):  # which waits while a job is PENDING
+        if found is not None and found.has_begun and excepthook.in_command("log"):  # `torchx log` waits on PENDING
             found = replace(found, state=RUNNING)
         return None if found is None else _response(app_id, found)
 
@@ -85,7 +85,7 @@ class KubernetesFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker 
             jobs.cancel(cluster, name)
 
     def _delete_existing(self, app_id: str) -> None:
-        """Of the nightly line, also for a job that is over."""
+        """Delete the job's objects, also those of an ended job. The nightly line of TorchX calls it."""
         self._cancel_existing(app_id)
 
     def log_iter(
@@ -116,7 +116,7 @@ class KubernetesFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker 
         return filter_regex(regex, lines) if regex else lines
 
     def _place(self, app_id: str) -> tuple[Cluster, str]:
-        """Its cluster, that of its context, and its name there."""
+        """Return the cluster of an app id and the job's name in it."""
         with _sentence():
             found = handle.parse(app_id)
             cluster = self._cluster(found.context, found.namespace)
@@ -131,7 +131,7 @@ class KubernetesFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker 
 
 @contextlib.contextmanager
 def _sentence(what: str = "") -> Iterator[None]:
-    """End the command with a sentence where the cluster refuses something."""
+    """End the command with one sentence, which begins with `what`, on any of our errors."""
     try:
         yield
     except TorchftXError as e:
@@ -144,14 +144,14 @@ def _told(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _cfg(info: Any) -> Mapping[str, Any]:
-    """Under either line's name."""
+    """Return the options of a dry run, under the name of either line of TorchX."""
     found: Mapping[str, Any] = getattr(info, "cfg", None) or getattr(info, "_cfg", None) or {}
     return found
 
 
 def as_yaml(made: apps.Request) -> str:
-    """What `kubectl apply -f -` would take, but for the token and the owner."""
-    import yaml  # type: ignore[import-untyped]  # of TorchX
+    """Return the objects as input for `kubectl apply -f -`, without the token and the owner."""
+    import yaml  # type: ignore[import-untyped]  # a dependency of TorchX
 
     return "---\n".join(yaml.safe_dump(body, sort_keys=False, width=120) for body in made.objects)
 
@@ -181,7 +181,7 @@ def _status(part: PartState) -> ReplicaStatus:
 
 
 def _story(part: PartState) -> str:
-    """Restarts and what is the matter, in the form in which TorchX prints what went wrong; `NONE` if nothing did."""
+    """Return restarts and the reason in the format of TorchX's structured errors, or `NONE` if there are none."""
     words = [f"restarts: {part.restarts}"] if part.restarts else []
     words += [part.reason] if part.reason and part.state != SUCCEEDED else []
     if not words:
@@ -192,5 +192,5 @@ def _story(part: PartState) -> str:
 
 
 def create_scheduler(session_name: str, **_: Any) -> KubernetesFtScheduler:
-    """TorchX's factory; it passes on every variable TORCHX_... as an option."""
+    """Return the scheduler, as TorchX's factory. TorchX passes every variable TORCHX_... as an option."""
     return KubernetesFtScheduler(session_name)

@@ -1,4 +1,4 @@
-"""Lines of a log file that is still being written, and put aside whenever it is too large (launch.process.output)."""
+"""Follows a log file that is still being written and is rotated when it gets too large (launch.process.output)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import TextIO
 
 from torchft_x.launch.process.output import OLD_LOGS, put_aside
 
-_LOOK = 0.1  # seconds between looks
+_LOOK = 0.1  # seconds between polls
 _CHUNK = 65536
 
 
 def follow(path: Path, finished: Callable[[], bool]) -> Iterator[str]:
-    """Lines with their ends, the oldest that are kept first, until it is `finished` and all that was written before is read.
-    Waits for the file, too."""
+    """Yield lines with their ends, beginning with the oldest kept file, until `finished` returns True and all lines written
+    before are read. Wait for the file to appear."""
     done = False
     while (file := _after(path, None)) is None:
         if done:
@@ -25,8 +25,8 @@ def follow(path: Path, finished: Callable[[], bool]) -> Iterator[str]:
         time.sleep(0 if done else _LOOK)
     partial = ""
     while file is not None:
-        done = finished()  # before the reading: what was written by then will be read
-        newer = _after(path, file)  # likewise: once there is one, nothing more is written to this file
+        done = finished()  # before the read, so that all lines written by then are read
+        newer = _after(path, file)  # before the read: nothing more is written to this file once a newer one exists
         while text := file.read(_CHUNK):
             *lines, partial = (partial + text).split("\n")
             yield from (line + "\n" for line in lines)
@@ -40,7 +40,10 @@ def follow(path: Path, finished: Callable[[], bool]) -> Iterator[str]:
 
 
 def _after(path: Path, file: TextIO | None) -> TextIO | None:
-    """The log file after this one, which may have got another name since, or else the oldest there is; None: there is none."""
+    """Return the log file after this one, or the oldest existing file if `file` is None or gone. Return None if there is none.
+
+    `file` may have been renamed since it was opened.
+    """
     found = None
     for name in (path, *(put_aside(path, number) for number in range(1, OLD_LOGS + 1))):  # the newest first
         try:

@@ -1,7 +1,7 @@
-"""TorchX's scheduler `local_ft`: processes of this machine, as local_cwd starts them, kept by a process of their own.
+"""TorchX scheduler `local_ft`: processes of this machine, as local_cwd starts them, owned by a keeper process per job.
 
-One code base for TorchX 0.7.0 and its nightly line: the request is made by TorchX's local scheduler, whose shape is the same on
-both. What is known of a job is in its run directory, so any shell can ask (launch/keeper/record.py).
+It works with TorchX 0.7.0 and its nightly line: TorchX's local scheduler makes the request, whose shape is the same in both.
+A job's status is in its run directory, so any shell can read it (launch/keeper/record.py).
 """
 
 from __future__ import annotations
@@ -43,28 +43,27 @@ from torchft_x.launch.schedulers.role import FtRole
 from torchft_x.timing import TIMING
 
 NAME = "local_ft"
-_LOOK = 0.02  # seconds between looks
+_LOOK = 0.02  # seconds between polls
 
 
 class LocalFtScheduler(LocalScheduler):  # type: ignore[misc]  # to the checker TorchX's classes are Any
-    """Its own state are only the keepers that end with this process."""
+    """Scheduler for this machine. It owns the keepers of jobs that end with this process, and no other state of jobs."""
 
     def __init__(self, session_name: str) -> None:
         handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
         super().__init__(session_name, CWDImageProvider)
         if threading.current_thread() is threading.main_thread():
-            for number, handler in handlers.items():  # TorchX's own make a traceback of Ctrl-C in any command
+            for number, handler in handlers.items():  # TorchX's own turn Ctrl-C into a traceback in every command
                 signal.signal(number, handler)
         if excepthook.in_command("log"):
             excepthook.end_quietly()
         self.backend = NAME
         self._index = Index()
-        self._run_dir = ""  # of the request that is being made
-        self._keepers: dict[str, subprocess.Popen[bytes]] = {}  # by app id, of jobs that end with us
-        self._detached: set[str] = set()  # app ids of the others
-        self._roles: dict[
-            str, tuple[AppDef, Mapping[str, Any], str]
-        ] = {}  # by app id, of dry-runs: app, options, run directory
+        self._run_dir = ""  # run directory of the dry run in progress
+        self._keepers: dict[str, subprocess.Popen[bytes]] = {}  # by app id, of jobs that end with this process
+        self._detached: set[str] = set()  # app ids of jobs that outlive this process
+        # App, options and run directory of each dry run, by app id.
+        self._roles: dict[str, tuple[AppDef, Mapping[str, Any], str]] = {}
 
     # --- the request ---------------------------------------------------------------------------------------------------
 
@@ -87,7 +86,7 @@ class LocalFtScheduler(LocalScheduler):  # type: ignore[misc]  # to the checker 
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> Any:
         try:
-            if not any(isinstance(role, FtRole) for role in app.roles):  # our components have done so before
+            if not any(isinstance(role, FtRole) for role in app.roles):  # our components have called it already
                 excepthook.prepare()
             self._run_dir = run_dir_of(app, cfg)
         except TorchftXError as e:
@@ -114,7 +113,7 @@ class LocalFtScheduler(LocalScheduler):  # type: ignore[misc]  # to the checker 
         return made.app_id
 
     def _start(self, made: Plan) -> None:
-        """Raises `ConfigError` if its roles can't be started."""
+        """Start the job's keeper and wait until the roles run. Raise `ConfigError` if they can't be started."""
         log = plan.folder(made.run_dir) / f"{made.app_id}.log"
         with log.open("wb") as file:
             keeper = subprocess.Popen(
@@ -132,7 +131,7 @@ class LocalFtScheduler(LocalScheduler):  # type: ignore[misc]  # to the checker 
         deadline = time.monotonic() + TIMING.launcher_begin
         while True:
             found = _known(made.run_dir, made.app_id)
-            if found is not None and found.state in ("RUNNING", "SUCCEEDED"):  # a short program is done by now
+            if found is not None and found.state in ("RUNNING", "SUCCEEDED"):  # a short program may have ended already
                 return
             if found is not None and found.over:
                 raise ConfigError(found.reason)
@@ -154,14 +153,14 @@ class LocalFtScheduler(LocalScheduler):  # type: ignore[misc]  # to the checker 
             found = self._find(app_id)
         except RecordError as e:
             return describe.unreadable(app_id, str(e))
-        if found is None and excepthook.in_command("log"):  # which would wait for it for ever
+        if found is None and excepthook.in_command("log"):  # `torchx log` would wait forever
             raise excepthook.refused(
                 f"there is no job {app_id} of local_ft; `torchx list -s {NAME}` names those of yours."
             )
         return None if found is None else describe.response(found)
 
     def _leave_alone(self, app_id: str) -> None:
-        """A detached job is not waited for: the command ends here."""
+        """Print how to reach a detached job, and end the command, which would otherwise wait for the job."""
         handle = f"{NAME}://{self.session_name}/{app_id}"
         print(
             f"torchft_x: the job runs by itself; see it with `torchx status {handle}` and `torchx log --tail {handle}`, end it "
@@ -225,7 +224,7 @@ class LocalFtScheduler(LocalScheduler):  # type: ignore[misc]  # to the checker 
                 raise excepthook.refused(str(e)) from None
 
     def _find(self, app_id: str) -> JobRecord | None:
-        """None: no such job. Raises `RecordError` where nothing can be said of it."""
+        """Return the job's record, or None if there is no such job. Raise `RecordError` if the record can't be read."""
         run_dir = self._index.find(app_id)
         try:
             return None if run_dir is None else record.read(run_dir, app_id)
@@ -235,7 +234,7 @@ class LocalFtScheduler(LocalScheduler):  # type: ignore[misc]  # to the checker 
             raise
 
     def close(self) -> None:
-        """End the jobs that end with us, in good order; a second Ctrl-C meanwhile is passed on."""
+        """End the jobs that end with this process, gracefully. Pass a further Ctrl-C on to their keepers."""
         keepers, self._keepers = getattr(self, "_keepers", {}), {}
         for keeper in keepers.values():
             if keeper.poll() is None:
@@ -243,7 +242,10 @@ class LocalFtScheduler(LocalScheduler):  # type: ignore[misc]  # to the checker 
 
 
 def end_keeper(keeper: subprocess.Popen[bytes]) -> None:
-    """Tell it to end, wait for it; as often as we are told to hurry, tell it so. Then kill it: all of its job dies with it."""
+    """Send the keeper SIGTERM and wait until it ends. Repeat SIGTERM for each Ctrl-C, at most twice.
+
+    After a third one, or the time limit, kill the keeper, which kills all processes of its job.
+    """
     deadline = time.monotonic() + TIMING.launcher_end
     again = 0
     keeper.terminate()
@@ -263,7 +265,7 @@ def end_keeper(keeper: subprocess.Popen[bytes]) -> None:
 
 
 def run_dir_of(app: AppDef, cfg: Mapping[str, Any]) -> str:
-    """Of the job: its component's, else the option, else a new one. Raises `ConfigError`."""
+    """Return the job's run directory: the component's, or the option's, or a new one. Raise `ConfigError` if they differ."""
     mine = {role.env.get(env.RUN_DIR) for role in app.roles} - {None}
     given = cfg.get("run_dir")
     if mine:
@@ -277,7 +279,7 @@ def run_dir_of(app: AppDef, cfg: Mapping[str, Any]) -> str:
 
 
 def make_plan(app: AppDef, request: Any, *, session: str, run_dir: str, detach: bool) -> Plan:
-    """Of TorchX's request, as the roles' hooks have left it."""
+    """Return the keeper's plan for TorchX's request, to which the roles' hooks have been applied."""
     roles = []
     facts = None
     for role in app.roles:
@@ -310,13 +312,13 @@ def make_plan(app: AppDef, request: Any, *, session: str, run_dir: str, detach: 
 
 
 def _template(role: Role, first: Process, app_id: str) -> Process:
-    """How one more replica is started: as the role says it, where that names a replica, else as the first one is."""
+    """Return the process of an additional replica, with the placeholder `REPLICA`: by the role, with the first's environment."""
     values = macros.Values(img_root=first.cwd or "", app_id=app_id, replica_id=REPLICA, rank0_env="TORCHX_RANK0_HOST")
     made = values.apply(role)
     environ = {**first.env, **made.env, "PATH": first.env.get("PATH", "")}
     for name in ALL_VARIABLES:
         if name not in made.env:
-            environ.pop(name, None)  # the first one's own
+            environ.pop(name, None)  # the first replica's own devices
     error_file = first.env.get("TORCHELASTIC_ERROR_FILE", "")
     if "TORCHELASTIC_ERROR_FILE" not in made.env and error_file:
         environ["TORCHELASTIC_ERROR_FILE"] = str(Path(error_file).parent.parent / REPLICA / "error.json")
@@ -324,7 +326,7 @@ def _template(role: Role, first: Process, app_id: str) -> Process:
 
 
 def check_free(run_dir: str) -> None:
-    """Make the keeper's folder. Raises `ConfigError` if another job has the run directory."""
+    """Create the keeper's folder. Raise `ConfigError` if another job runs in the run directory, or it can't be written."""
     folder = plan.folder(run_dir)
     try:
         make_run_dir(run_dir)
@@ -354,5 +356,5 @@ def _last_line(log: Path) -> str:
 
 
 def create_scheduler(session_name: str, **_: Any) -> LocalFtScheduler:
-    """TorchX's factory; it passes on every variable TORCHX_... as an option."""
+    """Return the scheduler, as TorchX's factory. TorchX passes every variable TORCHX_... as an option."""
     return LocalFtScheduler(session_name)

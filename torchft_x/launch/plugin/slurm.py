@@ -1,4 +1,4 @@
-"""TorchX's scheduler `slurm_ft`: replica groups that are jobs of their own (launch/slurm), on both lines of TorchX."""
+"""TorchX scheduler `slurm_ft`, for both lines of TorchX: each replica group is a Slurm job of its own (launch/slurm)."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from torchft_x.launch.slurm.launch import launch
 from torchft_x.launch.slurm.look import Look, Looker, batch_log, logs, replica
 
 NAME = "slurm_ft"
-_LOOK = 0.2  # seconds between looks at a log file
+_LOOK = 0.2  # seconds between polls of a log file
 _CHUNK = 1 << 16
 
 
 class SlurmFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker TorchX's classes are Any
-    """It keeps nothing of a job: each question is answered from Slurm's queue and the job's run directory."""
+    """Scheduler for Slurm. It keeps no state of jobs: it reads Slurm's queue and the job's run directory for each call."""
 
     def __init__(self, session_name: str, controller: Controller | None = None) -> None:
         super().__init__(NAME, session_name)
@@ -60,7 +60,7 @@ class SlurmFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker Torch
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> Any:
         try:
-            if not any(isinstance(role, FtRole) for role in app.roles):  # our components have done so before
+            if not any(isinstance(role, FtRole) for role in app.roles):  # our components have called it already
                 excepthook.prepare()
             app_id = re.sub(r"[^A-Za-z0-9_.-]", "-", make_unique(app.name))
             run_dir = run_dir_of(app, cfg).replace(macros.app_id, app_id)
@@ -70,7 +70,7 @@ class SlurmFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker Torch
         return AppDryRunInfo(request, str)
 
     def _validate(self, *_: Any) -> None:
-        """Resources need not be named here."""
+        """Accept every app: roles need no resources here."""
 
     def schedule(self, dryrun_info: Any) -> str:
         request: Request = dryrun_info.request
@@ -90,11 +90,11 @@ class SlurmFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker Torch
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         now = self._looker.look(app_id)
-        if now is None and excepthook.in_command("log"):  # which would wait for it for ever
+        if now is None and excepthook.in_command("log"):  # `torchx log` would wait forever
             raise excepthook.refused(
                 f"there is no job {app_id} of {NAME}; `torchx list -s {NAME}` names those of yours."
             )
-        if now is not None and now.state == "UNKNOWN" and excepthook.in_command("log"):  # the same
+        if now is not None and now.state == "UNKNOWN" and excepthook.in_command("log"):  # `torchx log` would wait
             where = f" Its logs are in {now.manifest.log_dir}." if now.manifest is not None else ""
             raise excepthook.refused(f"nothing is known of the job {app_id}. {now.trouble}{where}")
         return None if now is None else _response(now)
@@ -113,7 +113,7 @@ class SlurmFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker Torch
         should_tail: bool = False,
         streams: Stream | None = None,
     ) -> Iterable[str]:
-        """Of all incarnations, one after the other. Both streams are in one file, so they come together."""
+        """Return the lines of all incarnations of a replica, in order. One file holds both streams, so `streams` is ignored."""
         now = self._looker.look(app_id)
         if now is None:
             raise excepthook.refused(f"there is no job {app_id} of {NAME}.")
@@ -144,7 +144,7 @@ class SlurmFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker Torch
                 time.sleep(_LOOK)
 
     def _until(self, app_id: str, role: str, k: int, path: Path) -> Any:
-        """Whether nothing more will be written there: the job is over, or a newer incarnation has begun."""
+        """Return a function that returns whether the log file is complete: the job is over, or a newer incarnation has begun."""
 
         def done() -> bool:
             now = self._looker.look(app_id)
@@ -171,12 +171,12 @@ class SlurmFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker Torch
 
 
 def _read(path: Path, done: Any) -> Iterator[str]:
-    """Lines with their ends; until `done`, if it is given, and all that was written before is read."""
+    """Yield lines with their ends: those that exist if `done` is None, else until `done` returns True and all are read."""
     rest = ""
     try:
         with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
             while True:
-                last = done is None or done()  # before the reading: what was written by then will be read
+                last = done is None or done()  # before the read, so that all lines written by then are read
                 while text := file.read(_CHUNK):
                     *lines, rest = (rest + text).split("\n")
                     yield from (line + "\n" for line in lines)
@@ -226,7 +226,7 @@ def _response(now: Look) -> DescribeAppResponse:
 
 
 def _story(part: Part, row: Row | None, why: str) -> str:
-    """In the form in which TorchX prints what went wrong; `NONE` if nothing did."""
+    """Return restarts and the reason in the format of TorchX's structured errors, or `NONE` if there are none."""
     restarts = (row.restarts if row is not None else 0) + len(part.earlier)
     code = row.exit_code if row is not None else 0
     if not (restarts or code):
@@ -240,5 +240,5 @@ def _message(text: str, code: int) -> dict[str, Any]:
 
 
 def create_scheduler(session_name: str, **_: Any) -> SlurmFtScheduler:
-    """TorchX's factory; it passes on every variable TORCHX_... as an option."""
+    """Return the scheduler, as TorchX's factory. TorchX passes every variable TORCHX_... as an option."""
     return SlurmFtScheduler(session_name)

@@ -1,7 +1,7 @@
-"""Collects what explains a hang or a death, on the supervisor's host.
+"""Collects evidence of a hang or a death, on the supervisor's host.
 
-* `collector`: watches the workers, and collects beside the training and the restarts.
-* `probe_worker`: one worker: where it is, its stacks, or what the kernel says of it. `stalls`: does a step last too
-  long?
-* `dump_folders`: where the supervisors of a job put what they collect about one event.
+* `collector`: watches the workers, and collects without delaying the training and the restarts.
+* `probe_worker`: reads one worker's status and stacks, or the kernel's view of it. `stalls`: decides whether a step takes
+  too long.
+* `dump_folders`: the folders in which the supervisors of a job collect evidence of one event.
 """

@@ -1,13 +1,13 @@
-"""Collects what explains a death or a hang, on this supervisor's host, beside the training and the restarts.
+"""Collects evidence of a death or a hang on this supervisor's host, without delaying the training and the restarts.
 
-On a thread of its own it reads from the workers' memory once a second where they are. When one stalls, is stopped, dies, or
-another group is lost, it makes a folder for the event (dump_folders.py) and puts there, per worker,
-``<group>-<rank>.status.json``, ``.stack.txt``, ``.fr.json``, ``.log.txt`` and ``.error.json``, and for the group
-``<group>.why.json``. Every other supervisor that sees a new folder adds the same of its own workers. Whoever made it
-says in one line what is found (observe/dumps.py) and where.
+A thread reads the workers' status from shared memory once a second. When a worker stalls, is stopped or dies, or another
+group is lost, it creates a folder for the event (dump_folders.py). It writes ``<group>-<rank>.status.json``,
+``.stack.txt``, ``.fr.json``, ``.log.txt`` and ``.error.json`` for each worker, and ``<group>.why.json`` for the group.
+Every other supervisor that sees a new folder adds the files of its own workers. The supervisor that created the folder
+reports the finding (observe/dumps.py) and the path in one line.
 
-The main thread only hands over and takes sentences; it waits for nothing but, for a moment and in groups of several
-ranks, for the surviving ranks' stacks, which are about to be killed.
+The main thread only passes incidents on and takes findings. It waits only in `last_words`, for a moment, for the stacks of
+surviving ranks that are about to be killed.
 """
 
 from __future__ import annotations
@@ -34,35 +34,35 @@ from torchft_x.observe import dumps
 from torchft_x.observe.stacks import Frame, parse, place
 from torchft_x.timing import TIMING
 
-_LOOK = 1.0  # seconds between looks
+_LOOK = 1.0  # seconds between polls
 _LOG_LINES = 50
 _LOG_READ = 1 << 18  # bytes of a log's end that are searched for a worker's last lines
-_ERROR_LIMIT = 1 << 16
+_ERROR_LIMIT = 1 << 16  # bytes of an error file that are read
 
-Files = dict[str, bytes]  # name behind the worker's -> content
+Files = dict[str, bytes]  # suffix of the file's name, after the worker's -> content
 
 
 @dataclass(frozen=True)
 class Incident:
-    """What is known of a group's life here; immutable, so that the main thread can hand it over."""
+    """Life of a group on this node, with its workers. Immutable, so that the main thread can pass it on."""
 
-    life: str  # its token
+    life: str  # token of the life
     targets: tuple[Target, ...]  # workers that were announced
-    log: Path | None  # what they print
-    ranks: bool  # whether its lines begin with the rank
-    folder: Path  # private: what workers show, their sockets, their error files
+    log: Path | None  # file with the workers' output
+    ranks: bool  # whether the lines of the log begin with the rank
+    folder: Path  # private folder of the life: the workers' status files, sockets and error files
 
 
 @dataclass(frozen=True)
 class Hung:
-    """A life that hangs, and must be ended."""
+    """Life that hangs, and must be ended."""
 
-    life: str  # its token
-    reason: str  # for people: who, where, for how long
+    life: str  # token of the life
+    reason: str  # phrase with the rank, its place in the code and the duration
 
 
 def incident_of(life: Attempt, token: str) -> Incident:
-    """As of now."""
+    """Return the incident for a life with its present workers."""
     spec = life.spec
     targets = [Target(rank, pid, spec.folder) for rank, pid in sorted(life.pids.items())]
     return Incident(token, tuple(targets), life.log, spec.workers > 1 or spec.nodes > 1, spec.folder)
@@ -70,52 +70,56 @@ def incident_of(life: Attempt, token: str) -> Incident:
 
 @dataclass
 class _Event:
-    why: str  # one word
-    what: str  # names it alike for all supervisors
-    reason: str  # a sentence's end, for people
+    why: str  # kind, in one word
+    what: str  # name of the event, which is the same for all supervisors
+    reason: str  # clause for people
     scene: Incident
-    held: dict[int, Files] = field(default_factory=dict)  # by rank; what could not wait
+    held: dict[int, Files] = field(default_factory=dict)  # files that were collected before, by rank
 
 
 class Collector:
-    """Of one group on one node. The methods are the main thread's."""
+    """Collector of evidence for one group on one node. Only the main thread calls its public methods."""
 
     def __init__(
         self, run_dir: Path, group: str, groups: int, wake: Callable[[], None], *, hang_timeout: float | None = None
     ) -> None:
-        """`hang_timeout`: see `Hangs`."""
-        self._run_dir = run_dir  # fixed, as the next four
+        """Start the collector's thread. `hang_timeout` is that of `Hangs`."""
+        # The first five never change.
+        self._run_dir = run_dir
         self._group = group
         self._groups = groups
-        self._wake = wake  # the main thread, for `take`
+        self._wake = wake  # wakes the main thread, for `take`
         self._began = time.time()
-        self._incident: Incident | None = None  # of the life that runs; replaced as a whole
-        self._events: deque[_Event] = deque()  # main thread -> ours
-        self._found: deque[tuple[Path, str]] = deque()  # ours -> main thread
-        self._stir = threading.Event()  # something is there to do
+        self._incident: Incident | None = None  # the running life; replaced as a whole
+        self._events: deque[_Event] = deque()  # from the main thread to the collector's
+        self._found: deque[tuple[Path, str]] = deque()  # from the collector's thread to the main thread
+        self._stir = threading.Event()  # set when there is work
         self._closing = False
         self._done_in: set[str] = set()  # names of folders that have our part
         self._stalled: tuple[str, object] | None = None  # life and step of the newest stall
-        self._views: dict[int, View] = {}  # by pid, of the life that was looked at last; our thread's
-        self._hang_timeout = hang_timeout  # fixed
-        self._hangs: tuple[str, Hangs] | None = None  # token of a life, and what is known of it
-        self.hung: Hung | None = None  # the newest life that hangs; set by our thread, for the main thread
-        self._lost: dict[str, tuple[float, str]] = {}  # replica id -> (when to make its folder, reason)
-        self._lost_done: set[str] = set()  # replica ids that are taken care of
+        self._views: dict[int, View] = {}  # by pid, of the life that was read last; only for the collector's thread
+        self._hang_timeout = hang_timeout  # never changes
+        self._hangs: tuple[str, Hangs] | None = None  # token of a life, and the evidence of its hang
+        self.hung: Hung | None = None  # newest life that hangs; set by the collector's thread, read by the main thread
+        self._lost: dict[str, tuple[float, str]] = {}  # replica id -> monotonic time to create its folder, reason
+        self._lost_done: set[str] = set()  # replica ids of handled losses
         self._thread = threading.Thread(target=self._run, name="collector", daemon=True)
         self._thread.start()
 
     def watch(self, scene: Incident | None) -> None:
-        """This life runs; None: none does."""
+        """Set the running life; None if none runs."""
         self._incident = scene
 
     def stopped(self, scene: Incident, who: str, seconds: float) -> None:
-        """A worker has been stopped for so long."""
+        """Collect evidence about a worker that has been stopped for this many seconds."""
         reason = f"{who} has been stopped for {seconds:.0f} s"
         self._hand_over(_Event("stopped", f"{self._group}-{scene.life[:8]}", reason, scene))
 
     def last_words(self, scene: Incident, dead: Sequence[int]) -> dict[int, Files]:
-        """Status, stacks and Flight Recorder of ranks that will be killed because another died. Waits a moment."""
+        """Return status, stacks and Flight Recorder of ranks that will be killed because another died, by rank.
+
+        Wait for them `dump_last_words` seconds at most.
+        """
         alive = [t for t in scene.targets if t.rank not in dead]
         if not alive:
             return {}
@@ -126,7 +130,7 @@ class Collector:
         return {futures[f]: f.result() for f in done}
 
     def died(self, scene: Incident, reason: str, held: dict[int, Files]) -> None:
-        """The life has ended badly. Its private folder may be removed after this call."""
+        """Collect evidence about a life that has failed. Its private folder may be removed after this call."""
         for target in scene.targets:
             error = _error_file(scene, target.rank)
             if error is not None:
@@ -134,14 +138,14 @@ class Collector:
         self._hand_over(_Event("died", f"{self._group}-{scene.life[:8]}", reason, scene, held))
 
     def take(self) -> list[tuple[Path, str]]:
-        """New findings: the folder, and a sentence."""
+        """Return the new findings, each a folder and a sentence."""
         taken = []
         while self._found:
             taken.append(self._found.popleft())
         return taken
 
     def close(self, seconds: float = 2.0) -> None:
-        """Finish what was handed over, without waiting for others."""
+        """Finish the pending events without waiting for other supervisors, and end the thread, within `seconds`."""
         self._closing = True
         self._stir.set()
         self._thread.join(seconds)
@@ -166,7 +170,7 @@ class Collector:
                     self._look_at(scene)
                     self._look_for_hang(scene)
                     self._join_others(scene)
-            except Exception as e:  # a full disk, a file of another kind: the training has nothing to do with it
+            except Exception as e:  # such as a full disk or a malformed file, which must not affect the training
                 self._say(self._run_dir / "dumps", f"collecting failed: {type(e).__name__}: {e}")
                 if self._closing:
                     return
@@ -177,7 +181,7 @@ class Collector:
         for target in scene.targets:
             said = self._read(target)
             if said is None or not probe_worker.goes_on(target):
-                continue  # stopped and dead ones are told by others; one that starts shows nothing yet
+                continue  # `stopped` and `died` report such workers; one that starts has no status yet
             if stalls.is_stalled(said) and self._stalled != (scene.life, said.get("step")):
                 self._stalled = (scene.life, said.get("step"))
                 seconds = float(said.get("step_seconds", 0.0))
@@ -192,14 +196,14 @@ class Collector:
                     self._collect(_Event("lost", f"{group}-{nonce[:8]}", f"group {group}: {reason}", scene))
 
     def _look_for_hang(self, scene: Incident) -> None:
-        """Whether it must be ended. A dump is collected first."""
+        """Set `hung` if the life hangs, after collecting its evidence."""
         if self._hangs is None or self._hangs[0] != scene.life:
             self._hangs = scene.life, Hangs(self._hang_timeout, self._hangs[1] if self._hangs is not None else None)
         if self.hung is not None and self.hung.life == scene.life:
             return
         hangs = self._hangs[1]
         said = {t: s for t in scene.targets if (s := self._read(t)) is not None}
-        if not said or not all(map(probe_worker.goes_on, said)):  # one that is stopped is told by others
+        if not said or not all(map(probe_worker.goes_on, said)):  # `stopped` reports a stopped one
             return
         over = hangs.is_over(list(said.values()))
         pids = [t.pid for t in said]
@@ -213,7 +217,7 @@ class Collector:
         stacks = {t: _training_thread(t, s) for t, s in said.items()}
         if not over and not hangs.hangs([str(frames) for frames in stacks.values()]):
             return
-        # who stands in our own code waits for the others of its group
+        # Prefer a rank that is not in our own code: one that is waits for the others of its group.
         still = min(said, key=lambda t: (bool(said[t].get("waits")), _is_ours(stacks[t]), not stacks[t], t.rank))
         seconds = min(float(s.get("step_seconds", 0.0)) for s in said.values())
         where = f" in {place(stacks[still])}" if stacks[still] else ""
@@ -227,7 +231,7 @@ class Collector:
         self._wake()
 
     def _read(self, target: Target) -> dict[str, Any] | None:
-        """Where it is, or was when it died."""
+        """Return the worker's status, or its last one if it is dead; None if it has none."""
         try:
             if target.pid not in self._views:
                 self._views[target.pid] = View(target)
@@ -238,7 +242,7 @@ class Collector:
     def _hear_of_losses(self, said: dict[str, Any]) -> None:
         for lost in said.get("lost") or ():
             replica_id = str(lost.get("replica_id"))
-            if lost.get("left"):  # that explains itself
+            if lost.get("left"):  # a leave needs no evidence
                 continue
             if replica_id not in self._lost_done and float(lost.get("t") or 0.0) > self._began:
                 self._lost_done.add(replica_id)
@@ -250,7 +254,7 @@ class Collector:
                 self._put(folder, _Event("", "", "", scene))
 
     def _collect(self, event: _Event, then: Callable[[], None] = lambda: None) -> None:
-        """`then` is called as soon as our own part is there."""
+        """Write our part into the event's folder, call `then`, and wait for the others' parts if the folder is new."""
         folder, new = open_folder(self._run_dir, event.why, event.what)
         self._put(folder, event)
         then()
@@ -263,7 +267,7 @@ class Collector:
             self._say(folder, dumps.headline(dumps.examine(dumps.read_folder(folder))))
 
     def _left_by(self, target: Target) -> Files:
-        """What a dead worker has left."""
+        """Return the last status of a dead worker, as files."""
         said = self._read(target) if target.pid in self._views else None
         return {} if said is None else {"status.json": json.dumps(said).encode()}
 
@@ -272,7 +276,7 @@ class Collector:
         self._wake()
 
     def _put(self, folder: Path, event: _Event) -> None:
-        """Our workers' part into the folder."""
+        """Write our workers' part into the folder."""
         self._done_in.add(folder.name)
         began = time.time()
         stem = self._group.replace("/", "_")
@@ -294,31 +298,36 @@ class Collector:
         why = {"group": self._group, "life": scene.life, "why": event.why, "reason": event.reason, "t": began}
         why |= {"ranks": [t.rank for t in scene.targets], "missing": missing}
         first = min((t.rank for t in scene.targets), default=0)
-        part = stem if first == 0 else f"{stem}-from-{first}"  # of another node of the group
+        part = stem if first == 0 else f"{stem}-from-{first}"  # for the group's other nodes
         _write(folder / f"{part}.why.json", json.dumps(why).encode())
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Whole or not at all: others read the folder meanwhile."""
+    """Write a file atomically, because other supervisors may read the folder at the same time."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     partial.write_bytes(data)
     partial.replace(path)
 
 
 def _needs_recorder(folder: Path) -> bool:
-    """Whether the collectives of those who only add their part can explain another group's event. A full recorder holds
-    Python's lock for 50 ms, and a plain death shall not cost the others that."""
+    """Return whether collectives of other groups can explain the folder's event, so that their recorders are dumped too.
+
+    Dumping a full recorder holds the GIL for 50 ms, which a plain death must not cost the other groups.
+    """
     return "-stalled-" in folder.name or any(b"abort" in path.read_bytes() for path in folder.glob("*.why.json"))
 
 
 def _ask_all(target: Target, seconds: float, recorder: bool = True) -> Files:
-    """Status, stacks, Flight Recorder if wanted; of one that doesn't answer, what the kernel says. `silent`: why."""
+    """Return status, stacks and, if `recorder`, Flight Recorder of a worker. Wait `seconds` for each answer.
+
+    For a worker that does not answer, return the kernel's view, and the reason as ``silent``.
+    """
     files: Files = {}
     said: dict[str, Any] = {}
     try:
         said = probe_worker.status(target)
         files["status.json"] = json.dumps(said).encode()
-        if said["leaving"]:  # between its question and its answer Python may end
+        if said["leaving"]:  # Python may end before it answers
             return files | {"stack.txt": probe_worker.kernel_view(target.pid).encode(), "silent": b"it is about to end"}
         files["stack.txt"] = probe_worker.ask(target, probe_worker.STACKS, seconds)
         if recorder:
@@ -336,7 +345,7 @@ def _is_ours(frames: list[Frame]) -> bool:
 
 
 def _training_thread(target: Target, said: dict[str, Any]) -> list[Frame]:
-    """Its stack, the innermost frame first; empty: it can't be had."""
+    """Return the stack of the worker's training thread, the innermost frame first, or none if it can't be read."""
     try:
         text = probe_worker.ask(target, probe_worker.STACKS, TIMING.dump_answer)
     except Silent:
@@ -345,7 +354,8 @@ def _training_thread(target: Target, said: dict[str, Any]) -> list[Frame]:
 
 
 def _error_file(scene: Incident, rank: int) -> bytes | None:
-    """torchelastic's, written by scripts with ``@record``, else ours (train/introspection/setup.py)."""
+    """Return a rank's error file: torchelastic's, written by scripts with ``@record``, else ours
+    (train/introspection/setup.py), else None."""
     first = min(t.rank for t in scene.targets)
     for path in (error_file(scene.folder, rank - first), scene.folder / f"{rank}.error.json"):
         try:
@@ -357,7 +367,7 @@ def _error_file(scene: Incident, rank: int) -> bytes | None:
 
 
 def _log_end(scene: Incident, rank: int) -> bytes:
-    """The worker's last lines of what it printed."""
+    """Return the last lines of the worker's output."""
     if scene.log is None:
         return b""
     try:

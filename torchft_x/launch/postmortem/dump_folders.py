@@ -1,7 +1,7 @@
-"""Where the supervisors of a job put what they collect about one event: ``RUN_DIR/dumps/<n>-<why>-<what>``.
+"""Folders in which the supervisors of a job collect evidence of one event: ``RUN_DIR/dumps/<n>-<why>-<what>``.
 
-They share nothing but the run directory. Whoever notices first makes the folder; the others see it and put their part
-into it, too. `what` names the event alike for all of them (a group's life, a step).
+The supervisors share only the run directory. The first one that notices an event creates the folder, and the others add
+their parts. `what` names the event and is the same for all of them (a group's life, a step).
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import time
 from pathlib import Path
 
 KEPT = 20
-"""Folders; the oldest go."""
+"""Number of folders that are kept; the oldest are removed."""
 FRESH = 60.0
-"""Seconds in which a folder is still the same event's, and others put their part into it."""
+"""Seconds for which a folder belongs to its event and accepts parts of other supervisors."""
 
 
 def number(folder: Path) -> int:
-    """Of its name; 0: not one of ours."""
+    """Return the number in a folder's name, or 0 if the folder is not one of ours."""
     found = re.match(r"(\d+)-", folder.name)
     return int(found[1]) if found else 0
 
 
 def all_folders(run_dir: Path) -> list[Path]:
-    """In order of their numbers."""
+    """Return our folders, in the order of their numbers."""
     try:
         with os.scandir(run_dir / "dumps") as entries:
             found = [Path(entry.path) for entry in entries if entry.is_dir()]
@@ -42,7 +42,7 @@ def is_fresh(folder: Path) -> bool:
 
 
 def open_folder(run_dir: Path, why: str, what: str) -> tuple[Path, bool]:
-    """The folder of that event, and whether it is new. Raises OSError."""
+    """Return the folder of an event, and whether it was created now. Raise OSError."""
     what = re.sub(r"[^\w.-]", "_", what)[:80]
     known = all_folders(run_dir)
     for folder in reversed(known):
@@ -51,7 +51,7 @@ def open_folder(run_dir: Path, why: str, what: str) -> tuple[Path, bool]:
     folder = run_dir / "dumps" / f"{number(known[-1]) + 1 if known else 1:03d}-{why}-{what}"
     try:
         folder.mkdir(parents=True)
-    except FileExistsError:  # another supervisor was as quick
+    except FileExistsError:  # another supervisor has created it at the same time
         return folder, False
     for old in known[: max(0, len(known) + 1 - KEPT)]:
         shutil.rmtree(old, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""One worker of our own: where it is, read from its memory; after an event its stacks and Flight Recorder, asked over its
-unix socket (train/introspection/setup.py). Where it doesn't answer, what the kernel says.
+"""Probes one worker: reads its status from shared memory, and requests stacks and Flight Recorder over its unix socket
+(train/introspection/setup.py). For a worker that doesn't answer, it returns the kernel's view.
 
-Standard library only. Each question has a deadline for the whole of it and a limit of what is read.
+Standard library only. Each request has one deadline for all of it, and a limit of the answer's size.
 """
 
 from __future__ import annotations
@@ -23,60 +23,62 @@ from torchft_x.launch.process.stopped import STOPPED
 from torchft_x.observe import worker_status
 
 STACKS, RECORDER, HANG = "stacks", "recorder", "hang"
-"""What can be asked for; the last one with a number of seconds, or without."""
+"""Requests to a worker. `HANG` may be followed by a number of seconds."""
 _LIMITS = {STACKS: 1 << 20, RECORDER: 1 << 24, HANG: 1}  # bytes; a full Flight Recorder (2,000) has 1 MB
 SCRATCH = "torchft_x-"
-"""How a supervisor's folder in the temporary one begins; in it is one for each life."""
+"""Prefix of a supervisor's folder in the temporary one. It has a folder for each life."""
 _LENGTH = struct.Struct("<Q")
 _CHUNK = 1 << 16
-_THREADS = 200  # of a process, described at most
-_LOOKS = 8  # at a status that is being written
-_AGAIN = 0.0005  # seconds between them
-_ASLEEP = 0.2  # seconds in which no thread of a process may run before a signal asks for its stacks
-_SIGNAL = 1.0  # seconds for them to be written
+_THREADS = 200  # largest number of threads of a process that are described
+_LOOKS = 8  # number of reads of a status that is being written
+_AGAIN = 0.0005  # seconds between those reads
+_ASLEEP = 0.2  # seconds for which all threads of a process must sleep before a signal requests its stacks
+_SIGNAL = 1.0  # seconds for the stacks to be written
 _DEAD = ("", "Z", "X")
 
 
 class Silent(Exception):
-    """It did not answer; the text says how."""
+    """Error: the worker did not answer. The message gives the reason."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A worker process of this host."""
+    """Worker process of this host."""
 
-    rank: int  # in its group
+    rank: int  # rank in its group
     pid: int
-    folder: Path  # private, of its life
+    folder: Path  # private folder of its life
 
 
 def find(pid: int, temporary: Path) -> Target | None:
-    """The worker with this process id, by what it has laid into the folder of its life below `temporary`; None: it takes no
-    questions."""
-    # Not Path.glob, which raises if a folder, of anybody's, goes away meanwhile.
+    """Return the worker with this process id, by the link in the folder of its life below `temporary`.
+
+    Return None if there is no such link: the worker accepts no requests.
+    """
+    # Path.glob would raise if any folder, also another user's, were removed during the search.
     for link in map(Path, glob.glob(f"{glob.escape(str(temporary))}/{SCRATCH}*/*/*.stacks")):
         try:
             if os.readlink(link).startswith(f"/proc/{pid}/"):
                 return Target(int(link.stem), pid, link.parent)
-        except (OSError, ValueError):  # it has just ended
+        except (OSError, ValueError):  # the worker has just ended
             continue
     return None
 
 
 class View:
-    """A worker's status. Once open it can be read whether the worker runs, hangs, or has been killed since."""
+    """Open status of a worker. It stays readable while the worker hangs, and after its death."""
 
     def __init__(self, target: Target) -> None:
-        """Raises `Silent`."""
+        """Open the worker's status. Raise `Silent` if it has none."""
         try:
             self._fd = _open_memory(target.folder / f"{target.rank}.status")
         except OSError:
             raise Silent("it shows no status (yet)") from None
 
     def read(self) -> dict[str, Any]:
-        """Where it is. Raises `Silent`."""
+        """Return the worker's status. Raise `Silent` if it can't be read."""
         for _ in range(_LOOKS):
-            # The moments only: the longer the two looks take the more is written between them.
+            # Read only the moments twice: longer reads would be torn by writes between them more often.
             first = os.pread(self._fd, worker_status.MOMENTS, 0)
             later = os.pread(self._fd, worker_status.MOMENTS, 0)
             found = worker_status.newest(first)
@@ -91,7 +93,7 @@ class View:
 
 
 def _open_memory(path: Path) -> int:
-    """Never waits, whatever lies there."""
+    """Open a file without blocking. Raise OSError if it is no regular file."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
@@ -100,7 +102,7 @@ def _open_memory(path: Path) -> int:
 
 
 def status(target: Target) -> dict[str, Any]:
-    """Where it is. Raises `Silent`."""
+    """Return the worker's status. Raise `Silent` if it has none, or it can't be read."""
     view = View(target)
     try:
         return view.read()
@@ -109,12 +111,12 @@ def status(target: Target) -> dict[str, Any]:
 
 
 def goes_on(target: Target) -> bool:
-    """It is neither dead nor stopped."""
+    """Return whether the worker is neither dead nor stopped."""
     return process_tree.state(target.pid) not in (*STOPPED, *_DEAD)
 
 
 def ask(target: Target, word: str, seconds: float) -> bytes:
-    """What it answers, whole. Raises `Silent`."""
+    """Send a request and return the whole answer. Raise `Silent` if it does not arrive within `seconds`."""
     deadline = time.monotonic() + seconds
     if not goes_on(target):
         raise Silent(f"{word}: it can't answer")
@@ -137,7 +139,7 @@ def ask(target: Target, word: str, seconds: float) -> bytes:
 
 
 def _connect(connection: socket.socket, target: Target) -> None:
-    """By a short path, whatever the folder's length: the kernel has 107 bytes for it."""
+    """Connect to the worker's socket by a short path, because the kernel allows only 107 bytes."""
     at = os.open(target.folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         connection.connect(f"/proc/self/fd/{at}/{target.rank}.sock")
@@ -157,7 +159,7 @@ def _receive(connection: socket.socket, length: int, deadline: float) -> bytes:
 
 
 def _hurry(connection: socket.socket, deadline: float) -> None:
-    """Only what is left of the time for the next read."""
+    """Set the socket's timeout to the time left until the deadline. Raise TimeoutError if there is none."""
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError
@@ -165,10 +167,10 @@ def _hurry(connection: socket.socket, deadline: float) -> None:
 
 
 def stacks_by_signal(target: Target, said: dict[str, Any]) -> bytes:
-    """Python stacks of a process in which a thread holds Python's lock and sleeps; b"": they can't be had.
+    """Return the Python stacks of a process in which a thread sleeps and holds the GIL, or b"" if they can't be read.
 
-    Only while each of its threads sleeps: what writes them reads the others' frames, which must not change meanwhile.
-    The signal goes to one thread, that has ended when Python ends, and a process without it ignores such a signal.
+    All threads must sleep, because the signal handler reads the other threads' frames, which must not change meanwhile. The
+    signal goes to one thread, which ends before Python does. A process without that thread ignores the signal.
     """
     thread = said.get("answers")
     tgkill = getattr(ctypes.CDLL(None), "tgkill", None)  # glibc 2.30
@@ -198,7 +200,7 @@ def stacks_by_signal(target: Target, said: dict[str, Any]) -> bytes:
 
 
 def _sleeps(pid: int) -> bool:
-    """Whether no thread of it runs, or wants to, for a while. (Those that wait for Python's lock look up now and then.)"""
+    """Return whether all threads sleep for a while. Threads that wait for the GIL wake up briefly now and then."""
     before = _used(pid)
     time.sleep(_ASLEEP)
     after = _used(pid)
@@ -208,7 +210,7 @@ def _sleeps(pid: int) -> bool:
 
 
 def _used(pid: int) -> dict[str, tuple[str, int]]:
-    """Of each thread, its state and the processor time it has used, in hundredths of a second."""
+    """Return state and used processor time, in hundredths of a second, of each thread."""
     used = {}
     try:
         for task in os.listdir(f"/proc/{pid}/task")[:_THREADS]:
@@ -220,7 +222,7 @@ def _used(pid: int) -> dict[str, tuple[str, int]]:
 
 
 def why_silent(pid: int) -> str:
-    """Half a sentence about a process that doesn't answer."""
+    """Return a clause with the probable reason why a process doesn't answer."""
     state = process_tree.state(pid)
     if state in STOPPED:
         return "it is stopped (a signal or a debugger)"
@@ -232,7 +234,7 @@ def why_silent(pid: int) -> str:
 
 
 def kernel_view(pid: int) -> str:
-    """State, name and place in the kernel of every thread, as far as /proc may be read; a line each."""
+    """Return a line for each thread with its state, name and place in the kernel, as far as /proc may be read."""
     lines = []
     try:
         tasks = sorted(os.listdir(f"/proc/{pid}/task"), key=int)[:_THREADS]

@@ -1,4 +1,4 @@
-"""Does a step last too long? Pure: the worker's own status is given (train/introspection/shared_status.py)."""
+"""Decides whether a step takes too long. Pure: a function of the worker's status (train/introspection/shared_status.py)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from typing import Any
 
 from torchft_x.timing import TIMING
 
-_TIMES = 5.0  # the longest step of this life
-_OF_TIMEOUT = 0.75  # of a collective's timeout: after it the stacks and the collectives in flight are gone
+_TIMES = 5.0  # limit as a multiple of the longest step of this life
+_OF_TIMEOUT = 0.75  # part of a collective's timeout, after which the stacks and the collectives in flight are gone
 
 
 def limit(status: Mapping[str, Any]) -> float:
-    """Seconds this worker's step may last. Steps of its own are the measure; a timeout cuts it short, unless such long
-    steps have been seen. Of a group that trains apart the inner steps count, and while it makes them no timeout runs. Before the first commit only the timeout counts: a first step compiles and loads."""
+    """Return the seconds that this worker's step may take, derived from its longest step.
+
+    The collective's timeout limits the result, except that twice the longest step is always allowed. Before the first
+    commit only the timeout counts, because the first step compiles and loads. For a group that trains apart, the inner
+    steps count, during which no timeout runs.
+    """
     longest = float(status.get("longest_step") or 0.0)
     if status.get("apart") and status.get("phase") == "idle":
         return max(TIMING.stall_apart, _TIMES * longest)
@@ -24,9 +28,9 @@ def limit(status: Mapping[str, Any]) -> float:
 
 
 def is_stalled(status: Mapping[str, Any]) -> bool:
-    """Who waits for a quorum is not stalled itself; an announced pause is none, and who has left takes no steps."""
+    """Return whether the worker's step exceeds `limit`. A worker that waits for a quorum, pauses or has left is not stalled."""
     if status.get("paused") or status.get("leaving") or status.get("phase") == "asking":
         return False
     if not status.get("commits") and status.get("phase") == "idle":
-        return False  # it has not begun
+        return False  # training has not begun
     return float(status.get("step_seconds") or 0.0) > limit(status)

@@ -1,7 +1,7 @@
 """Process tree of one host: find a process's descendants, collect their exit codes, kill them all. Linux only.
 
-A supervisor is its group's *sub-reaper*: a process whose parent dies becomes the supervisor's own child, in
-whatever session it is, so `descendants` always finds the whole group.
+A supervisor is its group's *sub-reaper*: a process whose parent dies becomes the supervisor's own child, in any session,
+so `descendants` always finds the whole group.
 """
 
 from __future__ import annotations

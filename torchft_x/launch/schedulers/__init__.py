@@ -1,4 +1,4 @@
-"""What each stock scheduler's request needs so that one group's death stays its own. One module per scheduler.
+"""Adjusts each stock scheduler's request so that a group's failure stays limited to the group. One module per scheduler.
 
 * `role`: the TorchX role of our apps, which calls `adjust` once the scheduler is known.
 * `containers`: what docker and kubernetes have in common.
@@ -14,7 +14,7 @@ from torchft_x.launch.schedulers import docker, kubernetes, local, slurm
 if TYPE_CHECKING:
     from torchft_x.launch.schedulers.role import FtRole
 
-# TorchX's name for itself -> module; local_cwd calls itself "local" here, local_docker "docker".
+# Scheduler's own name -> module. local_cwd calls itself "local" here, local_docker "docker".
 _KNOWN = {
     "local": local,
     "local_cwd": local,
@@ -26,9 +26,9 @@ _KNOWN = {
 
 
 def adjust(role: FtRole, scheduler: str, info: Any) -> Any:
-    """The request, adjusted for this role. Requests of unknown schedulers, or of an unknown shape, come back as they are.
+    """Return the request, adjusted for this role. Requests of unknown schedulers, or of an unknown shape, are not changed.
 
-    Raises `TorchftXError` with one sentence where the job can't work there.
+    Raise `TorchftXError` with one sentence if the job can't work on this scheduler.
     """
     module = _KNOWN.get(scheduler)
     return info if module is None else module.adjust(role, info)

@@ -1,4 +1,4 @@
-"""What requests for containers have in common: the run directory inside them, and the token of those that share none."""
+"""Common part of requests for containers: the run directory inside them, and the token if they share no directory."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from torchft_x.launch.schedulers.role import FtRole
 
 SCRATCH = "/tmp/torchft_x"
-"""A pod's own volume, where the job's run directory isn't mounted. Its root may be written by everybody."""
+"""Mount point of a pod's own volume if the job's run directory isn't mounted. Its root is writable for all users."""
 LOCAL_RUN_DIR = f"{SCRATCH}/run"
-"""A container's own run directory: the submitter's path means nothing in there."""
+"""Path of a container's own run directory, if the submitter's path does not exist in the container."""
 
 
 def check_shared(role: FtRole, *, shared: bool, where: str) -> None:
-    """Raises `ConfigError` where several lighthouses could not work; `where` they would run ("pods")."""
+    """Raise `ConfigError` for several lighthouses without a shared run directory. `where` names their place ("pods")."""
     if role.ft.own_lighthouse and role.ft.lighthouses > 1 and not shared:
         raise ConfigError(
             f"--lighthouses {role.ft.lighthouses} needs a run directory that all {where} share: the lighthouse that serves "
@@ -26,7 +26,7 @@ def check_shared(role: FtRole, *, shared: bool, where: str) -> None:
 
 
 def set_run_dir(words: list[str], run_dir: str) -> None:
-    """In the command of one of our roles. What follows ``--`` is the script's."""
+    """Replace the value of ``--run_dir`` in the command of one of our roles. The words after ``--`` belong to the script."""
     end = words.index("--") if "--" in words else len(words)
     for i in range(1, end):
         if words[i - 1] == "--run_dir":
@@ -34,10 +34,10 @@ def set_run_dir(words: list[str], run_dir: str) -> None:
 
 
 def find_token(role: FtRole, of_others: str | None, *, shared: bool, where: str) -> str | None:
-    """For the environment of a role's containers; None: it is a file in the shared run directory, or there is none.
+    """Return the token for the environment of a role's containers, or None if it is in a file, or the run has none.
 
-    `of_others`: what containers of the same request were given before. Raises `ConfigError` where nobody could read the
-    lighthouse's own; `where` it would make it ("pod").
+    `of_others` is the token that other containers of the request already have. Raise `ConfigError` if the lighthouse would
+    create its token in a place (`where`, "pod") that nobody else can read.
     """
     token = of_others or env.read_token()
     if token is None and role.ft.own_lighthouse and not shared:

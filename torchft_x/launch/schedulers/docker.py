@@ -1,7 +1,7 @@
-"""`local_docker`: every replica is a container of this machine, with a host name of its own on a network of TorchX's.
+"""Adjusts requests of `local_docker`: every replica is a container of this machine, with its own name on TorchX's network.
 
-Nothing of the submitter's file system is in a container unless it is mounted. So without a mounted run directory each
-container has its own, and the token is in the containers' environment.
+A container sees only the mounted parts of the submitter's file system. Without a mounted run directory each container has
+its own, and the token is in the containers' environment.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ROLE_NAME = "torchx.pytorch.org/role-name"
 
 
 def adjust(role: FtRole, info: Any) -> Any:
-    """Raises `ConfigError` where no container could start, or none could find the others."""
+    """Return the adjusted request. Raise `ConfigError` if its containers could not start, or not find each other."""
     containers = _containers(info)
     own = [c for c in containers if c.kwargs["labels"].get(_ROLE_NAME) == role.name]
     if not own:
@@ -28,7 +28,7 @@ def adjust(role: FtRole, info: Any) -> Any:
     _patch_images(role, own, containers)
     if not own[0].image:
         raise ConfigError("local_docker needs a container image with torchft_x in it: name one with --image.")
-    # The others' mounts are as TorchX made them: whoever was adjusted before has LOCAL_RUN_DIR by now, mounted or not.
+    # Containers that were adjusted before have LOCAL_RUN_DIR. The mounts of the others are TorchX's.
     shared = all(_is_mounted(c, _run_dir(c)) for c in containers if _run_dir(c))
     check_shared(role, shared=shared, where="containers")
     _give_token(role, own, containers, shared)
@@ -50,7 +50,7 @@ def _give_token(role: FtRole, own: list[Any], containers: list[Any], shared: boo
 
 
 def _patch_images(role: FtRole, own: list[Any], containers: list[Any]) -> None:
-    """TorchX puts the image with the workspace's code into the first role only; the others had the same before."""
+    """Give all containers with the role's image the patched one: TorchX sets it only for the first role."""
     patched = own[0].image
     if own[0] is not containers[0] or patched == role.given_image:
         return
@@ -65,7 +65,7 @@ def _patch_images(role: FtRole, own: list[Any], containers: list[Any]) -> None:
 
 
 def _containers(info: Any) -> list[Any]:
-    """Empty if the request looks otherwise than we know."""
+    """Return the request's containers, or none if the request has an unknown shape."""
     containers = getattr(getattr(info, "request", None), "containers", None)
     return list(containers) if isinstance(containers, list) and all(map(_is_known, containers)) else []
 
@@ -91,7 +91,7 @@ def _run_dir(container: Any) -> str:
 
 
 def _is_mounted(container: Any, path: str) -> bool:
-    """Whether the container can write this path on something outside it. A mount is a mapping in Docker's own words."""
+    """Return whether the path lies on a writable mount of the container. A mount is a mapping in Docker's format."""
     return any(
         not m.get("ReadOnly") and PurePosixPath(path).is_relative_to(m.get("Target", ""))
         for m in container.kwargs.get("mounts") or []

@@ -1,9 +1,9 @@
-"""What ends `torchx run` while it submits or watches our job, in one sentence each instead of TorchX's traceback.
+"""Reports errors that end `torchx run` while it submits or watches our job, in one sentence instead of TorchX's traceback.
 
-A component is called inside of TorchX's command, so it can say who prints an exception that nobody catches: Docker that
-can't be reached, a missing sbatch or kubeconfig, Ctrl-C. What isn't known here stays a traceback, and so does
-everything with TORCHFT_X_LOG_LEVEL=debug. What fails before the component is called (an unknown scheduler, on nightly an
-unknown -cfg option) is TorchX's own.
+A component is called inside TorchX's command, so it can set `sys.excepthook`. Known errors are an unreachable Docker, a
+missing sbatch or kubeconfig, and Ctrl-C. All others stay tracebacks, and so does every error with
+TORCHFT_X_LOG_LEVEL=debug. TorchX itself reports errors from before the component's call: an unknown scheduler or, on the
+nightly line, an unknown -cfg option.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from typing import NamedTuple
 from torchft_x import env
 from torchft_x.errors import ConfigError
 
-_MISTAKE = 2  # exit code: trying again ends the same way
+_MISTAKE = 2  # exit code of an error that a retry would repeat
 _speaking = threading.Lock()
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What the command line of `torchx run` says about the scheduler."""
+    """Scheduler and its options, from the command line of `torchx run`."""
 
     scheduler: str | None
-    """None: named neither there nor in .torchxconfig."""
+    """Name of the scheduler; None if neither the command line nor .torchxconfig has one."""
     options: tuple[str, ...]
     """Names of the scheduler's options, after -cfg."""
     values: tuple[str, ...] = field(default=(), compare=False)
-    """What they are set to."""
+    """Values of those options, as text."""
 
 
 class LastWord(NamedTuple):
@@ -46,7 +46,7 @@ class LastWord(NamedTuple):
 
 
 def read_command(words: Sequence[str]) -> Asked:
-    """`words`: of the command line behind ``run``; what follows the component's name is its own."""
+    """Return the scheduler and its options from the words after ``run``. Words after the component's name are ignored."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("-s", "--scheduler")
     parser.add_argument("-cfg", "--scheduler_args", default="")
@@ -57,7 +57,7 @@ def read_command(words: Sequence[str]) -> Asked:
     parser.add_argument("component", nargs=argparse.REMAINDER)
     try:
         known, _ = parser.parse_known_args(list(words))
-    except SystemExit:  # TorchX has understood it otherwise
+    except SystemExit:  # TorchX's own parser has accepted it
         return Asked(None, ())
     # TorchX cuts `a=1,2,b=3` at the last comma in front of each "="
     first, *parts = known.scheduler_args.split("=")
@@ -69,8 +69,10 @@ def read_command(words: Sequence[str]) -> Asked:
 
 
 def check_options(asked: Asked, scheduler: str, known: Collection[str], flags: Collection[str] = ()) -> None:
-    """TorchX 0.7.0 forgets options it doesn't know, and takes ``yes`` for False, its nightly line for True. Raises
-    `ConfigError`; `flags` are the options that are True or False."""
+    """Raise `ConfigError` for an unknown option, or for one of `flags` with a value other than True or False.
+
+    TorchX 0.7.0 ignores unknown options. It takes ``yes`` for False, and its nightly line takes ``yes`` for True.
+    """
     for name in asked.options:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
@@ -82,7 +84,7 @@ def check_options(asked: Asked, scheduler: str, known: Collection[str], flags: C
 
 
 def explain(error: BaseException, asked: Asked) -> LastWord | None:
-    """The sentence for what ended the command; None: nothing that we know."""
+    """Return the sentence and the exit code for an error that ended the command, or None for an unknown error."""
     kind = type(error).__name__
     if isinstance(error, KeyboardInterrupt) or kind == "SignalException":
         number = int(getattr(error, "sigval", signal.SIGINT))
@@ -142,7 +144,7 @@ def _modules(traceback: TracebackType | None) -> Iterator[str]:
 
 
 def in_command(name: str) -> bool:
-    """Whether this process is that command of TorchX's."""
+    """Return whether this process is TorchX's command of that name."""
     return "torchx.cli.main" in sys.modules and sys.argv[1:2] == [name]
 
 
@@ -150,7 +152,7 @@ def in_command(name: str) -> bool:
 
 
 def prepare() -> None:
-    """If this process is `torchx run`: check what it was asked, and have the last word. Raises `ConfigError`."""
+    """Check the scheduler's options and install the excepthook, if this process is `torchx run`. Raise `ConfigError`."""
     if not in_command("run"):
         return
     asked = read_command(sys.argv[2:])
@@ -164,7 +166,7 @@ def prepare() -> None:
             usual(kind, error, traceback)
             return
         print(f"torchft_x: {said.sentence}", file=sys.stderr, flush=True)
-        raise SystemExit(said.code)  # the interpreter's way to another exit code from here
+        raise SystemExit(said.code)  # the only way to set the exit code from an excepthook
 
     sys.excepthook = last_word
     if asked.options and asked.scheduler:
@@ -173,10 +175,10 @@ def prepare() -> None:
 
 
 def refused(sentence: str) -> SystemExit:
-    """Say it, and return what ends the command with exit code 2.
+    """Print the sentence on stderr, and return the exception that ends the command with exit code 2.
 
-    `torchx log` reads each replica on a thread of its own, which would show a subclass as a traceback and end with 0: there the
-    first one ends the command.
+    `torchx log` reads each replica on its own thread, which would show a subclass as a traceback and end with 0. On such a
+    thread, end the process at once.
     """
     end = SystemExit(f"torchft_x: {sentence}")
     end.code = _MISTAKE
@@ -189,7 +191,7 @@ def refused(sentence: str) -> SystemExit:
 
 
 def end_quietly() -> None:
-    """In a command that only shows something: Ctrl-C ends it without a word."""
+    """Let Ctrl-C end this process without a message, for commands that only show something."""
     usual = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
@@ -202,7 +204,7 @@ def end_quietly() -> None:
 
 
 def _configured_scheduler() -> str | None:
-    """That of .torchxconfig; None: none, so TorchX takes its own default."""
+    """Return the scheduler in .torchxconfig, or None if it has none and TorchX uses its own default."""
     from torchx.runner.config import get_config
 
     found = get_config("cli", "run", "scheduler")

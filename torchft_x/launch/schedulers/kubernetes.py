@@ -1,11 +1,11 @@
-"""`kubernetes`: TorchX makes one Volcano job of it, with one task of one pod for every replica of every role.
+"""Adjusts requests of `kubernetes`: one Volcano job, with one task of one pod for every replica of every role.
 
-TorchX's request either restarts everything when one pod fails, or nothing. Here the kubelet restarts a group's pod in
-place and the lighthouse's pod tells the job's outcome.
+When one pod fails, TorchX's request restarts either all pods or none. With ours, the kubelet restarts a group's pod in place,
+and the lighthouse's pod decides the job's outcome.
 
 Volcano's own restarts are not used: RestartJob deletes every pod of the job, and each RestartTask or RestartPod counts
 against one budget of the whole job. The job's minAvailable counts pods and names no groups. If it named the first groups,
-and only others fitted, Volcano would wait for ever.
+and only others fitted, Volcano would wait forever.
 """
 
 from __future__ import annotations
@@ -22,17 +22,15 @@ from torchft_x.launch.schedulers.containers import LOCAL_RUN_DIR, SCRATCH, check
 if TYPE_CHECKING:
     from torchft_x.launch.schedulers.role import FtRole
 
-_GRACE = (
-    30  # seconds between SIGTERM and SIGKILL, Kubernetes' own: a group that saves its last step takes what it needs
-)
-_UNREACHABLE = 5  # seconds a node may be out of touch before its pods are given up; Kubernetes' default is 300
-_REPLACED_WITHIN = 600  # seconds a pod may take to be scheduled (again), to have its image pulled and to start
-_MAX_HOST_NAME = 63  # a pod's name is its host name, a DNS label
+_GRACE = 30  # seconds between SIGTERM and SIGKILL, Kubernetes' default, for a group to save its last step
+_UNREACHABLE = 5  # seconds after which an unreachable node's pods are evicted; Kubernetes' default is 300
+_REPLACED_WITHIN = 600  # longest time, in seconds, to schedule a pod (again), pull its image and start it
+_MAX_HOST_NAME = 63  # characters: a pod's name is its host name, a DNS label
 
 _ROLE_NAME = "torchx.pytorch.org/role-name"
 _ROLE_INDEX = "torchx.pytorch.org/role-index"
 
-# Of several lighthouses one that is lost (killed, 137) must not end the job: its verdict does.
+# With several lighthouses, the loss of one (killed, 137) must not end the job. Only a lighthouse's verdict does.
 _DECIDE_TOGETHER: list[dict[str, Any]] = [
     {"event": "TaskCompleted", "action": "CompleteJob"},
     {"exitCode": 1, "action": "TerminateJob"},
@@ -46,7 +44,7 @@ _DECIDES: list[dict[str, Any]] = [
 
 
 def adjust(role: FtRole, info: Any) -> Any:
-    """Raises `ConfigError` where no pod could start, or none could find the others."""
+    """Return the adjusted request. Raise `ConfigError` if its pods could not start, or not find each other."""
     resource: Any = getattr(getattr(info, "request", None), "resource", None)
     tasks = _tasks(resource)
     own = [t for t in tasks if _label(t, _ROLE_NAME) == role.name]
@@ -75,11 +73,11 @@ def _adjust_job(role: FtRole, spec: dict[str, Any], pods: int) -> None:
     if facts.kind == "trainer":
         spec["minAvailable"] = facts.min_replicas * facts.nodes + (facts.lighthouses if facts.own_lighthouse else 0)
         if facts.own_lighthouse:
-            # A group that gave up has exited with 0: were only the pods counted, the job would seem to have succeeded
-            # if Volcano counts them before it hears of the lighthouse's failure.
-            spec["minSuccess"] = pods - (facts.lighthouses - 1)  # all but one may have been lost
+            # A group that gave up exits with 0. Without a minimum, the job would count as succeeded if Volcano counts the
+            # pods before it knows of the lighthouse's failure.
+            spec["minSuccess"] = pods - (facts.lighthouses - 1)  # all lighthouses but one may be lost
     if not facts.own_lighthouse:
-        # Volcano lets a job's pods be reached by its own pods only: the lighthouse is in another job.
+        # By default, Volcano isolates a job's pods from other jobs. The lighthouse is in another job.
         arguments = spec.get("plugins", {}).get("svc")
         if isinstance(arguments, list) and "--disable-network-policy" not in arguments:
             arguments.append("--disable-network-policy")
@@ -90,18 +88,18 @@ def _adjust_task(role: FtRole, task: dict[str, Any]) -> None:
     decide = _DECIDES if role.ft.lighthouses == 1 else _DECIDE_TOGETHER
     task["policies"] = [dict(policy) for policy in decide] if own_lighthouse else []
     if role.ft.kind == "sidecar":
-        task["minAvailable"] = 0  # the job neither waits for it nor fails with it
+        task["minAvailable"] = 0  # the job neither waits for a sidecar nor fails with it
 
 
 def _know_completing() -> None:
-    """TorchX 0.7.0 has no name for the phase in which Volcano ends a completed job: ``--wait`` would fail on it."""
+    """Add Volcano's phase Completing to TorchX's states. TorchX 0.7.0 lacks it, so that ``--wait`` would fail on it."""
     states = getattr(importlib.import_module("torchx.schedulers.kubernetes_scheduler"), "JOB_STATE", None)
     if isinstance(states, dict) and "Terminating" in states:
         states.setdefault("Completing", states["Terminating"])
 
 
 def _patch_images(role: FtRole, own: list[dict[str, Any]], tasks: list[dict[str, Any]]) -> None:
-    """TorchX puts the image with the workspace's code into the first role only; the others had the same before."""
+    """Give all tasks with the role's image the patched one: TorchX sets it only for the first role."""
     patched = _container(own[0]).image
     if _label(own[0], _ROLE_INDEX) != "0" or patched == role.given_image:
         return
@@ -113,7 +111,7 @@ def _patch_images(role: FtRole, own: list[dict[str, Any]], tasks: list[dict[str,
 
 
 def _give_token(role: FtRole, own: list[dict[str, Any]], tasks: list[dict[str, Any]], shared: bool) -> None:
-    """Pods that share no directory get the token in their environment, the same in the whole request."""
+    """Put the token into the environment of the role's pods if they share no directory. All pods of a request get the same."""
     if any(_value(t, name) for t in own for name in (env.TOKEN, env.TOKEN_FILE)):
         return
     of_others = next((v for t in tasks if (v := _value(t, env.TOKEN))), None)
@@ -124,7 +122,7 @@ def _give_token(role: FtRole, own: list[dict[str, Any]], tasks: list[dict[str, A
 
 
 def _warn_of_token(own: list[dict[str, Any]]) -> None:
-    """Say once for a job that its token is no secret; TorchX's request is one object, which can't hold a Secret."""
+    """Warn once per job that its token is no secret: TorchX's request is one object, which can't contain a Secret."""
     if _label(own[0], _ROLE_INDEX) == "0" and any(_value(t, env.TOKEN) for t in own):
         print(
             "torchft_x: the run's token is a plain value in the pods of this job, and in what --dryrun prints: whoever may read "
@@ -151,21 +149,21 @@ def _check(role: FtRole, resource: dict[str, Any], task: dict[str, Any]) -> None
 def _adjust_pod(role: FtRole, resource: dict[str, Any], task: dict[str, Any]) -> None:
     spec, facts = task["template"].spec, role.ft
     if facts.kind == "lighthouse":
-        # found by name: a pod that replaces it has another address
+        # Advertise a name: a pod that replaces this one has another address.
         host = f"{_pod_name(resource, task)}.{resource['metadata']['name']}"
         _set(task, env.ADVERTISE_HOST, host, unless_given=True)
         _open_port(task)
-        # TorchX requests a gibibyte less than is asked for, for the lighthouse nothing: it would be evicted first
+        # TorchX requests 1 GiB less than the limit, for the lighthouse nothing: its pod would be evicted first.
         container = _container(task)
         container.resources.requests = dict(container.resources.limits)
         if facts.own_lighthouse:
             _set(task, env.REPLACED_WITHIN, str(_REPLACED_WITHIN), unless_given=True)
     else:
-        # its own name can't be resolved in other pods
+        # Advertise an address: the pod's name can't be resolved in other pods.
         _set(task, env.ADVERTISE_HOST, _field("status.podIP"), unless_given=True)
         if facts.own_lighthouse:
             _set(task, env.GIVE_UP_CODE, "0", unless_given=True)
-    # The exit code counts for the job's own lighthouse, and for a group that no lighthouse of the job speaks for.
+    # The exit code counts for the job's own lighthouse, and for the groups of a job without its own lighthouse.
     counts = (facts.kind == "lighthouse") == facts.own_lighthouse
     spec.restart_policy = "Never" if counts else "OnFailure"
     if spec.termination_grace_period_seconds is None:
@@ -177,7 +175,7 @@ def _adjust_pod(role: FtRole, resource: dict[str, Any], task: dict[str, Any]) ->
 
 
 def _tolerate(spec: Any) -> None:
-    """A node that is out of touch loses its pods soon. Tolerations that are there stay."""
+    """Let the pod be evicted soon from a node that is not ready or unreachable. Existing tolerations are kept."""
     spec.tolerations = list(spec.tolerations or [])
     for trouble in ("not-ready", "unreachable"):
         key = f"node.kubernetes.io/{trouble}"
@@ -188,12 +186,12 @@ def _tolerate(spec: Any) -> None:
 
 
 def _keep_run_dir(task: dict[str, Any]) -> None:
-    """The submitter's path means nothing in a pod, unless it is mounted there: else a directory of the pod's own."""
+    """Give the pod a run directory of its own, unless the job's is mounted: the submitter's path is not in the pod."""
     run_dir = _value(task, env.RUN_DIR)
     if not run_dir or _is_mounted(task, run_dir):
         return
     spec, container = task["template"].spec, _container(task)
-    volume = "torchft-x-run"  # it outlives the container: a group's logs stay when the kubelet restarts it
+    volume = "torchft-x-run"  # outlives the container, so that logs are kept when the kubelet restarts it
     spec.volumes = [*(spec.volumes or []), _model("V1Volume", name=volume, empty_dir=_model("V1EmptyDirVolumeSource"))]
     mount = _model("V1VolumeMount", name=volume, mount_path=SCRATCH)
     container.volume_mounts = [*(container.volume_mounts or []), mount]
@@ -215,7 +213,7 @@ def _open_port(task: dict[str, Any]) -> None:
 
 
 def _tasks(resource: Any) -> list[dict[str, Any]]:
-    """Empty if the request looks otherwise than we know."""
+    """Return the request's tasks, or none if the request has an unknown shape."""
     spec = resource.get("spec") if isinstance(resource, dict) and "metadata" in resource else None
     tasks = spec.get("tasks") if isinstance(spec, dict) else None
     if not isinstance(tasks, list):
@@ -237,12 +235,15 @@ def _pod_name(resource: dict[str, Any], task: dict[str, Any]) -> str:
 
 
 def _value(task: dict[str, Any], name: str) -> str | None:
-    """Of an environment variable, if it is there and isn't filled in by Kubernetes."""
+    """Return the value of a variable, or None if it does not exist or is filled in by Kubernetes."""
     return next((e.value for e in _container(task).env or [] if e.name == name), None)
 
 
 def _set(task: dict[str, Any], name: str, value: Any, *, unless_given: bool = False) -> None:
-    """`value` is a string, or a source for Kubernetes to fill it in from."""
+    """Set a variable of the task's container. `value` is a string, or a source from which Kubernetes fills it in.
+
+    With `unless_given`, keep an existing value.
+    """
     container = _container(task)
     old = list(container.env or [])
     if unless_given and any(e.name == name for e in old):
@@ -259,7 +260,7 @@ def _field(path: str) -> Any:
 
 
 def _is_mounted(task: dict[str, Any], path: str | None) -> bool:
-    """Whether the pod can write this path on something that other pods may have mounted, too."""
+    """Return whether the path lies on a writable mount of the pod that other pods may share."""
     private = {v.name for v in task["template"].spec.volumes or [] if v.empty_dir is not None}
     return path is not None and any(
         m.name not in private and not m.read_only and PurePosixPath(path).is_relative_to(m.mount_path)
@@ -268,5 +269,5 @@ def _is_mounted(task: dict[str, Any], path: str | None) -> bool:
 
 
 def _model(kind: str, /, **fields: Any) -> Any:
-    """The package is there: TorchX has made the request with it. Ours doesn't depend on it."""
+    """Return an object of the kubernetes package's class. TorchX has made the request with it, so it is installed."""
     return getattr(importlib.import_module("kubernetes.client"), kind)(**fields)

@@ -1,7 +1,7 @@
-"""`local_cwd`: every role is a process of this machine and ends with the launcher.
+"""Adjusts requests of `local_cwd`: every role is a process of this machine and ends with the launcher.
 
-TorchX shares out no GPUs here, or (its option auto_set_cuda_visible_devices) those from 0 on, whatever the launcher's
-own CUDA_VISIBLE_DEVICES says. It has done so by the time `adjust` is called, so ours stays.
+TorchX assigns no GPUs here, or, with its option auto_set_cuda_visible_devices, those from 0 on regardless of the launcher's
+own CUDA_VISIBLE_DEVICES. `adjust` runs after TorchX's assignment and overrides it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def adjust(role: FtRole, info: Any) -> Any:
-    """Raises `ConfigError` where this machine can't run the role."""
+    """Return the adjusted request. Raise `ConfigError` if this machine can't run the role."""
     if env.LIGHTHOUSE in role.env:
         check_lighthouse(role.env[env.LIGHTHOUSE])
     if role.resource.gpu > 0:
@@ -33,7 +33,7 @@ def adjust(role: FtRole, info: Any) -> Any:
 
 
 def _give_gpus(role: FtRole, info: Any) -> None:
-    """Each replica its own; what the user has set by ``--env`` stays."""
+    """Assign each replica its own GPUs, unless the user has set the devices by ``--env``."""
     replicas = _replicas(info, role.name)
     if any(variable in role.env for variable in assignment.ALL_VARIABLES):
         _restore(role, replicas)
@@ -53,15 +53,15 @@ def _give_gpus(role: FtRole, info: Any) -> None:
         taken=_taken(info, role.name, devices.variable),
     )
     for replica, part in zip(replicas, parts, strict=False):  # no replicas in a request of another shape
-        replica.env.pop(env.CUDA_VISIBLE_DEVICES, None)  # TorchX's
+        replica.env.pop(env.CUDA_VISIBLE_DEVICES, None)  # TorchX's assignment
         replica.env[devices.variable] = part
-    # TorchX may have warned at length that nobody shares them out
+    # TorchX may have warned at length that no GPUs are assigned.
     shares = "; ".join(f"{role.name}/{k} has {part}" for k, part in enumerate(parts))
     log.info("GPUs are shared out by %s, whatever TorchX says about it: %s", devices.variable, shares)
 
 
 def _restore(role: FtRole, replicas: list[Any]) -> None:
-    """What the user has set, where TorchX's option has overwritten it."""
+    """Restore the user's CUDA_VISIBLE_DEVICES, which TorchX's option has overwritten."""
     given = role.env.get(env.CUDA_VISIBLE_DEVICES)
     if given is not None:
         for k, replica in enumerate(replicas):
@@ -69,7 +69,7 @@ def _restore(role: FtRole, replicas: list[Any]) -> None:
 
 
 def _taken(info: Any, role: str, variable: str) -> set[str]:
-    """The devices of the roles that we have adjusted before."""
+    """Return the devices of the roles that are already adjusted."""
     taken: set[str] = set()
     for other in _role_params(info):
         for replica in _replicas(info, other):
@@ -79,18 +79,18 @@ def _taken(info: Any, role: str, variable: str) -> set[str]:
 
 
 def _role_params(info: Any) -> dict[str, Any]:
-    """By role in the local scheduler's request; empty if it looks otherwise."""
+    """Return the replicas' parameters in the local scheduler's request by role, or none if its shape is unknown."""
     params = getattr(getattr(info, "request", None), "role_params", None)
     return params if isinstance(params, dict) else {}
 
 
 def _replicas(info: Any, role: str) -> list[Any]:
-    """The replicas' parameters of one role."""
+    """Return the parameters of one role's replicas."""
     return [r for r in _role_params(info).get(role, []) if isinstance(getattr(r, "env", None), dict)]
 
 
 def check_lighthouse(addresses: str) -> None:
-    """The name of each must be known here. Nothing is connected."""
+    """Raise `ConfigError` unless the host name of each address can be resolved here. Connect to none."""
     what = f"The lighthouse's address (--lighthouse or {env.LIGHTHOUSE})"
     for address in addresses.split(","):
         check_resolvable(parse_address(address, what=what), what=what)

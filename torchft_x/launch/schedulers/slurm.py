@@ -1,9 +1,9 @@
-"""`slurm`: one heterogeneous job, every replica a component of it on a node of its own, and one ``srun`` for all.
+"""Adjusts requests of `slurm`: one heterogeneous job, with each replica as a component on its own node, and one ``srun``.
 
-TorchX's request lets one death end the whole job, splits environment values at commas and, after a node's death, asks
-Slurm to start the job again, which in a heterogeneous job leaves it pending for good. All of that is undone here; the
-groups restart in place instead. And a lighthouse doesn't get a node for itself: the first runs beside the first trainer.
-What a node's death does, and what was seen on a real cluster: docs/schedulers.md.
+With TorchX's request, one death ends the whole job, and environment values are split at commas. After a node's death Slurm
+is asked to requeue the job, which leaves a heterogeneous job pending forever. The adjusted request restarts groups in place.
+A lighthouse gets no node of its own: the first runs beside the first trainer. docs/schedulers.md describes a node's death
+and the tests on a real cluster.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from torchft_x.errors import ConfigError
 if TYPE_CHECKING:
     from torchft_x.launch.schedulers.role import FtRole
 
-_FIRST_HOST = "SLURM_JOB_NODELIST_HET_GROUP_0"  # TorchX's name for the host of the first role: a node's name
-_LIGHTHOUSE = "lighthouse-"  # and its place: its key in the request
-# The lighthouse's output files, the length of its command, its command, the trainer's. The higher exit code counts.
-# The trap keeps the shell alive, and with it the step, while the others take their grace.
+_FIRST_HOST = "SLURM_JOB_NODELIST_HET_GROUP_0"  # TorchX's variable for the host of the first role, with the node's name
+_LIGHTHOUSE = "lighthouse-"  # prefix of a lighthouse's key in the request, before its number
+# Arguments: the lighthouse's output files, the length of its command, its command, the trainer's command. The exit code is
+# the higher of the two. The trap keeps the shell alive, and with it the step, during the grace period of both.
 _BESIDE = """out=$1 err=$2 n=$3; shift 3
 "${@:1:n}" >"$out" 2>"$err" & lighthouse=$!; shift "$n"
 trap : TERM; "$@"; code=$?; wait "$lighthouse"; other=$?; exit $((code > other ? code : other))"""
 
 
 def adjust(role: FtRole, info: Any) -> Any:
-    """Raises `ConfigError` where the job would be queued in vain. Nothing is asked of Slurm."""
+    """Return the adjusted request. Raise `ConfigError` if the job could not run. Slurm is not contacted."""
     request: Any = getattr(info, "request", None)
     replicas = _replicas(request, role)
     if not replicas:
@@ -46,12 +46,12 @@ def adjust(role: FtRole, info: Any) -> Any:
             lighthouse = request.replicas.pop(f"{_LIGHTHOUSE}{place}", None)
             if lighthouse is not None:
                 _run_beside(lighthouse, trainer)
-    request.max_retries = 0  # TorchX would start the whole job again
+    request.max_retries = 0  # TorchX would have Slurm requeue the whole job
     return info
 
 
 def _replicas(request: Any, role: FtRole) -> list[Any]:
-    """This role's components in TorchX's request; empty if it looks otherwise."""
+    """Return this role's components in TorchX's request, or none if its shape is unknown."""
     components = getattr(request, "replicas", None)
     if not isinstance(components, dict):
         return []
@@ -86,7 +86,10 @@ def _check_lighthouses(number: int, nodes: int) -> None:
 
 
 def _check_script(args: list[str], job_dir: str | None) -> None:
-    """The job starts in `job_dir`; without one in the current directory, where the component has looked already."""
+    """Raise `ConfigError` if the script is not in `job_dir`, where the job starts.
+
+    Without `job_dir` the job starts in the current directory, which the component has checked.
+    """
     if job_dir is None or "--" not in args:
         return
     script = args[args.index("--") + 1]
@@ -98,7 +101,7 @@ def _check_script(args: list[str], job_dir: str | None) -> None:
 
 
 def _let_others_live(replica: Any) -> None:
-    """One component's end is its own; it is one task, with the cores it asked for."""
+    """Isolate a component's end from the others, and make it one task with the requested cores."""
     replica.srun_opts |= {"kill-on-bad-exit": "0", "wait": "0"}
     for option in ("requeue", "ntasks"):
         replica.sbatch_opts.pop(option, None)
@@ -108,13 +111,13 @@ def _let_others_live(replica: Any) -> None:
 
 
 def _name_the_host_by_address(environ: dict[str, str]) -> None:
-    """Node names need not resolve. srun runs on the first component's node, the lighthouse's, and tells it."""
+    """Use srun's address for the lighthouse's host: srun runs on its node, and node names may not resolve."""
     if environ.get(env.LIGHTHOUSE_HOST_IN) == _FIRST_HOST:
         environ[env.LIGHTHOUSE_HOST_IN] = env.SLURM_LAUNCH_ADDRESS
 
 
 def _pass_environment(replica: Any) -> None:
-    """By ``env K=V ... entrypoint``: srun's ``--export=ALL,K=V,...`` cuts values at commas."""
+    """Pass the environment by ``env K=V ... entrypoint``, because srun's ``--export=ALL,K=V,...`` splits values at commas."""
     variables = [f"{name}={value}" for name, value in replica.env.items()]
     replica.args = [*variables, replica.entrypoint, *replica.args]
     replica.entrypoint = "env"
@@ -123,8 +126,10 @@ def _pass_environment(replica: Any) -> None:
 
 
 def _run_beside(lighthouse: Any, trainer: Any) -> None:
-    """Slurm puts no two components on one node. The first trainer's is component 0 then, where srun runs, too; other
-    lighthouses run beside the next ones."""
+    """Run a lighthouse in a trainer's component, because Slurm places no two components on one node.
+
+    The first trainer's component is then number 0, where srun runs too. Further lighthouses run beside the next trainers.
+    """
     command = [lighthouse.entrypoint, *lighthouse.args]
     files = [lighthouse.srun_opts["output"], lighthouse.srun_opts["error"]]
     trainer.args = ["-c", _BESIDE, "torchft_x", *files, str(len(command)), *command, trainer.entrypoint, *trainer.args]

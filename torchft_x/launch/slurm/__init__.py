@@ -1,8 +1,8 @@
-"""Jobs on Slurm whose groups are jobs of their own: the scheduler `slurm_ft`, below its TorchX face (launch/plugin/slurm.py).
+"""Scheduler `slurm_ft`: jobs whose replica groups are Slurm jobs of their own. Its TorchX side is launch/plugin/slurm.py.
 
-* `controller`: Slurm's own commands. `script`: the batch scripts. `options`: what ``-cfg`` takes. `build`: from an app to scripts.
-* `checks`: before anything is queued. `launch`: a whole job. `submit`: some of its parts, or one anew.
-* `store`: the manifest in the run directory, and what the lighthouse is told there. `look`: what is known of a job.
-* `commands`: ``torchft_x cancel`` and ``scale`` for a run directory of Slurm's.
-* `watch/`: what starts again the parts that were lost, beside the lighthouse and the first groups.
+* `controller`: runs Slurm's commands. `script`: batch scripts. `options`: the options of ``-cfg``. `build`: scripts from an app.
+* `checks`: checks before anything is queued. `launch`: submits a whole job. `submit`: submits parts of a job.
+* `store`: the manifest and the lighthouse's list of groups, in the run directory. `look`: status of jobs.
+* `commands`: ``torchft_x cancel`` and ``scale`` for a run directory of slurm_ft.
+* `watch/`: watchers beside the lighthouse and the first groups, which restart lost parts.
 """

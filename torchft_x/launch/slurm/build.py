@@ -1,4 +1,4 @@
-"""From a TorchX app to batch scripts, one for each role. Nothing is read, written or asked: a dry-run is this."""
+"""Builds batch scripts from a TorchX app, one for each role. It reads and writes nothing and asks nobody: a dry run ends here."""
 
 from __future__ import annotations
 
@@ -17,23 +17,25 @@ from torchft_x.launch.schedulers.role import FtRole
 from torchft_x.launch.slurm import options, script, store
 from torchft_x.launch.slurm.script import GROUPS, REPLICA, RoleScript
 
-_RETRIES = 10  # of a program that isn't ours nothing is said about it
+_RETRIES = 10  # restarts of an app without trainers, whose component gives no number
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoleRequest:
+    """Request for one role: its batch script and its number of parts."""
+
     how: RoleScript
     text: str
-    """The batch script."""
+    """Batch script, without the values that `script.submission` adds."""
     parts: int
-    """How many; of a trainer its groups."""
+    """Number of parts: a trainer's groups, or another role's replicas."""
     sizes: tuple[str, ...]
-    """Of a trainer whose groups differ: the workers of each. Those alike stand in one array; empty: all are."""
+    """Workers of each group of a trainer whose groups differ; () if all are equal. Equal groups share an array."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """Of a whole job, in the order in which it is submitted."""
+    """Request for a whole job, with its roles in the order of their submission."""
 
     app_id: str
     session: str
@@ -46,15 +48,15 @@ class Request:
     retries: int
     limit: int
     said: str
-    """The user's own comment."""
+    """User's own comment."""
     partition: str
     time: str
-    """As -cfg has it."""
+    """Time limit in sbatch's format, from -cfg; '' if not given."""
     containers: bool
     exclusive: bool
 
     def __str__(self) -> str:
-        """What ``torchx run --dryrun`` prints."""
+        """Return the text that ``torchx run --dryrun`` prints: all submissions, with placeholders for ids."""
         shown = []
         for role in self.roles:
             for numbers in arrays(role):
@@ -74,7 +76,7 @@ class Request:
 
 
 def arrays(role: RoleRequest) -> list[list[int]]:
-    """Which numbers are submitted together."""
+    """Return the numbers of the role's parts, grouped by the arrays in which they are submitted."""
     found: dict[str, list[int]] = {}
     for number in range(role.parts):
         found.setdefault(role.sizes[number] if role.sizes else "", []).append(number)
@@ -82,12 +84,12 @@ def arrays(role: RoleRequest) -> list[list[int]]:
 
 
 def build(app: AppDef, cfg: Mapping[str, Any], *, app_id: str, session: str, run_dir: str) -> Request:
-    """Raises `ConfigError`."""
+    """Return the request for an app with the options of ``-cfg``. Raise `ConfigError` if they can't be used on Slurm."""
     ours = [role for role in app.roles if isinstance(role, FtRole)]
     facts = next((role.ft for role in ours if role.ft.kind == "trainer"), None)
     options.check(cfg, facts.nodes if facts else int(cfg.get("nodes") or 1), facts.groups if facts else 1)
     own = next((r for r in ours if r.ft.kind == "lighthouse"), None) if facts is not None else None
-    submitted = [role for role in app.roles if role is not own]  # it runs beside the groups
+    submitted = [role for role in app.roles if role is not own]  # our lighthouses run beside the groups, in their jobs
     roles = [_role(role, cfg, app, app_id=app_id, run_dir=run_dir, lighthouse=own) for role in submitted]
     token_file = next((role.env[env.TOKEN_FILE] for role in app.roles if env.TOKEN_FILE in role.env), "")
     return Request(
@@ -158,7 +160,7 @@ def _role(
 
 
 def _lighthouse(role: Role, run_dir: str) -> tuple[list[str], dict[str, str]]:
-    """Return command and environment of the lighthouse beside a group: one of several that share a lease, at any port."""
+    """Return command and environment of the lighthouse beside a group, one of several that share a lease, on any port."""
     command, environ = _ours("lighthouse", [role.entrypoint, *role.args], dict(role.env), run_dir)
     if "--place" in command[:-1]:
         at = command.index("--place")
@@ -168,21 +170,27 @@ def _lighthouse(role: Role, run_dir: str) -> tuple[list[str], dict[str, str]]:
 
 
 def _ours(kind: str, command: list[str], environ: dict[str, str], run_dir: str) -> tuple[list[str], dict[str, str]]:
-    """What our own roles need here: somebody starts their processes again, and says which groups the job has."""
+    """Return command and environment of one of our own roles, adapted to Slurm.
+
+    The watcher and the batch script restart its processes, and the batch script sets the number of groups.
+    """
     command = list(command)
     for name in (env.LIGHTHOUSE_HOST_IN, env.LIGHTHOUSE_PORT, env.LIGHTHOUSES):
-        environ.pop(name, None)  # the address is in the run directory, which all nodes see
+        environ.pop(name, None)  # the lighthouse's address is in the run directory, which all nodes share
     if env.RUN_DIR in environ:
         environ[env.RUN_DIR] = run_dir
     if kind == "trainer":
-        environ = {env.GIVE_UP_CODE: "1", **environ}  # ended from outside, it is not done
+        environ = {
+            env.GIVE_UP_CODE: "1",
+            **environ,
+        }  # so that a group that is ended from outside does not count as done
         if "--groups" in command[:-1]:
             command[command.index("--groups") + 1] = GROUPS
     return command, environ
 
 
 def _check(role: Role, app: AppDef, cfg: Mapping[str, Any], *, ours: bool) -> None:
-    """Raises `ConfigError`."""
+    """Raise `ConfigError` if a role can't run on Slurm, or would expose the token."""
     if env.TOKEN in role.env:
         raise ConfigError(
             f"{env.TOKEN} in --env would be printed by --dryrun and kept in a batch script; set it in the shell that submits "
@@ -204,7 +212,7 @@ def _check(role: Role, app: AppDef, cfg: Mapping[str, Any], *, ours: bool) -> No
 
 
 def _mount(mount: Any) -> str:
-    """In pyxis' words. Raises `ConfigError`."""
+    """Return a mount in pyxis' format, ``SRC:DST[:ro]``. Raise `ConfigError` unless it is a bind mount."""
     source, target = getattr(mount, "src_path", None), getattr(mount, "dst_path", None)
     if source is None or target is None:
         raise ConfigError("--mounts: on Slurm only type=bind can be mounted.")

@@ -1,4 +1,4 @@
-"""What is checked of a job before anything is queued. Everything is a sentence, in seconds."""
+"""Checks a job before anything is queued, within seconds. Each problem is reported as one sentence."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from torchft_x.launch.slurm.controller import Controller, Partition, SlurmError
 
 
 def check_cluster(request: Request, controller: Controller) -> None:
-    """Raises `ConfigError` where the job would wait for ever, `SlurmError` with Slurm's own words where it takes none."""
+    """Raise `ConfigError` if the cluster could never run the job, or refuses one of its scripts.
+
+    Raise `SlurmError`, with Slurm's own message, if a command of Slurm's fails.
+    """
     partitions = controller.partitions()
     found = _partition(request.partition, partitions)
     need = _nodes(request, found)
@@ -49,7 +52,7 @@ def check_cluster(request: Request, controller: Controller) -> None:
 
 
 def check_run_dir(run_dir: str, controller: Controller) -> None:
-    """Raises `ConfigError` if a job that goes on has the run directory."""
+    """Raise `ConfigError` if a job that has not ended uses the run directory."""
     if not store.is_slurm_run(run_dir):
         return
     other: Manifest = store.read(run_dir)
@@ -76,7 +79,10 @@ def _partition(name: str, partitions: dict[str, Partition]) -> Partition:
 
 
 def _nodes(request: Request, partition: Partition) -> int:
-    """That must be there at the same time: exclusive groups share none, everything else may share the largest part's."""
+    """Return the number of nodes that the job needs at the same time.
+
+    Exclusive groups share no node. All other parts may share the nodes of the largest one.
+    """
     alone, shared = 0, 0
     for role in request.roles:
         parts = min(role.parts, request.limit) if request.limit and role.how.kind == "trainer" else role.parts
@@ -103,7 +109,7 @@ def _may_share(request: Request, partition: Partition) -> bool:
 
 
 def _first(request: Request, role: str) -> str:
-    """One task of it is enough to be judged."""
+    """Return the submission of a role's first task, which is enough for Slurm's test."""
     found = next(r for r in request.roles if r.how.role == role)
     return script.submission(
         found.text,

@@ -20,13 +20,13 @@ from torchft_x.launch.slurm.submit import read_script, submit_parts, take_back
 from torchft_x.observe.events import EventLog
 
 MOST = 4096
-"""Groups of a job."""
+"""Largest number of groups of a job."""
 _END = 120.0  # seconds for jobs to end; KillWait is 30 by default
-_LOOK = 1.0  # seconds between looks at the queue
+_LOOK = 1.0  # seconds between polls of the queue
 
 
 def main(command: str, argv: list[str]) -> int:
-    """The exit code; a mistake is one sentence and 2, a refusal of Slurm's one and 1."""
+    """Run ``cancel`` or ``scale`` and return the exit code: 1 if Slurm fails, 2 for any other error, each with one sentence."""
     try:
         return _cancel(argv) if command == "cancel" else _scale(argv)
     except TorchftXError as e:
@@ -48,7 +48,10 @@ def _cancel(argv: list[str]) -> int:
 
 
 def cancel(run_dir: str | Path, controller: Controller) -> Manifest:
-    """Ask Slurm to end all of it; it isn't waited for. May be done again. Raises `SlurmError`, `ManifestError`, `ConfigError`."""
+    """Ask Slurm to end all parts of the job, and return without waiting. The call may be repeated.
+
+    Raise `SlurmError`, `ManifestError` or `ConfigError`.
+    """
     manifest = store.change(
         run_dir, lambda now: now if now.outcome is not None else dataclasses.replace(now, cancelled=True)
     )
@@ -57,7 +60,7 @@ def cancel(run_dir: str | Path, controller: Controller) -> Manifest:
 
 
 def _wait(controller: Controller, app: str, seconds: float) -> list[str]:
-    """Wait until no part is queued or runs. Return the jobs that are or do after that time."""
+    """Wait until no part is queued or runs, at most this many seconds. Return the ids of the jobs that are left."""
     deadline = time.monotonic() + seconds
     while True:
         rest = [row.job for row in controller.rows(app=app) if told(row).state in ALIVE]
@@ -78,9 +81,9 @@ def _scale(argv: list[str]) -> int:
 
 
 def scale(run_dir: str | Path, wanted: int, controller: Controller) -> Manifest:
-    """The lighthouse is told of new groups before they come, and of those that go before they are told to.
+    """Change the number of the job's groups to `wanted`. Report new and removed groups to the lighthouse first.
 
-    Raises `ConfigError`, `SlurmError`, `ManifestError`.
+    Raise `ConfigError`, `SlurmError` or `ManifestError`.
     """
     manifest = store.read(run_dir)
     rows = controller.rows(app=manifest.app)
@@ -141,7 +144,7 @@ def _grow(controller: Controller, manifest: Manifest, wanted: int) -> Manifest:
 
 def _part(manifest: Manifest, pattern: Part, number: int) -> Part:
     known = manifest.group(str(number))
-    if known is not None:  # it was there before
+    if known is not None:  # an earlier `scale` had removed the group
         return dataclasses.replace(known, gone=False)
     return dataclasses.replace(pattern, number=number, job="", ticket="", earlier=(), gone=False)
 
@@ -160,7 +163,10 @@ def _gone(manifest: Manifest, names: Collection[str]) -> Manifest:
 
 
 def tell_cancelled(run_dir: str | Path) -> None:
-    """Say it in the run's events: that its lighthouses were told to end is no outcome by itself. Raises `ConfigError`."""
+    """Record the cancellation in the run's events: its lighthouses end on a signal, which is no outcome by itself.
+
+    Raise `ConfigError` if the run directory can't be written.
+    """
     try:
         events = EventLog(str(run_dir), "lighthouse")
         events.emit("exit", code=128 + signal.SIGTERM, reason="it was cancelled")

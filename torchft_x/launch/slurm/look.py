@@ -1,6 +1,6 @@
-"""What is known of a job: Slurm's queue first; then, for what Slurm has forgotten, the manifest and the run's own events.
+"""Status of jobs: from Slurm's queue, and from the manifest for parts that Slurm has forgotten.
 
-Any shell of the user may ask, from any directory, and without the run directory, too: the app's id is in the comment of each of
+It works from any shell and directory of the user, and without the run directory: the app's id is in the comment of each of
 its jobs. A run is found by the user's index of jobs (``~/.local/state/torchft_x/slurm``), else by that comment.
 """
 
@@ -19,22 +19,22 @@ from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.controller import Controller, SlurmError
 from torchft_x.launch.slurm.store import ManifestError
 
-_FRESH = 1.0  # seconds in which Slurm is not asked again
+_FRESH = 1.0  # seconds for which an answer of Slurm's is reused
 
 
 @dataclass(frozen=True)
 class Look:
-    """Of one job, at one moment."""
+    """Status of one job at one moment."""
 
     app: str
     state: str
-    """In TorchX's words."""
+    """Name of the job's TorchX state."""
     manifest: Manifest | None
-    """None: it can't be read from here."""
+    """Manifest; None if it can't be read on this machine."""
     rows: dict[str, Row | None]
-    """By the part's name (``trainer/0``)."""
+    """Rows in the queue, by the part's name (``trainer/0``)."""
     trouble: str = ""
-    """Why less is known than should be; a sentence."""
+    """Sentence that explains why the status is incomplete; '' if it is complete."""
 
     @property
     def over(self) -> bool:
@@ -42,12 +42,12 @@ class Look:
 
     @property
     def alive(self) -> list[str]:
-        """Return the jobs that are queued or run, also when the whole is over."""
+        """Ids of the Slurm jobs that are queued or run. An app that is over may have some."""
         return [row.job for row in self.rows.values() if row is not None and told(row).state in ALIVE]
 
     @property
     def restarts(self) -> int:
-        """Of all parts: requeued by Slurm, or submitted anew."""
+        """Number of restarts of all parts, requeued by Slurm or submitted anew."""
         queued = sum(row.restarts for row in self.rows.values() if row is not None)
         return queued + sum(len(part.earlier) for part in (self.manifest.parts if self.manifest else ()))
 
@@ -63,17 +63,17 @@ class Look:
 
 
 class Looker:
-    """Asks Slurm once a second at most, for all jobs at once, however often it is asked."""
+    """Source of the jobs' status. It asks Slurm for all jobs at once, and at most once a second."""
 
     def __init__(self, controller: Controller, index: Index | None = None) -> None:
         self._controller = controller
         self.index = Index(index_folder().with_name("slurm")) if index is None else index
         self._asked = -_FRESH  # monotonic seconds
         self._rows: list[Row] = []
-        self._trouble = ""  # why the newest rows are not known
+        self._trouble = ""  # reason why Slurm's last answer is missing
 
     def look(self, app: str) -> Look | None:
-        """None: there is no such job. Raises nothing: what can't be known is said in `Look.trouble`."""
+        """Return the job's status, or None if there is no such job. If Slurm fails, `Look.trouble` gives the reason."""
         rows = [row for row in self._queue() if row.app == app]
         run_dir = self.run_dir(app, rows)
         manifest, missing = _manifest(run_dir, app)
@@ -87,7 +87,7 @@ class Looker:
         return Look(app, self._state(manifest, found), manifest, found, self._trouble)
 
     def apps(self) -> list[Look]:
-        """All jobs of the user's that are known, the newest first."""
+        """Return the status of all known jobs of the user, the newest first."""
         known = dict(self.index.all())
         names = [*known, *sorted({row.app for row in self._queue()} - set(known), reverse=True)]
         found = []
@@ -107,7 +107,7 @@ class Looker:
         return Path(of_app[0].run_dir) if of_app else None
 
     def forget(self) -> None:
-        """Something was changed: ask anew."""
+        """Discard the last answer, so that the next call asks Slurm. Call it after any change to a job."""
         self._asked = -_FRESH
 
     def _queue(self) -> list[Row]:
@@ -137,7 +137,7 @@ class Looker:
 
 
 def _manifest(run_dir: Path | None, app: str) -> tuple[Manifest | None, str]:
-    """And why there is none."""
+    """Return the app's manifest, or None with the reason as a sentence ('' if no run directory is known)."""
     if run_dir is None:
         return None, ""
     try:
@@ -150,17 +150,17 @@ def _manifest(run_dir: Path | None, app: str) -> tuple[Manifest | None, str]:
 
 
 def _name(row: Row) -> str:
-    """Of the part, as far as its job's name tells."""
+    """Return the name of a row's part as derived from the job's name, when the manifest is missing."""
     return f"{row.name.removeprefix(row.app + '-')}/{row.task if row.task is not None else row.job}"
 
 
 def batch_log(manifest: Manifest, part: Part) -> Path:
-    """What the batch script of its present job has said."""
+    """Return the path of the batch script's output for the part's present job."""
     return Path(manifest.log_dir, f"{part.role}-{part.number}.{part.job}.slurm.log")
 
 
 def logs(manifest: Manifest, part: Part, node: int) -> list[Path]:
-    """Output of one node of a part, of all its incarnations, in the order in which they were started."""
+    """Return the log files of one node of a part, of all its incarnations, in the order of their starts."""
     order = {job: place for place, job in enumerate(part.jobs)}
     stem = f"{part.role}-{part.number}-{node}."
     found = []
@@ -176,7 +176,7 @@ def logs(manifest: Manifest, part: Part, node: int) -> list[Path]:
 
 
 def replica(manifest: Manifest, role: str, number: int) -> tuple[Part, int] | None:
-    """Return the part and the node in it that TorchX's replica `number` of a role is; a lighthouse is its group's part."""
+    """Return the part, and the node in it, of TorchX's replica `number` of a role. A lighthouse belongs to its group's part."""
     group = manifest.group(str(number)) if role == "lighthouse" and manifest.own_lighthouse else None
     if group is not None:
         return dataclasses.replace(group, role=role), 0

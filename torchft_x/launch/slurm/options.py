@@ -1,4 +1,4 @@
-"""What ``-cfg`` takes for `slurm_ft`, and the words of sbatch and srun that it becomes."""
+"""Options of ``-cfg`` for `slurm_ft`, and their translation into options of sbatch and srun."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ OPTIONS: dict[str, tuple[type, str]] = {
     "container-mounts": (str, "of pyxis: SRC:DST[:FLAGS], with commas (not tried here)"),
     "run_dir": (str, "where the job's state is kept, unless the component says it; all nodes must see it"),
 }
-"""By name: its type, and help."""
-_ALL = ("account", "qos", "time", "reservation", "exclude", "mail-user", "mail-type")  # every part's, as they are
-_EARLY = 60  # seconds; Slurm may send a signal so much earlier
-_WORTH = 60  # seconds that a part must have for itself, or it would be queued again and again before it gets anywhere
+"""Type and help text of each option, by its name."""
+_ALL = ("account", "qos", "time", "reservation", "exclude", "mail-user", "mail-type")  # passed unchanged for every part
+_EARLY = 60  # seconds by which Slurm may send a signal early
+_WORTH = 60  # least seconds of training per submission; with less, a part would be requeued again without progress
 _NOTICE = "--signal=TERM@30"
-"""To a group's step alone. At the limit itself Slurm signals srun, too, which then kills the step before it can save."""
-_LONG = 300  # seconds of a limit for which it is worth to end up to 90 earlier
+"""Early SIGTERM to a group's step only. At the limit Slurm signals srun too, which then kills the step before it can save."""
+_LONG = 300  # shortest time limit, in seconds, for which ending up to 90 s early is acceptable
 _GROUPS = ("constraint", "nodelist", "signal")
 _OURS = {"array", "job-name", "comment", "output", "error", "requeue", "no-requeue", "open-mode", "parsable", "wrap", "ntasks",
          "nodes", "chdir", "export", "export-file", "wait", "test-only", "hold", "ntasks-per-node"}  # fmt: skip
@@ -57,14 +57,14 @@ _SHORT = {"a": "array", "J": "job-name", "o": "output", "e": "error", "n": "ntas
 
 @dataclass(frozen=True)
 class Words:
-    """Of sbatch and of srun."""
+    """Options for sbatch and for srun."""
 
     sbatch: tuple[str, ...]
     srun: tuple[str, ...] = ()
 
 
 def words(cfg: Mapping[str, Any], kind: str) -> Words:
-    """For a part of that kind (lighthouse, trainer, sidecar or empty). Raises `ConfigError`."""
+    """Return the options for a part of that kind: lighthouse, trainer, sidecar or ''. Raise `ConfigError` for bad ones."""
     given = {name: str(value) for name in OPTIONS if (value := cfg.get(name)) not in (None, "", False)}
     found = [f"--{name}={given[name]}" for name in _ALL if name in given]
     found += [f"--{name}={given[name]}" for name in _GROUPS if name in given and kind != "lighthouse"]
@@ -83,12 +83,12 @@ def words(cfg: Mapping[str, Any], kind: str) -> Words:
 
 
 def has_gpu_words(cfg: Mapping[str, Any]) -> bool:
-    """The user says it in Slurm's own words."""
+    """Return whether the user has requested GPUs with Slurm's own options."""
     return bool(cfg.get("gres") or cfg.get("gpus-per-node"))
 
 
 def check(cfg: Mapping[str, Any], nodes: int, groups: int) -> None:
-    """Raises `ConfigError`. `nodes`: of each of the `groups`, by the component."""
+    """Raise `ConfigError` for options that contradict each other or the component, which has `groups` of `nodes` nodes each."""
     if cfg.get("nodelist") and groups > 1:
         raise ConfigError(
             f"-cfg nodelist={cfg['nodelist']}: each group would ask for all of these nodes, so that one ran after the other; use "
@@ -115,7 +115,7 @@ def check(cfg: Mapping[str, Any], nodes: int, groups: int) -> None:
 
 
 def _check_time(text: str, signal: str) -> None:
-    """That all parts get somewhere before they are queued again ahead of their limit."""
+    """Raise `ConfigError` if a part would be requeued ahead of its time limit before it has made progress."""
     ahead = signal.partition("@")[2] or "60"
     limit = seconds(text)
     if limit is None or not _is_requeue_signal(signal) or not ahead.isdecimal():
@@ -129,7 +129,10 @@ def _check_time(text: str, signal: str) -> None:
 
 
 def seconds(text: str) -> int | None:
-    """Of a time as sbatch takes it: minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S. None: no limit, or nothing that it takes."""
+    """Return the seconds of a time in sbatch's format: minutes, M:S, H:M:S, D-H, D-H:M or D-H:M:S.
+
+    Return None for no limit, or for text of another format.
+    """
     found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text.strip())
     if found is None:
         return None

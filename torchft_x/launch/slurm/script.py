@@ -1,7 +1,7 @@
-"""The batch script of a role: one task of a job array is one of its parts (a replica group, the lighthouse, an extra program).
+"""Batch script of a role. Each task of its job array is a part: a replica group, the lighthouse, or a sidecar.
 
-The same text serves for all parts of the role at once, for one of them anew, and for one more: only the array's range and
-the ticket are put in at each submission (`submission`). So a part is always ``A_T``, and T its number.
+The same text is used to submit all parts of the role, one of them anew, or an additional one. `submission` adds the values
+of one submission, such as the array's range and the ticket. A part's job id is always ``A_T``, with T as the part's number.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from torchft_x.core.slurm.queue import comment
 from torchft_x.errors import ConfigError
 
 REPLICA = "@torchft_x_replica@"
-"""Stands for the replica's number in arguments and values."""
+"""Placeholder for the replica's number in arguments and in values of variables."""
 GROUPS = "@torchft_x_groups@"
-"""Stands for the number of groups that the job has."""
+"""Placeholder for the job's number of groups."""
 _HEAD = "#!/bin/bash\n"
-_HOSTS = 4  # first groups of a job, beside each of which a lighthouse and a watcher run
-_WATCHER_STARTS = 10  # seconds after its group
-_IN_PLACE = 3  # times that a part whose first process was killed is started again by its batch script
-_LAST_WORDS = 50  # fifths of a second in which the lighthouse may still end the job, when a group has ended badly
+_HOSTS = 4  # number of first groups beside each of which a lighthouse and a watcher run
+_WATCHER_STARTS = 10  # seconds between the start of a group and of the watcher beside it
+_IN_PLACE = 3  # number of times that the batch script restarts a part whose first process was killed
+_LAST_WORDS = 50  # fifths of a second for which the lighthouse may still end the job after a group has failed
 _EXCLUDE = re.compile(r'^#SBATCH --exclude="?([^"\n]+)"?\n', re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoleScript:
-    """What one role runs."""
+    """Content of one role's batch script."""
 
     role: str
     kind: str
-    """lighthouse, trainer or sidecar; empty: a program that isn't ours."""
+    """lighthouse, trainer or sidecar; '' for a program that isn't ours."""
     command: tuple[str, ...]
-    """May hold `REPLICA`: of a part over N nodes node k is replica ``number * N + k``."""
+    """Command of each node, possibly with `REPLICA`: node k of a part of N nodes is replica ``number * N + k``."""
     env: Mapping[str, str]
     run_dir: str
     log_dir: str
@@ -42,27 +42,27 @@ class RoleScript:
     """Current directory of the job."""
     nodes: int = 1
     cpus: int = 0
-    """Of one node; 0: Slurm's default, as for the two that follow."""
+    """CPUs per node; 0 for Slurm's default."""
     memory: int = 0
-    """MB, of one node."""
+    """MB per node; 0 for Slurm's default."""
     whole_memory: bool = False
-    """All of each node's, which is the group's alone."""
+    """Whether the part gets all memory of its nodes, which it shares with no other job."""
     gpus: int = 0
-    """Of one node."""
+    """GPUs per node; 0 to request none."""
     options: tuple[str, ...] = ()
-    """Of sbatch: ``--partition=gpu``."""
+    """Options for sbatch, such as ``--partition=gpu``."""
     srun_options: tuple[str, ...] = ()
     python: str = "python"
-    """That runs our own commands in the lighthouse's job."""
+    """Interpreter for our own commands in the batch script."""
     groups: int = 0
-    """Of the job, at the beginning."""
+    """Number of the job's groups at its submission."""
     lighthouse: tuple[str, ...] = ()
-    """Of a trainer whose job has a lighthouse of its own: its command, which runs beside the first groups."""
+    """Command of the job's own lighthouse, for a trainer's script, which runs it beside the first groups; () if none."""
     lighthouse_env: Mapping[str, str] = field(default_factory=dict)
 
 
 def render(how: RoleScript) -> str:
-    """Without the array's range, name and comment. Raises `ConfigError` for what no script can hold."""
+    """Return the script without the array's range, name and comment. Raise `ConfigError` for values that it can't contain."""
     check_values(how)
     resources = [f"--nodes={how.nodes}", f"--ntasks={how.nodes}", "--ntasks-per-node=1"]
     resources += [f"--cpus-per-task={how.cpus}"] if how.cpus > 0 else []
@@ -120,7 +120,10 @@ def render(how: RoleScript) -> str:
 
 
 def _fence(how: RoleScript) -> list[str]:
-    """Whoever is started last writes its name down: what runs on behind a broken network ends when it reads that."""
+    """Return the lines that fence off a part's earlier start: the newest one writes its name into a file.
+
+    A process of an earlier start that still runs, behind a broken network, ends when it reads another name there.
+    """
     if how.kind not in ("trainer", "sidecar"):
         return []
     file = f'{shlex.quote(how.run_dir)}"/slurm/newest-{how.role}-$number"'
@@ -131,8 +134,10 @@ def _fence(how: RoleScript) -> list[str]:
 
 
 def _again(how: RoleScript) -> list[str]:
-    """A job of its own, which has no BeginTime: who was requeued waits for somebody to end it, and all may be queued again at
-    the same moment."""
+    """Return the function ``again``, which submits the part anew ahead of its time limit, as a new job.
+
+    A requeued job would wait for its BeginTime until a watcher ends that, and all parts may be requeued at the same moment.
+    """
     said = next((option.partition("@")[2] for option in how.options if option.startswith("--signal=")), "")
     ahead = said if said.isdecimal() else "60"
     words = " ".join(map(shlex.quote, [how.python, "-m", "torchft_x", "slurm-again", how.run_dir, how.role]))
@@ -143,16 +148,17 @@ def _again(how: RoleScript) -> list[str]:
 
 
 def _watch(how: RoleScript) -> list[str]:
-    """Start a watcher beside each of the first groups. One of them asks Slurm; the others take over when it is lost."""
+    """Return the lines that start a watcher beside each of the first groups. One of them asks Slurm, the others stand by."""
     if how.kind not in ("lighthouse", "trainer"):
         return []
     words = " ".join(map(shlex.quote, [how.python, "-m", "torchft_x", "slurm-watch", how.run_dir]))
-    # A group that begins again has better things to do in its first seconds. `read` waits without a process.
+    # The delay keeps the watcher's start off the first seconds of a restarted group. `read` waits without a process.
     return ["watch=", f'[ "$number" -ge {_HOSTS} ] || {{ {{ {_sleep(_WATCHER_STARTS)}; exec {words}; }} & watch=$!; }}']
 
 
 def _lighthouse(how: RoleScript) -> list[str]:
-    """Start a lighthouse beside each of the first groups: one serves, the others stand by (docs/operate.md)."""
+    """Return the lines that start a lighthouse beside each of the first groups: one serves, the others stand by
+    (docs/operate.md)."""
     if not how.lighthouse:
         return []
     log = f'{shlex.quote(how.log_dir)}"/lighthouse-$number-0.$me-r$attempt.log"'
@@ -167,9 +173,10 @@ def _lighthouse(how: RoleScript) -> list[str]:
 
 
 def _end_lighthouse(how: RoleScript) -> list[str]:
-    """End the lighthouse with its group, after the job's end if it can be: a group that has finished waits for the others.
+    """Return the lines that end the lighthouse with its group. After exit code 0 it runs until the end of the job.
 
-    The time after any other end lets other groups that end now still be heard, and the lighthouse end the job.
+    After any other code it runs on for `_LAST_WORDS`, so that it receives the reports of groups that end now and can end
+    the job.
     """
     if not how.lighthouse:
         return []
@@ -188,7 +195,7 @@ def _end_lighthouse(how: RoleScript) -> list[str]:
 
 
 def _sleep(seconds: float) -> str:
-    """Wait without a process that may stay behind."""
+    """Return a command that waits without a process that could be left behind."""
     return f"read -rt {seconds:g} <> <(:)"
 
 
@@ -213,9 +220,12 @@ def submission(
     groups: int = 0,
     exclude: Sequence[str] = (),
 ) -> str:
-    """The script of a role, for these of its parts. `after`: jobs that must have started. `said`: the user's own comment.
-    `groups`: that the job has by now; 0: as many as at first. `exclude`: nodes that it shall not have, besides those that the
-    user has excluded."""
+    """Return the script of a role for the parts with these numbers. Raise `ConfigError` if the script was changed.
+
+    `limit` is the largest number of parts that may run at once, 0 for no limit. `after` has ids of jobs that must have
+    started. `said` is the user's own comment. `groups` is the job's present number of groups, 0 for that in the script.
+    `exclude` has names of nodes, in addition to those that the user has excluded.
+    """
     if not script.startswith(_HEAD):
         raise ConfigError("the batch script was changed: it does not begin with #!/bin/bash.")
     text = f"{comment(app, ticket, run_dir)} {said}".rstrip()
@@ -226,18 +236,18 @@ def submission(
     script = script.removeprefix(_HEAD)
     if exclude:
         lines.append(f"--exclude={','.join([*excluded(script), *exclude])}")
-        script = _EXCLUDE.sub("", script, count=1)  # of two the later one would count
+        script = _EXCLUDE.sub("", script, count=1)  # sbatch takes only the last of two
     return _HEAD + "".join(f"#SBATCH {_directive(line)}\n" for line in lines) + script
 
 
 def excluded(script: str) -> list[str]:
-    """What its user has excluded, in Slurm's words (``n[1-3]``)."""
+    """Return the nodes that the user has excluded in the script, in Slurm's format (``n[1-3]``)."""
     found = _EXCLUDE.search(script)
     return [found[1]] if found else []
 
 
 def array_range(numbers: Sequence[int], limit: int = 0) -> str:
-    """``0-3,7`` or ``0-3%2``."""
+    """Return the numbers as sbatch's ``--array`` takes them, such as ``0-3,7`` or ``0-3%2``."""
     runs: list[list[int]] = []
     for n in sorted(set(numbers)):
         if runs and n == runs[-1][1] + 1:
@@ -249,7 +259,7 @@ def array_range(numbers: Sequence[int], limit: int = 0) -> str:
 
 
 def check_values(how: RoleScript) -> None:
-    """Raises `ConfigError`."""
+    """Raise `ConfigError` for variables, paths or arguments that a batch script can't contain."""
     for name, value in how.env.items():
         if not name.isidentifier() or not name.isascii():
             raise ConfigError(f"--env {name}: a shell takes no variable of that name.")
@@ -265,7 +275,7 @@ def check_values(how: RoleScript) -> None:
 
 
 def _directive(option: str) -> str:
-    """As sbatch reads it: it takes quotes off, and a # within them as it is."""
+    """Return the option for an ``#SBATCH`` line. sbatch strips quotes, and takes a # within them literally."""
     if "\n" in option or "\r" in option:
         raise ConfigError(f"the option {option!r} has a line break, which ends it in a batch script.")
     if not any(c.isspace() or c in "\"'#\\" for c in option):
@@ -277,7 +287,7 @@ def _directive(option: str) -> str:
 
 
 def _quote(text: str) -> str:
-    """For the shell, with the replica's number in the place of `REPLICA`."""
+    """Return the text quoted for the shell, with the variables `replica` and `groups` in place of `REPLICA` and `GROUPS`."""
     if text == GROUPS:
         return '"$groups"'
     return '"$replica"'.join(shlex.quote(part) if part else "" for part in text.split(REPLICA)) or "''"

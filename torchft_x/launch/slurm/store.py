@@ -1,11 +1,11 @@
-"""What a job keeps in its run directory: ``RUN_DIR/slurm/manifest.json``, written whole, under a lock; and ``groups.json``.
+"""Files of a job in its run directory: ``slurm/manifest.json``, replaced as a whole under a lock, and ``slurm/groups.json``.
 
-Several processes change it: whoever submits, the watcher, ``torchft_x scale``, ``torchx cancel``. So it is changed by a
-function of what is there (`change`), never by what somebody has read a while ago.
+Several processes change the manifest: the launcher, the watchers, ``torchft_x scale`` and ``torchx cancel``. `change`
+therefore applies a function to the present manifest, never writes one that was read earlier.
 
-``groups.json`` is for the lighthouse: which groups the job has, and which have ended for good. It takes absence for no loss,
-because a group may be queued again: only who is named there is lost. So whoever gives a group up (the watcher), or gives the
-job more groups or fewer (``torchft_x scale``), says it there.
+``groups.json`` is for the lighthouse: it lists the job's groups, and those that have ended for good. The lighthouse does not
+take an absent group for lost, because a group may be requeued: only a group named as ended there is lost. The watcher writes
+the file when it gives up a group, ``torchft_x scale`` when it changes the number of groups.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from torchft_x.core.slurm.manifest import Manifest, from_json, to_json
 from torchft_x.errors import ConfigError, TorchftXError
 
 _LIMIT = 1 << 24  # bytes
-_LOCK = 10.0  # seconds to wait for another's change
-_LOOK = 0.05
+_LOCK = 10.0  # longest wait, in seconds, for another process's change
+_LOOK = 0.05  # seconds between attempts to take the lock
 
 
 class ManifestError(TorchftXError, ValueError):
-    """The manifest can't be read. `missing`: there is none."""
+    """Error: the manifest can't be read. `missing` is whether it does not exist."""
 
     def __init__(self, sentence: str, *, missing: bool = False) -> None:
         super().__init__(sentence)
@@ -40,7 +40,7 @@ class ManifestError(TorchftXError, ValueError):
 
 
 def folder(run_dir: str | Path) -> Path:
-    """Ours, in the run directory."""
+    """Return our folder in the run directory."""
     return Path(run_dir, "slurm")
 
 
@@ -49,17 +49,17 @@ def path_of(run_dir: str | Path) -> Path:
 
 
 def lease_folder(run_dir: str | Path) -> Path:
-    """Where the lighthouse has its lease and its journal: one that is begun elsewhere must know, and be the only one."""
+    """Return the folder of the lighthouses' lease and journal, through which a new one takes over as the only one."""
     return folder(run_dir) / "lighthouse"
 
 
 def is_slurm_run(run_dir: str | Path) -> bool:
-    """Whether the run directory is that of a job of slurm_ft."""
+    """Return whether the run directory is that of a job of slurm_ft."""
     return path_of(run_dir).is_file()
 
 
 def read(run_dir: str | Path) -> Manifest:
-    """Raises `ManifestError`."""
+    """Return the run's manifest. Raise `ManifestError` if there is none, or it can't be read."""
     path = path_of(run_dir)
     try:
         with path.open("rb") as f:
@@ -75,7 +75,7 @@ def read(run_dir: str | Path) -> Manifest:
 
 
 def create(manifest: Manifest) -> None:
-    """The first one. Raises `ConfigError` if another job has the run directory, or it can't be written."""
+    """Write a new job's manifest, and create its folders. Raise `ConfigError` if the run directory can't be written."""
     try:
         make_run_dir(manifest.run_dir)
         folder(manifest.run_dir).mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -87,7 +87,10 @@ def create(manifest: Manifest) -> None:
 
 
 def change(run_dir: str | Path, how: Callable[[Manifest], Manifest]) -> Manifest:
-    """What `how` makes of it, written. Raises `ManifestError`, `ConfigError`."""
+    """Apply `how` to the manifest under the lock, write the result and return it.
+
+    Raise `ManifestError` if the manifest can't be read, `ConfigError` if it can't be written or locked.
+    """
     try:
         with _locked(run_dir):
             before = read(run_dir)
@@ -100,7 +103,8 @@ def change(run_dir: str | Path, how: Callable[[Manifest], Manifest]) -> Manifest
 
 
 def tell_groups(manifest: Manifest, lost: Mapping[str, str] | None = None) -> None:
-    """`lost`: of each group that will not come back, why (a clause). Raises OSError."""
+    """Write ``groups.json`` for the lighthouse. `lost` has the groups that will not come back, each with the reason (a
+    clause). Raise OSError if it can't be written."""
     wanted = tuple(str(part.number) for part in manifest.groups if not part.gone)
     ended = tuple(SupervisorFinished(group, 1, why) for group, why in (lost or {}).items() if group in wanted)
     path = folder(manifest.run_dir) / "groups.json"
@@ -110,7 +114,7 @@ def tell_groups(manifest: Manifest, lost: Mapping[str, str] | None = None) -> No
 
 
 def lost_groups(run_dir: str | Path) -> dict[str, str]:
-    """What the lighthouse was told of them."""
+    """Return the lost groups that were reported to the lighthouse, each with the reason; none if there is no such report."""
     try:
         return {end.group: end.sentence for end in parse((folder(run_dir) / "groups.json").read_text("utf-8")).ended}
     except (OSError, UnicodeDecodeError, ConfigError):
@@ -118,7 +122,7 @@ def lost_groups(run_dir: str | Path) -> dict[str, str]:
 
 
 def last_sentence(run_dir: str | Path) -> str:
-    """Return the sentence with which the job's lighthouse ended it; empty: none can be read."""
+    """Return the sentence with which the job's lighthouse has ended the job, or '' if none can be read."""
     found: list[tuple[float, str]] = []
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         for path in Path(run_dir, "events").glob("lighthouse-*.jsonl"):
@@ -154,5 +158,5 @@ def _write(manifest: Manifest) -> None:
     with os.fdopen(fd, "w", encoding="utf-8") as f:
         json.dump(to_json(manifest), f, indent=1)
         f.flush()
-        os.fsync(f.fileno())  # an id that is lost is a job that nobody ends
+        os.fsync(f.fileno())  # a job whose id is lost would never be cancelled
     os.replace(other, path)

@@ -1,7 +1,7 @@
-"""Parts of a job, handed to Slurm. What is being submitted stands in the manifest before Slurm is asked, so nothing gets lost.
+"""Submits parts of a job to Slurm. The manifest records each submission before sbatch runs, so that no job is lost.
 
-Each submission has a ticket, which is in the job's comment. If sbatch fails or hangs after the controller has taken the job,
-it is found by that.
+Each submission has a ticket, which is in the job's comment. If sbatch fails or hangs after the controller has accepted the
+job, the job is found by its ticket.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.controller import Controller, SlurmError
 from torchft_x.launch.slurm.script import submission
 
-_LOOKS = 6  # for a job whose submission nobody has confirmed
-_LOOK = 1.0  # seconds between them
+_LOOKS = 6  # number of polls for a job whose submission was not confirmed
+_LOOK = 1.0  # seconds between those polls
 
 
 class SupersededError(ConfigError):
-    """Somebody else was quicker."""
+    """Error: another process has submitted the part first."""
 
 
 def submit_parts(
@@ -37,9 +37,14 @@ def submit_parts(
     said: str = "",
     exclude: Sequence[str] = (),
 ) -> Manifest:
-    """Parts of one role, in one array, off the nodes in `exclude`; what they were before is in `Part.earlier`. The manifest is
-    written. The caller must know that their last jobs are over. Raises `SlurmError`, `ConfigError`; then the manifest is as
-    before. `SupersededError` if somebody else has submitted one of them since `manifest` was read."""
+    """Submit parts of one role in one array, without the nodes in `exclude`, and return the changed manifest.
+
+    The caller must know that their last jobs are over. The ids of those move to `Part.earlier`. For `limit`, `after` and
+    `said`, see `script.submission`.
+
+    Raise `SlurmError` or `ConfigError`, with the parts restored in the manifest. Raise `SupersededError` if another process
+    has submitted one of them since `manifest` was read.
+    """
     (role,) = {part.role for part in parts}
     ticket = secrets.token_hex(8)
     script = read_script(parts[0].script)
@@ -67,7 +72,7 @@ def submit_parts(
         manifest.run_dir,
         lambda now: _each(now, parts, lambda p: dataclasses.replace(p, job=f"{job}_{p.number}")),
     )
-    if after_all.cancelled:  # meanwhile
+    if after_all.cancelled:  # during the submission
         controller.cancel([job])
     return after_all
 
@@ -85,7 +90,7 @@ def _submit(controller: Controller, app: str, text: str, ticket: str) -> str:
 
 
 def find_ticket(controller: Controller, app: str, ticket: str) -> str | None:
-    """The job of a submission whose answer was lost; None: the controller answers, and knows of none."""
+    """Return the job id of a submission whose answer was lost, or None if no job with the ticket is found in time."""
     for look in range(_LOOKS):
         if look:
             time.sleep(_LOOK)
@@ -99,11 +104,11 @@ def find_ticket(controller: Controller, app: str, ticket: str) -> str | None:
 
 
 def take_back(controller: Controller, manifest: Manifest) -> list[str]:
-    """Cancel whatever of the job was submitted, also what nobody has confirmed. The ids."""
+    """Cancel all submitted parts of the job, unconfirmed submissions included. Return the ids of their Slurm jobs."""
     rows: Iterable[Row] = ()
     try:
         rows = controller.rows(app=manifest.app)
-    except SlurmError:  # the ids of the manifest are all there is, then
+    except SlurmError:  # without the queue, cancel the manifest's ids
         pass
     ids = {row.job for row in rows} | set(manifest.jobs)
     if ids:
@@ -112,7 +117,10 @@ def take_back(controller: Controller, manifest: Manifest) -> list[str]:
 
 
 def settle(controller: Controller, run_dir: str | Path) -> Manifest:
-    """Give parts whose submission was interrupted the job that they have, if they have one. Raises `SlurmError`."""
+    """Write the job ids of interrupted submissions that Slurm has accepted into the manifest, and return it.
+
+    Raise `SlurmError`.
+    """
     manifest = store.read(run_dir)
     if all(part.job != SUBMITTING for part in manifest.parts):
         return manifest
@@ -129,7 +137,7 @@ def settle(controller: Controller, run_dir: str | Path) -> Manifest:
 
 
 def read_script(path: str) -> str:
-    """Raises `ConfigError`."""
+    """Return the text of a batch script. Raise `ConfigError` if it can't be read."""
     try:
         return Path(path).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as e:

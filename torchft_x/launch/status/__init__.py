@@ -1,7 +1,7 @@
-"""What a person asks about a run from another shell: `torchft_x status`, `kill`, `drain`, `resume`.
+"""Status of a run and orders to it, from another shell: `torchft_x status`, `kill`, `drain`, `resume`, `pause`.
 
-* `commands`: their command lines.
-* `find`: which run is meant, where its lighthouse is, and how it ended if it has.
-* `from_page`: the overview over HTTP, where the page is reached from here.
-* `lines`: the overview as lines of text. `live`: the same in a terminal, again and again, with rich.
+* `commands`: the command lines.
+* `find`: finds the run, its lighthouse, and its end if it is over.
+* `from_page`: reads the overview over HTTP, if the page can be reached from here.
+* `lines`: formats the overview as lines of text. `live`: refreshes it in a terminal, with rich.
 """

@@ -1,4 +1,4 @@
-"""``torchft_x status``, ``kill``, ``drain`` and ``resume``. 0: done; 1: it could not be done; 2: a mistake of the user's."""
+"""``torchft_x status``, ``kill``, ``drain``, ``resume`` and ``pause``. Exit codes: 0 done, 1 failed, 2 usage error."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from torchft_x.launch.status.find import Run, find
 from torchft_x.launch.status.from_page import from_page
 
 _TIMEOUT = 5.0  # seconds for an answer
-_WAITS = 10  # pods of a cluster that are told
-EVERY = "*"  # as `core.job.orders` has it: all groups
+_WAITS = 10  # largest number of waiting pods that are printed
+EVERY = "*"  # stands for all groups, as in `core.job.orders`
 _RUN = (
     "a run directory, a lighthouse's address, or a job of kubernetes_ft (kubernetes_ft://NAMESPACE/APP); by default the newest "
     "run below runs/"
@@ -26,7 +26,7 @@ _RUN = (
 
 
 def status(argv: list[str]) -> int:
-    """``torchft_x status``."""
+    """Run ``torchft_x status`` and return the exit code."""
     parser = Parser(prog="torchft_x status", description="Say what the groups of a run do; docs/operate.md.")
     parser.add_argument("run", nargs="?", metavar="RUN_DIR|ADDRESS|JOB", help=_RUN)
     parser.add_argument("--json", action="store_true", help="print what /status.json says, once")
@@ -38,7 +38,7 @@ def status(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     try:
         return _status(args)
-    except KeyboardInterrupt:  # nobody wants to know any more
+    except KeyboardInterrupt:  # Ctrl-C is the usual end of the live view
         return 130
     except TorchftXError as e:
         print(f"torchft_x status: {e}", file=sys.stderr)
@@ -70,7 +70,7 @@ def _status(args: argparse.Namespace) -> int:
         try:
             watch(lambda: _look(run), first)
         except UnreachableError:
-            run = find(args.run, args.token_file)  # it may be over, and a lighthouse that was started again is there
+            run = find(args.run, args.token_file)  # the run may be over, or its lighthouse restarted
             print(
                 f"{run.what} {lines.ended(run.ended)}"
                 if run.ended is not None
@@ -84,7 +84,7 @@ def _look(run: Run) -> dict[str, Any]:
         return run.remote.overview()
     assert run.lighthouse is not None
     shown = from_page(run.run_dir, run.lighthouse, _TIMEOUT) if run.run_dir is not None else None
-    if shown is not None:  # without grpc, whose import takes longer than all the rest
+    if shown is not None:  # HTTP avoids the import of grpc, which takes longer than all the rest
         return shown
     from torchft_x.rpc.status_query import lighthouse_overview
 
@@ -99,7 +99,7 @@ def _look(run: Run) -> dict[str, Any]:
 
 
 def _url(run: Run, first: dict[str, Any]) -> int:
-    """The token is behind the #, which a browser sends to nobody."""
+    """Print the page's address and return the exit code. The token follows a #, which browsers do not send."""
     token = run.token
     if run.remote is not None:
         print(
@@ -116,12 +116,12 @@ def _url(run: Run, first: dict[str, Any]) -> int:
 
 
 def _names_a_run(word: str) -> bool:
-    """Return whether it is a run directory, an address or a job, which no group's name looks like."""
+    """Return whether the word is a run directory, an address or a job. No group's name looks like one of these."""
     return word != EVERY and (":" in word or "/" in word or Path(word).is_dir())
 
 
 def order(kind: str, argv: list[str]) -> int:
-    """``torchft_x kill``, ``drain``, ``resume`` or ``pause``."""
+    """Run ``torchft_x kill``, ``drain``, ``resume`` or ``pause`` and return the exit code."""
     words = {
         "kill": "End the processes of a group at once; its supervisor starts it again.",
         "drain": "Have a group leave at its next step boundary, and rest until it is resumed.",

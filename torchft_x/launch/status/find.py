@@ -1,4 +1,7 @@
-"""Which run is meant: a run directory, a lighthouse's address, or the newest run below runs/. Imports neither grpc nor torch."""
+"""Finds a run by its directory, its lighthouse's address or its job, or takes the newest run below runs/.
+
+Imports neither grpc nor torch.
+"""
 
 from __future__ import annotations
 
@@ -20,29 +23,29 @@ if TYPE_CHECKING:
     from torchft_x.launch.kubernetes.remote import Remote
 
 RUNS = "runs"
-"""Where components make a run directory if none is named."""
+"""Folder in which components create a run directory if none is named."""
 _OF_A_RUN = ("events", "lighthouse", "lighthouses", "token")  # a run directory has one of these
-_CONNECT = 1.0  # seconds for one address
-_TAIL = 1 << 16  # bytes of an event file in which its end is looked for
+_CONNECT = 1.0  # seconds for a connect to one address
+_TAIL = 1 << 16  # bytes at the end of an event file that are searched for the last event
 
 
 @dataclass(frozen=True)
 class Run:
-    """`lighthouse`: that answers; None: none does. `ended`: what its lighthouse said last, once the job is over."""
+    """Run that was found, with its lighthouse or its end."""
 
-    what: str  # for people
+    what: str  # description for messages
     run_dir: Path | None
-    lighthouse: Address | None
+    lighthouse: Address | None  # address of the first lighthouse that accepts a connection; None if the run is over
     token: str | None = field(repr=False)
-    ended: Mapping[str, Any] | None = None
+    ended: Mapping[str, Any] | None = None  # last event of the lighthouse of a run that is over
     others: tuple[Address, ...] = ()
     """Lighthouses of the same job, of which one serves and the others stand by."""
     remote: Remote | None = None
-    """Of a job of kubernetes_ft, which is asked through the cluster; `lighthouse` is None then."""
+    """Client for a job of kubernetes_ft, which is reached through the API server; `lighthouse` is None then."""
 
 
 def find(given: str | None, token_file: str | None = None) -> Run:
-    """Raises `ConfigError` with a sentence. Waits for nothing but a connect to each address."""
+    """Return the run. Raise `ConfigError` if there is none. Wait only for a connect to each lighthouse's address."""
     if given is not None and is_handle(given):
         return _of_cluster(given, token_file)
     if given is not None and _is_address(given):
@@ -72,7 +75,7 @@ def _of_cluster(handle: str, token_file: str | None) -> Run:
 
 
 def _usual() -> Path:
-    """The run we are in, else the newest below runs/."""
+    """Return the run directory of the job that this process belongs to, else the newest below runs/."""
     inside = env.read(env.RUN_DIR)
     if inside is not None:
         return Path(inside)
@@ -88,7 +91,7 @@ def _usual() -> Path:
 
 
 def _is_address(given: str) -> bool:
-    """Whether it can't be a path that is there."""
+    """Return whether the text is meant as an address: it is no existing path, and parses as one or has a scheme."""
     if os.path.exists(given):
         return False
     try:
@@ -125,7 +128,7 @@ def _answering(what: str, run_dir: Path | None, addresses: tuple[Address, ...], 
 
 
 def _ended(run_dir: Path) -> dict[str, Any] | None:
-    """The last word of its newest lighthouse, if that was its end."""
+    """Return the last event of the run's newest lighthouse if that event is its exit, else None."""
     newest: dict[str, Any] = {}
     try:
         files = [p for p in (run_dir / "events").iterdir() if p.name.startswith("lighthouse-")]
@@ -140,7 +143,7 @@ def _ended(run_dir: Path) -> dict[str, Any] | None:
 
 
 def _last_event(file: Path) -> dict[str, Any] | None:
-    """A torn last line is skipped."""
+    """Return the last complete event of a file, or None. A torn last line is skipped."""
     try:
         with file.open("rb") as f:
             f.seek(max(0, os.fstat(f.fileno()).st_size - _TAIL))

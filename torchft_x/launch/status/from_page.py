@@ -1,4 +1,4 @@
-"""The overview over HTTP, where the page of a run is reached from here: mostly on the lighthouse's own host."""
+"""Reads the overview over HTTP, if the run's page can be reached from here, mostly on the lighthouse's own host."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from torchft_x.address_files import PAGE, read_address
 from torchft_x.errors import ConfigError
 from torchft_x.net import Address
 
-_MOST = 64 << 20  # bytes of an answer
+_MOST = 64 << 20  # bytes of an answer that are read
 
 
 def from_page(run_dir: Path, lighthouse: Address, timeout: float) -> dict[str, Any] | None:
-    """None: there is no page, it can't be reached, or it is not this lighthouse's.
+    """Return the overview, or None if there is no page, it can't be reached, or it is not this lighthouse's.
 
-    What it answers is believed: ``status --url`` prints the token behind an address in it.
+    The answer is trusted: ``status --url`` prints the token after an address in it.
     """
     try:
         page = read_address(run_dir / PAGE)
-    except (OSError, ConfigError):  # the lighthouse itself is asked then
+    except (OSError, ConfigError):  # the caller then asks the lighthouse itself
         return None
     if page is None:
         return None

@@ -1,4 +1,4 @@
-"""The overview of a lighthouse as lines of text. Pure; whatever a lighthouse says is made harmless for a terminal."""
+"""Formats a lighthouse's overview as lines of text. Pure. All text of a lighthouse is made harmless for terminals."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from torchft_x import net
 
 LATELY = 5
-"""Losses that are told."""
+"""Number of losses that are shown."""
 
 _PHASES = (
     ("released", "others released"),
@@ -22,11 +22,11 @@ _PHASES = (
     ("back", "commits again"),
     ("whole", "whole"),
 )
-"""Of a loss, in the order in which they come."""
+"""Phases of a loss in their order in time, each with its label."""
 
 
 def plain(value: object) -> str:
-    """As one line that steers no terminal."""
+    """Return the value as one line without control characters."""
     text = value if isinstance(value, str) else str(value)
     return text if text.isprintable() else "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in text)
 
@@ -45,7 +45,7 @@ def number(value: object) -> float:
 
 
 def head(status: Mapping[str, Any]) -> str:
-    """One line: what the job does."""
+    """Return one line with the job's state."""
     groups, quorum, rate = rows(status, "groups"), status.get("quorum"), number(status.get("step_rate"))
     trains = sum(g.get("does") == "trains" for g in groups)
     parts = [f"{plain(status.get('state', '?'))} at step {number(status.get('step')):,.0f}"]
@@ -58,7 +58,7 @@ def head(status: Mapping[str, Any]) -> str:
 
 
 def totals(status: Mapping[str, Any]) -> str:
-    """One line: how much was done, and how long it takes. Empty: nothing is known."""
+    """Return one line with counts and durations, or '' if they are unknown."""
     counts, durations = status.get("counts"), status.get("durations")
     if not isinstance(counts, dict) or not isinstance(durations, dict) or not number(counts.get("commits")):
         return ""
@@ -73,7 +73,7 @@ def totals(status: Mapping[str, Any]) -> str:
 
 
 def notices(status: Mapping[str, Any]) -> list[str]:
-    """What somebody should know."""
+    """Return the verdict, and the reason for a wait that lasts."""
     out = []
     verdict, waiting = status.get("verdict"), status.get("waiting")
     if isinstance(verdict, dict):
@@ -88,7 +88,7 @@ def notices(status: Mapping[str, Any]) -> list[str]:
 
 
 def group_cells(group: Mapping[str, Any]) -> tuple[str, str, str, str, str]:
-    """Name, what it does, step, restarts and host, more."""
+    """Return the cells of a group's row: name, activity, step, restarts, details with the host."""
     step = group.get("step")
     restarts = number(group.get("restarts"))
     return (
@@ -103,7 +103,7 @@ def group_cells(group: Mapping[str, Any]) -> tuple[str, str, str, str, str]:
 
 
 def losses(status: Mapping[str, Any]) -> list[str]:
-    """The newest, with what they cost."""
+    """Return a line for each of the newest losses, with its costs."""
     out = []
     for loss in rows(status, "losses")[-LATELY:]:
         costs = [plain(loss.get("exit") or ""), f"at step {number(loss.get('step')):,.0f}"]
@@ -116,7 +116,7 @@ def losses(status: Mapping[str, Any]) -> list[str]:
 
 
 def text(status: Mapping[str, Any]) -> list[str]:
-    """All of it."""
+    """Return the whole overview as lines."""
     lines = [line for line in (head(status), totals(status), *notices(status)) if line]
     cells = [("group", "does", "step", "restarts", ""), *map(group_cells, rows(status, "groups"))]
     wide = [max(len(row[i]) for row in cells) for i in range(4)]
@@ -132,7 +132,7 @@ def text(status: Mapping[str, Any]) -> list[str]:
 
 
 def page(status: Mapping[str, Any]) -> str:
-    """Return the page's address; of another host's loopback with the command that leads there."""
+    """Return the page's address, with an ssh command if it is the loopback of another host."""
     found = plain(status["page"])
     there, host = urlsplit(found), urlsplit(str(status.get("address", ""))).hostname or ""
     if there.hostname not in ("127.0.0.1", "localhost", "::1") or not host or net.is_own_address(host):
@@ -141,7 +141,7 @@ def page(status: Mapping[str, Any]) -> str:
 
 
 def ended(event: Mapping[str, Any]) -> str:
-    """Of a run that is over: the lighthouse's last event."""
+    """Return a clause about the end of a run, from the lighthouse's last event."""
     when = time.strftime(" at %Y-%m-%d %H:%M:%S", time.localtime(number(event["t"]))) if "t" in event else ""
     code, reason = event.get("code"), plain(event.get("reason", "")).rstrip(".")
     how = "finished" if code == 0 else f"failed with code {plain(code)}"

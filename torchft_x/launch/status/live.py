@@ -1,4 +1,4 @@
-"""The overview in a terminal, drawn anew each second, with rich."""
+"""Shows the overview in a terminal and refreshes it each second, with rich."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.text import Text
 from torchft_x.launch.status import lines
 
 EACH = 1.0
-"""Seconds between two looks."""
+"""Seconds between two refreshes."""
 _TONES = {
     "trains": "green", "finished": "green", "heals": "blue", "rehearses": "blue", "starts": "blue", "restarts": "blue",
     "regroups": "blue", "waits": "yellow", "pauses": "yellow", "awaited": "yellow", "drains": "yellow", "lost": "red",
@@ -23,7 +23,7 @@ _TONES = {
 
 
 def picture(status: Mapping[str, Any], height: int) -> Group:
-    """What fits: groups that do something else than train come first where there are too many."""
+    """Return the overview as far as it fits into the height. If groups must be left out, leave out those that train."""
     groups = lines.rows(status, "groups")
     room = max(5, height - 12)
     if len(groups) > room:
@@ -50,7 +50,7 @@ def picture(status: Mapping[str, Any], height: int) -> Group:
 
 
 def watch(look: Callable[[], Mapping[str, Any]], first: Mapping[str, Any], console: Console | None = None) -> None:
-    """Until the job is over, or `look` raises."""
+    """Show the overview until the job is over, or `look` raises."""
     screen = console or Console()
     with Live(picture(first, screen.height), console=screen, auto_refresh=False) as live:
         status = first

@@ -54,8 +54,8 @@ def why_first_is_cold(script: str) -> str | None:
     """Return the reason, as a clause, for which a script's first life must not be forked from a process that has already
     imported torch, or None if it may be.
 
-    It may be only if the early import makes no difference to the script: no statement above its last import of torch or
-    torchft_x could set a variable that these read at import, or expects to run before them.
+    It may be forked only if the early import makes no difference to the script. No statement above its last import of torch
+    or torchft_x may set a variable that these read at import, or expect to run before them.
     """
     body = _statements(script)
     last = max((i for i, node in enumerate(body) if _roots(node) & {"torch", "torchft_x"}), default=None)

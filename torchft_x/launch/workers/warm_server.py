@@ -8,9 +8,9 @@ supervisor asks for the second part during that life: all other modules for late
 CONTROL is the descriptor of a socket to the supervisor (warm_client.py), with one line of JSON each way. SCRIPT's text is
 parsed for its imports; it is run only in the workers. ARG... is shown to people who read ``ps``.
 
-The supervisor asks for forks: of a life's workers, or of the process with their store. A child that ends at once forks
-them, so that the supervisor (a sub-reaper) adopts them: it watches them like all its children, all of them die with it, and
-none with the warm parent.
+The supervisor requests forks: of a life's workers, or of the process with their store. A child that ends at once forks
+them, so that the supervisor (a sub-reaper) adopts them. It watches them like all its children, and they die with it, not
+with the warm parent.
 
 A process may be forked only while it has one thread, so the parent never makes a tensor operation, a channel, a store, or
 a context on a device. It checks this before each fork, and exits with the reason rather than fork unsoundly.

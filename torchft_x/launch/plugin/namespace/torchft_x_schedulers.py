@@ -1,7 +1,7 @@
-"""Installed as ``torchx_plugins.schedulers.torchft_x_schedulers``, where the nightly line of TorchX looks for schedulers.
+"""Plugin ``torchx_plugins.schedulers.torchft_x_schedulers``: registers our schedulers with the nightly line of TorchX.
 
-It is imported by every torchx command, so it imports nothing that it need not. The first function by the order of the
-alphabet is TorchX's default scheduler, which is to stay `local_ft`.
+Every torchx command imports this module, so it imports our schedulers lazily. The first function in alphabetical order is
+TorchX's default scheduler, which must be `local_ft`.
 """
 
 from __future__ import annotations
