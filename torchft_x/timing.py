@@ -198,7 +198,7 @@ class Timing:
     dump_lost: float = 2.5  # for a lost group's own supervisor to create its folder
     dump_others: float = 4.0  # for all supervisors to add their parts to a folder
 
-    # --- watchers of a Slurm job (core.slurm, launch.slurm.watch) ----------------------------------------------------
+    # --- watchers of a Slurm job (launch.slurm.rules, launch.slurm.watch) ----------------------------------------------------
 
     watch_each: float = 1.0  # between two polls of a job
     watch_quiet: float = 15.0  # between two requests to Slurm while all groups run and report

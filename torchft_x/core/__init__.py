@@ -18,8 +18,6 @@ The packages are listed bottom up. Each imports only from those before it in the
     admission     decides which processes may join, and whose reports count
     restart       decides when a lighthouse that has just started may form a quorum
     training      pace, saves and heals of a trainer
-    slurm         parts of a job on Slurm, and their restarts
-    kubernetes    objects and states of a job on Kubernetes
     lighthouse    forms quorums, and grants steps to their members
 
 A machine and its shell have a contract. The shell delivers events with the time, one after the other, and carries out

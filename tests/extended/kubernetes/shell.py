@@ -15,7 +15,7 @@ from tests.extended.kubernetes.cluster import IMAGE
 from tests.extended.kubernetes.space import Space
 from tests.unit.launch.lines import ROOT, environment
 from tests.util import scaled
-from torchft_x.core.kubernetes import rights
+from torchft_x.launch.kubernetes.rules import rights
 
 _TORCHX = "import sys; from torchft_x.launch.plugin.command import CmdFt; from torchx.cli.main import main; CmdFt(); main(sys.argv[1:])"
 USER = 65534  # of the pods

@@ -15,7 +15,7 @@ from tests.extended.kubernetes.api import ApiError
 from tests.extended.kubernetes.shell import MODEL, Shell, handle_of
 from tests.extended.kubernetes.space import Space
 from tests.util import wait_for
-from torchft_x.core.kubernetes import names
+from torchft_x.launch.kubernetes.rules import names
 
 pytestmark = [pytest.mark.timeout(600)]
 

@@ -9,13 +9,13 @@ from pathlib import Path
 from tests.extended.slurm.cluster import SlurmCluster
 from tests.journeys.jobs import ROOT, Events
 from tests.util import wait_for
-from torchft_x.core.slurm.queue import Row
-from torchft_x.core.slurm.state import told
 from torchft_x.launch.job.build import ft_app
 from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.build import build
 from torchft_x.launch.slurm.controller import Controller
 from torchft_x.launch.slurm.launch import launch
+from torchft_x.launch.slurm.rules.queue import Row
+from torchft_x.launch.slurm.rules.state import told
 from torchft_x.observe.report import training_together
 
 APP = "ddp-test"

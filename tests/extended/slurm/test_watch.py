@@ -21,10 +21,10 @@ from tests.unit.launch.slurm.test_watch import (
     written,
 )
 from tests.util import scaled, wait_for
-from torchft_x.core.slurm.queue import Row
-from torchft_x.core.slurm.state import told
 from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.controller import Controller
+from torchft_x.launch.slurm.rules.queue import Row
+from torchft_x.launch.slurm.rules.state import told
 from torchft_x.launch.slurm.script import render, submission
 from torchft_x.launch.slurm.submit import submit_parts
 

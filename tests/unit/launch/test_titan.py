@@ -9,9 +9,9 @@ import pytest
 
 from tests.unit.launch.slurm.made import request as slurm_request
 from torchft_x import env
-from torchft_x.core.kubernetes.parts import Wishes
 from torchft_x.launch.job.build import titan_app
 from torchft_x.launch.kubernetes.app import request as kubernetes_request
+from torchft_x.launch.kubernetes.rules.parts import Wishes
 
 WORDS = ["--module", "torchft.llama3", "--config", "debug", "--training.steps", "3"]
 

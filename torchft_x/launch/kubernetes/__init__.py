@@ -1,4 +1,4 @@
-"""Jobs on Kubernetes for the TorchX scheduler `kubernetes_ft` (launch/plugin). The pure rules are in core/kubernetes.
+"""Jobs on Kubernetes for the TorchX scheduler `kubernetes_ft` (launch/plugin). The pure rules are in launch/kubernetes/rules.
 
 * `app`: builds a job's objects from a TorchX app. `options`: the scheduler's options.
 * `cluster`: client of the API server. `jobs`: submits, finds, follows and cancels jobs. `scale`: changes the number of groups.

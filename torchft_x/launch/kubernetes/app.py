@@ -9,10 +9,10 @@ from typing import Any
 from torchx.specs import AppDef, BindMount, DeviceMount, Role, VolumeMount, macros
 
 from torchft_x import env
-from torchft_x.core.kubernetes import names, pod, scale
-from torchft_x.core.kubernetes.objects import PodFacts, render
-from torchft_x.core.kubernetes.parts import LIGHTHOUSE, TRAINER, Mount, Part, Wishes, check_part
 from torchft_x.errors import ConfigError
+from torchft_x.launch.kubernetes.rules import names, pod, scale
+from torchft_x.launch.kubernetes.rules.objects import PodFacts, render
+from torchft_x.launch.kubernetes.rules.parts import LIGHTHOUSE, TRAINER, Mount, Part, Wishes, check_part
 from torchft_x.launch.schedulers.containers import LOCAL_RUN_DIR, SCRATCH, find_token, set_run_dir
 from torchft_x.launch.schedulers.role import FtRole
 

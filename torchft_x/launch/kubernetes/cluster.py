@@ -11,8 +11,8 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 from torchft_x import env
-from torchft_x.core.kubernetes import names, rights
 from torchft_x.errors import ConfigError, TorchftXError
+from torchft_x.launch.kubernetes.rules import names, rights
 
 Json = dict[str, Any]
 _Objects = list[Json]  # an alias, because `list` is a method in `Cluster`

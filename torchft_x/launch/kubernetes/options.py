@@ -8,8 +8,8 @@ from typing import Any, Dict, List  # noqa: UP035  TorchX compares an option's t
 
 from torchx.specs import runopts
 
-from torchft_x.core.kubernetes.parts import Wishes
 from torchft_x.errors import ConfigError
+from torchft_x.launch.kubernetes.rules.parts import Wishes
 
 
 def run_opts() -> runopts:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from torchft_x.core.kubernetes import names, state
-from torchft_x.core.kubernetes.parts import LIGHTHOUSE, TRAINER
 from torchft_x.errors import ConfigError, RefusedError, UnreachableError
 from torchft_x.launch.chaos.place import Target
 from torchft_x.launch.kubernetes import jobs
 from torchft_x.launch.kubernetes.cluster import ClusterError
 from torchft_x.launch.kubernetes.remote import Remote
+from torchft_x.launch.kubernetes.rules import names, state
+from torchft_x.launch.kubernetes.rules.parts import LIGHTHOUSE, TRAINER
 
 KINDS = ("kill", "drain", "supervisor", "lighthouse")
 """Kinds of faults. kill: order to kill the group. drain: delete a pod with its grace period. supervisor, lighthouse: delete a

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from torchft_x.core.kubernetes import names, scale
-from torchft_x.core.kubernetes.objects import BUDGET
-from torchft_x.core.kubernetes.parts import LIGHTHOUSE
-from torchft_x.core.kubernetes.state import newest
 from torchft_x.errors import ConfigError
 from torchft_x.launch.kubernetes import jobs
 from torchft_x.launch.kubernetes.cluster import Cluster, ClusterError
+from torchft_x.launch.kubernetes.rules import names, scale
+from torchft_x.launch.kubernetes.rules.objects import BUDGET
+from torchft_x.launch.kubernetes.rules.parts import LIGHTHOUSE
+from torchft_x.launch.kubernetes.rules.state import newest
 
 _HEARD = 150.0  # longest wait, in seconds, for a lighthouse to read the list: kubelets sync every minute or so
 _LOOK = 0.3  # seconds between polls

@@ -16,8 +16,6 @@ from torchx.schedulers.ids import make_unique
 from torchx.specs import AppDef, AppDryRunInfo, AppState, Role, RoleStatus, macros, runopts
 from torchx.specs.api import NONE, ReplicaStatus
 
-from torchft_x.core.slurm.manifest import Part
-from torchft_x.core.slurm.queue import Row
 from torchft_x.errors import TorchftXError
 from torchft_x.launch.plugin.scheduler import run_dir_of
 from torchft_x.launch.schedulers import excepthook
@@ -27,6 +25,8 @@ from torchft_x.launch.slurm.build import Request, build
 from torchft_x.launch.slurm.controller import Controller
 from torchft_x.launch.slurm.launch import launch
 from torchft_x.launch.slurm.look import Look, Looker, batch_log, logs, replica
+from torchft_x.launch.slurm.rules.manifest import Part
+from torchft_x.launch.slurm.rules.queue import Row
 
 NAME = "slurm_ft"
 _LOOK = 0.2  # seconds between polls of a log file

@@ -11,10 +11,10 @@ from typing import Any
 from torchx.specs import AppDef, Role, macros
 
 from torchft_x import env
-from torchft_x.core.slurm.manifest import Manifest
 from torchft_x.errors import ConfigError
 from torchft_x.launch.schedulers.role import FtRole
 from torchft_x.launch.slurm import options, script, store
+from torchft_x.launch.slurm.rules.manifest import Manifest
 from torchft_x.launch.slurm.script import GROUPS, REPLICA, RoleScript
 
 _RETRIES = 10  # restarts of an app without trainers, whose component gives no number

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from torchft_x.core.slurm.manifest import Manifest
-from torchft_x.core.slurm.state import ALIVE, told
 from torchft_x.errors import ConfigError
 from torchft_x.launch.slurm import options, script, store
 from torchft_x.launch.slurm.build import Request, arrays
 from torchft_x.launch.slurm.controller import Controller, Partition, SlurmError
+from torchft_x.launch.slurm.rules.manifest import Manifest
+from torchft_x.launch.slurm.rules.state import ALIVE, told
 
 
 def check_cluster(request: Request, controller: Controller) -> None:

@@ -7,8 +7,8 @@ import subprocess
 from collections.abc import Iterable, Sequence
 
 from torchft_x import env
-from torchft_x.core.slurm.queue import Row, output_format, parse_rows, parse_settings, parse_submitted
 from torchft_x.errors import TorchftXError
+from torchft_x.launch.slurm.rules.queue import Row, output_format, parse_rows, parse_settings, parse_submitted
 
 TIMEOUT = 30.0
 """Timeout of one command, in seconds: a busy controller may take MessageTimeout, 10 s, more than once."""

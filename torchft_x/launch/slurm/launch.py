@@ -7,11 +7,11 @@ import os
 import time
 from pathlib import Path
 
-from torchft_x.core.slurm.manifest import Manifest, Part
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.slurm import checks, store
 from torchft_x.launch.slurm.build import Request, arrays
 from torchft_x.launch.slurm.controller import Controller, SlurmError
+from torchft_x.launch.slurm.rules.manifest import Manifest, Part
 from torchft_x.launch.slurm.submit import submit_parts, take_back
 
 

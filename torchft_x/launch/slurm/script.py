@@ -11,8 +11,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from torchft_x.core.slurm.queue import comment
 from torchft_x.errors import ConfigError
+from torchft_x.launch.slurm.rules.queue import comment
 
 REPLICA = "@torchft_x_replica@"
 """Placeholder for the replica's number in arguments and in values of variables."""

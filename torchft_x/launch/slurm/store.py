@@ -23,8 +23,8 @@ from pathlib import Path
 from torchft_x.address_files import make_run_dir
 from torchft_x.core.job.kept_groups import parse, render
 from torchft_x.core.messages.job import GroupsChanged, SupervisorFinished
-from torchft_x.core.slurm.manifest import Manifest, from_json, to_json
 from torchft_x.errors import ConfigError, TorchftXError
+from torchft_x.launch.slurm.rules.manifest import Manifest, from_json, to_json
 
 _LIMIT = 1 << 24  # bytes
 _LOCK = 10.0  # longest wait, in seconds, for another process's change

@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from torchft_x.core.slurm.manifest import SUBMITTING, Manifest, Part, rows_by_part
-from torchft_x.core.slurm.queue import Row
 from torchft_x.errors import ConfigError
 from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.controller import Controller, SlurmError
+from torchft_x.launch.slurm.rules.manifest import SUBMITTING, Manifest, Part, rows_by_part
+from torchft_x.launch.slurm.rules.queue import Row
 from torchft_x.launch.slurm.script import submission
 
 _LOOKS = 6  # number of polls for a job whose submission was not confirmed

@@ -12,9 +12,9 @@ from typing import Any
 from tests.extended.kubernetes.shell import MODEL, USER, Shell, handle_of
 from tests.unit.launch.lines import ROOT
 from tests.util import wait_for
-from torchft_x.core.kubernetes import names
-from torchft_x.core.kubernetes.parts import LIGHTHOUSE, TRAINER
 from torchft_x.launch.kubernetes.handle import parse
+from torchft_x.launch.kubernetes.rules import names
+from torchft_x.launch.kubernetes.rules.parts import LIGHTHOUSE, TRAINER
 from torchft_x.observe.events import EventTail
 from torchft_x.observe.report import commits, training_together
 

@@ -12,12 +12,12 @@ from unittest.mock import patch
 from tests.extended.kubernetes.cluster import IMAGE
 from tests.extended.kubernetes.shell import Shell
 from torchft_x import env
-from torchft_x.core.kubernetes.parts import Wishes
-from torchft_x.core.kubernetes.state import PENDING
 from torchft_x.launch.job.build import ft_app
 from torchft_x.launch.kubernetes import jobs
 from torchft_x.launch.kubernetes.app import request, with_token
 from torchft_x.launch.kubernetes.cluster import Cluster
+from torchft_x.launch.kubernetes.rules.parts import Wishes
+from torchft_x.launch.kubernetes.rules.state import PENDING
 
 Json = dict[str, Any]
 T = TypeVar("T")

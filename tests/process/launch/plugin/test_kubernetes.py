@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.unit.core.kubernetes.test_state import job
 from tests.unit.launch.kubernetes.answering import Asked, answering
+from tests.unit.launch.kubernetes.rules.test_state import job
 from tests.unit.launch.lines import BOTH, ROOT, environment, interpreter
 from tests.util import scaled
 

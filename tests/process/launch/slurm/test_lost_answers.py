@@ -10,7 +10,6 @@ import pytest
 
 from torchft_x import env
 from torchft_x.core.restart.lease import LeaseEntry
-from torchft_x.core.slurm.manifest import SUBMITTING
 from torchft_x.errors import ConfigError
 from torchft_x.launch.job.build import ft_app
 from torchft_x.launch.keeper.index import Index
@@ -19,6 +18,7 @@ from torchft_x.launch.slurm.build import Request, build
 from torchft_x.launch.slurm.controller import Controller, SlurmError
 from torchft_x.launch.slurm.launch import launch
 from torchft_x.launch.slurm.look import Looker
+from torchft_x.launch.slurm.rules.manifest import SUBMITTING
 from torchft_x.launch.slurm.watch import again
 from torchft_x.launch.slurm.watch.end import end
 from torchft_x.observe.events import EventLog

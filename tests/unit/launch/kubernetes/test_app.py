@@ -13,14 +13,14 @@ from torchx.specs import AppDef, Role, resource
 from tests.golden import Golden
 from tests.unit.launch.kubernetes.restricted import violations
 from torchft_x import env
-from torchft_x.core.kubernetes import rights
-from torchft_x.core.kubernetes.objects import owned
-from torchft_x.core.kubernetes.parts import Wishes
 from torchft_x.errors import ConfigError
 from torchft_x.launch.job.build import diloco_app, ft_app, lighthouse_app
 from torchft_x.launch.kubernetes import options
 from torchft_x.launch.kubernetes.app import Request, request, with_token
 from torchft_x.launch.kubernetes.cluster import refusal
+from torchft_x.launch.kubernetes.rules import rights
+from torchft_x.launch.kubernetes.rules.objects import owned
+from torchft_x.launch.kubernetes.rules.parts import Wishes
 from torchft_x.launch.plugin.kubernetes import as_yaml
 
 EXAMPLES = Path(__file__).parents[4] / "docs/examples/kubernetes"

@@ -9,9 +9,9 @@ import pytest
 
 from tests.unit.launch.kubernetes.answering import Asked, answering
 from torchft_x import env
-from torchft_x.core.kubernetes import names
 from torchft_x.launch.kubernetes import jobs
 from torchft_x.launch.kubernetes.cluster import Cluster
+from torchft_x.launch.kubernetes.rules import names
 
 LABELS = {names.INSTANCE: "app", names.ROLE: "trainer", names.REPLICA: "0", names.MANAGED_BY: names.OURS}
 AT = {"jobs": "/apis/batch/v1/namespaces/team/jobs?", "pods": "/api/v1/namespaces/team/pods?", "log": "/p/log?"}

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from torchx.specs.api import AppState, AppStatus
 
-from tests.unit.core.kubernetes.test_state import RUNS, event, job, over, pod
 from tests.unit.launch.kubernetes.answering import Asked, answering
+from tests.unit.launch.kubernetes.rules.test_state import RUNS, event, job, over, pod
 from torchft_x import env
 from torchft_x.launch.plugin.kubernetes import create_scheduler
 from torchft_x.launch.schedulers import excepthook

@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from tests.unit.core.kubernetes.test_scale import _jobs
-from tests.unit.core.kubernetes.test_state import RUNS, event, pod
 from tests.unit.launch.kubernetes.answering import Answer, Asked, answering
+from tests.unit.launch.kubernetes.rules.test_scale import _jobs
+from tests.unit.launch.kubernetes.rules.test_state import RUNS, event, pod
 from tests.unit.observe.written import Job, Log
 from torchft_x import env
-from torchft_x.core.kubernetes import names
 from torchft_x.errors import ConfigError, RefusedError, UnreachableError
 from torchft_x.launch.kubernetes import commands, jobs, scale
 from torchft_x.launch.kubernetes.cluster import Cluster, ClusterError
 from torchft_x.launch.kubernetes.place import Pods, check
 from torchft_x.launch.kubernetes.remote import Remote
+from torchft_x.launch.kubernetes.rules import names
 from torchft_x.launch.run_commands import chaos
 from torchft_x.launch.status.commands import order, status
 from torchft_x.observe.run import read_run

@@ -9,12 +9,12 @@ import pytest
 
 from tests.unit.launch.kubernetes.answering import Asked, answering
 from torchft_x import env
-from torchft_x.core.kubernetes import names
-from torchft_x.core.kubernetes.parts import Wishes
 from torchft_x.launch.job.build import ft_app
 from torchft_x.launch.kubernetes import jobs
 from torchft_x.launch.kubernetes.app import request
 from torchft_x.launch.kubernetes.cluster import Cluster
+from torchft_x.launch.kubernetes.rules import names
+from torchft_x.launch.kubernetes.rules.parts import Wishes
 
 pytest.importorskip("kubernetes")  # its import takes seconds, which are none of the test's
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.extended.slurm.conftest import slurm  # noqa: F401
-from torchft_x.core.slurm.manifest import Manifest, Part
 from torchft_x.errors import ConfigError
 from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.controller import Controller
+from torchft_x.launch.slurm.rules.manifest import Manifest, Part
 from torchft_x.launch.slurm.script import RoleScript, excluded, render, submission
 from torchft_x.launch.slurm.submit import SupersededError, submit_parts
 from torchft_x.launch.slurm.watch import watcher

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from torchft_x import env
-from torchft_x.core.kubernetes import pod
+from torchft_x.launch.kubernetes.rules import pod
 from torchft_x.launch.supervisor import requests
 from torchft_x.launch.supervisor.requests import StopRequests, grace_is_over
 from torchft_x.timing import TIMING

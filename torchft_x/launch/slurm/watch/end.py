@@ -6,12 +6,12 @@ import dataclasses
 import sys
 import time
 
-from torchft_x.core.slurm.manifest import Manifest
-from torchft_x.core.slurm.state import ALIVE, told
 from torchft_x.errors import TorchftXError
 from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.commands import tell_cancelled
 from torchft_x.launch.slurm.controller import Controller
+from torchft_x.launch.slurm.rules.manifest import Manifest
+from torchft_x.launch.slurm.rules.state import ALIVE, told
 from torchft_x.rpc.lighthouse.failover.lease_directory import LeaseDirectory
 
 _LEAVE = 90.0  # seconds for groups to end by themselves after the lighthouse has reported that the job is over

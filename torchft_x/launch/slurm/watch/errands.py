@@ -6,13 +6,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from torchft_x.core.slurm import actions as a
-from torchft_x.core.slurm.manifest import SUBMITTING, Manifest, Part
-from torchft_x.core.slurm.queue import expand_nodes
-from torchft_x.core.slurm.restart import Restarts
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.controller import Controller, SlurmError
+from torchft_x.launch.slurm.rules import actions as a
+from torchft_x.launch.slurm.rules.manifest import SUBMITTING, Manifest, Part
+from torchft_x.launch.slurm.rules.queue import expand_nodes
+from torchft_x.launch.slurm.rules.restart import Restarts
 from torchft_x.launch.slurm.script import excluded
 from torchft_x.launch.slurm.submit import SupersededError, read_script, settle, submit_parts
 

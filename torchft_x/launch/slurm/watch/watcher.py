@@ -1,7 +1,7 @@
 """``torchft_x slurm-watch RUN_DIR``: restarts the lost parts of a slurm_ft job, while the job lasts.
 
 A watcher needs no rights but its user's. Watchers run in the jobs themselves: beside the lighthouse, and beside the first
-groups. One of them asks Slurm, once a second; the others read its note. The rules are in `core.slurm.restart`.
+groups. One of them asks Slurm, once a second; the others read its note. The rules are in `launch.slurm.rules.restart`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import Any
 from torchft_x import env
 from torchft_x.address_files import lighthouse_files, read_address
 from torchft_x.arguments import Parser
-from torchft_x.core.slurm import actions as a
-from torchft_x.core.slurm.manifest import Manifest
-from torchft_x.core.slurm.queue import Row
-from torchft_x.core.slurm.restart import Restarts
-from torchft_x.core.slurm.turn import Turn
 from torchft_x.errors import AddressError, TorchftXError, UnreachableError
 from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.controller import Controller
+from torchft_x.launch.slurm.rules import actions as a
+from torchft_x.launch.slurm.rules.manifest import Manifest
+from torchft_x.launch.slurm.rules.queue import Row
+from torchft_x.launch.slurm.rules.restart import Restarts
+from torchft_x.launch.slurm.rules.turn import Turn
 from torchft_x.launch.slurm.watch.errands import Errands, Speaker
 from torchft_x.net import Address
 from torchft_x.rpc.status_query import lighthouse_status

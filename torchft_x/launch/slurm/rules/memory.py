@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchft_x.core.slurm.queue import Row
+from torchft_x.launch.slurm.rules.queue import Row
 
 
 @dataclass

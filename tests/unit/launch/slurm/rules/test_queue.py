@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from torchft_x.core.slurm import queue
-from torchft_x.core.slurm.queue import Row, expand_nodes, parse_rows, parse_settings, parse_submitted
-from torchft_x.core.slurm.state import app_state, told
+from torchft_x.launch.slurm.rules import queue
+from torchft_x.launch.slurm.rules.queue import Row, expand_nodes, parse_rows, parse_settings, parse_submitted
+from torchft_x.launch.slurm.rules.state import app_state, told
 
 # of 22.05.8: a running task, one that was requeued and waits, one that was killed by signal 9, a stranger's
 RECORDED = """\

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.unit.core.slurm.recorded import as_24_11
-from torchft_x.core.slurm.actions import (
+from tests.unit.launch.slurm.rules.recorded import as_24_11
+from torchft_x.launch.slurm.rules.actions import (
     Action,
     Anew,
     Cancel,
@@ -24,9 +24,9 @@ from torchft_x.core.slurm.actions import (
     TellLost,
     heard_from,
 )
-from torchft_x.core.slurm.manifest import SUBMITTING, Manifest, Part
-from torchft_x.core.slurm.queue import Row, comment, parse_rows
-from torchft_x.core.slurm.restart import Patience, Restarts, is_bad
+from torchft_x.launch.slurm.rules.manifest import SUBMITTING, Manifest, Part
+from torchft_x.launch.slurm.rules.queue import Row, comment, parse_rows
+from torchft_x.launch.slurm.rules.restart import Patience, Restarts, is_bad
 
 PATIENCE = Patience()
 NOTE = comment("app", "t1", "/runs/7")

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from torchft_x.core.kubernetes import names
-from torchft_x.core.kubernetes.merge import merge
-from torchft_x.core.kubernetes.parts import LIGHTHOUSE, TRAINER, Mount, Part, Wishes
+from torchft_x.launch.kubernetes.rules import names
+from torchft_x.launch.kubernetes.rules.merge import merge
+from torchft_x.launch.kubernetes.rules.parts import LIGHTHOUSE, TRAINER, Mount, Part, Wishes
 
 Json = dict[str, Any]
 

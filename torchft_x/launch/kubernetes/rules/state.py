@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torchft_x.core.kubernetes import names
-from torchft_x.core.kubernetes.parts import LIGHTHOUSE, TRAINER
+from torchft_x.launch.kubernetes.rules import names
+from torchft_x.launch.kubernetes.rules.parts import LIGHTHOUSE, TRAINER
 
 Json = Mapping[str, Any]
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchft_x.core.kubernetes import names
-from torchft_x.core.kubernetes.merge import merge
 from torchft_x.errors import ConfigError
+from torchft_x.launch.kubernetes.rules import names
+from torchft_x.launch.kubernetes.rules.merge import merge
 
 ROLES = {"lighthouse": 1, "trainer": 100}
 

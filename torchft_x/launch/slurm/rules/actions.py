@@ -1,4 +1,4 @@
-"""Values of `core.slurm.restart`: the lighthouse's status of a job's supervisors, and the actions on the job's parts."""
+"""Values of `launch.slurm.rules.restart`: the lighthouse's status of a job's supervisors, and the actions on the job's parts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torchft_x.core.slurm.manifest import Part
+from torchft_x.launch.slurm.rules.manifest import Part
 
 
 @dataclass(frozen=True)

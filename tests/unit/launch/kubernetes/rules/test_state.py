@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchft_x.core.kubernetes import names
-from torchft_x.core.kubernetes.state import JobState, job_state, newest
+from torchft_x.launch.kubernetes.rules import names
+from torchft_x.launch.kubernetes.rules.state import JobState, job_state, newest
 
 Json = dict[str, Any]
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torchft_x.core.kubernetes import names, scale
-from torchft_x.core.kubernetes.parts import LIGHTHOUSE, TRAINER, WITHOUT_END, Part, Wishes
-from torchft_x.core.kubernetes.pod import PAGE_BESIDE, TOKEN_KEY, labels, template
+from torchft_x.launch.kubernetes.rules import names, scale
+from torchft_x.launch.kubernetes.rules.parts import LIGHTHOUSE, TRAINER, WITHOUT_END, Part, Wishes
+from torchft_x.launch.kubernetes.rules.pod import PAGE_BESIDE, TOKEN_KEY, labels, template
 
 Json = dict[str, Any]
 

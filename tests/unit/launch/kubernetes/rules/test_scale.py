@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from torchft_x.core.kubernetes import names
-from torchft_x.core.kubernetes.pod import REPLICA
-from torchft_x.core.kubernetes.scale import change
 from torchft_x.errors import ConfigError
+from torchft_x.launch.kubernetes.rules import names
+from torchft_x.launch.kubernetes.rules.pod import REPLICA
+from torchft_x.launch.kubernetes.rules.scale import change
 
 Json = dict[str, Any]
 

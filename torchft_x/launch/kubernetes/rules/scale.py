@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchft_x.core.job.kept_groups import render
-from torchft_x.core.kubernetes import names
-from torchft_x.core.kubernetes.parts import LIGHTHOUSE, TRAINER
-from torchft_x.core.kubernetes.pod import REPLICA
 from torchft_x.core.messages.job import GroupsChanged
 from torchft_x.errors import ConfigError
+from torchft_x.launch.kubernetes.rules import names
+from torchft_x.launch.kubernetes.rules.parts import LIGHTHOUSE, TRAINER
+from torchft_x.launch.kubernetes.rules.pod import REPLICA
 
 Json = dict[str, Any]
 

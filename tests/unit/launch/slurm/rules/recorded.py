@@ -1,4 +1,4 @@
-"""What a real Slurm has said of jobs of all kinds: squeue with ``core.slurm.queue.output_format``, recorded on 25 November 2026.
+"""What a real Slurm has said of jobs of all kinds: squeue with ``launch.slurm.rules.queue.output_format``, recorded on 25 November 2026.
 
 Each version ran the same: an array of three tasks of which one's node was set DOWN; batch scripts that ended with 0, 1, 2,
 137 and by SIGKILL; tasks that were cancelled while they ran, and while they waited; arrays whose tasks wait in one line.

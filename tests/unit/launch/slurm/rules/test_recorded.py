@@ -6,11 +6,11 @@ import dataclasses
 
 import pytest
 
-from tests.unit.core.slurm.recorded import ALL
-from torchft_x.core.slurm.ending import NO_WORD, ending
-from torchft_x.core.slurm.manifest import Manifest, Part, rows_by_part
-from torchft_x.core.slurm.queue import Row, parse_rows
-from torchft_x.core.slurm.state import told
+from tests.unit.launch.slurm.rules.recorded import ALL
+from torchft_x.launch.slurm.rules.ending import NO_WORD, ending
+from torchft_x.launch.slurm.rules.manifest import Manifest, Part, rows_by_part
+from torchft_x.launch.slurm.rules.queue import Row, parse_rows
+from torchft_x.launch.slurm.rules.state import told
 
 
 def rows(version: str) -> dict[str, Row]:

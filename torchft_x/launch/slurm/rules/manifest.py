@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torchft_x.core.slurm.queue import Row
+from torchft_x.launch.slurm.rules.queue import Row
 
 FORMAT = 1
 SUBMITTING = "?"

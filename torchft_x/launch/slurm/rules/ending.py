@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchft_x.core.slurm.queue import Row
+from torchft_x.launch.slurm.rules.queue import Row
 
 NO_WORD = "no word"
 """Result of `ending` for a job that ended like a final exit, of which only the lighthouse knows whether it was reported."""

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from torchft_x.core.kubernetes import names
 from torchft_x.errors import ConfigError
+from torchft_x.launch.kubernetes.rules import names
 
 LIGHTHOUSE = "lighthouse"
 TRAINER = "trainer"

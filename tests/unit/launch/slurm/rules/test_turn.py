@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from torchft_x.core.slurm.turn import Turn
+from torchft_x.launch.slurm.rules.turn import Turn
 from torchft_x.timing import TIMING
 
 

@@ -6,8 +6,16 @@ import json
 
 import pytest
 
-from tests.unit.core.slurm.test_queue import row
-from torchft_x.core.slurm.manifest import SUBMITTING, Manifest, Part, from_json, missing_parts, rows_by_part, to_json
+from tests.unit.launch.slurm.rules.test_queue import row
+from torchft_x.launch.slurm.rules.manifest import (
+    SUBMITTING,
+    Manifest,
+    Part,
+    from_json,
+    missing_parts,
+    rows_by_part,
+    to_json,
+)
 
 
 def manifest() -> Manifest:

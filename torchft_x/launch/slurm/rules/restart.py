@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torchft_x.core.slurm.actions import (
+from torchft_x.launch.slurm.rules.actions import (
     Action,
     Anew,
     Cancel,
@@ -33,11 +33,11 @@ from torchft_x.core.slurm.actions import (
     Settle,
     TellLost,
 )
-from torchft_x.core.slurm.ending import NO_WORD, ending
-from torchft_x.core.slurm.manifest import SUBMITTING, Manifest, Part, rows_by_part
-from torchft_x.core.slurm.memory import PartMemory, from_json
-from torchft_x.core.slurm.queue import Row
-from torchft_x.core.slurm.state import ALIVE, told
+from torchft_x.launch.slurm.rules.ending import NO_WORD, ending
+from torchft_x.launch.slurm.rules.manifest import SUBMITTING, Manifest, Part, rows_by_part
+from torchft_x.launch.slurm.rules.memory import PartMemory, from_json
+from torchft_x.launch.slurm.rules.queue import Row
+from torchft_x.launch.slurm.rules.state import ALIVE, told
 from torchft_x.timing import TIMING
 
 WINDOW = 3600.0
