@@ -33,7 +33,7 @@ class Book:
         self.joins.pop(session, None)
 
     def enter(self, event: m.LighthouseEvent, now: float) -> None:
-        if isinstance(event, m.Heard):
+        if isinstance(event, m.SignOfLife):
             name = self._sessions.get(event.session)
             if name is not None:
                 self._heard[name] = now

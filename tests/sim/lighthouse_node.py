@@ -330,7 +330,7 @@ class LighthouseNode:
         elif isinstance(message, Ping):
             stream.down.send(message)
             if session:
-                self.feed(lm.Heard(session))
+                self.feed(lm.SignOfLife(session))
             elif stream in self._supervisors:
                 self.feed(lm.SupervisorHeard(self._supervisors[stream][1]))
         elif isinstance(message, gm.SendJoin):

@@ -14,7 +14,7 @@ class Difference(NamedTuple):
     here: str
 
 
-class Gone(NamedTuple):
+class MissingName(NamedTuple):
     defect: str
     test: str
     """This project's test that shows it: a file, and the test's name or its beginning."""
@@ -133,49 +133,49 @@ DIFFERENCES = (
 )
 
 GONE = (
-    Gone(
+    MissingName(
         "DiLoCo with several buckets in a fragment, or a tensor larger than one, drifts apart and commits",
         "tests/torch/train/test_apart.py::test_buckets_of_any_size_average_the_same",
     ),
-    Gone(
+    MissingName(
         "`PureDistributedDataParallel` does not average",
         "tests/torch/train/ddp/test_reducer.py::test_average_with_unused_parameters",
     ),
-    Gone(
+    MissingName(
         "a slow receiver of a checkpoint stalls its source, or ends it",
         "tests/torch/transfer/http/test_transport.py::test_a_slow_reader_blocks_nothing_and_gets_the_frozen_bytes",
     ),
-    Gone(
+    MissingName(
         "a restarted lighthouse begins at quorum 1, and trainers die",
         "tests/journeys/test_lighthouse_dies.py::test_a_lighthouse_that_is_killed_costs_nobody_a_step",
     ),
-    Gone(
+    MissingName(
         "a dead group is noticed only when a collective times out",
         "tests/journeys/test_kills.py::test_two_groups_survive_kills_with_equal_parameters",
     ),
-    Gone(
+    MissingName(
         "checkpoints are pickles from any sender, without a digest",
         "tests/torch/transfer/http/test_transport.py::test_a_flipped_bit_is_detected_and_named",
     ),
-    Gone(
+    MissingName(
         "no call needs a token",
         "tests/torch/transfer/http/test_transport.py::test_a_wrong_or_missing_token_is_refused_at_once",
     ),
-    Gone("the advertised address can't be chosen", "tests/unit/test_net.py::test_what_is_given_wins"),
-    Gone(
+    MissingName("the advertised address can't be chosen", "tests/unit/test_net.py::test_what_is_given_wins"),
+    MissingName(
         "quantising doubles the bytes of one-dimensional tensors",
         "tests/torch/comm/quantized/test_collectives.py::test_a_few_values_are_not_inflated",
     ),
-    Gone(
+    MissingName(
         "fast groups keep a newcomer out",
         "tests/torch/train/test_newcomers.py::test_others_train_on_while_a_newcomer_makes_its_first_step",
     ),
-    Gone(
+    MissingName(
         "TORCHFT_TIMEOUT_SEC and TORCHFT_CONNECT_TIMEOUT_SEC reach only a part of the code",
         "tests/torch/compat/test_adapters.py::test_torchfts_variables_beat_the_arguments",
     ),
-    Gone("the lighthouse loads torch", "tests/process/test_imports.py::test_start_up_without_torch"),
-    Gone(
+    MissingName("the lighthouse loads torch", "tests/process/test_imports.py::test_start_up_without_torch"),
+    MissingName(
         "`hsdp` starts too many processes, all on one port",
         "tests/unit/launch/test_components.py::test_a_components_app",
     ),

@@ -168,7 +168,7 @@ def chaos(argv: list[str]) -> int:
     try:
         with runner.Chaos(place, run_dir, lambda line: print(line, flush=True), keep) as made:
             made.run(planned)
-    except runner.Over as e:
+    except runner.ChaosEnded as e:
         print(f"torchft_x chaos: {e}", file=sys.stderr)
         return 0 if endless else 1
     except TorchftXError as e:  # the cluster refuses, or can't be reached

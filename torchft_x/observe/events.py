@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from torchft_x import env
 from torchft_x.address_files import make_run_dir
-from torchft_x.observe.telling import TOLD, Telling
+from torchft_x.observe.facts_collector import TOLD, FactsCollector
 
 EVENTS = frozenset(
     [
@@ -132,7 +132,7 @@ class EventLog:
         self._part, self._size = 1, 0  # number and bytes of the open file
         self._part_bytes, self._most_parts = part_bytes, parts
         self.narrator: Narration | None = None  # gets the events besides the listeners
-        self.telling: Telling | None = None  # gets the events of `TOLD`, for the lighthouse
+        self.telling: FactsCollector | None = None  # gets the events of `TOLD`, for the lighthouse
         if run_dir is not None:
             folder = Path(run_dir) / "events"
             make_run_dir(run_dir)

@@ -15,7 +15,7 @@ from torchft_x.launch.slurm.build import build
 from torchft_x.launch.slurm.controller import Controller
 from torchft_x.launch.slurm.launch import launch
 from torchft_x.launch.slurm.rules.queue import Row
-from torchft_x.launch.slurm.rules.state import told
+from torchft_x.launch.slurm.rules.state import part_status
 from torchft_x.observe.report import training_together
 
 APP = "ddp-test"
@@ -69,7 +69,7 @@ class SlurmFtJob:
 
     def over(self) -> bool:
         """Every part's job has ended."""
-        return all(told(row).state not in ("PENDING", "RUNNING") for row in self.rows().values())
+        return all(part_status(row).state not in ("PENDING", "RUNNING") for row in self.rows().values())
 
 
 def on(cluster: SlurmCluster) -> None:

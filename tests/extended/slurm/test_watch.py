@@ -24,7 +24,7 @@ from tests.util import scaled, wait_for
 from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.controller import Controller
 from torchft_x.launch.slurm.rules.queue import Row
-from torchft_x.launch.slurm.rules.state import told
+from torchft_x.launch.slurm.rules.state import part_status
 from torchft_x.launch.slurm.script import render, submission
 from torchft_x.launch.slurm.submit import submit_parts
 
@@ -52,7 +52,7 @@ def test_a_killed_part_is_submitted_anew_and_a_cancelled_one_is_respected(watchi
 
     def states() -> list[str]:
         rows = {row.job: row for row in controller.rows()}
-        return [told(rows.get(part.job)).state for part in store.read(watching).groups]
+        return [part_status(rows.get(part.job)).state for part in store.read(watching).groups]
 
     wait_for(lambda: states() == ["RUNNING", "RUNNING"], 30, "both groups to run")
     log = watching.parent / "watch.log"

@@ -8,7 +8,7 @@ import pytest
 
 from tests.golden import Golden
 from tests.unit.compat import page
-from torchft_x.compat.differences import GONE, Gone
+from torchft_x.compat.differences import GONE, MissingName
 
 ROOT = Path(__file__).parents[3]
 
@@ -21,6 +21,6 @@ def test_the_pages_tables_are_those_of_the_code(golden: Golden) -> None:
 
 
 @pytest.mark.parametrize("gone", GONE)
-def test_each_defect_that_is_gone_has_its_test(gone: Gone) -> None:
+def test_each_defect_that_is_gone_has_its_test(gone: MissingName) -> None:
     file, _, name = gone.test.partition("::")
     assert f"def {name}(" in (ROOT / file).read_text(encoding="utf-8")

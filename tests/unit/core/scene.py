@@ -13,7 +13,6 @@ from torchft_x.core.messages.job import SupervisorHere
 from torchft_x.core.messages.lighthouse import (
     Closed,
     Fence,
-    Heard,
     Heartbeat,
     Hello,
     Issue,
@@ -26,6 +25,7 @@ from torchft_x.core.messages.lighthouse import (
     Probed,
     Refuse,
     RevokeQuorum,
+    SignOfLife,
     UnaryGone,
     UnaryJoin,
 )
@@ -149,7 +149,7 @@ class Scene:
         return State(cur.top.step + 1, cur.id)
 
     def heard(self, replica_id: str) -> list[LighthouseEffect]:
-        return self.feed(Heard(self.sessions[replica_id]))
+        return self.feed(SignOfLife(self.sessions[replica_id]))
 
     def leave(self, replica_id: str, state: State) -> list[LighthouseEffect]:
         return self.feed(Leave(self.sessions[replica_id], state))

@@ -67,11 +67,11 @@ def test_what_it_says(words: list[str], code: int, said: str, capsys: pytest.Cap
 
 
 def test_a_link_with_torchfts_name_of_the_command_is_its_lighthouse(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[list[str]] = []
-    monkeypatch.setattr("torchft_x.launch.cli.lighthouse", lambda words: told.append(words) or 0)
+    part_status: list[list[str]] = []
+    monkeypatch.setattr("torchft_x.launch.cli.lighthouse", lambda words: part_status.append(words) or 0)
     monkeypatch.setattr(sys, "argv", ["/env/bin/torchft_lighthouse", "--min_replicas", "1"])
     assert main() == 0
-    assert told == [["--min_replicas", "1"]]
+    assert part_status == [["--min_replicas", "1"]]
 
 
 @pytest.mark.parametrize("words", [["supervise"], ["supervise", "--groups", "two", "--group", "0", "--", "x"]])

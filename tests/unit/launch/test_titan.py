@@ -11,7 +11,7 @@ from tests.unit.launch.slurm.made import request as slurm_request
 from torchft_x import env
 from torchft_x.launch.job.build import titan_app
 from torchft_x.launch.kubernetes.app import request as kubernetes_request
-from torchft_x.launch.kubernetes.rules.parts import Wishes
+from torchft_x.launch.kubernetes.rules.parts import PodSettings
 
 WORDS = ["--module", "torchft.llama3", "--config", "debug", "--training.steps", "3"]
 
@@ -32,7 +32,7 @@ def test_on_slurm(tmp_path: Path) -> None:
 
 def test_on_kubernetes() -> None:
     app = titan_app(WORDS[4:], module=WORDS[1], config=WORDS[3], replicas=2, gpu=8, image="registry/titan:1")
-    made = kubernetes_request(app, "1a2b3c4d", Wishes(), "nvidia.com/gpu")
+    made = kubernetes_request(app, "1a2b3c4d", PodSettings(), "nvidia.com/gpu")
     trainers = [c for o in made.objects for c in _containers(o) if "torchft_x.compat.titan" in c.get("command", [])]
     assert len(trainers) == 2
     for container in trainers:

@@ -36,7 +36,6 @@ from torchft_x.core.messages.lighthouse import (
     CloseSession,
     CopyHeld,
     Fence,
-    Heard,
     Heartbeat,
     Hello,
     Join,
@@ -50,6 +49,7 @@ from torchft_x.core.messages.lighthouse import (
     Probed,
     Progress,
     Refuse,
+    SignOfLife,
     SupervisorHeard,
     Suspected,
     UnaryGone,
@@ -191,7 +191,7 @@ class Lighthouse:
                 return self._on_progress(event, now)
             case Leave():
                 return self._on_leave(event, now)
-            case Heard(session):
+            case SignOfLife(session):
                 return self._on_heard(session, now)
             case Closed(session):
                 return self._on_closed(session, now)

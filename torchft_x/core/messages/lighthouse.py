@@ -85,7 +85,7 @@ class Suspected:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class SignOfLife:
     """A ping or another sign of life without content has arrived."""
 
     session: int
@@ -181,7 +181,7 @@ LighthouseEvent = (
     | Leave
     | Paused
     | Suspected
-    | Heard
+    | SignOfLife
     | Closed
     | Probed
     | LifeBegun

@@ -16,7 +16,7 @@ PATIENCE = 60.0  # longest wait, in seconds, for a process that can be struck
 _LOOK = 0.1  # seconds between polls
 
 
-class Over(Exception):
+class ChaosEnded(Exception):
     """Signals the end of the job, or that no process can be struck any more. The message is a sentence with the reason."""
 
 
@@ -48,7 +48,7 @@ class Chaos:
         self._end_keeping()
 
     def run(self, plan: Iterable[Planned]) -> None:
-        """Carry out the plan to its end. Raise `Over` if the job ends first, or no process can be struck in time."""
+        """Carry out the plan to its end. Raise `ChaosEnded` if the job ends first, or no process can be struck in time."""
         began = time.monotonic()
         for planned in plan:
             self._wait_for_time(began + planned.at)
@@ -92,7 +92,7 @@ class Chaos:
         self._say(f"{self.done}: {planned.kind}{f' for {seconds:.1f} s' if seconds else ''}: {harmless(target)}")
 
     def _wait_until(self, condition: Callable[[], bool], seconds: float | None) -> None:
-        """Wait for the condition and resume stopped processes. Raise `Over` at the job's end, or after `seconds`."""
+        """Wait for the condition and resume stopped processes. Raise `ChaosEnded` at the job's end, or after `seconds`."""
         deadline = None if seconds is None else time.monotonic() + seconds
         looked = 0.0
         while not condition():
@@ -104,9 +104,9 @@ class Chaos:
             if now > looked + 1.0:  # `targets` reads all processes of the host
                 looked = now
                 if not self._place.targets():
-                    raise Over(f"the job has ended after {self.done} faults.")
+                    raise ChaosEnded(f"the job has ended after {self.done} faults.")
             if deadline is not None and now > deadline:
-                raise Over(f"nobody who can be struck was there for {seconds:.0f} s, after {self.done} faults.")
+                raise ChaosEnded(f"nobody who can be struck was there for {seconds:.0f} s, after {self.done} faults.")
             time.sleep(_LOOK)
 
 

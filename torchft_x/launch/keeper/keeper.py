@@ -27,7 +27,7 @@ from torchft_x.launch.devices import accelerators
 from torchft_x.launch.keeper import groups, plan, record
 from torchft_x.launch.keeper.plan import Plan, Process
 from torchft_x.launch.keeper.roles import RoleProcess
-from torchft_x.launch.keeper.telling import StatusPublisher
+from torchft_x.launch.keeper.status_publisher import StatusPublisher
 from torchft_x.launch.keeper.upkeep import Outcome, Replica, RestartAt, outcome
 from torchft_x.launch.process import process_tree
 from torchft_x.launch.supervisor.lighthouse import hold_port
@@ -54,7 +54,7 @@ class Keeper:
         self._groups = len(trainer.replicas) // trainer.nodes if trainer else 0  # wanted number
         self._outcome: Outcome | None = None  # None while the job runs
         self._ending = False  # whether the job ends, so that no process is started
-        self._telling = StatusPublisher(what)
+        self._publisher = StatusPublisher(what)
         self._ports: list[socket.socket] = []  # ports held for lighthouses, over all their lives
         self._events = EventLog(what.run_dir, "keeper", host=socket.gethostname())
 
@@ -68,7 +68,7 @@ class Keeper:
         if self._plan.launcher is not None:
             self._stops.watch_launcher(self._plan.launcher, 128 + signal.SIGTERM)
         (self._folder / "lives").mkdir(exist_ok=True)
-        self._telling.publish(self._processes.values(), self._groups)
+        self._publisher.publish(self._processes.values(), self._groups)
         self._events.emit("start")
         try:
             try:
@@ -77,7 +77,7 @@ class Keeper:
             except ConfigError as e:
                 self._outcome = Outcome("FAILED", str(e))
             self._say(f"the job is over: {self._outcome.state}. {self._outcome.reason}".rstrip())
-            self._telling.reason = self._outcome.reason  # its state is set once all processes have ended
+            self._publisher.reason = self._outcome.reason  # its state is set once all processes have ended
             self._wind_down(self._outcome)
         finally:
             self._ending = True
@@ -88,8 +88,8 @@ class Keeper:
                 port.close()
             if self._outcome is None:
                 self._outcome = Outcome("FAILED", f"The keeper has failed; its own words are in {self._folder}.")
-            self._telling.state, self._telling.reason = self._outcome.state, self._outcome.reason
-            self._telling.publish(self._processes.values(), self._groups)
+            self._publisher.state, self._publisher.reason = self._outcome.state, self._outcome.reason
+            self._publisher.publish(self._processes.values(), self._groups)
             code = 0 if self._outcome.state == "SUCCEEDED" else 1
             self._events.emit("exit", code=code, reason=self._outcome.reason or None)
             self._events.close()
@@ -101,11 +101,11 @@ class Keeper:
             for number, how in enumerate(role.replicas):
                 replica = Replica(role, number)
                 self._processes[role.name, number] = RoleProcess(replica, self._plan, how, self._extra(replica, how))
-        self._telling.tell_groups(self._processes.values(), self._groups)
+        self._publisher.tell_groups(self._processes.values(), self._groups)
         for process in self._processes.values():
             process.start(time.monotonic(), self._groups)
-        self._telling.state = "RUNNING"
-        self._telling.publish(self._processes.values(), self._groups)
+        self._publisher.state = "RUNNING"
+        self._publisher.publish(self._processes.values(), self._groups)
 
     def _extra(self, replica: Replica, how: Process) -> list[str]:
         """Return a lighthouse's extra arguments: a port that it keeps over all its lives, and the file with the job's groups."""
@@ -137,7 +137,7 @@ class Keeper:
 
     def _turn(self, seconds: float) -> None:
         """Publish the job's state, sleep until there is work, pass on output, and collect ended processes."""
-        self._telling.publish(self._processes.values(), self._groups)
+        self._publisher.publish(self._processes.values(), self._groups)
         everybody = [*self._processes.values(), *self._left]
         fds = [fd for p in everybody for fd in p.streams.fds()]
         pidfds = [p.pidfd for p in everybody if p.pid is not None]
@@ -184,7 +184,7 @@ class Keeper:
             delay = max(0.0, decision.due - time.monotonic())
             self._events.emit("restart", group=replica.group or None, delay=delay, reason=decision.sentence)
         elif replica.group and not self._ending:
-            self._telling.tell_groups(self._processes.values(), self._groups)
+            self._publisher.tell_groups(self._processes.values(), self._groups)
         if process in self._left:
             self._left.remove(process)
             process.streams.close()
@@ -246,9 +246,9 @@ class Keeper:
             return
         try:
             self._have(wanted)
-            self._telling.answer = (ticket, "")
+            self._publisher.answer = (ticket, "")
         except TorchftXError as e:
-            self._telling.answer = (ticket, str(e))
+            self._publisher.answer = (ticket, str(e))
 
     def _have(self, wanted: int) -> None:
         """Change the number of groups. Raise `ConfigError`, without any change, if the job can't have so many."""
@@ -271,7 +271,7 @@ class Keeper:
         for number, variables in zip(new, devices, strict=True):
             how = groups.new_process(role, variables)
             self._processes[role.name, number] = RoleProcess(Replica(role, number), self._plan, how)
-        self._telling.tell_groups(self._processes.values(), self._groups)  # before groups start or stop
+        self._publisher.tell_groups(self._processes.values(), self._groups)  # before groups start or stop
         for number in new:
             self._processes[role.name, number].start(time.monotonic(), wanted)
         for process in go:

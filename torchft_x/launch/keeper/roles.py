@@ -34,8 +34,8 @@ class RoleProcess:
         self.streams = Streams(Path(plan.log_dir, replica.role.name, str(replica.number)))
         self._lives = folder(plan.run_dir) / "lives" / f"{replica.role.name}-{replica.number}"
         self._before = 0  # restarts reported by earlier processes of this replica
-        self._reported: lives_file.Lives | None = None  # newest content of the present process's lives file
-        self._life_before = ""  # newest `Lives.runs` from an earlier process of this replica
+        self._reported: lives_file.LivesReport | None = None  # newest content of the present process's lives file
+        self._life_before = ""  # newest `LivesReport.runs` from an earlier process of this replica
         self.pid: int | None = None  # None while no process runs
         self._known: Pid | None = None  # pid and start time; None while no process runs
         self.pidfd: int | None = None  # readable when the process ends

@@ -12,7 +12,7 @@ from torchft_x import env
 from torchft_x.errors import ConfigError
 from torchft_x.launch.kubernetes.rules import names, pod, scale
 from torchft_x.launch.kubernetes.rules.objects import PodFacts, render
-from torchft_x.launch.kubernetes.rules.parts import LIGHTHOUSE, TRAINER, Mount, Part, Wishes, check_part
+from torchft_x.launch.kubernetes.rules.parts import LIGHTHOUSE, TRAINER, Mount, Part, PodSettings, check_part
 from torchft_x.launch.schedulers.containers import LOCAL_RUN_DIR, SCRATCH, find_token, set_run_dir
 from torchft_x.launch.schedulers.role import FtRole
 
@@ -33,7 +33,7 @@ class Request:
     has_token: bool
 
 
-def request(app: AppDef, unique: str, wishes: Wishes, gpu: str) -> Request:
+def request(app: AppDef, unique: str, settings: PodSettings, gpu: str) -> Request:
     """Return the request for an app. `unique` is the suffix that makes the job's name unique, `gpu` the resource of a GPU.
 
     Raise `ConfigError` if its pods could not start, or not find each other.
@@ -43,12 +43,14 @@ def request(app: AppDef, unique: str, wishes: Wishes, gpu: str) -> Request:
     ours = [role for role in app.roles if isinstance(role, FtRole)]
     has_token = any(_needs_token(role) for role in ours)
     pods = [
-        _pod(name, role, replica, wishes, gpu, has_token) for role in app.roles for replica in range(role.num_replicas)
+        _pod(name, role, replica, settings, gpu, has_token)
+        for role in app.roles
+        for replica in range(role.num_replicas)
     ]
     minimum = next((role.ft.min_replicas for role in ours), 1)
     own = any(role.ft.own_lighthouse for role in ours)
-    wishes = wishes if own else _open(wishes)
-    return Request(name, render(name, pods, wishes, _SHOWN if has_token else None, minimum), has_token)
+    settings = settings if own else _open(settings)
+    return Request(name, render(name, pods, settings, _SHOWN if has_token else None, minimum), has_token)
 
 
 def with_token(made: Request) -> list[Json]:
@@ -57,9 +59,9 @@ def with_token(made: Request) -> list[Json]:
     return [{**o, "stringData": {pod.TOKEN_KEY: token}} if o["kind"] == "Secret" else o for o in made.objects]
 
 
-def _open(wishes: Wishes) -> Wishes:
+def _open(settings: PodSettings) -> PodSettings:
     """Return the settings without a network policy, for a lighthouse outside the job: other jobs' groups are peers then."""
-    return replace(wishes, network_policy=False)
+    return replace(settings, network_policy=False)
 
 
 def _needs_token(role: FtRole) -> bool:
@@ -68,7 +70,7 @@ def _needs_token(role: FtRole) -> bool:
     return find_token(role, None, shared=False, where="pod") is not None
 
 
-def _pod(app: str, role: Role, replica: int, wishes: Wishes, gpu: str, has_token: bool) -> PodFacts:
+def _pod(app: str, role: Role, replica: int, settings: PodSettings, gpu: str, has_token: bool) -> PodFacts:
     kind = role.ft.kind if isinstance(role, FtRole) else ""
     number = pod.SLOT if kind == TRAINER else str(replica)
     values = macros.Values(img_root="", app_id=app, replica_id=number, rank0_env=_RANK0)
@@ -100,7 +102,7 @@ def _pod(app: str, role: Role, replica: int, wishes: Wishes, gpu: str, has_token
         config=config,
     )
     check_part(part)
-    more = _variables(app, role, part, wishes, has_token) if isinstance(role, FtRole) else []
+    more = _variables(app, role, part, settings, has_token) if isinstance(role, FtRole) else []
     return PodFacts(part, [*more, {"name": _RANK0, "value": _first_host(app, role)}], scratch)
 
 
@@ -110,10 +112,10 @@ def _first_host(app: str, role: Role) -> str:
     return f"{names.part(app, role.name, 0)}.{app}"
 
 
-def _variables(app: str, role: FtRole, part: Part, wishes: Wishes, has_token: bool) -> list[Json]:
+def _variables(app: str, role: FtRole, part: Part, settings: PodSettings, has_token: bool) -> list[Json]:
     """Return the variables that a pod of one of our roles needs in addition to the role's own."""
     own, wanted = role.ft.own_lighthouse, {}
-    if wishes.events:
+    if settings.events:
         wanted[env.EVENTS] = "stdout"
     if part.kind == LIGHTHOUSE:
         if role.ft.lighthouses > 1:
@@ -129,7 +131,7 @@ def _variables(app: str, role: FtRole, part: Part, wishes: Wishes, has_token: bo
     else:
         wanted |= {env.ADVERTISE_HOST: f"$({pod.POD_IP})", env.GIVE_UP_CODE: "0"}
         if part.kind == TRAINER:
-            wanted[env.NOTICE] = str(wishes.grace)
+            wanted[env.NOTICE] = str(settings.grace)
     found: list[Json] = [{"name": n, "value": v} for n, v in wanted.items() if n == env.HTTP_BIND or n not in part.env]
     found += pod.files(env.LAST_WORDS, env.ALIVE)
     if has_token:

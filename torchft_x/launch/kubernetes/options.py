@@ -9,7 +9,7 @@ from typing import Any, Dict, List  # noqa: UP035  TorchX compares an option's t
 from torchx.specs import runopts
 
 from torchft_x.errors import ConfigError
-from torchft_x.launch.kubernetes.rules.parts import Wishes
+from torchft_x.launch.kubernetes.rules.parts import PodSettings
 
 
 def run_opts() -> runopts:
@@ -44,11 +44,11 @@ _OPTIONS: list[tuple[str, Any, Any, str]] = [
 ]
 
 
-def wishes(cfg: Mapping[str, Any]) -> Wishes:
+def settings(cfg: Mapping[str, Any]) -> PodSettings:
     """Return the pods' settings for the options. Raise `ConfigError` for values that Kubernetes would refuse."""
     spread = str(cfg.get("spread") or "")
     ttl = cfg.get("ttl")
-    return Wishes(
+    return PodSettings(
         service_account=cfg.get("service_account") or "",
         user=cfg.get("user"),
         priority_class=cfg.get("priority_class") or "",

@@ -49,7 +49,7 @@ class KubernetesFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker 
             if not any(isinstance(role, FtRole) for role in app.roles):  # our components have called it already
                 excepthook.prepare()
             gpu = str(cfg.get("gpu_resource") or "nvidia.com/gpu")
-            made = apps.request(app, secrets.token_hex(4), options.wishes(cfg), gpu)
+            made = apps.request(app, secrets.token_hex(4), options.settings(cfg), gpu)
         return AppDryRunInfo(made, as_yaml)
 
     def schedule(self, dryrun_info: Any) -> str:

@@ -24,9 +24,9 @@ from torchft_x.launch.slurm import commands, options
 from torchft_x.launch.slurm.build import Request, build
 from torchft_x.launch.slurm.controller import Controller
 from torchft_x.launch.slurm.launch import launch
-from torchft_x.launch.slurm.look import Look, Looker, batch_log, logs, replica
 from torchft_x.launch.slurm.rules.manifest import Part
 from torchft_x.launch.slurm.rules.queue import Row
+from torchft_x.launch.slurm.status import JobStatus, StatusReader, batch_log, logs, replica
 
 NAME = "slurm_ft"
 _LOOK = 0.2  # seconds between polls of a log file
@@ -48,7 +48,7 @@ class SlurmFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker Torch
                 f"sbatch_args in the section [{NAME}] of .torchxconfig."
             )
         self._controller = controller or Controller()
-        self._looker = Looker(self._controller)
+        self._status_reader = StatusReader(self._controller)
 
     def _run_opts(self) -> runopts:
         opts = runopts()
@@ -75,21 +75,21 @@ class SlurmFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker Torch
     def schedule(self, dryrun_info: Any) -> str:
         request: Request = dryrun_info.request
         try:
-            self._looker.index.add(request.app_id, request.run_dir)
+            self._status_reader.index.add(request.app_id, request.run_dir)
             launch(request, self._controller)
         except (TorchftXError, OSError) as e:
-            self._looker.index.forget(request.app_id)
+            self._status_reader.index.forget(request.app_id)
             raise excepthook.refused(f"the job can't be submitted: {e}") from None
         except BaseException:
-            self._looker.index.forget(request.app_id)
+            self._status_reader.index.forget(request.app_id)
             raise
-        self._looker.forget()
+        self._status_reader.forget()
         return request.app_id
 
     # --- what is known of a job ----------------------------------------------------------------------------------------
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
-        now = self._looker.look(app_id)
+        now = self._status_reader.look(app_id)
         if now is None and excepthook.in_command("log"):  # `torchx log` would wait forever
             raise excepthook.refused(
                 f"there is no job {app_id} of {NAME}; `torchx list -s {NAME}` names those of yours."
@@ -100,7 +100,7 @@ class SlurmFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker Torch
         return None if now is None else _response(now)
 
     def list(self, *_: Any) -> list[ListAppResponse]:
-        return [ListAppResponse(app_id=now.app, state=AppState[now.state]) for now in self._looker.apps()]
+        return [ListAppResponse(app_id=now.app, state=AppState[now.state]) for now in self._status_reader.apps()]
 
     def log_iter(
         self,
@@ -114,7 +114,7 @@ class SlurmFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker Torch
         streams: Stream | None = None,
     ) -> Iterable[str]:
         """Return the lines of all incarnations of a replica, in order. One file holds both streams, so `streams` is ignored."""
-        now = self._looker.look(app_id)
+        now = self._status_reader.look(app_id)
         if now is None:
             raise excepthook.refused(f"there is no job {app_id} of {NAME}.")
         if now.manifest is None:
@@ -128,7 +128,7 @@ class SlurmFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker Torch
     def _lines(self, app_id: str, role: str, k: int, tail: bool) -> Iterator[str]:
         done: list[Path] = []  # files that are read to their end
         while True:
-            now = self._looker.look(app_id)
+            now = self._status_reader.look(app_id)
             over = not tail or now is None or now.over
             found = None if now is None or now.manifest is None else replica(now.manifest, role, k)
             files = [] if found is None or now is None or now.manifest is None else logs(now.manifest, *found)
@@ -147,7 +147,7 @@ class SlurmFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker Torch
         """Return a function that returns whether the log file is complete: the job is over, or a newer incarnation has begun."""
 
         def done() -> bool:
-            now = self._looker.look(app_id)
+            now = self._status_reader.look(app_id)
             if now is None or now.manifest is None or now.over:
                 return True
             found = replica(now.manifest, role, k)
@@ -156,7 +156,7 @@ class SlurmFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker Torch
         return done
 
     def _cancel_existing(self, app_id: str) -> None:
-        now = self._looker.look(app_id)
+        now = self._status_reader.look(app_id)
         if now is None or (now.over and not now.alive):
             return
         try:
@@ -167,7 +167,7 @@ class SlurmFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker Torch
         except TorchftXError as e:
             raise excepthook.refused(str(e)) from None
         finally:
-            self._looker.forget()
+            self._status_reader.forget()
 
 
 def _read(path: Path, done: Any) -> Iterator[str]:
@@ -189,7 +189,7 @@ def _read(path: Path, done: Any) -> Iterator[str]:
         yield rest + "\n"
 
 
-def _response(now: Look) -> DescribeAppResponse:
+def _response(now: JobStatus) -> DescribeAppResponse:
     if now.manifest is None:
         return DescribeAppResponse(
             app_id=now.app, state=AppState[now.state], num_restarts=now.restarts, msg=now.trouble or NONE
@@ -197,7 +197,7 @@ def _response(now: Look) -> DescribeAppResponse:
     roles: dict[str, list[ReplicaStatus]] = {}
     reasons = [now.trouble] if now.trouble else []
     for part in now.manifest.parts:
-        said = now.told(part)
+        said = now.part_status(part)
         row = now.rows.get(part.name)
         nodes = list(row.nodes) if row is not None else []
         if (said.why and not part.gone and said.state != now.state) or said.restarting:
@@ -231,8 +231,8 @@ def _story(part: Part, row: Row | None, why: str) -> str:
     code = row.exit_code if row is not None else 0
     if not (restarts or code):
         return str(NONE) if why in ("", "waits") else json.dumps(_message(why, 0))
-    told = [f"restarts: {restarts}"] if restarts else []
-    return json.dumps(_message(", ".join([*told, *([why] if why else [])]), code))
+    part_status = [f"restarts: {restarts}"] if restarts else []
+    return json.dumps(_message(", ".join([*part_status, *([why] if why else [])]), code))
 
 
 def _message(text: str, code: int) -> dict[str, Any]:

@@ -29,7 +29,7 @@ _speaking = threading.Lock()
 
 
 @dataclass(frozen=True)
-class Asked:
+class SchedulerArguments:
     """Scheduler and its options, from the command line of `torchx run`."""
 
     scheduler: str | None
@@ -45,7 +45,7 @@ class LastWord(NamedTuple):
     code: int
 
 
-def read_command(words: Sequence[str]) -> Asked:
+def read_command(words: Sequence[str]) -> SchedulerArguments:
     """Return the scheduler and its options from the words after ``run``. Words after the component's name are ignored."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("-s", "--scheduler")
@@ -58,17 +58,19 @@ def read_command(words: Sequence[str]) -> Asked:
     try:
         known, _ = parser.parse_known_args(list(words))
     except SystemExit:  # TorchX's own parser has accepted it
-        return Asked(None, ())
+        return SchedulerArguments(None, ())
     # TorchX cuts `a=1,2,b=3` at the last comma in front of each "="
     first, *parts = known.scheduler_args.split("=")
     cut = [part.rpartition(",") for part in parts[:-1]]
     names = [first.rpartition(",")[2], *(name for _, _, name in cut)][: len(parts)]
     values = [*(value for value, _, _ in cut), *parts[-1:]]
     found = [(n.strip(), v.strip()) for n, v in zip(names, values, strict=True) if n.strip()]
-    return Asked(known.scheduler, tuple(n for n, _ in found), tuple(v for _, v in found))
+    return SchedulerArguments(known.scheduler, tuple(n for n, _ in found), tuple(v for _, v in found))
 
 
-def check_options(asked: Asked, scheduler: str, known: Collection[str], flags: Collection[str] = ()) -> None:
+def check_options(
+    asked: SchedulerArguments, scheduler: str, known: Collection[str], flags: Collection[str] = ()
+) -> None:
     """Raise `ConfigError` for an unknown option, or for one of `flags` with a value other than True or False.
 
     TorchX 0.7.0 ignores unknown options. It takes ``yes`` for False, and its nightly line takes ``yes`` for True.
@@ -83,7 +85,7 @@ def check_options(asked: Asked, scheduler: str, known: Collection[str], flags: C
             raise ConfigError(f"-cfg {name}={value}: write True or False.")
 
 
-def explain(error: BaseException, asked: Asked) -> LastWord | None:
+def explain(error: BaseException, asked: SchedulerArguments) -> LastWord | None:
     """Return the sentence and the exit code for an error that ended the command, or None for an unknown error."""
     kind = type(error).__name__
     if isinstance(error, KeyboardInterrupt) or kind == "SignalException":
@@ -107,7 +109,7 @@ def explain(error: BaseException, asked: Asked) -> LastWord | None:
     return None
 
 
-def _docker(error: BaseException, asked: Asked) -> str:
+def _docker(error: BaseException, asked: SchedulerArguments) -> str:
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     if asked.scheduler is None:
         return (

@@ -9,7 +9,7 @@ from torchft_x.launch.slurm import options, script, store
 from torchft_x.launch.slurm.build import Request, arrays
 from torchft_x.launch.slurm.controller import Controller, Partition, SlurmError
 from torchft_x.launch.slurm.rules.manifest import Manifest
-from torchft_x.launch.slurm.rules.state import ALIVE, told
+from torchft_x.launch.slurm.rules.state import ALIVE, part_status
 
 
 def check_cluster(request: Request, controller: Controller) -> None:
@@ -56,7 +56,7 @@ def check_run_dir(run_dir: str, controller: Controller) -> None:
     if not store.is_slurm_run(run_dir):
         return
     other: Manifest = store.read(run_dir)
-    alive = [row for row in controller.rows(app=other.app) if told(row).state in ALIVE]
+    alive = [row for row in controller.rows(app=other.app) if part_status(row).state in ALIVE]
     if alive:
         raise ConfigError(
             f"the job {other.app} goes on in the run directory {run_dir} ({alive[0].job} is {alive[0].state}); name another "

@@ -15,7 +15,7 @@ from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.controller import Controller, SlurmError
 from torchft_x.launch.slurm.rules.manifest import SUBMITTING, Manifest, Part
 from torchft_x.launch.slurm.rules.queue import Row
-from torchft_x.launch.slurm.rules.state import ALIVE, told
+from torchft_x.launch.slurm.rules.state import ALIVE, part_status
 from torchft_x.launch.slurm.submit import read_script, submit_parts, take_back
 from torchft_x.observe.events import EventLog
 
@@ -63,7 +63,7 @@ def _wait(controller: Controller, app: str, seconds: float) -> list[str]:
     """Wait until no part is queued or runs, at most this many seconds. Return the ids of the jobs that are left."""
     deadline = time.monotonic() + seconds
     while True:
-        rest = [row.job for row in controller.rows(app=app) if told(row).state in ALIVE]
+        rest = [row.job for row in controller.rows(app=app) if part_status(row).state in ALIVE]
         if not rest or time.monotonic() > deadline:
             return rest
         time.sleep(_LOOK)
@@ -106,9 +106,9 @@ def _check(manifest: Manifest, rows: list[Row], wanted: int) -> None:
     by_job = {row.job: row for row in rows}
     if manifest.outcome is not None or manifest.cancelled:
         raise ConfigError(f"the job {manifest.app} has ended.")
-    if not any(told(by_job.get(part.job)).state in ALIVE for part in manifest.groups):
+    if not any(part_status(by_job.get(part.job)).state in ALIVE for part in manifest.groups):
         raise ConfigError(f"no group of the job {manifest.app} runs, or waits to.")
-    if any(told(by_job.get(part.job)).state == "SUCCEEDED" for part in manifest.groups if not part.gone):
+    if any(part_status(by_job.get(part.job)).state == "SUCCEEDED" for part in manifest.groups if not part.gone):
         raise ConfigError("the job is about to end: a group has finished.")
     if _differ(read_script(manifest.groups[0].script)):
         raise ConfigError(

@@ -56,14 +56,14 @@ _SHORT = {"a": "array", "J": "job-name", "o": "output", "e": "error", "n": "ntas
 
 
 @dataclass(frozen=True)
-class Words:
+class SubmitOptions:
     """Options for sbatch and for srun."""
 
     sbatch: tuple[str, ...]
     srun: tuple[str, ...] = ()
 
 
-def words(cfg: Mapping[str, Any], kind: str) -> Words:
+def words(cfg: Mapping[str, Any], kind: str) -> SubmitOptions:
     """Return the options for a part of that kind: lighthouse, trainer, sidecar or ''. Raise `ConfigError` for bad ones."""
     given = {name: str(value) for name in OPTIONS if (value := cfg.get(name)) not in (None, "", False)}
     found = [f"--{name}={given[name]}" for name in _ALL if name in given]
@@ -79,7 +79,7 @@ def words(cfg: Mapping[str, Any], kind: str) -> Words:
         found += [f"--{name}={given[name]}" for name in ("gres", "gpus-per-node") if name in given]
     found += _more(given.get("sbatch_args", ""))
     srun = [f"--{name}={given[name]}" for name in ("container-image", "container-mounts") if name in given]
-    return Words(tuple(found), tuple(srun))
+    return SubmitOptions(tuple(found), tuple(srun))
 
 
 def has_gpu_words(cfg: Mapping[str, Any]) -> bool:

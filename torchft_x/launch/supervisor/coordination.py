@@ -37,7 +37,7 @@ Wait = Callable[[Callable[[], bool], float], bool]
 """Wait until the condition is true, for at most so many seconds; return False after a request to stop or a timeout."""
 
 
-class Lives(Protocol):
+class AttemptCoordination(Protocol):
     """Coordination of a group's lives: when one starts, when it is over, how it ended. Called on the supervisor's main thread."""
 
     @property

@@ -196,7 +196,7 @@ class LighthouseSupervisor:
     def _note(self, end: AttemptEnd, pause: float) -> None:
         """Record a restart in the lives file and in the run's event log."""
         self._started_again += 1
-        lives_file.tell(lives_file.Lives(self._started_again, end.reason), self._environ)
+        lives_file.tell(lives_file.LivesReport(self._started_again, end.reason), self._environ)
         run_dir = _flag(self._argv, "--run_dir")
         try:
             self._events = self._events or EventLog(run_dir, "lighthouse")

@@ -20,7 +20,7 @@ KEPT = 8
 
 
 @dataclass(frozen=True)
-class Lives:
+class LivesReport:
     """Content of the lives file."""
 
     restarts: int
@@ -39,7 +39,7 @@ class Lives:
         return self.runs or before
 
 
-def tell(lives: Lives, environ: Mapping[str, str]) -> None:
+def tell(lives: LivesReport, environ: Mapping[str, str]) -> None:
     """Write the lives file. A full disk is ignored: without the file, a life that dies with its supervisor is waited for."""
     path = env.read(env.LIVES_FILE, None, environ)
     if path is not None:
@@ -48,11 +48,11 @@ def tell(lives: Lives, environ: Mapping[str, str]) -> None:
             os.replace(f"{path}.new", path)
 
 
-def read(path: Path) -> Lives | None:
+def read(path: Path) -> LivesReport | None:
     """Return the content of a lives file, or None if the file is missing or can't be parsed."""
     try:
         found = json.loads(path.read_text("utf-8")[:65536])
-        return Lives(int(found["restarts"]), str(found["reason"]), str(found.get("runs", "")))
+        return LivesReport(int(found["restarts"]), str(found["reason"]), str(found.get("runs", "")))
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
@@ -70,7 +70,7 @@ class EndedLife:
 
 
 def runs(life: str, ends: Sequence[EndedLife]) -> str:
-    """Return the value of `Lives.runs`. `life` is NUMBER:TOKEN of the running life, or NUMBER of the newest one.
+    """Return the value of `LivesReport.runs`. `life` is NUMBER:TOKEN of the running life, or NUMBER of the newest one.
 
     `ends` has the oldest first.
     """

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from torchft_x.observe.run.reading import Heard, Log, Note
+from torchft_x.observe.run.reading import Log, Note, RunFiles
 
 _SAME_HOST = 0.25  # seconds; processes that are interrupted between reading both clocks differ by less
 _ENOUGH = 512  # number of common commits that are compared
@@ -28,7 +28,7 @@ class Host:
     estimated: bool = False  # False: it is the reference, or its offset is unknown
 
 
-def align(heard: Heard) -> list[Host]:
+def align(heard: RunFiles) -> list[Host]:
     """Give each log its `shift`, and put the notes in the order of that time. The first host is the reference."""
     hosts = _hosts(heard.logs)
     if len(hosts) > 1:

@@ -8,7 +8,7 @@ from torchft_x.observe.console import plural
 from torchft_x.observe.events import incomplete
 from torchft_x.observe.run import course, lives, losses
 from torchft_x.observe.run.clocks import align
-from torchft_x.observe.run.reading import Heard, Note, read
+from torchft_x.observe.run.reading import Note, RunFiles, read
 from torchft_x.observe.run.values import Checkpoints, Host, Lineage, Run
 
 _ERRORS = 50  # sentences that are kept
@@ -20,7 +20,7 @@ def read_run(run_dir: str | os.PathLike[str]) -> Run | None:
     return fold(heard, os.fspath(run_dir), tuple(incomplete(run_dir))) if heard.logs else None
 
 
-def fold(heard: Heard, run_dir: str, cut: tuple[str, ...] = ()) -> Run:
+def fold(heard: RunFiles, run_dir: str, cut: tuple[str, ...] = ()) -> Run:
     """Combine the content of a run's files, of one process at least. `cut`: incomplete logs."""
     hosts = align(heard)
     logs, notes = heard.logs, heard.notes

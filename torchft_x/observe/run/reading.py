@@ -105,7 +105,7 @@ class Note(NamedTuple):
 
 
 @dataclass
-class Heard:
+class RunFiles:
     """Content of a run's files."""
 
     logs: list[Log] = field(default_factory=list)
@@ -114,9 +114,9 @@ class Heard:
     unreadable: int = 0  # number of unreadable lines
 
 
-def read(run_dir: str | os.PathLike[str]) -> Heard:
+def read(run_dir: str | os.PathLike[str]) -> RunFiles:
     """Read all events written by now. A file that can't be opened is skipped."""
-    heard = Heard()
+    heard = RunFiles()
     readers: dict[str, _LogReader] = {}
     for path in sorted(Path(run_dir, "events").glob("*.jsonl")):
         try:
@@ -127,7 +127,7 @@ def read(run_dir: str | os.PathLike[str]) -> Heard:
     return heard
 
 
-def hear(lines: Iterable[str], heard: Heard, reader: _LogReader | None = None) -> None:
+def hear(lines: Iterable[str], heard: RunFiles, reader: _LogReader | None = None) -> None:
     """Add the lines of one file to `heard`. `reader` has read the log's earlier parts."""
     reader = reader or _LogReader(heard)
     before = reader.commits
@@ -153,7 +153,7 @@ def hear(lines: Iterable[str], heard: Heard, reader: _LogReader | None = None) -
 class _LogReader:
     """State of reading one file: the log of the process that wrote the newest line."""
 
-    def __init__(self, heard: Heard) -> None:
+    def __init__(self, heard: RunFiles) -> None:
         self._heard = heard
         self._log: Log | None = None
         self.commits = 0

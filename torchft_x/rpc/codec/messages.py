@@ -89,7 +89,7 @@ _UP = OneOf(
     join=_JOIN,
     progress=Codec(pb.Progress, lm.Progress, gm.SendProgress),
     leave=Codec(pb.Leave, lm.Leave, gm.SendLeave),
-    ping=Codec(pb.Ping, lm.Heard),
+    ping=Codec(pb.Ping, lm.SignOfLife),
     pause=Codec(
         pb.Pause,
         lm.Paused,

@@ -15,7 +15,7 @@ from torchft_x.core.training.step_clock import StepTimeEstimate, WaitBudget
 from torchft_x.core.types import group_of
 from torchft_x.observe.console import Narrator
 from torchft_x.observe.events import EventLog
-from torchft_x.observe.telling import Telling
+from torchft_x.observe.facts_collector import FactsCollector
 from torchft_x.train.context.committed import CommittedState
 from torchft_x.train.context.failures import StepFailures
 from torchft_x.train.context.fingerprint import FingerprintBuilder
@@ -175,5 +175,5 @@ def _tell(connection: GroupConnection, events: EventLog, transport: CheckpointTr
         def say(line: str) -> None:
             log_lines.say(f"group {group}: {line}", role="trainer", group=group)
 
-        events.telling = Telling(transport.received, say if env.wants_news() else lambda _: None)
+        events.telling = FactsCollector(transport.received, say if env.wants_news() else lambda _: None)
         connection.client.tell(events.telling)

@@ -16,7 +16,7 @@ from torchft_x.launch.job.build import ft_app
 from torchft_x.launch.kubernetes import jobs
 from torchft_x.launch.kubernetes.app import request, with_token
 from torchft_x.launch.kubernetes.cluster import Cluster
-from torchft_x.launch.kubernetes.rules.parts import Wishes
+from torchft_x.launch.kubernetes.rules.parts import PodSettings
 from torchft_x.launch.kubernetes.rules.state import PENDING
 
 Json = dict[str, Any]
@@ -38,7 +38,7 @@ def many(shell: Shell, groups: int) -> Json:
     with patch.dict(os.environ, {env.KUBECONFIG: str(shell.kubeconfig)}):
         cluster = _Counted()
     app = ft_app("scripts/train_ddp.py", image=IMAGE, replicas=groups, lighthouse="auto")
-    made = request(app, secrets.token_hex(4), Wishes(node_selector={"no": "such"}), "nvidia.com/gpu")
+    made = request(app, secrets.token_hex(4), PodSettings(node_selector={"no": "such"}), "nvidia.com/gpu")
     found: Json = {"groups": groups, "objects": len(made.objects)}
 
     def timed(what: str, act: Callable[[], T]) -> T:

@@ -18,7 +18,7 @@ from torchft_x.__main__ import main
 from torchft_x.errors import ConfigError
 from torchft_x.launch.chaos.local import LocalRun
 from torchft_x.launch.chaos.place import Target
-from torchft_x.launch.chaos.runner import Chaos, Over
+from torchft_x.launch.chaos.runner import Chaos, ChaosEnded
 from torchft_x.launch.chaos.schedule import Planned, listed
 from torchft_x.observe.events import read_events
 
@@ -131,7 +131,7 @@ def test_a_dry_run_does_nothing(tmp_path: Path, start: Start, capsys: pytest.Cap
 def test_the_end_of_the_job_ends_the_schedule(tmp_path: Path, start: Start) -> None:
     last = start("trainer", "0")
     with (
-        pytest.raises(Over, match="the job has ended after 1 faults"),
+        pytest.raises(ChaosEnded, match="the job has ended after 1 faults"),
         Chaos(LocalRun(tmp_path), tmp_path, lambda _: None) as chaos,
     ):
         chaos.run(listed("0:kill:0,1000:kill:0", seed=0))

@@ -12,18 +12,20 @@ from torchft_x.launch.doctor.torchx import (
 
 
 def test_what_torchx_answers_here(tmp_path: Path) -> None:
-    told = ask(Case(environ={}, folder=tmp_path, home=tmp_path))
-    assert isinstance(told, dict)
-    assert {"local_cwd", "slurm"} <= set(told["schedulers"])
-    assert any(name.startswith("dist.") for name in told["components"])
+    part_status = ask(Case(environ={}, folder=tmp_path, home=tmp_path))
+    assert isinstance(part_status, dict)
+    assert {"local_cwd", "slurm"} <= set(part_status["schedulers"])
+    assert any(name.startswith("dist.") for name in part_status["components"])
 
 
 def test_our_schedulers_are_known_where_they_are_installed(tmp_path: Path) -> None:
     """`scheduler = local_ft` was a problem, because TorchX had been asked without its subcommands."""
     (tmp_path / ".torchxconfig").write_text("[cli:run]\nscheduler = local_ft\n")
-    told = {f.check: f for f in check_torchx(Case(environ={}, folder=tmp_path, home=tmp_path))}
-    assert told["torchxconfig"].level == "ok"
-    assert {"local_ft", "slurm_ft", "kubernetes_ft"} <= set(told["schedulers"].text.replace(";", ",").split(", "))
+    part_status = {f.check: f for f in check_torchx(Case(environ={}, folder=tmp_path, home=tmp_path))}
+    assert part_status["torchxconfig"].level == "ok"
+    assert {"local_ft", "slurm_ft", "kubernetes_ft"} <= set(
+        part_status["schedulers"].text.replace(";", ",").split(", ")
+    )
 
 
 def test_a_torchx_that_can_not_load_is_quoted(tmp_path: Path) -> None:

@@ -81,10 +81,10 @@ def test_a_lighthouse_runs_and_ends_with_its_group(
     number: int, seconds: float, code: int, ended: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(script, "_LAST_WORDS", 3)
-    logs, told = tmp_path / "run/slurm/logs", tmp_path / "told"
+    logs, part_status = tmp_path / "run/slurm/logs", tmp_path / "told"
     logs.mkdir(parents=True)
     python = tmp_path / "python"
-    python.write_text(f'#!/bin/bash\n[ "$3" != slurm-end ] || echo "$5" >> {told}\n')
+    python.write_text(f'#!/bin/bash\n[ "$3" != slurm-end ] || echo "$5" >> {part_status}\n')
     python.chmod(0o755)
     one = how(
         kind="trainer", run_dir=str(tmp_path / "run"), log_dir=str(logs), folder=str(tmp_path), python=str(python),
@@ -94,7 +94,7 @@ def test_a_lighthouse_runs_and_ends_with_its_group(
     done = run(made, tmp_path, f"sleep 0.2; exit {code}", number, SLURM_RESTART_COUNT="2")
     assert done.returncode == code, done.stdout + done.stderr
     assert [path.name for path in logs.glob("lighthouse-*")] == [f"lighthouse-{number}-0.4_{number}-r2.log"] * ended
-    assert (told.read_text().split() if told.exists() else []) == [f"4_{number}"] * ended
+    assert (part_status.read_text().split() if part_status.exists() else []) == [f"4_{number}"] * ended
     if ended:
         assert (logs / f"lighthouse-{number}-0.4_{number}-r2.log").read_text() == "it's $x 2\n"
 

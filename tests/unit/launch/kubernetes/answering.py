@@ -15,26 +15,26 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Asked:
+class SchedulerArguments:
     method: str
     path: str
     headers: dict[str, str] = field(repr=False)
     body: Any = None
 
 
-Answer = Callable[[Asked], tuple[int, Any]]
+Answer = Callable[[SchedulerArguments], tuple[int, Any]]
 
 
 @contextmanager
-def answering(answer: Answer, kubeconfig: Path) -> Iterator[list[Asked]]:
+def answering(answer: Answer, kubeconfig: Path) -> Iterator[list[SchedulerArguments]]:
     """What it was asked; the namespace of the context is `team`."""
-    asked: list[Asked] = []
+    asked: list[SchedulerArguments] = []
 
     class Handler(BaseHTTPRequestHandler):
         def _answer(self) -> None:
             data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             body = json.loads(data) if data else None
-            found = Asked(self.command, self.path, {k.lower(): v for k, v in self.headers.items()}, body)
+            found = SchedulerArguments(self.command, self.path, {k.lower(): v for k, v in self.headers.items()}, body)
             asked.append(found)
             status, said = answer(found)
             text = (said if isinstance(said, str) else json.dumps(said)).encode()

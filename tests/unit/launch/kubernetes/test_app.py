@@ -20,7 +20,7 @@ from torchft_x.launch.kubernetes.app import Request, request, with_token
 from torchft_x.launch.kubernetes.cluster import refusal
 from torchft_x.launch.kubernetes.rules import rights
 from torchft_x.launch.kubernetes.rules.objects import owned
-from torchft_x.launch.kubernetes.rules.parts import Wishes
+from torchft_x.launch.kubernetes.rules.parts import PodSettings
 from torchft_x.launch.plugin.kubernetes import as_yaml
 
 EXAMPLES = Path(__file__).parents[4] / "docs/examples/kubernetes"
@@ -28,7 +28,7 @@ PLAIN = EXAMPLES / "plain.yaml"
 GOLDEN = Path(__file__).parents[1] / "golden/kubernetes_ft"
 VERSIONS = ("1.25", "1.30", "1.37")
 GPU = "nvidia.com/gpu"
-EVERYTHING = Wishes(
+EVERYTHING = PodSettings(
     service_account="trainers",
     priority_class="high",
     queue="team",
@@ -56,12 +56,12 @@ def hsdp(**parameters: Any) -> AppDef:
     return ft_app("train.py", ["--x", "$(HOME)"], **{"image": "registry/train:7", "replicas": 2, **parameters})
 
 
-def made(app: AppDef, wishes: Wishes = Wishes()) -> Request:  # noqa: B008  immutable
-    return request(app, "1a2b3c4d", wishes, GPU)
+def made(app: AppDef, settings: PodSettings = PodSettings()) -> Request:  # noqa: B008  immutable
+    return request(app, "1a2b3c4d", settings, GPU)
 
 
-def render(app: AppDef, wishes: Wishes = Wishes()) -> list[Json]:  # noqa: B008  immutable
-    return made(app, wishes).objects
+def render(app: AppDef, settings: PodSettings = PodSettings()) -> list[Json]:  # noqa: B008  immutable
+    return made(app, settings).objects
 
 
 def examples() -> dict[str, Request]:
@@ -81,7 +81,7 @@ def examples() -> dict[str, Request]:
         "diloco": diloco_app("train.py", name="diloco", gpu=1, **job),
         "lighthouse": lighthouse_app(name="lighthouse", token_file="/run/token/token", min_replicas=1, **image),
     }
-    usual = options.wishes(options.run_opts().resolve({}))
+    usual = options.settings(options.run_opts().resolve({}))
     overlays = {"lighthouse": token}
     return {name: made(app, replace(usual, overlay=overlays.get(name, {}))) for name, app in apps.items()}
 
@@ -140,13 +140,13 @@ def test_every_pod_is_admitted_by_the_level_restricted_and_says_whose_it_is(comp
 
 
 def test_an_image_that_must_run_as_root_can_and_a_user_is_of_all_processes() -> None:
-    root = render(hsdp(), Wishes(user=0))[-1]["spec"]["template"]
+    root = render(hsdp(), PodSettings(user=0))[-1]["spec"]["template"]
     assert set(violations(root)) == {
         "pod: runAsUser 0",
         "trainer: runAsNonRoot is not true",
         "trainer: does not drop ALL capabilities",
     }
-    other = render(hsdp(), Wishes(user=1000))[-1]["spec"]["template"]
+    other = render(hsdp(), PodSettings(user=1000))[-1]["spec"]["template"]
     assert violations(other) == []
     assert other["spec"]["securityContext"]["runAsUser"] == 1000
 
@@ -256,16 +256,16 @@ def test_a_path_of_a_secret_and_another_word_for_token_are_no_secrets() -> None:
 )
 def test_options_that_kubernetes_would_refuse(cfg: Json, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        options.wishes({"toleration": 5, "grace": 30, "start": 9, **cfg})
+        options.settings({"toleration": 5, "grace": 30, "start": 9, **cfg})
 
 
 def test_an_overlay_may_be_a_pod_and_must_be_fields(tmp_path: Path) -> None:
     path = tmp_path / "o.yaml"
     path.write_text(yaml.safe_dump({"kind": "Pod", "spec": {"priority": 1}}))
-    assert options.wishes({"grace": 30, "start": 9, "overlay": str(path)}).overlay == {"priority": 1}
+    assert options.settings({"grace": 30, "start": 9, "overlay": str(path)}).overlay == {"priority": 1}
     path.write_text("- a\n")
     with pytest.raises(ConfigError, match="no fields of a pod's spec"):
-        options.wishes({"grace": 30, "start": 9, "overlay": str(path)})
+        options.settings({"grace": 30, "start": 9, "overlay": str(path)})
 
 
 def test_refusals_say_what_to_do() -> None:

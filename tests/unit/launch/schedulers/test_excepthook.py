@@ -7,32 +7,32 @@ import subprocess
 import pytest
 
 from torchft_x.errors import ConfigError
-from torchft_x.launch.schedulers.excepthook import Asked, check_options, explain, read_command
+from torchft_x.launch.schedulers.excepthook import SchedulerArguments, check_options, explain, read_command
 
-NOTHING = Asked(None, ())
+NOTHING = SchedulerArguments(None, ())
 
 
 @pytest.mark.parametrize(
     ("words", "asked"),
     [
         (["ft.ddp", "--script", "a.py"], NOTHING),
-        (["-s", "slurm", "-cfg", "partion=gpu,time=1", "ft.ddp"], Asked("slurm", ("partion", "time"))),
-        (["--scheduler=slurm", "--scheduler_args", "a=1,2,b=3", "c.py:x"], Asked("slurm", ("a", "b"))),
+        (["-s", "slurm", "-cfg", "partion=gpu,time=1", "ft.ddp"], SchedulerArguments("slurm", ("partion", "time"))),
+        (["--scheduler=slurm", "--scheduler_args", "a=1,2,b=3", "c.py:x"], SchedulerArguments("slurm", ("a", "b"))),
         (["--dryrun", "--workspace", "", "ft.ddp", "-s", "slurm"], NOTHING),  # the script's own
         (["-s"], NOTHING),  # TorchX says what is wrong with it
     ],
 )
-def test_what_the_command_line_says_of_the_scheduler(words: list[str], asked: Asked) -> None:
+def test_what_the_command_line_says_of_the_scheduler(words: list[str], asked: SchedulerArguments) -> None:
     assert read_command(words) == asked
 
 
 def test_a_slip_in_a_schedulers_option_is_named() -> None:
-    asked = Asked("slurm", ("time", "partion"))
+    asked = SchedulerArguments("slurm", ("time", "partion"))
     with pytest.raises(ConfigError, match=r"-cfg partion=\.\.\.: the scheduler slurm .*; did you mean partition\?"):
         check_options(asked, "slurm", ["partition", "time"])
     with pytest.raises(ConfigError, match="it has partition, time"):
-        check_options(Asked("slurm", ("zzz",)), "slurm", ["time", "partition"])
-    check_options(Asked("slurm", ("time",)), "slurm", ["time"])
+        check_options(SchedulerArguments("slurm", ("zzz",)), "slurm", ["time", "partition"])
+    check_options(SchedulerArguments("slurm", ("time",)), "slurm", ["time"])
 
 
 def test_a_flag_is_true_or_false() -> None:
@@ -51,5 +51,5 @@ def test_what_is_not_known_stays_a_traceback() -> None:
 def test_signals_and_slurm() -> None:
     ended = explain(KeyboardInterrupt(), NOTHING)
     assert (ended.code, ended.sentence.split(";")[0]) == (130, "stopped by Ctrl-C")
-    refused = explain(subprocess.CalledProcessError(1, ["sbatch", "--parsable"]), Asked("slurm", ()))
+    refused = explain(subprocess.CalledProcessError(1, ["sbatch", "--parsable"]), SchedulerArguments("slurm", ()))
     assert refused.sentence.startswith("Slurm took no job: sbatch ended with 1")

@@ -55,14 +55,14 @@ def test_what_only_the_value_has_is_given() -> None:
     assert codec.decode(codec.encode(sent)) == sent
 
     @dataclass(frozen=True)
-    class Heard:
+    class SignOfLife:
         session: int
         step: int
         committed_in: int
         node: int = 7
 
-    heard = Codec(pb.State, Heard)
-    assert heard.decode(pb.State(step=1, committed_in=2), session=3) == Heard(3, 1, 2)
+    heard = Codec(pb.State, SignOfLife)
+    assert heard.decode(pb.State(step=1, committed_in=2), session=3) == SignOfLife(3, 1, 2)
     with pytest.raises(TypeError, match="session"):
         heard.decode(pb.State())
 

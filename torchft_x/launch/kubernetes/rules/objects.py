@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchft_x.launch.kubernetes.rules import names, scale
-from torchft_x.launch.kubernetes.rules.parts import LIGHTHOUSE, TRAINER, WITHOUT_END, Part, Wishes
+from torchft_x.launch.kubernetes.rules.parts import LIGHTHOUSE, TRAINER, WITHOUT_END, Part, PodSettings
 from torchft_x.launch.kubernetes.rules.pod import PAGE_BESIDE, TOKEN_KEY, labels, template
 
 Json = dict[str, Any]
@@ -24,20 +24,20 @@ class PodFacts:
     scratch: str  # path of a directory that lives as long as the pod, or ''
 
 
-def render(app: str, pods: Sequence[PodFacts], wishes: Wishes, token: str | None, minimum: int) -> list[Json]:
+def render(app: str, pods: Sequence[PodFacts], settings: PodSettings, token: str | None, minimum: int) -> list[Json]:
     """Return the job's objects in the order in which they must be created.
 
     `token` is the run's, None if it has none. `minimum` is the number of groups that the job needs (min_replicas).
     """
     lighthouse = next((p.part for p in pods if p.part.kind == LIGHTHOUSE and p.part.ports), None)
-    jobs = [_job(app, pod, wishes, alone=lighthouse is None) for pod in pods]
+    jobs = [_job(app, pod, settings, alone=lighthouse is None) for pod in pods]
     headless = _headless(app)
     if lighthouse is None:
         objects = [headless]
     else:
         at = next(i for i, pod in enumerate(pods) if pod.part is lighthouse)
         objects = [jobs.pop(at), headless, _service(app, lighthouse)]
-        if wishes.network_policy:
+        if settings.network_policy:
             objects += _policies(app, lighthouse)
     if lighthouse is not None and lighthouse.config:
         groups = dict.fromkeys(pod.part.group for pod in pods if pod.part.group)
@@ -63,17 +63,17 @@ def _object(kind: str, version: str, name: str, app: str, part: Part | None = No
     return {"apiVersion": version, "kind": kind, "metadata": {"name": name, "labels": labels(app, part)}, **fields}
 
 
-def _job(app: str, pod: PodFacts, wishes: Wishes, *, alone: bool) -> Json:
+def _job(app: str, pod: PodFacts, settings: PodSettings, *, alone: bool) -> Json:
     part = pod.part
     spec: Json = {
         "backoffLimit": WITHOUT_END if part.kind else part.retries,
-        "template": template(app, part, wishes, list(pod.env), pod.scratch),
+        "template": template(app, part, settings, list(pod.env), pod.scratch),
     }
-    if wishes.ttl is not None and (alone or part.kind == LIGHTHOUSE):  # the lighthouse's Job owns all others
-        spec["ttlSecondsAfterFinished"] = wishes.ttl
+    if settings.ttl is not None and (alone or part.kind == LIGHTHOUSE):  # the lighthouse's Job owns all others
+        spec["ttlSecondsAfterFinished"] = settings.ttl
     made = _object("Job", "batch/v1", names.part(app, part.role, part.replica), app, part, spec=spec)
-    if wishes.queue:
-        made["metadata"]["labels"][names.QUEUE] = wishes.queue
+    if settings.queue:
+        made["metadata"]["labels"][names.QUEUE] = settings.queue
     return made
 
 

@@ -44,7 +44,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Wishes:
+class PodSettings:
     """Settings of a job's pods. Raises `ConfigError` for values that Kubernetes would refuse, or that make no sense."""
 
     service_account: str = ""  # ServiceAccount whose token the pods get; '' for no token

@@ -8,7 +8,7 @@ from typing import Any
 
 from torchft_x.launch.kubernetes.rules import names
 from torchft_x.launch.kubernetes.rules.merge import merge
-from torchft_x.launch.kubernetes.rules.parts import LIGHTHOUSE, TRAINER, Mount, Part, Wishes
+from torchft_x.launch.kubernetes.rules.parts import LIGHTHOUSE, TRAINER, Mount, Part, PodSettings
 
 Json = dict[str, Any]
 
@@ -48,16 +48,16 @@ def labels(app: str, part: Part | None = None) -> dict[str, str]:
     return found
 
 
-def template(app: str, part: Part, wishes: Wishes, more_env: list[Json], scratch: str) -> Json:
+def template(app: str, part: Part, settings: PodSettings, more_env: list[Json], scratch: str) -> Json:
     """Return the pod's template. `more_env` has variables that override the part's own.
 
     `scratch` is the path of a directory that lives as long as the pod, or ''.
     """
     metadata: Json = {"labels": labels(app, part)}
-    if wishes.annotations:
-        metadata["annotations"] = dict(wishes.annotations)
-    spec = _spec(app, part, wishes, more_env, scratch)
-    return {"metadata": metadata, "spec": merge(spec, _of_role(wishes.overlay, names.label(part.role)))}
+    if settings.annotations:
+        metadata["annotations"] = dict(settings.annotations)
+    spec = _spec(app, part, settings, more_env, scratch)
+    return {"metadata": metadata, "spec": merge(spec, _of_role(settings.overlay, names.label(part.role)))}
 
 
 def _of_role(overlay: Mapping[str, Any], role: str) -> Mapping[str, Any]:
@@ -73,42 +73,42 @@ def _of_role(overlay: Mapping[str, Any], role: str) -> Mapping[str, Any]:
     return {**overlay, "containers": containers}
 
 
-def _spec(app: str, part: Part, wishes: Wishes, more_env: list[Json], scratch: str) -> Json:
+def _spec(app: str, part: Part, settings: PodSettings, more_env: list[Json], scratch: str) -> Json:
     volumes, mounts = _volumes(part, scratch)
     if part.config:
         volumes.append({"name": "groups", "configMap": {"name": app}})
         mounts.append({"name": "groups", "mountPath": part.config, "readOnly": True})
     spec: Json = {
         "restartPolicy": "OnFailure" if part.kind else "Never",
-        "terminationGracePeriodSeconds": wishes.grace,
+        "terminationGracePeriodSeconds": settings.grace,
         "hostname": names.part(app, part.role, part.replica),
         "subdomain": app,
         "enableServiceLinks": False,
-        "automountServiceAccountToken": bool(wishes.service_account),
-        "securityContext": {**_user(wishes.user), "seccompProfile": {"type": "RuntimeDefault"}},
-        "tolerations": [_tolerated(trouble, wishes.toleration) for trouble in ("not-ready", "unreachable")],
-        "containers": [_container(part, wishes, more_env, mounts)],
+        "automountServiceAccountToken": bool(settings.service_account),
+        "securityContext": {**_user(settings.user), "seccompProfile": {"type": "RuntimeDefault"}},
+        "tolerations": [_tolerated(trouble, settings.toleration) for trouble in ("not-ready", "unreachable")],
+        "containers": [_container(part, settings, more_env, mounts)],
         "volumes": volumes,
     }
-    if wishes.spread:
+    if settings.spread:
         spec["topologySpreadConstraints"] = [
             {
                 "maxSkew": 1,
-                "topologyKey": wishes.spread,
+                "topologyKey": settings.spread,
                 "whenUnsatisfiable": "ScheduleAnyway",
                 "labelSelector": {"matchLabels": {names.INSTANCE: app, names.ROLE: names.label(part.role)}},
             }
         ]
     given: Mapping[str, Any] = {
-        "serviceAccountName": wishes.service_account,
-        "priorityClassName": wishes.priority_class,
-        "nodeSelector": dict(wishes.node_selector),
-        "imagePullSecrets": [{"name": name} for name in wishes.pull_secrets],
+        "serviceAccountName": settings.service_account,
+        "priorityClassName": settings.priority_class,
+        "nodeSelector": dict(settings.node_selector),
+        "imagePullSecrets": [{"name": name} for name in settings.pull_secrets],
     }
     return {**spec, **{name: value for name, value in given.items() if value}}
 
 
-def _container(part: Part, wishes: Wishes, more_env: list[Json], mounts: list[Json]) -> Json:
+def _container(part: Part, settings: PodSettings, more_env: list[Json], mounts: list[Json]) -> Json:
     overridden = {e["name"] for e in more_env}
     own = [{"name": n, "value": literal(v)} for n, v in part.env.items() if n not in overridden]
     found = [field(POD_IP, "status.podIP")]
@@ -120,18 +120,18 @@ def _container(part: Part, wishes: Wishes, more_env: list[Json], mounts: list[Js
         "command": [literal(word) for word in part.command],
         "env": [*found, *own, *more_env],
         "volumeMounts": mounts,
-        "securityContext": {"allowPrivilegeEscalation": False, **({} if wishes.user == 0 else _NO_CAPABILITIES)},
+        "securityContext": {"allowPrivilegeEscalation": False, **({} if settings.user == 0 else _NO_CAPABILITIES)},
         "terminationMessagePath": _LAST_WORDS,
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
     if part.limits:
         container["resources"] = {"limits": dict(part.limits), "requests": dict(part.limits)}
-    if wishes.env_secrets:
-        container["envFrom"] = [{"secretRef": {"name": name}} for name in wishes.env_secrets]
+    if settings.env_secrets:
+        container["envFrom"] = [{"secretRef": {"name": name}} for name in settings.env_secrets]
     if part.ports:
         container["ports"] = [{"containerPort": port} for port in part.ports]
     if part.kind:
-        container |= _probes(part.command[0], wishes.start)
+        container |= _probes(part.command[0], settings.start)
     if part.kind == LIGHTHOUSE and part.ports:
         probe = {"path": "/readyz", "port": part.ports[0] + PAGE_BESIDE}
         container["readinessProbe"] = {"httpGet": probe, "periodSeconds": 1, "timeoutSeconds": 2, "failureThreshold": 2}

@@ -3,5 +3,5 @@
 * `queue`: rows of ``squeue``. `state`: states of replicas and of the job. `manifest`: the Slurm jobs of a job's parts.
 * `restart`: decides on restarts of parts. `ending`: classifies the end of a part. `actions`: the decisions' values.
   `memory`: a watcher's memory of a part.
-* `turn`: elects the watcher that asks Slurm.
+* `election`: elects the watcher that asks Slurm.
 """

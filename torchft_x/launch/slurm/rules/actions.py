@@ -21,7 +21,7 @@ class Supervisor:
 
 
 @dataclass(frozen=True)
-class Heard:
+class LighthouseStatus:
     """Status of a job's supervisors, from the lighthouse."""
 
     supervisors: tuple[Supervisor, ...]
@@ -36,7 +36,7 @@ class Heard:
 
 
 @dataclass(frozen=True)
-class Kick:
+class SkipBeginTime:
     """Action: end a requeued part's wait for BeginTime, and exclude these nodes for it."""
 
     part: Part
@@ -52,7 +52,7 @@ class Release:
 
 
 @dataclass(frozen=True)
-class Lift:
+class LiftExclusions:
     """Action: let a waiting part use every node again."""
 
     part: Part
@@ -66,7 +66,7 @@ class Reschedule:
 
 
 @dataclass(frozen=True)
-class Anew:
+class Resubmit:
     """Action: submit a part anew as a job of its own, without these nodes, then cancel its earlier job."""
 
     part: Part
@@ -83,26 +83,36 @@ class Cancel:
 
 
 @dataclass(frozen=True)
-class TellLost:
+class ReportLost:
     """Action: report to the lighthouse all groups that will not come back, each with the reason (a clause)."""
 
     lost: Mapping[str, str]
 
 
 @dataclass(frozen=True)
-class Settle:
+class RecordSubmission:
     """Action: write down the job id of a submission that has appeared in the queue."""
 
 
 @dataclass(frozen=True)
-class Over:
+class StopWatching:
     """Action: stop watching, because the job is over."""
 
 
-Action = Kick | Release | Lift | Reschedule | Anew | Cancel | TellLost | Settle | Over
+Action = (
+    SkipBeginTime
+    | Release
+    | LiftExclusions
+    | Reschedule
+    | Resubmit
+    | Cancel
+    | ReportLost
+    | RecordSubmission
+    | StopWatching
+)
 
 
-def heard_from(status: Mapping[str, Any]) -> Heard:
+def read_status(status: Mapping[str, Any]) -> LighthouseStatus:
     """Return the status from the lighthouse's JSON answer. Raise `ValueError` if it is a standby's or of another shape."""
     if "standby" in status:
         raise ValueError(str(status["standby"]))
@@ -111,7 +121,7 @@ def heard_from(status: Mapping[str, Any]) -> Heard:
             Supervisor(str(one["group"]), int(one["node"]), float(one["heard"])) for one in status["supervisors"]
         )
         states = {str(group): str(one["state"]) for group, one in status.get("groups", {}).items()}
-        return Heard(
+        return LighthouseStatus(
             supervisors,
             frozenset(group for group, state in states.items() if state in ("finished", "failed")),
             float(status["uptime"]),

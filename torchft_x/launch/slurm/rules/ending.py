@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from torchft_x.launch.slurm.rules.queue import Row
 
-NO_WORD = "no word"
+UNREPORTED = "no word"
 """Result of `ending` for a job that ended like a final exit, of which only the lighthouse knows whether it was reported."""
 _WORDS = (1, 2)  # final exit codes of a supervisor: 1 gave up, 2 a mistake that a restart would repeat
 _BY_PEOPLE = ("CANCELLED", "REVOKED", "DEADLINE")
 
 
 def ending(row: Row, kind: str) -> tuple[str, str]:
-    """Return ``lost``, ``anew``, `NO_WORD` or '' (nothing to do) for an ended job's row, and the reason as a clause.
+    """Return ``lost``, ``anew``, `UNREPORTED` or '' (nothing to do) for an ended job's row, and the reason as a clause.
 
     `kind` is that of the `Part`. An exit code above 128 is not final: by it the batch script reports that the supervisor was
     killed.
@@ -24,7 +24,7 @@ def ending(row: Row, kind: str) -> tuple[str, str]:
         )
     if word == "COMPLETED":
         return (
-            (NO_WORD, f"its job {row.job} has ended without a word to the lighthouse")
+            (UNREPORTED, f"its job {row.job} has ended without a word to the lighthouse")
             if kind == "trainer"
             else ("", "")
         )
@@ -33,7 +33,7 @@ def ending(row: Row, kind: str) -> tuple[str, str]:
             return "", ""
         if row.exit_code == 2:
             return "lost", f"its job {row.job} ended with code 2, a mistake that another start would repeat"
-        return NO_WORD, f"its job {row.job} ended with code 1 and no word to the lighthouse"
+        return UNREPORTED, f"its job {row.job} ended with code 1 and no word to the lighthouse"
     if word == "FAILED" and kind not in ("trainer", "lighthouse") and row.exit_code <= 128:
         return "", ""
     code = f", exit code {row.exit_code}" if row.exit_code else ""

@@ -22,22 +22,22 @@ from typing import Any
 
 from torchft_x.launch.slurm.rules.actions import (
     Action,
-    Anew,
     Cancel,
-    Heard,
-    Kick,
-    Lift,
-    Over,
+    LiftExclusions,
+    LighthouseStatus,
+    RecordSubmission,
     Release,
+    ReportLost,
     Reschedule,
-    Settle,
-    TellLost,
+    Resubmit,
+    SkipBeginTime,
+    StopWatching,
 )
-from torchft_x.launch.slurm.rules.ending import NO_WORD, ending
+from torchft_x.launch.slurm.rules.ending import UNREPORTED, ending
 from torchft_x.launch.slurm.rules.manifest import SUBMITTING, Manifest, Part, rows_by_part
 from torchft_x.launch.slurm.rules.memory import PartMemory, from_json
 from torchft_x.launch.slurm.rules.queue import Row
-from torchft_x.launch.slurm.rules.state import ALIVE, told
+from torchft_x.launch.slurm.rules.state import ALIVE, part_status
 from torchft_x.timing import TIMING
 
 WINDOW = 3600.0
@@ -78,7 +78,7 @@ class Restarts:
 
     def __init__(self, lost: Mapping[str, str] | None = None, patience: Patience = Patience()) -> None:
         self._lost = dict(lost or {})  # group -> why
-        self._told: dict[str, str] | None = dict(self._lost)  # `_lost` as last reported to the lighthouse
+        self._reported_lost: dict[str, str] | None = dict(self._lost)  # `_lost` as last reported to the lighthouse
         self._patience = patience
         self._parts: dict[str, PartMemory] = {}  # by the part's name
         self._rescheduled = float("-inf")  # time of the last requested round of Slurm's scheduler
@@ -90,7 +90,7 @@ class Restarts:
     def recall(self, found: Any, unix: float, lost: Mapping[str, str]) -> None:
         """Take over another watcher's memory, and the groups that it reported as lost. Ignore entries of another shape."""
         self._lost = dict(lost)
-        self._told = dict(lost)
+        self._reported_lost = dict(lost)
         for name, text in found.items() if isinstance(found, Mapping) else ():
             memory = from_json(text, unix)
             if memory is not None:
@@ -110,7 +110,7 @@ class Restarts:
         self,
         manifest: Manifest,
         rows: Sequence[Row],
-        heard: Heard | None,
+        heard: LighthouseStatus | None,
         nodes: Mapping[str, str],
         now: float,
     ) -> list[Action]:
@@ -118,7 +118,7 @@ class Restarts:
 
         `heard` is None if the lighthouse doesn't answer. `nodes` has states by name, as far as they are known."""
         if manifest.cancelled or manifest.outcome is not None:
-            return [Over()]
+            return [StopWatching()]
         found = rows_by_part(manifest, rows)
         actions: list[Action] = []
         for part in manifest.parts:
@@ -129,9 +129,9 @@ class Restarts:
                     continue
                 actions += self._part(part, found[part.name], memory, manifest, heard, nodes, now)
         actions += _replaced(manifest, rows)
-        if self._lost != self._told:
-            self._told = dict(self._lost)
-            actions.append(TellLost(dict(self._lost)))
+        if self._lost != self._reported_lost:
+            self._reported_lost = dict(self._lost)
+            actions.append(ReportLost(dict(self._lost)))
         return actions + self._reschedule(manifest, found, now)
 
     def refused(self, part: Part, now: float) -> None:
@@ -148,7 +148,7 @@ class Restarts:
 
     def not_told(self) -> None:
         """Record that the report of lost groups failed, so that it is repeated."""
-        self._told = None
+        self._reported_lost = None
 
     # --- one part ------------------------------------------------------------------------------------------------------
 
@@ -158,16 +158,16 @@ class Restarts:
         row: Row | None,
         memory: PartMemory,
         manifest: Manifest,
-        heard: Heard | None,
+        heard: LighthouseStatus | None,
         nodes: Mapping[str, str],
         now: float,
     ) -> list[Action]:
         if part.job == SUBMITTING and row is not None:
-            return [Settle()]
+            return [RecordSubmission()]
         if row is None:
             return self._unknown(part, memory, manifest, heard, now)
         memory.begin(row)
-        state = told(row).state
+        state = part_status(row).state
         if state in ALIVE:
             memory.unknown_since = None
             self._lost.pop(_group(part), None)  # the part was given up, but a person has restarted it
@@ -188,7 +188,7 @@ class Restarts:
         return self._give_up(part, f"its job {part.job} was cancelled by Slurm's means while it waited")
 
     def _unknown(
-        self, part: Part, memory: PartMemory, manifest: Manifest, heard: Heard | None, now: float
+        self, part: Part, memory: PartMemory, manifest: Manifest, heard: LighthouseStatus | None, now: float
     ) -> list[Action]:
         known = _group(part) in self._lost or (part.kind == "trainer" and _is_well(part, heard, self._patience))
         if known or (part.kind == "trainer" and heard is None):
@@ -209,7 +209,7 @@ class Restarts:
             memory.waits_since = None
             memory.excluded = tuple(node for node in memory.nodes if is_bad(nodes.get(node, "")))
             memory.trusted = False
-            return [Kick(part, memory.excluded)]
+            return [SkipBeginTime(part, memory.excluded)]
         if _held(row):
             if now < memory.not_before or not self._may(memory, manifest, now):
                 return []
@@ -224,7 +224,7 @@ class Restarts:
         if now - memory.waits_since < limit:
             return []
         memory.excluded, memory.waits_since = (), None
-        return [Lift(part)]
+        return [LiftExclusions(part)]
 
     def _reschedule(self, manifest: Manifest, found: Mapping[str, Row | None], now: float) -> list[Action]:
         """Request a round of Slurm's scheduler for one part that waits for room: a round is for all."""
@@ -245,7 +245,7 @@ class Restarts:
         return [first]
 
     def _running(
-        self, part: Part, memory: PartMemory, manifest: Manifest, heard: Heard | None, now: float
+        self, part: Part, memory: PartMemory, manifest: Manifest, heard: LighthouseStatus | None, now: float
     ) -> list[Action]:
         memory.excluded = ()
         memory.runs_since = now if memory.runs_since is None else memory.runs_since
@@ -261,7 +261,7 @@ class Restarts:
         return self._anew(part, memory, manifest, why, now, exclude=where)
 
     def _never_came(
-        self, part: Part, memory: PartMemory, manifest: Manifest, heard: Heard | None, now: float
+        self, part: Part, memory: PartMemory, manifest: Manifest, heard: LighthouseStatus | None, now: float
     ) -> list[int]:
         """Return the nodes whose supervisors have not reported in time, as on a node that starts nothing."""
         assert memory.runs_since is not None
@@ -271,7 +271,7 @@ class Restarts:
             return []
         return sorted(set(range(part.nodes)) - memory.came)
 
-    def _missing(self, part: Part, memory: PartMemory, heard: Heard | None, now: float) -> list[int]:
+    def _missing(self, part: Part, memory: PartMemory, heard: LighthouseStatus | None, now: float) -> list[int]:
         """Return the nodes whose supervisors had reported and are silent. If no group is heard, the lighthouse may be cut off."""
         if part.kind != "trainer" or heard is None or _group(part) in heard.over:
             memory.silent_since = None
@@ -289,14 +289,14 @@ class Restarts:
         return missing
 
     def _ended(
-        self, part: Part, row: Row, memory: PartMemory, manifest: Manifest, heard: Heard | None, now: float
+        self, part: Part, row: Row, memory: PartMemory, manifest: Manifest, heard: LighthouseStatus | None, now: float
     ) -> list[Action]:
         if part.kind == "trainer" and heard is not None and _group(part) in heard.over:
             return []  # the lighthouse knows how it ended
         how, why = ending(row, part.kind)
         if how == "lost":
             return self._give_up(part, why)
-        if how == NO_WORD:
+        if how == UNREPORTED:
             if part.kind != "trainer" or heard is None:
                 memory.unknown_since = None
                 return []
@@ -325,7 +325,7 @@ class Restarts:
         self._count(memory, now)
         memory.excluded, memory.trusted = exclude, bool(exclude)
         memory.waits_since = None
-        return [Anew(part, why, exclude)]
+        return [Resubmit(part, why, exclude)]
 
     def _may(self, memory: PartMemory, manifest: Manifest, now: float) -> bool:
         while memory.submitted and now - memory.submitted[0] > WINDOW:
@@ -354,7 +354,7 @@ def _group(part: Part) -> str:
     return str(part.number) if part.kind == "trainer" else ""
 
 
-def _is_well(part: Part, heard: Heard | None, patience: Patience) -> bool:
+def _is_well(part: Part, heard: LighthouseStatus | None, patience: Patience) -> bool:
     if heard is None:
         return False
     return bool(heard.near(_group(part), patience.near)) or _group(part) in heard.over
@@ -379,5 +379,5 @@ def _replaced(manifest: Manifest, rows: Sequence[Row]) -> list[Action]:
     earlier = {job for part in manifest.parts for job in part.earlier}
     current = {part.job for part in manifest.parts}
     there = [row for row in rows if row.app == manifest.app and row.job in earlier - current]
-    jobs = tuple(row.job for row in there if row.state != "COMPLETING" and told(row).state in ALIVE)
+    jobs = tuple(row.job for row in there if row.state != "COMPLETING" and part_status(row).state in ALIVE)
     return [Cancel(jobs)] if jobs else []

@@ -25,7 +25,7 @@ _HOLDS = {"JobHeldUser", "JobHeldAdmin", "launch failed requeued held"}
 
 
 @dataclass(frozen=True)
-class Told:
+class PartStatus:
     """Status of one replica."""
 
     state: str
@@ -35,22 +35,22 @@ class Told:
     """Clause for people with the reason; '' if it just runs."""
 
 
-def told(row: Row | None) -> Told:
+def part_status(row: Row | None) -> PartStatus:
     """Return the status of a replica from its row, or of one that Slurm does not know (any more) from None."""
     if row is None:
-        return Told("UNKNOWN", False, "Slurm does not know it")
+        return PartStatus("UNKNOWN", False, "Slurm does not know it")
     word = row.word
     if word in _PENDING:
         restarting = row.restarts > 0 or word.startswith(("REQUEUE", "SPECIAL"))
         held = row.reason in _HOLDS or word in ("REQUEUE_HOLD", "SPECIAL_EXIT")
         what = "held; `scontrol release` lets it go on" if held else "restarting" if restarting else "waits"
-        return Told("PENDING", restarting, f"{what} ({row.reason})" if row.reason not in ("", "None") else what)
+        return PartStatus("PENDING", restarting, f"{what} ({row.reason})" if row.reason not in ("", "None") else what)
     if word in _RUNNING:
-        return Told("RUNNING", False, "" if word in ("RUNNING", "COMPLETING") else word.lower())
+        return PartStatus("RUNNING", False, "" if word in ("RUNNING", "COMPLETING") else word.lower())
     state = _OVER.get(word)
     if state is None:
-        return Told("UNKNOWN", False, f"Slurm says {row.state}")
-    return Told(state, False, _end(row, word) if state != "SUCCEEDED" else "")
+        return PartStatus("UNKNOWN", False, f"Slurm says {row.state}")
+    return PartStatus(state, False, _end(row, word) if state != "SUCCEEDED" else "")
 
 
 def _end(row: Row, word: str) -> str:
@@ -69,7 +69,7 @@ def app_state(
 
     A verdict decides the state, but only once no group runs.
     """
-    states = [told(row).state for row in groups]
+    states = [part_status(row).state for row in groups]
     if "RUNNING" in states:
         return "RUNNING"
     if cancelled:

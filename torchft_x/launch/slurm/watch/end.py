@@ -11,7 +11,7 @@ from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.commands import tell_cancelled
 from torchft_x.launch.slurm.controller import Controller
 from torchft_x.launch.slurm.rules.manifest import Manifest
-from torchft_x.launch.slurm.rules.state import ALIVE, told
+from torchft_x.launch.slurm.rules.state import ALIVE, part_status
 from torchft_x.rpc.lighthouse.failover.lease_directory import LeaseDirectory
 
 _LEAVE = 90.0  # seconds for groups to end by themselves after the lighthouse has reported that the job is over
@@ -52,8 +52,8 @@ def end(run_dir: str, me: str, controller: Controller) -> None:
     deadline = time.monotonic() + _LEAVE
     while first:
         others = [row for row in controller.rows(app=manifest.app) if row.job != me]
-        rest = [row.job for row in others if told(row).state in ALIVE]
-        queued = [row.job for row in others if told(row).state == "PENDING"]
+        rest = [row.job for row in others if part_status(row).state in ALIVE]
+        queued = [row.job for row in others if part_status(row).state == "PENDING"]
         if queued:
             controller.cancel(queued)
         if not rest:

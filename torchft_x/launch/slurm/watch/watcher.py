@@ -23,11 +23,11 @@ from torchft_x.errors import AddressError, TorchftXError, UnreachableError
 from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.controller import Controller
 from torchft_x.launch.slurm.rules import actions as a
+from torchft_x.launch.slurm.rules.election import Election
 from torchft_x.launch.slurm.rules.manifest import Manifest
 from torchft_x.launch.slurm.rules.queue import Row
 from torchft_x.launch.slurm.rules.restart import Restarts
-from torchft_x.launch.slurm.rules.turn import Turn
-from torchft_x.launch.slurm.watch.errands import Errands, Speaker
+from torchft_x.launch.slurm.watch.action_runner import ActionRunner, LighthouseReporter
 from torchft_x.net import Address
 from torchft_x.rpc.status_query import lighthouse_status
 from torchft_x.timing import TIMING
@@ -63,10 +63,10 @@ class Watcher:
         self._controller = controller
         store.read(run_dir)
         self._rules = Restarts()
-        self._turn = Turn(f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}")
+        self._turn = Election(f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}")
         self._note = store.folder(run_dir) / "watcher"
-        self._speaker = Speaker()
-        self._errands = Errands(run_dir, controller, self._rules, self._speaker)
+        self._reporter = LighthouseReporter()
+        self._runner = ActionRunner(run_dir, controller, self._rules, self._reporter)
         self._my_turn = False
         self._rows: list[Row] = []  # rows of the queue from the last request
         self._asked = float("-inf")  # monotonic seconds of that request
@@ -86,9 +86,9 @@ class Watcher:
             except store.ManifestError as e:
                 if e.missing:  # the run directory was removed
                     return 0
-                self._speaker.trouble("manifest", str(e))
+                self._reporter.trouble("manifest", str(e))
             except TorchftXError as e:
-                self._speaker.trouble("slurm", str(e))
+                self._reporter.trouble("slurm", str(e))
             time.sleep(max(0.05, TIMING.watch_each - (time.monotonic() - began)))
 
     def _look(self) -> bool:
@@ -100,7 +100,7 @@ class Watcher:
         heard = self._heard(manifest) if is_fresh else None
         if heard is None or not _all_near(manifest, heard):
             self._rows, self._asked = self._controller.rows(app=manifest.app), time.monotonic()
-            self._speaker.fine("slurm")
+            self._reporter.fine("slurm")
             heard = self._heard(manifest)  # asked after Slurm, so that a group's reports before its end are included
         rows = self._rows
         self._write_note()
@@ -111,9 +111,9 @@ class Watcher:
         actions = self._rules.look(manifest, rows, heard, nodes, time.monotonic())
         self._quiet = not actions and all(row.state == "RUNNING" for row in rows)
         for action in actions:
-            if isinstance(action, a.Over):
+            if isinstance(action, a.StopWatching):
                 return False
-            self._errands.run(action, manifest)
+            self._runner.run(action, manifest)
             if isinstance(action, a.Reschedule):
                 time.sleep(TIMING.watch_each)  # an update was another request; it is the last action
         self._remember()
@@ -133,7 +133,7 @@ class Watcher:
             self._my_turn = True
             unix = time.time() - time.monotonic()
             self._rules.recall(_read_json(self._memory), unix, store.lost_groups(self._run_dir))
-            self._speaker.say(f"watches over the job in {self._run_dir}")
+            self._reporter.say(f"watches over the job in {self._run_dir}")
         self._write(self._note, self._turn.note(), "other watchers will ask Slurm, too")
 
     def _remember(self) -> None:
@@ -147,36 +147,36 @@ class Watcher:
             other.write_text(text, "utf-8")
             os.replace(other, path)
         except OSError as e:
-            self._speaker.trouble(path.name, f"{path} can't be written ({e.strerror}): {otherwise}.")
+            self._reporter.trouble(path.name, f"{path} can't be written ({e.strerror}): {otherwise}.")
             return False
-        self._speaker.fine(path.name)
+        self._reporter.fine(path.name)
         return True
 
-    def _heard(self, manifest: Manifest) -> a.Heard | None:
+    def _heard(self, manifest: Manifest) -> a.LighthouseStatus | None:
         if not manifest.own_lighthouse:
             return None
         try:
             found = ask(manifest)
         except TorchftXError as e:
-            self._speaker.trouble("lighthouse", f"the lighthouse does not answer: {e}")
+            self._reporter.trouble("lighthouse", f"the lighthouse does not answer: {e}")
             return None
-        self._speaker.fine("lighthouse")
+        self._reporter.fine("lighthouse")
         return found
 
 
-def _all_near(manifest: Manifest, heard: a.Heard) -> bool:
+def _all_near(manifest: Manifest, heard: a.LighthouseStatus) -> bool:
     """Return whether the supervisors of all groups were heard just now, so that Slurm need not be asked again."""
     alive = (part for part in manifest.groups if not part.gone)
     return all(len(heard.near(str(part.number), TIMING.watch_near)) == part.nodes for part in alive)
 
 
-def ask(manifest: Manifest) -> a.Heard:
+def ask(manifest: Manifest) -> a.LighthouseStatus:
     """Return the status from the lighthouse that serves. Raise `TorchftXError` if none does."""
     why = "no address is written down yet"
     for address in lighthouses(Path(manifest.run_dir)):
         try:
             token = env.read_token_file(manifest.token_file, manifest.token_file)
-            return a.heard_from(lighthouse_status(address, token, TIMING.watch_answer))
+            return a.read_status(lighthouse_status(address, token, TIMING.watch_answer))
         except (TorchftXError, ValueError) as e:
             why = str(e)
     raise UnreachableError(why)

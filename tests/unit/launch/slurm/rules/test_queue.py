@@ -6,7 +6,7 @@ import pytest
 
 from torchft_x.launch.slurm.rules import queue
 from torchft_x.launch.slurm.rules.queue import Row, expand_nodes, parse_rows, parse_settings, parse_submitted
-from torchft_x.launch.slurm.rules.state import app_state, told
+from torchft_x.launch.slurm.rules.state import app_state, part_status
 
 # of 22.05.8: a running task, one that was requeued and waits, one that was killed by signal 9, a stranger's
 RECORDED = """\
@@ -107,14 +107,14 @@ def row(state: str, *, restarts: int = 0, reason: str = "None", code: int = 0) -
     ],
 )
 def test_what_a_row_means(of: Row | None, state: str, restarting: bool) -> None:
-    found = told(of)
+    found = part_status(of)
     assert (found.state, found.restarting) == (state, restarting)
 
 
 def test_why() -> None:
-    assert told(row("FAILED", reason="NonZeroExitCode", code=137)).why == "failed, exit code 137"
-    assert told(row("PENDING", reason="Resources")).why == "waits (Resources)"
-    assert "scontrol release" in told(row("PENDING", restarts=1, reason="JobHeldAdmin")).why
+    assert part_status(row("FAILED", reason="NonZeroExitCode", code=137)).why == "failed, exit code 137"
+    assert part_status(row("PENDING", reason="Resources")).why == "waits (Resources)"
+    assert "scontrol release" in part_status(row("PENDING", restarts=1, reason="JobHeldAdmin")).why
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ import dataclasses
 import pytest
 
 from tests.unit.launch.slurm.rules.recorded import ALL
-from torchft_x.launch.slurm.rules.ending import NO_WORD, ending
+from torchft_x.launch.slurm.rules.ending import UNREPORTED, ending
 from torchft_x.launch.slurm.rules.manifest import Manifest, Part, rows_by_part
 from torchft_x.launch.slurm.rules.queue import Row, parse_rows
-from torchft_x.launch.slurm.rules.state import told
+from torchft_x.launch.slurm.rules.state import part_status
 
 
 def rows(version: str) -> dict[str, Row]:
@@ -31,8 +31,8 @@ def test_every_task_has_a_row(version: str) -> None:
     ("job", "state", "code", "end"),
     [
         ("6_0", "CANCELLED", 143, "lost"),
-        ("12_0", "SUCCEEDED", 0, NO_WORD),
-        ("13_0", "FAILED", 1, NO_WORD),
+        ("12_0", "SUCCEEDED", 0, UNREPORTED),
+        ("13_0", "FAILED", 1, UNREPORTED),
         ("14_0", "FAILED", 2, "lost"),
         ("15_0", "FAILED", 137, "anew"),
         ("16_0", "FAILED", 137, "anew"),
@@ -43,7 +43,7 @@ def test_every_task_has_a_row(version: str) -> None:
 )
 def test_states_and_ends(version: str, job: str, state: str, code: int, end: str | None) -> None:
     row = rows(version)[job]
-    assert (told(row).state, row.exit_code) == (state, code)
+    assert (part_status(row).state, row.exit_code) == (state, code)
     if end is not None:
         assert ending(row, "trainer")[0] == end
 
@@ -52,8 +52,8 @@ def test_states_and_ends(version: str, job: str, state: str, code: int, end: str
 def test_requeued_held_and_waiting_for_a_moment(version: str) -> None:
     found = rows(version)
     assert (found["21_1"].reason, found["21_1"].restarts, found["21_1"].nodes) == ("BeginTime", 1, ())
-    assert told(found["21_1"]).restarting
-    assert told(found["20_0"]).why == "held; `scontrol release` lets it go on (JobHeldUser)"
+    assert part_status(found["21_1"]).restarting
+    assert part_status(found["20_0"]).why == "held; `scontrol release` lets it go on (JobHeldUser)"
 
 
 @pytest.mark.parametrize("version", ALL)
@@ -64,7 +64,7 @@ def test_what_was_cancelled_while_it_waited_is_found_without_its_task(version: s
         app="app", session="s", run_dir="/runs/7", token_file="t", log_dir="l", created=0.0, retries=3, parts=(part,)
     )
     (row,) = rows_by_part(manifest, parse_rows(ALL[version])).values()
-    assert (row.job, row.task, told(row).state) == (part.job, 0, "CANCELLED")
+    assert (row.job, row.task, part_status(row).state) == (part.job, 0, "CANCELLED")
     other = dataclasses.replace(part, ticket="t3", job="3_1", number=1)  # nothing is left of it
     manifest = dataclasses.replace(manifest, parts=(other,))
     assert rows_by_part(manifest, parse_rows(ALL[version])) == {"trainer/1": None}

@@ -11,18 +11,18 @@ import pytest
 from tests.unit.launch.slurm.rules.recorded import as_24_11
 from torchft_x.launch.slurm.rules.actions import (
     Action,
-    Anew,
     Cancel,
-    Heard,
-    Kick,
-    Lift,
-    Over,
+    LiftExclusions,
+    LighthouseStatus,
+    RecordSubmission,
     Release,
+    ReportLost,
     Reschedule,
-    Settle,
+    Resubmit,
+    SkipBeginTime,
+    StopWatching,
     Supervisor,
-    TellLost,
-    heard_from,
+    read_status,
 )
 from torchft_x.launch.slurm.rules.manifest import SUBMITTING, Manifest, Part
 from torchft_x.launch.slurm.rules.queue import Row, comment, parse_rows
@@ -78,11 +78,13 @@ def manifest(*parts: Part, retries: int = 3, **changes: object) -> Manifest:
     return dataclasses.replace(made, **changes)  # type: ignore[arg-type]
 
 
-def heard(silent_1: float = 0.0, *, silent_0: float = 0.0, over: Sequence[str] = (), uptime: float = 100.0) -> Heard:
+def heard(
+    silent_1: float = 0.0, *, silent_0: float = 0.0, over: Sequence[str] = (), uptime: float = 100.0
+) -> LighthouseStatus:
     """Of two groups; `SILENT`: no stream."""
     silences = {"0": silent_0, "1": silent_1}
     there = tuple(Supervisor(group, 0, seconds) for group, seconds in silences.items() if seconds != SILENT)
-    return Heard(there, frozenset(over), uptime)
+    return LighthouseStatus(there, frozenset(over), uptime)
 
 
 HEARD = heard()
@@ -96,13 +98,13 @@ class Watch:
         self.manifest = made or manifest()
 
     def __call__(
-        self, text: str | None, at: float, said: Heard | None = HEARD, nodes: dict[str, str] | None = None
+        self, text: str | None, at: float, said: LighthouseStatus | None = HEARD, nodes: dict[str, str] | None = None
     ) -> list[Action]:
         """`text`: the row of group 1; None: Slurm doesn't know it."""
         return [a for a in self.all(text, at, said, nodes) if not isinstance(a, Reschedule)]
 
     def all(
-        self, text: str | None, at: float, said: Heard | None = HEARD, nodes: dict[str, str] | None = None
+        self, text: str | None, at: float, said: LighthouseStatus | None = HEARD, nodes: dict[str, str] | None = None
     ) -> list[Action]:
         """Also that the scheduler is to make a round."""
         rows = [row(line) for line in (runs(0), text) if line is not None]
@@ -119,12 +121,14 @@ def test_a_requeued_group_does_not_wait_and_stays_off_the_node_that_is_down() ->
     watch = Watch()
     watch(runs(1), 0)
     assert watch.rules.wants_nodes(watch.manifest, [row(runs(0)), row(BEGIN_TIME)])
-    assert watch(BEGIN_TIME, 1, nodes={"n2": "down*"}) == [Kick(part(1), ("n2",))]
-    assert watch(BEGIN_TIME, 2, nodes={"n2": "down*"}) == [Kick(part(1), ("n2",))]  # it was still being cleared away
+    assert watch(BEGIN_TIME, 1, nodes={"n2": "down*"}) == [SkipBeginTime(part(1), ("n2",))]
+    assert watch(BEGIN_TIME, 2, nodes={"n2": "down*"}) == [
+        SkipBeginTime(part(1), ("n2",))
+    ]  # it was still being cleared away
     assert watch(runs(1, 1, node=4), 3) == []
     watch = Watch()
     watch(runs(1), 0)
-    assert watch(BEGIN_TIME, 1, nodes={"n2": "idle"}) == [Kick(part(1), ())]  # its node is good
+    assert watch(BEGIN_TIME, 1, nodes={"n2": "idle"}) == [SkipBeginTime(part(1), ())]  # its node is good
     asked_for = BEGIN_TIME.replace("|1|PENDING", "|0|PENDING")  # a begin time that the user has asked for
     assert Watch()(asked_for, 0) == []
 
@@ -132,14 +136,14 @@ def test_a_requeued_group_does_not_wait_and_stays_off_the_node_that_is_down() ->
 def test_the_budget_of_an_hour_ends_and_the_lighthouse_is_told() -> None:
     watch = Watch(manifest(part(0), part(1), retries=2))
     anew = [(t, a) for t in range(60) for a in watch(KILLED, float(t))]
-    assert [(t, type(a)) for t, a in anew] == [(0, Anew), (5, Anew), (15, TellLost)]  # with growing pauses
-    (told,) = (a for _, a in anew if isinstance(a, TellLost))
-    assert "exit code 137, after 2 submissions within an hour" in told.lost["1"]
-    assert watch.rules.lost == told.lost
+    assert [(t, type(a)) for t, a in anew] == [(0, Resubmit), (5, Resubmit), (15, ReportLost)]  # with growing pauses
+    (part_status,) = (a for _, a in anew if isinstance(a, ReportLost))
+    assert "exit code 137, after 2 submissions within an hour" in part_status.lost["1"]
+    assert watch.rules.lost == part_status.lost
     watch = Watch(manifest(part(0), part(1), retries=1))
-    assert [type(a) for a in watch(KILLED, 0)] == [Anew]
+    assert [type(a) for a in watch(KILLED, 0)] == [Resubmit]
     assert watch(runs(1), 10) == []
-    assert [type(a) for a in watch(KILLED, 3700)] == [Anew]
+    assert [type(a) for a in watch(KILLED, 3700)] == [Resubmit]
 
 
 def test_where_no_other_node_is_free_the_bad_one_will_do_once_it_is_back() -> None:
@@ -147,7 +151,7 @@ def test_where_no_other_node_is_free_the_bad_one_will_do_once_it_is_back() -> No
     watch(runs(1), 0)
     watch(BEGIN_TIME, 1, nodes={"n2": "down"})
     assert watch(RESOURCES, 2) == []
-    assert watch(RESOURCES, 2 + PATIENCE.lift) == [Lift(part(1))]
+    assert watch(RESOURCES, 2 + PATIENCE.lift) == [LiftExclusions(part(1))]
     assert watch(RESOURCES, 100) == []
 
 
@@ -168,7 +172,7 @@ def test_what_slurm_gave_up_is_submitted_anew(text: str) -> None:
     watch = Watch()
     watch(runs(1), 0)
     (action,) = watch(text, 1)
-    assert isinstance(action, Anew)
+    assert isinstance(action, Resubmit)
     assert (action.part, action.exclude) == (part(1), ())
     assert "31_1" in action.why
 
@@ -187,7 +191,7 @@ def test_an_end_that_nobody_was_told_of_is_no_end(text: str) -> None:
     assert watch(text, 0, heard(SILENT)) == []
     assert watch(text, 1, None) == []  # nobody to ask
     assert watch(text, 2, heard(SILENT)) == []
-    assert [type(a) for a in watch(text, 2 + PATIENCE.settle, heard(SILENT))] == [Anew]
+    assert [type(a) for a in watch(text, 2 + PATIENCE.settle, heard(SILENT))] == [Resubmit]
 
 
 def test_a_mistake_is_not_repeated() -> None:
@@ -203,7 +207,7 @@ def test_whoever_cancels_a_group_is_respected_until_it_is_started_again() -> Non
     assert watch(CANCELLED, 2, heard(SILENT)) == []
     assert watch(None, 400, heard(SILENT)) == []  # Slurm has forgotten it
     assert watch(None, 500, heard(SILENT)) == []
-    assert watch(runs(1, 1), 600) == [TellLost({})]  # scontrol requeue
+    assert watch(runs(1, 1), 600) == [ReportLost({})]  # scontrol requeue
 
 
 def test_whoever_cancels_a_group_while_it_waits_is_respected_though_no_row_is_left_of_it() -> None:
@@ -211,7 +215,7 @@ def test_whoever_cancels_a_group_while_it_waits_is_respected_though_no_row_is_le
     watch(RESOURCES, 0)
     assert [watch(None, t) for t in (1.0, 2.0)] == [[], []]
     assert watch(None, 1.0 + PATIENCE.settle) == [
-        TellLost({"1": "its job 31_1 was cancelled by Slurm's means while it waited"})
+        ReportLost({"1": "its job 31_1 was cancelled by Slurm's means while it waited"})
     ]
     assert watch(None, 100.0) == []
     watch = Watch()  # one that ran is not known to have been cancelled
@@ -222,9 +226,9 @@ def test_whoever_cancels_a_group_while_it_waits_is_respected_though_no_row_is_le
 def test_what_the_lighthouse_could_not_be_told_is_told_again() -> None:
     watch = Watch()
     watch(runs(1), 0)
-    assert [type(a) for a in watch(CANCELLED, 1)] == [TellLost]
+    assert [type(a) for a in watch(CANCELLED, 1)] == [ReportLost]
     watch.rules.not_told()
-    assert [type(a) for a in watch(CANCELLED, 2)] == [TellLost]
+    assert [type(a) for a in watch(CANCELLED, 2)] == [ReportLost]
     assert watch(CANCELLED, 3) == []
     watch = Watch(lost={"1": "its job 31_1 was cancelled"})  # a new watcher knows who was given up
     assert [watch(None, float(t), heard(SILENT)) for t in range(0, 100, 10)] == [[]] * 10
@@ -259,7 +263,7 @@ def test_a_group_on_a_silent_node_is_begun_elsewhere_before_slurm_finds_out() ->
     assert watch(runs(1), 1, heard(2.1)) == []
     assert watch(runs(1), 1.8, heard(2.9)) == []
     (action,) = watch(runs(1), 2.4, heard(SILENT))  # the stream has ended by now
-    assert isinstance(action, Anew)
+    assert isinstance(action, Resubmit)
     assert (action.exclude, action.why) == (("n2",), "its supervisor on n2 has been silent for 3.5 s")
 
 
@@ -273,7 +277,7 @@ def test_a_group_on_a_silent_node_is_begun_elsewhere_before_slurm_finds_out() ->
         None,
     ],
 )
-def test_a_silence_that_may_be_somebody_elses_costs_no_group(said: Heard | None) -> None:
+def test_a_silence_that_may_be_somebody_elses_costs_no_group(said: LighthouseStatus | None) -> None:
     watch = Watch()
     watch(runs(1), 0)
     assert [watch(runs(1), float(t), said) for t in range(1, 10)] == [[]] * 9
@@ -283,12 +287,14 @@ def test_of_a_group_over_several_nodes_only_the_silent_one_is_excluded() -> None
     watch = Watch(manifest(part(0), part(1, nodes=2)))
     both = runs(1).replace("|n2|", "|n[2-3]|")
 
-    def said(silent: float) -> Heard:
-        return Heard((Supervisor("0", 0, 0.1), Supervisor("1", 0, 0.1), Supervisor("1", 1, silent)), frozenset(), 99.0)
+    def said(silent: float) -> LighthouseStatus:
+        return LighthouseStatus(
+            (Supervisor("0", 0, 0.1), Supervisor("1", 0, 0.1), Supervisor("1", 1, silent)), frozenset(), 99.0
+        )
 
     watch(both, 0, said(0.1))
     (action,) = watch(both, 6, said(6.0))
-    assert isinstance(action, Anew)
+    assert isinstance(action, Resubmit)
     assert action.exclude == ("n3",)
 
 
@@ -306,15 +312,15 @@ def test_a_submission_is_given_time_and_then_made_again() -> None:
     assert watch(None, 0, heard(SILENT)) == []
     assert watch(None, 44, heard(SILENT)) == []
     (action,) = watch(None, 45, heard(SILENT))
-    assert isinstance(action, Anew)
+    assert isinstance(action, Resubmit)
     assert "interrupted" in action.why
     arrived = Watch(manifest(part(0), part(1, job=SUBMITTING, ticket="t1")))
-    assert arrived(runs(1), 0) == [Settle()]
+    assert arrived(runs(1), 0) == [RecordSubmission()]
 
 
 @pytest.mark.parametrize("how", [{"cancelled": True}, {"outcome": 0}, {"outcome": 1}])
 def test_a_job_that_is_over_is_left_alone_and_so_is_a_group_that_it_does_not_have(how: dict[str, object]) -> None:
-    assert Watch(manifest(**how))(KILLED, 0) == [Over()]
+    assert Watch(manifest(**how))(KILLED, 0) == [StopWatching()]
     assert Watch(manifest(part(0), part(1, gone=True)))(CANCELLED, 0) == []
 
 
@@ -322,7 +328,7 @@ def test_what_slurm_has_forgotten_is_submitted_anew_if_it_is_not_heard() -> None
     watch = Watch()
     assert [watch(None, float(t)) for t in range(100)] == [[]] * 100  # it trains on: the controller has lost its books
     assert watch(None, 100, heard(SILENT)) == []
-    assert [type(a) for a in watch(None, 130, heard(SILENT))] == [Anew]
+    assert [type(a) for a in watch(None, 130, heard(SILENT))] == [Resubmit]
 
 
 def test_a_refusal_of_slurm_is_no_restart() -> None:
@@ -330,7 +336,7 @@ def test_a_refusal_of_slurm_is_no_restart() -> None:
     tried = []
     for t in range(120):
         for action in watch(KILLED, float(t)):
-            assert isinstance(action, Anew)
+            assert isinstance(action, Resubmit)
             tried.append(t)
             watch.rules.refused(action.part, float(t))
     assert tried == [0, 5, 15, 35, 75]
@@ -344,7 +350,7 @@ def test_a_group_that_never_reports_is_started_elsewhere() -> None:
     assert watch(runs(1), 101, heard(SILENT, uptime=50.0)) == []  # a new lighthouse has not heard of it yet
     assert watch(runs(1), 101, None) == []
     (action,) = watch(runs(1), 101, heard(SILENT))
-    assert isinstance(action, Anew)
+    assert isinstance(action, Resubmit)
     assert (action.part.number, action.exclude) == (1, ("n2",))
     assert "has not reported within 100 s of its start" in action.why
 
@@ -360,7 +366,7 @@ def test_a_group_that_was_requeued_has_its_start_deadline_again() -> None:
 def test_the_next_watcher_goes_on_from_what_the_one_before_it_knew() -> None:
     """On a host with another clock; JSON in between."""
     watch = Watch(manifest(part(0), part(1), retries=1))
-    assert [type(a) for a in watch(KILLED, 0)] == [Anew]
+    assert [type(a) for a in watch(KILLED, 0)] == [Resubmit]
     watch(runs(1), 10)
     text = json.loads(json.dumps(watch.rules.remember(unix=1000.0)))
     other = Watch(watch.manifest)
@@ -368,7 +374,7 @@ def test_the_next_watcher_goes_on_from_what_the_one_before_it_knew() -> None:
     # the lighthouse was lost with the watcher; this group's supervisor, too
     assert other(runs(1), 6020, heard(SILENT)) == []
     (action,) = other(runs(1), 6026, heard(SILENT))
-    assert isinstance(action, TellLost)  # the budget was used up before
+    assert isinstance(action, ReportLost)  # the budget was used up before
 
 
 @pytest.mark.parametrize("found", [None, [], {"trainer/1": 3}, {"trainer/1": {}}, {"trainer/1": {"start": [1]}}])
@@ -391,13 +397,13 @@ def test_heard_from_a_lighthouses_status() -> None:
         "supervisors": [{"group": "0", "node": 0, "host": "n1", "heard": 0.25}],
         "groups": {"0": {"state": "running"}, "1": {"state": "finished"}, "2": {"state": "failed"}},
     }
-    assert heard_from(status) == Heard((Supervisor("0", 0, 0.25),), frozenset({"1", "2"}), 3.0)
+    assert read_status(status) == LighthouseStatus((Supervisor("0", 0, 0.25),), frozenset({"1", "2"}), 3.0)
 
 
 @pytest.mark.parametrize("status", [{}, {"supervisors": 1, "uptime": 0}, {"supervisors": [{}], "uptime": 0}])
 def test_another_programs_answer_is_no_status(status: dict[str, object]) -> None:
     with pytest.raises(ValueError):
-        heard_from(status)
+        read_status(status)
 
 
 @pytest.mark.parametrize("text", [BEGIN_TIME.replace("|1|PENDING", "|0|PENDING"), ADMIN_HELD, HELD, runs(1)])

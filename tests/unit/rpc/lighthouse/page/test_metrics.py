@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.unit.rpc.lighthouse.page.served import Served, served
 from tests.unit.rpc.support import Asking, group
 from tests.util import wait_for
-from torchft_x.observe.telling import Telling
+from torchft_x.observe.facts_collector import FactsCollector
 from torchft_x.rpc.group.client import LocalGroupClient
 
 TOKEN = "the-token-of-this-run"
@@ -55,7 +55,7 @@ def test_counters_gauges_and_histograms() -> None:
 
 def test_what_a_group_tells_of_itself() -> None:
     none: frozenset[str] = frozenset()
-    telling = Telling(lambda: (3, 10))
+    telling = FactsCollector(lambda: (3, 10))
     with served() as page, group("0:x", page.address, token=TOKEN) as a:
         LocalGroupClient(a, token=TOKEN).tell(telling)
         now = time.monotonic()

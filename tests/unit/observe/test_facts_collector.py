@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchft_x.observe.events import EventLog
-from torchft_x.observe.telling import Telling
+from torchft_x.observe.facts_collector import FactsCollector
 from torchft_x.observe.view.facts import COMMITTED, HEALED, MOST_MOMENTS, RELEASED, RESTARTED, Copy
 
 
@@ -18,7 +18,7 @@ def commit(mono: float, quorum: int = 1, participants: int = 2) -> dict[str, Any
 
 
 def test_steps_are_counted_and_only_the_first_of_a_quorum_is_a_moment() -> None:
-    telling = Telling(lambda: None)
+    telling = FactsCollector(lambda: None)
     assert telling.take(1.0) is None
     for k in range(3):
         telling.hear(commit(1.0 + k))
@@ -35,7 +35,7 @@ def test_steps_are_counted_and_only_the_first_of_a_quorum_is_a_moment() -> None:
 
 def test_a_loss_and_a_heal() -> None:
     done = (3, 10)
-    telling = Telling(lambda: done)
+    telling = FactsCollector(lambda: done)
     telling.hear(event("joined", 1.0))
     telling.hear(event("heal_begin", 2.0, source="0:x"))
     facts = telling.take(4.0)
@@ -52,7 +52,7 @@ def test_a_loss_and_a_heal() -> None:
 
 def test_a_copy_that_takes_long_is_told_to_people() -> None:
     said: list[str] = []
-    telling = Telling(lambda: (3 * 10**9, 10**10), said.append)
+    telling = FactsCollector(lambda: (3 * 10**9, 10**10), said.append)
     telling.hear(event("heal_begin", 10.0, source="0:5f0c0000-0000-0000-0000-000000000000"))
     for now in (11.0, 12.5, 13.0, 17.0, 18.0):
         telling.take(now)
@@ -63,7 +63,7 @@ def test_a_copy_that_takes_long_is_told_to_people() -> None:
 
 
 def test_a_copy_that_fails_is_over() -> None:
-    telling = Telling(lambda: None)
+    telling = FactsCollector(lambda: None)
     telling.hear(event("heal_begin", 1.0))
     telling.hear(event("error", 2.0, reason="healing failed"))
     facts = telling.take(3.0)
@@ -71,7 +71,7 @@ def test_a_copy_that_fails_is_over() -> None:
 
 
 def test_what_is_told_at_once_is_bounded() -> None:
-    telling = Telling(lambda: None)
+    telling = FactsCollector(lambda: None)
     for k in range(100):
         telling.hear(commit(float(k), quorum=k))
     facts = telling.take(100.0)
@@ -80,7 +80,7 @@ def test_what_is_told_at_once_is_bounded() -> None:
 
 def test_a_log_without_a_folder_still_tells() -> None:
     log = EventLog(None, "trainer")
-    log.telling = Telling(lambda: None)
+    log.telling = FactsCollector(lambda: None)
     log.emit("commit", step=1, quorum=1, participants=1, duration=0.1)
     log.emit("configure", quorum=1)
     facts = log.telling.take(1e9)

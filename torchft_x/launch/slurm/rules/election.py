@@ -9,7 +9,7 @@ from __future__ import annotations
 from torchft_x.timing import TIMING
 
 
-class Turn:
+class Election:
     """Turn of one watcher, named `me`, which must be unique among the watchers."""
 
     def __init__(self, me: str) -> None:

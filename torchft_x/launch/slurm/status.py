@@ -16,14 +16,14 @@ from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.controller import Controller, SlurmError
 from torchft_x.launch.slurm.rules.manifest import SUBMITTING, Manifest, Part, rows_by_part
 from torchft_x.launch.slurm.rules.queue import Row
-from torchft_x.launch.slurm.rules.state import ALIVE, OVER, Told, app_state, told
+from torchft_x.launch.slurm.rules.state import ALIVE, OVER, PartStatus, app_state, part_status
 from torchft_x.launch.slurm.store import ManifestError
 
 _FRESH = 1.0  # seconds for which an answer of Slurm's is reused
 
 
 @dataclass(frozen=True)
-class Look:
+class JobStatus:
     """Status of one job at one moment."""
 
     app: str
@@ -43,7 +43,7 @@ class Look:
     @property
     def alive(self) -> list[str]:
         """Ids of the Slurm jobs that are queued or run. An app that is over may have some."""
-        return [row.job for row in self.rows.values() if row is not None and told(row).state in ALIVE]
+        return [row.job for row in self.rows.values() if row is not None and part_status(row).state in ALIVE]
 
     @property
     def restarts(self) -> int:
@@ -51,18 +51,18 @@ class Look:
         queued = sum(row.restarts for row in self.rows.values() if row is not None)
         return queued + sum(len(part.earlier) for part in (self.manifest.parts if self.manifest else ()))
 
-    def told(self, part: Part) -> Told:
+    def part_status(self, part: Part) -> PartStatus:
         row = self.rows.get(part.name)
         if row is None and part.job == SUBMITTING:
-            return Told("PENDING", False, "is being submitted")
+            return PartStatus("PENDING", False, "is being submitted")
         if row is None and part.gone:
-            return Told("CANCELLED", False, "the job has fewer groups now")
+            return PartStatus("CANCELLED", False, "the job has fewer groups now")
         if row is None and self.over:  # Slurm has forgotten it
-            return Told(self.state, False, "as the job has ended")
-        return told(row)
+            return PartStatus(self.state, False, "as the job has ended")
+        return part_status(row)
 
 
-class Looker:
+class StatusReader:
     """Source of the jobs' status. It asks Slurm for all jobs at once, and at most once a second."""
 
     def __init__(self, controller: Controller, index: Index | None = None) -> None:
@@ -72,21 +72,21 @@ class Looker:
         self._rows: list[Row] = []
         self._trouble = ""  # reason why Slurm's last answer is missing
 
-    def look(self, app: str) -> Look | None:
-        """Return the job's status, or None if there is no such job. If Slurm fails, `Look.trouble` gives the reason."""
+    def look(self, app: str) -> JobStatus | None:
+        """Return the job's status, or None if there is no such job. If Slurm fails, `JobStatus.trouble` gives the reason."""
         rows = [row for row in self._queue() if row.app == app]
         run_dir = self.run_dir(app, rows)
         manifest, missing = _manifest(run_dir, app)
         if manifest is None and not rows:
             if run_dir is None and not self._trouble:
                 return None
-            return Look(app, "UNKNOWN", None, {}, self._trouble or missing)
+            return JobStatus(app, "UNKNOWN", None, {}, self._trouble or missing)
         if manifest is None:
-            return Look(app, app_state(rows, min_replicas=1), None, {_name(row): row for row in rows}, missing)
+            return JobStatus(app, app_state(rows, min_replicas=1), None, {_name(row): row for row in rows}, missing)
         found = rows_by_part(manifest, rows)
-        return Look(app, self._state(manifest, found), manifest, found, self._trouble)
+        return JobStatus(app, self._state(manifest, found), manifest, found, self._trouble)
 
-    def apps(self) -> list[Look]:
+    def apps(self) -> list[JobStatus]:
         """Return the status of all known jobs of the user, the newest first."""
         known = dict(self.index.all())
         names = [*known, *sorted({row.app for row in self._queue()} - set(known), reverse=True)]

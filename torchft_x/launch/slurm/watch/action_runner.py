@@ -17,7 +17,7 @@ from torchft_x.launch.slurm.script import excluded
 from torchft_x.launch.slurm.submit import SupersededError, read_script, settle, submit_parts
 
 
-class Speaker:
+class LighthouseReporter:
     """Log of a watcher. Prints each trouble once for as long as it lasts."""
 
     def __init__(self) -> None:
@@ -36,43 +36,45 @@ class Speaker:
         print(f"{time.strftime('%H:%M:%S')} torchft_x slurm-watch: {text.rstrip('.')}.", flush=True)
 
 
-class Errands:
+class ActionRunner:
     """Executor of one watcher's actions."""
 
-    def __init__(self, run_dir: Path, controller: Controller, rules: Restarts, speaker: Speaker) -> None:
+    def __init__(self, run_dir: Path, controller: Controller, rules: Restarts, reporter: LighthouseReporter) -> None:
         self._run_dir = run_dir
         self._controller = controller
         self._rules = rules
-        self._speaker = speaker
+        self._reporter = reporter
 
     def run(self, action: a.Action, manifest: Manifest) -> None:
         """Carry out an action. A failure is logged; the rules request the action again in the next turn."""
         try:
-            if isinstance(action, a.Anew):
+            if isinstance(action, a.Resubmit):
                 self._submit(action, manifest)
-            elif isinstance(action, a.Kick):
+            elif isinstance(action, a.SkipBeginTime):
                 self._kick(action)
             elif isinstance(action, a.Release):
                 self._exclude(action.part, action.exclude)
                 if self._controller.release(action.part.job):
-                    self._speaker.say(f"{action.part.name}: its launch had failed; job {action.part.job} is released")
-            elif isinstance(action, a.Lift):
+                    self._reporter.say(f"{action.part.name}: its launch had failed; job {action.part.job} is released")
+            elif isinstance(action, a.LiftExclusions):
                 self._exclude(action.part, ())
-                self._speaker.say(f"{action.part.name}: no other node is free; job {action.part.job} may use any again")
+                self._reporter.say(
+                    f"{action.part.name}: no other node is free; job {action.part.job} may use any again"
+                )
             elif isinstance(action, a.Reschedule):
                 self._controller.reschedule(action.part.job, f"{manifest.app}-{action.part.role}")
             elif isinstance(action, a.Cancel):
                 self._controller.cancel(action.jobs)
-            elif isinstance(action, a.TellLost):
+            elif isinstance(action, a.ReportLost):
                 self._tell(action)
-            elif isinstance(action, a.Settle):
+            elif isinstance(action, a.RecordSubmission):
                 settle(self._controller, self._run_dir)
         except (TorchftXError, OSError) as e:
-            self._speaker.trouble(type(action).__name__, str(e))
+            self._reporter.trouble(type(action).__name__, str(e))
         else:
-            self._speaker.fine(type(action).__name__)
+            self._reporter.fine(type(action).__name__)
 
-    def _submit(self, action: a.Anew, manifest: Manifest) -> None:
+    def _submit(self, action: a.Resubmit, manifest: Manifest) -> None:
         part = action.part
         try:
             now = self._submitted(manifest, part, action.exclude)
@@ -84,7 +86,7 @@ class Errands:
         self._rules.submitted(part)
         new = now.part(part.role, part.number)
         off = f", not on {', '.join(action.exclude)}" if action.exclude else ""
-        self._speaker.say(f"{part.name}: {action.why}; submitted anew as job {new.job if new else '?'}{off}")
+        self._reporter.say(f"{part.name}: {action.why}; submitted anew as job {new.job if new else '?'}{off}")
         if part.job == SUBMITTING:
             return
         if action.exclude and part.nodes > 1:
@@ -99,10 +101,10 @@ class Errands:
             except SlurmError as e:
                 if e.uncertain:
                     raise
-                self._speaker.say(f"{part.name}: Slurm does not take it without {', '.join(exclude)} ({e})")
+                self._reporter.say(f"{part.name}: Slurm does not take it without {', '.join(exclude)} ({e})")
         return submit_parts(self._controller, manifest, [part])
 
-    def _kick(self, action: a.Kick) -> None:
+    def _kick(self, action: a.SkipBeginTime) -> None:
         part = action.part
         try:  # nodes that were excluded for it earlier are allowed again
             done = self._controller.start_now(part.job, [*_own_excluded(part), *action.exclude])
@@ -110,19 +112,19 @@ class Errands:
             done = self._controller.start_now(part.job)
         if done:
             off = f", not on {', '.join(action.exclude)}" if action.exclude else ""
-            self._speaker.say(f"{part.name}: job {part.job} was requeued; it need not wait for its BeginTime{off}")
+            self._reporter.say(f"{part.name}: job {part.job} was requeued; it need not wait for its BeginTime{off}")
 
     def _exclude(self, part: Part, nodes: Sequence[str]) -> None:
         self._controller.exclude(part.job, [*_own_excluded(part), *nodes])
 
-    def _tell(self, action: a.TellLost) -> None:
+    def _tell(self, action: a.ReportLost) -> None:
         try:
             store.tell_groups(store.read(self._run_dir), action.lost)
         except (TorchftXError, OSError):
             self._rules.not_told()
             raise
         for name, why in action.lost.items():
-            self._speaker.say(f"{'group ' if name.isdecimal() else ''}{name} is given up: {why}")
+            self._reporter.say(f"{'group ' if name.isdecimal() else ''}{name} is given up: {why}")
 
 
 def _own_excluded(part: Part) -> list[str]:

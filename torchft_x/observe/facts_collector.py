@@ -33,7 +33,7 @@ _LONG, _EACH = 2.0, 5.0  # seconds of a copy until its first line for people, an
 _MOST = 1 << 16  # events that are kept while `take` is not called, because the lighthouse is away
 
 
-class Telling:
+class FactsCollector:
     """Collector of one rank's events. `received` returns the received and the total bytes of the state that is being
     copied; None if unknown. `say` is called with a line for people from time to time while a copy takes long."""
 
@@ -44,7 +44,10 @@ class Telling:
         self._received = received
         self._heard: deque[dict[str, Any]] = deque(maxlen=_MOST)  # appended on any thread, taken on one
         self._newest: tuple[Any, Any] = (None, None)  # quorum and participants of the newest commit
-        self._told: tuple[Any, Any] = (None, None)  # quorum and participants of the newest commit that was taken
+        self._newest_commit: tuple[Any, Any] = (
+            None,
+            None,
+        )  # quorum and participants of the newest commit that was taken
         self._last = 0.0  # time of that commit (monotonic); 0.0: none
         self._copying: tuple[str, float] | None = None  # source and start (monotonic) of the copy
         self._say = say
@@ -105,9 +108,9 @@ class Telling:
         before."""
         last, self._last = self._last, at
         kind = (event.get("quorum"), event.get("participants"))
-        if kind == self._told:
+        if kind == self._newest_commit:
             return []
-        self._told = kind
+        self._newest_commit = kind
         took = max(0.0, at - last) if last else 0.0
         quorum, participants = (int(value or 0) for value in kind)
         return [Moment(what=COMMITTED, quorum=quorum, participants=participants, ago=ago, took=took)]

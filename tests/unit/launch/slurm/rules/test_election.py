@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from torchft_x.launch.slurm.rules.turn import Turn
+from torchft_x.launch.slurm.rules.election import Election
 from torchft_x.timing import TIMING
 
 
 def test_one_of_two_asks_and_the_other_goes_on_when_its_note_stands_still() -> None:
-    a, b = Turn("a"), Turn("b")
+    a, b = Election("a"), Election("b")
     assert a.mine("", 0.0)
     note = a.note()
     for t in range(1, 20):
@@ -20,6 +20,6 @@ def test_one_of_two_asks_and_the_other_goes_on_when_its_note_stands_still() -> N
 
 
 def test_a_note_from_before_keeps_nobody_for_long() -> None:
-    turn = Turn("a")
+    turn = Election("a")
     assert not turn.mine("older 17", 5.0)
     assert turn.mine("older 17", 5.0 + TIMING.watch_stale)
