@@ -219,7 +219,6 @@ class Cluster:
 
     def _cut(self, action: Cut) -> None:
         networks, a, b = self._networks, action.group, action.other
-        assert networks is not None
         if b == EVERYBODY:
             networks.unplug(a)
             self._after(action.seconds, lambda: networks.plug(a))
@@ -228,7 +227,6 @@ class Cluster:
             self._after(action.seconds, lambda: networks.mend(a, b))
 
     def _lose(self, action: Lose) -> None:
-        assert self._networks is not None
         service = self._take(action.group)
         self._networks.remove(action.group)
         service.wait(scaled(10))

@@ -53,7 +53,6 @@ class Watching(Checker):
         """What was open was committed `late`, or reduced again, or else dropped."""
         was = self._open.pop(rank, None)
         if was not in (None, late) and not rank.voting.redoes:
-            assert was is not None
             self._record.dropped.add(was)
 
 
@@ -137,10 +136,7 @@ class Simulation:
             self._machine_up(target.group)
             supervisor = world.supervisors[target.group]
             supervisor.wants = False
-            supervisor.process.die()
-            supervisor.uplink.close()
-            if supervisor.node is not None:
-                supervisor.node.kill(-9)  # its processes die with it
+            supervisor.die()
 
     def _kill_lighthouse(self) -> None:
         """Between two quorums, or while it sends one: a real signal comes at any instant, too."""

@@ -75,9 +75,6 @@ class Process:
         self.dead = False
         self.backlog: list[tuple[Call, tuple[Any, ...]]] = []  # what came due while paused, in order
 
-    def __repr__(self) -> str:
-        return f"<{self.name}{' dead' if self.dead else ' paused' if self.paused else ''}>"
-
     def die(self) -> None:
         self.dead = self.stopped = True
         self.paused = False

@@ -41,9 +41,6 @@ class Mesh:
         self.ops: list[dict[str, Contribution | None]] = []  # contributions by member, of each reduction in turn
         self.entered: dict[str, int] = {}  # number of reductions each member has entered
 
-    def __repr__(self) -> str:
-        return f"<Mesh {self.key} {','.join(self.names)} closed={sorted(self.closed)}>"
-
 
 class Fabric:
     """All meshes of the world."""

@@ -55,8 +55,6 @@ class WorldConfig:
     """Of a rank that asks."""
     endures: float = 0.0
     """Seconds more that it waits while the lighthouse is away, or waits for a lease (core.group.quorum_deadline)."""
-    straggler_timeout: float | None = None
-    """How much later another group may come than one's own (core.training.step_clock)."""
     rehearses: bool = False
     """Who comes while others train makes its first step before it asks."""
     connect_limit: float = 1.5
@@ -78,8 +76,6 @@ class WorldConfig:
     """Up to so many seconds lie between the ranks of a group where a step begins: their data comes when it comes."""
     uneven: float = 1.0
     """The slowest group takes up to so many times as long to compute."""
-    attempts_survive: bool = True
-    """A supervisor on a new host goes on counting lives where the lost one stopped; otherwise it begins at 0."""
     fetch: Span = (0.02, 0.3)
     """Copying the state."""
     startup: Span = (0.05, 0.3)

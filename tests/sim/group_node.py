@@ -115,8 +115,7 @@ class GroupNode:
     # --- events in, effects out ----------------------------------------------------------------------------------
 
     def feed(self, event: gm.GroupEvent) -> None:
-        for effect in self.handle(event):
-            self.carry_out(effect)
+        self._carry_out_all(self.handle(event))
 
     def _carry_out_all(self, effects: list[gm.GroupEffect]) -> None:
         for effect in effects:

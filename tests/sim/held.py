@@ -82,7 +82,6 @@ class HeldState:
         self._copies.wanted = None
         if wanted is None or wanted != rank.step.state or self._slots is None or self._copying:
             return
-        assert self._memory is not None
         newest, world = self._memory.newest, rank.world
         index = self._copies.slot([slot and slot[0] for slot in self._slots])
         self._slots[index], self._copying = None, True
@@ -92,7 +91,6 @@ class HeldState:
         world.after(world.rng.uniform(*COPY), rank.process, self._sealed, index, (wanted, rank.value))
 
     def _sealed(self, index: int, slot: Slot) -> None:
-        assert self._slots is not None
         self._copying = False
         self._slots[index] = slot
 

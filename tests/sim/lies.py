@@ -93,7 +93,6 @@ class Liar:
 
     def _lie(self) -> None:
         house, rng = self._house, self._rng
-        assert house is not None
         if house.process is None or house.process.stopped:
             return
         event = rng.choose((self._join, self._join, self._progress, self._leave, self._pause, self._suspects))()

@@ -86,7 +86,6 @@ class LighthouseNode:
 
     def _serve(self, *, new: bool, previous: JournalEntry | None, keeps: bool) -> None:
         world, process = self.world, self.process
-        assert process is not None
         config = replace(world.config.lighthouse, new_job=new, restarted=not new, keeps=keeps, previous=previous)
         self.machine = Lighthouse(config, now=process.clock.read(world.now), unix=UNIX + world.now)
         world.checker.on_lighthouse(self)
@@ -105,8 +104,6 @@ class LighthouseNode:
     def _watch(self) -> None:
         """Stand by, or begin to serve."""
         world, shared, lease = self.world, self.world.shared, self.lease
-        assert shared is not None
-        assert lease is not None
         lease.look()
         if lease.entry is None:
             world.after(TIMING.failover_look, self.process, self._watch)
@@ -117,13 +114,11 @@ class LighthouseNode:
         world.after(TIMING.failover_renew, self.process, self._renew)
 
     def _renew(self) -> None:
-        assert self.world.shared is not None
         if self._holds() and (self.world.shared.away or self._confirm()):  # away: the thread that renews hangs
             self.world.after(TIMING.failover_renew, self.process, self._renew)
 
     def _confirm(self) -> bool:
         """Whether nobody has taken the lease up to now; if somebody has, or it is over by its own clock, this life ends."""
-        assert self.lease is not None
         try:
             self.lease.confirm()
         except LeaseLostError:
@@ -168,12 +163,9 @@ class LighthouseNode:
 
     @property
     def clock(self) -> Clock:
-        assert self.process is not None
         return self.process.clock
 
     def _tick(self) -> None:
-        assert self.process is not None
-        assert self.machine is not None
         if not self._holds():
             return
         self.feed(Tick())
@@ -186,7 +178,6 @@ class LighthouseNode:
     # --- events in, effects out ----------------------------------------------------------------------------------
 
     def feed(self, event: lm.LighthouseEvent) -> None:
-        assert self.machine is not None
         if not self._holds():
             return
         effects = self.machine.handle(event, self.clock.read(self.world.now))
@@ -244,9 +235,6 @@ class LighthouseNode:
         shared, process = self.world.shared, self.process
         if shared is None:
             return True
-        assert self.lease is not None
-        assert self.lease.entry is not None
-        assert process is not None
         if shared.away:  # the write hangs, and with it this life
             shared.hang(process)
             self.world.after(0.0, process, self._carry_out, [lm.Keep(previous), *rest])
@@ -352,7 +340,6 @@ class LighthouseNode:
             self.feed(message if isinstance(message, lm.LifeEnded) else replace(message, stream=number))
 
     def _greet(self, stream: Stream, hello: lm.Hello) -> None:
-        assert self.machine is not None
         self._ids += 1
         session = stream.session = self._ids
         self.sessions[session] = stream
@@ -408,7 +395,6 @@ class LighthouseNode:
         if refused or enough or replica_id in self.members.values():
             self._probing.discard(replica_id)
             return
-        assert self.process is not None
         again = min(2 * pause, 0.2)
         self.world.after(pause, self.process, self._probe, replica_id, address, again, spent + pause)
 

@@ -40,9 +40,6 @@ class PeerNode:
         self.hopeless = 0  # lives in a row that ended because they would have to heal across libraries
         self.mesh: Mesh | None = None
 
-    def __repr__(self) -> str:
-        return f"<{self.who} step {self.step} {self._phase}>"
-
     @property
     def alive(self) -> bool:
         return not self.process.dead
@@ -163,7 +160,6 @@ class PeerNode:
 
     def _compute(self) -> None:
         self._phase = "computing"
-        assert self.quorum is not None
         self.world.after(self.world.rng.uniform(*self.world.config.compute), self.process, self._reduce, self.quorum.id)
 
     def _reduce(self, quorum_id: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -70,7 +70,7 @@ class QuorumChecks:
         """Every quorum of every lighthouse, in the order of issue."""
         self.quorums += 1
         self._check_ids(quorum)
-        self._check_claims(quorum, quorum.members)
+        self._check_claims(quorum)
         lineage = self.lineage
         self._succeed(self.newest, quorum)
         if self.newest is None or self.lineage != lineage:
@@ -98,9 +98,9 @@ class QuorumChecks:
         if self.newest is not None and quorum.id <= self.newest.id:
             self._violated("I3", f"quorum id {quorum.id} follows {self.newest.id}")
 
-    def _check_claims(self, quorum: Quorum, members: Iterable[Member]) -> None:
+    def _check_claims(self, quorum: Quorum) -> None:
         """I1, at its root: what the quorum says of a member is what its ranks hold at this instant (R3, R4)."""
-        for member in members:
+        for member in quorum.members:
             node = self._world.nodes.get(member.replica_id)
             if node is None or node.ended or any(r.process.dead for r in node.ranks):
                 continue

@@ -75,7 +75,7 @@ class RankNode:
         self.deadlines = Deadlines(world, process, self)
         self._first = True  # has not asked for its first quorum
         self.pace = StepTimeEstimate()  # how long a step takes
-        self.budget = WaitBudget(world.now, most=config.timeout, fixed=config.straggler_timeout)  # for other groups
+        self.budget = WaitBudget(world.now, most=config.timeout)  # for other groups
         self.hung = False  # its training thread does not go on from where it computes
         self._held: list[tuple[Callable[..., None], tuple[Any, ...]]] = []  # what is to go on when it hangs no more
         self.wait = ""  # what the training thread waits for, a clause; '' while it computes
@@ -92,9 +92,6 @@ class RankNode:
         self._terms: Terms | None = None  # of the newest ask
         self._quorum: Quorum | None = None  # the newest that came
         self.ready = False  # the quorum is here, and so is its process group, or it is known to be broken
-
-    def __repr__(self) -> str:
-        return f"<{self.process.name} {self.step!r}>"
 
     @property
     def who(self) -> str:
@@ -149,7 +146,6 @@ class RankNode:
             self.step.unknown()
             self.end(1, "no decision in time")
         elif name == "configure":
-            assert self.mesh is not None
             missing = ", ".join(world.fabric.missing(self.mesh)) or "nobody"
             self.on_configured(self.mesh, DeadlineError(f"not connected in time; missing: {missing}"))
         elif name == "reduce":
@@ -224,11 +220,9 @@ class RankNode:
             self._start = (runs_on, quorum_id, state)
             return
         self._start, self._awaits_start = None, False
-        assert self._terms is not None
         if not runs_on:
             self.call = self.node.ask(self, self._terms)
             return
-        assert self._quorum is not None
         assert self._quorum.id == quorum_id, "all ranks of a group hold the same quorum"
         self.on_quorum(0, self._quorum, state, None)
         if self._terms.reason is JoinReason.FAILED and self.plan is not None:
@@ -318,7 +312,6 @@ class RankNode:
 
     def _begin_round(self) -> None:
         """The process group is there, or known to be broken: offer, heal, train."""
-        assert self.plan is not None
         self.ready = True
         self.wait = "fetch" if self._waits and self.plan.heal else ""
         self.healing.begin(self.plan, in_place=self._waits)

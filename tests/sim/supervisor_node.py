@@ -136,7 +136,7 @@ class SupervisorNode:
 
     def restart(self) -> SupervisorNode:
         """Who keeps supervisors running starts another one, and names the life that died with it."""
-        again = self._succeed(self.host, attempt=self.attempt)
+        again = self._succeed(self.host)
         for end in self._reports:
             again.report(end)
         if self._begun is not None:
@@ -171,11 +171,10 @@ class SupervisorNode:
         self.wants = False
         return self._succeed(f"{self.host}'")
 
-    def _succeed(self, host: str, *, attempt: int = 0) -> SupervisorNode:
-        """A new supervisor of the same group."""
+    def _succeed(self, host: str) -> SupervisorNode:
+        """Start a new supervisor of the same group, which goes on counting lives."""
         again = SupervisorNode(self.world, self.group, host)
-        again.lives = self.lives
-        again.attempt = self.attempt if self.world.config.attempts_survive else attempt
+        again.lives, again.attempt = self.lives, self.attempt
         self.world.supervisors[self.group] = again
         again.start()
         return again

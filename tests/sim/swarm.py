@@ -397,7 +397,6 @@ def _kept_out(world: World) -> float:
 def check_end(world: World) -> None:
     """L1 of a job that ends: when faults stop, and evaluations fail no more, all processes end within a time, and nobody is
     to be started again. So who fails after the training keeps nobody for ever."""
-    assert world.ending is not None
     world.ending.fails = 0.0
     limit = world.ending.limit(world)
     if not world.run_while(lambda: bool(still_busy(world)), limit):

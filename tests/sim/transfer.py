@@ -143,7 +143,6 @@ class Transfers:
     def _serve(self, fetch: Fetch) -> None:
         """At the source's rank: begin if it is that state's turn; else the reader is held."""
         server, world = fetch.server, self._world
-        assert server is not None
         if fetch.over or fetch.began or server.healing.snapshot is None:
             return
         name, value = server.healing.snapshot
@@ -164,7 +163,6 @@ class Transfers:
         world.reach(server.node, "serve")
 
     def _served(self, fetch: Fetch) -> None:
-        assert fetch.server is not None
         process = fetch.healer.process
         self._world.network.send(fetch.server.process.site, process, self._arrived, fetch)
 

@@ -223,7 +223,6 @@ def _no_vote_between_groups(self: TwoPhaseCommit, *args: Any, **options: Any) ->
 
 
 def _serve_live(self: Transfers, fetch: Fetch) -> None:
-    assert fetch.server is not None
     fetch.value = fetch.server.value
     _served(self, fetch)
 

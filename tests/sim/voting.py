@@ -68,7 +68,6 @@ class Voting:
             rank.budget.next_step(rank.world.now)
         count = rank.world.checker.figures
         if ended is not None and ended.committed:
-            assert held is not None
             self._optimizer_step(held, "commits late")
             count["late commits"] += 1
         elif settling:

@@ -79,9 +79,6 @@ class World:
         for i in range(self.config.peers):
             self.add_peer(f"u{i}")
 
-    def __repr__(self) -> str:
-        return f"<World seed={self.seed} t={self.now:.3f} events={self.events}>"
-
     # --- members -------------------------------------------------------------------------------------------------
 
     def add_group(self, group: str) -> SupervisorNode:

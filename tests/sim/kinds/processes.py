@@ -169,13 +169,11 @@ def supervisor_dies(world: World, fault: Fault) -> bool:
 
 @kind
 def leave(world: World, fault: Fault) -> bool:
-    """A graceful leave at the next boundary, or "now", whatever it waits for; wanted again later, if `seconds` says when."""
+    """A graceful leave at the next boundary; wanted again later, if `seconds` says when."""
     node = node_of(world, fault.target)
     if node is None or node.leaving_at is not None or node.left:
         return False
     node.leaving_at = max(r.step.state.step for r in node.ranks) + 1
-    if fault.other == "now" and not node.ended and node.uplink.standing:
-        node.leave(node.ranks[0])
     if fault.seconds:
         world.after(fault.seconds, None, lambda: world.supervisors[fault.target].come_back())
     return True

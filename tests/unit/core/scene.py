@@ -139,9 +139,7 @@ class Scene:
 
     def record(self, replica_id: str) -> MemberRecord:
         """What the lighthouse knows of this member."""
-        record = self.lighthouse._members.get(replica_id)
-        assert record is not None
-        return record
+        return self.lighthouse._members.get(replica_id)
 
     def committed(self) -> State:
         """The state of whoever commits the present quorum's step."""

@@ -27,10 +27,6 @@ def reduce(*votes: CrossVote | None) -> list[int]:
     return [min(column) for column in zip(*map(row, votes), strict=True)]
 
 
-def test_all_agree() -> None:
-    assert objection(reduce(YES, YES, YES)) == ""
-
-
 def test_a_healer_has_no_say() -> None:
     assert objection(reduce(YES, None, YES)) == ""
     assert "no member that holds the newest state" in objection(reduce(None, None))

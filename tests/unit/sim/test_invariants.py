@@ -35,18 +35,14 @@ class Hand:
 
     @property
     def quorum(self) -> Quorum:
-        assert self.checker.newest is not None
         return self.checker.newest
 
     @property
     def machine(self) -> Lighthouse:
-        assert self.world.lighthouse.machine is not None
         return self.world.lighthouse.machine
 
     def rank(self, group: str = "g1", rank: int = 0) -> RankNode:
-        node = self.world.supervisors[group].node
-        assert node is not None
-        return node.ranks[rank]
+        return self.world.supervisors[group].node.ranks[rank]
 
     def vote(self) -> LocalVote:
         return LocalVote(self.quorum.top.step, self.quorum.id, len(self.quorum.members), True, True, None)
@@ -177,9 +173,7 @@ def stopped_at_unequal_steps(hand: Hand) -> None:
 
 
 def a_commit_that_is_counted_over(hand: Hand) -> None:
-    record = hand.machine._members.get("g1:1")
-    assert record is not None
-    record.lease_sent = -1000.0
+    hand.machine._members.get("g1:1").lease_sent = -1000.0
     hand.checker.on_decision(hand.rank().node, hand.machine.current, True)
 
 

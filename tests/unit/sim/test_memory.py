@@ -24,10 +24,7 @@ def trained(**config: Any) -> World:
 
 
 def newest(world: World, group: str) -> State:
-    memory = world.supervisors[group].memory
-    assert memory is not None
-    assert memory.newest is not None
-    return memory.newest
+    return world.supervisors[group].memory.newest
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
@@ -38,7 +35,6 @@ def test_all_workers_killed_at_once_go_on_from_the_newest_copy(ranks: int) -> No
     held = max(newest(world, f"g{i}") for i in range(3))
     assert reached - 30 < held.step <= reached
     assert world.run_while(lambda: len(members(world)) < 3 or not members(world)[0].endswith(":2"), 5.0)
-    assert world.checker.newest is not None
     assert world.checker.newest.top == held
     assert all_is_well(world)
 
@@ -47,7 +43,6 @@ def test_without_memory_they_begin_again() -> None:
     world = trained(memory=False)
     hit(world, "crash_all")
     assert world.run_while(lambda: not members(world)[0].endswith(":2"), 5.0)
-    assert world.checker.newest is not None
     assert world.checker.newest.top == State()
 
 
@@ -57,7 +52,6 @@ def test_who_lost_its_copy_heals_from_who_has_one() -> None:
     hit(world, "power", "g2", 0.5)
     hit(world, "crash_all")
     assert world.run_while(lambda: len(members(world)) < 3 or not members(world)[0].endswith(":2"), 10.0)
-    assert world.checker.newest is not None
     assert world.checker.newest.top >= max(held)
     assert all_is_well(world)
 
@@ -69,10 +63,8 @@ def test_a_copy_from_a_history_that_has_ended_is_not_gone_on_from() -> None:
     supervisor = world.supervisors["g1"]
     supervisor.wants = False
     hit(world, "crash_all")
-    assert world.supervisors["g0"].memory is not None
     world.supervisors["g0"].memory.slots = [[None, None]]
     assert world.run_while(lambda: members(world) != ["g0:2"], 10.0)
-    assert supervisor.memory is not None
     assert supervisor.memory.newest == old
     supervisor.come_back()
     assert world.run_while(lambda: members(world) != ["g0:2", "g1:2"], 10.0)
@@ -87,17 +79,14 @@ def test_a_group_that_is_killed_again_and_again_while_it_starts_is_waited_for(ki
     """Only g1's supervisor is left of those that held a copy; its group does not come to ask for longer than others wait."""
     world = trained(groups=2, startup=(1.0, 1.5), lighthouse=LighthouseConfig(boot_id="host", join_timeout=2.0))
     held, memory = newest(world, "g1"), world.supervisors["g0"].memory
-    assert memory is not None
     hit(world, "crash_all")
     memory.slots = [[None, None]]
     for _ in range(kills):
         supervisor = world.supervisors["g1"]
         world.run_while(lambda s=supervisor: not s.running, 5.0)
         world.run_for(0.9)
-        assert supervisor.node is not None
         supervisor.node.kill(9)
     assert world.run_while(lambda: len(members(world)) < 2 or members(world)[0] == "g0:1", 30.0)
-    assert world.checker.newest is not None
     assert world.checker.newest.top >= held
     assert all_is_well(world)
 

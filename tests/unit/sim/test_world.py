@@ -39,15 +39,11 @@ def step_of(world: World, group: str) -> int:
 
 
 def node(world: World, group: str) -> GroupNode:
-    found = world.supervisors[group].node
-    assert found is not None
-    return found
+    return world.supervisors[group].node
 
 
 def members(world: World) -> list[str]:
-    quorum = world.checker.newest
-    assert quorum is not None
-    return [m.replica_id for m in quorum.members]
+    return [m.replica_id for m in world.checker.newest.members]
 
 
 def said(world: World, text: str) -> bool:
@@ -77,13 +73,6 @@ def test_without_faults_all_groups_train_together(ranks: int, async_quorum: bool
     assert not said(world, "drops")
     assert world.checker.lineage == 0
     assert len({r.value for i in range(3) for r in node(world, f"g{i}").ranks[:1]}) <= 2  # equal but for a step
-
-
-def test_peers_clients_train_with_ours() -> None:
-    world = cluster(5.0, groups=1, peers=2, init_sync=False, startup=(0.1, 0.1))
-    assert members(world) == ["g0:1", "u0:1", "u1:1"]
-    assert step_of(world, "g0") > 50
-    assert world.peers["u0"].step >= step_of(world, "g0") - 1
 
 
 # --- each kind of fault ----------------------------------------------------------------------------------------------
@@ -230,6 +219,10 @@ STORIES = {
     "the lighthouse dies while a quorum is on its way": Story(
         "trap_lighthouse", "g1", 0.1, "ask", said="starts, life 2"
     ),
+    "flapping sessions": Story(
+        "flap", "g1", 3.0, run=3.0, said="g1:1         has no session: the connection broke", there="g0:1 g1:1 g2:1",
+        config=THREE,
+    ),
     "a slow copy is waited for": Story(
         "crash", "g1", run=15.0, never="nothing has moved", amid="g0:1 g1:2", there="g0:1 g1:2",
         config={**FULL, "fetch": (9.0, 9.0)},
@@ -367,14 +360,6 @@ def test_a_cut_supervisor_reports_again() -> None:
     world.run_for(0.9)
     assert not said(world, "its process ended with exit code")
     world.run_for(1.0)
-    assert all_is_well(world)
-
-
-def test_flapping_sessions() -> None:
-    world = cluster(groups=3)
-    hit(world, "flap", "g1", 3.0)
-    world.run_for(3.0)
-    assert sum("g1:1         has a session" in line for line in world.trace.lines()) > 5
     assert all_is_well(world)
 
 

@@ -118,7 +118,6 @@ def test_while_the_process_of_who_has_left_runs_nobody_begins_anew() -> None:
     s = finishing()
     # Seed 7358493499289 of the soak: a probe from before the leave was answered after it, without an address.
     s.feed(Probed("a:1", True))
-    assert [d.ended for d in s.lighthouse._finished_job.departures] == [False]
     assert issued(s.late()) == []
     effects = s.pass_(100.0)  # longer than the lease
     assert issued(effects) == []
@@ -174,8 +173,7 @@ def test_groups_that_have_all_ended_begin_another_job_one_after_the_other() -> N
 def test_an_earlier_life_of_a_group_that_trains_on_has_not_finished_the_job() -> None:
     """Seed 7354042634876 of the soak: its end with 0, without a leave, was heard when a later life trained already."""
     s = Job.started("a:1", "b:1", keeps=True)
-    at, before = s.committed(), s.lighthouse.current
-    assert before is not None
+    at = s.committed()
     s.arrive("b:2")
     keep = of(Keep, s.join("a:1", at))[-1]
     assert keep.entry.quorum.member("b:2") is not None
@@ -333,15 +331,6 @@ def test_all_that_finish_it_count() -> None:
     assert issued(s.exited("a:1", 1)) == []  # c may yet save the model
     assert issued(s.exited("c:1", 0)) == []
     assert issued(s.late("a:2")) == []  # what failed to finish it comes late, too
-
-
-def test_a_leave_that_never_arrived() -> None:
-    """The lighthouse was away. A refused connect says that the group server is gone, the supervisor that the process isn't."""
-    s = Job.started("a:1")
-    s.kill("a:1")
-    del s.sessions["a:1"]
-    assert issued(s.late()) == []
-    assert issued(s.exited("a:1", -9)) == [["b:2"]]
 
 
 def test_who_comes_back_trains_on() -> None:
@@ -558,7 +547,6 @@ def test_who_was_in_an_older_quorum_may_finish_the_job_and_holds_nobody_up_if_it
     s = gone_in_an_older_quorum()
     assert issued(s.late()) == []
     assert issued(s.exited("a:1", -9)) == [["b:2"]]
-    assert s.lighthouse._finished_job.unsettled == frozenset()
 
 
 @pytest.mark.parametrize("story", ["has asked", "asks then", "no leave arrived"])

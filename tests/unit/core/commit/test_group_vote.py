@@ -32,12 +32,6 @@ def test_nobody_is_answered_before_all_have_voted() -> None:
     assert not b.waiting
 
 
-def test_one_no_is_a_no_for_all_and_says_whose() -> None:
-    b = ballot()
-    vote(b, 0)
-    assert vote(b, 1, ok=False) == AnswerVote((100, 101), False, "group rank 1 voted against step 3.")
-
-
 def test_R13_the_lease_is_looked_at_when_everybody_has_said_yes() -> None:
     b = ballot()
     assert b.vote(Vote(1, 0, 3, Q, True), now=5.0, lease_until=10.0) == []

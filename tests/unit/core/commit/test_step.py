@@ -510,14 +510,7 @@ def test_I9_the_part_stays_that_of_the_computation() -> None:
         assert step.redo(kept, part, all_keep=True)
 
 
-def test_the_first_ask_is_new_until_it_is_answered_and_every_ask_gives_its_reason_again() -> None:
-    step = Step(min_replica_size=1)
-    assert step.ask().reason is JoinReason.NEW
-    step.unanswered()
-    assert step.ask().reason is JoinReason.NEW
-    step.begin(Q, State(), 0, 1)
-    end(step, True)
-    assert step.ask().reason is JoinReason.BOUNDARY
+def test_every_ask_gives_its_reason_again_until_it_is_answered() -> None:
     step = running()
     step.fail(BOOM)
     end(step, False)

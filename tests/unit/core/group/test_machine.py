@@ -234,14 +234,6 @@ class TestGivingUp:
         assert s.ask(0, reason=JoinReason.FAILED) == []  # quorum 7 is no answer to a failure in it
         assert joins(s.ask(1))[0].reason is JoinReason.FAILED
 
-    def test_a_join_that_is_no_more_owes_nothing(self) -> None:
-        s = Stage().training()
-        s.ask(reason=JoinReason.FAILED)
-        s.feed(CallGone(2))
-        s.feed(SessionDown("gone"))
-        assert s.ask(reason=JoinReason.FAILED) == []
-        assert joins(s.feed(SessionUp()))[0].reason is JoinReason.FAILED
-
     def test_the_lease_of_the_next_join_counts_from_its_own_sending(self) -> None:
         s = self.asked()
         s.feed(SessionDown("gone"))
@@ -340,13 +332,6 @@ class TestOver:
         assert s.feed(QuorumRevoked(other, (), "x")) == []
         assert of(AnswerVote, s.vote())[0].commit
         assert Stage().feed(QuorumRevoked(other, (), "x")) == []
-
-    def test_the_next_quorum_is_a_new_start(self) -> None:
-        s = Stage().training()
-        s.feed(OVER)
-        s.ask(reason=JoinReason.FAILED)
-        s.arrive(8)
-        assert of(AnswerVote, s.vote())[0].commit
 
 
 class TestEnds:

@@ -84,19 +84,6 @@ def scene() -> Scene:
     return made
 
 
-def test_a_life_begins_when_the_last_node_is_ready() -> None:
-    scene = Scene(3)
-    assert [scene.here(n) for n in (2, 0, 1)] == [[], [], []]
-    assert scene.ready(1) == []
-    assert scene.ready(0) == []
-    assert scene.ready(2) == [
-        LifeStarted("g", 0, "L0"),
-        SendBegin(1, 0, "L0", MEETING),
-        SendBegin(2, 0, "L0", MEETING),
-        SendBegin(3, 0, "L0", MEETING),
-    ]
-
-
 def test_the_first_bad_end_makes_the_life_over_and_the_last_confirmation_reports_it(scene: Scene) -> None:
     over = [SendLifeOver(1, "L0", 9, "why1"), SendLifeOver(2, "L0", 9, "why1")]
     assert scene.ended(1, 9) == over
@@ -247,18 +234,6 @@ def test_a_node_ends_the_life_unless_it_has_finished_its_part_and_is_content(cod
     finished.ended(1, 0)
     over = [SendLifeOver(1, "L0", -9, "node 1 stopped: told to")] if code else []
     assert finished.see(NodeDone(2, code, "told to")) == [*over, SendStop(1, code, "node 1 stopped: told to")]
-
-
-def test_a_new_lighthouse_takes_a_running_life_over() -> None:
-    scene = Scene(here=(0,))
-    assert scene.started(0, "old", 4) == [LifeStarted("g", 4, "old")]
-    scene.here(1)
-    assert scene.started(1, "old", 4) == []
-    assert scene.tick(60.0) == []
-    scene.ended(1, 1, "old")
-    assert scene.ended(0, -9, "old")[-1] == LifeExited("g", 4, "old", 1, "why1")
-    scene.ready(0, 5)
-    assert scene.ready(1, 5)[0] == LifeStarted("g", 5, "L0")
 
 
 def test_a_life_taken_over_ends_if_a_node_does_not_come_or_does_not_know_it() -> None:

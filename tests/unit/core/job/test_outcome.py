@@ -47,48 +47,6 @@ def stops(effects: list) -> list[TellStop]:
     return [e for e in effects if isinstance(e, TellStop)]
 
 
-def test_all_finish_well() -> None:
-    roster = training(2)
-    assert roster.handle(SupervisorFinished("0", 0, ""), 10.0) == []
-    assert roster.handle(SupervisorGone("0"), 10.1) == []
-    assert roster.handle(Tick(), 100.0) == []  # group 0 has finished: its absence is no loss
-    assert roster.handle(SupervisorFinished("1", 0, ""), 100.0) == [ALL_WELL]
-    assert roster.handle(Tick(), 200.0) == []  # one verdict only
-
-
-def test_a_lost_supervisor_ends_the_run_with_1_but_lets_the_others_finish() -> None:
-    roster = training(3, gone_grace=3.0)
-    assert roster.handle(SupervisorGone("1"), 10.0) == []
-    assert roster.handle(Tick(), 12.9) == []
-    (note,) = roster.handle(Tick(), 13.0)
-    assert "group 1" in note.text.lower()
-    assert "host1" in note.text
-    assert roster.handle(SupervisorFinished("0", 0, ""), 20.0) == []
-    (verdict,) = roster.handle(SupervisorFinished("2", 0, ""), 20.0)
-    assert verdict.code == 1
-    assert "group 1" in verdict.sentence
-    assert "host1" in verdict.sentence
-    assert "2 of 3" in verdict.sentence
-
-
-def test_a_lost_group_may_come_back_before_the_verdict() -> None:
-    roster = training(2)
-    roster.handle(SupervisorGone("1"), 10.0)
-    assert len(roster.handle(Tick(), 20.0)) == 1
-    (note,) = roster.handle(SupervisorHere("1", "host9"), 30.0)
-    assert "host9" in note.text
-    roster.handle(SupervisorFinished("0", 0, ""), 40.0)
-    assert roster.handle(SupervisorFinished("1", 0, ""), 40.0) == [ALL_WELL]
-
-
-def test_a_group_that_gives_up_ends_the_run_with_1_and_its_own_sentence() -> None:
-    roster = training(2)
-    assert roster.handle(SupervisorFinished("0", 1, "restarted 10 times within an hour."), 10.0) == []
-    (verdict,) = roster.handle(SupervisorFinished("1", 0, ""), 20.0)
-    assert verdict.code == 1
-    assert "group 0 gave up on host0: restarted 10 times within an hour." in verdict.sentence
-
-
 def test_the_same_trouble_is_told_once() -> None:
     roster = JobOutcome(JobConfig(groups=("0", "1", "2")))
     for g in ("0", "1", "2"):
@@ -109,23 +67,6 @@ def test_too_few_groups_left_stops_the_rest_at_once() -> None:
     assert effects == [TellStop("0", 1, verdict.sentence), TellStop("2", 1, verdict.sentence), verdict]  # stops first
     assert roster.handle(SupervisorFinished("0", 0, ""), 12.0) == []
     assert roster.handle(LifeExited("2", 0, "L2", 1, "told to stop"), 12.0) == []
-
-
-def test_finished_groups_count_towards_min_replicas() -> None:
-    roster = training(3, min_replicas=2)
-    roster.handle(SupervisorFinished("0", 0, ""), 10.0)
-    assert verdicts(roster.handle(SupervisorFinished("1", 1, "x"), 11.0)) == []
-    (verdict,) = verdicts(roster.handle(SupervisorFinished("2", 0, ""), 12.0))
-    assert verdict.code == 1
-
-
-def test_a_restarted_group_does_not_train_the_finished_job_again() -> None:
-    roster = training(2)
-    roster.handle(SupervisorFinished("0", 0, ""), 10.0)
-    (stop,) = roster.handle(LifeExited("1", 0, "L1", -9, "killed by SIGKILL"), 11.0)
-    assert stop == TellStop("1", 0, FINISHED)
-    assert roster.handle(LifeStarted("1", 1, "L1b"), 12.0) == []  # told once
-    assert roster.handle(SupervisorFinished("1", 0, FINISHED), 13.0) == [ALL_WELL]
 
 
 @pytest.mark.parametrize("first", ["0", "1"])

@@ -31,16 +31,6 @@ def leave(visits: StandaloneSidecars, group: str, now: float, *, done: bool = Tr
     assert visits.handle(SupervisorGone(group), now) == []
 
 
-def test_when_all_groups_are_done_the_sidecar_is_told() -> None:
-    visits = job("0", "1")
-    leave(visits, "0", 10.0)
-    assert visits.handle(Tick(), 100.0) == []
-    leave(visits, "1", 100.0)
-    assert visits.handle(Tick(), 102.9) == []
-    assert visits.handle(Tick(), 103.0) == [StopSidecar("eval", DONE)]
-    assert visits.handle(Tick(), 200.0) == []
-
-
 def test_a_group_that_went_without_a_word_may_come_back() -> None:
     visits = job("0")
     leave(visits, "0", 10.0, done=False)
@@ -71,25 +61,6 @@ def test_a_group_of_which_one_node_is_done_is_here_until_the_other_goes() -> Non
     assert visits.handle(Tick(), 1003.0) == [StopSidecar("eval", DONE)]
 
 
-def test_groups_that_stay_away_are_the_end_too() -> None:
-    visits = job("0")
-    leave(visits, "0", 10.0, done=False)
-    assert visits.handle(Tick(), 309.9) == []
-    assert visits.handle(Tick(), 310.0) == [StopSidecar("eval", MISSING)]
-
-
-def test_a_sidecar_that_comes_before_its_groups_is_not_ended_by_an_earlier_job() -> None:
-    visits = StandaloneSidecars(settle=3.0)
-    visits.handle(SupervisorHere("0", "h"), 0.0)
-    leave(visits, "0", 10.0)
-    visits.handle(SidecarHere("eval", "h"), 11.0)
-    assert visits.handle(Tick(), 20.0) == []
-    visits.handle(SupervisorHere("0", "h"), 30.0)
-    visits.handle(SidecarHere("late", "h"), 31.0)  # it comes after its groups, and belongs to them
-    leave(visits, "0", 40.0)
-    assert visits.handle(Tick(), 43.0) == [StopSidecar("eval", DONE), StopSidecar("late", DONE)]
-
-
 def test_a_sidecar_that_has_left_is_not_told() -> None:
     visits = job("0")
     visits.handle(SidecarGone("eval"), 5.0)
@@ -113,6 +84,7 @@ def test_a_group_that_begins_anew_has_not_said_that_it_is_done() -> None:
 def test_one_job_after_the_other() -> None:
     visits = job("0")
     leave(visits, "0", 10.0, done=False)
+    assert visits.handle(Tick(), 309.9) == []
     assert visits.handle(Tick(), 310.0) == [StopSidecar("eval", MISSING)]
     visits.handle(SidecarGone("eval"), 311.0)
     visits.handle(SupervisorHere("1", "h"), 400.0)

@@ -327,20 +327,6 @@ class TestGroup:
             s.commit(step)
             assert s.ask(step=step + 1) == [AnswerQuorum((s.calls,), s.quorum(), 120.0, State(step + 1, 7))]
 
-    def test_more_is_asked_for_ahead_of_need_and_once(self) -> None:
-        s = Runner().granted(11)
-        asked = []
-        for step in range(1, 9):
-            s.commit(step)
-            asked += of(SendProgress, s.ask(step=step + 1))
-        (progress,) = asked
-        assert progress.step == 6
-        s.now = 5.0
-        s.grant(21, progress.number)
-        s.commit(9)
-        assert of(AnswerQuorum, s.ask(step=10))
-        assert s.group.lease_until == 120.0  # counted from when it was asked for, not from when it came
-
     def test_also_a_rank_that_asks_again_when_the_lease_has_ended(self) -> None:
         s = Runner(2).granted(2)
         s.commit(1)
@@ -554,16 +540,6 @@ class TestGroup:
         answers = of(AnswerQuorum, effects)
         assert sum(len(answer.calls) for answer in answers) == 3
         assert {answer.base for answer in answers} == {State(2, 7)}
-
-    def test_the_lease_is_renewed_though_steps_are_slow(self) -> None:
-        s = Runner().granted(11)
-        s.now = 20.0
-        assert s.feed(Tick()) == []
-        s.now = 31.0
-        (progress,) = of(SendProgress, s.feed(Tick()))
-        assert s.feed(Tick()) == []  # once
-        s.grant(11, progress.number)
-        assert s.group.lease_until == 151.0
 
     def test_a_rank_that_asks_again_after_the_others_run_on_runs_on_with_them(self) -> None:
         """And does not begin at the quorum's top again."""

@@ -32,7 +32,6 @@ class Desk:
 
     def change(self, name: str, **fields: Any) -> None:
         record = self.members.get(name)
-        assert record is not None
         for field, value in fields.items():
             setattr(record, field, value)
         self.quorum_state.recount(record)

@@ -219,6 +219,20 @@ class TestSupervisors:
         g.leave(SupervisorGone("0", stream=1), 4.0)
         assert list(g.groups) == []
 
+    def test_the_status_has_each_supervisor_with_a_stream_and_when_it_was_heard(self) -> None:
+        g = SupervisorLiveness()
+        g.arrive(SupervisorHere("0", "n1", stream=1), 10.0)
+        g.arrive(SupervisorHere("1", "n2", node=0, nodes=2, stream=2), 10.0)
+        g.arrive(SupervisorHere("1", "n3", node=1, nodes=2, stream=3), 11.0)
+        g.hear(1, 12.0)
+        assert g.status(12.5) == [
+            {"group": "0", "node": 0, "host": "n1", "heard": 0.5},
+            {"group": "1", "node": 0, "host": "n2", "heard": 2.5},
+            {"group": "1", "node": 1, "host": "n3", "heard": 1.5},
+        ]
+        g.leave(SupervisorGone("1", 0, 2), 13.0)
+        assert [s["node"] for s in g.status(13.0) if s["group"] == "1"] == [1]
+
 
 class Watched(Scene):
     """Members 0:a and 1:a with supervisors 100 and 101, in a quorum at step 4. Everybody is heard at second 0."""

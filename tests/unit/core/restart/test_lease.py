@@ -85,12 +85,10 @@ def test_a_holder_that_was_stopped_can_neither_serve_nor_swap_once_another_has_i
     """Whatever its clock says: the swap decides. And by its clock it has stopped before another may begin."""
     cell, old, new = Cell(LeaseEntry(0)), LeaseRule("old"), LeaseRule("new")
     first = old.look(cell.entry, 0.0)
-    assert first is not None
     assert cell.swap(LeaseEntry(0), first)
     old.swapped(first, 0.0)
     assert new.look(cell.entry, 0.01) is None  # seen after it was put there
     second = new.look(cell.entry, 0.02 + TIMING.failover_ttl + TIMING.failover_margin)
-    assert second is not None
     assert cell.swap(first, second)
     assert not cell.swap(first, old.renewal())
     assert not old.holds(0.02 + TIMING.failover_ttl + TIMING.failover_margin + stopped)
@@ -101,7 +99,6 @@ def test_a_stale_look_at_the_register_takes_nothing() -> None:
     cell, new = Cell(replace(OTHER, count=50)), LeaseRule("new")
     new.look(OTHER, 0.0)
     wanted = new.look(OTHER, 60.0)
-    assert wanted is not None
     assert not cell.swap(OTHER, wanted)
 
 

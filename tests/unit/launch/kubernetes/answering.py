@@ -15,26 +15,26 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class SchedulerArguments:
+class Request:
     method: str
     path: str
     headers: dict[str, str] = field(repr=False)
     body: Any = None
 
 
-Answer = Callable[[SchedulerArguments], tuple[int, Any]]
+Answer = Callable[[Request], tuple[int, Any]]
 
 
 @contextmanager
-def answering(answer: Answer, kubeconfig: Path) -> Iterator[list[SchedulerArguments]]:
+def answering(answer: Answer, kubeconfig: Path) -> Iterator[list[Request]]:
     """What it was asked; the namespace of the context is `team`."""
-    asked: list[SchedulerArguments] = []
+    asked: list[Request] = []
 
     class Handler(BaseHTTPRequestHandler):
         def _answer(self) -> None:
             data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             body = json.loads(data) if data else None
-            found = SchedulerArguments(self.command, self.path, {k.lower(): v for k, v in self.headers.items()}, body)
+            found = Request(self.command, self.path, {k.lower(): v for k, v in self.headers.items()}, body)
             asked.append(found)
             status, said = answer(found)
             text = (said if isinstance(said, str) else json.dumps(said)).encode()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.launch.kubernetes.answering import SchedulerArguments, answering
+from tests.unit.launch.kubernetes.answering import Request, answering
 from torchft_x import env
 from torchft_x.launch.kubernetes import jobs
 from torchft_x.launch.kubernetes.cluster import Cluster
@@ -48,7 +48,7 @@ def test_a_pod_that_has_no_log_yet_is_waited_for(
     monkeypatch.setattr(jobs, "_LOOK", 0.0)
     answers = [*WAITS[:2], *waiting, *RUNS, *OVER]
 
-    def answer(asked: SchedulerArguments) -> tuple[int, Any]:
+    def answer(asked: Request) -> tuple[int, Any]:
         kind, status, said = answers.pop(0) if answers else ("nothing", 404, "")
         if kind == "watch":
             assert "watch=True" in asked.path

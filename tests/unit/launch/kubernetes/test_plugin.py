@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from torchx.specs.api import AppState, AppStatus
 
-from tests.unit.launch.kubernetes.answering import SchedulerArguments, answering
+from tests.unit.launch.kubernetes.answering import Request, answering
 from tests.unit.launch.kubernetes.rules.test_state import RUNS, event, job, over, pod
 from torchft_x import env
 from torchft_x.launch.plugin.kubernetes import create_scheduler
@@ -29,7 +29,7 @@ def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def status(kubeconfig: Path, jobs: Sequence[Json], pods: Sequence[Json], *events: Json) -> AppStatus:
     items = {"jobs": jobs, "pods": pods, "events": events}
 
-    def answer(asked: SchedulerArguments) -> tuple[int, Any]:
+    def answer(asked: Request) -> tuple[int, Any]:
         return 200, {"items": items[asked.path.partition("?")[0].rpartition("/")[2]]}
 
     with answering(answer, kubeconfig):

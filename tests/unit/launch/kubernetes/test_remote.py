@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.launch.kubernetes.answering import Answer, SchedulerArguments, answering
+from tests.unit.launch.kubernetes.answering import Answer, Request, answering
 from tests.unit.launch.kubernetes.rules.test_scale import _jobs
 from tests.unit.launch.kubernetes.rules.test_state import RUNS, event, pod
 from tests.unit.observe.written import Job, Log
@@ -51,7 +51,7 @@ def test_the_overview_comes_through_the_api_server(kubeconfig: Path) -> None:
 
 
 def test_a_page_that_takes_the_api_server_s_name_for_a_foreign_one_is_asked_again(kubeconfig: Path) -> None:
-    def answer(asked: SchedulerArguments) -> tuple[int, Any]:
+    def answer(asked: Request) -> tuple[int, Any]:
         return (200, {"step": 7}) if asked.headers["host"] == "localhost" else (421, "another host")
 
     with answering(answer, kubeconfig) as asked:
@@ -60,7 +60,7 @@ def test_a_page_that_takes_the_api_server_s_name_for_a_foreign_one_is_asked_agai
 
 
 def test_an_order_carries_the_token_of_the_secret_beside_the_api_server_s(kubeconfig: Path) -> None:
-    def answer(asked: SchedulerArguments) -> tuple[int, Any]:
+    def answer(asked: Request) -> tuple[int, Any]:
         if asked.path.endswith("/secrets/a-1"):
             return 200, {"data": {"token": base64.b64encode(b"of-the-run").decode()}}
         return 200, {"done": "Killed."}
@@ -107,7 +107,7 @@ def test_a_secret_without_a_token_is_a_sentence(kubeconfig: Path) -> None:
 def test_a_refused_object_removes_what_was_made_and_names_the_rule(kubeconfig: Path) -> None:
     said = 'secrets is forbidden: User "me" cannot create resource "secrets" in API group "" in the namespace "team"'
 
-    def answer(asked: SchedulerArguments) -> tuple[int, Any]:
+    def answer(asked: Request) -> tuple[int, Any]:
         if asked.path.endswith("/secrets"):
             return _refused(403, said)
         return 200, {"metadata": {"name": "a-1-lighthouse-0", "uid": "u"}}
@@ -126,7 +126,7 @@ def test_a_refused_object_removes_what_was_made_and_names_the_rule(kubeconfig: P
 def test_a_cluster_that_is_too_old_for_budgets_gets_none(kubeconfig: Path) -> None:
     """policy/v1 is of Kubernetes 1.21."""
 
-    def answer(asked: SchedulerArguments) -> tuple[int, Any]:
+    def answer(asked: Request) -> tuple[int, Any]:
         if "/policy/" in asked.path:
             return 404, "404 page not found"
         return 200, {"metadata": {"name": "a-1-lighthouse-0", "uid": "u"}}
@@ -144,7 +144,7 @@ _MADE = (("Job", "a-1-lighthouse-0"), ("Secret", "a-1"), ("Service", "a-1"))
 def _cluster(job_list: list[Json], pods: list[Json], page: Any = (200, {}), **logs: str) -> Answer:
     """`page`: what the lighthouse answers. `logs`: by the pod's name, with _ for -."""
 
-    def answer(asked: SchedulerArguments) -> tuple[int, Any]:
+    def answer(asked: Request) -> tuple[int, Any]:
         if "/proxy/" in asked.path:
             return page
         *_, name, kind = asked.path.partition("?")[0].split("/")
@@ -239,7 +239,7 @@ def test_all_that_a_pod_has_printed_with_the_container_before(kubeconfig: Path) 
     again = pod("trainer", 1, **{"state": {"running": {}}, "restartCount": 2})
     again["metadata"]["labels"][names.ROLE] = "trainer"
 
-    def answer(asked: SchedulerArguments) -> tuple[int, Any]:
+    def answer(asked: Request) -> tuple[int, Any]:
         return 200, "before\n" if "previous=True" in asked.path else "now\n"
 
     with answering(answer, kubeconfig):
@@ -299,7 +299,7 @@ def test_status_says_why_pods_wait_also_before_there_is_a_lighthouse(
     found = event("Pod", "p-0", "FailedMount", "no such volume", 10)
     others = _cluster(_jobs(1), [waits], _refused(503, "no endpoints available"))
 
-    def answer(asked: SchedulerArguments) -> tuple[int, Any]:
+    def answer(asked: Request) -> tuple[int, Any]:
         if "/events" not in asked.path:
             return others(asked)
         return (200, {"items": [found]}) if allowed else _refused(403, "events is forbidden")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.launch.kubernetes.answering import SchedulerArguments, answering
+from tests.unit.launch.kubernetes.answering import Request, answering
 from torchft_x import env
 from torchft_x.launch.job.build import ft_app
 from torchft_x.launch.kubernetes import jobs
@@ -28,7 +28,7 @@ def test_one_request_for_each_object_two_to_see_the_job_and_two_to_cancel_it(
     made = request(app, "1234", PodSettings(), "nvidia.com/gpu")
     anchor = {"metadata": {"name": made.app, "uid": "u", "annotations": {names.MINIMUM: "1"}}}
 
-    def answer(asked: SchedulerArguments) -> tuple[int, Any]:
+    def answer(asked: Request) -> tuple[int, Any]:
         return (201, asked.body | anchor) if asked.method == "POST" else (200, {"items": [anchor]})
 
     with answering(answer, tmp_path / "kubeconfig") as asked:

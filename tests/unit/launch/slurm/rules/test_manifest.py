@@ -7,32 +7,14 @@ import json
 import pytest
 
 from tests.unit.launch.slurm.rules.test_queue import row
-from torchft_x.launch.slurm.rules.manifest import (
-    SUBMITTING,
-    Manifest,
-    Part,
-    from_json,
-    missing_parts,
-    rows_by_part,
-    to_json,
-)
+from tests.unit.launch.slurm.rules.test_restart import manifest as of_parts
+from tests.unit.launch.slurm.rules.test_restart import part
+from torchft_x.launch.slurm.rules.manifest import SUBMITTING, Manifest, from_json, missing_parts, rows_by_part, to_json
 
 
 def manifest() -> Manifest:
-    lighthouse = Part(role="lighthouse", kind="lighthouse", number=0, script="/r/slurm/lighthouse.sh", job="3_0")
-    groups = [
-        Part(role="trainer", kind="trainer", number=n, script="/r/t.sh", job=f"4_{n}", ticket="t") for n in (0, 1)
-    ]
-    return Manifest(
-        app="a",
-        session="s",
-        run_dir="/r",
-        token_file="/r/token",
-        log_dir="/r/slurm/logs",
-        created=1.5,
-        retries=3,
-        parts=(lighthouse, *groups),
-    )
+    lighthouse = part(0, role="lighthouse", kind="lighthouse", job="3_0", ticket="")
+    return of_parts(lighthouse, *(part(n, job=f"4_{n}", ticket="t") for n in (0, 1)), app="a", created=1.5)
 
 
 def test_it_is_read_as_it_was_written() -> None:
@@ -54,6 +36,6 @@ def test_rows_of_parts() -> None:
     now = manifest()
     assert rows_by_part(now, [row("RUNNING")]) == {"lighthouse/0": None, "trainer/0": row("RUNNING"), "trainer/1": None}
     assert [part.name for part in missing_parts(now, [row("RUNNING")])] == ["lighthouse/0", "trainer/1"]
-    lost = Part(role="trainer", kind="trainer", number=0, script="/r/t.sh", job=SUBMITTING, ticket="t")
+    lost = part(0, job=SUBMITTING, ticket="t")
     assert rows_by_part(now.with_part(lost), [row("PENDING")])["trainer/0"] == row("PENDING")  # by its ticket
     assert lost.jobs == ()
