@@ -60,6 +60,12 @@ def free_port() -> int:
         return int(s.getsockname()[1])
 
 
+def write_secret(path: Path, text: str = "secret\n") -> None:
+    """Write a file that only its owner may read, as a token's must be."""
+    path.touch(0o600)
+    path.write_text(text)
+
+
 class Listener(NamedTuple):
     """A listening TCP socket."""
 

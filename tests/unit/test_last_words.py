@@ -16,3 +16,9 @@ def test_a_failure_is_told_to_kubernetes_and_to_torchx(tmp_path: Path) -> None:
     last_words.tell(1, "group 1 gave up", environ)
     assert words.read_text() == "failed: group 1 gave up"
     assert json.loads(error.read_text())["message"]["message"] == "group 1 gave up"
+
+
+def test_words_that_can_not_be_written_cost_nothing(tmp_path: Path) -> None:
+    for environ in ({}, {env.LAST_WORDS: str(tmp_path / "no/where")}):
+        last_words.tell(1, "x", environ)
+        assert not last_words.told(environ)

@@ -8,7 +8,6 @@ from typing import Any, cast
 import pytest
 
 from tests import machine
-from torchft_x import env
 
 
 def session(*paths: str) -> pytest.Config:
@@ -35,12 +34,3 @@ def test_only_a_session_without_unit_tests_is_measured() -> None:
     assert not machine.needs_measure(session("tests/process", "tests/unit"))
     assert not machine.needs_measure(session("tests"))
     assert not machine.needs_measure(session())
-
-
-def test_a_scale_that_is_given_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(machine.sys.modules, "torchft_x.timing", raising=False)
-    monkeypatch.setattr(machine, "_import_seconds", lambda: 4.0)
-    for given, paths, scale in [("2", "tests/torch", "2"), ("", "tests/torch", "2"), ("2", "tests/unit", "1")]:
-        monkeypatch.setenv(env.TIME_SCALE, given)
-        machine.set_scale(session(paths))
-        assert env.read(env.TIME_SCALE) == scale

@@ -53,45 +53,38 @@ def test_ratios_are_of_pairs() -> None:
 
 
 MANY = [float(x) for x in range(1, 31)]  # median 15.5, interval 10 to 21
+TWICE = [2 * x for x in MANY]
+SHARE = Goal(0.25, of="share", needs=100)
+TOTAL = Goal(0, of="total", needs=100)
 
 
 @pytest.mark.parametrize(
-    ("goal", "word"),
+    ("goal", "ours", "peer", "limit", "word"),
     [
-        (Goal(10.0), "met"),  # the interval reaches it
-        (Goal(9.9), "not met"),
-        (Goal(21.0, at_most=False), "met"),
-        (Goal(21.1, at_most=False), "not met"),
-        (None, "-"),
+        (Goal(10.0), MANY, [], [], "met"),  # the interval reaches it
+        (Goal(9.9), MANY, [], [], "not met"),
+        (Goal(21.0, at_most=False), MANY, [], [], "met"),
+        (Goal(21.1, at_most=False), MANY, [], [], "not met"),
+        (None, MANY, [], [], "-"),
+        (Goal(2.0, of="peer/ours", at_most=False), MANY, TWICE, [], "met"),
+        (Goal(2.1, of="peer/ours", at_most=False), MANY, TWICE, [], "not met"),
+        (Goal(0.5, of="ours/limit"), MANY, [], TWICE, "met"),
+        (Goal(0.4, of="ours/limit"), MANY, [], TWICE, "not met"),
+        (Goal(2.0, of="peer/ours"), MANY, [], [], "not measured"),
+        (SHARE, [0.1] * 99 + [9.0], [], [], "met"),
+        (SHARE, [0.1] * 98 + [9.0, None], [], [], "not met"),
+        (SHARE, [0.1] * 30, [], [], "not measured"),
+        (SHARE, [0.1, 9.0], [], [], "not measured"),  # 98 good ones would still do
+        (SHARE, [0.1, 9.0, 9.0], [], [], "not met"),
+        (TOTAL, [0] * 100, [], [], "met"),
+        (TOTAL, [0] * 99, [], [], "not measured"),
+        (TOTAL, [0, 1], [], [], "not met"),
     ],
 )
-def test_a_goal_is_met_if_the_interval_reaches_it(goal: Goal | None, word: str) -> None:
-    assert judge(goal, MANY, [], []).word == word
-
-
-def test_goals_about_ratios_need_the_other_side() -> None:
-    twice = [2 * x for x in MANY]
-    assert judge(Goal(2.0, of="peer/ours", at_most=False), MANY, twice, []).word == "met"
-    assert judge(Goal(2.1, of="peer/ours", at_most=False), MANY, twice, []).word == "not met"
-    assert judge(Goal(0.5, of="ours/limit"), MANY, [], twice).word == "met"
-    assert judge(Goal(0.4, of="ours/limit"), MANY, [], twice).word == "not met"
-    assert judge(Goal(2.0, of="peer/ours"), MANY, [], []).word == "not measured"
-
-
-def test_99_of_100_takes_a_hundred_but_fails_early() -> None:
-    goal = Goal(0.25, of="share", needs=100)
-    assert judge(goal, [0.1] * 99 + [9.0], [], []).word == "met"
-    assert judge(goal, [0.1] * 98 + [9.0, None], [], []).word == "not met"
-    assert judge(goal, [0.1] * 30, [], []).word == "not measured"
-    assert judge(goal, [0.1, 9.0], [], []).word == "not measured"  # 98 good ones would still do
-    assert judge(goal, [0.1, 9.0, 9.0], [], []).word == "not met"
-
-
-def test_a_total_is_a_sum() -> None:
-    goal = Goal(0, of="total", needs=100)
-    assert judge(goal, [0] * 100, [], []).word == "met"
-    assert judge(goal, [0] * 99, [], []).word == "not measured"
-    assert judge(goal, [0, 1], [], []).word == "not met"
+def test_whether_a_goal_is_met(
+    goal: Goal | None, ours: list[float | None], peer: list[float], limit: list[float], word: str
+) -> None:
+    assert judge(goal, ours, peer, limit).word == word
 
 
 def test_what_was_not_measured_says_why() -> None:

@@ -57,13 +57,6 @@ def test_what_may_go_on_elsewhere_stays_even_when_asked_for(tmp_path: Path) -> N
     assert [(old.path.name, bool(old.stays)) for old in found] == [("quiet", True), ("done", False)]
 
 
-def test_a_link_is_not_followed(tmp_path: Path) -> None:
-    a_run(tmp_path / "elsewhere" / "run", 9 * DAY)
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "link").symlink_to(tmp_path / "elsewhere" / "run")
-    assert examine(tmp_path / "runs", 7.0, time.time()) == []
-
-
 def test_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["clean", str(tmp_path / "nowhere")]) == 2
     assert "there is no directory" in capsys.readouterr().err

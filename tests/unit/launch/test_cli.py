@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import stat
 import sys
 from pathlib import Path
@@ -15,52 +16,33 @@ from torchft_x.launch.supervisor.config import SupervisorConfig
 from torchft_x.launch.supervisor.lighthouse_role import complete, make_token
 
 
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a plain shell."""
-    for name in ("TORCHX_JOB_ID", "TORCHFT_LIGHTHOUSE", "TORCHFT_X_TOKEN", "TORCHFT_X_ADVERTISE_HOST"):
-        monkeypatch.delenv(name, raising=False)
-
-
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ([], 2, "torchft_x lighthouse"),
-        (["--help"], 0, "torchft_x supervise"),
-        (["--version"], 0, __version__),
-        (["train"], 2, "there is no command 'train'"),
-        (["supervise", "--group", "0", "--groups", "1"], 2, "No script given"),
-        (["supervise", "--group", "0", "--groups", "0", "--", "x"], 2, "groups is 0"),
-        (["supervise", "--group", "0", "--groups", "1", "--workers", "0", "--", "x"], 2, "workers is 0"),
-        (["supervise", "--group", "0", "--groups", "3", "--workers", "1,2", "--", "x"], 2, "--workers names 2 groups"),
-        (["supervise", "--group", "0", "--groups", "1", "--workers", "two", "--", "x"], 2, "'two' is no number"),
-        (["supervise", "--group", "0", "--groups", "1", "--max_restarts", "-1", "--", "x"], 2, "max_restarts is -1"),
-        (["supervise", "--group", "0", "--groups", "1", "--", "x"], 2, "TORCHFT_LIGHTHOUSE"),
-        (["supervise", "--group", "0", "--nodes", "2", "--groups", "1", "--", "x"], 2, "give --replica K"),
-        (["supervise", "--replica", "4", "--nodes", "2", "--groups", "2", "--", "x"], 2, "are replicas 0 to 3"),
-        (["supervise", "--replica", "0", "--nodes", "0", "--groups", "2", "--", "x"], 2, "--nodes is 0"),
-        (
-            ["supervise", *["--replica", "3", "--nodes", "2", "--groups", "2", "--workers", "3", "--", "x"]],
-            2,
-            "workers is 3",
-        ),
-        (
-            ["supervise", *["--group", "0", "--groups", "1", "--run_dir", "/proc/nothing", "--", "x"]],
-            2,
-            "/proc/nothing can't be written",
-        ),
-        (
-            ["supervise", *["--group", "0", "--groups", "1", "--memory", "1.5", "--run_dir", "/r", "--", "x"]],
-            2,
-            "memory is 1.5",
-        ),
-        (["accompany", "--name", "e"], 2, "No program given"),
-        (["accompany", "--name", "", "--", "x"], 2, "--name is empty"),
-        (["accompany", "--name", "e", "--", "x"], 2, "TORCHFT_LIGHTHOUSE"),
+        ("", 2, "torchft_x lighthouse"),
+        ("--help", 0, "torchft_x supervise"),
+        ("--version", 0, __version__),
+        ("train", 2, "there is no command 'train'"),
+        ("supervise --group 0 --groups 1", 2, "No script given"),
+        ("supervise --group 0 --groups 0 -- x", 2, "groups is 0"),
+        ("supervise --group 0 --groups 1 --workers 0 -- x", 2, "workers is 0"),
+        ("supervise --group 0 --groups 3 --workers 1,2 -- x", 2, "--workers names 2 groups"),
+        ("supervise --group 0 --groups 1 --workers two -- x", 2, "'two' is no number"),
+        ("supervise --group 0 --groups 1 --max_restarts -1 -- x", 2, "max_restarts is -1"),
+        ("supervise --group 0 --groups 1 -- x", 2, "TORCHFT_LIGHTHOUSE"),
+        ("supervise --group 0 --nodes 2 --groups 1 -- x", 2, "give --replica K"),
+        ("supervise --replica 4 --nodes 2 --groups 2 -- x", 2, "are replicas 0 to 3"),
+        ("supervise --replica 0 --nodes 0 --groups 2 -- x", 2, "--nodes is 0"),
+        ("supervise --replica 3 --nodes 2 --groups 2 --workers 3 -- x", 2, "workers is 3"),
+        ("supervise --group 0 --groups 1 --run_dir /proc/nothing -- x", 2, "/proc/nothing can't be written"),
+        ("supervise --group 0 --groups 1 --memory 1.5 --run_dir /r -- x", 2, "memory is 1.5"),
+        ("accompany --name e", 2, "No program given"),
+        ("accompany --name '' -- x", 2, "--name is empty"),
+        ("accompany --name e -- x", 2, "TORCHFT_LIGHTHOUSE"),
     ],
 )
-def test_what_it_says(words: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(words) == code
+def test_what_it_says(words: str, code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(shlex.split(words)) == code
     out, err = capsys.readouterr()
     assert said in out + err
     assert "Traceback" not in err

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import importlib.util
-import os
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-from torchx import specs
 
 from tests.unit.launch.lines import NAMES, PLACES, ROOT, TRAINING
 from torchft_x.launch.schedulers.role import FtRole
@@ -35,7 +32,6 @@ def defs(place: str) -> dict[str, str]:
 
 def component(name: str, monkeypatch: pytest.MonkeyPatch, folder: Path):
     """A component as it stands in components.py, called in an empty directory that has a train.py."""
-    monkeypatch.delenv("TORCHFT_LIGHTHOUSE", raising=False)
     monkeypatch.chdir(folder)
     (folder / "train.py").write_text("")
     space: dict = {}
@@ -99,6 +95,7 @@ def test_titan_runs_torchtitan_under_torchfts_name(monkeypatch: pytest.MonkeyPat
     assert trainer.args[:5] == ["-m", "torchft_x.compat", "-m", "torchft_x", "supervise"]
     words = ["--module", "mine", "--config", "small", "--training.steps", "3"]
     assert trainer.args[trainer.args.index("--") + 1 :] == ["-m", "torchft_x.compat.titan", *words]
+    assert trainer.env["JE_ARROW_MALLOC_CONF"] == "background_thread:false"
 
 
 def test_dilocos_settings_reach_the_script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -123,37 +120,3 @@ def test_the_default_script_is_there(monkeypatch: pytest.MonkeyPatch, tmp_path: 
             hsdp()
         monkeypatch.chdir(ROOT)
         assert script in hsdp().roles[1].args
-
-
-class TestRole:
-    """What is checked once the scheduler is known."""
-
-    @dataclasses.dataclass
-    class Replica:
-        env: dict[str, str]
-
-    def request(self, role: FtRole) -> object:
-        params = {role.name: [self.Replica({}), self.Replica({})]}
-        return type("DryRun", (), {"request": type("Request", (), {"role_params": params})})
-
-    def test_a_local_job_knows_its_launcher(self) -> None:
-        role = FtRole(name="trainer", image="")
-        dryrun = self.request(role)
-        assert role.pre_proc("local", dryrun) is dryrun
-        assert [r.env for r in dryrun.request.role_params["trainer"]] == [
-            {"TORCHFT_X_LAUNCHER_PID": str(os.getpid())}
-        ] * 2
-
-    @pytest.mark.parametrize("scheduler", ["local", "slurm", "kubernetes", "local_docker", "something_new"])
-    def test_requests_of_another_shape_are_left_alone(self, scheduler: str) -> None:
-        role = FtRole(
-            name="trainer", image="", resource=specs.Resource(cpu=1, gpu=64 * (scheduler != "local"), memMB=1)
-        )
-        unknown = object()
-        assert role.pre_proc(scheduler, unknown) is unknown
-
-    def test_the_lighthouses_names_are_looked_up(self) -> None:
-        addresses = "http://localhost:1,http://no.such.host.invalid:1"
-        role = FtRole(name="trainer", image="", env={"TORCHFT_LIGHTHOUSE": addresses})
-        with pytest.raises(SystemExit, match=r"TORCHFT_LIGHTHOUSE\) http://no\.such\.host\.invalid:1"):
-            role.pre_proc("local", object())

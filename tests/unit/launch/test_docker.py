@@ -20,9 +20,7 @@ OWN = "/tmp/torchft_x/run"
 
 @pytest.fixture(autouse=True)
 def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A plain shell in a directory with a script."""
-    for name in (env.TOKEN, env.TOKEN_FILE, env.LIGHTHOUSE):
-        monkeypatch.delenv(name, raising=False)
+    """A directory with a script."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("")
 

@@ -9,26 +9,16 @@ from typing import Any
 import pytest
 
 from tests.unit.launch.kube import PVC, SHARED, request
+from tests.util import write_secret
 from torchft_x import env
 from torchft_x.launch.schedulers.kubernetes import adjust
 from torchft_x.launch.schedulers.role import FtRole, RoleFacts
-
-
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a plain shell."""
-    for name in (env.TOKEN, env.TOKEN_FILE):
-        monkeypatch.delenv(name, raising=False)
 
 
 def refusal(**options: Any) -> str:
     with pytest.raises(SystemExit) as caught:
         request(**options)
     return str(caught.value)
-
-
-def test_several_lighthouses_need_a_directory_that_all_share() -> None:
-    assert "that all pods share" in refusal(lighthouses=2)
 
 
 # --- how they find each other ------------------------------------------------------------------------------------------
@@ -88,8 +78,7 @@ def test_what_does_not_count_as_a_shared_directory(options: dict) -> None:
 
 def test_a_given_token_is_the_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert request(variables={env.TOKEN_FILE: "/mounted/token"}).everywhere(env.TOKEN) == {None}
-    (tmp_path / "token").touch(0o600)
-    (tmp_path / "token").write_text("of the file\n")
+    write_secret(tmp_path / "token", "of the file\n")
     monkeypatch.setenv(env.TOKEN_FILE, str(tmp_path / "token"))  # of the submitter: no pod sees that file
     assert request(kinds=("trainer",)).everywhere(env.TOKEN) == {"of the file"}
     monkeypatch.setenv(env.TOKEN, "from the shell")
@@ -105,6 +94,7 @@ def test_a_phase_that_torchx_has_no_name_for_is_one_that_goes_on() -> None:
 
 
 def test_refusals() -> None:
+    assert "that all pods share" in refusal(lighthouses=2)
     assert "--image" in refusal(image="")
     assert "choose a shorter --name" in refusal(name="a" * 45)
     assert "mount --run_dir" in refusal(kinds=("lighthouse",))

@@ -1,14 +1,14 @@
-"""What a job on this machine is given: its GPUs. With made-up machines, TorchX's real requests, and real jobs whose script
-says what it sees.
-"""
+"""What a job on this machine is given: its GPUs, with made-up machines. Real jobs: tests/process/launch/test_local.py."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
 
 import pytest
 from torchx import specs
 
+from torchft_x import env
 from torchft_x.launch.devices.assignment import Machine
 from torchft_x.launch.schedulers.role import FtRole, RoleFacts
 
@@ -46,22 +46,13 @@ def trainer(gpu: int, replicas: int = 2, name: str = "trainer", **environ: str) 
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch):
-    """Says what this machine has; nobody's variables are set."""
-    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"):
-        monkeypatch.delenv(name, raising=False)
+    """A function that says what this machine has, at first four GPUs."""
 
     def has(found: Machine | None) -> None:
         monkeypatch.setattr("torchft_x.launch.devices.accelerators.find", lambda: found)
 
     has(FOUR)
     return has
-
-
-def test_each_replica_has_its_own_of_the_shells_gpus(machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
-    role = trainer(1)
-    request = prepared(role)
-    assert request.gpus("trainer") == ["3", "1"]
 
 
 def test_nodes_of_one_group_have_their_own(machine) -> None:
@@ -119,3 +110,21 @@ def test_gpus_need_a_machine_that_has_one(machine) -> None:
     machine(None)
     with pytest.raises(SystemExit, match="torchft_x: --gpu 1: this machine has no GPU; leave --gpu out"):
         trainer(1).pre_proc("local", object())
+
+
+def test_a_job_knows_its_launcher() -> None:
+    request = prepared(trainer(0))
+    assert [r.env for r in request.role_params["trainer"]] == [{env.LAUNCHER_PID: str(os.getpid())}] * 2
+
+
+@pytest.mark.parametrize("scheduler", ["local", "slurm", "kubernetes", "local_docker", "something_new"])
+def test_requests_of_another_shape_are_left_alone(scheduler: str) -> None:
+    unknown = object()
+    assert trainer(64 * (scheduler != "local")).pre_proc(scheduler, unknown) is unknown
+
+
+def test_the_lighthouses_names_are_looked_up() -> None:
+    addresses = "http://localhost:1,http://no.such.host.invalid:1"
+    role = FtRole(name="trainer", image="", env={env.LIGHTHOUSE: addresses})
+    with pytest.raises(SystemExit, match=r"TORCHFT_LIGHTHOUSE\) http://no\.such\.host\.invalid:1"):
+        role.pre_proc("local", object())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.observe.written import Job
+from tests.unit.observe.written import killed
 from torchft_x.__main__ import main
 
 
@@ -17,9 +17,7 @@ def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A finished run in ./runs, the newest one."""
     monkeypatch.chdir(tmp_path)
     for k, name in enumerate(("old", "new")):
-        job = Job(tmp_path / "runs" / name)
-        job.a_kill()
-        job.end()
+        job = killed(tmp_path / "runs" / name)
         for path in (*(job.run_dir / "events").iterdir(), job.run_dir / "events", job.run_dir):
             os.utime(path, (1e9 + k, 1e9 + k))
     return tmp_path / "runs" / "new"

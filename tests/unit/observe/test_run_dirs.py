@@ -21,8 +21,5 @@ def test_runs_in_order_of_their_newest_event(tmp_path: Path) -> None:
     assert [path.name for path in runs_below(tmp_path)] == ["b", "c", "a"]
     assert newest_run(tmp_path) == tmp_path / "a"
     assert written(tmp_path / "c") == 1500
-
-
-def test_no_folder_no_runs(tmp_path: Path) -> None:
     assert newest_run(tmp_path / "runs") is None
     assert written(tmp_path / "runs") == 0.0

@@ -102,3 +102,11 @@ class Job:
             self.trainers[g].tell(at, "leave", step=121)
             self.supervisors[g].tell(at + 0.2, "exit", attempt=1 if g == self.names[1] else 0, code=0, reason="done")
         self.lighthouse.tell(at + 0.3, "exit", code=0, reason="All groups finished.", step=121)
+
+
+def killed(run_dir: Path, *names: str, ahead: float = 0.0) -> Job:
+    """Write a job whose second group was killed, and that ended well."""
+    job = Job(run_dir, names or ("0", "1", "2"), ahead=ahead)
+    job.a_kill()
+    job.end()
+    return job

@@ -158,6 +158,14 @@ def hello(replica_id: str = "a:1", **kwargs: Any) -> pb.Up:
     return pb.Up(hello=messages.hello_to_proto(Hello(0, replica_id, address="http://127.0.0.1:1", **kwargs), "a"))
 
 
+def welcomed(address: str, replica_id: str = "a:1") -> RawSession:
+    """Return the session of a member that has had its welcome."""
+    made = RawSession(address)
+    made.send(hello(replica_id))
+    made.receive()
+    return made
+
+
 def join(replica_id: str = "a:1", step: int = 0) -> pb.Up:
     member = pb.Member(replica_id=replica_id, world_size=1, state=pb.State(step=step))
     return pb.Up(join=pb.Join(member=member, reason="new"))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -40,19 +41,20 @@ def manager(replica_id: str, lighthouse_addr: str, **kwargs: Any) -> ManagerServ
 
 def quorums(clients: list[ManagerClient], **kwargs: Any) -> list[QuorumResult]:
     """Each client asks as rank 0 of its own group, all at once."""
-    results: dict[int, QuorumResult] = {}
     kwargs = {"group_rank": 0, "checkpoint_metadata": "m", "shrink_only": False, "timeout": 10 * SECOND, **kwargs}
     steps = kwargs.pop("steps", [0] * len(clients))
+    with ThreadPoolExecutor(len(clients)) as pool:
+        return list(pool.map(lambda client, step: client._quorum(step=step, **kwargs), clients, steps))
 
-    def ask(i: int) -> None:
-        results[i] = clients[i]._quorum(step=steps[i], **kwargs)
 
-    threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(clients))]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    return [results[i] for i in range(len(clients))]
+@pytest.fixture
+def two() -> Iterator[list[ManagerServer]]:
+    """The managers of two groups of one lighthouse."""
+    with lighthouse(2) as lh:
+        servers = [manager(f"g{i}:x", lh.address()) for i in range(2)]
+        yield servers
+        for s in servers:
+            s.shutdown()
 
 
 def test_quorum_result_is_mutable_with_the_peers_defaults() -> None:
@@ -63,41 +65,32 @@ def test_quorum_result_is_mutable_with_the_peers_defaults() -> None:
     assert result.max_step == 7
 
 
-def test_two_managers_get_the_peers_answer() -> None:
-    with lighthouse(2) as lh:
-        servers = [manager(f"g{i}:x", lh.address()) for i in range(2)]
-        clients = [ManagerClient(s.address(), 10 * SECOND) for s in servers]
-        a, b = quorums(clients)
-        assert (a.replica_rank, b.replica_rank, a.replica_world_size) == (0, 1, 2)
-        assert a.quorum_id == b.quorum_id > 0
-        assert (a.heal, b.heal) == (False, True)  # init_sync: all start from the primary's weights
-        assert (b.recover_src_replica_rank, b.recover_src_manager_address) == (0, servers[0].address())
-        assert a.recover_dst_replica_ranks == [1]
-        assert a.store_address == b.store_address == "store_g0:x"
-        assert a.replica_ids == ["g0:x", "g1:x"]
-        assert clients[0]._checkpoint_metadata(0, SECOND) == "m"
-        assert [c.should_commit(0, 0, True, 5 * SECOND) for c in clients] == [True, True]
-        again = quorums(clients, steps=[1, 1], init_sync=False)
-        assert [x.quorum_id for x in again] == [a.quorum_id] * 2  # the id changes only with members or failures
-        assert not any(x.heal for x in again)
-        failed = quorums(clients, steps=[1, 1], commit_failures=1)
-        assert failed[0].quorum_id == failed[1].quorum_id > a.quorum_id
-        assert failed[0].commit_failures == 1
-        for s in servers:
-            s.shutdown()
+def test_two_managers_get_the_peers_answer(two: list[ManagerServer]) -> None:
+    clients = [ManagerClient(s.address(), 10 * SECOND) for s in two]
+    a, b = quorums(clients)
+    assert (a.replica_rank, b.replica_rank, a.replica_world_size) == (0, 1, 2)
+    assert a.quorum_id == b.quorum_id > 0
+    assert (a.heal, b.heal) == (False, True)  # init_sync: all start from the primary's weights
+    assert (b.recover_src_replica_rank, b.recover_src_manager_address) == (0, two[0].address())
+    assert a.recover_dst_replica_ranks == [1]
+    assert a.store_address == b.store_address == "store_g0:x"
+    assert a.replica_ids == ["g0:x", "g1:x"]
+    assert clients[0]._checkpoint_metadata(0, SECOND) == "m"
+    assert [c.should_commit(0, 0, True, 5 * SECOND) for c in clients] == [True, True]
+    again = quorums(clients, steps=[1, 1], init_sync=False)
+    assert [x.quorum_id for x in again] == [a.quorum_id] * 2  # the id changes only with members or failures
+    assert not any(x.heal for x in again)
+    failed = quorums(clients, steps=[1, 1], commit_failures=1)
+    assert failed[0].quorum_id == failed[1].quorum_id > a.quorum_id
+    assert failed[0].commit_failures == 1
 
 
-def test_a_behind_member_heals_from_the_one_at_the_top() -> None:
-    with lighthouse(2) as lh:
-        servers = [manager(f"g{i}:x", lh.address()) for i in range(2)]
-        clients = [ManagerClient(s.address(), 10 * SECOND) for s in servers]
-        a, b = quorums(clients, steps=[0, 5])
-        assert (a.heal, b.heal) == (True, False)
-        assert (a.max_step, a.max_world_size) == (5, 1)
-        assert (a.max_replica_rank, b.max_replica_rank) == (None, 0)
-        assert a.recover_src_manager_address == servers[1].address()
-        for s in servers:
-            s.shutdown()
+def test_a_behind_member_heals_from_the_one_at_the_top(two: list[ManagerServer]) -> None:
+    a, b = quorums([ManagerClient(s.address(), 10 * SECOND) for s in two], steps=[0, 5])
+    assert (a.heal, b.heal) == (True, False)
+    assert (a.max_step, a.max_world_size) == (5, 1)
+    assert (a.max_replica_rank, b.max_replica_rank) == (None, 0)
+    assert a.recover_src_manager_address == two[1].address()
 
 
 def test_the_lighthouse_class_and_client() -> None:
@@ -147,19 +140,14 @@ def test_deadlines_are_timeout_errors_and_the_rest_runtime_errors() -> None:
         server = manager("g0:x", lh.address())
         client = ManagerClient(server.address(), SECOND)
         with pytest.raises(TimeoutError, match="No quorum in time"):
-            quorum(client, timeout=timedelta(seconds=clock(0.2)))
+            quorums([client], timeout=timedelta(seconds=clock(0.2)))
         with lighthouse(2) as other, pytest.raises(TimeoutError, match="min_replicas"):
             LighthouseClient(other.address(), SECOND).quorum("a", timeout=clock(0.2))
         with pytest.raises(RuntimeError, match="Rank 9"):
             client._checkpoint_metadata(9, SECOND)
         server.shutdown()
         with pytest.raises(RuntimeError):
-            quorum(client, timeout=SECOND)
-    with pytest.raises(RuntimeError, match=r"127\.0\.0\.1:9"):
-        ManagerClient("http://127.0.0.1:9", timedelta(milliseconds=50))
-    with pytest.raises(RuntimeError, match=r"127\.0\.0\.1:9"):
-        LighthouseClient("http://127.0.0.1:9", timedelta(milliseconds=50))
-
-
-def quorum(client: ManagerClient, timeout: timedelta) -> QuorumResult:
-    return client._quorum(group_rank=0, step=0, checkpoint_metadata="", shrink_only=False, timeout=timeout)
+            quorums([client], timeout=SECOND)
+    for kind in (ManagerClient, LighthouseClient):
+        with pytest.raises(RuntimeError, match=r"127\.0\.0\.1:9"):
+            kind("http://127.0.0.1:9", timedelta(milliseconds=50))

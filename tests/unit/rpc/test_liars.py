@@ -3,51 +3,30 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.unit.rpc.support import RawSession, asking, hello, join, lighthouse
-from tests.util import scaled, wait_for
-from torchft_x.core.job.outcome import JobConfig, JobOutcome
-from torchft_x.core.lighthouse.machine import LighthouseConfig
+from tests.unit.rpc.lighthouse.page.served import Served, served
+from tests.unit.rpc.support import RawSession, asking, join, lighthouse, welcomed
+from tests.util import wait_for
 from torchft_x.errors import RefusedError
-from torchft_x.net import Address
 from torchft_x.rpc.codec import messages
-from torchft_x.rpc.lighthouse.server import LighthouseShell
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
 from torchft_x.rpc.supervisor.client import SupervisorClient
-from torchft_x.rpc.transport import grpc_options, limits, loop
-
-
-class House:
-    """A lighthouse of a job of groups 0 and 1."""
-
-    def __init__(self) -> None:
-        config = LighthouseConfig(min_replicas=1, new_job=True, join_timeout=60.0)
-        roster = JobOutcome(JobConfig(groups=("0", "1"), gone_grace=0.2))
-        self.verdicts: list[tuple[int, str]] = []
-        self._shell = LighthouseShell(config, roster=roster, on_verdict=lambda *v: self.verdicts.append(v))
-        self.address = Address("127.0.0.1", loop.call(self._shell.start(Address("127.0.0.1", 0)), scaled(5.0))).url
-
-    def status(self) -> dict[str, Any]:
-        async def ask() -> dict[str, Any]:
-            return self._shell.status()
-
-        return loop.call(ask(), scaled(5.0))
-
-    def states(self) -> dict[str, str]:
-        return {name: g["state"] for name, g in self.status()["groups"].items()}
-
-    def close(self) -> None:
-        loop.call(self._shell.stop(), scaled(5.0))
+from torchft_x.rpc.transport import grpc_options, limits
 
 
 @pytest.fixture
-def house() -> Any:
-    made = House()
-    yield made
-    made.close()
+def house() -> Iterator[Served]:
+    """The lighthouse of a job of groups 0 and 1."""
+    with served(token=None, bind="off", groups=("0", "1"), join_timeout=60.0, gone_grace=0.2) as made:
+        yield made
+
+
+def states(house: Served) -> dict[str, str]:
+    return {name: group["state"] for name, group in house.status()["groups"].items()}
 
 
 def says(address: str, **fields: Any) -> str:
@@ -67,27 +46,24 @@ def says(address: str, **fields: Any) -> str:
         ({"node": 1, "nodes": 4096}, "was told that the group has 4096 nodes, its first supervisor 1; give all"),
     ],
 )
-def test_a_supervisor_of_a_node_that_is_not_hurts_itself_only(house: House, lie: Any, sentence: str) -> None:
+def test_a_supervisor_of_a_node_that_is_not_hurts_itself_only(house: Served, lie: Any, sentence: str) -> None:
     honest = SupervisorClient(house.address, "0", "host0", "boot")
     try:
         wait_for(lambda: house.status()["groups"]["0"]["host"], what="the honest supervisor")
-        before = house.states()
+        before = states(house)
         assert sentence in says(house.address, group="0", **lie)
         deadline = time.monotonic() + 0.5  # longer than the grace for who is gone
         while time.monotonic() < deadline:
-            assert house.states() == before
-        assert house.verdicts == []
+            assert states(house) == before
     finally:
         honest.close(0.1)
 
 
-def test_nobody_waits_for_a_group_that_the_job_has_not(house: House) -> None:
+def test_nobody_waits_for_a_group_that_the_job_has_not(house: Served) -> None:
     raw = RawSession(house.address, f"/{grpc_options.SUPERVISE}/Supervise")
     raw.send(pb.SupervisorUp(hello=pb.SupervisorHello(group="xyz", host="h", wire=grpc_options.WIRE)))
     next(raw._call)
-    member = RawSession(house.address)
-    member.send(hello("0:1"))
-    member.receive()
+    member = welcomed(house.address, "0:1")
     member.send(join("0:1"))
     assert member.receive().WhichOneof("kind") == "quorum"  # and not after the join timeout of a minute
     member.close()
@@ -130,9 +106,7 @@ def test_a_long_list_is_refused_before_it_is_read() -> None:
 def test_an_id_from_no_clock_is_refused_and_the_next_quorum_is_taken_by_all() -> None:
     """S6: its id was above all that members take."""
     with lighthouse() as server:
-        honest, liar = RawSession(server.address()), RawSession(server.address())
-        honest.send(hello())
-        honest.receive()
+        honest, liar = welcomed(server.address()), RawSession(server.address())
         liar.send(pb.Up(hello=pb.Hello(replica_id="z:1", wire=grpc_options.WIRE, state=pb.State(committed_in=2**62))))
         assert "an id from a time that no clock shows" in liar.rest()[0].refused.sentence
         honest.send(join())

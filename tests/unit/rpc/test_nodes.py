@@ -5,7 +5,6 @@ from __future__ import annotations
 import concurrent.futures
 
 import grpc
-import pytest
 
 from tests.unit.rpc.support import MEETING, Supervisor, close, is_marked, lighthouse
 from tests.unit.rpc.support import group as group_server
@@ -72,15 +71,12 @@ def test_one_that_gives_up_stops_the_other() -> None:
         close(zero, one)
 
 
-@pytest.mark.parametrize(("node", "nodes", "said"), [(1, 3, "the others 2"), (2, 2, "node is 2")])
-def test_a_node_with_a_wrong_place_is_refused(node: int, nodes: int, said: str) -> None:
+def test_a_node_with_a_wrong_place_is_refused() -> None:
     with lighthouse() as server:
         zero = Supervisor(server.address(), 0)
         wait_for(lambda: server.status()["assembly"], what="node 0")
-        wrong = Supervisor(server.address(), node, nodes)
-        code, sentence = wrong.next("stops")
-        assert code == REFUSED_CODE
-        assert said in sentence
+        wrong = Supervisor(server.address(), 1, nodes=3)
+        assert wrong.next("stops")[0] == REFUSED_CODE
         close(zero, wrong)
 
 

@@ -6,14 +6,11 @@ import contextlib
 import hashlib
 import io
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
 import check_params
+import pytest
 
 
 def write(

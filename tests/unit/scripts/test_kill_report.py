@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
 import check_params
 import kill_report
+import pytest
 from kill_report import HANG, KILL, Fault
 
 

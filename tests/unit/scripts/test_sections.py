@@ -19,7 +19,7 @@ PRIMUS = ["--training.steps=1000", *LINE, "--training.mock_data=True"]
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("REPLICA_GROUP_ID", "NUM_REPLICA_GROUPS", "TORCHFT_X_SYNC_STEPS"):
-        monkeypatch.setenv(name, "")
+        monkeypatch.setenv(name, "")  # so that what a script sets is undone
         monkeypatch.delenv(name)
 
 
@@ -29,9 +29,6 @@ def parse(request: pytest.FixtureRequest) -> Callable:
 
 
 def parser_of(name: str) -> Callable:
-    folder = str(Path(__file__).parents[3] / "scripts")
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
     return getattr(importlib.import_module(name), SCRIPTS[name])
 
 

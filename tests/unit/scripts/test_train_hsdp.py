@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -14,7 +12,6 @@ from torchft_x.errors import ConfigError
 
 @pytest.fixture(scope="module")
 def hsdp() -> ModuleType:
-    sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
     return importlib.import_module("train_hsdp")
 
 

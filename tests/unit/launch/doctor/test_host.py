@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.launch.doctor.findings import check
 from torchft_x.launch.devices.assignment import Machine
 from torchft_x.launch.doctor import host
 from torchft_x.launch.doctor.host import (
@@ -29,24 +30,17 @@ def test_a_run_directory_is_left_as_it_was(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_one_that_can_not_be_written(tmp_path: Path) -> None:
+def test_one_that_can_not_be_written_or_has_little_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run_dir_finding(Path("/proc/none")).level == "problem"
     (tmp_path / "file").write_text("")
     assert "is no directory" in run_dir_finding(tmp_path / "file").text
-
-
-def test_little_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "FREE", 1 << 60)
-    found = run_dir_finding(tmp_path)
-    assert found.level == "warning"
-    assert "little" in found.text
+    check(run_dir_finding(tmp_path), "warning", "little")
 
 
 @pytest.mark.parametrize(("ours", "said"), [(100.0, "100.0 s behind"), (-100.0, "100.0 s ahead of")])
 def test_a_file_server_with_another_clock(ours: float, said: str, tmp_path: Path) -> None:
-    found = run_dir_finding(tmp_path, lambda: time.time() + ours)
-    assert found.level == "warning"
-    assert said in found.text
+    check(run_dir_finding(tmp_path, lambda: time.time() + ours), "warning", said)
 
 
 @pytest.mark.parametrize(
@@ -59,9 +53,7 @@ def test_a_file_server_with_another_clock(ours: float, said: str, tmp_path: Path
     ],
 )
 def test_limits(limits: tuple[int, int], level: str, said: str) -> None:
-    found = limit_finding("open files", limits, 1024, "ulimit -n")
-    assert found.level == level
-    assert said in found.text
+    check(limit_finding("open files", limits, 1024, "ulimit -n"), level, said)
 
 
 def test_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,9 +80,7 @@ TWO = Machine("NVIDIA", ("0", "1"), "as nvidia-smi -L lists them")
     ],
 )
 def test_accelerators(machine: Machine | None, visible: str | None, level: str, said: str) -> None:
-    found = accelerator_finding(machine, {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
-    assert found.level == level
-    assert said in found.text
+    check(accelerator_finding(machine, {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}), level, said)
 
 
 def test_leftovers_are_named_and_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,8 +88,7 @@ def test_leftovers_are_named_and_left(monkeypatch: pytest.MonkeyPatch) -> None:
     left = [Orphan(11, "torchft_x supervise", "/runs/a"), Orphan(12, "train.py", "")]
     monkeypatch.setattr(host, "orphans", lambda: left)
     (found,) = check_leftovers(case)
-    assert found.level == "warning"
-    assert "11 (torchft_x supervise, of /runs/a), 12 (train.py, of no run directory)" in found.text
+    check(found, "warning", "11 (torchft_x supervise, of /runs/a), 12 (train.py, of no run directory)")
     assert found.text.endswith("kill 11 12")
     monkeypatch.setattr(host, "orphans", list)
     assert [f.level for f in check_leftovers(case)] == ["ok"]

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import socket
-import time
-from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from tests.unit.launch.doctor.findings import check
 from tests.unit.rpc.support import lighthouse
-from tests.util import scaled
+from tests.util import scaled, write_secret
 from torchft_x.launch.doctor import network
 from torchft_x.launch.doctor.network import check_lighthouse, check_ports, name_finding, reverse_finding
 from torchft_x.launch.doctor.runner import Case, Finding
@@ -28,17 +27,9 @@ def look(given: str | None = None, run_dir: Path | None = None, **environ: str) 
     return found
 
 
-@pytest.fixture
-def mute() -> Iterator[int]:
-    """A port whose owner takes connections and says nothing."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield server.getsockname()[1]
-
-
 def test_ports_work_here() -> None:
     (found,) = check_ports(case())
-    assert found.level == "ok"
-    assert "IPv4" in found.text
+    check(found, "ok", "IPv4")
 
 
 @pytest.mark.parametrize(
@@ -53,9 +44,7 @@ def test_ports_work_here() -> None:
     ],
 )
 def test_names_that_others_can_not_use(name: str, given: bool, level: str, said: str) -> None:
-    found = name_finding(name, name if given else None, "box")
-    assert found.level == level
-    assert said in found.text
+    check(name_finding(name, name if given else None, "box"), level, said)
 
 
 def test_none_is_expected() -> None:
@@ -66,34 +55,26 @@ def test_none_is_expected() -> None:
 def test_one_that_runs_is_described() -> None:
     with lighthouse(token="secret") as lh:
         found = look(lh.address(), TORCHFT_X_TOKEN="secret")
-        assert found.level == "ok"
-        assert "knows 0 groups" in found.text
-        assert " ms away" in found.text
+        check(found, "ok", "knows 0 groups", " ms away")
         refused = look(TORCHFT_LIGHTHOUSE=lh.address(), TORCHFT_X_TOKEN="wrong")
-        assert refused.level == "problem"
-        assert "TORCHFT_X_TOKEN" in refused.text
+        check(refused, "problem", "TORCHFT_X_TOKEN")
         assert "secret" not in refused.text + found.text
 
 
 def test_by_the_run_directory_with_its_token(tmp_path: Path) -> None:
     with lighthouse(token="secret") as lh:
         (tmp_path / "lighthouse").write_text(lh.address() + "\n")
-        (tmp_path / "token").touch(0o600)
-        (tmp_path / "token").write_text("secret\n")
+        write_secret(tmp_path / "token")
         assert look(run_dir=tmp_path).level == "ok"
         (tmp_path / "lighthouse").chmod(0o646)
-        found = look(run_dir=tmp_path)
-        assert found.level == "problem"
-        assert "chmod go-w" in found.text
+        check(look(run_dir=tmp_path), "problem", "chmod go-w")
 
 
 def test_by_the_host_that_the_scheduler_names(tmp_path: Path) -> None:
     with lighthouse() as lh:
         port = lh.address().rpartition(":")[2]
         pod = {"TORCHFT_X_LIGHTHOUSE_HOST_IN": "VC_L_0_HOSTS", "TORCHFT_X_LIGHTHOUSE_PORT": port}
-        found = look(run_dir=tmp_path, VC_L_0_HOSTS="127.0.0.1,other", **pod)
-        assert found.level == "ok"
-        assert f"http://127.0.0.1:{port}" in found.text
+        check(look(run_dir=tmp_path, VC_L_0_HOSTS="127.0.0.1,other", **pod), "ok", f"http://127.0.0.1:{port}")
         local = look(VC_L_0_HOSTS="127.0.0.1", TORCHX_JOB_ID="local_cwd://a/b", **pod)
         assert "None is expected" in local.text
     assert "no valid port" in look(VC_L_0_HOSTS="h", TORCHFT_X_LIGHTHOUSE_HOST_IN="VC_L_0_HOSTS").text
@@ -116,9 +97,11 @@ def test_other_versions_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     with lighthouse() as lh:
         monkeypatch.setattr(network, "__version__", "9.9")
         assert "install the same everywhere" in look(lh.address()).text
-    described = network._described("It", {"wire": grpc_options.WIRE + 1, "version": "9.9"}, 0.1)
-    assert described.level == "problem"
-    assert f"version {grpc_options.WIRE + 1} of the wire" in described.text
+    check(
+        network._described("It", {"wire": grpc_options.WIRE + 1, "version": "9.9"}, 0.1),
+        "problem",
+        f"version {grpc_options.WIRE + 1} of the wire",
+    )
 
 
 def test_another_grpc_server_as_torchfts_own() -> None:
@@ -131,8 +114,7 @@ def test_another_grpc_server_as_torchfts_own() -> None:
     server.start()
     found = look(f"127.0.0.1:{port}")
     server.stop(None)
-    assert found.level == "problem"
-    assert "perhaps torchft's own" in found.text
+    check(found, "problem", "perhaps torchft's own")
 
 
 @pytest.mark.parametrize(
@@ -144,26 +126,21 @@ def test_another_grpc_server_as_torchfts_own() -> None:
     ],
 )
 def test_what_can_not_be_asked(given: str, environ: dict[str, str], said: str) -> None:
-    found = look(given, **environ)
-    assert found.level == "problem"
-    assert said in found.text
+    check(look(given, **environ), "problem", said)
 
 
-def test_something_that_does_not_answer(mute: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_something_that_does_not_answer(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "_STATUS", 0.3)
-    found = look(f"127.0.0.1:{mute}")
-    assert found.level == "problem"
-    assert "takes connections, but does not answer as a lighthouse" in found.text
+    check(look(f"127.0.0.1:{port}"), "problem", "takes connections, but does not answer as a lighthouse")
 
 
 def test_a_slow_reverse_look_up_says_what_it_costs_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    def slow(address: str) -> None:
-        time.sleep(0.05 if address == "10.0.0.1" else 0.0)
+    now = [0.0]
+    monkeypatch.setattr(network, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
-    monkeypatch.setattr(network, "SLOW_LOOKUP", 0.03)
+    def slow(address: str) -> None:
+        now[0] += 2 * network.SLOW_LOOKUP if address == "10.0.0.1" else 0.0
+
     found = reverse_finding(["127.0.0.1", "10.0.0.1"], slow)
-    assert found.level == "warning"
-    assert "for 10.0.0.1" in found.text
-    assert "/etc/hosts" in found.text
-    assert "RES_OPTIONS='timeout:1 attempts:1'" in found.text
-    assert reverse_finding(["127.0.0.1"], lambda _: None).level == "ok"
+    check(found, "warning", "for 10.0.0.1", "/etc/hosts", "RES_OPTIONS='timeout:1 attempts:1'")
+    assert reverse_finding(["127.0.0.1"], slow).level == "ok"

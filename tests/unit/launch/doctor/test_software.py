@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import torchft_x
+from tests.unit.launch.doctor.findings import check
 from torchft_x.launch.doctor import software
 from torchft_x.launch.doctor.runner import Case
 from torchft_x.launch.doctor.software import BOUNDS, PYTHON, package_finding, torchx_finding
@@ -55,9 +56,7 @@ def test_versions(package: str, version: str | None, level: str) -> None:
     ],
 )
 def test_which_line_of_torchx(installed: dict[str, str], level: str, said: str) -> None:
-    found = torchx_finding(installed.get)
-    assert found.level == level
-    assert said in found.text
+    check(torchx_finding(installed.get), level, said)
 
 
 def test_this_python_and_this_package_are_named() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.launch.doctor.findings import check
 from torchft_x.launch.doctor.runner import Case, Finding
 from torchft_x.launch.doctor.torchx import (
     component_finding,
@@ -32,28 +33,28 @@ def configs(folder: Path, home: str = "", project: str = "") -> list[Finding]:
 
 def test_schedulers() -> None:
     assert scheduler_finding(asked(), []).level == "ok"
-    hidden = scheduler_finding(asked(["mine"]), ["acme"])
-    assert hidden.level == "problem"
-    assert "local_cwd, slurm, kubernetes are hidden by a plugin of acme" in hidden.text
-    beside = scheduler_finding(asked(["mine", *ALL]), ["acme"])
-    assert beside.level == "warning"
-    assert "the default is mine" in beside.text
+    check(
+        scheduler_finding(asked(["mine"]), ["acme"]),
+        "problem",
+        "local_cwd, slurm, kubernetes are hidden by a plugin of acme",
+    )
+    check(scheduler_finding(asked(["mine", *ALL]), ["acme"]), "warning", "the default is mine")
 
 
 def test_components() -> None:
     assert "./components.py:hsdp" in component_finding(asked(), []).text
     assert "torchx run ft.hsdp" in component_finding(asked(components=("ft.hsdp", "dist.ddp", "utils.x")), []).text
-    hidden = component_finding(asked(components=("acme.train",)), ["acme"])
-    assert hidden.level == "warning"
-    assert "dist and utils components are hidden by the components of acme" in hidden.text
+    check(
+        component_finding(asked(components=("acme.train",)), ["acme"]),
+        "warning",
+        "dist and utils components are hidden by the components of acme",
+    )
 
 
 def test_no_file_and_a_good_file_are_fine(tmp_path: Path) -> None:
     (found,) = configs(tmp_path, project="[cli:run]\nscheduler = local_cwd\n[slurm]\njob_dir = a%%b\n")
-    assert found.level == "ok"
-    assert str(tmp_path / "project" / ".torchxconfig") in found.text
-    (found,) = config_findings([], ALL)
-    assert found.level == "ok"
+    check(found, "ok", str(tmp_path / "project" / ".torchxconfig"))
+    assert [found.level for found in config_findings([], ALL)] == ["ok"]
 
 
 RUN = "[cli:run]\nscheduler = {}\n[slurm]\npartition = a\n"
@@ -70,8 +71,7 @@ RUN = "[cli:run]\nscheduler = {}\n[slurm]\npartition = a\n"
 )
 def test_two_files_that_differ_and_mistakes(home: str, project: str, level: str, said: str, tmp_path: Path) -> None:
     (found,) = configs(tmp_path, home=home, project=project)
-    assert found.level == level
-    assert said in found.text
+    check(found, level, said)
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,7 @@ def test_two_files_that_differ_and_mistakes(home: str, project: str, level: str,
 )
 def test_a_percent_is_named_with_its_place(section: str, said: str, tmp_path: Path) -> None:
     (found,) = configs(tmp_path, project=f"[{section}]\nformat = %H\nfine = 1\n")
-    assert found.level == "problem"
-    assert f"the value of format in [{section}] holds a '%', so {said}" in found.text
+    check(found, "problem", f"the value of format in [{section}] holds a '%', so {said}")
 
 
 def test_the_variable_names_the_only_file(tmp_path: Path) -> None:

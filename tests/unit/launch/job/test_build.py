@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from torchx import specs
 
+from tests.util import write_secret
 from torchft_x import ExtraRole, ft_app
 from torchft_x.launch.job.build import diloco_app, lighthouse_app
 from torchft_x.launch.job.job import FtJob
@@ -18,7 +20,6 @@ from torchft_x.launch.job.job import FtJob
 @pytest.fixture(autouse=True)
 def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A user's directory with a script."""
-    monkeypatch.delenv("TORCHFT_LIGHTHOUSE", raising=False)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("")
     return tmp_path
@@ -45,19 +46,6 @@ def test_each_run_has_its_own_directory(folder: Path) -> None:
     first, second = (ft_app("train.py").roles[0].env["TORCHFT_X_RUN_DIR"] for _ in range(2))
     assert first != second
     assert first.startswith(f"{folder}/runs/")
-
-
-def test_an_image_brings_its_own_python_and_files() -> None:
-    extra = ExtraRole("e", "nowhere.py")
-    options = {"token_file": "/in/the/image", "mounts": "type=bind,src=/on/the/node,dst=/x", "extra_roles": [extra]}
-    app = ft_app("/in/the/image.py", image="img:1", **options)  # type: ignore[arg-type]
-    assert {r.entrypoint for r in app.roles} == {"python"}
-    assert {r.env["TORCHFT_X_TOKEN_FILE"] for r in app.roles} == {"/in/the/image"}
-
-
-def test_an_extra_role_with_an_image_uses_the_python_in_it() -> None:
-    extra = ft_app("train.py", extra_roles=[ExtraRole("e", "in_the_image.py", image="img:1")]).roles[-1]
-    assert (extra.entrypoint, extra.args[-2:]) == ("python", ["python", "in_the_image.py"])
 
 
 def test_who_names_the_lighthouse(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,16 +75,11 @@ def test_auto_and_an_address_contradict_each_other(monkeypatch: pytest.MonkeyPat
         ft_app("train.py", lighthouse="auto")
 
 
-def test_a_bad_address_is_named_by_where_it_came_from() -> None:
-    with refused("TORCHFT_LIGHTHOUSE 'http://host' has no valid port"):
-        ft_app("train.py", env={"TORCHFT_LIGHTHOUSE": "http://host"})
-    with refused("--lighthouse 'http://host' has no valid port"):
-        ft_app("train.py", lighthouse="a:1,http://host")
-
-
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
+        ({"env": {"TORCHFT_LIGHTHOUSE": "http://host"}}, "TORCHFT_LIGHTHOUSE 'http://host' has no valid port"),
+        ({"lighthouse": "a:1,http://host"}, "--lighthouse 'http://host' has no valid port"),
         ({"script": "nowhere.py"}, "The script nowhere.py does not exist in"),
         ({"script": "."}, "The script . is a directory; name the Python file in it"),
         ({"run_dir": "train.py"}, "--run_dir .*/train.py is a file; name a directory"),
@@ -140,15 +123,6 @@ def test_gpus_without_a_worker_are_said(folder: Path, capsys: pytest.CaptureFixt
     assert app.roles[1].env["TORCHFT_X_GPUS"] == "8"
 
 
-def test_paths_are_made_absolute(folder: Path) -> None:
-    (folder / "token").touch(0o600)
-    (folder / "token").write_text("secret")
-    app = ft_app("train.py", run_dir="out", token_file="token")
-    assert {r.env["TORCHFT_X_RUN_DIR"] for r in app.roles} == {str(folder / "out")}
-    assert {r.env["TORCHFT_X_TOKEN_FILE"] for r in app.roles} == {str(folder / "token")}
-    assert "secret" not in repr(app)
-
-
 def test_what_exists_may_be_mounted(folder: Path) -> None:
     mounts = f"type=bind,src={folder},dst=/in,type=volume,src=v,dst=/out,type=device,src=/dev/none"
     for role in ft_app("train.py", mounts=mounts).roles:
@@ -170,26 +144,41 @@ def test_a_resource_and_extra_roles_and_hooks(folder: Path) -> None:
     assert evaluator.pre_proc("unknown", "request") == ("unknown", "request")
 
 
-def test_diloco_is_refused_in_a_sentence_too() -> None:
-    with refused("--sync_steps is 0"):
-        diloco_app("train.py", sync_steps=0)
+def test_an_image_brings_its_own_python_and_files() -> None:
+    extra = ExtraRole("e", "nowhere.py")
+    options = {"token_file": "/in/the/image", "mounts": "type=bind,src=/on/the/node,dst=/x", "extra_roles": [extra]}
+    app = ft_app("/in/the/image.py", image="img:1", **options)  # type: ignore[arg-type]
+    assert {r.entrypoint for r in app.roles} == {"python"}
+    assert {r.env["TORCHFT_X_TOKEN_FILE"] for r in app.roles} == {"/in/the/image"}
+    extra = ft_app("train.py", extra_roles=[ExtraRole("e", "in_the_image.py", image="img:1")]).roles[-1]
+    assert (extra.entrypoint, extra.args[-2:]) == ("python", ["python", "in_the_image.py"])
 
 
-class TestLighthouse:
-    def test_it_is_one_role(self) -> None:
-        (role,) = lighthouse_app(port=0).roles
-        assert role.args[3:5] == ["--bind", "[::]:0"]
-        assert "--job_groups" not in role.args  # nothing ends it but who started it
-        assert "--run_dir" not in role.args
+def test_paths_are_made_absolute_and_the_token_is_not_read(folder: Path) -> None:
+    write_secret(folder / "token")
+    app = ft_app("train.py", run_dir="out", token_file="token")
+    assert {r.env["TORCHFT_X_RUN_DIR"] for r in app.roles} == {str(folder / "out")}
+    assert {r.env["TORCHFT_X_TOKEN_FILE"] for r in app.roles} == {str(folder / "token")}
+    assert "secret" not in repr(app)
+    (role,) = lighthouse_app(run_dir="out", token_file="token").roles
+    assert role.args[-4:] == ["--run_dir", str(folder / "out"), "--token_file", str(folder / "token")]
 
-    def test_its_files(self, folder: Path) -> None:
-        (folder / "token").touch(0o600)
-        (folder / "token").write_text("secret")
-        (role,) = lighthouse_app(run_dir="out", token_file="token").roles
-        assert role.args[-4:] == ["--run_dir", str(folder / "out"), "--token_file", str(folder / "token")]
 
-    def test_mistakes(self) -> None:
-        with refused("--token_file .*/none: the token can't be read"):
-            lighthouse_app(token_file="none")
-        with refused("--port is 70000"):
-            lighthouse_app(port=70000)
+def test_a_lighthouse_alone_is_one_role() -> None:
+    (role,) = lighthouse_app(port=0).roles
+    assert role.args[3:5] == ["--bind", "[::]:0"]
+    assert "--job_groups" not in role.args  # nothing ends it but who started it
+    assert "--run_dir" not in role.args
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: diloco_app("train.py", sync_steps=0), "--sync_steps is 0"),
+        (lambda: lighthouse_app(token_file="none"), "--token_file .*/none: the token can't be read"),
+        (lambda: lighthouse_app(port=70000), "--port is 70000"),
+    ],
+)
+def test_the_other_builders_refuse_in_a_sentence_too(make: Callable[[], object], sentence: str) -> None:
+    with refused(sentence):
+        make()

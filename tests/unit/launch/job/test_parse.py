@@ -12,7 +12,6 @@ from torchft_x.launch.job.parse import (
     parse_counts,
     parse_env,
     parse_mounts,
-    parse_resource,
 )
 
 
@@ -84,11 +83,6 @@ def test_commands() -> None:
     for nothing in ("", [], [""]):
         with refused("what: the command"):
             parse_command(nothing, what="what")
-
-
-def test_resources_are_the_same_on_every_line() -> None:
-    resource = parse_resource(cpu=3, gpu=0, memMB=5, h=None)
-    assert (resource.cpu, resource.gpu, resource.memMB) == (3, 0, 5)
 
 
 @pytest.mark.parametrize(

@@ -25,30 +25,31 @@ def running(kind: str, number: int = 0, **options: int) -> Replica:
     return replica
 
 
+@pytest.mark.parametrize("code", [KILLED, TERMINATED])
 @pytest.mark.parametrize("kind", ["trainer", "lighthouse", "sidecar"])
-def test_a_supervisor_that_was_killed_is_started_again(kind: str) -> None:
+def test_a_supervisor_that_somebody_else_has_ended_is_started_again(kind: str, code: int) -> None:
     replica = running(kind)
-    again = replica.ended(KILLED, 100.0)
+    again = replica.ended(code, 100.0)
     assert isinstance(again, RestartAt)
-    assert again.due == 100.0
-    assert "killed by SIGKILL after 100.0 s; it is started again" in again.sentence
-    assert (replica.state, replica.starts) == ("PENDING", 1)
+    assert (again.due, replica.state, replica.starts) == (100.0, "PENDING", 1)
+    assert "after 100.0 s; it is started again" in again.sentence
     replica.started(100.0)
     assert replica.state == "RUNNING"
 
 
-@pytest.mark.parametrize("kind", ["trainer", "lighthouse", "sidecar"])
-@pytest.mark.parametrize("code", [0, 1, 2])
-def test_what_it_says_itself_is_final(kind: str, code: int) -> None:
-    replica = running(kind)
-    over = replica.ended(code, 1.0)
-    assert isinstance(over, NotRestarted)
-    assert replica.state == ("FAILED" if code else "SUCCEEDED")
-    assert bool(over.sentence) == bool(code)
-
-
-def test_a_sigterm_from_somebody_else_is_no_end() -> None:
-    assert isinstance(running("trainer").ended(TERMINATED, 1.0), RestartAt)
+@pytest.mark.parametrize(
+    ("kind", "codes"),
+    [("trainer", (0, 1, 2)), ("lighthouse", (0, 1, 2)), ("sidecar", (0, 1, 2)), ("", (0, 7, KILLED))],  # "": not ours
+)
+def test_what_it_says_itself_is_final_and_what_isnt_ours_is_never_started_again(
+    kind: str, codes: tuple[int, ...]
+) -> None:
+    for code in codes:
+        replica = running(kind)
+        over = replica.ended(code, 1.0)
+        assert isinstance(over, NotRestarted)
+        assert replica.state == ("FAILED" if code else "SUCCEEDED")
+        assert bool(over.sentence) == bool(code)
 
 
 def test_the_budget_is_the_roles() -> None:
@@ -84,11 +85,6 @@ def test_a_lighthouses_budget_is_its_own() -> None:
     replica = running("lighthouse", max_restarts=0)
     for k in range(LIGHTHOUSE_RULES.max_restarts):
         assert isinstance(replica.ended(KILLED, 50.0 * k), RestartAt)
-
-
-@pytest.mark.parametrize("code", [KILLED, 0, 7])
-def test_what_isnt_ours_is_never_started_again(code: int) -> None:
-    assert isinstance(running("").ended(code, 1.0), NotRestarted)
 
 
 def test_whoever_was_told_to_go_is_not_started_again() -> None:

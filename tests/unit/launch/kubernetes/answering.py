@@ -49,7 +49,7 @@ def answering(answer: Answer, kubeconfig: Path) -> Iterator[list[Request]]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()  # how often it looks for its end
     cluster = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_address[1]}"}}
     context = {"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "team"}}
     users = [{"name": "u", "user": {"token": "of-the-api-server"}}]

@@ -45,13 +45,6 @@ EVERYTHING = PodSettings(
 Json = dict[str, Any]
 
 
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a plain shell."""
-    for name in (env.TOKEN, env.TOKEN_FILE, env.LIGHTHOUSE):
-        monkeypatch.delenv(name, raising=False)
-
-
 def hsdp(**parameters: Any) -> AppDef:
     return ft_app("train.py", ["--x", "$(HOME)"], **{"image": "registry/train:7", "replicas": 2, **parameters})
 

@@ -13,7 +13,7 @@ import pytest
 from tests.unit.launch.kubernetes.answering import Answer, Request, answering
 from tests.unit.launch.kubernetes.rules.test_scale import _jobs
 from tests.unit.launch.kubernetes.rules.test_state import RUNS, event, pod
-from tests.unit.observe.written import Job, Log
+from tests.unit.observe.written import Log, killed
 from torchft_x import env
 from torchft_x.errors import ConfigError, RefusedError, UnreachableError
 from torchft_x.launch.kubernetes import commands, jobs, scale
@@ -34,20 +34,11 @@ PAGE = "/api/v1/namespaces/team/services/a-1-lighthouse:page/proxy"
 def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(env.KUBECONFIG, str(tmp_path / "kubeconfig"))
     monkeypatch.setattr(scale, "_LOOK", 0.0)
-    for name in (env.TOKEN, env.TOKEN_FILE):
-        monkeypatch.delenv(name, raising=False)
     return tmp_path / "kubeconfig"
 
 
 def _refused(code: int, message: str) -> tuple[int, Json]:
     return code, {"kind": "Status", "message": message, "code": code}
-
-
-def test_the_overview_comes_through_the_api_server(kubeconfig: Path) -> None:
-    with answering(lambda _: (200, {"step": 7}), kubeconfig) as asked:
-        assert Remote("kubernetes_ft://team/a-1").overview() == {"step": 7}
-    assert [(a.method, a.path) for a in asked] == [("GET", f"{PAGE}/status.json")]
-    assert asked[0].headers["authorization"] == "Bearer of-the-api-server"
 
 
 def test_a_page_that_takes_the_api_server_s_name_for_a_foreign_one_is_asked_again(kubeconfig: Path) -> None:
@@ -56,7 +47,8 @@ def test_a_page_that_takes_the_api_server_s_name_for_a_foreign_one_is_asked_agai
 
     with answering(answer, kubeconfig) as asked:
         assert Remote("kubernetes_ft://a-1").overview() == {"step": 7}
-    assert len(asked) == 2
+    assert [(a.method, a.path) for a in asked] == [("GET", f"{PAGE}/status.json")] * 2
+    assert asked[0].headers["authorization"] == "Bearer of-the-api-server"
 
 
 def test_an_order_carries_the_token_of_the_secret_beside_the_api_server_s(kubeconfig: Path) -> None:
@@ -182,9 +174,7 @@ def test_who_can_be_struck_and_how(kubeconfig: Path) -> None:
 
 
 def test_a_fault_outlives_the_pod_and_the_report_names_what_came_of_it(kubeconfig: Path, tmp_path: Path) -> None:
-    job = Job(tmp_path / "written")
-    job.a_kill()
-    job.end()
+    killed(tmp_path / "written")
     logs = {f"p_{k}": path.read_text() for k, path in enumerate((tmp_path / "written/events").iterdir())}
     pods = [pod("trainer", k, made=k, **RUNS) for k in range(len(logs))]
     elsewhere = Log(tmp_path, "chaos", 99, uptime=7000.0)

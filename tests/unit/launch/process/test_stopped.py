@@ -19,13 +19,6 @@ def looks(
     return [x for x in part_status if x is not None]
 
 
-def test_a_short_stop_is_nobodys_business() -> None:
-    halts = StoppedProcesses()
-    assert looks(halts, set(), 0.0, 1.0) == []
-    assert looks(halts, {0}, 1.1, 2.0) == []
-    assert looks(halts, set(), 2.1, 3.0) == []
-
-
 def test_a_stop_is_told_once_and_its_end_too() -> None:
     halts = StoppedProcesses()
     ((rank, seconds),) = looks(halts, {1}, 0.0, 5.0)

@@ -1,4 +1,4 @@
-"""The watcher on a real Slurm, with parts that only sleep; and what it refuses without one."""
+"""What the watcher does without a Slurm. On a real one: tests/extended/slurm/test_watch.py."""
 
 from __future__ import annotations
 
@@ -8,29 +8,25 @@ from pathlib import Path
 
 import pytest
 
-from tests.extended.slurm.conftest import slurm  # noqa: F401
+from tests.unit.launch.slurm.made import how
 from torchft_x.errors import ConfigError
 from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.controller import Controller
 from torchft_x.launch.slurm.rules.manifest import Manifest, Part
-from torchft_x.launch.slurm.script import RoleScript, excluded, render, submission
+from torchft_x.launch.slurm.script import excluded, render, submission
 from torchft_x.launch.slurm.submit import SupersededError, submit_parts
 from torchft_x.launch.slurm.watch import watcher
 from torchft_x.net import Address
 
 
-def role(run_dir: Path, *options: str, kind: str = "trainer") -> RoleScript:
-    logs = str(store.folder(run_dir) / "logs")
-    return RoleScript(
-        role="trainer", kind=kind, command=("sleep", "600"), env={}, run_dir=str(run_dir), log_dir=logs,
-        folder=str(run_dir), options=options, python="true",
-    )  # fmt: skip
+def script(run_dir: Path, *options: str, kind: str = "trainer") -> str:
+    return render(how(run_dir=str(run_dir), folder=str(run_dir), options=options, kind=kind))
 
 
 def manifest(run_dir: Path, **changes: object) -> Manifest:
     """Two groups, whose lighthouse is somebody else's."""
-    script = str(store.folder(run_dir) / "trainer.sh")
-    parts = tuple(Part(role="trainer", kind="trainer", number=n, script=script) for n in range(2))
+    path = str(store.folder(run_dir) / "trainer.sh")
+    parts = tuple(Part(role="trainer", kind="trainer", number=n, script=path) for n in range(2))
     made = Manifest(
         app=f"app-{run_dir.parent.name}", session="s", run_dir=str(run_dir), token_file=str(run_dir / "token"),
         log_dir=str(store.folder(run_dir) / "logs"), created=time.time(), retries=3, own_lighthouse=False, parts=parts,
@@ -41,7 +37,7 @@ def manifest(run_dir: Path, **changes: object) -> Manifest:
 def written(run_dir: Path, **changes: object) -> Manifest:
     made = manifest(run_dir, **changes)
     store.create(made)
-    Path(made.parts[0].script).write_text(render(role(run_dir)))
+    Path(made.parts[0].script).write_text(script(run_dir))
     store.tell_groups(made)
     return made
 
@@ -56,11 +52,11 @@ def test_who_was_quicker_is_not_undone(tmp_path: Path) -> None:
 
 
 def test_nodes_are_excluded_besides_those_of_the_user(tmp_path: Path) -> None:
-    plain, own = (render(role(tmp_path, *options)) for options in ((), ("--exclude=n[1-2]",)))
+    plain, own = (script(tmp_path, *options) for options in ((), ("--exclude=n[1-2]",)))
     assert (excluded(plain), excluded(own)) == ([], ["n[1-2]"])
-    for script, expected in ((plain, "--exclude=n3,n4"), (own, "--exclude=n[1-2],n3,n4")):
-        text = submission(script, app="a", role="trainer", ticket="t", run_dir="/r", numbers=[1], exclude=["n3", "n4"])
-        assert [line for line in text.splitlines() if "--exclude" in line] == [f"#SBATCH {expected}"]
+    for text, expected in ((plain, "--exclude=n3,n4"), (own, "--exclude=n[1-2],n3,n4")):
+        made = submission(text, app="a", role="trainer", ticket="t", run_dir="/r", numbers=[1], exclude=["n3", "n4"])
+        assert [line for line in made.splitlines() if "--exclude" in line] == [f"#SBATCH {expected}"]
     assert "--exclude=n[1-2]\n" in submission(own, app="a", role="trainer", ticket="t", run_dir="/r", numbers=[1])
 
 
@@ -88,4 +84,4 @@ def test_a_job_that_is_over_needs_no_slurm(tmp_path: Path, how: dict[str, object
 
 def test_watchers_run_beside_groups_and_a_lighthouse_that_stands_alone(tmp_path: Path) -> None:
     for kind, wanted in (("lighthouse", True), ("trainer", True), ("sidecar", False), ("", False)):
-        assert ("slurm-watch" in render(role(tmp_path, kind=kind))) is wanted
+        assert ("slurm-watch" in script(tmp_path, kind=kind)) is wanted

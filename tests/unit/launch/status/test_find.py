@@ -4,29 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.util import write_secret
 from torchft_x import env
 from torchft_x.errors import ConfigError
 from torchft_x.launch.status.find import find
 
 
-@pytest.fixture
-def port() -> Iterator[int]:
-    """Somebody listens there."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield server.getsockname()[1]
-
-
 def a_run(folder: Path, port: int, *events: dict[str, object], torn: str = "") -> Path:
     (folder / "events").mkdir(parents=True)
     (folder / "lighthouse").write_text(f"http://127.0.0.1:{port}\n")
-    (folder / "token").write_text("secret\n")
-    (folder / "token").chmod(0o600)
+    write_secret(folder / "token")
     text = "".join(json.dumps(e) + "\n" for e in events) + torn
     (folder / "events" / "lighthouse-7.jsonl").write_text(text)
     return folder
@@ -40,7 +31,6 @@ def test_a_run_that_goes_on(tmp_path: Path, port: int) -> None:
 
 def test_the_newest_run_by_default(tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(env.RUN_DIR, raising=False)
     with pytest.raises(ConfigError, match="There is no run below"):
         find(None)
     for age, name in ((50, "older"), (10, "newer")):
@@ -76,35 +66,24 @@ def test_one_whose_lighthouse_is_gone_without_a_word(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "sentence"),
+    ("files", "sentence"),
     [
-        (lambda p: None, "it does not exist"),
-        (lambda p: p.mkdir(), "there is nothing of a run in it"),
-        (lambda p: p.write_text("a file"), "it does not exist"),
+        ({}, "it does not exist"),
+        ({"run": b"a file"}, "it does not exist"),
+        ({"run/x": b""}, "there is nothing of a run in it"),
+        ({"run/events/x": b""}, "no address is written down yet"),
+        ({"run/events/x": b"", "run/lighthouse": b""}, "no address is written down yet"),
+        ({"run/events/x": b"", "run/lighthouse": b"\xff\xfe"}, "has no valid port"),
+        ({"run/events/x": b"", "run/lighthouse": b"127.0.0.1:1", "run/token": b"x"}, "the file's mode is 0644"),
     ],
 )
-def test_what_is_no_run_directory(tmp_path: Path, make, sentence: str) -> None:
-    make(tmp_path / "run")
+def test_what_is_no_run_directory_or_half_written(tmp_path: Path, files: dict[str, bytes], sentence: str) -> None:
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+        (tmp_path / name).chmod(0o644)
     with pytest.raises(ConfigError, match=sentence):
         find(str(tmp_path / "run"))
-
-
-def test_half_written_and_odd_files(tmp_path: Path, port: int) -> None:
-    folder = tmp_path / "run"
-    (folder / "events").mkdir(parents=True)
-    with pytest.raises(ConfigError, match="no address is written down yet"):
-        find(str(folder))
-    (folder / "lighthouse").write_text("")
-    with pytest.raises(ConfigError, match="no address is written down yet"):
-        find(str(folder))
-    (folder / "lighthouse").write_bytes(b"\xff\xfe")
-    with pytest.raises(ConfigError, match="has no valid port"):
-        find(str(folder))
-    (folder / "lighthouse").write_text(f"http://127.0.0.1:{port}\n")
-    (folder / "token").write_text("known to all")
-    (folder / "token").chmod(0o644)
-    with pytest.raises(ConfigError, match="the file's mode is 0644"):
-        find(str(folder))
 
 
 def test_an_address_that_others_may_have_written(tmp_path: Path, port: int) -> None:

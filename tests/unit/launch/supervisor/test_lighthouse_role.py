@@ -8,16 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.util import write_secret
 from torchft_x import env
 from torchft_x.errors import ConfigError
 from torchft_x.launch.supervisor.lighthouse_role import complete, make_token
 from torchft_x.net import any_host
-
-
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (env.TOKEN, env.TOKEN_FILE, env.ADVERTISE_HOST, env.LIGHTHOUSE_PORT):
-        monkeypatch.delenv(name, raising=False)
 
 
 def bind(folder: Path, *, local: bool) -> str:
@@ -72,7 +67,6 @@ def test_who_comes_second_waits_for_the_token(tmp_path: Path) -> None:
     waiting = threading.Thread(target=lambda: made.append(make_token(tmp_path)))
     waiting.start()
     assert made == []
-    (tmp_path / "token").touch(0o600)
-    (tmp_path / "token").write_text("secret\n")
+    write_secret(tmp_path / "token")
     waiting.join()
     assert made == [tmp_path / "token"]

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.util import write_secret
 from torchft_x import env
 from torchft_x.errors import AddressError, ConfigError
 from torchft_x.launch.supervisor.locate import Locator, first_host
-from torchft_x.net import Address, parse_addresses
-
-
-@pytest.fixture
-def port() -> Iterator[int]:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield server.getsockname()[1]
+from torchft_x.net import Address
 
 
 @pytest.fixture
@@ -34,16 +28,11 @@ def by_host(port: int, host: str = "127.0.0.1", **more: str) -> dict[str, str]:
     )
 
 
-def with_token(run_dir: Path, token: str = "secret") -> None:
-    (run_dir / "token").touch(0o600)
-    (run_dir / "token").write_text(f"{token}\n")
-
-
 def test_by_the_file_with_the_token_beside_it(tmp_path: Path, port: int, dead: int) -> None:
     locator = Locator(tmp_path, None, {})
     assert locator.look() is None
     assert str(tmp_path / "lighthouse") in locator.missing
-    with_token(tmp_path)
+    write_secret(tmp_path / "token")
     (tmp_path / "lighthouse").write_text(f"http://127.0.0.1:{dead}")  # of an earlier run
     assert locator.look() is None
     assert "refused" in locator.missing
@@ -57,7 +46,7 @@ def test_by_the_file_with_the_token_beside_it(tmp_path: Path, port: int, dead: i
 def test_of_several_all_must_be_named_and_one_must_answer(tmp_path: Path, port: int, dead: int) -> None:
     folder = tmp_path / "lighthouses"
     folder.mkdir()
-    with_token(tmp_path)
+    write_secret(tmp_path / "token")
     (tmp_path / "lighthouse").write_text(f"http://127.0.0.1:{port}")  # of a job with one: not looked at
     locator = Locator(tmp_path, None, {env.LIGHTHOUSES: "2", **by_host(port)})
     (folder / "1").write_text(f"http://127.0.0.1:{port}\n")
@@ -72,7 +61,7 @@ def test_a_given_address_and_the_tokens_of_the_environment(tmp_path: Path, port:
     """T4: with TORCHFT_LIGHTHOUSE the run's token was left out, and the lighthouse said that we have none."""
     address = f"http://127.0.0.1:{port}"
     assert Locator(tmp_path, address, {}).look().token is None
-    with_token(tmp_path)
+    write_secret(tmp_path / "token")
     found = Locator(tmp_path, address, {}).look()
     assert (found.token, found.token_file) == ("secret", str(tmp_path / "token"))
     found = Locator(tmp_path, address, {"TORCHFT_X_TOKEN": "t"}).look()
@@ -82,7 +71,7 @@ def test_a_given_address_and_the_tokens_of_the_environment(tmp_path: Path, port:
 @pytest.mark.parametrize("several", [False, True])
 def test_an_address_that_others_may_have_written_gets_no_token(tmp_path: Path, port: int, several: bool) -> None:
     """T1: a stranger's address in the run directory was given the run's token."""
-    with_token(tmp_path)
+    write_secret(tmp_path / "token")
     (tmp_path / "lighthouses").mkdir()
     for file in (tmp_path / "lighthouse", tmp_path / "lighthouses/0", tmp_path / "lighthouses/1"):
         file.write_text(f"http://127.0.0.1:{port}")
@@ -136,13 +125,13 @@ def test_the_token_may_be_in_the_shared_directory(tmp_path: Path, port: int) -> 
     assert locator.look() is None
     for place in (env.TOKEN, env.TOKEN_FILE, str(tmp_path / "token"), f"127.0.0.1:{port}"):
         assert place in locator.missing
-    with_token(tmp_path)
+    write_secret(tmp_path / "token")
     found = locator.look()
     assert (found.token, found.token_file) == ("secret", str(tmp_path / "token"))
 
 
 def test_the_file_comes_first_unless_it_is_of_an_earlier_run(tmp_path: Path, port: int, dead: int) -> None:
-    with_token(tmp_path)
+    write_secret(tmp_path / "token")
     with socket.create_server(("127.0.0.1", 0)) as other:
         for written, found in ((other.getsockname()[1],) * 2, (dead, port)):
             (tmp_path / "lighthouse").write_text(f"127.0.0.1:{written}")
@@ -169,7 +158,7 @@ def test_a_host_that_is_not_known_yet_is_waited_for(host: str) -> None:
 
 
 def test_a_local_job_has_no_port_of_its_own(tmp_path: Path, port: int) -> None:
-    with_token(tmp_path)
+    write_secret(tmp_path / "token")
     assert Locator(tmp_path, None, by_host(port, TORCHX_JOB_ID="local_cwd://torchx/x")).look() is None
 
 
@@ -191,10 +180,3 @@ def test_a_local_job_has_no_port_of_its_own(tmp_path: Path, port: int) -> None:
 )
 def test_the_first_host_of_a_list(text: str, host: str) -> None:
     assert first_host(text) == host
-
-
-def test_a_list_of_addresses() -> None:
-    assert parse_addresses("http://[::1]:2") == (Address("::1", 2),)
-    assert parse_addresses("http://a:1, [::1]:2,c:3") == (Address("a", 1), Address("::1", 2), Address("c", 3))
-    with pytest.raises(AddressError, match="--lighthouse ''"):
-        parse_addresses("a:1,", what="--lighthouse")

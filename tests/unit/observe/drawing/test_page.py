@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.observe.written import BOOT, Job, Log
+from tests.unit.observe.written import BOOT, Log, killed
 from torchft_x.observe.drawing import as_json, page, summary
 from torchft_x.observe.drawing.shapes import amount, clock, moments, seconds, ticks
 from torchft_x.observe.drawing.timeline import visible
@@ -35,19 +35,22 @@ class Tags(HTMLParser):
 
 
 def a_run(folder: Path, *names: str) -> Run:
-    job = Job(folder, names or ("0", "1", "2"))
-    job.a_kill()
+    job = killed(folder, *names)
     Log(folder, "chaos", 99).tell(9.99, "fault", kind="kill", group=job.names[1], rank=0, victim=21, number=1)
     for step, loss in ((50, 3.5), (100, 2.5)):
         job.trainers[job.names[0]].tell(7.0 + step / 20, "metrics", step=step, loss=loss)
-    job.end()
     run = read_run(folder)
     assert run is not None
     return run
 
 
-def test_the_page_needs_nothing_from_elsewhere_and_runs_nothing(tmp_path: Path) -> None:
-    text = page(a_run(tmp_path), BOOT + 100)
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return a_run(tmp_path_factory.mktemp("run"))
+
+
+def test_the_page_needs_nothing_from_elsewhere_and_runs_nothing(run: Run) -> None:
+    text = page(run, BOOT + 100)
     assert not re.search(r"https?:|src=|href=|url\(|@import", text)
     tags = Tags(text)
     assert tags.tags <= {
@@ -59,26 +62,26 @@ def test_the_page_needs_nothing_from_elsewhere_and_runs_nothing(tmp_path: Path) 
     assert "prefers-color-scheme:dark" in text
 
 
-def test_hostile_names_are_shown_harmless(tmp_path: Path) -> None:
-    plain, evil = a_run(tmp_path / "plain"), a_run(tmp_path / "evil", "0", EVIL, "2")
+def test_hostile_names_are_shown_harmless(run: Run, tmp_path: Path) -> None:
+    evil = a_run(tmp_path, "0", EVIL, "2")
     evil = replace(evil, run_dir=f"/somewhere/{EVIL}", verdict=EVIL, code=1, errors=(EVIL,))
-    text = page(evil, BOOT + 100, plain)
-    assert Tags(text).tags - {"h2"} == Tags(page(plain, BOOT + 100, plain)).tags - {"h2"}
-    assert Tags(text).attributes == Tags(page(plain, BOOT + 100, plain)).attributes
+    text = page(evil, BOOT + 100, run)
+    assert Tags(text).tags - {"h2"} == Tags(page(run, BOOT + 100, run)).tags - {"h2"}
+    assert Tags(text).attributes == Tags(page(run, BOOT + 100, run)).attributes
     assert "&lt;script&gt;" in text  # and still to be read
     for shown in (text, summary(evil, BOOT + 100)):
         assert not {c for c in shown if not c.isprintable()} - {"\n"}
 
 
-def test_each_loss_has_its_row(tmp_path: Path) -> None:
-    text = page(a_run(tmp_path), BOOT + 100)
+def test_each_loss_has_its_row(run: Run) -> None:
+    text = page(run, BOOT + 100)
     assert "chaos: kill -&gt; died (worker 0 killed by SIGKILL)" in text
     assert "detected after 30 ms; released after 51 ms; regrouped after 70 ms; committed after 110 ms" in text
     assert "0/1/20/0" in text
 
 
-def test_the_summary_says_the_same(tmp_path: Path) -> None:
-    lines = summary(a_run(tmp_path), BOOT + 100).splitlines()
+def test_the_summary_says_the_same(run: Run) -> None:
+    lines = summary(run, BOOT + 100).splitlines()
     assert lines[0].endswith("The job ended well.")
     assert any(re.fullmatch(r"  steps committed +121", line) for line in lines)
     assert any(
@@ -86,8 +89,8 @@ def test_the_summary_says_the_same(tmp_path: Path) -> None:
     )
 
 
-def test_how_a_run_stands(tmp_path: Path) -> None:
-    run = replace(a_run(tmp_path), code=None)
+def test_how_a_run_stands(run: Run) -> None:
+    run = replace(run, code=None)
     assert "goes on: its newest event is 5 s old" in summary(run, run.ended + 5)
     assert "The end of the job was not written" in summary(run, run.ended + 500)
     assert "failed (exit code 1): group 1 gave up." in summary(replace(run, code=1, verdict="group 1 gave up."), 0.0)
@@ -98,24 +101,22 @@ def test_how_a_run_stands(tmp_path: Path) -> None:
     assert "The logs end at step 121 of 500 (disk full?)" in summary(replace(run, steps=500, unlogged=379), 0.0)
 
 
-def test_two_runs_side_by_side(tmp_path: Path) -> None:
-    one = a_run(tmp_path / "one")
-    two = replace(one, run_dir="two", steps=242)
-    assert re.search(r"steps committed +121 +242 +0.50 x", summary(one, BOOT, two))
-    text = page(one, BOOT, two)
+def test_two_runs_side_by_side(run: Run) -> None:
+    two = replace(run, run_dir="two", steps=242)
+    assert re.search(r"steps committed +121 +242 +0.50 x", summary(run, BOOT, two))
+    text = page(run, BOOT, two)
     assert '<td class="n">121</td><td class="n">242</td><td class="n">0.50 x</td>' in text
     assert text.count('class="other"') == 2  # the other one's loss, by step and by time
 
 
-def test_json_has_everything(tmp_path: Path) -> None:
-    made = json.loads(json.dumps(as_json(a_run(tmp_path), BOOT)))
+def test_json_has_everything(run: Run) -> None:
+    made = json.loads(json.dumps(as_json(run, BOOT)))
     assert made["figures"]["steps committed"] == 121
     assert made["losses"][0]["phases"]["back"] == pytest.approx(2.11)
     assert [g["name"] for g in made["groups"]] == ["0", "1", "2"]
 
 
-def test_many_failures_are_still_a_small_file(tmp_path: Path) -> None:
-    run = a_run(tmp_path)
+def test_many_failures_are_still_a_small_file(run: Run) -> None:
     spans = tuple(
         Span(begin=BOOT + k / 500, end=BOOT + k / 500 + 0.001, what=w) for k in range(1000) for w in ("joining", "out")
     )

@@ -41,14 +41,12 @@ def receiver() -> Iterator[tuple[str, dict[str, list[bytes]]]]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()  # how often it looks for its end
     try:
         yield f"http://127.0.0.1:{server.server_address[1]}", got
     finally:
         server.shutdown()
         server.server_close()
-        thread.join()
 
 
 def a_loss(log: EventLog) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.observe.written import BOOT, Job, Log
+from tests.unit.observe.written import BOOT, Job, Log, killed
 from torchft_x.observe.run import read_run
 from torchft_x.observe.run.values import Loss, Run
 
@@ -23,11 +23,8 @@ def only(run: Run) -> Loss:
 
 
 def test_a_kill_is_taken_apart(tmp_path: Path) -> None:
-    job = Job(tmp_path)
-    job.a_kill()
-    job.end()
-    run = the(tmp_path)
-    loss = only(run)
+    killed(tmp_path)
+    loss = only(the(tmp_path))
     assert (loss.group, loss.kind, loss.reason) == ("1", "died", "worker 0 killed by SIGKILL")
     assert loss.t == pytest.approx(BOOT + 10.001)
     survivors = {"fault": 0.0, "detected": 0.019, "released": 0.040, "regrouped": 0.059, "committed": 0.099}
@@ -79,9 +76,7 @@ def test_the_run_as_a_whole(tmp_path: Path) -> None:
 
 def test_clocks_of_other_hosts_are_estimated_and_not_trusted(tmp_path: Path) -> None:
     for folder, ahead in (("a", 37.25), ("b", -3.5)):
-        job = Job(tmp_path / folder, ahead=ahead)
-        job.a_kill()
-        job.end()
+        killed(tmp_path / folder, ahead=ahead)
         run = the(tmp_path / folder)
         assert [(h.estimated, round(h.offset, 3)) for h in run.hosts] == [(False, 0.0), (True, ahead)]
         assert dict(only(run).phases)["released"] == pytest.approx(0.040, abs=2e-3)
@@ -99,8 +94,7 @@ def test_a_lighthouse_on_another_host_is_placed_by_its_quorums(tmp_path: Path) -
 
 
 def test_a_wall_clock_that_is_set_meanwhile_changes_nothing(tmp_path: Path) -> None:
-    job = Job(tmp_path)
-    job.a_kill()
+    killed(tmp_path)
     for path in (tmp_path / "events").glob("trainer-0-*"):
         lines = path.read_text().splitlines(keepends=True)
         path.write_text(
@@ -130,8 +124,7 @@ def test_who_is_left_out_and_comes_back_is_the_same_life(tmp_path: Path) -> None
 
 
 def test_a_supervisor_that_was_killed_says_nothing(tmp_path: Path) -> None:
-    job = Job(tmp_path)
-    job.a_kill()
+    killed(tmp_path)
     for path in (tmp_path / "events").glob("supervisor-1-*"):
         path.write_text(path.read_text().splitlines(keepends=True)[0])
     Log(tmp_path, "supervisor", 50, group="1").tell(11.0, "start", attempt=1, life="y")
@@ -144,8 +137,7 @@ def test_a_supervisor_that_was_killed_says_nothing(tmp_path: Path) -> None:
 
 
 def test_who_is_ended_long_after_it_was_left_out_has_hung(tmp_path: Path) -> None:
-    job = Job(tmp_path)
-    job.a_kill()
+    job = killed(tmp_path)
     path = job.supervisors["1"].path
     path.write_text(path.read_text().replace("worker 0 killed by SIGKILL", "hung: rank 0 stands still in nap"))
     loss = only(the(tmp_path))
@@ -153,8 +145,7 @@ def test_who_is_ended_long_after_it_was_left_out_has_hung(tmp_path: Path) -> Non
 
 
 def test_a_life_that_ends_before_it_is_in_a_quorum_costs_nobody_anything(tmp_path: Path) -> None:
-    job = Job(tmp_path)
-    job.a_kill()
+    job = killed(tmp_path)
     job.supervisors["1"].tell(11.0, "exit", attempt=1, code=1, reason="worker 0 exited with code 1")
     job.supervisors["1"].tell(11.0, "restart", attempt=2, delay=0.0, reason="worker 0 exited with code 1")
     for path in (tmp_path / "events").glob("trainer-1-0-30*"):
@@ -213,8 +204,7 @@ def test_a_job_that_is_stopped_has_lost_nobody(tmp_path: Path) -> None:
 
 
 def test_torn_odd_and_foreign_lines_are_left_out(tmp_path: Path) -> None:
-    job = Job(tmp_path)
-    job.a_kill()
+    job = killed(tmp_path)
     odd = [
         "[]", "null", "17", '"commit"', "{", '{"event": "commit"}', '{"event": ["commit"]}', "[" * 3000,
         '{"t": NaN, "mono": NaN, "event": "commit", "step": 1}',
@@ -234,8 +224,7 @@ def test_torn_odd_and_foreign_lines_are_left_out(tmp_path: Path) -> None:
 
 def test_a_process_id_that_comes_again_is_another_life(tmp_path: Path) -> None:
     """In containers they begin anew: both lives of a group write to one file."""
-    job = Job(tmp_path)
-    job.a_kill()
+    killed(tmp_path)
     first, second = (next((tmp_path / "events").glob(f"trainer-1-0-{pid}.jsonl")) for pid in (21, 30))
     first.write_text(first.read_text() + second.read_text())
     second.unlink()

@@ -110,7 +110,21 @@ SENT: dict[str, Callable[[], bytes]] = {
 }
 """By name; what comes after the comma is for people."""
 
-READ: dict[str, tuple[type[Message], Callable[[Any], object]]] = {
+Read = Callable[[Any], object]
+
+
+def _inside(
+    envelope: type[Message], read: Read, words: str, *, after: str = ""
+) -> dict[str, tuple[type[Message], Read]]:
+    """How the messages in these fields of an envelope are read, by the names of both."""
+    fields = {name: envelope.DESCRIPTOR.fields_by_name[name].message_type._concrete_class for name in words.split()}
+    return {
+        f"{envelope.DESCRIPTOR.name}.{name}{after}": (kind, lambda p, name=name: read(envelope(**{name: p})))
+        for name, kind in fields.items()
+    }
+
+
+READ: dict[str, tuple[type[Message], Read]] = {
     "State": (pb.State, messages.STATE.decode),
     "Life": (pb.Life, messages.LIFE.decode),
     "Prepared": (pb.Prepared, messages.PREPARED.decode),
@@ -119,19 +133,9 @@ READ: dict[str, tuple[type[Message], Callable[[Any], object]]] = {
     "Traits": (pb.Traits, fingerprint.TRAITS.decode),
     "Traits.traits": (pb.Trait, lambda p: fingerprint.TRAITS.decode(pb.Traits(traits=[p]))),
     "Hello": (pb.Hello, lambda p: messages.HELLO.decode(p, session=7)),
-    "Up.join": (pb.Join, lambda p: messages.up_to_event(7, pb.Up(join=p))),
-    "Up.progress": (pb.Progress, lambda p: messages.up_to_event(7, pb.Up(progress=p))),
-    "Up.leave": (pb.Leave, lambda p: messages.up_to_event(7, pb.Up(leave=p))),
-    "Up.ping": (pb.Ping, lambda p: messages.up_to_event(7, pb.Up(ping=p))),
-    "Up.pause": (pb.Pause, lambda p: messages.up_to_event(7, pb.Up(pause=p))),
-    "Up.suspects": (pb.Suspects, lambda p: messages.up_to_event(7, pb.Up(suspects=p))),
     "Up.hello": (pb.Ping, lambda _: messages.up_to_event(7, pb.Up(hello=pb.Hello()))),
-    "Down.grant": (pb.Grant, lambda p: messages.down_to_event(pb.Down(grant=p))),
-    "Down.fenced": (pb.Fenced, lambda p: messages.down_to_event(pb.Down(fenced=p))),
-    "Down.refused": (pb.Refused, lambda p: messages.down_to_event(pb.Down(refused=p))),
-    "Down.waits": (pb.Waits, lambda p: messages.down_to_event(pb.Down(waits=p))),
-    "Down.pong": (pb.Ping, lambda p: messages.down_to_event(pb.Down(pong=p))),
-    "Down.patience": (pb.Patience, lambda p: messages.down_to_event(pb.Down(patience=p))),
+    **_inside(pb.Up, lambda p: messages.up_to_event(7, p), "join progress leave ping pause suspects"),
+    **_inside(pb.Down, messages.down_to_event, "grant fenced refused waits pong patience"),
     "Revoked": (pb.Revoked, messages.REVOKED.decode),
     "torchft.QuorumMember": (peer_pb.QuorumMember, messages.peer_member_from_proto),
     "torchft.ManagerQuorumRequest": (peer_pb.ManagerQuorumRequest, lambda p: ranks.ask_from_proto(7, p)),
@@ -140,40 +144,23 @@ READ: dict[str, tuple[type[Message], Callable[[Any], object]]] = {
         lambda p: ranks.quorum_reply_from_bytes(p.SerializeToString(), SMALL, who="server of b", now=0.0),
     ),
     "torchft.ShouldCommitRequest": (peer_pb.ShouldCommitRequest, lambda p: ranks.vote_from_proto(7, p)),
-    "torchft.ShouldCommitResponse": (
-        peer_pb.ShouldCommitResponse,
-        lambda p: ranks.vote_reply_from_bytes(p.SerializeToString()),
-    ),
+    "torchft.ShouldCommitResponse": (peer_pb.ShouldCommitResponse, lambda p: ranks.vote_reply_from_bytes(_bytes(p))),
     "torchft.ShouldCommitResponse.row": (
         pb.CrossVote,
         lambda p: ranks.vote_reply_from_bytes(_bytes(peer_pb.ShouldCommitResponse(row=_bytes(p)))),
     ),
     "SupervisorHello": (pb.SupervisorHello, lambda p: supervisors.supervisor_here(7, p)),
     "SupervisorHello, of a node": (pb.SupervisorHello, lambda p: supervisors.node_hello(7, p)),
-    "SupervisorUp.started": (
-        pb.LifeStarted,
-        lambda p: supervisors.GROUP_UP.decode(pb.SupervisorUp(started=p), group="g"),
-    ),
-    "SupervisorUp.exited": (pb.LifeExited, lambda p: supervisors.GROUP_UP.decode(pb.SupervisorUp(exited=p), group="g")),
-    "SupervisorUp.done": (pb.SupervisorDone, lambda p: supervisors.GROUP_UP.decode(pb.SupervisorUp(done=p), group="g")),
     "SupervisorUp.done, of a sidecar": (
         pb.SupervisorDone,
         lambda p: supervisors.SIDECAR_DONE.decode(p, sidecar="eval"),
     ),
     "SupervisorUp.halted": (pb.LifeHalted, lambda p: supervisors.HALTED.decode(p, stream=7)),
-    "SupervisorUp.ready, of a node": (pb.NodeReady, lambda p: supervisors.node_event(7, pb.SupervisorUp(ready=p))),
-    "SupervisorUp.started, of a node": (
-        pb.LifeStarted,
-        lambda p: supervisors.node_event(7, pb.SupervisorUp(started=p)),
+    **_inside(pb.SupervisorUp, lambda p: supervisors.GROUP_UP.decode(p, group="g"), "started exited done"),
+    **_inside(
+        pb.SupervisorUp, lambda p: supervisors.node_event(7, p), "ready started ended done ping", after=", of a node"
     ),
-    "SupervisorUp.ended, of a node": (pb.NodeEnded, lambda p: supervisors.node_event(7, pb.SupervisorUp(ended=p))),
-    "SupervisorUp.done, of a node": (pb.SupervisorDone, lambda p: supervisors.node_event(7, pb.SupervisorUp(done=p))),
-    "SupervisorUp.ping, of a node": (pb.Ping, lambda p: supervisors.node_event(7, pb.SupervisorUp(ping=p))),
-    "SupervisorDown.begin": (
-        pb.LifeBegin,
-        lambda p: supervisors.NODE_DOWN.decode(pb.SupervisorDown(begin=p), session=7),
-    ),
-    "SupervisorDown.over": (pb.LifeOver, lambda p: supervisors.NODE_DOWN.decode(pb.SupervisorDown(over=p), session=7)),
+    **_inside(pb.SupervisorDown, lambda p: supervisors.NODE_DOWN.decode(p, session=7), "begin over"),
     "SupervisorDown.next": (pb.NextLife, supervisors.next_from_proto),
 }
 """How each message is read, by name."""

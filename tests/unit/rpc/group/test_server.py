@@ -148,17 +148,6 @@ def test_an_unreachable_lighthouse_is_named() -> None:
         pass
 
 
-def test_a_wrong_token_fails_at_once() -> None:
-    with lighthouse(token="secret") as lh:
-        begun = time.monotonic()
-        for token in (None, "wrong"):
-            with pytest.raises(TokenError, match="TORCHFT_X_TOKEN"), group("a:1", lh.address(), token=token):
-                pass
-        assert time.monotonic() - begun < scaled(5.0)  # not the connect timeout of 10 s
-        with group("a:1", lh.address(), token="secret") as a:
-            assert members(Asking(a).result()) == ["a:1"]
-
-
 def test_a_server_that_is_no_lighthouse_says_so() -> None:
     with (
         lighthouse() as lh,

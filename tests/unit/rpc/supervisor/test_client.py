@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -45,86 +48,81 @@ def test_every_end_is_told_again_however_many_there_were() -> None:
     supervisor.close(flush=0.0)
 
 
-def numbers(supervisor: SupervisorClient) -> list[int]:
-    """What it is told, in order, from now on."""
+@contextlib.contextmanager
+def supervisor(
+    address: str, group: str = "0", **options: Any
+) -> Iterator[tuple[SupervisorClient, list[int], list[tuple]]]:
+    """A client, the numbers that it is told, and its orders to stop, each with the thread it came on."""
+    client = SupervisorClient(address, group, "host", "boot", **options)
     told: list[int] = []
-    supervisor.on_number(told.append)
-    return told
+    stops: list[tuple] = []
+    client.on_number(told.append)
+    client.on_stop(lambda code, text: stops.append((code, text, threading.current_thread().name)))
+    try:
+        yield client, told, stops
+    finally:
+        client.close()
 
 
 def test_a_supervisor_that_replaces_another_is_told_to_go_on_counting() -> None:
     with lighthouse() as lh:  # for itself: it knows of no job
-        first = SupervisorClient(lh.address(), "0", "host", "boot")
-        told = numbers(first)
-        wait_for(lambda: told == [0], what="the first number")
-        first.started(4, "token")
-        first.close(scaled(10))
-        second = SupervisorClient(lh.address(), "0", "host", "boot")
-        told_second = numbers(second)
-        wait_for(lambda: told_second == [5], what="the second's number")
-        second.close()
+        with supervisor(lh.address()) as (first, told, _):
+            wait_for(lambda: told == [0], what="the first number")
+            first.started(4, "token")
+            first.close(scaled(10))
+        with supervisor(lh.address()) as (_, told, _):
+            wait_for(lambda: told == [5], what="the second's number")
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_a_supervisor_whose_life_was_fenced_is_told_what_is_above_the_other(nodes: int) -> None:
     """The lighthouse is a new one, and a life of a supervisor before this one comes back after the welcome."""
-    with lighthouse() as lh:
-        supervisor = SupervisorClient(lh.address(), "0", "host", "boot", nodes=nodes)
-        told = numbers(supervisor)
+    with lighthouse() as lh, supervisor(lh.address(), nodes=nodes) as (client, told, _):
         wait_for(lambda: told == [0], what="the first number")
         with group("ddp_0:old", lh.address(), life=life(3)):
             wait_for(lambda: known(lh), what="the older life")
-            report = supervisor.exited if nodes == 1 else supervisor.ended
+            report = client.exited if nodes == 1 else client.ended
             report(0, "token", 1, "fenced")
             wait_for(lambda: told == [0, 4], what="the number above it")
-        supervisor.close()
 
 
 def test_an_exit_without_surprise_is_answered_with_no_number() -> None:
-    with lighthouse() as lh:
-        supervisor = SupervisorClient(lh.address(), "0", "host", "boot")
-        told = numbers(supervisor)
-        supervisor.started(0, "token")
-        supervisor.exited(0, "token", 1, "x")
-        supervisor.close(scaled(10))  # all is answered
+    with lighthouse() as lh, supervisor(lh.address()) as (client, told, _):
+        client.started(0, "token")
+        client.exited(0, "token", 1, "x")
+        client.close(scaled(10))  # all is answered
         wait_for(lambda: "torchft_x-supervisor-0" not in [t.name for t in threading.enumerate()], what="the last call")
         assert told in ([0], [1])
 
 
-def test_a_refused_supervisor_is_told_to_stop_on_a_thread_of_its_own() -> None:
-    with lighthouse(token="secret") as lh:
-        supervisor = SupervisorClient(lh.address(), "a", "host", "boot", token="wrong")
-        stops: list[tuple[int, str, str]] = []
-        supervisor.on_stop(lambda code, text: stops.append((code, text, threading.current_thread().name)))
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"token": "wrong"}, "token"),
+        ({"token": "secret", "sidecar": "eval"}, "not for both"),
+    ],  # of a group and a sidecar
+)
+def test_a_refused_supervisor_is_told_to_stop_on_a_thread_of_its_own(options: dict[str, str], words: str) -> None:
+    with lighthouse(token="secret") as lh, supervisor(lh.address(), "a", **options) as (_, _, stops):
         wait_for(lambda: stops, what="the refusal")
         code, sentence, thread = stops[0]
         assert code == REFUSED_CODE
-        assert "token" in sentence
+        assert words in sentence
         assert thread != "torchft_x-rpc"
-        supervisor.close()
 
 
 def test_nobody_at_the_address_blocks_nothing() -> None:
     begun = time.monotonic()
-    supervisor = SupervisorClient("http://127.0.0.1:9", "a", "host", "boot")
-    supervisor.started(0, "x")
-    supervisor.done(0, "finished")
-    supervisor.close(flush=0.1)
+    client = SupervisorClient("http://127.0.0.1:9", "a", "host", "boot")
+    client.started(0, "x")
+    client.done(0, "finished")
+    client.close(flush=0.1)
     assert time.monotonic() - begun < scaled(5.0)
-    assert "away" in repr(supervisor)
-
-
-def sidecar(address: str, name: str = "eval") -> tuple[SupervisorClient, list[tuple[int, str]]]:
-    """Its client, and the orders to stop it has got."""
-    made = SupervisorClient(address, "", "host", "boot", sidecar=name)
-    stops: list[tuple[int, str]] = []
-    made.on_stop(lambda code, text: stops.append((code, text)))
-    return made, stops
+    assert "away" in repr(client)
 
 
 def test_a_sidecar_is_known_by_name_and_is_no_group() -> None:
-    with lighthouse() as lh:
-        made, stops = sidecar(lh.address())
+    with lighthouse() as lh, supervisor(lh.address(), "", sidecar="eval") as (made, _, stops):
         wait_for(lambda: "eval" in lh.status()["sidecars"], what="the sidecar to be known")
         assert lh.status()["announced"] == []
         wait_for(lambda: made.away() == 0.0, what="the lighthouse's answer to be heard")
@@ -136,19 +134,8 @@ def test_a_sidecar_is_known_by_name_and_is_no_group() -> None:
         assert stops == []
 
 
-def test_a_sidecar_of_a_group_is_refused() -> None:
-    with lighthouse() as lh:
-        made = SupervisorClient(lh.address(), "a", "host", "boot", sidecar="eval")
-        stops: list[tuple[int, str]] = []
-        made.on_stop(lambda code, text: stops.append((code, text)))
-        wait_for(lambda: stops, what="the refusal")
-        assert "not for both" in stops[0][1]
-        made.close()
-
-
 def test_away_counts_from_the_last_touch() -> None:
-    with lighthouse() as lh:
-        made, _ = sidecar(lh.address())
+    with lighthouse() as lh, supervisor(lh.address(), "", sidecar="eval") as (made, _, _):
         wait_for(lambda: made.away() == 0.0, what="the session")
-    wait_for(lambda: made.away() > 0.0, what="the end of the session to be seen")
-    made.close(flush=0.1)
+        lh.shutdown()
+        wait_for(lambda: made.away() > 0.0, what="the end of the session to be seen")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,21 +12,9 @@ from torchft_x.rpc.transport import resolve
 from torchft_x.rpc.transport.resolve import find_lighthouses, moved_to
 
 
-@pytest.fixture
-def nobody() -> Iterator[str]:
-    """An address at which nothing listens, for as long as the test runs."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        yield f"127.0.0.1:{s.getsockname()[1]}"
-
-
-def test_one_address_is_taken_as_it_is(nobody: str) -> None:
-    """Whether it answers is the session's matter."""
-    assert [a.target for a in find_lighthouses(f"http://{nobody}")] == [nobody]
-
-
-def test_several_in_their_order(nobody: str) -> None:
-    assert [a.port for a in find_lighthouses(f"127.0.0.1:2, {nobody},127.0.0.1:1")] == [2, int(nobody.split(":")[1]), 1]
+def test_all_in_their_order_whether_they_answer_or_not() -> None:
+    assert [a.port for a in find_lighthouses("http://127.0.0.1:9")] == [9]
+    assert [a.port for a in find_lighthouses("127.0.0.1:2, 127.0.0.1:9,127.0.0.1:1")] == [2, 9, 1]
     with pytest.raises(AddressError, match=r"http://127.0.0.1:1 is in it twice"):
         find_lighthouses("127.0.0.1:1, http://127.0.0.1:1")
     with pytest.raises(AddressError, match=r"names 17 addresses; at most 16"):
@@ -39,16 +25,10 @@ def test_one_known_name_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """The host of one of them may be gone."""
     assert len(find_lighthouses("no.such.host.invalid:1,127.0.0.1:1")) == 2
     monkeypatch.setattr(resolve, "RESOLVE_TIMEOUT", 0.0)
-    with pytest.raises(AddressError, match=r"no.such.host.invalid"):
+    with pytest.raises(AddressError, match=r"no.such.host.invalid.*can't be resolved"):
         find_lighthouses("no.such.host.invalid:1,other.invalid:1")
-
-
-def test_a_wrong_one_among_them_and_an_unknown_name(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(AddressError, match="TORCHFT_LIGHTHOUSE"):
         find_lighthouses("127.0.0.1:1,nowhere")
-    monkeypatch.setattr(resolve, "RESOLVE_TIMEOUT", 0.0)
-    with pytest.raises(AddressError, match="can't be resolved"):
-        find_lighthouses("no.such.host.invalid:1")
 
 
 def test_where_a_lighthouse_has_moved_to(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -19,6 +19,8 @@ from torchft_x.observe.events import EventLog
 from torchft_x.timing import TIMING
 from torchft_x.train.context.failures import StepFailures
 
+LOG: Any = logging.LoggerAdapter(logging.getLogger("test"), {})
+
 
 class FakeGroup:
     def __init__(self) -> None:
@@ -45,8 +47,7 @@ def pg() -> FakeGroup:
 
 @pytest.fixture
 def guard(pg: FakeGroup) -> StepFailures:
-    log: Any = logging.LoggerAdapter(logging.getLogger("test"), {})
-    return StepFailures(Step(min_replica_size=1), pg, log, EventLog(None, "trainer"))
+    return StepFailures(Step(min_replica_size=1), pg, LOG, EventLog(None, "trainer"))
 
 
 def begin(guard: StepFailures, p: Plan) -> None:
@@ -160,8 +161,7 @@ def test_the_end_of_the_group_is_raised_from_then_on(guard: StepFailures) -> Non
 
 @pytest.mark.parametrize("others_wait", [True, False])
 def test_a_heal_that_the_others_gave_up_is_no_reason_to_end(others_wait: bool, pg: FakeGroup) -> None:
-    log: Any = logging.LoggerAdapter(logging.getLogger("test"), {})
-    guard = StepFailures(Step(min_replica_size=1), pg, log, EventLog(None, "trainer"), heal_patience=0.0)
+    guard = StepFailures(Step(min_replica_size=1), pg, LOG, EventLog(None, "trainer"), heal_patience=0.0)
     for quorum_id in range(7, 17):
         guard.step.ask()
         guard.begin(replace(plan(quorum_id), heal=True), State(), None, 1)

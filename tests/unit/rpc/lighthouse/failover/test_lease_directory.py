@@ -18,16 +18,6 @@ def register(tmp_path: Path) -> LeaseDirectory:
     return open_lease(tmp_path / "lease")
 
 
-def test_it_begins_with_an_entry_that_nobody_holds(register: LeaseDirectory) -> None:
-    assert register.read() == LeaseEntry(0)
-    assert list(os.listdir(register.folder.parent)) == ["lease"]
-
-
-def test_it_is_made_once(register: LeaseDirectory) -> None:
-    assert register.swap(LeaseEntry(0), LeaseEntry(1, 0, "a"))
-    assert open_lease(register.folder).read() == LeaseEntry(1, 0, "a")
-
-
 def test_many_who_begin_at_the_same_time_make_one_and_one_of_them_takes_it(tmp_path: Path) -> None:
     started, won = threading.Barrier(8), []
 
@@ -83,16 +73,12 @@ def test_of_two_names_in_one_listing_the_newer_counts(register: LeaseDirectory) 
     assert register.read() == LeaseEntry(3, 0, "b")
 
 
-def test_an_empty_listing_says_nothing(register: LeaseDirectory) -> None:
-    os.unlink(register.folder / entry_name(LeaseEntry(0)))
-    assert register.read() is None
-
-
 def test_an_entry_that_somebody_has_deleted_is_made_again_and_watched_before_it_is_followed(
     register: LeaseDirectory,
 ) -> None:
     assert not register.mend(3), "an entry is there"
     os.unlink(register.folder / entry_name(LeaseEntry(0)))
+    assert register.read() is None
     assert not register.mend(0), "nothing shows that this is the directory in which somebody has served"
     assert register.mend(3)
     made = register.read()

@@ -60,16 +60,29 @@ class Served:
         (folder / "token").chmod(0o600)
         return str(folder)
 
+    def status(self) -> dict[str, Any]:
+        """Return what the lighthouse says of itself, asked on its own thread."""
+
+        async def ask() -> dict[str, Any]:
+            return self.shell.status()
+
+        return loop.call(ask(), scaled(10))
+
     def groups(self) -> dict[str, dict[str, Any]]:
         return {g["group"]: g for g in self.ask("/status.json").json["groups"]}
 
 
 @contextlib.contextmanager
 def served(
-    *, token: str | None = TOKEN, bind: str | None = "127.0.0.1:0", groups: tuple[str, ...] = ()
+    *,
+    token: str | None = TOKEN,
+    bind: str | None = "127.0.0.1:0",
+    groups: tuple[str, ...] = (),
+    join_timeout: float = 5.0,
+    **job: float,
 ) -> Iterator[Served]:
-    roster = JobOutcome(JobConfig(groups=groups)) if groups else None
-    shell = LighthouseShell(LighthouseConfig(join_timeout=clock(5.0)), token=token, roster=roster)
+    roster = JobOutcome(JobConfig(groups=groups, **job)) if groups else None  # type: ignore[arg-type]
+    shell = LighthouseShell(LighthouseConfig(join_timeout=clock(join_timeout)), token=token, roster=roster)
     port = loop.call(shell.start(Address("127.0.0.1", 0)), scaled(10), "starting")
     address = f"http://127.0.0.1:{port}"
     page = loop.call(start.start(shell, bind, port, address), scaled(10), "starting the page")

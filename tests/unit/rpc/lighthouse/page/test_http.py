@@ -6,19 +6,12 @@ import contextlib
 import http.client
 import socket
 import time
-from collections.abc import Iterator
 
 import pytest
 
 from tests.unit.rpc.lighthouse.page.served import Served, served
 from tests.util import scaled, wait_for
 from torchft_x.rpc.lighthouse.page import http as page_http
-
-
-@pytest.fixture(scope="module")
-def page() -> Iterator[Served]:
-    with served() as made:
-        yield made
 
 
 def said(page: Served, data: bytes, seconds: float = 10.0) -> bytes:

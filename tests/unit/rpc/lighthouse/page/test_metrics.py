@@ -8,13 +8,11 @@ import time
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.unit.rpc.lighthouse.page.served import Served, served
+from tests.unit.rpc.lighthouse.page.served import TOKEN, Served, served
 from tests.unit.rpc.support import Asking, group
 from tests.util import wait_for
 from torchft_x.observe.facts_collector import FactsCollector
 from torchft_x.rpc.group.client import LocalGroupClient
-
-TOKEN = "the-token-of-this-run"
 
 
 def samples(page: Served) -> dict[tuple[str, frozenset[str]], float]:

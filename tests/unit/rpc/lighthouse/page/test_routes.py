@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 
 import pytest
 
-from tests.unit.rpc.lighthouse.page.served import Served, served
+from tests.unit.rpc.lighthouse.page.served import TOKEN, Served, served
 from tests.unit.rpc.support import group
 from tests.util import wait_for
 from torchft_x.core.types import Life
 from torchft_x.rpc.lighthouse.page.routes import page as the_page
 
 HOSTILE = "<img src=x onerror=alert(1)>'\"&amp;"
-
-
-@pytest.fixture(scope="module")
-def page() -> Iterator[Served]:
-    with served() as made:
-        yield made
 
 
 def test_the_page_runs_nothing_but_what_is_in_it(page: Served) -> None:
@@ -89,13 +82,13 @@ def test_without_a_token_there_are_no_orders() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"group": 1}', b"[" * 4000, b"\xff\xfe", b'{"group": ""}'])
 def test_a_body_that_is_none(page: Served, body: bytes) -> None:
-    answer = page.ask("/drain", "POST", body, Authorization="Bearer the-token-of-this-run")
+    answer = page.ask("/drain", "POST", body, Authorization=f"Bearer {TOKEN}")
     assert answer.status in (400, 409)
     assert answer.json["error"]
 
 
 def test_a_hostile_name_is_text(page: Served) -> None:
-    with group(f"{HOSTILE}:1", page.address, token="the-token-of-this-run", life=Life()):
+    with group(f"{HOSTILE}:1", page.address, token=TOKEN, life=Life()):
         wait_for(lambda: HOSTILE in page.groups(), 5.0, "the group")
         assert page.ask("/status.json").headers["content-type"] == "application/json"
         assert json.loads(page.ask("/status.json").body)["groups"][0]["group"] == HOSTILE
