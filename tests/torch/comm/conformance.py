@@ -1,6 +1,7 @@
 """What every process group does. A kind of group is tested by a subclass that says how to make one.
 
-`Conformance` is what a group with a single member can be asked, too; `Together` adds what takes several.
+`Conformance` holds for a group with a single member, too. `Configuring` adds how members meet at a store, `Together` what
+releases a collective that waits for other members.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ReduceOp, Work
 
-from tests.torch.comm.members import Nursery, configure, each, together
+from tests.torch.comm.members import Nursery, configure, each, several, together
 from tests.util import scaled, wait_for
 from torchft_x.comm.base import ProcessGroup
 from torchft_x.comm.handles import ReconfigureOptions
-from torchft_x.errors import CollectiveError, TorchftXError
+from torchft_x.errors import CollectiveError, DeadlineError
 
 Members = list[ProcessGroup]
 Meeting = Callable[[], str]
@@ -98,12 +99,10 @@ class Conformance:
         raise AssertionError("say how to make one")
 
     @pytest.fixture
-    def members(self, request: pytest.FixtureRequest, meeting: Callable[[], str]) -> Iterator[Members]:
-        groups = [self.make() for _ in range(request.param)]
-        configure(groups, meeting(), 7)
-        yield groups
-        for group in groups:
-            group.shutdown()
+    def members(self, request: pytest.FixtureRequest, meeting: Meeting) -> Iterator[Members]:
+        with several(request.param, self.make) as groups:
+            configure(groups, meeting(), 7)
+            yield groups
 
     # -- collectives --
 
@@ -231,9 +230,7 @@ class Conformance:
         assert {group.size() for group in members} == {len(members)}
         assert members[0].getBackendName() == self.backend
 
-    def test_after_an_abort_nothing_is_started_until_configure(
-        self, members: Members, meeting: Callable[[], str]
-    ) -> None:
+    def test_after_an_abort_nothing_is_started_until_configure(self, members: Members, meeting: Meeting) -> None:
         members[0].abort(7)
         assert "abort" in str(members[0].errored())
         work = members[0].barrier()
@@ -284,9 +281,7 @@ class Conformance:
         return error
 
 
-class Together(Conformance):
-    elsewhere = "ProcessGroupGloo"  # the class of `torchft_x.comm` that members in other processes have
-
+class Configuring(Conformance):
     @pytest.fixture
     def trio(self) -> Iterator[Members]:
         groups = [self.make() for _ in range(3)]
@@ -298,6 +293,27 @@ class Together(Conformance):
 
     def end(self, group: ProcessGroup) -> None:
         group.shutdown()
+
+    def test_abort_ends_a_running_configure(self, trio: Members, meeting: Meeting) -> None:
+        threading.Timer(0.1, trio[0].abort, [1]).start()
+        start = time.monotonic()
+        with pytest.raises(CollectiveError, match="aborted"):
+            trio[0].configure(meeting(), "a", 0, 2, 1)
+        assert time.monotonic() - start < scaled(SOON)
+        configure(trio, meeting(), 2)
+        each(trio, lambda rank, group: group.barrier().wait())
+
+    def test_configure_without_the_others_ends_at_its_timeout(self, trio: Members, meeting: Meeting) -> None:
+        trio[0].set_timeout(1.0)
+        start = time.monotonic()
+        with pytest.raises(DeadlineError, match="ranks 0, 2 did not come"):
+            trio[0].configure(meeting(), "a", 1, 3, 9)
+        assert time.monotonic() - start < scaled(SOON)
+        assert trio[0].errored() is not None
+
+
+class Together(Configuring):
+    elsewhere = "ProcessGroupGloo"  # the class of `torchft_x.comm` that members in other processes have
 
     # -- other members --
 
@@ -356,15 +372,6 @@ class Together(Conformance):
         assert trio[0].errored() is None
         assert trio[0].allreduce([ramp(0)]).wait()
 
-    def test_abort_ends_a_running_configure(self, trio: Members, meeting: Meeting) -> None:
-        threading.Timer(0.1, trio[0].abort, [1]).start()
-        start = time.monotonic()
-        with pytest.raises(CollectiveError, match="aborted"):
-            trio[0].configure(meeting(), "a", 0, 2, 1)
-        assert time.monotonic() - start < scaled(SOON)
-        configure(trio, meeting(), 2)
-        each(trio, lambda rank, group: group.barrier().wait())
-
     # -- deadlines --
 
     def test_collective_ends_at_the_groups_timeout(self, trio: Members, meeting: Meeting) -> None:
@@ -386,14 +393,6 @@ class Together(Conformance):
         before = t.clone()
         self.fails(trio[1], trio[1].allreduce([ramp(1)]))
         assert torch.equal(t, before)
-        assert trio[0].errored() is not None
-
-    def test_configure_without_the_others_ends_at_its_timeout(self, trio: Members, meeting: Meeting) -> None:
-        trio[0].set_timeout(1.0)
-        start = time.monotonic()
-        with pytest.raises(TorchftXError, match="ranks 0, 2 did not come"):
-            trio[0].configure(meeting(), "a", 1, 3, 9)
-        assert time.monotonic() - start < scaled(SOON)
         assert trio[0].errored() is not None
 
     # -- a member in another process dies, or stands still --

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from tests.torch.train.fakes import run_threads
@@ -13,6 +14,18 @@ from tests.util import scaled
 from torchft_x.comm.base import ProcessGroup
 
 T = TypeVar("T")
+G = TypeVar("G", bound=ProcessGroup)
+
+
+@contextlib.contextmanager
+def several(number: int, make: Callable[[], G]) -> Iterator[list[G]]:
+    """Make some groups, and shut them down at the end."""
+    groups = [make() for _ in range(number)]
+    try:
+        yield groups
+    finally:
+        for group in groups:
+            group.shutdown()
 
 
 def together(actions: Sequence[Callable[[], T]]) -> list[T]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.torch.comm.members import configure
+from tests.torch.train.fakes import background
 from tests.util import scaled, wait_for
 from torchft_x.comm import finalizers
 from torchft_x.comm.finalizers import when_forgotten
@@ -35,16 +36,13 @@ def by_hand() -> Iterator[None]:
 
 
 def collected_under(lock: Any) -> None:
-    """The collector at work in a thread that holds `lock`."""
+    """Collect in a thread that holds `lock`: the collector must not wait for a lock of its own thread."""
 
     def collect() -> None:
         with lock:
             gc.collect()
 
-    thread = threading.Thread(target=collect, daemon=True)
-    thread.start()
-    thread.join(scaled(10))
-    assert not thread.is_alive(), "the collector waits for a lock of its own thread"
+    background(collect).result(scaled(10))
 
 
 def test_an_end_comes_on_another_thread_and_may_need_what_the_collectors_thread_holds(by_hand: None) -> None:

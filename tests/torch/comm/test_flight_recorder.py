@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.torch.comm.conformance import Meeting, ramp
-from tests.torch.comm.members import configure, each
+from tests.torch.comm.members import configure, each, several
 from tests.util import scaled, wait_for
 from torchft_x import env
 from torchft_x.comm import flight_recorder
@@ -24,16 +24,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "flight"
 
 
+def gloo() -> ProcessGroupGloo:
+    return ProcessGroupGloo(scaled(30), host="127.0.0.1")
+
+
 def test_an_abort_leaves_one_readable_file_per_rank(folder: Path, meeting: Meeting) -> None:
-    groups = [ProcessGroupGloo(scaled(30), host="127.0.0.1") for _ in range(2)]
-    configure(groups, meeting(), 41)
-    each(groups, lambda rank, group: group.allreduce([ramp(rank)]).wait())
-    work = groups[0].allreduce([torch.ones(12345)])
-    groups[0].abort(41)
-    with pytest.raises(CollectiveError):
-        work.wait()
-    for group in groups:
-        group.shutdown()
+    with several(2, gloo) as groups:
+        configure(groups, meeting(), 41)
+        each(groups, lambda rank, group: group.allreduce([ramp(rank)]).wait())
+        work = groups[0].allreduce([torch.ones(12345)])
+        groups[0].abort(41)
+        with pytest.raises(CollectiveError):
+            work.wait()
     path = folder / "quorum_41" / "replica0_0.json"
     wait_for(path.exists, what="the file")
     told = json.loads(path.read_text())
@@ -57,11 +59,9 @@ def test_a_child_writes_before_it_is_killed(folder: Path, meeting: Meeting) -> N
 
 
 def test_a_shutdown_in_peace_leaves_none(folder: Path, meeting: Meeting) -> None:
-    groups = [ProcessGroupGloo(scaled(30), host="127.0.0.1") for _ in range(2)]
-    for number in (51, 52):
-        configure(groups, meeting(), number)
-    for group in groups:
-        group.shutdown()
+    with several(2, gloo) as groups:
+        for number in (51, 52):
+            configure(groups, meeting(), number)
     assert not folder.exists()
 
 

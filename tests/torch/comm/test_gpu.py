@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from tests.torch.comm.conformance import LONG, SOON, Meeting, ramp, total
-from tests.torch.comm.members import each, together
+from tests.torch.comm.members import each, several, together
 from tests.util import scaled, wait_for
 from torchft_x.comm import ProcessGroupBabyNCCL, ProcessGroupNCCL
 from torchft_x.comm.base import ProcessGroup
@@ -39,10 +39,8 @@ def test_group_of_one() -> None:
 
 @pytest.fixture(params=[ProcessGroupNCCL, ProcessGroupBabyNCCL])
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
-    groups = [request.param(scaled(LONG)) for _ in range(2)]
-    yield groups
-    for group in groups:
-        group.shutdown()
+    with several(2, lambda: request.param(scaled(LONG))) as groups:
+        yield groups
 
 
 def connect(groups: Pair, address: str, quorum_id: int) -> None:

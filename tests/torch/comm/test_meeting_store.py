@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import resource
 import socket
-import threading
-import time
 from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
 import torch.distributed as dist
 
+from tests.torch.train.fakes import background
 from tests.util import scaled
 from torchft_x.comm import create_store_client
 from torchft_x.comm.store import table, wire
@@ -119,23 +118,13 @@ def test_who_waits_is_told_at_once_and_can_be_released(
 ) -> None:
     _, address = served
     store, other = connected(address, 60.0, inside=inside[0]), connected(address, inside=inside[1])
-    found: list[object] = []
-
-    def get() -> None:
-        try:
-            found.append(store.get("k"))
-        except dist.DistNetworkError as e:
-            found.append(e)
-
-    for act in (lambda: other.set("k", "v"), store.client.shut):  # type: ignore[attr-defined]
-        other.delete_key("k")
-        thread = threading.Thread(target=get)
-        thread.start()
-        act()
-        thread.join(scaled(10))
-        assert not thread.is_alive()
-    assert found[0] == b"v"
-    assert isinstance(found[1], dist.DistNetworkError)
+    waits = background(lambda: store.get("k"))
+    other.set("k", "v")
+    assert waits.result(scaled(10)) == b"v"
+    other.delete_key("k")
+    waits = background(lambda: store.get("k"))
+    store.client.shut()  # type: ignore[attr-defined]
+    assert isinstance(waits.exception(scaled(10)), dist.DistNetworkError)
     with pytest.raises(UnreachableError, match="was shut"):
         store.client.open(1.0)  # type: ignore[attr-defined]
 
@@ -217,21 +206,9 @@ def test_nonsense_ends_the_connection_that_it_came_by(served: tuple[StoreServer,
 def test_its_end_is_noticed() -> None:
     server, address = serve_store(HOST)
     store = connected(address, 60.0)
-    failed: list[BaseException] = []
-
-    def wait() -> None:
-        try:
-            store.wait(["k"])
-        except RuntimeError as e:
-            failed.append(e)
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    began = time.monotonic()
+    waits = background(lambda: store.wait(["k"]))
     server.close()
-    thread.join(scaled(10))
-    assert failed
-    assert "is lost" in str(failed[0])
-    assert time.monotonic() - began < scaled(10)
+    with pytest.raises(RuntimeError, match="is lost"):
+        waits.result(scaled(10))
     with pytest.raises(UnreachableError, match="the process that hosts it is gone"):
         create_store_client(address.text, scaled(5))

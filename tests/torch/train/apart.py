@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tests.torch.train.jobs import HOST, manager_of, model
+from tests.torch.train.jobs import HOST, batch, manager_of, model
 from tests.util import scaled
 from torchft_x.comm.gloo.group import ProcessGroupGloo
 from torchft_x.train.ddp.shards import local
@@ -20,20 +20,8 @@ LR, MOMENTUM = 0.7, 0.9  # of the outer optimizer, with Nesterov's momentum
 Weights = list[torch.Tensor]
 
 
-def batch(group: int, inner: int) -> torch.Tensor:
-    return torch.randn(4, 6, generator=torch.Generator().manual_seed(1000 * group + inner))
-
-
 def loss_of(net: nn.Module, group: int, inner: int) -> torch.Tensor:
     return (net(batch(group, inner)) - group).square().mean()
-
-
-def parts_of(net: nn.Module, fragments: int) -> list[nn.Module]:
-    """The net has two layers with parameters: one fragment is all of it, two are one each."""
-    if fragments == 1:
-        return [net]
-    assert isinstance(net, nn.Sequential)
-    return [net[0], net[2]]
 
 
 class Apart:
@@ -55,7 +43,7 @@ class Apart:
         if algorithm == "local_sgd":
             self.loop = LocalSGD(self.manager, self.net, self.inner, sync_every, **kwargs)
         else:
-            parts = parts_of(self.net, fragments)
+            parts = [self.net] if fragments == 1 else [self.net.get_submodule(layer) for layer in "02"]
             some = [torch.optim.SGD(m.parameters(), lr=LR, momentum=MOMENTUM, nesterov=True) for m in parts]
             one = torch.optim.SGD(self.net.parameters(), lr=LR, momentum=MOMENTUM, nesterov=True)
             self.loop = DiLoCo(self.manager, parts, self.inner, some if outers > 1 else one, sync_every, **kwargs)

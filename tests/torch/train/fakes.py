@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -18,26 +19,28 @@ from torchft_x.train.context.committed import CommittedState
 T = TypeVar("T")
 
 
-def run_threads(n: int, body: Callable[[int], T], timeout: float = 60.0) -> list[T]:
-    """Run `body(rank)` in n threads; the first exception is raised here."""
-    results: list[Any] = [None] * n
-    errors: list[BaseException] = []
+def background(body: Callable[[], T]) -> Future[T]:
+    """Run `body` on a daemon thread. The future holds what it returns or raises."""
+    future: Future[T] = Future()
 
-    def run(rank: int) -> None:
+    def run() -> None:
         try:
-            results[rank] = body(rank)
+            future.set_result(body())
         except BaseException as e:
-            errors.append(e)
+            future.set_exception(e)
 
-    threads = [threading.Thread(target=run, args=(r,), daemon=True) for r in range(n)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join(scaled(timeout))
-    if errors:
-        raise errors[0]
-    assert not any(t.is_alive() for t in threads), f"threads still run after {scaled(timeout):g} s"
-    return results
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
+def run_threads(n: int, body: Callable[[int], T], timeout: float = 60.0) -> list[T]:
+    """Run `body(rank)` in n threads and return their results. Raise the first exception at once."""
+    threads = [background(lambda rank=rank: body(rank)) for rank in range(n)]
+    done, running = wait(threads, scaled(timeout), FIRST_EXCEPTION)
+    for thread in done:
+        thread.result()
+    assert not running, f"threads still run after {scaled(timeout):g} s"
+    return [thread.result() for thread in threads]
 
 
 def gloo_groups(n: int) -> list[Any]:

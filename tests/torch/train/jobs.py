@@ -209,12 +209,8 @@ class Told:
     """
 
     def __init__(self, arguments: Sequence[str]) -> None:
-        self.group, self.lighthouse, self.path, self._stop = (
-            int(arguments[0]),
-            arguments[1],
-            Path(arguments[2]),
-            Path(arguments[3]),
-        )
+        group, self.lighthouse, out, stop = arguments[:4]
+        self.group, self.path, self._stop = int(group), Path(out), Path(stop)
         self._out = self.path.open("a", buffering=1)
 
     def say(self, what: str, step: int = 0, value: str = "-") -> None:

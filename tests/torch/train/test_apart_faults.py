@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ from tests.torch.train.fakes import run_threads
 from tests.torch.train.jobs import leave, lighthouse
 from tests.torch.train.test_apart import check, start
 from tests.util import scaled
+from torchft_x.core.heal import WorldSizeMode
 from torchft_x.errors import StepError
+from torchft_x.observe.events import read_events
 
 
 class Watched(Apart):
@@ -30,6 +33,21 @@ class Watched(Apart):
         super().note()
         if self.local:
             self.sent[self.loop.exchanges] = self.local[max(self.local)]
+
+
+def refuse(group: Apart, exchange: int, times: int) -> list[int]:
+    """Let a group refuse some attempts of the exchange after `exchange`. Return its inner steps at each, so far."""
+    refused: list[int] = []
+    end_pass = group.manager.steps.end_pass
+
+    def refusing(*args: Any) -> bool:
+        if group.loop.exchanges == exchange and len(refused) < times:
+            refused.append(group.steps)
+            group.manager.report_error(RuntimeError("not now"))
+        return end_pass(*args)
+
+    group.manager.steps.end_pass = refusing  # type: ignore[method-assign]
+    return refused
 
 
 def explain(groups: list[Watched], who: Callable[[int], list[int]], exchanges: int, begin: Weights) -> None:
@@ -106,18 +124,9 @@ def test_a_reduction_that_breaks_is_done_again_with_the_same_pseudo_gradients(de
 @pytest.mark.parametrize("algorithm", ["diloco", "local_sgd"])
 def test_an_exchange_that_is_refused_loses_no_inner_step(algorithm: str, pair_address: str) -> None:
     """Every attempt of the second exchange is refused by a group, three times: weights stay, and it comes later."""
-    refused: list[int] = []
     groups = run_threads(2, lambda g: Watched(g, pair_address, algorithm=algorithm, sync_every=3))
     begin = groups[0].weights()
-    original = groups[1].manager.steps.end_pass
-
-    def refuse(*args: Any) -> bool:
-        if groups[1].loop.exchanges == 1 and len(refused) < 3:
-            refused.append(groups[1].steps)
-            groups[1].manager.report_error(RuntimeError("not now"))
-        return original(*args)
-
-    groups[1].manager.steps.end_pass = refuse  # type: ignore[method-assign]
+    refused = refuse(groups[1], 1, 3)
     before: dict[int, list[Weights]] = {0: [], 1: []}
 
     def run(g: int) -> None:
@@ -179,3 +188,48 @@ def test_a_checkpoint_goes_on_where_it_was(pair_address: str) -> None:
         assert sorted(g.history) == [3, 4]
         near(g.history[4], want[3])
         assert equal(g.history[4], again[0].history[4])
+
+
+class GoneError(Exception):
+    """The group has left."""
+
+
+def leave_while_it_sends(group: Watched) -> None:
+    """Its next reduction of weights, not the census, is where it leaves."""
+    real = group.pg.allreduce
+
+    def allreduce(tensors: list[torch.Tensor], opts: Any = None) -> Any:
+        if tensors[0].dtype is torch.float64:
+            return real(tensors, opts)
+        group.manager.shutdown(finished=False)
+        raise GoneError
+
+    group.pg.allreduce = allreduce  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("leaver", [0, 1])
+def test_a_spare_that_counts_sends_its_work_again(leaver: int, run_dir: Path, pair_address: str) -> None:
+    """I9: the census weighs the exchanges, so that a group's number may change."""
+    options = {"min_replica_size": 2, "world_size_mode": WorldSizeMode.FIXED_WITH_SPARES}
+    groups = run_threads(3, lambda g: Watched(g, pair_address, sync_every=2, manager=options))
+    begin = groups[0].weights()
+
+    def body(i: int) -> None:
+        group = groups[i]
+        with group.loop:
+            while group.loop.exchanges < 3:
+                if group.loop.exchanges == 1 and i == leaver:
+                    leave_while_it_sends(group)
+                try:
+                    group.step()
+                except Exception:
+                    if i != leaver:
+                        raise
+                    return
+
+    run_threads(3, body)
+    stayed = [g for g in groups if g.group != leaver]
+    ids = [g.group for g in stayed]
+    explain(groups, lambda k: [0, 1] if k == 1 else ids, 3, begin)
+    redone = {str(e["group"]) for e in read_events(run_dir) if e["event"] == "redo"}
+    assert redone == {f"group_{g}" for g in ids}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
 import torch
 
-from tests.torch.train.fakes import run_threads
+from tests.torch.train.fakes import background, run_threads
 from tests.torch.train.jobs import (
     HOST,
     Trainer,
@@ -86,12 +85,11 @@ def test_where_the_others_wait_for_it_a_newcomer_asks_at_once(pair_address: str)
     """With min_replicas 2 nobody trains without it."""
     a, b = run_threads(2, lambda g: Trainer(g, pair_address, rehearse=True).run_to(2))
     b.manager.shutdown(finished=False)
-    stepping = threading.Thread(target=a.run_to, args=(4,), daemon=True)
-    stepping.start()
+    stepping = background(lambda: a.run_to(4))
     again = Trainer(1, pair_address, rehearse=True)
     assert again.step()
     again.run_to(4)
-    stepping.join(scaled(20))
+    stepping.result(scaled(20))
     assert same(a.history[4], again.history[4])
 
 

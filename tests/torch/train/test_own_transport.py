@@ -1,18 +1,13 @@
-"""What users of the peer bring to a heal: a transport of their own for its interface, and more than tensors."""
+"""Transports and process groups of users of the peer, for its interfaces, in a heal."""
 
 from __future__ import annotations
 
-import collections
 import copy
-import dataclasses
-import enum
-import random
 import threading
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -91,49 +86,6 @@ def test_a_transport_with_the_peers_interface_heals(
     heals = [e for e in read_events(run_dir) if e["event"] == "heal_end"]
     assert [e["group"] for e in heals] == ["group_1"]
     assert all(Shelf.shelves[n].shut == [True] for n in "01")
-
-
-class Stage(enum.Enum):
-    EARLY = 1
-    LATE = 2
-
-
-@dataclasses.dataclass
-class Sampler:
-    order: np.ndarray[Any, Any]
-    stage: Stage
-
-
-class Keeper(Trainer):
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.sampler = Sampler(np.arange(4), Stage.EARLY)
-        self.counts: collections.defaultdict[str, int] = collections.defaultdict(int)
-        self.random = random.Random(1)
-        super().__init__(*args, **kwargs)
-
-    def save(self) -> dict[str, Any]:
-        more = {"sampler": self.sampler, "counts": self.counts, "random": self.random.getstate()}
-        return {**super().save(), **more}
-
-    def load(self, state: dict[str, Any]) -> None:
-        super().load(state)
-        self.sampler, self.counts = state["sampler"], state["counts"]
-        self.random.setstate(state["random"])
-
-
-@pytest.mark.parametrize("asynchronous", [True, False])
-def test_a_heal_copies_what_scripts_keep_beside_tensors(asynchronous: bool, address: str) -> None:
-    a = Keeper(0, address, use_async_quorum=asynchronous)
-    a.run_to(2)
-    a.sampler = Sampler(np.array([3, 1, 2, 0]), Stage.LATE)
-    a.counts["cat"] += 5
-    a.random.random()
-    b = Keeper(1, address, use_async_quorum=asynchronous)
-    together([a, b])
-    assert b.sampler.order.tolist() == [3, 1, 2, 0]
-    assert b.sampler.stage is Stage.LATE
-    assert (b.counts["cat"], b.counts["dog"]) == (5, 0)
-    assert b.random.random() == a.random.random()
 
 
 def test_groups_train_with_a_process_group_that_creates_its_own(monkeypatch: pytest.MonkeyPatch, address: str) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.torch.train.fakes import background
 from tests.util import scaled, wait_for
 from torchft_x import net
 from torchft_x.comm import ProcessGroup, ProcessGroupGloo
@@ -274,8 +275,7 @@ def test_somebody_else_answers_or_nobody() -> None:
                         return
 
         for body in (b"hello", b"[]", b'{"store_addr": 7}', b'{"store_addr": "x"}', b"[" * 4000):
-            thread = threading.Thread(target=answer, args=(body,), daemon=True)
-            thread.start()
+            answered = background(lambda body=body: answer(body))
             with pytest.raises(RefusedError, match="which is no session"):
                 Adder.new_session(address, timeout=scaled(10))
-            thread.join(scaled(10))
+            answered.result(scaled(10))

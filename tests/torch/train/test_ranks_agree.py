@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
-from tests.torch.train.fakes import run_threads
+from tests.torch.train.fakes import background, run_threads
 from tests.torch.train.jobs import Trainer, lighthouse, ranks_of_one
 from tests.util import scaled
 from torchft_x.errors import CollectiveError, DeadlineError
@@ -92,18 +91,9 @@ def test_a_rank_that_does_not_vote_is_named_and_the_other_can_go() -> None:
 
 def test_a_rank_that_waits_hears_of_rank_0_s_end() -> None:
     with lighthouse() as address, group_of(2, address, init_sync=False) as trainers:
-        errors: list[BaseException] = []
-
-        def wait(step: Callable[[Trainer], bool]) -> None:
-            try:
-                step(trainers[1])
-            except CollectiveError as e:
-                errors.append(e)
-
-        thread = threading.Thread(target=wait, args=(empty_step,), daemon=True)
-        thread.start()
+        waits = background(lambda: empty_step(trainers[1]))
         hub = trainers[0].manager._context.connection.hub
         assert hub is not None
         hub.close()
-        thread.join(scaled(10))
-        assert "the connection to group rank 0 broke" in str(errors[0])
+        with pytest.raises(CollectiveError, match="the connection to group rank 0 broke"):
+            waits.result(scaled(10))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from datetime import timedelta
 from typing import Any
 
 import pytest
 import torch
 
+from tests.torch.train.fakes import background
 from tests.torch.transfer.states import same, training_state, zeroed
 from tests.util import clock, scaled
 from torchft_x.errors import ConfigError, LeafError, TransferError
@@ -54,15 +54,10 @@ class TransportConformance:
 
     def test_a_request_before_the_state_exists_waits_for_it(self, pair: Pair) -> None:
         source, destination = pair
-        got: list[Any] = []
-        reader = threading.Thread(
-            target=lambda: got.append(destination.recv_checkpoint(0, source.metadata(), 3, WAIT, committed_in=2))
-        )
-        reader.start()
+        got = background(lambda: destination.recv_checkpoint(0, source.metadata(), 3, WAIT, committed_in=2))
         source.send_checkpoint([1], 3, {"w": torch.ones(3)}, WAIT, committed_in=1)
         source.send_checkpoint([1], 3, {"w": torch.full((3,), 2.0)}, WAIT, committed_in=2)
-        reader.join(WAIT)
-        assert got[0]["w"].tolist() == [2, 2, 2]
+        assert got.result(WAIT)["w"].tolist() == [2, 2, 2]
 
     def test_a_wrong_step_is_refused(self, pair: Pair) -> None:
         source, destination = pair

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +13,8 @@ import torch.distributed as dist
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.torch.comm.members import configure
+from tests.torch.train.fakes import background
 from tests.torch.transfer.states import same, training_state, zeroed
 from tests.util import scaled
 from torchft_x.comm.gloo.group import ProcessGroupGloo
@@ -40,9 +41,7 @@ def make(store: dist.TCPStore) -> Iterator[Make]:
     def groups(size: int) -> list[ProcessGroupGloo]:
         new = [ProcessGroupGloo(WAIT, host="127.0.0.1") for _ in range(size)]
         address = f"127.0.0.1:{store.port}/{len(made)}"
-        with ThreadPoolExecutor(size) as pool:
-            for future in [pool.submit(g.configure, address, f"replica{r}", r, size, 1) for r, g in enumerate(new)]:
-                future.result()
+        configure(new, address, 1)
         made.extend(new)
         return new
 
@@ -57,10 +56,9 @@ def transports(make: Make) -> Transports:
 
 
 def carry(transports: Transports, state: Any, into: Any = None) -> Any:
-    with ThreadPoolExecutor(1) as pool:
-        sent = pool.submit(transports[0].send_checkpoint, [1], 5, state, committed_in=7)
-        got = transports[1].recv_checkpoint(0, transports[0].metadata(), 5, committed_in=7, into=into)
-        sent.result(WAIT)
+    sent = background(lambda: transports[0].send_checkpoint([1], 5, state, committed_in=7))
+    got = transports[1].recv_checkpoint(0, transports[0].metadata(), 5, committed_in=7, into=into)
+    sent.result(WAIT)
     return got
 
 
@@ -83,10 +81,9 @@ def test_in_place_of_what_the_constructor_was_told(make: Make) -> None:
 
 def test_to_several_at_once(transports: Transports) -> None:
     state = {"big": torch.randn(3 * SMALL_BLOB_BYTES), "small": [torch.arange(5), torch.tensor(2.5)], "step": 3}
-    with ThreadPoolExecutor(2) as pool:
-        got = [pool.submit(transports[rank].recv_checkpoint, 0, "", 1) for rank in (1, 2)]
-        transports[0].send_checkpoint([1, 2], 1, state)
-        assert all(same(future.result(WAIT), state) for future in got)
+    got = [background(lambda rank=rank: transports[rank].recv_checkpoint(0, "", 1)) for rank in (1, 2)]
+    transports[0].send_checkpoint([1, 2], 1, state)
+    assert all(same(future.result(WAIT), state) for future in got)
 
 
 def test_a_state_without_tensors_and_one_with_empty_ones(transports: Transports) -> None:
@@ -114,12 +111,11 @@ def test_strides_and_dtypes(transports: Transports, t: torch.Tensor) -> None:
 def refused(transports: Transports, state: Any, into: Any, step: int = 5) -> tuple[TransferError, str]:
     """What the receiver says, and what the source hears. Both at once, and the group goes on."""
     start = time.monotonic()
-    with ThreadPoolExecutor(1) as pool:
-        sent = pool.submit(transports[0].send_checkpoint, [1], 5, state)
-        with pytest.raises(TransferError) as caught:
-            transports[1].recv_checkpoint(0, "", step, into=into)
-        with pytest.raises(TransferError) as heard:
-            sent.result(WAIT)
+    sent = background(lambda: transports[0].send_checkpoint([1], 5, state))
+    with pytest.raises(TransferError) as caught:
+        transports[1].recv_checkpoint(0, "", step, into=into)
+    with pytest.raises(TransferError) as heard:
+        sent.result(WAIT)
     assert time.monotonic() - start < WAIT / 2
     assert carry(transports, {"step": 1}) == {"step": 1}
     return caught.value, str(heard.value)
@@ -136,14 +132,13 @@ def test_another_step_is_refused_before_a_byte_is_written(transports: Transports
 
 def test_one_refuses_and_the_others_are_served(transports: Transports) -> None:
     state = {"w": torch.ones(300_000)}
-    with ThreadPoolExecutor(2) as pool:
-        good = pool.submit(transports[2].recv_checkpoint, 0, "", 5)
-        bad = pool.submit(transports[1].recv_checkpoint, 0, "", 4)
-        with pytest.raises(TransferError, match="rank 1 refused"):
-            transports[0].send_checkpoint([1, 2], 5, state)
-        assert same(good.result(WAIT), state)
-        with pytest.raises(TransferError):
-            bad.result(WAIT)
+    good = background(lambda: transports[2].recv_checkpoint(0, "", 5))
+    bad = background(lambda: transports[1].recv_checkpoint(0, "", 4))
+    with pytest.raises(TransferError, match="rank 1 refused"):
+        transports[0].send_checkpoint([1, 2], 5, state)
+    assert same(good.result(WAIT), state)
+    with pytest.raises(TransferError):
+        bad.result(WAIT)
 
 
 # -- deadlines and deaths --

@@ -147,12 +147,14 @@ def test_the_source_sees_whether_a_copy_moves(source: HTTP, made: Make, monkeypa
     wait_for(lambda: source.progress()[1], what="the reader to be done")
 
 
-def test_nothing_else_is_opened(tmp_path: Path) -> None:
+def test_nothing_else_is_opened_or_read(tmp_path: Path) -> None:
     buffer = allocate_buffer(1000)
     assert buffer.name is not None
     pid, fd, tag = buffer.name.split("/")
     file = SharedFile.open(buffer.name, 1000)
     assert file is not None
+    with pytest.raises(OSError, match="shorter"):
+        file.read(memoryview(bytearray(2000)), 0)
     file.close()
     assert SharedFile.open(buffer.name, 5000) is None
     (tmp_path / "secret").write_bytes(bytes(2000))
@@ -166,16 +168,6 @@ def test_nothing_else_is_opened(tmp_path: Path) -> None:
         assert SharedFile.open(name, 1000) is None
     for each in (other, reader, writer):
         os.close(each)
-
-
-def test_a_file_that_is_too_short_is_no_state() -> None:
-    buffer = allocate_buffer(1000)
-    assert buffer.name is not None
-    file = SharedFile.open(buffer.name, 1000)
-    assert file is not None
-    with pytest.raises(OSError, match="shorter"):
-        file.read(memoryview(bytearray(2000)), 0)
-    file.close()
 
 
 def test_memory_and_descriptors_go(destination: HTTP) -> None:

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import mmap
 import resource
-import threading
 
 import pytest
 import torch
 
+from tests.torch.train.fakes import background
 from tests.util import scaled, wait_for
 from torchft_x.core.types import State
 from torchft_x.errors import ConfigError, LeafError
@@ -171,16 +171,14 @@ def test_a_reader_that_was_cut_off_can_resume_after_the_next_snapshot(
 def test_close_waits_for_readers_and_refuses_new_ones(store: SnapshotStore) -> None:
     freeze(store, 1)
     reading = held(store, 1)
-    closer = threading.Thread(target=store.close, args=(scaled(10),))
-    closer.start()
+    closing = background(lambda: store.close(scaled(10)))
     wait_for(lambda: refused_for_ever(store))
-    assert closer.is_alive()
+    assert not closing.done()
     assert not reading.revoked
     assert store.resume(reading.id) is reading  # its second stream
     store.release(reading, cut=False)
     store.release(reading, cut=False)
-    closer.join(scaled(10))
-    assert not closer.is_alive()
+    closing.result(scaled(10))
     assert reading.revoked
 
 

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.distributed import ReduceOp, Work
 
 from tests.torch.comm.conformance import Together, ramp, total
-from tests.torch.comm.members import configure, each
+from tests.torch.comm.members import configure, each, several
 from tests.util import clock
 from torchft_x.comm.gloo.group import ProcessGroupGloo
 from torchft_x.comm.wrappers.process_groups import ProcessGroupWrapper
@@ -73,9 +73,6 @@ class Hooked(Own):
 
 
 def test_the_other_hooks_are_called(meeting: Callable[[], str]) -> None:
-    groups = [Hooked() for _ in range(2)]
-    configure(groups, meeting(), 7)
-
     def run(rank: int, group: Hooked) -> torch.Tensor:
         t = ramp(rank)
         group.allreduce([t]).wait()
@@ -83,14 +80,14 @@ def test_the_other_hooks_are_called(meeting: Callable[[], str]) -> None:
         group.barrier().wait()
         return t
 
-    for t in each(groups, run):
-        assert torch.equal(t, total(2))
+    with several(2, Hooked) as groups:
+        configure(groups, meeting(), 7)
+        for t in each(groups, run):
+            assert torch.equal(t, total(2))
     assert groups[0].created == [(0, 2)]
     names = [name for name in groups[0].seen if name not in ("in", "out", "wrapped")]
     assert names == ["AllreduceOptions", "RedOpType", "BarrierOptions"]
     assert groups[0].seen[:4] == ["in", "AllreduceOptions", "wrapped", "out"]
-    for group in groups:
-        group.shutdown()
 
 
 def test_what_create_raises_is_told(meeting: Callable[[], str]) -> None:

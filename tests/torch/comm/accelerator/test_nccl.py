@@ -6,7 +6,6 @@ gloo in the library's place. What needs GPUs is in test_gpu.py.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -16,14 +15,14 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.torch.comm.conformance import SOON, Conformance, Meeting, ramp
-from tests.torch.comm.members import configure, each
+from tests.torch.comm.conformance import SOON, Configuring, Meeting, ramp
+from tests.torch.comm.members import configure, each, several
 from tests.util import scaled, wait_for
 from torchft_x.comm import ProcessGroupBabyNCCL, ProcessGroupBabyXCCL, ProcessGroupNCCL, ProcessGroupXCCL
 from torchft_x.comm.accelerator.group import AcceleratorGroup
 from torchft_x.comm.base import ProcessGroup
 from torchft_x.comm.rank_info import RankInfo
-from torchft_x.errors import AddressError, CollectiveError, ConfigError, DeadlineError, UnreachableError
+from torchft_x.errors import AddressError, CollectiveError, ConfigError, UnreachableError
 
 
 class GlooFrame(AcceleratorGroup):
@@ -53,7 +52,7 @@ class GlooFrame(AcceleratorGroup):
         pass
 
 
-class TestFrame(Conformance):
+class TestFrame(Configuring):
     """Nothing of `Together`: what runs in gloo isn't released by gloo's abort."""
 
     backend = "torchft-frame"
@@ -64,10 +63,8 @@ class TestFrame(Conformance):
 
 @pytest.fixture
 def pair() -> Iterator[list[GlooFrame]]:
-    groups = [GlooFrame(scaled(60)) for _ in range(2)]
-    yield groups
-    for group in groups:
-        group.shutdown()
+    with several(2, lambda: GlooFrame(scaled(60))) as groups:
+        yield groups
 
 
 class Hanging(dist.Work):
@@ -125,21 +122,6 @@ def test_a_late_abort_and_a_late_deadline_spare_the_next_configuration(pair: lis
     error = wait_for(lambda: pair[0].errored(), what="the watch, which the older deadline must not have ended")
     assert "configuration 4 timed out" in str(error)
     assert pair[1].errored() is None
-
-
-def test_who_did_not_come(pair: list[GlooFrame], meeting: Meeting) -> None:
-    pair[0].set_timeout(0.3)
-    with pytest.raises(DeadlineError, match="ranks 0, 2 did not come to the store"):
-        pair[0].configure(meeting(), "a", 1, 3, 9)
-    assert pair[0].errored() is not None
-
-
-def test_abort_ends_a_running_configure(pair: list[GlooFrame], meeting: Meeting) -> None:
-    threading.Timer(0.1, pair[0].abort, [1]).start()
-    start = time.monotonic()
-    with pytest.raises(CollectiveError, match="aborted"):
-        pair[0].configure(meeting(), "a", 0, 2, 1)
-    assert time.monotonic() - start < scaled(SOON)
 
 
 def test_store_that_is_not_there(pair: list[GlooFrame]) -> None:

@@ -6,8 +6,6 @@ import gc
 import os
 import threading
 from collections.abc import Iterator
-from concurrent import futures
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
@@ -15,7 +13,8 @@ import torch
 import torch.distributed as dist
 
 from tests.torch.comm.conformance import LONG, Meeting, Together, ramp, wait_error
-from tests.torch.comm.members import configure, each, together
+from tests.torch.comm.members import configure, each, several, together
+from tests.torch.train.fakes import background
 from tests.util import scaled, wait_for
 from torchft_x.comm.base import ProcessGroup
 from torchft_x.comm.gloo.group import ProcessGroupGloo
@@ -28,12 +27,14 @@ class TestGloo(Together):
         return ProcessGroupGloo(timedelta(seconds=scaled(10)), host="127.0.0.1")
 
 
+def long() -> ProcessGroupGloo:
+    return ProcessGroupGloo(LONG, host="127.0.0.1")
+
+
 @pytest.fixture
 def trio() -> Iterator[list[ProcessGroupGloo]]:
-    groups = [ProcessGroupGloo(LONG, host="127.0.0.1") for _ in range(3)]
-    yield groups
-    for group in groups:
-        group.shutdown()
+    with several(3, long) as groups:
+        yield groups
 
 
 # -- abort --
@@ -53,17 +54,15 @@ def test_failure_names_the_member(trio: list[ProcessGroupGloo], meeting: Meeting
 
 
 def test_abort_leaves_other_groups_of_the_process_alone(trio: list[ProcessGroupGloo], meeting: Meeting) -> None:
-    others = [ProcessGroupGloo(LONG, host="127.0.0.1") for _ in range(3)]
     configure(trio, meeting(), 1)
-    configure(others, meeting(), 1)
-    running = [others[rank].allreduce([ramp(rank)]) for rank in range(2)]
-    for group in trio:
-        group.abort()
-    running.append(others[2].allreduce([ramp(2)]))
-    for work in running:
-        assert work.wait()
-    for group in others:
-        group.shutdown()
+    with several(3, long) as others:
+        configure(others, meeting(), 1)
+        running = [others[rank].allreduce([ramp(rank)]) for rank in range(2)]
+        for group in trio:
+            group.abort()
+        running.append(others[2].allreduce([ramp(2)]))
+        for work in running:
+            assert work.wait()
 
 
 def test_a_collective_torch_refuses_ends_the_group(trio: list[ProcessGroupGloo], meeting: Meeting) -> None:
@@ -125,18 +124,6 @@ def test_bad_arguments() -> None:
 # -- what is left behind --
 
 
-def gloo_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "torchft_x gloo"]
-
-
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
-def native_threads() -> int:
-    return len(os.listdir("/proc/self/task"))
-
-
 def test_many_configurations_leave_nothing(
     trio: list[ProcessGroupGloo], meeting: Meeting, store: dist.TCPStore
 ) -> None:
@@ -152,9 +139,12 @@ def test_many_configurations_leave_nothing(
             each(pair, lambda rank, group: group.allreduce([ramp(rank)]).wait())
 
     def settled() -> tuple[int, int, int]:
-        wait_for(lambda: not gloo_threads(), what="the end of the background threads")
+        wait_for(
+            lambda: all(thread.name != "torchft_x gloo" for thread in threading.enumerate()),
+            what="the end of the background threads",
+        )
         gc.collect()
-        return descriptors(), native_threads(), len(store.list_keys())
+        return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")), len(store.list_keys())
 
     for number in range(20):
         once(number)
@@ -168,7 +158,7 @@ def test_many_configurations_leave_nothing(
 
 
 def test_forgotten_group_releases_its_members(trio: list[ProcessGroupGloo], meeting: Meeting) -> None:
-    pair = [trio[0], ProcessGroupGloo(LONG, host="127.0.0.1")]
+    pair = [trio[0], long()]
     configure(pair, meeting(), 1)
     work = trio[0].allreduce([ramp(0)])
     del pair
@@ -181,12 +171,11 @@ def test_a_receive_waits_longer_than_a_look(trio: list[ProcessGroupGloo], meetin
     configure(trio[:2], meeting(), 1)
     got = torch.zeros(3)
     receive = trio[0].recv([got], 1)
-    with ThreadPoolExecutor(1) as pool:
-        received = pool.submit(receive.wait)
-        with pytest.raises(futures.TimeoutError):
-            received.result(4 * _USUAL)
-        assert trio[1].send([torch.ones(3)], 0).wait()
-        assert received.result(scaled(20))
+    received = background(receive.wait)
+    with pytest.raises(TimeoutError):
+        received.result(4 * _USUAL)
+    assert trio[1].send([torch.ones(3)], 0).wait()
+    assert received.result(scaled(20))
     assert got.tolist() == [1.0] * 3
 
 

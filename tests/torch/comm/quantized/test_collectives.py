@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ReduceOp, Work
 
-from tests.torch.comm.members import configure, each
+from tests.torch.comm.members import configure, each, several
 from tests.torch.comm.quantized_member import given
 from tests.util import scaled
 from torchft_x.comm.gloo.group import ProcessGroupGloo
@@ -48,13 +48,9 @@ class Counting(ProcessGroupWrapper):
 
 @contextmanager
 def members(size: int, meeting: Meeting) -> Iterator[list[Counting]]:
-    groups = [Counting(ProcessGroupGloo(scaled(20.0), host="127.0.0.1")) for _ in range(size)]
-    try:
+    with several(size, lambda: Counting(ProcessGroupGloo(scaled(20.0), host="127.0.0.1"))) as groups:
         configure(groups, meeting(), 1)
         yield groups
-    finally:
-        for group in groups:
-            group.shutdown()
 
 
 def on_all(size: int, meeting: Meeting, run: Callable[[int, Counting], T]) -> list[T]:

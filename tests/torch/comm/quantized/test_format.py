@@ -155,6 +155,7 @@ def test_names_of_formats() -> None:
     assert format_of(True) is INT8
     assert {format_of(off) for off in (None, False, "none")} == {None}
     assert [format_of(name) for name in FORMATS] == list(FORMATS.values())
+    assert tuple(FORMATS) == launched.FORMATS
     for wrong in ("int7", "INT8", 1, 8):
         with pytest.raises(ConfigError, match="should_quantize"):
             format_of(wrong)  # type: ignore[arg-type]
@@ -183,7 +184,3 @@ def test_what_is_left_out_is_added_while_it_is_written(fmt: Format, x: torch.Ten
     once = lost.clone()
     encode(x, fmt, lost=lost)
     assert torch.equal(lost.nan_to_num(1.0), (once + once).nan_to_num(1.0))
-
-
-def test_the_launcher_knows_the_same_names() -> None:
-    assert tuple(FORMATS) == launched.FORMATS

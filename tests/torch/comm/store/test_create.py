@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import socket
-import threading
 import time
 
 import pytest
 import torch.distributed as dist
 
-from tests.util import scaled, wait_for
+from tests.torch.train.fakes import background
+from tests.util import scaled
 from torchft_x.comm.store.create import StoreClient, create_store_client, host_store, split_store_address
 from torchft_x.errors import AddressError, UnreachableError
 from torchft_x.net import Address
@@ -37,21 +37,9 @@ def test_shut_ends_a_blocking_call_and_no_other_clients(store: dist.TCPStore) ->
     address = Address("127.0.0.1", store.port)
     client, bystander = StoreClient(address), StoreClient(address)
     mine, others = client.open(60.0), bystander.open(60.0)
-    entered = threading.Event()
-    errors: list[Exception] = []
-
-    def block() -> None:
-        entered.set()
-        try:
-            mine.get("never set")
-        except RuntimeError as e:
-            errors.append(e)
-
-    thread = threading.Thread(target=block, daemon=True)
-    thread.start()
-    entered.wait()
+    blocked = background(lambda: mine.get("never set"))
     client.shut()
-    wait_for(lambda: errors, 5, "the blocked get to fail")
+    assert isinstance(blocked.exception(scaled(5)), RuntimeError)
     assert not client.usable
     assert bystander.usable
     others.set("shut", "no")

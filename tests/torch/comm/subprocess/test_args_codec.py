@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from tests.torch.train.fakes import background
 from tests.util import scaled
 from torchft_x.comm.accelerator import ipc
 from torchft_x.comm.subprocess import args_codec
@@ -85,14 +85,13 @@ def test_handles_of_cuda_tensors_come_back() -> None:
 def test_messages_with_descriptors() -> None:
     near, far = Pipe.pair()
     large = {"text": "x" * 3_000_000}
-    sender = threading.Thread(target=lambda: [near.send({"n": 1}, [1]), near.send(large)])
-    sender.start()
+    sent = background(lambda: [near.send({"n": 1}, [1]), near.send(large)])
     message, fds = far.recv()
     assert message == {"n": 1}
     assert os.fstat(fds[0]).st_ino == os.fstat(1).st_ino
     os.close(fds[0])
     assert far.recv() == (large, [])
-    sender.join(scaled(5))
+    sent.result(scaled(5))
     near.shut()
     with pytest.raises(EOFError):
         far.recv()

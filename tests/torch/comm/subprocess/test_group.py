@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from tests.torch.comm.conformance import LONG, Meeting, Together, ramp, wait_error
-from tests.torch.comm.members import configure, each
+from tests.torch.comm.members import configure, each, several
 from tests.util import scaled, wait_for
 from torchft_x.comm.base import ProcessGroup
 from torchft_x.comm.subprocess.group import ProcessGroupBaby, ProcessGroupBabyGloo
@@ -35,10 +35,8 @@ class TestBabyGloo(Together):
 
 @pytest.fixture
 def pair() -> Iterator[list[ProcessGroupBabyGloo]]:
-    groups = [ProcessGroupBabyGloo(scaled(LONG), host="127.0.0.1") for _ in range(2)]
-    yield groups
-    for group in groups:
-        group.shutdown()
+    with several(2, lambda: ProcessGroupBabyGloo(scaled(LONG), host="127.0.0.1")) as groups:
+        yield groups
 
 
 def children(of: int) -> list[int]:

@@ -9,11 +9,13 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from concurrent import futures
 
 import pytest
 import torch.distributed as dist
 
 from tests.torch.comm.members import together
+from tests.torch.train.fakes import background
 from tests.util import scaled, wait_for
 from torchft_x.comm.votes.all_min import AllMin
 from torchft_x.errors import CollectiveError, DeadlineError, UnreachableError
@@ -77,21 +79,10 @@ def test_everybody_gets_the_least_of_all(size: int, crowd: Crowd, meeting: Meeti
 def test_nobody_has_the_answer_before_all_have_spoken(crowd: Crowd, meeting: Meeting) -> None:
     tallies = crowd(5)
     connect(tallies, meeting())
-    done: list[int] = []
-
-    def body(rank: int) -> None:
-        tallies[rank].least([rank] * WIDTH, LIMIT)
-        done.append(rank)
-
-    threads = [threading.Thread(target=body, args=(rank,)) for rank in range(4)]
-    for thread in threads:
-        thread.start()
-    threads[3].join(0.2)
-    assert done == []
+    answers = [background(lambda rank=rank: tallies[rank].least([rank] * WIDTH, LIMIT)) for rank in range(4)]
+    assert not futures.wait(answers, 0.2, futures.FIRST_COMPLETED).done
     assert tallies[4].least([-1] * WIDTH, LIMIT) == [-1] * WIDTH
-    for thread in threads:
-        thread.join(LIMIT)
-    assert sorted(done) == [0, 1, 2, 3]
+    assert [answer.result(LIMIT) for answer in answers] == [[-1] * WIDTH] * 4
 
 
 def test_members_change(crowd: Crowd, meeting: Meeting, store: dist.TCPStore) -> None:
@@ -121,8 +112,8 @@ def test_there_is_time_while_the_votes_are_on_their_way(crowd: Crowd, meeting: M
         assert tallies[rank].least([rank] * WIDTH, LIMIT, meanwhile) == [0] * WIDTH
 
     def second() -> None:
-        assert tallies[1]._circle is not None
-        connection = tallies[1]._circle._back[0]
+        assert tallies[1]._mesh is not None
+        connection = tallies[1]._mesh._back[0]
         wait_for(lambda: bool(select.select([connection], [], [], 0)[0]), what="the row of rank 0")
         heard.set()
         body(1)
@@ -138,15 +129,12 @@ def test_there_is_time_while_the_votes_are_on_their_way(crowd: Crowd, meeting: M
 def test_an_abort_releases_who_waits(crowd: Crowd, meeting: Meeting) -> None:
     tallies = crowd(2)
     connect(tallies, meeting(), 7)
-    said: list[str] = []
-    thread = threading.Thread(target=lambda: said.append(failure(tallies[0])))
-    thread.start()
+    said = background(lambda: failure(tallies[0]))
     tallies[0].abort(6)  # another set of members: nothing happens
-    thread.join(0.1)
-    assert said == []
+    with pytest.raises(TimeoutError):
+        said.result(0.1)
     tallies[0].abort(7)
-    thread.join(LIMIT)
-    assert said == ["the vote of rank 0 of 2 was released: the group was aborted."]
+    assert said.result(LIMIT) == "the vote of rank 0 of 2 was released: the group was aborted."
     with pytest.raises(CollectiveError, match="released"):
         tallies[0].least([0] * WIDTH, LIMIT)
 
@@ -231,7 +219,7 @@ def test_a_notice_that_is_none(crowd: Crowd, meeting: Meeting, store: dist.TCPSt
 def test_members_out_of_step_are_found_out(crowd: Crowd, meeting: Meeting) -> None:
     tallies = crowd(2)
     connect(tallies, meeting())
-    tallies[0]._circle._turn = 1  # type: ignore[union-attr]
+    tallies[0]._mesh._turn = 1  # type: ignore[union-attr]
     said = together([lambda tally=tally: failure(tally) for tally in tallies])  # type: ignore[misc]
     assert any("it is in its turn" in sentence for sentence in said)
 

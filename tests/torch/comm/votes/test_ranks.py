@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import ExitStack
-from typing import Any
 
 import pytest
 
+from tests.torch.train.fakes import background
 from tests.util import scaled
 from torchft_x.comm.votes.handshake import Acceptor
 from torchft_x.comm.votes.ranks import Decision, Hub, RankVote, Spoke
@@ -24,28 +23,23 @@ YES = Decision(True)
 
 
 class Ranks:
-    """A hub, the spokes, and a thread for each."""
+    """A hub and its spokes."""
 
     def __init__(self, number: int) -> None:
         self.hub = Hub(HOST, number)
         self.spokes = [Spoke(self.hub.place, rank, scaled(5)) for rank in range(1, number)]
-        self._pool = ThreadPoolExecutor(number)
-
-    def submit(self, what: Callable[..., Any], *args: Any) -> Future[Any]:
-        return self._pool.submit(what, *args)
 
     def votes(self, step: int, quorum: int = 7, but: int | None = None) -> list[Future[Decision]]:
-        return [
-            self.submit(spoke.vote, RankVote(quorum, step, True, digest=rank, contributors=2), scaled(10))
-            for rank, spoke in enumerate(self.spokes, 1)
-            if rank != but
-        ]
+        def vote(spoke: Spoke, rank: int) -> Future[Decision]:
+            said = RankVote(quorum, step, True, digest=rank, contributors=2)
+            return background(lambda: spoke.vote(said, scaled(10)))
+
+        return [vote(spoke, rank) for rank, spoke in enumerate(self.spokes, 1) if rank != but]
 
     def close(self) -> None:
         self.hub.close()
         for spoke in self.spokes:
             spoke.close()
-        self._pool.shutdown()
 
 
 @pytest.fixture
@@ -148,7 +142,7 @@ def test_a_listener_that_is_shut_down_while_calls_are_awaited_admits_nobody() ->
 def test_end_releases_both_sides(make: Callable[[int], Ranks]) -> None:
     ranks = make(3)
     (answer,) = ranks.votes(0, but=2)
-    waits = ranks.submit(ranks.hub.gather, 7, 0, scaled(30))
+    waits = background(lambda: ranks.hub.gather(7, 0, scaled(30)))
     ranks.hub.end("a newer life runs")
     with pytest.raises(CollectiveError, match="was released: a newer life runs"):
         waits.result(scaled(5))
@@ -166,13 +160,11 @@ def test_nobody_gets_in_without_the_secret(make: Callable[[int], Ranks]) -> None
     stranger = Spoke(wrong, 1, scaled(5))
     silent = socket.create_connection((place["host"], place["port"]))
     member = Spoke(hub.place, 1, scaled(5))
-    thread = threading.Thread(target=member.vote, args=(RankVote(7, 0, True, digest=5), scaled(10)))
-    thread.start()
+    vote = background(lambda: member.vote(RankVote(7, 0, True, digest=5), scaled(10)))
     try:
         assert hub.gather(7, 0, scaled(10))[1].digest == 5
         hub.decide(7, 0, YES)
-        thread.join(scaled(5))
-        assert not thread.is_alive()
+        assert vote.result(scaled(5)) == YES
         with pytest.raises(CollectiveError):
             stranger.vote(RankVote(7, 0, True), scaled(5))
         with pytest.raises(OSError):  # the listener is gone once all are there

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -9,6 +8,7 @@ import torch
 from torch.distributed import ReduceOp, Work
 
 from tests.torch.comm.conformance import Conformance, Together, ramp
+from tests.torch.train.fakes import run_threads
 from tests.util import scaled
 from torchft_x.comm.base import ProcessGroup
 from torchft_x.comm.gloo.group import ProcessGroupGloo
@@ -32,8 +32,10 @@ class Manager:
 
     def __init__(self) -> None:
         self._pg = gloo()
+        self.asked: list[Any] = []  # the operations of its reductions
 
     def allreduce(self, tensor: torch.Tensor, *, reduce_op: Any = ReduceOp.AVG) -> Work:
+        self.asked.append(reduce_op)
         return self._pg.allreduce([tensor], reduce_op)
 
     def num_participants(self) -> int:
@@ -96,30 +98,25 @@ def test_dummy_has_one_member() -> None:
         ProcessGroupDummy().configure("", "a", 0, 2)
 
 
-def test_swallowed_failure_is_told_and_makes_everything_a_no_op() -> None:
+@pytest.mark.parametrize("by_future", [False, True])
+def test_swallowed_failure_is_told_and_makes_everything_a_no_op(by_future: bool) -> None:
     inner = FakeProcessGroupWrapper(ProcessGroupDummy())
     group = ErrorSwallowingProcessGroupWrapper(inner)
     configured(group)
     error = RuntimeError("injected")
     inner.report_future_error(error)
-    assert group.allreduce([ramp(0)]).wait() is False
-    assert group.error() is error
-    assert group.errored() is error
     t = ramp(0)
+    work = group.allreduce([t])
+    if by_future:
+        assert work.get_future().wait() == [t]
+        assert "injected" in str(group.error())
+    else:
+        assert work.wait() is False
+        assert group.error() is group.errored() is error
     assert group.allreduce([t]).get_future().wait() == [t]
     configured(group)
     assert group.error() is None
     assert group.allreduce([ramp(0)]).wait() is True
-
-
-def test_swallowed_failure_of_a_future() -> None:
-    inner = FakeProcessGroupWrapper(ProcessGroupDummy())
-    group = ErrorSwallowingProcessGroupWrapper(inner)
-    configured(group)
-    inner.report_future_error(RuntimeError("injected"))
-    t = ramp(0)
-    assert group.allreduce([t]).get_future().wait() == [t]
-    assert "injected" in str(group.error())
 
 
 def test_reported_error_is_kept_until_configure() -> None:
@@ -155,22 +152,13 @@ def test_fake_fails_the_next_configure_only() -> None:
 
 
 def test_managed_all_reduces_ask_the_manager() -> None:
-    asked: list[Any] = []
     manager = Manager()
-    reduce = manager.allreduce
-
-    def allreduce(tensor: torch.Tensor, *, reduce_op: Any = None) -> Work:
-        asked.append(reduce_op)
-        return reduce(tensor, reduce_op=reduce_op)
-
-    manager.allreduce = allreduce  # type: ignore[method-assign]
     group = ManagedProcessGroup(manager)
     configured(group)
     torch.distributed.all_reduce(ramp(0), op=ReduceOp.AVG, group=group)
     group.allreduce_coalesced([ramp(0), ramp(0)]).wait()
     group.barrier().wait()
-    assert asked[0] == ReduceOp.AVG
-    assert asked[1:] == [ReduceOp.SUM, ReduceOp.SUM]
+    assert manager.asked == [ReduceOp.AVG, ReduceOp.SUM, ReduceOp.SUM]
     group.shutdown()
     assert manager._pg.errored() is None, "the group is the manager's"
     manager._pg.shutdown()
@@ -201,8 +189,7 @@ class Native:
 def test_groups_that_are_not_ours_swap_their_handles_in_the_store(meeting: Callable[[], str]) -> None:
     groups, where = [Native(), Native()], [meeting(), meeting()]
     for address in where:  # twice: the second time they have new members
-        with ThreadPoolExecutor() as pool:
-            list(pool.map(lambda rank, at=address: reconfigure_with_store(groups[rank], at, rank, 2, 10.0), range(2)))
+        run_threads(2, lambda rank, at=address: reconfigure_with_store(groups[rank], at, rank, 2, 10.0))
         tensors = [ramp(0), ramp(0)]
         works = [g.inner.allreduce([t]) for g, t in zip(groups, tensors, strict=True)]
         assert all(work.wait() for work in works)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -119,6 +118,14 @@ class Run:
         self.checkpoint._store.write = write  # type: ignore[method-assign]
         return real
 
+    def fail_writes(self, error: Exception) -> Callable[[str, Any], None]:
+        """Let each `write` of the store raise `error`. Return the real one."""
+
+        def fail(name: str, parts: Any) -> None:
+            raise error
+
+        return self.with_write(fail)
+
     def idle(self) -> Run:
         assert self.checkpoint._saving.wait(WAIT)
         return self
@@ -135,30 +142,20 @@ def url(tmp_path: Path) -> Iterator[str]:
         Run.all.pop().checkpoint.close()
 
 
-def test_a_run_is_saved_and_resumed(url: str) -> None:
-    first = Run(url)
+@pytest.mark.parametrize(("was", "is_now"), [(False, False), (False, True), (True, False)])
+def test_a_run_is_saved_and_resumed_compiled_or_not(url: str, was: bool, is_now: bool) -> None:
+    """torch.compile(model) has other names for the same parameters."""
+    first = Run(url, compiled=was)
     assert not first.checkpoint.resume()  # nothing is there
     first.run_to(10).idle().run_to(20).idle().run_to(25).checkpoint.finish()
     assert steps(url) == [20, 25]
-    second = Run(url)
+    second = Run(url, compiled=is_now)
     assert second.checkpoint.resume()
     assert second.job.at == 25
     assert second.data.position == 25 * 7
     first.check_equal(second)
     first.run_to(30)
     second.run_to(30)
-    first.check_equal(second)
-
-
-@pytest.mark.parametrize("compiled", [True, False])
-def test_a_model_goes_on_whether_it_was_and_is_compiled_or_not(url: str, compiled: bool) -> None:
-    """torch.compile(model) has other names for the same parameters."""
-    first = Run(url, compiled=compiled).run_to(10).idle()
-    first.checkpoint.close()
-    second = Run(url, compiled=not compiled)
-    assert second.checkpoint.resume()
-    first.run_to(13)
-    second.run_to(13)
     first.check_equal(second)
 
 
@@ -219,8 +216,7 @@ def test_who_is_told_to_stop_saves_where_it_stands(url: str) -> None:
 
 def test_who_is_told_to_stop_and_can_not_save_only_warns(url: str, caplog: pytest.LogCaptureFixture) -> None:
     run = Run(url).run_to(1).claimed()
-    caplog.set_level(logging.WARNING)
-    run.with_write(_full)
+    run.fail_writes(TransferError("No space left."))
     run.checkpoint.leave(timeout=WAIT)
     assert "the last checkpoint was not saved: No space left" in caplog.text
 
@@ -253,8 +249,7 @@ def test_two_jobs_on_one_url_are_one_too_many(url: str, monkeypatch: pytest.Monk
 
 def test_the_last_save_that_fails_is_an_error(url: str, caplog: pytest.LogCaptureFixture) -> None:
     run = Run(url).run_to(1).claimed()
-    caplog.set_level(logging.WARNING)
-    run.with_write(_full)
+    run.fail_writes(TransferError("No space left."))
     run.run_to(10).idle().run_to(30).idle()
     told = [r.message for r in caplog.records if "not saved" in r.message]
     assert len(told) == 1
@@ -263,17 +258,9 @@ def test_the_last_save_that_fails_is_an_error(url: str, caplog: pytest.LogCaptur
         run.checkpoint.finish()
 
 
-def _full(name: str, parts: Any) -> None:
-    raise TransferError("No space left.")
-
-
 def test_an_error_of_any_kind_costs_one_save(url: str, caplog: pytest.LogCaptureFixture) -> None:
     run = Run(url).run_to(1).claimed()
-
-    def broken(name: str, parts: Any) -> None:
-        raise MemoryError("no pages")
-
-    write = run.with_write(broken)
+    write = run.fail_writes(MemoryError("no pages"))
     run.run_to(10).idle()
     assert "failed (MemoryError('no pages'))" in caplog.text
     run.with_write(write)
@@ -320,27 +307,22 @@ def test_what_is_saved_is_the_state_of_its_step(url: str) -> None:
 
 
 def test_no_permission_is_said_at_the_start(url: str) -> None:
-    def refuse(name: str, parts: Any) -> None:
-        raise DeniedError("no permission to write it.")
-
     run = Run(url)
-    run.with_write(refuse)
+    run.fail_writes(DeniedError("no permission to write it."))
     with pytest.raises(ConfigError, match="no permission to write"):
         wait_for(run.step, what="the refusal")
 
 
-def test_another_models_checkpoint_is_named(url: str) -> None:
+def test_other_parts_are_named(url: str) -> None:
     Run(url).run_to(10).idle().checkpoint.close()
-    other = Run(url)
-    other.checkpoint = Checkpoint(other.job, url, {"model": nn.Linear(3, 5)})  # type: ignore[arg-type]
+    other = Run(url, parts={"model": nn.Linear(3, 2)})
     with pytest.raises(ConfigError, match=r"step-0000.*: it holds data, model, optim, and this script saves model"):
         other.checkpoint.resume()
-    other.checkpoint = Checkpoint(
-        other.job, url, {"model": nn.Linear(3, 5), "optim": other.adamw, "data": other.data}  # type: ignore[arg-type]
-    )  # fmt: skip
-    with pytest.raises(ConfigError, match=r"model: weight is \(2, 3\) in the checkpoint and \(5, 3\) here"):
-        other.checkpoint.resume()
     assert other.job.at == 0
+
+
+def chain(layers: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 2), *(nn.Linear(2, 2) for _ in range(layers - 1)))
 
 
 class Renamed(nn.Linear):
@@ -353,19 +335,12 @@ class Renamed(nn.Linear):
 @pytest.mark.parametrize(
     ("saved", "here", "sentence"),
     [
-        (
-            nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2)),
-            nn.Sequential(nn.Linear(3, 2)),
-            "has 1.weight and 1 more, which",
-        ),
-        (
-            nn.Sequential(nn.Linear(3, 2)),
-            nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2)),
-            "lacks 1.weight and 1 more; it",
-        ),
-        (nn.Linear(3, 2), nn.Linear(3, 2, bias=False), "has bias, which is not in the model; it was"),
-        (nn.Linear(3, 2), nn.Sequential(nn.Linear(3, 2)), "lacks 0.weight and 1 more and has weight and 1 more"),
-        (nn.Sequential(nn.Linear(3, 2)), Renamed(3, 2), ""),
+        (chain(2), chain(1), "the checkpoint has 1.weight and 1 more, which"),
+        (chain(1), chain(2), "the checkpoint lacks 1.weight and 1 more; it"),
+        (nn.Linear(3, 2), nn.Linear(3, 2, bias=False), "the checkpoint has bias, which is not in the model; it was"),
+        (nn.Linear(3, 2), chain(1), "the checkpoint lacks 0.weight and 1 more and has weight and 1 more"),
+        (nn.Linear(3, 2), nn.Linear(3, 5), "weight is (2, 3) in the checkpoint and (5, 3) here"),
+        (chain(1), Renamed(3, 2), ""),
     ],
 )
 @pytest.mark.parametrize("compiled", [False, True])
@@ -379,7 +354,7 @@ def test_another_model_is_refused_before_a_tensor_is_changed(
     if not sentence:
         assert run.checkpoint.resume()
         return
-    with pytest.raises(ConfigError, match=f"step-0000.*: model: the checkpoint {re.escape(sentence)}"):
+    with pytest.raises(ConfigError, match=f"step-0000.*: model: {re.escape(sentence)}"):
         run.checkpoint.resume()
     assert all(torch.equal(a, b) for a, b in zip(before, here.parameters(), strict=True))
 
@@ -406,24 +381,22 @@ def beside_others(url: str) -> Run:
 
 
 def test_models_are_not_read_where_others_train(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Store.read
+
+    def read_no_data(self: Store, name: str, start: int, end: int) -> bytes:
+        assert not name.endswith(".data")
+        return read(self, name, start, end)
+
     Run(url).run_to(10).idle().checkpoint.close()
     run = beside_others(url)
     before = run.model.weight.detach().clone()
-    monkeypatch.setattr(Store, "read", no_data(Store.read))
+    monkeypatch.setattr(Store, "read", read_no_data)
     assert not Run(url, run.job, parts=run.parts).checkpoint.resume()
     assert (run.job.at, run.data.position) == (0, 70)  # this one, the others need not have
     assert torch.equal(run.model.weight, before)
     run.parts.pop("data")
     monkeypatch.setattr(Store, "read", None)
     assert not Run(url, run.job, parts=run.parts).checkpoint.resume()
-
-
-def no_data(read: Callable[..., bytes]) -> Callable[..., bytes]:
-    def checked(self: Store, name: str, start: int, end: int) -> bytes:
-        assert not name.endswith(".data")
-        return read(self, name, start, end)
-
-    return checked
 
 
 def test_a_group_whose_others_were_gone_starts_again_from_what_it_did_not_read(url: str) -> None:

@@ -267,13 +267,6 @@ def test_bad_arguments_get_a_sentence(net: Net) -> None:
         DistributedDataParallel(manager, nn.ReLU())
 
 
-def test_sparse_gradients_drop_the_step() -> None:
-    manager = alone()
-    model = DistributedDataParallel(manager, nn.Embedding(4, 3, sparse=True))
-    model(torch.tensor([1])).sum().backward()
-    assert "sparse" in str(manager.errors[0])
-
-
 def test_mixed_dtypes_reduce_in_buckets_of_their_own() -> None:
     net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4).to(torch.bfloat16))
     manager = alone()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from tests.torch.train.apart import Weights, equal
 from tests.torch.train.fakes import run_threads
 from tests.torch.train.jobs import leave, lighthouse
 from tests.torch.train.test_apart import start
-from tests.torch.train.test_apart_faults import Watched
+from tests.torch.train.test_apart_faults import Watched, refuse
 from torchft_x.errors import TransferError
 from torchft_x.train.local.diloco import DiLoCo
 from torchft_x.train.local.error_feedback import ErrorFeedback
@@ -85,18 +85,12 @@ def test_all_that_was_left_out_is_applied_later_or_still_carried(n: int, fmt: st
 
 @pytest.mark.parametrize("delay", [0, 1])
 def test_a_reduction_done_again_and_refused_exchanges_count_once(delay: int, pair_address: str) -> None:
-    refused: list[int] = []
     groups = run_threads(
         2, lambda g: Booked(g, pair_address, sync_every=2, should_quantize="int4", fragment_sync_delay=delay)
     )
-    original, send = groups[1].manager.steps.end_pass, groups[1].manager.allreduce
+    refused = refuse(groups[1], 3, 2)
+    send = groups[1].manager.allreduce
     aborted: list[int] = []
-
-    def refuse(kept: Any, works: int, good: bool, meanwhile: Callable[[], None]) -> bool:
-        if groups[1].loop.exchanges == 3 and len(refused) < 2:
-            refused.append(groups[1].steps)
-            groups[1].manager.report_error(RuntimeError("not now"))
-        return original(kept, works, good, meanwhile)
 
     def break_one(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         work = send(tensor, *args, **kwargs)
@@ -105,7 +99,6 @@ def test_a_reduction_done_again_and_refused_exchanges_count_once(delay: int, pai
             groups[1].pg.abort()  # in the middle of the reduction
         return work
 
-    groups[1].manager.steps.end_pass = refuse  # type: ignore[method-assign]
     groups[1].manager.allreduce = break_one  # type: ignore[method-assign]
     run_threads(2, lambda g: groups[g].run_to(10))
     assert len(refused) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -38,33 +39,32 @@ def train(trainers: list[Trainer], struck: Trainer, place: int = WEIGHT) -> None
     run_threads(len(trainers), body)
 
 
-def check(folder: Path, trainers: list[Trainer], sentence: str, first: str = "2.weight") -> None:
-    """Group 1 was named and healed, and its first wrong tensor was named."""
-    events = [e for e in read_events(folder) if e.get("step", 0) > 1]
-    said = {e["reason"] for e in events if e["event"] == "error"}
-    assert said == {
-        f"the parameters or optimizer state of group group_1 differ from {sentence}: group group_1 copies them",
+def emitted(folder: Path, name: str) -> list[dict[str, Any]]:
+    return [e for e in read_events(folder) if e["event"] == name and e.get("step", 0) > 1]
+
+
+@pytest.mark.parametrize(
+    ("count", "struck", "place", "others", "first"),
+    [
+        (3, 1, WEIGHT, "those of 2 others", "2.weight"),
+        (3, 1, MOMENT, "those of 2 others", "exp_avg_sq of 2.weight"),
+        (2, 0, WEIGHT, "that of another, and no majority says which is right", "2.weight"),
+    ],
+)
+def test_group_1_copies_the_state_and_its_first_wrong_tensor_is_named(
+    count: int, struck: int, place: int, others: str, first: str, run_dir: Path
+) -> None:
+    """Of three groups the struck one is wrong, of two the second."""
+    with lighthouse(count) as address:
+        trainers = start(count, address, min_replica_size=count)
+        train(trainers, trainers[struck], place)
+        leave(*trainers)
+    assert {e["reason"] for e in emitted(run_dir, "error")} == {
+        f"the parameters or optimizer state of group group_1 differ from {others}: group group_1 copies them",
         f"the first tensor that differs on this rank is {first}",
     }
-    assert [e["group"] for e in events if e["event"] == "heal_end"] == ["group_1"]
+    assert [e["group"] for e in emitted(run_dir, "heal_end")] == ["group_1"]
     assert all(same(t.history[LAST], trainers[0].history[LAST]) for t in trainers)
-
-
-@pytest.mark.parametrize(("place", "name"), [(WEIGHT, "2.weight"), (MOMENT, "exp_avg_sq of 2.weight")])
-def test_one_of_three_groups_copies_the_others_state(place: int, name: str, run_dir: Path) -> None:
-    with lighthouse(3) as address:
-        trainers = start(3, address, min_replica_size=3)
-        train(trainers, trainers[1], place)
-        leave(*trainers)
-    check(run_dir, trainers, "those of 2 others", name)
-
-
-def test_of_two_groups_the_second_copies(run_dir: Path) -> None:
-    with lighthouse(2) as address:
-        trainers = start(2, address, min_replica_size=2)
-        train(trainers, trainers[0])
-        leave(*trainers)
-    check(run_dir, trainers, "that of another, and no majority says which is right")
 
 
 def test_all_ranks_of_a_group_copy_when_one_is_wrong(run_dir: Path, pair_address: str) -> None:
@@ -75,11 +75,9 @@ def test_all_ranks_of_a_group_copy_when_one_is_wrong(run_dir: Path, pair_address
         return t.run_to(LAST)
 
     trainers = two_by_two(pair_address, body)
-    events = [e for e in read_events(run_dir) if e.get("step", 0) > 1]
-    healed = sorted((e["group"], e["rank"]) for e in events if e["event"] == "heal_end")
+    healed = sorted((e["group"], e["rank"]) for e in emitted(run_dir, "heal_end"))
     assert healed == [("group_1", 0), ("group_1", 1)]
-    named = {e["rank"] for e in events if e["event"] == "error" and "first tensor" in e["reason"]}
-    assert named == {1}
+    assert {e["rank"] for e in emitted(run_dir, "error") if "first tensor" in e["reason"]} == {1}
     for rank in (0, 1):
         assert same(trainers[rank].history[LAST], trainers[2 + rank].history[LAST])
 
@@ -99,11 +97,9 @@ def test_groups_that_train_apart_compare_what_they_hold_alike(place: int, name: 
         struck: list[torch.Tensor] = []
         run_threads(3, lambda g: groups[g].run_to(last, strike if g == 1 else None))
         leave(*groups)
-    events = [e for e in read_events(run_dir) if e.get("step", 0) > 1]
-    assert f"the first tensor that differs on this rank is {name}" in {
-        e["reason"] for e in events if e["event"] == "error"
-    }
-    assert [e["group"] for e in events if e["event"] == "heal_end"] == ["group_1"]
+    sentence = f"the first tensor that differs on this rank is {name}"
+    assert sentence in {e["reason"] for e in emitted(run_dir, "error")}
+    assert [e["group"] for e in emitted(run_dir, "heal_end")] == ["group_1"]
     assert all(equal(g.history[last], groups[0].history[last]) for g in groups)
 
 

@@ -95,25 +95,16 @@ class Talkative(fsspec.spec.AbstractFileSystem):  # type: ignore[misc]
 
 def test_no_secret_is_shown() -> None:
     fsspec.register_implementation("talkative", Talkative, clobber=True)
-    store = Store("talkative://me:hunter2@host/run")
-    store._fs.storage_options["secret_key"] = "sesame"
-    store._secrets.append("sesame")
-    with pytest.raises(TransferError) as caught:
-        store.children()
-    text = f"{caught.value} {store!r} {store.shown}"
-    for secret in ("hunter2", "abc123", "sesame"):
-        assert secret not in text
-    assert "n=1" in text
-    assert caught.value.__suppress_context__
-
-
-def test_the_secrets_of_options_are_known() -> None:
-    fsspec.register_implementation("talkative", Talkative, clobber=True)
     fsspec.config.conf["talkative"] = {"password": "swordfish", "anon": "yes"}
     try:
+        store = Store("talkative://me:hunter2@host/run")
         with pytest.raises(TransferError) as caught:
-            Store("talkative://host/run").children()
+            store.children()
     finally:
         del fsspec.config.conf["talkative"]
-    assert "swordfish" not in str(caught.value)
-    assert "yes" in str(caught.value)
+    text = f"{caught.value} {store!r} {store.shown}"
+    for secret in ("hunter2", "abc123", "swordfish"):
+        assert secret not in text
+    for word in ("n=1", "yes"):
+        assert word in text
+    assert caught.value.__suppress_context__

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 import torch
 
+from tests.torch.train.fakes import background, run_threads
 from tests.torch.transfer.conformance import WAIT, Pair, TransportConformance
 from tests.torch.transfer.format.test_layout import manifest
 from tests.torch.transfer.states import same
@@ -361,16 +362,7 @@ def test_unusable_metadata_is_a_transfer_error(destination: HTTP, metadata: str)
 
 def test_concurrent_readers(source: HTTP, destination: HTTP) -> None:
     source.send_checkpoint([1, 2, 3, 4], 1, big(2), WAIT)
-    results: list[Any] = []
-    readers = [
-        threading.Thread(target=lambda: results.append(destination.recv_checkpoint(0, source.metadata(), 1, WAIT)))
-        for _ in range(4)
-    ]
-    for r in readers:
-        r.start()
-    for r in readers:
-        r.join(WAIT)
-    assert len(results) == 4
+    results = run_threads(4, lambda _: destination.recv_checkpoint(0, source.metadata(), 1, WAIT))
     assert all(same(r, big(2)) for r in results)
 
 
@@ -417,12 +409,10 @@ def test_shutdown_lets_a_reader_finish_and_frees_the_port(source: HTTP) -> None:
     source.send_checkpoint([1], 1, big(1), WAIT)
     reader = RawReader(source, 1)
     response = reader.begin(16)
-    closing = threading.Thread(target=source.shutdown)
-    closing.start()
+    closing = background(source.shutdown)
     assert response.read() == ONES
     reader.connection.close()
-    closing.join(WAIT)
-    assert not closing.is_alive()
+    closing.result(WAIT)
     assert_free(source)
 
 

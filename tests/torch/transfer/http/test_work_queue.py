@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,23 +35,15 @@ def test_what_is_given_back_is_taken_first() -> None:
     queue.give_back(0)  # it holds nothing
 
 
-def test_who_needs_far_longer_for_a_block_is_overdue() -> None:
+@pytest.mark.parametrize("took", [1.0, 0.001])
+def test_who_needs_far_longer_for_a_block_and_than_the_grace_is_overdue(took: float) -> None:
     queue = WorkQueue(2)
     queue.take(0, 0.0, among=2)
     queue.take(1, 0.0)
-    queue.arrived(1, 1.0)
-    limit = max(SLOW * 1.0, GRACE)
+    queue.arrived(1, took)
+    limit = max(SLOW * took, GRACE)
     assert queue.overdue(1, limit - 0.1) == []
     assert queue.overdue(1, limit + 0.1) == [0]
-
-
-def test_nobody_is_overdue_within_the_grace() -> None:
-    queue = WorkQueue(2)
-    queue.take(0, 0.0, among=2)
-    queue.take(1, 0.0)
-    queue.arrived(1, 0.001)
-    assert queue.overdue(1, GRACE - 0.1) == []
-    assert queue.overdue(1, GRACE + 0.1) == [0]
     assert queue.overdue(7, GRACE + 0.1) == [], "who has fetched nothing can't say what is slow"
 
 
