@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.unit.launch.kubernetes.answering import Asked, answering
+from tests.unit.launch.kubernetes.answering import Request, answering
 from tests.unit.launch.kubernetes.rules.test_state import job
 from tests.unit.launch.lines import BOTH, ROOT, environment, interpreter
 from tests.util import scaled
@@ -52,7 +52,7 @@ def test_a_job_of_another_context_is_found_by_its_handle(line: str, tmp_path: Pa
     (tmp_path / ".kube").mkdir()
     config = tmp_path / ".kube/config"
 
-    def answer(asked: Asked) -> tuple[int, Any]:
+    def answer(asked: Request) -> tuple[int, Any]:
         if asked.method == "POST":
             return 201, {"metadata": {"name": asked.body["metadata"]["name"], "uid": "u"}}
         found = [job("lighthouse", end="Complete")] if asked.path.partition("?")[0].endswith("/jobs") else []

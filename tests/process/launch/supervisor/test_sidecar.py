@@ -14,7 +14,7 @@ import pytest
 from tests.util import scaled, wait_for
 from torchft_x.env import TIME_SCALE
 from torchft_x.launch.process import process_tree
-from torchft_x.launch.supervisor.coordination import Begun
+from torchft_x.launch.supervisor.coordination import StartedAttempt
 from torchft_x.launch.supervisor.sidecar import Accompanied, SidecarConfig
 from torchft_x.observe.events import read_events
 from torchft_x.rpc.supervisor.client import SupervisorClient
@@ -168,5 +168,5 @@ def test_a_lighthouse_that_stays_away_is_the_end_of_the_job() -> None:
     config = SidecarConfig(sidecar="eval", command=("x",), patience=600.0)
     lives = Accompanied(config, reports, said.append)  # type: ignore[arg-type]
     for reports.seconds in (0.0, 599.0, 601.0):
-        assert not lives.is_over(Begun(0, "life"))
+        assert not lives.is_over(StartedAttempt(0, "life"))
     assert said == ["the lighthouse has been away for 600 s: the job counts as over"]

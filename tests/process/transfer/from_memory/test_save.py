@@ -21,7 +21,7 @@ from torchft_x.transfer.durable.catalog import newest
 from torchft_x.transfer.durable.reader import Saved
 from torchft_x.transfer.durable.shard import outline
 from torchft_x.transfer.durable.store import Store
-from torchft_x.transfer.from_memory.held import KEY, Held
+from torchft_x.transfer.from_memory.held import KEY, HeldCheckpoint
 from torchft_x.transfer.memory_slots import MemorySlot
 
 
@@ -38,7 +38,7 @@ def hold(memory: CheckpointMemory, url: str | None, step: int = 7, ranks: int = 
     state: dict[str, Any] = {"user": weights, "torchft": {"step": step}}
     if url is not None:
         parts = {"parts": {"w": weights}, "torchft": {"step": step}}
-        state = {KEY: Held(url, "a-job", "0-life", 2, outline(parts, ranks=ranks)).tree(), **state}
+        state = {KEY: HeldCheckpoint(url, "a-job", "0-life", 2, outline(parts, ranks=ranks)).tree(), **state}
     slot = MemorySlot.open(memory.names[0][step % 2], 1 << 26)
     assert slot is not None
     slot.grow(slot.room_for(state))

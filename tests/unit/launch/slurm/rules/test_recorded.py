@@ -5,14 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.launch.slurm.rules.recorded import ALL
-<<<<<<< HEAD
-from torchft_x.launch.slurm.rules.ending import UNREPORTED, ending
-from torchft_x.launch.slurm.rules.manifest import Manifest, Part, rows_by_part
-=======
 from tests.unit.launch.slurm.rules.test_restart import manifest, part
 from torchft_x.launch.slurm.rules.ending import UNREPORTED, ending
 from torchft_x.launch.slurm.rules.manifest import rows_by_part
->>>>>>> main
 from torchft_x.launch.slurm.rules.queue import Row, parse_rows
 from torchft_x.launch.slurm.rules.state import part_status
 
@@ -63,20 +58,8 @@ def test_requeued_held_and_waiting_for_a_moment(version: str) -> None:
 @pytest.mark.parametrize("version", ALL)
 @pytest.mark.parametrize(("ticket", "job"), [("t1", "1"), ("t2", "2"), ("t5", "5")])
 def test_what_was_cancelled_while_it_waited_is_found_without_its_task(version: str, ticket: str, job: str) -> None:
-<<<<<<< HEAD
-    part = Part(role="trainer", kind="trainer", number=0, script="/s", job=f"{job}_0", ticket=ticket)
-    manifest = Manifest(
-        app="app", session="s", run_dir="/runs/7", token_file="t", log_dir="l", created=0.0, retries=3, parts=(part,)
-    )
-    (row,) = rows_by_part(manifest, parse_rows(ALL[version])).values()
-    assert (row.job, row.task, part_status(row).state) == (part.job, 0, "CANCELLED")
-    other = dataclasses.replace(part, ticket="t3", job="3_1", number=1)  # nothing is left of it
-    manifest = dataclasses.replace(manifest, parts=(other,))
-    assert rows_by_part(manifest, parse_rows(ALL[version])) == {"trainer/1": None}
-=======
     one = part(0, job=f"{job}_0", ticket=ticket)
     (row,) = rows_by_part(manifest(one), parse_rows(ALL[version])).values()
     assert (row.job, row.task, part_status(row).state) == (one.job, 0, "CANCELLED")
     other = part(1, job="3_1", ticket="t3")  # nothing is left of it
     assert rows_by_part(manifest(other), parse_rows(ALL[version])) == {"trainer/1": None}
->>>>>>> main
