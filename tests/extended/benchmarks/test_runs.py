@@ -10,7 +10,6 @@ from benchmarks import cli, results
 from benchmarks.libraries import Library, find_peer
 from tests.extended.rpc.test_peer import HOW
 
-JOBS = sorted(set(cli.BENCHMARKS) - {"lighthouse", "fanout"})
 BESIDE_THE_PEER = ["fanout", "heal", "kill"]
 """Of each way to run the peer one; the others take minutes of waiting for it."""
 
@@ -27,9 +26,10 @@ def check_ours(rows: list[results.Row]) -> None:
         assert row["verdict"]
 
 
-@pytest.mark.parametrize("name", ["lighthouse", "fanout"])
-def test_what_needs_no_job_runs(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = run(tmp_path / "bench.json", name, "--only", "ours")
+def test_what_needs_no_job_runs_and_is_added_to_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(tmp_path / "bench.json", "lighthouse", "--only", "ours")
+    rows = run(tmp_path / "bench.json", "fanout", "--only", "ours", "--groups", "2", "--add")
+    assert {"lighthouse.ready", "fanout.2"} <= {row["key"] for row in rows}
     check_ours(rows)
     assert all(row["peer"] is None for row in rows)
     text = capsys.readouterr().out
@@ -39,7 +39,7 @@ def test_what_needs_no_job_runs(name: str, tmp_path: Path, capsys: pytest.Captur
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", sorted(set(JOBS) - set(BESIDE_THE_PEER)))
+@pytest.mark.parametrize("name", sorted(set(cli.BENCHMARKS) - {"lighthouse", *BESIDE_THE_PEER}))
 def test_what_starts_jobs_runs(name: str, tmp_path: Path) -> None:
     check_ours(run(tmp_path / "bench.json", name, "--only", "ours"))
 
@@ -52,12 +52,5 @@ def test_the_peer_is_measured_too(name: str, tmp_path: Path) -> None:
         pytest.skip(HOW)
     rows = run(tmp_path / "bench.json", name)
     check_ours(rows)
-    only_ours = ("no_vote", "held")  # what torchft does not have
-    assert all(row["peer"] for row in rows if row["ours"] and not any(word in row["key"] for word in only_ours))
-
-
-def test_benchmarks_are_added_to_a_file(tmp_path: Path) -> None:
-    out = tmp_path / "bench.json"
-    run(out, "lighthouse", "--only", "ours")
-    keys = {row["key"] for row in run(out, "fanout", "--only", "ours", "--groups", "2", "--add")}
-    assert {"lighthouse.ready", "fanout.2"} <= keys
+    has_peer = [row for row in rows if row["ours"] and "no_vote" not in row["key"] and "held" not in row["key"]]
+    assert all(row["peer"] for row in has_peer)

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from tests.extended.gpu.kit import Figures, Kit, need, need_equal
+from tests.extended.gpu.kit import Figures, Kit, need, need_equal, need_failure
 from tests.torch.comm.members import configure, each
-from torchft_x.comm import ProcessGroupGloo, ProcessGroupNCCL
+from torchft_x.comm import ProcessGroupNCCL
 from torchft_x.comm.accelerator.group import AcceleratorGroup
 from torchft_x.comm.base import ProcessGroup
 from torchft_x.comm.rank_info import RankInfo
@@ -106,11 +106,7 @@ def nccl_abort_and_rebuild(kit: Kit) -> Figures:
         began = time.perf_counter()
         group.abort(quorum_id)
         need(isinstance(group.errored(), CollectiveError), "after an abort errored() tells nothing")
-        try:
-            work.wait()
-            raise AssertionError("a collective of an aborted group ended well")
-        except CollectiveError:
-            pass
+        need_failure(work, "a collective of an aborted group ended well")
         kit.wait()
         aborts.append(round(time.perf_counter() - began, 3))
     kit.figures["abort, s"] = aborts
@@ -145,9 +141,7 @@ def nccl_in_a_child(kit: Kit) -> Figures:
 def gloo_on_the_device(kit: Kit) -> Figures:
     """Several members on one card, through host memory: every collective the library uses; a member that doesn't come."""
     size = 3
-    groups: list[ProcessGroup] = [ProcessGroupGloo(LIMIT, host="127.0.0.1") for _ in range(size)]
-    try:
-        configure(groups, kit.meeting(), 1)
+    with kit.gloo_groups(size, LIMIT) as groups:
         mine = [kit.tensor(5000, seed=rank) for rank in range(size)]
         total = each(groups, lambda rank, group: _allreduced(group, mine[rank]))
         for t in total:
@@ -167,9 +161,6 @@ def gloo_on_the_device(kit: Kit) -> Figures:
         took = kit.seconds(lambda: each(groups, lambda rank, group: _allreduced(group, large[rank])), 3)
         kit.figures["allreduce of 16 MiB, 3 members, s"] = round(took, 4)
         _leave_one_waiting(kit, groups)
-    finally:
-        for group in groups:
-            group.shutdown()
     return kit.figures
 
 
@@ -202,11 +193,8 @@ def _leave_one_waiting(kit: Kit, groups: list[ProcessGroup]) -> None:
     work = groups[0].allreduce([kit.tensor(1 << 16)])
     began = time.perf_counter()
     groups[0].abort(1)
-    try:
-        work.wait()
-        raise AssertionError("an allreduce that nobody joined ended well")
-    except CollectiveError:
-        kit.figures["released after an abort, s"] = round(time.perf_counter() - began, 4)
+    need_failure(work, "an allreduce that nobody joined ended well")
+    kit.figures["released after an abort, s"] = round(time.perf_counter() - began, 4)
     configure(groups, kit.meeting(), 2)
     found = each(groups, lambda rank, group: _allreduced(group, kit.tensor(100, seed=rank)))
     need_equal(found[0], found[1], "after a rebuild")

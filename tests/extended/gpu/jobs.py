@@ -19,6 +19,12 @@ from torchft_x.observe.report import commits, death, training_together, workers
 ROOT = Path(__file__).parents[3]
 SMALL = ["--width", "64", "--layers", "2", "--heads", "2", "--batch-size", "4", "--seq-len", "64", "--data-mb", "0.2"]
 GROUPS = 2
+GPU_TESTS = (
+    "tests/torch/comm/test_gpu.py",
+    "tests/torch/comm/quantized/test_collectives.py",
+    "tests/torch/train/test_offload.py",
+    "tests/torch/transfer/test_shared_memory.py",
+)
 
 
 class Job:
@@ -39,9 +45,8 @@ class Job:
         groups = ",".join(map(str, range(GROUPS)))
         lighthouse = ["lighthouse", "--min_replicas", "1", "--job_groups", groups, "--job_min_replicas", "1", *where]
         command = [str(ROOT / "scripts" / script), "--device", kit.device.type, *SMALL, *arguments]
-        commands = [lighthouse]
-        for group in range(GROUPS):
-            commands.append(["supervise", "--group", str(group), "--groups", str(GROUPS), *where, "--", *command])
+        supervise = ["--groups", str(GROUPS), *where, "--", *command]
+        commands = [lighthouse, *(["supervise", "--group", str(group), *supervise] for group in range(GROUPS))]
         with self.log.open("wb") as out:
             self.processes = [
                 subprocess.Popen(
@@ -104,17 +109,13 @@ def kill_and_rejoin(kit: Kit) -> Figures:
         check = [sys.executable, str(ROOT / "scripts/check_params.py"), str(dumps)]
         checked = subprocess.run(check, capture_output=True, text=True, check=False)
         kit.figures |= {
-            "kill to the survivor's next commit, s": _rounded(cost.next_commit),
-            "kill to the group's next commit, s": _rounded(cost.rejoined),
+            "kill to the survivor's next commit, s": cost.next_commit,
+            "kill to the group's next commit, s": cost.rejoined,
             "steps dropped": cost.dropped,
             "check_params": checked.stdout.strip()[:300],
         }
         need(checked.returncode == 0, f"check_params: {checked.stdout[-800:]}{checked.stderr[-800:]}")
     return kit.figures
-
-
-def _rounded(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds, 3)
 
 
 def hsdp_script(kit: Kit) -> Figures:
@@ -141,13 +142,7 @@ def _script(kit: Kit, script: str, *arguments: str) -> Figures:
 
 def gpu_tests(kit: Kit) -> Figures:
     """The tests that are marked ``gpu``; those for several cards are skipped."""
-    files = [
-        "tests/torch/comm/test_gpu.py",
-        "tests/torch/comm/quantized/test_collectives.py",
-        "tests/torch/train/test_offload.py",
-        "tests/torch/transfer/test_shared_memory.py",
-    ]
-    command = [sys.executable, "-m", "pytest", "-q", "-rs", "-m", "gpu", "-p", "no:cacheprovider", *files]
+    command = [sys.executable, "-m", "pytest", "-q", "-rs", "-m", "gpu", "-p", "no:cacheprovider", *GPU_TESTS]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     kit.figures["pytest"] = (done.stdout.strip().splitlines() or [""])[-1]
     need(done.returncode == 0, f"pytest ended with {done.returncode}: {(done.stdout + done.stderr)[-3000:]}")

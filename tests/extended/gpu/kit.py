@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from tests.torch.comm.members import configure
+from torchft_x.comm import ProcessGroupGloo
+from torchft_x.comm.base import ProcessGroup
 from torchft_x.comm.store.create import host_store
+from torchft_x.errors import CollectiveError
 
 Figures = dict[str, Any]
 
@@ -37,6 +42,17 @@ class Kit:
     def tensor(self, *shape: int, seed: int = 0) -> torch.Tensor:
         """Normal numbers, the same on every device."""
         return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(self.device)
+
+    @contextmanager
+    def gloo_groups(self, size: int, limit: float = 60.0) -> Iterator[list[ProcessGroup]]:
+        """Connect so many members on this device."""
+        groups: list[ProcessGroup] = [ProcessGroupGloo(limit, host="127.0.0.1") for _ in range(size)]
+        try:
+            configure(groups, self.meeting(), 1)
+            yield groups
+        finally:
+            for group in groups:
+                group.shutdown()
 
     def meeting(self) -> str:
         """A store address that nobody has used."""
@@ -65,6 +81,15 @@ def need(truth: object, sentence: str) -> None:
     """Fail the check. (Not `assert`, which python -O leaves out.)"""
     if not truth:
         raise AssertionError(sentence)
+
+
+def need_failure(work: dist.Work, sentence: str) -> None:
+    """Fail the check unless the collective fails."""
+    try:
+        work.wait()
+    except CollectiveError:
+        return
+    raise AssertionError(sentence)
 
 
 def need_equal(got: torch.Tensor, wanted: torch.Tensor, what: str) -> None:

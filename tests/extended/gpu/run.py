@@ -97,16 +97,16 @@ def can_run(check: Check, kind: str) -> bool:
     return check.on_cpu if kind == "cpu" else not check.cuda or kind == "cuda"
 
 
-def run_all(checks: Sequence[Check], kind: str, budget: float) -> list[Result]:
-    """One after the other; a line for each as it ends."""
-    deadline = time.monotonic() + clock(budget)
+def run_all(checks: Sequence[Check], kind: str) -> list[Result]:
+    """Run them one after the other, and print a line as each ends."""
+    deadline = time.monotonic() + clock(BUDGET)
     results = []
     for check in checks:
         left = deadline - time.monotonic()
         if not can_run(check, kind):
             result = Result(check.name, "skipped", missing(check, kind), 0.0, {}, missing(check, kind))
         elif left < clock(15):
-            result = Result(check.name, "skipped", f"no time was left of {budget:g} s", 0.0, {}, "everything")
+            result = Result(check.name, "skipped", f"no time was left of {BUDGET:g} s", 0.0, {}, "everything")
         else:
             result = run_one(check, kind, min(clock(check.seconds), left))
         results.append(result)
@@ -216,7 +216,6 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--device", default="auto", choices=("auto", "cuda", "xpu", "cpu"))
     parser.add_argument("--only", default="", help="names, with commas")
     parser.add_argument("--out", type=Path, default=Path("runs/gpu_check.json"), help="where the JSON goes")
-    parser.add_argument("--budget", type=float, default=BUDGET, help="seconds all checks may take together")
     parser.add_argument("--dry", action="store_true", help="only say what would run")
     parser.add_argument("--check", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
@@ -234,16 +233,14 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     began, about = time.monotonic(), machine(kind)
     print(f"{len(checks)} checks on {about.get('name', 'the CPU')}, torch {about['torch']}", flush=True)
-    results = run_all(checks, kind, args.budget)
+    results = run_all(checks, kind)
     return report(results, about, time.monotonic() - began, args.out)
 
 
 def report(results: Sequence[Result], about: dict[str, Any], seconds: float, out: Path) -> int:
     """Write the JSON and say how it went; the exit code."""
     counts = {s: sum(r.status == s for r in results) for s in ("passed", "failed", "skipped")}
-    whole = {
-        "machine": about, **counts, "seconds": round(seconds, 1), "checks": [vars(r) for r in results],
-    }  # fmt: skip
+    whole = {"machine": about, **counts, "seconds": round(seconds, 1), "checks": [vars(r) for r in results]}
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(whole, indent=1) + "\n")
     print(f"{', '.join(f'{n} {s}' for s, n in counts.items())} in {seconds:.0f} s; {out}")

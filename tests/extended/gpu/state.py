@@ -8,8 +8,7 @@ import torch
 from torch.distributed import ReduceOp
 
 from tests.extended.gpu.kit import Figures, Kit, need, need_equal
-from tests.torch.comm.members import configure, each
-from torchft_x.comm import ProcessGroupGloo
+from tests.torch.comm.members import each
 from torchft_x.comm.base import ProcessGroup
 from torchft_x.comm.quantized.collectives import allreduce_quantized
 from torchft_x.comm.quantized.format import FORMATS, FP8, Format, decode, encode, has_fp8, residual
@@ -21,10 +20,9 @@ SIZES = (1, 3, 127, 128, 129, 100_003)
 
 def quantised_kernels(kit: Kit) -> Figures:
     """int8 and int4: the device's bytes are the CPU's. fp8, which the CPU doesn't do, against its own definition."""
-    missing = []
     for fmt in FORMATS.values():
         if fmt is FP8 and not has_fp8(kit.device):
-            missing.append("fp8 needs a CUDA device of compute capability 8.9 or newer")
+            kit.figures["not tried"] = ["fp8 needs a CUDA device of compute capability 8.9 or newer"]
             continue
         for numel in SIZES:
             for dtype in (torch.float32, torch.bfloat16, torch.float16):
@@ -33,8 +31,6 @@ def quantised_kernels(kit: Kit) -> Figures:
         for x in (torch.zeros(500), torch.full((500,), 1e-30), torch.full((500,), 3e38), torch.arange(500.0) - 250):
             _compare(fmt, x.to(kit.device), f"{fmt} of {x[0]:g} ...")
         _time(kit, fmt)
-    if missing:
-        kit.figures["not tried"] = missing
     return kit.figures
 
 
@@ -66,9 +62,7 @@ def _compare(fmt: Format, x: torch.Tensor, what: str) -> None:
 def quantised_reductions(kit: Kit) -> Figures:
     """Three members on one card; each holds the same bits, near the sum. The same as on the CPU, for int8 and int4."""
     size, numel = 3, 300_001
-    groups: list[ProcessGroup] = [ProcessGroupGloo(60.0, host="127.0.0.1") for _ in range(size)]
-    try:
-        configure(groups, kit.meeting(), 1)
+    with kit.gloo_groups(size) as groups:
         for fmt in FORMATS.values():
             if fmt is FP8 and not has_fp8(kit.device):
                 kit.figures["not tried"] = ["fp8"]
@@ -83,9 +77,6 @@ def quantised_reductions(kit: Kit) -> Figures:
             if fmt is not FP8 and not kit.on_cpu:
                 there = each(groups, lambda rank, g, fmt=fmt: _reduced(g, kit.tensor(numel, seed=rank).cpu(), fmt))
                 need_equal(here[0], there[0], f"{fmt}: the device's sum is not the CPU's")
-    finally:
-        for group in groups:
-            group.shutdown()
     return kit.figures
 
 

@@ -1,7 +1,4 @@
-"""`./scripts/gpu_check` without a card: the checks' own code on the CPU.
-
-Nothing here says anything about a GPU: that is what running the script on one is for.
-"""
+"""`./scripts/gpu_check` without a card: the checks' own code on the CPU. It says nothing about a GPU."""
 
 from __future__ import annotations
 
@@ -12,11 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.extended.gpu.jobs import GPU_TESTS
 from tests.extended.gpu.kit import Kit
 from tests.extended.gpu.run import CHECKS, ROOT, Check, main
 
 IN_THIS_PROCESS = ("groups", "state")
-BY_OTHERS = ("hsdp_script",)  # diloco_script is the same function, and tests/e2e runs that script
+BY_OTHERS = ("hsdp_script", "fsdp2_with_offload")  # on a CPU the same as diloco_script and fsdp2
 SLOW = [c.name for c in CHECKS if c.module not in IN_THIS_PROCESS and c.on_cpu and c.name not in BY_OTHERS]
 
 
@@ -37,8 +35,8 @@ def test_a_check_of_processes_runs_on_the_cpu(name: str, tmp_path: Path) -> None
 
 
 def test_every_file_with_gpu_tests_is_run() -> None:
-    """By `gpu_tests`, which names them: a card's machine may lack what other tests import."""
-    marked = {str(p.relative_to(ROOT)) for p in (ROOT / "tests").rglob("test_*.py") if "mark.gpu(" in p.read_text()}
-    named = (ROOT / "tests/extended/gpu/jobs.py").read_text()
-    names = {Path(path).stem.removeprefix("test_") for path in marked if "tests/extended/gpu/" not in path}
-    assert [name for name in sorted(names) if f'"{name}"' not in named and f"test_{name}.py" not in named] == []
+    """`gpu_tests` names them: a card's machine may lack what other tests import."""
+    marked = {
+        str(p.relative_to(ROOT)) for p in (ROOT / "tests").rglob("test_*.py") if "pytest.mark.gpu(" in p.read_text()
+    }
+    assert marked - {str(Path(__file__).relative_to(ROOT))} == set(GPU_TESTS)

@@ -17,7 +17,7 @@ from torchft_x.timing import TIMING
 
 
 def _whole(events: list[dict[str, Any]], struck: float, group: str | None) -> bool:
-    """Whether what was struck is back. Who is stopped is taken for lost only after a while."""
+    """Return whether all train together again. A stopped worker counts as lost only after a while."""
     if group is None:
         return any(e["event"] == "start" and e["role"] == "lighthouse" for e in events if e["t"] > struck)
     gone = [e["t"] for e in events if e["event"] == "quorum" and e["t"] > struck and e.get("participants") == 1]
@@ -57,12 +57,9 @@ def test_the_report_names_every_fault(tmp_path: Path) -> None:
     assert found["lighthouse"].back is not None
     assert run.curve  # the script told its loss
     page = tmp_path / "page.html"
-    assert (
-        subprocess.run([sys.executable, "-m", "torchft_x", "report", run_dir, "--out", page], cwd=ROOT).returncode == 0
-    )
-    shown = subprocess.run(
-        [ROOT / "scripts/report_picture", page, tmp_path / "page.png"], capture_output=True, text=True
-    )
+    subprocess.run([sys.executable, "-m", "torchft_x", "report", run_dir, "--out", page], cwd=ROOT, check=True)
+    picture = [ROOT / "scripts/report_picture", page, tmp_path / "page.png"]
+    shown = subprocess.run(picture, capture_output=True, text=True)
     if shown.returncode == 69:
         pytest.skip(shown.stderr)
     assert shown.returncode == 0, shown.stderr

@@ -1,4 +1,4 @@
-"""Groups that train apart, as a user starts them: the mission's configurations, the component, and a kill."""
+"""Groups that train apart, as a user starts them: the mission's configurations, checkpoints, and kills of all workers."""
 
 from __future__ import annotations
 
@@ -7,25 +7,27 @@ from pathlib import Path
 
 import pytest
 
+from tests.extended.serving import lighthouse
 from tests.journeys.jobs import BIN, SMALL, running
+from tests.journeys.test_kill_all import killed_twice
 from tests.journeys.test_kills import script
-from tests.torch.train.test_fault_tolerance import FRAGMENTS, ISLANDS, ON_CPU
+from tests.torch.train.test_fault_tolerance import FRAGMENTS, ISLANDS
+from torchft_x import env
 
 pytestmark = [pytest.mark.timeout(300)]
 
 
-@pytest.mark.parametrize(
-    ("config", "ranks"),
-    [(FRAGMENTS, (1, 1)), (ISLANDS, (1, 2)), (ON_CPU, (1, 1))],
-    ids=["fragments", "islands", "on CPU"],
-)
+def diloco(run_dir: Path) -> list[str]:
+    command = [str(BIN / "torchx"), "run", "-s", "local_cwd", "./components.py:diloco", "--sync_steps", "4"]
+    return [*command, "--run_dir", str(run_dir)]
+
+
+@pytest.mark.parametrize(("config", "ranks"), [(FRAGMENTS, (1, 1)), (ISLANDS, (1, 2))], ids=["fragments", "islands"])
 def test_the_missions_configurations_run_as_they_stand(config: str, ranks: tuple[int, int], tmp_path: Path) -> None:
     """A lighthouse, and one torchrun per group with its number in a flag."""
-    file, run_dir, address = tmp_path / "debug.toml", tmp_path / "run", tmp_path / "address"
+    file, run_dir = tmp_path / "debug.toml", tmp_path / "run"
     file.write_text(config)
-    mark = {"TORCHFT_X_RUN_DIR": str(run_dir)}  # only so that whatever is left can be found and killed
-    lighthouse = [str(BIN / "python"), "-m", "torchft_x", "lighthouse", "--min_replicas", "2", "--bind", "[::]:0"]
-    lighthouse += ["--join_timeout_ms", "10000", "--address_file", str(address)]
+    mark = {env.RUN_DIR: str(run_dir)}  # only so that whatever is left can be found and killed
 
     def group(number: int) -> list[str]:
         run = [str(BIN / "torchrun"), "--standalone", "--nproc_per_node", str(ranks[number]), "scripts/train_diloco.py"]
@@ -33,9 +35,8 @@ def test_the_missions_configurations_run_as_they_stand(config: str, ranks: tuple
         run += ["--training.steps=20", "--training.mock_data", "--dump-params", str(tmp_path / "dumps"), *SMALL]
         return run
 
-    with running(lighthouse, tmp_path / "lighthouse.log", run_dir, **mark) as service:
-        service.wait_for(address.exists, 15, "the lighthouse serves")
-        where = {"TORCHFT_LIGHTHOUSE": address.read_text().strip(), **mark}
+    with lighthouse(tmp_path, "--join_timeout_ms", "10000", min_replicas=2, **mark) as address:
+        where = {env.LIGHTHOUSE: address, **mark}
         with (
             running(group(0), tmp_path / "0.log", run_dir, **where) as one,
             running(group(1), tmp_path / "1.log", run_dir, **where) as two,
@@ -52,28 +53,26 @@ def test_the_missions_configurations_run_as_they_stand(config: str, ranks: tuple
     assert "ok: 4 dumps" in checked.stdout or "ok: 8 dumps" in checked.stdout
 
 
-ISLAND = ("--fault_tolerance.rank0_synchronization_only=true",)
-
-
 @pytest.mark.parametrize(
-    ("method", "first", "then", "more"),
-    [("diloco", (2, 2), (3, 1), ()), ("local_sgd", (2, 1), (1, 2), ()), ("diloco", (2, 1), (1, 2), ISLAND)],
-    ids=["diloco", "local_sgd", "islands"],
+    ("first", "then", "island"), [((2, 2), (3, 1), False), ((2, 1), (1, 2), True)], ids=["sharded", "islands"]
 )
 def test_a_checkpoint_goes_on_with_other_numbers(
-    method: str, first: tuple[int, int], then: tuple[int, int], more: tuple[str, ...], tmp_path: Path
+    first: tuple[int, int], then: tuple[int, int], island: bool, tmp_path: Path
 ) -> None:
     """(Groups, workers of each). A group that begins with other weights than the saved ones would fail check_params."""
     url = f"file://{tmp_path}/saved"
     for name, (groups, ranks), steps in (("first", first, 8), ("second", then, 16)):
-        run_dir = tmp_path / name
-        command = [str(BIN / "torchx"), "run", "-s", "local_cwd", "./components.py:diloco", "--sync_steps", "4"]
-        command += ["--replicas", str(groups), "--workers_per_replica", str(ranks), "--run_dir", str(run_dir), "--"]
-        command += ["--fault_tolerance.semi_sync_method", method, "--steps", str(steps), "--min-groups", str(groups)]
-        command += ["--checkpoint", url, "--dump-params", str(tmp_path / f"{name}-dumps"), *more, *SMALL]
-        with running(command, tmp_path / f"{name}.log", run_dir) as job:
+        command = [*diloco(tmp_path / name), "--replicas", str(groups), "--workers_per_replica", str(ranks), "--"]
+        command += [f"--fault_tolerance.rank0_synchronization_only={island}", "--steps", str(steps), *SMALL]
+        command += ["--min-groups", str(groups), "--checkpoint", url, "--dump-params", str(tmp_path / f"{name}-dumps")]
+        with running(command, tmp_path / f"{name}.log", tmp_path / name) as job:
             assert job.wait(120) == 0, job.output()[-3000:]
         checked = script("check_params.py", tmp_path / f"{name}-dumps")
         assert checked.returncode == 0, checked.stdout
     assert f"resumed from {url} at step 3" in job.output()  # two exchanges, and the step before them
     assert re.search(r"step +16 \| exchange 4 ", job.output())
+
+
+def test_all_workers_are_killed_twice_and_go_on_from_an_exchange(tmp_path: Path) -> None:
+    args = ["--steps", "100000", "--pace", "0.02", "--dump-params", str(tmp_path / "dumps"), *SMALL]
+    killed_twice([*diloco(tmp_path / "run"), "--", *args], tmp_path, tmp_path / "run", ranks=1)

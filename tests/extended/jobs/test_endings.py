@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.extended.serving import lighthouse
 from tests.journeys.jobs import BIN, ROOT, SMALL, gone, running
 from tests.journeys.test_hsdp import hsdp
 from torchft_x import env
@@ -20,7 +21,7 @@ pytestmark = [pytest.mark.timeout(300)]
 
 
 def test_a_job_that_is_told_to_stop_saves_its_last_step(tmp_path: Path) -> None:
-    """SIGTERM to all supervisors, as a time limit sends it: the checkpoint is the one of that moment."""
+    """Send SIGTERM to all supervisors, as a time limit does: the checkpoint is the one of that moment."""
     run_dir, url = tmp_path / "run", str(tmp_path / "saved")
     saves = ("--checkpoint", url, "--checkpoint-every", "50000")
     command = hsdp(run_dir, 2, 2, "--steps", "100000", "--pace", "0.02", *SMALL, *saves)
@@ -58,18 +59,15 @@ sys.exit(train_ddp.exit_code(lambda: train_ddp.train(train_ddp.parse_args())))
 
 @pytest.mark.parametrize("notice", [12 * TIMING.stop_grace, 0.6 * TIMING.stop_grace], ids=["long", "short"])
 def test_a_slow_save_has_the_time_that_the_sender_gives(notice: float, tmp_path: Path) -> None:
-    """SIGTERM to a supervisor; the save takes longer than the grace of whoever doesn't save."""
-    run_dir, address, script, url = tmp_path / "run", tmp_path / "address", tmp_path / "slow.py", tmp_path / "saved"
+    """Send SIGTERM to a supervisor; the save takes longer than the grace of whoever doesn't save."""
+    run_dir, script, url = tmp_path / "run", tmp_path / "slow.py", tmp_path / "saved"
     script.write_text(SLOW.format(scripts=str(ROOT / "scripts"), seconds=1.6 * TIMING.stop_grace))
-    python = str(BIN / "python")
-    lighthouse = [python, "-m", "torchft_x", "lighthouse", "--min_replicas", "1", "--bind", "[::]:0"]
-    supervise = [python, "-m", "torchft_x", "supervise", "--group", "0", "--groups", "1", "--run_dir", str(run_dir)]
-    supervise += ["--", str(script), "--steps", "100000", "--pace", "0.02", *SMALL]
+    supervise = [str(BIN / "python"), "-m", "torchft_x", "supervise", "--group", "0", "--groups", "1"]
+    supervise += ["--run_dir", str(run_dir), "--", str(script), "--steps", "100000", "--pace", "0.02", *SMALL]
     supervise += ["--checkpoint", f"slow://{url}", "--checkpoint-every", "50000"]
     mark = {env.RUN_DIR: str(run_dir)}
-    with running([*lighthouse, "--address_file", str(address)], tmp_path / "lighthouse", run_dir, **mark) as service:
-        service.wait_for(address.exists, 15, "the lighthouse serves")
-        where = {**mark, env.LIGHTHOUSE: address.read_text().strip(), env.NOTICE: str(notice)}
+    with lighthouse(tmp_path, **mark) as address:
+        where = {**mark, env.LIGHTHOUSE: address, env.NOTICE: str(notice)}
         with running(supervise, tmp_path / "log", run_dir, **where) as job:
             job.wait_until_training(1)
             os.kill(job.process.pid, signal.SIGTERM)
@@ -82,7 +80,5 @@ def test_a_slow_save_has_the_time_that_the_sender_gives(notice: float, tmp_path:
         assert "pause" not in said
     else:
         assert found is None
-        assert (
-            f"worker 0 is still in a pause that it has announced (it saves its last step?) after {TIMING.stop_grace:g} s"
-            in said
-        )
+        pause = "worker 0 is still in a pause that it has announced (it saves its last step?)"
+        assert f"{pause} after {TIMING.stop_grace:g} s" in said

@@ -6,22 +6,15 @@ import json
 import os
 import re
 import signal
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.journeys.jobs import ROOT, SMALL, WARM, running
+from tests.journeys.jobs import SMALL, WARM, running
+from tests.journeys.test_hsdp import NOISE, hsdp
 from tests.journeys.test_kills import script
 from torchft_x.observe.report import commits, training_together
-
-sys.path.insert(0, str(ROOT / "scripts"))
-from hsdp_reference import NOISE
-
-from tests.journeys.test_hsdp import (
-    hsdp,
-)
 
 pytestmark = [pytest.mark.timeout(300)]
 

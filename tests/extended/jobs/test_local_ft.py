@@ -54,22 +54,18 @@ def test_everything_is_killed_and_groups_come_and_go(tmp_path: Path) -> None:
         job.wait_for(lambda: "it is started again" in job.output(), 30, "the lighthouse's next process")
         for group in ("0", "1"):
             goes_on(job, group, "under it")
-        assert command("scale", [str(run_dir), "--replicas", "3"]) == 0
-        job.wait_for(lambda: participants(job) == 3, 60, "three groups")
-        assert command("scale", [str(run_dir), "--replicas", "1"]) == 0
-        job.wait_for(lambda: participants(job) == 1, 60, "one group")
-        goes_on(job, "0", "alone")
-        assert command("scale", [str(run_dir), "--replicas", "2"]) == 0
-        job.wait_for(lambda: participants(job) == 2, 60, "two groups")
+        for groups in (3, 1, 2):
+            assert command("scale", [str(run_dir), "--replicas", str(groups)]) == 0
+            job.wait_for(lambda n=groups: participants(job) == n, 60, f"{groups} groups")
+            goes_on(job, "0", f"as one of {groups}")
         found = record.read(run_dir)
         assert (found.state, found.groups) == ("RUNNING", 2)
         assert command("cancel", [str(run_dir)]) == 0
         assert job.wait(60) != 0
         gone(run_dir, 20)
     how = [e["reason"] for e in job.events() if e["event"] == "member_lost" and e["role"] == "lighthouse"]
-    assert len([reason for reason in how if "is lost" in reason]) == 1, (
-        how
-    )  # the killed one; others have left in good order
+    # the killed one; others have left in good order
+    assert len([reason for reason in how if "is lost" in reason]) == 1, how
     assert not [e for e in job.events() if e["event"] == "new_lineage"]
     checked = script("check_params.py", dumps)
     assert checked.returncode == 0, checked.stdout

@@ -1,4 +1,4 @@
-"""Real training in groups over two nodes, launched by TorchX on this host; one worker is killed."""
+"""Real training in groups over two nodes, launched by TorchX on this host; one worker is killed, or all are."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.journeys.jobs import BIN, SMALL, TOGETHER, gone, running
+from tests.journeys.jobs import BIN, SMALL, TOGETHER, WARM, gone, running
+from tests.journeys.test_kill_all import killed
 from tests.journeys.test_kills import script
+from torchft_x.observe.events import read_events
 from torchft_x.observe.report import workers
 
 pytestmark = [pytest.mark.timeout(300)]
@@ -24,8 +26,7 @@ def torchx_nodes(run_dir: Path, *script_args: str) -> list[str]:
 
 
 def test_a_killed_worker_of_a_groups_second_node_brings_the_whole_group_back(tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
-    dumps = tmp_path / "dumps"
+    run_dir, dumps = tmp_path / "run", tmp_path / "dumps"
     command = torchx_nodes(run_dir, "--steps", "200", "--pace", "0.02", "--dump-params", str(dumps), *SMALL)
     command[command.index("--script") : command.index("--script")] = TOGETHER
     with running(command, tmp_path / "log", run_dir) as job:
@@ -45,3 +46,11 @@ def test_a_killed_worker_of_a_groups_second_node_brings_the_whole_group_back(tmp
         gone(run_dir, 10)
     checked = script("check_params.py", dumps)
     assert checked.returncode == 0, checked.stdout
+
+
+def test_all_workers_are_killed_and_restored_by_their_nodes_supervisors(tmp_path: Path) -> None:
+    """Each node's supervisor holds what its own worker has copied, and forks its worker's next life (decision 51)."""
+    run_dir = tmp_path / "run"
+    args = ("--steps", "100000", "--pace", "0.04", "--dump-params", str(tmp_path / "dumps"), *SMALL)
+    killed(torchx_nodes(run_dir, *args), tmp_path, run_dir, ranks=2, lives=1, **WARM)
+    assert any(e["warm"] for e in read_events(run_dir) if e["event"] == "start" and e["role"] == "supervisor")

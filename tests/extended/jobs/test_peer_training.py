@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -11,47 +10,39 @@ from typing import Any
 import pytest
 
 from tests.extended.rpc.test_peer import HOW
-from tests.journeys.jobs import Job, running
+from tests.extended.serving import lighthouse, trainer
+from tests.journeys.jobs import Job
 from tests.util import clock
 from torchft_x import env
-from torchft_x.comm.store.create import host_store
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(240)]
 
 SCRIPT = Path(__file__).with_name("peer_train.py")
 
 
-def commits(trainer: Job) -> list[dict[str, Any]]:
-    lines = trainer.output().splitlines()
+def commits(group: Job) -> list[dict[str, Any]]:
+    lines = group.output().splitlines()
     return [json.loads(line) for line in lines if line.startswith('{"step"') and line.endswith("}")]
 
 
-def in_pairs(trainer: Job) -> int:
+def in_pairs(group: Job) -> int:
     """Steps committed together with the other group."""
-    return sum(commit["groups"] == 2 for commit in commits(trainer))
+    return sum(commit["groups"] == 2 for commit in commits(group))
 
 
 def test_the_peers_manager_trains_through_a_kill_under_our_lighthouse(tmp_path: Path) -> None:
-    python, address, end = env.read(env.PEER_PYTHON), tmp_path / "lighthouse", tmp_path / "end"
+    python, end = env.read(env.PEER_PYTHON), tmp_path / "end"
     if python is None:
         pytest.skip(HOW)
-    serve = [sys.executable, "-m", "torchft_x", "lighthouse", "--min_replicas", "1", "--bind", "127.0.0.1:0"]
-    serve += ["--join_timeout_ms", "1000", "--heartbeat_timeout_ms", str(int(clock(1000)))]
-    stores = []  # they live as long as the test
+    waits = ["--join_timeout_ms", "1000", "--heartbeat_timeout_ms", str(int(clock(1000)))]
     with ExitStack() as stack:
-
-        def start(name: str, command: list[str], **variables: str) -> Job:
-            log = tmp_path / f"{name}.log"
-            return stack.enter_context(running(command, log, tmp_path / "run", cwd=tmp_path, **variables))
+        address = stack.enter_context(lighthouse(tmp_path, *waits))
 
         def group(number: str, life: int) -> Job:
-            store, at = host_store("127.0.0.1")
-            stores.append(store)
-            meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(at.port)}
-            more = {env.LIGHTHOUSE: address.read_text().strip(), "PYTHONPATH": ""}  # theirs knows nothing of ours
-            return start(f"{number}-{life}", [python, str(SCRIPT), number, str(end)], **meeting, **more)
+            variables = {env.LIGHTHOUSE: address, "PYTHONPATH": ""}  # theirs knows nothing of ours
+            command = [python, str(SCRIPT), number, str(end)]
+            return stack.enter_context(trainer(tmp_path, f"{number}-{life}", command, **variables))
 
-        start("service", [*serve, "--address_file", str(address)]).wait_for(address.exists, 20, "the lighthouse")
         survivor, victim = group("0", 0), group("1", 0)
         survivor.wait_for(lambda: min(in_pairs(survivor), in_pairs(victim)) > 20, 90, "both train together")
         victim.process.kill()
@@ -64,8 +55,8 @@ def test_the_peers_manager_trains_through_a_kill_under_our_lighthouse(tmp_path: 
         survivor.wait(60)
         back.wait(60)
         digests: dict[int, set[str]] = {}
-        for trainer in (survivor, victim, back):
-            for commit in commits(trainer):
+        for job in (survivor, victim, back):
+            for commit in commits(job):
                 digests.setdefault(commit["step"], set()).add(commit["digest"])
     assert all(len(d) == 1 for d in digests.values()), "the groups' parameters differ"
     assert sorted(digests) == list(range(1, len(digests) + 1)), "a step number is missing"

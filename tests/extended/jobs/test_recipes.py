@@ -1,4 +1,4 @@
-"""docs/examples/recipes.py in two groups, of which one is killed: a loop with everything stays equal in both."""
+"""docs/examples/recipes.py with all it has in two groups, of which one is killed. It stays equal in both."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_a_kill_changes_nothing_that_the_groups_share(tmp_path: Path, scaler: li
     words = ["--steps", "1500", "--patience", "100000", *scaler]
     with running(torchx_ddp(run_dir, *words, script="docs/examples/recipes.py"), tmp_path / "log", run_dir) as job:
         job.wait_until_training(2, 120)
-        (victim,) = (w.pid for w in workers(job.events()) if w.group == "1")
+        victim = job.worker("1")
         os.kill(victim, signal.SIGKILL)
         lives = lambda: [w for w in workers(job.events()) if w.group == "1" and w.attempt == 1]  # noqa: E731
         job.wait_for(lives, 120, "group 1 is started again")

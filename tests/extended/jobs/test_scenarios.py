@@ -24,14 +24,10 @@ REAL = (
     "kill_during_heal",
     "kill_source",
     "leave_without_lighthouse",
-    "lighthouse_back",
-    "lighthouse_dies_with_group",
     "link_flap",
     "long_pause",
-    "lost_machine",
-    "supervisor_killed",
 )
-"""All files run in the simulator; these also here, where a second is a second."""
+"""All files run in the simulator (tests/unit/scenario); these also here, where a second is a second."""
 
 
 @pytest.mark.parametrize("name", REAL)

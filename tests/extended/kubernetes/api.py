@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-MERGE = "application/merge-patch+json"
-
 
 class ApiError(Exception):
     """The server's answer where it is no success."""
@@ -34,24 +32,18 @@ class Api(NamedTuple):
     def post(self, path: str, body: Any) -> Any:
         return self.request("POST", path, body=body)
 
-    def patch(self, path: str, body: Any, kind: str = MERGE) -> Any:
-        return self.request("PATCH", path, body=body, kind=kind)
+    def patch(self, path: str, body: Any) -> Any:
+        """Merge `body` into an object."""
+        return self.request("PATCH", path, body=body)
 
     def delete(self, path: str, body: Any = None) -> Any:
         return self.request("DELETE", path, body=body)
 
-    def request(
-        self,
-        verb: str,
-        path: str,
-        body: Any = None,
-        kind: str = "application/json",
-        query: dict[str, Any] | None = None,
-    ) -> Any:
+    def request(self, verb: str, path: str, body: Any = None, query: dict[str, Any] | None = None) -> Any:
         """The answer as a value, or as text where it isn't JSON. Raises ApiError, or OSError if nobody answers."""
         connection = self._connection(timeout=10)
         try:
-            answer = self._ask(connection, verb, path, body, kind, query)
+            answer = self._ask(connection, verb, path, body, query)
             text = answer.read().decode(errors="replace")
         except http.client.HTTPException as e:
             raise ConnectionError(f"{verb} {path}: {e!r}") from e
@@ -66,7 +58,7 @@ class Api(NamedTuple):
         connection = self._connection(timeout=seconds + 5)
         try:
             query = {**query, "watch": "true", "timeoutSeconds": int(seconds)}
-            answer = self._ask(connection, "GET", path, None, "", query)
+            answer = self._ask(connection, "GET", path, None, query)
             if answer.status >= 400:
                 raise ApiError(answer.status, answer.read().decode(errors="replace"))
             for line in answer:
@@ -84,11 +76,11 @@ class Api(NamedTuple):
         return http.client.HTTPSConnection(self.host, self.port, timeout=timeout, context=context)
 
     def _ask(
-        self, connection: http.client.HTTPSConnection, verb: str, path: str, body: Any, kind: str, query: Any
+        self, connection: http.client.HTTPSConnection, verb: str, path: str, body: Any, query: Any
     ) -> http.client.HTTPResponse:
         target = path + (f"?{urlencode(query)}" if query else "")
         headers = {"Authorization": f"Bearer {self.token}", "Accept": "application/json"}
         if body is not None:
-            headers["Content-Type"] = kind
+            headers["Content-Type"] = f"application/{'merge-patch+json' if verb == 'PATCH' else 'json'}"
         connection.request(verb, target, None if body is None else json.dumps(body), headers)
         return connection.getresponse()

@@ -87,18 +87,7 @@ class Cluster:
         path.chmod(0o600)
         return path
 
-    def run_inside(self, *command: str, **options: Any) -> subprocess.CompletedProcess[str]:
-        """Run a command of this machine in the cluster's network, where pods and services have addresses."""
-        return subprocess.run(
-            [*network.inside(self._wire), *command], stdin=subprocess.DEVNULL, capture_output=True, text=True, **options
-        )
-
-    def add_node(
-        self,
-        name: str,
-        resources: Mapping[str, str] | None = None,
-        labels: Mapping[str, str] | None = None,
-    ) -> LocalNode:
+    def add_node(self, name: str, resources: Mapping[str, str] | None = None) -> LocalNode:
         """Add a node, which is ready on return. `resources` such as ``nvidia.com/gpu`` are only counted."""
         number = len(self.nodes) + 1
         folder = self.folder / name
@@ -113,7 +102,6 @@ class Cluster:
             paths=_image_paths(),
             certificate=[str(self.folder / "pki/apiserver.crt"), str(self.folder / "pki/apiserver.key")],
             resources=dict(resources or {}),
-            labels=dict(labels or {}),
             heartbeat=min(1.0, self._node_grace / 6),
         )
         node = self.nodes[name] = self._new_node(settings)
@@ -174,10 +162,10 @@ class Cluster:
             f"--service-account-private-key-file={d}/pki/sa.key --root-ca-file={d}/pki/apiserver.crt "
             f"--node-monitor-period={min(5.0, grace / 8):.1f}s --node-monitor-grace-period={grace:.0f}s",
         )
-        scheduler = (
-            f"--kubeconfig={inner} --leader-elect=false --port=0 --secure-port=10259 --cert-dir={d}/pki/scheduler"
+        self.spawn(
+            "kube-scheduler",
+            f"--kubeconfig={inner} --leader-elect=false --port=0 --secure-port=10259 --cert-dir={d}/pki/scheduler",
         )
-        self.spawn("kube-scheduler", scheduler)
         self.spawn(
             "kube-proxy",
             f"--kubeconfig={inner} --proxy-mode=iptables --cluster-cidr={network.PODS} --hostname-override=node-a "
@@ -207,8 +195,8 @@ class Cluster:
         """A child in the cluster's network, by the name of its program."""
         self._child(program, [str(self._bin / program), *words.split()])
 
-    def spawn_python(self, name: str, module: str, *words: str) -> subprocess.Popen[bytes]:
-        return self._child(name, [sys.executable, "-m", module, *words])
+    def spawn_python(self, name: str, module: str, *words: str, **options: Any) -> subprocess.Popen[bytes]:
+        return self._child(name, [sys.executable, "-m", module, *words], **options)
 
     def _child(self, name: str, command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
         environment = {
@@ -239,15 +227,9 @@ class Cluster:
         with socket.socket() as listening:  # of the namespace we are in
             listening.bind(("127.0.0.1", 0))
             listening.listen(64)
-            command = [
-                sys.executable,
-                "-m",
-                "tests.extended.kubernetes.relay",
-                str(listening.fileno()),
-                "127.0.0.1",
-                str(_PORT),
-            ]
-            self._child("relay", command, pass_fds=[listening.fileno()])
+            descriptor = listening.fileno()
+            words = [str(descriptor), "127.0.0.1", str(_PORT)]
+            self.spawn_python("relay", "tests.extended.kubernetes.relay", *words, pass_fds=[descriptor])
             return int(listening.getsockname()[1])
 
     def _keys(self) -> None:
@@ -259,8 +241,7 @@ class Cluster:
         (self.folder / "tokens.csv").chmod(0o600)
 
     def _config(self, user: str, token: str, port: int) -> str:
-        certificate = str(self.folder / "pki/apiserver.crt")
-        server = {"server": f"https://127.0.0.1:{port}", "certificate-authority": certificate}
+        server = {"server": f"https://127.0.0.1:{port}", "certificate-authority": f"{self.folder}/pki/apiserver.crt"}
         value = {
             "apiVersion": "v1",
             "kind": "Config",
@@ -347,9 +328,8 @@ class LocalNode:
 
 
 def _sweeper(runc: str, folder: Path) -> subprocess.Popen[bytes]:
-    """Ends what is left of containers once we are gone, however we go: our other children die with us, and containers
-    are children of nobody.
-    """
+    """Start what ends the containers once we are gone, however we go. Our other children die with us; containers are
+    children of nobody."""
     script = 'read _; for s in "$1"/*/runc/*; do "$0" --root "${s%/*}" delete --force "${s##*/}"; done 2>/dev/null'
     return subprocess.Popen(
         ["sh", "-c", script, runc, str(folder)],

@@ -99,8 +99,6 @@ class Inputs:
             if not path.exists():
                 raise NotReady(f"hostPath {path} does not exist")
             return path
-        if "persistentVolumeClaim" in volume:
-            return self._claimed(volume["persistentVolumeClaim"]["claimName"])
         if "configMap" in volume:
             files = self._values("configmaps", volume["configMap"]["name"])
         elif "secret" in volume:  # a service account's token
@@ -114,14 +112,6 @@ class Inputs:
             new.chmod(0o644)
             new.replace(place / name)
         return place
-
-    def _claimed(self, claim: str) -> Path:
-        found = self._api.get(f"/api/v1/namespaces/{self._namespace}/persistentvolumeclaims/{claim}")
-        name = found["spec"].get("volumeName")
-        if not name or found["status"]["phase"] != "Bound":
-            raise NotReady(f"persistentvolumeclaim {claim} is not bound")
-        volume = self._api.get(f"/api/v1/persistentvolumes/{name}")
-        return Path(volume["spec"]["hostPath"]["path"])
 
 
 def expand(text: str, env: Mapping[str, str]) -> str:

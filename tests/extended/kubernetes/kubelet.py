@@ -44,7 +44,6 @@ class Settings:
     paths: list[str]  # of this machine, that its images hold
     certificate: list[str]  # of the server that gives logs: its certificate and its key
     resources: dict[str, str]
-    labels: dict[str, str]
     heartbeat: float  # seconds
 
 
@@ -74,7 +73,7 @@ class Kubelet:
     # --- the node --------------------------------------------------------------------------------------------------
 
     def _register(self) -> None:
-        labels = {"kubernetes.io/hostname": self._settings.name, "kubernetes.io/os": "linux", **self._settings.labels}
+        labels = {"kubernetes.io/hostname": self._settings.name, "kubernetes.io/os": "linux"}
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self._settings.name, "labels": labels}}
         lease = {"metadata": {"name": self._settings.name}, "spec": self._lease()}
         for at, what in (("/api/v1/nodes", node), (_LEASES, lease)):

@@ -20,19 +20,16 @@ from torchft_x.launch.kubernetes.rules import rights
 _TORCHX = "import sys; from torchft_x.launch.plugin.command import CmdFt; from torchx.cli.main import main; CmdFt(); main(sys.argv[1:])"
 USER = 65534  # of the pods
 TOLERATION = 1  # seconds that they stay on a node which is not ready
-_OVERLAY = """
-securityContext: {runAsNonRoot: true, runAsUser: %d}
-volumes: [{name: tmp, emptyDir: {}}]
-containers:
-- name: lighthouse
-  imagePullPolicy: Never
-  securityContext: {readOnlyRootFilesystem: true}
-  volumeMounts: [{name: tmp, mountPath: /tmp}]
-- name: trainer
-  imagePullPolicy: Never
-  securityContext: {readOnlyRootFilesystem: true}
-  volumeMounts: [{name: tmp, mountPath: /tmp}]
-"""
+_CONTAINER = {
+    "imagePullPolicy": "Never",
+    "securityContext": {"readOnlyRootFilesystem": True},
+    "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+}
+_OVERLAY = {
+    "securityContext": {"runAsNonRoot": True, "runAsUser": USER},
+    "volumes": [{"name": "tmp", "emptyDir": {}}],
+    "containers": [{"name": role, **_CONTAINER} for role in ("lighthouse", "trainer")],
+}
 MODEL = ["--width", "32", "--layers", "1", "--heads", "2", "--batch-size", "2", "--seq-len", "32", "--data-mb", "0.2"]
 
 
@@ -42,7 +39,7 @@ class Shell:
     def __init__(self, space: Space, folder: Path) -> None:
         self.space = space
         self.overlay = folder / "overlay.yaml"
-        self.overlay.write_text(_OVERLAY % USER)
+        self.overlay.write_text(json.dumps(_OVERLAY))  # which is YAML
         self.memory = 1000  # MB of each container
         self.kubeconfig = self.here(space.cluster.kubeconfig)
 

@@ -96,25 +96,24 @@ def _tainted(space: Space, node: str) -> Iterator[None]:
         space.cluster.api.patch(at, {"spec": {"taints": before or None}})
 
 
-def _pod_of(space: Space, **labels: str) -> dict[str, Any]:
-    known = {"role": names.ROLE, "group": names.GROUP}
-    return wait_for(lambda: space.pod(**{known[name]: value for name, value in labels.items()}), 30, "a pod")
+def _pod_of_group(space: Space, group: str) -> dict[str, Any]:
+    return wait_for(lambda: space.pod(**{names.GROUP: group}), 30, f"a pod of group {group}")
 
 
 def test_on_a_tainted_node_the_others_drop_nothing_and_the_logs_tell_it(shell: Shell, tmp_path: Path) -> None:
     space = shell.space
     handle = _started(shell, ",events=True")
     # a node that is about to go
-    home = _pod_of(space, role="lighthouse")["spec"]["nodeName"]
-    groups = {k: _pod_of(space, group=k) for k in ("0", "1")}
+    home = space.ready(**{names.ROLE: "lighthouse"})["spec"]["nodeName"]
+    groups = {k: _pod_of_group(space, k) for k in ("0", "1")}
     away = {k: p for k, p in groups.items() if p["spec"]["nodeName"] != home}
     assert away
     group, pod = next(iter(away.items()))
     with _tainted(space, pod["spec"]["nodeName"]):
         uid = pod["metadata"]["uid"]
-        wait_for(lambda: _pod_of(space, group=group)["metadata"]["uid"] != uid, 60, "another pod")
+        wait_for(lambda: _pod_of_group(space, group)["metadata"]["uid"] != uid, 60, "another pod")
         found = wait_for(lambda: _trains(shell, handle, 2), 120, "two groups that train elsewhere")
-        assert _pod_of(space, group=group)["spec"]["nodeName"] == home
+        assert _pod_of_group(space, group)["spec"]["nodeName"] == home
     assert found["counts"]["dropped_steps"] == 0
     # struck, and told out of the logs
     said = shell.own("chaos", handle, "--at", "0:kill:0,3:supervisor:1")
@@ -131,7 +130,7 @@ def test_on_a_tainted_node_the_others_drop_nothing_and_the_logs_tell_it(shell: S
     assert "step" in log
     assert '{"t":' not in log
     logs = tmp_path / "collected.log"
-    logs.write_text(space.log(_pod_of(space, group="0")["metadata"]["name"]))
+    logs.write_text(space.log(_pod_of_group(space, "0")["metadata"]["name"]))
     assert json.loads(shell.own("report", str(logs), "--json"))["steps"] > 0
     assert "no kind of fault" in shell.own("chaos", handle, "--at", "0:nothing", code=2)
     assert "'hang'" in shell.own("chaos", handle, "--at", "0:hang", code=2)

@@ -1,4 +1,4 @@
-"""What must be true of each cell: one function per scheduler. A failure is an AssertionError that says what was seen."""
+"""What must be true of each cell: one function per scheduler."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KUBERNETES = "1.37"  # version whose schemas the pods are held against
 
 
 def options(component: str) -> list[str]:
-    """What sets the component apart from the others."""
+    """Return the options that set the component apart from the others."""
     return {
         "ddp": ["--env", "A=1,2,B=x"],
         "hsdp": ["--workers_per_replica", "2"],
@@ -31,7 +31,7 @@ def options(component: str) -> list[str]:
 
 
 def run_here(place: Place, component: str, top: Path) -> None:
-    """A real job of two groups: each of its workers was started right and could ask the lighthouse."""
+    """Run a real job of two groups: each of its workers was started right and could ask the lighthouse."""
     out, script, run_dir = top / "out", top / "job.py", top / "run"
     out.mkdir()
     shutil.copy(JOB, script)
@@ -55,9 +55,7 @@ def run_here(place: Place, component: str, top: Path) -> None:
 def render_slurm(place: Place, component: str, top: Path) -> None:
     """The script is one that bash understands, in which one group's end leaves the others alone."""
     script = _request(place, "slurm", component, str(JOB))
-    checked = subprocess.run(
-        ["bash", "-n"], input=script, capture_output=True, text=True, timeout=scaled(30), check=False
-    )
+    checked = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, timeout=scaled(30))
     assert (checked.returncode, checked.stderr) == (0, "")
     names = re.findall(r"^#SBATCH .*--job-name=(\S+)", script, re.MULTILINE)
     parts = _replicas(component)
@@ -96,7 +94,7 @@ def _replicas(component: str) -> list[str]:
 
 
 def _request(place: Place, scheduler: str, component: str, script: str, *words: str) -> str:
-    """What would be submitted, made without a network."""
+    """Return what would be submitted, made without a network."""
     command = ["run", "-s", scheduler, "--workspace", "", "--dryrun"]
     if scheduler == "kubernetes":  # the nightly line would ask a cluster what it thinks of the request
         command += ["-cfg", "queue=default" + ("" if place.line == "this" else ",validate_spec=False")]
@@ -139,6 +137,6 @@ def check_schedulers(place: Place) -> None:
 
 
 def _end(done: subprocess.CompletedProcess[str]) -> str:
-    """Its last words, and all the others."""
+    """Return the last line of its output, and then all of it."""
     last = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
     return f"exit code {done.returncode}: {last}\n--- stdout\n{done.stdout}\n--- stderr\n{done.stderr}"

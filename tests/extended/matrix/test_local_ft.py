@@ -44,7 +44,7 @@ def is_here(run_dir: Path, group: int) -> bool:
 
 
 def supervisor(run_dir: Path, group: int) -> int:
-    """The process id of a group's supervisor; 0: there is none now."""
+    """Return the process id of a group's supervisor, or 0."""
     (trainer,) = (role for role in record.read(run_dir).roles if role.name == "trainer")
     process = next(replica for replica in trainer.replicas if replica.id == group).process
     return 0 if process is None else process.pid
@@ -92,7 +92,7 @@ def test_from_another_shell(line: str, workshop: Workshop, tmp_path: Path, monke
 
 
 def attached(place: Place, handle: str) -> str:
-    """The lines that `torchx log` has shown until its reader had enough."""
+    """Return what `torchx log` shows until the line of the kill is among it."""
     log = subprocess.Popen(
         place.command("log", "--tail", handle), cwd=place.folder, env=place.environ(),
         stdout=subprocess.PIPE, text=True, start_new_session=True,

@@ -7,13 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.extended.matrix.cells import (
-    check_listed,
-    check_schedulers,
-    render_kubernetes,
-    render_slurm,
-    run_here,
-)
+from tests.extended.matrix.cells import check_listed, check_schedulers, render_kubernetes, render_slurm, run_here
 from tests.extended.matrix.places import WAYS, Workshop
 from tests.unit.launch.lines import BOTH
 
@@ -51,15 +45,13 @@ def test_command(line: str, way: str, workshop: Workshop) -> None:
 
 
 def other_pythons() -> list[str]:
-    """Interpreters of the other Python versions on this machine. A shim on PATH may lead nowhere, so PATH isn't asked."""
+    """Return interpreters of the other Python versions on this machine. A shim on PATH may lead nowhere, so PATH isn't
+    asked."""
     found = []
     for version in ("3.10", "3.11", "3.12", "3.13"):
-        paths = [
-            Path(f"/usr/bin/python{version}"),
-            *Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}"),
-        ]
         if version != f"{sys.version_info[0]}.{sys.version_info[1]}":
-            found += [str(path) for path in paths if path.exists()][:1]
+            paths = Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}")
+            found += [str(path) for path in (Path(f"/usr/bin/python{version}"), *paths) if path.exists()][:1]
     return found
 
 

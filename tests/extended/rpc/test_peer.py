@@ -44,9 +44,8 @@ class Peer:
     def close(self) -> None:
         self._process.kill()
         self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
+        self._process.stdin.close()
+        self._process.stdout.close()
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +60,7 @@ def peer() -> Iterator[Peer]:
 
 def test_their_client_on_our_lighthouse(peer: Peer) -> None:
     with lighthouse(2) as lh:
-        a, b = peer(
-            "together", [["lighthouse_client", [lh.address(), "a", 3]], ["lighthouse_client", [lh.address(), "b", 3]]]
-        )
+        a, b = peer("together", [["lighthouse_client", [lh.address(), name, 3]] for name in "ab"])
         assert a == b
         assert a["ids"] == ["a", "b"]
         assert a["data"] == {"k": 1}

@@ -59,8 +59,7 @@ GresTypes=gpu
 {nodes}
 PartitionName=main Nodes=n[1-{count}] Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
 """
-_QUICK = """KillWait=5
-SlurmdTimeout=10
+_QUICK = """SlurmdTimeout=10
 SlurmctldTimeout=10
 MessageTimeout=5
 BatchStartTimeout=10

@@ -56,14 +56,12 @@ class SlurmHosts(SlurmCluster):
     def address(self, node: str) -> str:
         return f"{self._subnet}.{10 + int(node[1:])}"
 
-    # --- faults ------------------------------------------------------------------------------------------------------------
-
     def cut(self, node: str) -> None:
         """The cable is out: the node runs on, and nobody hears of it."""
-        _ip("link", "set", self._link(node), "down")
+        networks.ip("link", "set", self._link(node), "down")
 
     def mend(self, node: str) -> None:
-        _ip("link", "set", self._link(node), "up")
+        networks.ip("link", "set", self._link(node), "up")
 
     def lose_power(self, node: str) -> None:
         """Without a word: no connection is ended in good order."""
@@ -126,20 +124,18 @@ class SlurmHosts(SlurmCluster):
         assert done.returncode == 0, f"{' '.join(command)} on {node}: {done.stderr}"
         return done.stdout.strip()
 
-    # --- start and stop ------------------------------------------------------------------------------------------------
-
     def start(self) -> None:
-        _ip("link", "add", self.tag, "type", "bridge")
-        _ip("addr", "add", f"{self._subnet}.1/24", "dev", self.tag)
-        _ip("link", "set", self.tag, "up")
+        networks.ip("link", "add", self.tag, "type", "bridge")
+        networks.ip("addr", "add", f"{self._subnet}.1/24", "dev", self.tag)
+        networks.ip("link", "set", self.tag, "up")
         for node in self.nodes:
             space = f"{self.tag}-{node}"
-            _ip("netns", "add", space)
-            _ip("link", "add", self._link(node), "type", "veth", "peer", "name", "eth0", "netns", space)
-            _ip("link", "set", self._link(node), "master", self.tag, "up")
-            _ip("-n", space, "addr", "add", f"{self.address(node)}/24", "dev", "eth0")
-            _ip("-n", space, "link", "set", "lo", "up")
-            _ip("-n", space, "link", "set", "eth0", "up")
+            networks.ip("netns", "add", space)
+            networks.ip("link", "add", self._link(node), "type", "veth", "peer", "name", "eth0", "netns", space)
+            networks.ip("link", "set", self._link(node), "master", self.tag, "up")
+            networks.ip("-n", space, "addr", "add", f"{self.address(node)}/24", "dev", "eth0")
+            networks.ip("-n", space, "link", "set", "lo", "up")
+            networks.ip("-n", space, "link", "set", "eth0", "up")
         self.folder.mkdir(exist_ok=True)
         names = [f"{self.address(node)} {node}" for node in self.nodes]
         here = f"{self._subnet}.1 {os.uname().nodename}"
@@ -198,8 +194,3 @@ def _free_subnet() -> str:
         subnet = f"10.{100 + secrets.randbelow(100)}.{secrets.randbelow(250)}"
         if f" {subnet}." not in taken:
             return subnet
-
-
-def _ip(*arguments: str) -> None:
-    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, timeout=scaled(20))
-    assert done.returncode == 0, f"ip {' '.join(arguments)}: {done.stderr}"

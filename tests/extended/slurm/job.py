@@ -1,8 +1,9 @@
-"""A job whose parts are Slurm jobs of their own, submitted to a cluster of tests by what slurm_ft is made of."""
+"""Jobs that train on a Slurm cluster of the tests, as their users see them."""
 
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -10,26 +11,66 @@ from tests.extended.slurm.cluster import SlurmCluster
 from tests.journeys.jobs import ROOT, Events
 from tests.util import wait_for
 from torchft_x.launch.job.build import ft_app
+from torchft_x.launch.process import process_tree
 from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.build import build
 from torchft_x.launch.slurm.controller import Controller
 from torchft_x.launch.slurm.launch import launch
 from torchft_x.launch.slurm.rules.queue import Row
 from torchft_x.launch.slurm.rules.state import part_status
-from torchft_x.observe.report import training_together
+from torchft_x.observe.processes import job_processes
+from torchft_x.observe.report import training_together, workers
 
 APP = "ddp-test"
 
 
-class SlurmFtJob:
-    """Slurm's commands must find the cluster by the environment (`on`)."""
+class SlurmJob:
+    """A job with its run directory in `folder`."""
+
+    def __init__(self, cluster: SlurmCluster, folder: Path) -> None:
+        self.cluster = cluster
+        self.folder = folder
+        self.run_dir = folder / "run"
+        self.events = Events(self.run_dir)
+
+    def files(self, name: str = "*") -> list[Path]:
+        """Return the files with the output of the parts of this name; slurm_ft's."""
+        return sorted((store.folder(self.run_dir) / "logs").glob(name))
+
+    def output(self, name: str = "*") -> str:
+        return "".join(f"--- {f.name}\n{f.read_text(errors='replace')}" for f in self.files(name))
+
+    def worker(self, group: str) -> int:
+        """Return the process id of the group's newest worker."""
+        return next(w.pid for w in workers(self.events()) if w.group == group)
+
+    def wait_for(self, condition: Callable[[], object], seconds: float, what: str) -> None:
+        try:
+            wait_for(condition, seconds, what)
+        except AssertionError as e:
+            queue = self.cluster.run("squeue", "-t", "all")
+            raise AssertionError(f"{e};\n{queue}\n{self.output()[-6000:]}") from None
+
+    def wait_until_training(self, groups: int = 2, seconds: float = 90, after: float = 0.0) -> None:
+        """Wait until so many groups have committed together, later than `after` (unix seconds)."""
+
+        def together() -> bool:
+            return training_together([e for e in self.events() if float(e["t"]) > after], groups)
+
+        self.wait_for(together, seconds, f"{groups} groups train together")
+
+    def kill(self) -> None:
+        """Kill what is left of it on this host."""
+        process_tree.send(job_processes(self.run_dir), signal.SIGKILL)
+
+
+class SlurmFtJob(SlurmJob):
+    """A job of slurm_ft, submitted from this process, whose Slurm commands must find the cluster (`on`)."""
 
     def __init__(self, cluster: SlurmCluster, folder: Path, groups: int) -> None:
-        self.cluster = cluster
-        self.run_dir = folder / "run"
+        super().__init__(cluster, folder)
         self.groups = groups
         self.controller = Controller()
-        self.events = Events(self.run_dir)
 
     def submit(
         self, script_args: Sequence[str], *, retries: int = 10, nodes: int = 1, cfg: Mapping[str, str] | None = None
@@ -43,8 +84,6 @@ class SlurmFtJob:
         where = {"app_id": APP, "session": "test", "run_dir": str(self.run_dir)}
         launch(build(app, {"exclusive": True, **(cfg or {})}, **where), self.controller)
 
-    # --- what is seen --------------------------------------------------------------------------------------------------
-
     def rows(self) -> dict[str, Row]:
         """The newest of each part, by its name."""
         by_job = {row.job: row for row in self.controller.rows(app=APP)}
@@ -52,20 +91,6 @@ class SlurmFtJob:
 
     def node(self, part: str) -> str:
         return self.rows()[part].nodes[0]
-
-    def output(self) -> str:
-        files = sorted((store.folder(self.run_dir) / "logs").glob("*"))
-        return "".join(f"--- {f.name}\n{f.read_text(errors='replace')[-3000:]}" for f in files)
-
-    def wait_for(self, condition: Callable[[], object], seconds: float, what: str) -> None:
-        try:
-            wait_for(condition, seconds, what)
-        except AssertionError as e:
-            rows = [f"{name} {row.job} {row.state} {row.reason} {row.nodes}" for name, row in self.rows().items()]
-            raise AssertionError(f"{e};\n" + "\n".join(rows) + f"\n{self.output()}") from None
-
-    def wait_until_training(self, groups: int, seconds: float = 90) -> None:
-        self.wait_for(lambda: training_together(self.events(), groups), seconds, f"{groups} groups train together")
 
     def over(self) -> bool:
         """Every part's job has ended."""

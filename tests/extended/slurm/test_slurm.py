@@ -13,66 +13,49 @@ from pathlib import Path
 import pytest
 
 from tests.extended.slurm.cluster import SlurmCluster
-from tests.journeys.jobs import ROOT, SMALL, TOGETHER, Events, gone
+from tests.extended.slurm.job import SlurmJob
+from tests.journeys.jobs import ROOT, SMALL, TOGETHER, gone
 from tests.journeys.test_kills import script as check
 from tests.process.launch.slurm_script import NASTY, script
 from tests.util import wait_for
 from torchft_x import env
 from torchft_x.observe.processes import job_processes
-from torchft_x.observe.report import training_together, workers
+from torchft_x.observe.report import training_together
 
 pytestmark = [pytest.mark.timeout(300)]
 
 
-class SlurmJob:
-    """A job submitted with `torchx run`, in a folder of its own where its output appears."""
+class HeterogeneousJob(SlurmJob):
+    """A job submitted with `torchx run`, in whose folder its output appears."""
 
     def __init__(self, cluster: SlurmCluster, number: str, folder: Path) -> None:
-        self.cluster = cluster
+        super().__init__(cluster, folder)
         self.number = number
-        self.folder = folder
-        self.run_dir = folder / "run"
-        self.events = Events(self.run_dir)
 
-    def output(self, name: str = "*") -> str:
-        """What one component wrote, both streams; of all of them without a name."""
-        files = sorted(self.folder.glob(f"slurm-{self.number}-{name}.*"))
-        return "".join(f"--- {f.name}\n{f.read_text(errors='replace')}" for f in files)
-
-    def worker(self, group: str) -> int:
-        return next(w.pid for w in workers(self.events()) if w.group == group)
+    def files(self, name: str = "*") -> list[Path]:
+        return sorted(self.folder.glob(f"slurm-{self.number}-{name}.*"))
 
     def supervisor(self, group: str) -> int:
-        return next(
-            e["pid"] for e in reversed(self.events()) if e.get("role") == "supervisor" and e.get("group") == group
-        )
-
-    def wait_for(self, condition: Callable[[], object], seconds: float, what: str) -> None:
-        try:
-            wait_for(condition, seconds, what)
-        except AssertionError as e:
-            raise AssertionError(f"{e}; {self.cluster.states(self.number)}\n{self.output()[-6000:]}") from None
-
-    def wait_until_training(self, groups: int = 2) -> None:
-        self.wait_for(lambda: training_together(self.events(), groups), 90, f"{groups} groups train together")
+        mine = (e for e in reversed(self.events()) if e.get("role") == "supervisor" and e.get("group") == group)
+        return int(next(mine)["pid"])
 
     def end(self, seconds: float) -> str:
-        """The state that all components end in."""
+        """Wait until all components have ended; return the state that all are in."""
         running = {"PENDING", "RUNNING", "COMPLETING", "CONFIGURING"}
         self.wait_for(lambda: not running & set(self.cluster.states(self.number).values()), seconds, "the job's end")
         (state,) = set(self.cluster.states(self.number).values())
         return state
 
 
-Submit = Callable[..., SlurmJob]
+Submit = Callable[..., HeterogeneousJob]
 
 
 @pytest.fixture
 def submit(slurm: SlurmCluster, tmp_path: Path) -> Iterator[Submit]:
     """Submits as a user does; whatever is left at the end is cancelled."""
-    submitted: list[SlurmJob] = []
+    submitted: list[HeterogeneousJob] = []
 
-    def run(*script_args: str | Path, cpu: int = 1, options: Sequence[str] = ()) -> SlurmJob:
+    def run(*script_args: str | Path, cpu: int = 1, options: Sequence[str] = ()) -> HeterogeneousJob:
         run_dir = tmp_path / "run"
         component = ["-s", "slurm", "--workspace", "", str(ROOT / "components.py:ddp"), "--run_dir", str(run_dir)]
         sizes = ["--script", str(ROOT / "scripts/train_ddp.py"), "--cpu", str(cpu), "--memMB", "1000"]
@@ -82,17 +65,13 @@ def submit(slurm: SlurmCluster, tmp_path: Path) -> Iterator[Submit]:
         # Its exit code says nothing: without slurmdbd the look at the job's state that follows ends in a traceback.
         handle = re.search(r"^slurm://\S+/(\d+)$", done.stdout, re.MULTILINE)
         assert handle is not None, done.stdout + done.stderr
-        submitted.append(SlurmJob(slurm, handle[1], tmp_path))
+        submitted.append(HeterogeneousJob(slurm, handle[1], tmp_path))
         return submitted[-1]
 
     yield run
     for job in submitted:
         slurm.run("scancel", job.number)
-        for pid in job_processes(job.run_dir):
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        job.kill()
 
 
 def test_a_killed_worker_comes_back_to_the_group_that_stays(submit: Submit, tmp_path: Path) -> None:
@@ -111,18 +90,18 @@ def test_a_killed_worker_comes_back_to_the_group_that_stays(submit: Submit, tmp_
     gone(job.run_dir, 10)
 
 
-@pytest.mark.parametrize("group", ["0", "1"])  # the lighthouse runs beside group 0, and lives on
-def test_a_killed_supervisor_is_the_end_of_its_group_only(submit: Submit, group: str) -> None:
+def test_a_killed_supervisor_is_the_end_of_its_group_only(submit: Submit) -> None:
+    """The lighthouse, which runs beside group 0, lives on."""
     job = submit("--steps", "1500")
     job.wait_until_training()
-    worker = job.worker(group)
-    os.kill(job.supervisor(group), signal.SIGKILL)
+    worker = job.worker("0")
+    os.kill(job.supervisor("0"), signal.SIGKILL)
     job.wait_for(lambda: worker not in job_processes(job.run_dir), 10, "the end of its worker")
     assert set(job.cluster.states(job.number).values()) == {"RUNNING"}
     assert job.end(120) == "FAILED"
     assert job.cluster.exit_code(job.number) == 137  # the highest of the components': 128 + SIGKILL
     assert re.search(r"step +1500 \|", job.output("trainer-?"))  # the survivor has finished
-    assert re.search(rf"[Gg]roup {group}\b.*(lost|gone|died|supervisor)", job.output("lighthouse-0"))
+    assert re.search(r"[Gg]roup 0\b.*(lost|gone|died|supervisor)", job.output("lighthouse-0"))
     gone(job.run_dir, 10)
 
 
@@ -150,17 +129,23 @@ def test_a_node_that_dies_ends_the_job_at_once_and_for_good(submit: Submit) -> N
         job.cluster.resume(node)
 
 
+def run_to_its_end(slurm: SlurmCluster, folder: Path, script: str, code: int = 0) -> str:
+    """Submit a batch script that ends with this exit code; return the job's number."""
+    (folder / "script.sh").write_text(script)
+    done = slurm.try_run("sbatch", "--wait", "--parsable", "script.sh", cwd=folder)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout.strip()
+
+
 def test_values_and_resources_arrive(slurm: SlurmCluster, tmp_path: Path) -> None:
     write = "import json,os,sys; json.dump([dict(os.environ), sys.argv[2:]], open(sys.argv[1] + os.environ['ID'], 'w'))"
     words = [*NASTY.values(), "${app_id}"]
     text = script([sys.executable, "-c", write, f"{tmp_path}/dump-", *words], env=NASTY, gpu=2)
-    (tmp_path / "script.sh").write_text(text)
-    done = slurm.try_run("sbatch", "--wait", "--parsable", "script.sh", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    number = run_to_its_end(slurm, tmp_path, text)
     for replica in ("0", "1"):
         environ, argv = json.loads((tmp_path / f"dump-{replica}").read_text())
         assert {name: environ.get(name) for name in NASTY} == NASTY
-        assert argv == [*NASTY.values(), done.stdout.strip()]
+        assert argv == [*NASTY.values(), number]
         assert environ[environ[env.LIGHTHOUSE_HOST_IN]] == "127.0.0.1"
     assert environ["CUDA_VISIBLE_DEVICES"] == "0,1"
     assert environ["SLURM_CPUS_PER_TASK"] == "2"
@@ -173,9 +158,7 @@ def test_lighthouses_run_beside_trainers_and_the_highest_exit_code_counts(
     """Each writes to a file of its own."""
     say = "import json,os,sys; me = os.environ['KIND'] + os.environ['ID']; print(me); sys.exit(json.loads(sys.argv[1]).get(me, 0))"
     text = script([sys.executable, "-c", say, json.dumps(codes)], lighthouses=2)
-    (tmp_path / "script.sh").write_text(text)
-    done = slurm.try_run("sbatch", "--wait", "--parsable", "script.sh", cwd=tmp_path)
-    assert done.returncode == 3, done.stdout + done.stderr
+    number = run_to_its_end(slurm, tmp_path, text, code=3)
     for name in ("lighthouse-0", "lighthouse-1", "trainer-0", "trainer-1"):
-        written = (tmp_path / f"slurm-{done.stdout.strip()}-{name}.out").read_text()
+        written = (tmp_path / f"slurm-{number}-{name}.out").read_text()
         assert written == name.replace("-", "") + "\n"

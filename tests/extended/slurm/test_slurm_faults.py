@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -29,18 +28,16 @@ pytestmark = [pytest.mark.timeout(600)]
 def hosts(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmHosts]:
     if sentence := missing():
         pytest.skip(sentence)
-    folder = Path(tempfile.mkdtemp(prefix="slurm-"))  # pytest's own path is too long for a socket
-    try:
-        with slurm_hosts(folder / "c", 4, stock=True) as cluster:
-            for name, value in cluster.environ.items():
-                monkeypatch.setenv(name, value)
-            yield cluster
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    # pytest's own path is too long for a socket
+    place = tempfile.TemporaryDirectory(prefix="slurm-", ignore_cleanup_errors=True)
+    with place as folder, slurm_hosts(Path(folder, "c"), 4, stock=True) as cluster:
+        for name, value in cluster.environ.items():
+            monkeypatch.setenv(name, value)
+        yield cluster
 
 
 def commits_of(job: SlurmFtJob, group: str, after: float = 0.0) -> list[float]:
-    return [float(e["t"]) for e in commits(job.events()) if str(e.get("group")) == group and float(e["t"]) > after]
+    return [float(e["t"]) for e in commits(job.events(), group=group) if float(e["t"]) > after]
 
 
 def test_groups_whose_nodes_are_lost_come_back_elsewhere(hosts: SlurmHosts) -> None:
@@ -82,9 +79,8 @@ def test_groups_whose_nodes_are_lost_come_back_elsewhere(hosts: SlurmHosts) -> N
     hosts.lose_power(job.node(f"trainer/{lost_group}"))
     job.wait_for(lambda: supervisors_at_the_lighthouse(job) == {stays}, 100, "the other group at another lighthouse")
     assert (job.run_dir / "lighthouse").read_text() != address
-    job.wait_for(
-        lambda: commits_of(job, stays, dark)[-1:] > [dark + 130.0], 200, "it to train on for longer than a lease"
-    )
+    lease = dark + 130.0
+    job.wait_for(lambda: commits_of(job, stays, dark)[-1:] > [lease], 200, "it to train on for longer than a lease")
     print("longest pause", max(b - a for a, b in pairwise(commits_of(job, stays, dark - 1.0))))
 
     hosts.resume(nodes["trainer/0"])

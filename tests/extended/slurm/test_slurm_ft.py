@@ -14,25 +14,22 @@ from pathlib import Path
 import pytest
 
 from tests.extended.slurm.cluster import SlurmCluster
-from tests.journeys.jobs import ROOT, SMALL, TOGETHER, WARM, Events, gone
+from tests.extended.slurm.job import SlurmJob
+from tests.journeys.jobs import ROOT, SMALL, TOGETHER, WARM, gone
 from tests.journeys.test_detached import TORCHX
 from tests.util import wait_for
 from torchft_x import env
 from torchft_x.launch.slurm import store
-from torchft_x.observe.processes import job_processes
-from torchft_x.observe.report import commits, training_together, workers
+from torchft_x.observe.report import commits, workers
 
 pytestmark = [pytest.mark.timeout(300)]
 
 
-class Shell:
-    """A user's, somewhere on the cluster; each command is a process of its own."""
+class Shell(SlurmJob):
+    """A user's, somewhere on the cluster, with one job; each command is a process of its own."""
 
     def __init__(self, cluster: SlurmCluster, folder: Path) -> None:
-        self.cluster = cluster
-        self.folder = folder
-        self.run_dir = folder / "run"
-        self.events = Events(self.run_dir)
+        super().__init__(cluster, folder)
         self.environ = {"PYTHONPATH": str(ROOT), env.STATE_HOME: str(folder / "state"), **WARM}
         self.handle = ""
 
@@ -59,23 +56,15 @@ class Shell:
         self.handle = found[0] if found else ""
         return done
 
-    def state(self) -> str:
+    def part_status(self) -> str:
+        """Return the state that `torchx status` prints."""
         said = self.torchx("status", self.handle).stdout
         found = re.search(r"State: (\w+)", said)
         assert found is not None, said
         return found[1]
 
-    def wait_until_training(self, groups: int = 2) -> None:
-        wait_for(lambda: training_together(self.events(), groups), 90, f"{groups} groups train together: {self.logs()}")
-
     def wait_until_over(self) -> None:
-        wait_for(lambda: not self.queued(), 120, f"the job's end: {self.logs()}")
-
-    def logs(self) -> str:
-        return "".join(path.read_text(errors="replace") for path in store.folder(self.run_dir).glob("logs/*"))
-
-    def worker(self, group: str) -> int:
-        return next(w.pid for w in workers(self.events()) if w.group == group)
+        self.wait_for(lambda: not self.queued(), 120, "the job's end")
 
     def queued(self) -> list[str]:
         return self.cluster.run("squeue", "-h", "-r", "-o", "%i").split()
@@ -87,11 +76,7 @@ def shell(slurm: SlurmCluster, tmp_path: Path) -> Iterator[Shell]:
     yield made
     if left := made.queued():
         slurm.run("scancel", *left)
-    for pid in job_processes(made.run_dir):
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+    made.kill()
     wait_for(lambda: not made.queued(), 30, "an empty queue")
 
 
@@ -99,7 +84,7 @@ def test_from_the_submission_to_the_cancel(shell: Shell) -> None:
     done = shell.run("--steps", "100000", "--pace", "0.05", cfg="exclusive=True")
     assert (done.returncode, bool(shell.handle)) == (0, True), done.stdout + done.stderr
     shell.wait_until_training()
-    assert shell.state() == "RUNNING"
+    assert shell.part_status() == "RUNNING"
     assert re.search(rf"{re.escape(shell.handle)}\s+RUNNING", shell.torchx("list", "-s", "slurm_ft").stdout)
     array = {job.partition("_")[0] for job in shell.queued()}
     assert (len(shell.queued()), len(array)) == (2, 1)  # both groups are an array, and bring the lighthouse along
@@ -107,21 +92,18 @@ def test_from_the_submission_to_the_cancel(shell: Shell) -> None:
     (one, other) = (shell.worker("1"), shell.worker("0"))
     os.kill(one, signal.SIGKILL)
     wait_for(lambda: shell.worker("1") != one, 60, "group 1's next worker")
-    before = len(commits(shell.events()))
-    wait_for(lambda: len(commits(shell.events())) > before + 20 and training_together(shell.events(), 2), 60, "both")
+    shell.wait_until_training(after=time.time())
     assert shell.worker("0") == other
-    wait_for(lambda: "restart 1 of 10" in shell.logs(), 10, "what the supervisor says of it")
-    assert "launching trainer 1 (attempt 0)" in shell.logs()
+    wait_for(lambda: "restart 1 of 10" in shell.output(), 10, "what the supervisor says of it")
+    assert "launching trainer 1 (attempt 0)" in shell.output()
 
     group = store.read(shell.run_dir).parts[1]
     node = shell.cluster.run("squeue", "-h", "-j", group.job, "-o", "%N")
     shell.cluster.set_down(node)
     down = time.time()
     try:
-        assert shell.state() == "RUNNING"
-        wait_for(
-            lambda: training_together([e for e in shell.events() if e["t"] > down], 2), 90, f"both: {shell.logs()}"
-        )
+        assert shell.part_status() == "RUNNING"
+        shell.wait_until_training(after=down)
         assert shell.cluster.run("squeue", "-h", "-j", group.job, "-o", "%N") != node
     finally:
         shell.cluster.resume(node)
@@ -133,16 +115,15 @@ def test_from_the_submission_to_the_cancel(shell: Shell) -> None:
     assert "3 of 3 groups train" in shell.ours("status", str(shell.run_dir), "--once").stdout
     assert "it had 3" in shell.ours("scale", str(shell.run_dir), "--replicas", "2").stdout
     wait_for(lambda: len(shell.queued()) == 2, 60, "the end of group 2's job")
-    wait_for(
-        lambda: "2 of 2 groups train" in shell.ours("status", str(shell.run_dir), "--once").stdout, 30, "two groups"
-    )
+    status = lambda: shell.ours("status", str(shell.run_dir), "--once").stdout  # noqa: E731
+    wait_for(lambda: "2 of 2 groups train" in status(), 30, "two groups")
     assert "between 1" in shell.ours("scale", str(shell.run_dir), "--replicas", "0").stderr
     assert shell.worker("0") == other
 
     assert shell.torchx("cancel", shell.handle).returncode == 0
     wait_for(lambda: not shell.queued(), 60, "an empty queue")
     gone(shell.run_dir, 10)
-    assert shell.state() == "CANCELLED"
+    assert shell.part_status() == "CANCELLED"
     assert shell.torchx("cancel", shell.handle).returncode == 0  # again: no mistake
     assert "it was cancelled" in shell.ours("status", str(shell.run_dir)).stdout
     assert "it was cancelled" in shell.ours("report", str(shell.run_dir)).stdout
@@ -152,10 +133,10 @@ def test_from_the_submission_to_the_cancel(shell: Shell) -> None:
 def test_a_job_that_finishes_has_succeeded_and_its_output_can_be_read(shell: Shell) -> None:
     shell.run("--steps", "20", options=TOGETHER)
     shell.wait_until_over()
-    assert shell.state() == "SUCCEEDED", shell.logs()
+    assert shell.part_status() == "SUCCEEDED", shell.output()
     said = shell.torchx("log", shell.handle + "/trainer/0")
     assert re.search(r"step +20 \| loss .* groups 2", said.stdout), said.stdout + said.stderr
-    for path in (store.folder(shell.run_dir) / "logs").iterdir():
+    for path in shell.files():
         assert path.stat().st_size or path.name.startswith("trainer-1-"), path  # group 1's workers say nothing
     gone(shell.run_dir, 10)
     again = shell.run("--steps", "20", cfg="partition=nowhere")
@@ -168,8 +149,8 @@ def test_a_group_over_two_nodes(shell: Shell) -> None:
     done = shell.run("--steps", "20", options=sizes)
     assert done.returncode == 0, done.stderr
     shell.wait_until_over()
-    assert shell.state() == "SUCCEEDED", shell.logs()
-    names = {path.name.partition(".")[0] for path in (store.folder(shell.run_dir) / "logs").glob("*-r0.log")}
+    assert shell.part_status() == "SUCCEEDED", shell.output()
+    names = {path.name.partition(".")[0] for path in shell.files("*-r0.log")}
     assert names == {"lighthouse-0-0", "trainer-0-0", "trainer-0-1"}
 
 
@@ -182,7 +163,7 @@ def test_groups_of_different_sizes_are_arrays_of_their_own_and_train_together(sh
     assert groups[0][0] == groups[2][0]  # those alike are one array
     assert len({array for array, _, _ in groups}) == 2
     shell.wait_until_over()
-    assert shell.state() == "SUCCEEDED", shell.logs()
+    assert shell.part_status() == "SUCCEEDED", shell.output()
     assert {(str(w.group), w.rank) for w in workers(shell.events())} >= {("0", 0), ("1", 0), ("2", 0)}
     assert max(e["participants"] for e in commits(shell.events())) == 3
     gone(shell.run_dir, 10)

@@ -1,4 +1,4 @@
-"""The watcher on a real Slurm, with parts that only sleep; and what it refuses without one."""
+"""The watcher on a real Slurm, with parts that only sleep."""
 
 from __future__ import annotations
 
@@ -14,12 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.extended.slurm.cluster import SlurmCluster
-from tests.extended.slurm.conftest import slurm  # noqa: F401
 from tests.journeys.jobs import ROOT
-from tests.unit.launch.slurm.test_watch import (
-    role,
-    written,
-)
+from tests.unit.launch.slurm.test_watch import role, written
 from tests.util import scaled, wait_for
 from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.controller import Controller
@@ -29,11 +25,15 @@ from torchft_x.launch.slurm.script import render, submission
 from torchft_x.launch.slurm.submit import submit_parts
 
 
-@pytest.fixture
-def watching(slurm: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A job's run directory, with two watchers."""
+@pytest.fixture(autouse=True)
+def commands_find_the_cluster(slurm: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in slurm.environ.items():
         monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def watching(tmp_path: Path) -> Iterator[Path]:
+    """A job's run directory, with two watchers."""
     made = written(tmp_path / "run")
     submit_parts(Controller(), made, made.parts)
     command = [sys.executable, "-m", "torchft_x", "slurm-watch", made.run_dir]
@@ -78,13 +78,7 @@ def test_a_killed_part_is_submitted_anew_and_a_cancelled_one_is_respected(watchi
     assert "exit code 137; submitted anew as job" in said
 
 
-def test_a_round_of_the_scheduler_is_asked_for_and_the_job_stays_as_it_is(
-    slurm: SlurmCluster,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name, value in slurm.environ.items():
-        monkeypatch.setenv(name, value)
+def test_a_round_of_the_scheduler_is_asked_for_and_the_job_stays_as_it_is(tmp_path: Path) -> None:
     controller = Controller()
     made = written(tmp_path / "run")
     script = render(role(tmp_path / "run", "--begin=now+3600"))
@@ -102,7 +96,7 @@ def test_a_round_of_the_scheduler_is_asked_for_and_the_job_stays_as_it_is(
 
 
 def _sleeper(slurm: SlurmCluster, number: str) -> int:
-    """The process of a group's part; 0: there is none."""
+    """Return the process of a group's part, or 0."""
     for pid in slurm.processes():
         with suppress(OSError):
             proc = Path(f"/proc/{pid}")

@@ -15,7 +15,8 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,17 +24,15 @@ from typing import Any
 from tests.extended.kubernetes.cluster import IMAGE, LocalNode, cluster, missing
 from tests.extended.kubernetes.faults.cost import cost, table, whole_at
 from tests.extended.kubernetes.faults.job import TrainingJob
-from tests.extended.kubernetes.faults.many import many, told
 from tests.extended.kubernetes.shell import TOLERATION, Shell
 from tests.extended.kubernetes.space import Space
 from tests.unit.launch.lines import ROOT
-from tests.util import clock, wait_for
+from tests.util import scaled, wait_for
 from torchft_x.observe.report import commits
 
 NODE_GRACE = 4.0  # seconds of silence until the controller manager calls a node not ready; 40 to 50 by default
 AWAY = 60.0  # seconds without an API server
 GPU = "nvidia.com/gpu"  # only counted: one on each node, so that two groups leave room for one
-MANY = 100  # groups whose objects are made
 FIGURES = ROOT / "docs/bench/kubernetes.json"
 
 Json = dict[str, Any]
@@ -49,23 +48,47 @@ class Trial:
         self.rows: list[Json] = []
 
     def fault(self, kind: str, victim: str, act: Callable[[], None], *, groups: int = 2, watch: float = 1.0) -> None:
-        """Do it to a job that trains, and note what came of it. `watch`: seconds that are looked at, at the least."""
+        """Do it to a job that trains, and note what it cost. `watch`: the least number of seconds to look at."""
         wait_for(lambda: self.job.together(groups), 60, "all groups")
         time.sleep(1.5)  # steps as usual, with which the pause is compared
         began = time.time()
         act()
-        wait_for(lambda: whole_at(self.job.events(), victim, groups, began), 90, f"all groups after: {kind}")
-        whole = whole_at(self.job.events(), victim, groups, began) if victim else None
-        end = max(began + watch, (whole or began) + 1.0)
+        self._watch(kind, victim, began, groups, watch)
+
+    def _watch(self, kind: str, victim: str, began: float, groups: int = 2, seconds: float = 1.0) -> None:
+        """Wait until the victim is back, and note what the fault at `began` cost."""
+        at = lambda: whole_at(self.job.events(), victim, groups, began)  # noqa: E731
+        whole = wait_for(at, 90, f"all groups after: {kind}")
+        end = max(began + seconds, whole + 1.0 if victim else 0.0)
         time.sleep(max(0.0, end - time.time()))
         survivors = [str(g) for g in range(groups) if str(g) != victim]
+        self._note(kind, victim, survivors, began, whole if victim else None, end)
+
+    def _note(
+        self, kind: str, victim: str, survivors: list[str], began: float, whole: float | None, end: float
+    ) -> None:
         found = cost(self.job.events(), victim, survivors, began, whole, end)
         self.rows.append({"fault": kind, **asdict(found)})
-        whole_text = "" if found.whole is None else f", whole after {found.whole:.2f} s"
-        print(
-            f"{kind:<44} pause {found.pause:.3f} s{whole_text}, {found.dropped} dropped, {found.undone} undone",
-            flush=True,
-        )
+        print(f"{kind:<44} {found}", flush=True)
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Print what the cluster holds if the trial breaks off."""
+        try:
+            yield
+        except BaseException:
+            print(self.cluster.kubectl("get", "pods,jobs,nodes", "-A", "-o", "wide"), flush=True)
+            print(self.cluster.kubectl("get", "events", "-n", self.space.name)[-6000:], flush=True)
+            raise
+
+    def report(self, out: Path | None, findings: list[str]) -> int:
+        """Print the figures, and write them as JSON; return the exit code."""
+        print(f"\n{table(self.rows)}")
+        settings = {"node_grace": scaled(NODE_GRACE), "toleration": TOLERATION, "nodes": len(self.cluster.nodes)}
+        result = {"settings": {**settings, "groups": 2}, "rows": self.rows, "findings": findings}
+        if out is not None:
+            out.write_text(json.dumps(result, indent=1) + "\n")
+        return 1 if findings or any(row["undone"] for row in self.rows) else 0
 
     def all(self, rounds: int) -> list[str]:
         """Everything; findings, none if all is well."""
@@ -91,40 +114,36 @@ class Trial:
         self.fault(kind, group, lambda: self.space.delete("pods", name, gracePeriodSeconds=0))
 
     def kill_container(self, group: str) -> None:
-        pod = self.job.pod(group)
-        node = self.cluster.nodes[pod["spec"]["nodeName"]]
-        self.fault("container killed, the first of a pod", group, lambda: node.kill_container(pod["metadata"]["uid"]))
+        node, uid = self._where(group)
+        self.fault("container killed, the first of a pod", group, lambda: node.kill_container(uid))
 
     def kill_worker(self, group: str) -> None:
+        node, uid = self._where(group)
+        kill = ["python3", "-c", f"import os; os.kill({commits(self.job.events(), group=group)[-1]['pid']}, 9)"]
+        self.fault("worker killed in its container", group, lambda: node.run_in(uid, kill))
+
+    def _where(self, group: str) -> tuple[LocalNode, str]:
+        """Return the node of a group's pod, and the pod's uid."""
         pod = self.job.pod(group)
-        node = self.cluster.nodes[pod["spec"]["nodeName"]]
-        pid = str(
-            next(e["pid"] for e in reversed(self.job.events()) if e.get("event") == "commit" and e["group"] == group)
-        )
-        kill = ["python3", "-c", f"import os; os.kill({pid}, 9)"]
-        self.fault("worker killed in its container", group, lambda: node.run_in(pod["metadata"]["uid"], kill))
+        return self.cluster.nodes[pod["spec"]["nodeName"]], pod["metadata"]["uid"]
 
     def lose_node(self) -> None:
-        """Of a group that shares it with nothing else of the job, so that one thing fails."""
+        """Take the node of a group that shares it with nothing else of the job, so that one thing fails."""
         group, node = wait_for(self._alone, 60, "a group with a node of its own")
         self.fault("node lost", group, node.lose)
         node.start()
-        wait_for(
-            lambda: len([p for p in self.space.list("pods") if p["spec"].get("nodeName") == node.name]) == 0, 60, "it"
-        )
+        pods = lambda: [p for p in self.space.list("pods") if p["spec"].get("nodeName") == node.name]  # noqa: E731
+        wait_for(lambda: not pods(), 60, "a node without pods")
 
     def evict(self, group: str) -> None:
         name = self.job.pod(group)["metadata"]["name"]
-        body = {
-            "apiVersion": "policy/v1beta1",
-            "kind": "Eviction",
-            "metadata": {"name": name, "namespace": self.space.name},
-        }
+        meta = {"name": name, "namespace": self.space.name}
+        body = {"apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": meta}
         at = f"{self.space.at('pods')}/{name}/eviction"
         self.fault("evicted (the Eviction API)", group, lambda: self.cluster.api.post(at, body))
 
     def preempt(self, name: str) -> None:
-        """By two pods of a higher priority that need a device each, of which one is free; they stay for some seconds."""
+        """Start two pods of a higher priority that need a device each, of which one is free; they stay for 5 s."""
         above = {"metadata": {"name": name}, "value": 1000}
         self.cluster.api.post("/apis/scheduling.k8s.io/v1/priorityclasses", above)
         container = {"name": "main", "image": IMAGE, "imagePullPolicy": "Never", "command": ["sleep", "5"]}
@@ -141,16 +160,8 @@ class Trial:
             return next(iter(gone), "")
 
         victim = wait_for(preempted, 30, "a preemption")
-        self._watched("preempted by a higher priority for 5 s", victim, began)
+        self._watch("preempted by a higher priority for 5 s", victim, began)
         self.space.delete("batch/v1/jobs", name, propagationPolicy="Background")  # with its pods, which have ended
-
-    def _watched(self, kind: str, victim: str, began: float) -> None:
-        wait_for(lambda: whole_at(self.job.events(), victim, 2, began), 90, f"all groups after: {kind}")
-        whole = whole_at(self.job.events(), victim, 2, began)
-        time.sleep(1.0)
-        found = cost(self.job.events(), victim, ["0" if victim == "1" else "1"], began, whole, time.time())
-        self.rows.append({"fault": kind, **asdict(found)})
-        print(f"{kind:<44} {found}", flush=True)
 
     def kill_lighthouse(self) -> None:
         name = self.job.lighthouse()["metadata"]["name"]
@@ -158,7 +169,7 @@ class Trial:
 
         def act() -> None:
             self.space.delete("pods", name, gracePeriodSeconds=0)
-            wait_for(lambda: self._other_lighthouse(name), 60, "another lighthouse")
+            wait_for(lambda: self.job.lighthouse()["metadata"]["name"] != name, 60, "another lighthouse")
             print(f"  the next lighthouse was ready after {time.time() - at - 1.5:.1f} s", flush=True)
 
         self.fault("lighthouse's pod deleted", "", act, watch=8.0)
@@ -181,17 +192,11 @@ class Trial:
         time.sleep(1.5)
         began = time.time()
         self.job.scale(groups)
-        first = wait_for(lambda: self._commit_of(groups, began), 60, kind)
-        assert first is not None
+        later = lambda: (e for e in commits(self.job.events()) if float(e["t"]) > began)  # noqa: E731
+        alike = lambda: next((float(e["t"]) for e in later() if int(e["participants"]) == groups), None)  # noqa: E731
+        first = wait_for(alike, 60, kind)
         time.sleep(2.0)
-        found = cost(self.job.events(), "2", ["0", "1"], began, float(first["t"]), time.time())
-        self.rows.append({"fault": kind, **asdict(found)})
-        print(f"{kind:<44} {found}", flush=True)
-
-    def _commit_of(self, groups: int, after: float) -> Json | None:
-        """The first commit since then of so many groups."""
-        later = (e for e in commits(self.job.events()) if float(e["t"]) > after)
-        return next((e for e in later if int(e["participants"]) == groups), None)
+        self._note(kind, "2", ["0", "1"], began, first, time.time())
 
     def _alone(self) -> tuple[str, LocalNode] | None:
         pods = {"0": self.job.pod("0"), "1": self.job.pod("1"), "": self.job.lighthouse()}
@@ -203,44 +208,22 @@ class Trial:
         wait_for(lambda: pods["1"]["metadata"]["uid"] != self.job.pod("1")["metadata"]["uid"], 60, "another place")
         return None
 
-    def _other_lighthouse(self, name: str) -> bool:
-        found = self.job.lighthouse_ready()
-        return found is not None and found["metadata"]["name"] != name
-
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="how often each fault comes")
-    parser.add_argument(
-        "--groups-only", type=int, metavar="N", help="only make, see and cancel the objects of N groups"
-    )
-    parser.add_argument(
-        "--out", type=Path, default=FIGURES, help="write the figures here, as JSON; default: %(default)s"
-    )
+    parser.add_argument("--out", type=Path, default=FIGURES, help="where the JSON goes; default: %(default)s")
     args = parser.parse_args()
     if missing():
         print(missing(), file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory(prefix="kubernetes-faults-") as name:
         folder = Path(name)
-        if args.groups_only:
-            with cluster(folder / "cluster") as made:
-                print(told(many(Shell(Space(made), folder), args.groups_only)))
-            return 0
         with cluster(folder / "cluster", nodes=3, node_grace=NODE_GRACE, resources={GPU: "1"}) as made:
             trial = Trial(TrainingJob(Shell(Space(made), folder), folder / "run", "--gpu", "1"))
-            try:
+            with trial.explained():
                 findings = trial.all(args.rounds)
-            except BaseException:
-                print(made.kubectl("get", "pods,jobs,nodes", "-A", "-o", "wide"), flush=True)
-                print(made.kubectl("get", "events", "-n", trial.space.name)[-6000:], flush=True)
-                raise
-            found = many(Shell(Space(made), folder), MANY)
-    print(f"\n{table(trial.rows)}\n\n{told(found)}")
-    settings = {"node_grace": clock(NODE_GRACE), "toleration": TOLERATION, "nodes": 3, "groups": 2}
-    result = {"settings": settings, "rows": trial.rows, "many": found, "findings": findings}
-    args.out.write_text(json.dumps(result, indent=1) + "\n")
-    return 1 if findings or any(r["undone"] for r in trial.rows) else 0
+    return trial.report(args.out, findings)
 
 
 if __name__ == "__main__":

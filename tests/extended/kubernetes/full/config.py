@@ -53,23 +53,14 @@ def spec(default: Json, binds: Sequence[str]) -> Json:
 def cni(node: int, folder: Path) -> Json:
     """Each pod has a link of its own whose other end lies on the wire, so that all that it sends is routed there."""
     subnet = f"{network.pod_address(node, 0)}/24"
-    ipam = {
-        "type": "host-local",
-        "ranges": [[{"subnet": subnet}]],
-        "routes": [{"dst": "0.0.0.0/0"}],
-        "dataDir": f"{folder}/addresses",
-    }
+    ranges = {"ranges": [[{"subnet": subnet}]], "routes": [{"dst": "0.0.0.0/0"}]}
+    ipam = {"type": "host-local", **ranges, "dataDir": f"{folder}/addresses"}
     return {"cniVersion": "0.4.0", "name": "pods", "plugins": [{"type": "ptp", "ipMasq": False, "ipam": ipam}]}
 
 
 def kubelet(node: int, folder: Path, cgroup: str, heartbeat: float) -> Json:
     """`heartbeat`: seconds. The node's lease is renewed four times in its duration, which is whole seconds."""
-    small = {
-        "memory.available": "100Mi",
-        "nodefs.available": "1%",
-        "nodefs.inodesFree": "1%",
-        "imagefs.available": "1%",
-    }
+    small = dict.fromkeys(("nodefs.available", "nodefs.inodesFree", "imagefs.available"), "1%")
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -88,15 +79,15 @@ def kubelet(node: int, folder: Path, cgroup: str, heartbeat: float) -> Json:
         "makeIPTablesUtilChains": False,  # kube-proxy makes those that it needs
         "nodeStatusUpdateFrequency": f"{heartbeat:.1f}s",
         "nodeLeaseDurationSeconds": max(1, round(4 * heartbeat)),
-        "evictionHard": small,
+        "evictionHard": {"memory.available": "100Mi", **small},
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
         "featureGates": {"DevicePlugins": False},  # its sockets would lie in /var/lib/kubelet, whatever the root
     }
 
 
-def kubelet_words(name: str, node: int, folder: Path, kubeconfig: Path, labels: dict[str, str]) -> list[str]:
-    """Its arguments."""
+def kubelet_words(name: str, node: int, folder: Path, kubeconfig: Path) -> list[str]:
+    """Return the kubelet's arguments."""
     words = {
         "config": f"{folder}/kubelet.json",
         "kubeconfig": kubeconfig,
@@ -109,6 +100,4 @@ def kubelet_words(name: str, node: int, folder: Path, kubeconfig: Path, labels: 
         "node-ip": network.node_address(node),
         "v": 2,
     }
-    if labels:
-        words["node-labels"] = ",".join(f"{k}={v}" for k, v in labels.items())
     return [f"--{key}={value}" for key, value in words.items()]

@@ -42,15 +42,11 @@ def write_archive(path: Path, images: Sequence[Image]) -> None:
 
 
 def _config(image: Image, digest: str) -> dict[str, Any]:
-    machine = platform.machine()
+    machine, env = platform.machine(), [f"{k}={v}" for k, v in image.env.items()]
     return {
         "architecture": _ARCHITECTURES.get(machine, machine),
         "os": "linux",
-        "config": {
-            "Env": [f"{k}={v}" for k, v in image.env.items()],
-            "Cmd": list(image.command),
-            "WorkingDir": image.cwd,
-        },
+        "config": {"Env": env, "Cmd": list(image.command), "WorkingDir": image.cwd},
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
     }
 
@@ -62,19 +58,17 @@ def _layer(image: Image) -> bytes:
     folders = {**dict.fromkeys(parents, 0o755), **image.folders}
     with tarfile.open(fileobj=out, mode="w") as layer:
         for name in sorted(folders):  # a folder comes before what lies in it
-            found = tarfile.TarInfo(name)
-            found.type, found.mode = tarfile.DIRTYPE, folders[name]
-            layer.addfile(found)
+            _add(layer, name, mode=folders[name], type=tarfile.DIRTYPE)
         for name, target in sorted(image.links.items()):
-            found = tarfile.TarInfo(name)
-            found.type, found.linkname, found.mode = tarfile.SYMTYPE, target, 0o777
-            layer.addfile(found)
+            _add(layer, name, mode=0o777, type=tarfile.SYMTYPE, linkname=target)
         for name, source in sorted(image.programs.items()):
-            _add(layer, name, source.read_bytes(), 0o755)
+            _add(layer, name, source.read_bytes(), mode=0o755)
     return out.getvalue()
 
 
-def _add(archive: tarfile.TarFile, name: str, data: bytes, mode: int = 0o644) -> None:
+def _add(archive: tarfile.TarFile, name: str, data: bytes = b"", **fields: Any) -> None:
     found = tarfile.TarInfo(name)
-    found.size, found.mode = len(data), mode
+    found.size = len(data)
+    for field_name, value in fields.items():
+        setattr(found, field_name, value)
     archive.addfile(found, io.BytesIO(data))

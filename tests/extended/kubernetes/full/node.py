@@ -85,7 +85,7 @@ class RealNode(small.LocalNode):
         done = self._ctr("images", "import", str(self._full.archive))
         assert done.returncode == 0, f"containerd of {name} takes no image: {done.stdout}{done.stderr}"
         kubeconfig = self._full.folder / "kubeconfig-inside"
-        words = config.kubelet_words(name, number, life, kubeconfig, self._settings.labels)
+        words = config.kubelet_words(name, number, life, kubeconfig)
         self._child = self._daemon("kubelet", entry, words)
         began = time.time()
         wait_for(lambda: self._ready() and self._heard_since(began), 120, f"node {name}, see {self._log('kubelet')}")

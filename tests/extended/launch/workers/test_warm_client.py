@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -39,13 +40,8 @@ def test_what_a_script_raises_is_told_as_of_a_cold_one_and_the_same_twice_is_the
     starts = events(run, "start")
     assert [e["warm"] for e in starts] == [False, True, True]
     script = run.folder / "script.py"
-    trace = f"""Traceback (most recent call last):
-  File "{script}", line 6, in <module>
-    f()
-  File "{script}", line 4, in f
-    raise ValueError('bad luck')
-ValueError: bad luck
-"""
+    head = f'Traceback (most recent call last):\n  File "{script}", line 6, in <module>\n    f()\n'
+    trace = f"{head}  File \"{script}\", line 4, in f\n    raise ValueError('bad luck')\nValueError: bad luck\n"
     words = re.sub(r" +[\^~]+\n", "", run.err.read_text())  # 3.11 and later point at the place
     assert words.count(trace) == 2, words
     (done,) = run.reports("done")
@@ -113,15 +109,23 @@ def test_a_parent_that_does_not_answer_is_ended_and_the_life_is_cold(drive: Star
     end(run)
 
 
+@pytest.fixture
+def imports(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
+    """A function that has the warm parent import a module with this text."""
+
+    def write(text: str) -> None:
+        (tmp_path / "user_module.py").write_text(text)
+        monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+        monkeypatch.setenv("TORCHFT_X_WARM_IMPORTS", "user_module")
+
+    return write
+
+
 def test_what_only_restarts_need_is_imported_while_the_first_life_runs(
-    drive: Starter,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    drive: Starter, imports: Callable[[str], None], tmp_path: Path
 ) -> None:
     marks = tmp_path / "marks"
-    (tmp_path / "slow_package.py").write_text(f"with open({str(marks)!r}, 'a') as f: print('imported', file=f)\n")
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
-    monkeypatch.setenv("TORCHFT_X_WARM_IMPORTS", "slow_package")
+    imports(f"with open({str(marks)!r}, 'a') as f: print('imported', file=f)\n")
     run = warm(drive, WITNESS, warm_after=1e9)
     found(run, 0)
     assert not marks.exists()
@@ -135,12 +139,8 @@ def test_what_only_restarts_need_is_imported_while_the_first_life_runs(
     end(run)
 
 
-def test_a_parent_with_threads_is_not_forked(drive: Starter, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "busy_package.py").write_text(
-        "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
-    monkeypatch.setenv("TORCHFT_X_WARM_IMPORTS", "busy_package")
+def test_a_parent_with_threads_is_not_forked(drive: Starter, imports: Callable[[str], None]) -> None:
+    imports("import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n")
     run = warm(drive, WITNESS)
     wait_until_warm(run)
     kill(run, 0)

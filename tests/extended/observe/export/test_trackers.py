@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.extended.serving import lighthouse
 from tests.util import scaled
 from torchft_x import env
 
@@ -56,9 +56,7 @@ def test_the_tool_has_each_step(tmp_path: Path, tool: str, reader: str) -> None:
     python = env.read(env.TRAINERS_PYTHON)
     if python is None:
         pytest.skip(HOW)
-    lighthouse = [sys.executable, "-m", "torchft_x", "lighthouse", "--min_replicas", "1", "--bind", "127.0.0.1:0"]
-    serving = subprocess.Popen([*lighthouse, "--run_dir", str(tmp_path / "run")], stderr=subprocess.DEVNULL)
-    try:
+    with lighthouse(tmp_path, "--run_dir", str(tmp_path / "run")):
         trainer = [python, "-m", "torchft_x", "supervise", "--group", "0", "--groups", "1", "--run_dir"]
         trainer += [str(tmp_path / "run"), "--", str(ROOT / "scripts/train_ddp.py"), "--steps", str(STEPS)]
         trainer += ["--log-every", "4", "--layers", "1", "--width", "32", "--data-mb", "0.1"]
@@ -66,9 +64,6 @@ def test_the_tool_has_each_step(tmp_path: Path, tool: str, reader: str) -> None:
         environ = {**env.everything(), "PYTHONPATH": str(ROOT), "WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path)}
         done = subprocess.run(trainer, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=scaled(60))
         assert done.returncode == 0, done.stderr
-    finally:
-        serving.terminate()
-        serving.wait()
     read = subprocess.run([python, "-c", reader, str(tmp_path)], capture_output=True, text=True, timeout=scaled(30))
     assert read.returncode == 0, read.stderr
     numbers = json.loads(read.stdout)
