@@ -64,12 +64,12 @@ def test_sharded_groups_go_on_from_s3_with_other_numbers(s3: str, tmp_path: Path
         dumps = str(tmp_path / f"{name}-dumps")
         return hsdp(tmp_path / name, workers, groups, "--min-groups", str(groups), "--dump-params", dumps, *args, *more)
 
-    with running(command("first", 2, 2, "--pace", "0.2"), tmp_path / "first.log", tmp_path / "first") as job:
+    with running(command("first", 1, 2, "--pace", "0.2"), tmp_path / "first.log", tmp_path / "first") as job:
         saved = lambda: [e["step"] for e in job.events() if e["event"] == "checkpoint"]  # noqa: E731
         job.wait_for(lambda: max(saved(), default=0) >= 12, 120, "two checkpoints")
         kill_everything(job)
         at = max(saved())
-    with running(command("second", 3, 1), tmp_path / "second.log", tmp_path / "second") as job:
+    with running(command("second", 2, 1), tmp_path / "second.log", tmp_path / "second") as job:
         assert job.wait(150) == 0, job.output()[-3000:]
         assert f"resumed from {s3} at step {at}" in job.output()
         assert "a-secret" not in job.output()

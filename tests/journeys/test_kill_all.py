@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.journeys.jobs import SMALL, WARM, Job, running, torchx_ddp
+from tests.journeys.jobs import SMALL, WARM, Job, running
+from tests.journeys.test_hsdp import hsdp
 from tests.journeys.test_kills import script
 from tests.util import scaled
 
@@ -37,10 +38,6 @@ def after(job: Job, began: float, name: str) -> list[dict[str, Any]]:
 
 def last_step(job: Job) -> int:
     return max(int(e["step"]) for e in job.events() if e["event"] == "commit") + 1
-
-
-def killed_twice(command: list[str], folder: Path, run_dir: Path, ranks: int) -> None:
-    killed(command, folder, run_dir, ranks, lives=2, **WARM)
 
 
 def killed(command: list[str], folder: Path, run_dir: Path, ranks: int, *, lives: int, **variables: str) -> None:
@@ -75,9 +72,7 @@ def killed(command: list[str], folder: Path, run_dir: Path, ranks: int, *, lives
 
 
 def test_two_sharded_groups_of_two(tmp_path: Path) -> None:
+    """Once; twice in a row: tests/extended/jobs/test_kill_all.py."""
     run_dir = tmp_path / "run"
     args = ("--steps", "100000", "--pace", "0.06", "--dump-params", str(tmp_path / "dumps"), *SMALL)
-    command = torchx_ddp(run_dir, *args, script="scripts/train_hsdp.py")
-    command[command.index("./components.py:ddp")] = "./components.py:hsdp"
-    command[command.index("--replicas") : command.index("--replicas")] = ["--workers_per_replica", "2"]
-    killed_twice(command, tmp_path, run_dir, ranks=2)
+    killed(hsdp(run_dir, 2, 2, *args), tmp_path, run_dir, ranks=2, lives=1, **WARM)

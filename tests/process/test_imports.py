@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import ast
-import subprocess
 import sys
-from pathlib import Path
 
-from tests.util import scaled
+from tests.process.programs import ROOT, python
 
-ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "torchft_x"
 WITHOUT_TORCH = """
     __main__ core.lighthouse.machine core.group.machine rpc.lighthouse.main rpc.group.client rpc.supervisor.client
@@ -33,9 +30,7 @@ check(sys.argv[2], {"torch", "numpy"})
 
 
 def test_start_up_without_torch() -> None:
-    command = [sys.executable, "-c", LOADS, WITHOUT_GRPC, WITHOUT_TORCH]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=scaled(60), check=False)
-    assert done.returncode == 0, done.stderr
+    python("-c", LOADS, WITHOUT_GRPC, WITHOUT_TORCH)
 
 
 def test_the_core_is_standard_library_only() -> None:

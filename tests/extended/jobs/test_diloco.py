@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.extended.serving import lighthouse
-from tests.journeys.jobs import BIN, SMALL, running
-from tests.journeys.test_kill_all import killed_twice
+from tests.journeys.jobs import BIN, SMALL, WARM, running
+from tests.journeys.test_kill_all import killed
 from tests.journeys.test_kills import script
 from tests.torch.train.test_fault_tolerance import FRAGMENTS, ISLANDS
 from torchft_x import env
@@ -75,4 +75,4 @@ def test_a_checkpoint_goes_on_with_other_numbers(
 
 def test_all_workers_are_killed_twice_and_go_on_from_an_exchange(tmp_path: Path) -> None:
     args = ["--steps", "100000", "--pace", "0.02", "--dump-params", str(tmp_path / "dumps"), *SMALL]
-    killed_twice([*diloco(tmp_path / "run"), "--", *args], tmp_path, tmp_path / "run", ranks=1)
+    killed([*diloco(tmp_path / "run"), "--", *args], tmp_path, tmp_path / "run", ranks=1, lives=2, **WARM)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from tests.journeys.hangs import burners, commits_of_others, lost, together_since
+from tests.extended.jobs.hangs import burners, commits_of_others, hang, lost, three_groups, together_since
 from tests.journeys.jobs import SMALL, Job, running, torchx_ddp
-from tests.journeys.test_gone import job  # noqa: F401
 from tests.journeys.test_late import _job as late_job
 from tests.journeys.test_lighthouse_dies import furthest
 from tests.util import wait_for
@@ -24,6 +24,25 @@ pytestmark = [pytest.mark.timeout(400)]
 
 BURNING = 12.0
 """Seconds of busy cores: longer than any silence that is taken for death (10 s)."""
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+    """One for all: each test leaves it with its three groups together, and looks only at what happened since it began."""
+    with three_groups(tmp_path_factory.mktemp("gone")) as job:
+        yield job
+
+
+def test_a_stopped_worker_is_not_waited_for_and_comes_back(job: Job) -> None:
+    """At the defaults, of three groups; of two: tests/journeys/test_kills.py."""
+    began = time.time()
+    worker = job.worker("1")
+    stall = hang(job, "1")
+    print(f"the others stood still for {stall:.2f} s, load {os.getloadavg()[0]:.1f}")
+    reasons = lost(job, began)
+    assert reasons
+    assert all("worker 0 is stopped" in reason for reason in reasons), reasons
+    assert job.worker("1") == worker
 
 
 def trouble(job: Job, since: float) -> list[dict]:

@@ -6,15 +6,21 @@ import json
 import os
 import re
 import signal
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.journeys.jobs import SMALL, WARM, running
-from tests.journeys.test_hsdp import NOISE, hsdp
+from tests.journeys.jobs import ROOT, SMALL, WARM, running
 from tests.journeys.test_kills import script
 from torchft_x.observe.report import commits, training_together
+
+sys.path.insert(0, str(ROOT / "scripts"))
+from hsdp_reference import NOISE
+from kill_test import ENDLESS
+
+from tests.journeys.test_hsdp import hsdp
 
 pytestmark = [pytest.mark.timeout(300)]
 
@@ -31,6 +37,11 @@ def test_compiled_blocks_through_a_kill(tmp_path: Path) -> None:
     same = result["reference"]
     assert same["steps"] > 25
     assert max(same["loss_error"], same["value_error"]) < NOISE
+    slower = ("--", "--steps", str(ENDLESS), "--lr", "0.002", *SMALL)
+    done = script("hsdp_reference.py", tmp_path / "run/dumps", *slower)
+    other = json.loads(done.stdout)
+    assert done.returncode == 1  # the comparison finds another training
+    assert max(other["loss_error"], other["value_error"]) > NOISE
 
 
 def test_a_pipeline_of_two_stages_through_a_kill(tmp_path: Path) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
-import subprocess
-import sys
 import threading
 
+from tests.process.programs import python
 from tests.torch.comm.test_finalizers import (
     Owner,
     by_hand,  # noqa: F401
@@ -44,5 +43,5 @@ def test_none_comes_at_the_end_of_the_process() -> None:
         "finish(10)\n"
         "del other\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], timeout=scaled(30), capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "an end\n", "")
+    done = python("-c", script)
+    assert (done.stdout, done.stderr) == ("an end\n", "")

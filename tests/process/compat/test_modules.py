@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.extended.rpc.test_peer import HOW
+from tests.process.programs import ROOT, python
 from tests.util import scaled
 from torchft_x import env
 from torchft_x.compat import modules
@@ -65,15 +66,6 @@ def test_every_public_name_of_the_peer_is_here_or_said_to_be_lacking() -> None:
     assert missing == []
 
 
-def run(words: list[str], cwd: Path, **environ: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *words], cwd=cwd, env={**env.everything(), **environ}, capture_output=True, text=True,
-        timeout=scaled(60),
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 SCRIPT = """
     import sys
     import torchft.coordination, torchft.manager
@@ -94,29 +86,27 @@ def test_a_script_and_its_children_get_ours(tmp_path: Path) -> None:
     (tmp_path / "own" / "torchft").mkdir(parents=True)  # a clone of torchft, from which its examples are run
     (tmp_path / "own" / "torchft" / "__init__.py").write_text("raise AssertionError('the real one')")
     script.write_text(textwrap.dedent(SCRIPT))
-    told = run(["-m", "torchft_x.compat", str(script), "--flag", "-m"], tmp_path)
+    told = python("-m", "torchft_x.compat", script, "--flag", "-m", cwd=tmp_path).stdout
     assert told.splitlines() == ["__main__ ['--flag', '-m'] 1", "__main__ ['child'] 1"]
-    assert run(["-m", "torchft_x.compat", "-m", "script", "child"], tmp_path / "own") == "__main__ ['child'] 1\n"
+    told = python("-m", "torchft_x.compat", "-m", "script", "child", cwd=tmp_path / "own").stdout
+    assert told == "__main__ ['child'] 1\n"
 
 
 def test_a_launcher_says_it_by_one_variable_and_the_environments_own_sitecustomize_stays(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.own_was_here = True")
-    root = str(PATH.parents[2])
-    path = run(["-m", "torchft_x.compat", "--path"], tmp_path, PYTHONPATH=root).strip()
+    path = python("-m", "torchft_x.compat", "--path", cwd=tmp_path).stdout.strip()
     assert path == str(PATH)
     code = "import sys, torchft.coordination as c; print(c.LighthouseServer.__module__, sys.own_was_here)"
-    told = run(["-c", code], tmp_path, PYTHONPATH=f"{path}:{tmp_path}:{root}")
-    assert told == "torchft_x.rpc.coordination True\n"
+    done = python("-c", code, cwd=tmp_path, PYTHONPATH=f"{path}:{tmp_path}:{ROOT}")
+    assert done.stdout == "torchft_x.rpc.coordination True\n"
     # In a clone nothing is installed, and only the folder from which Python was started has it.
-    assert (
-        run(["-I", "-S", "-c", f"import sys; sys.path.insert(0, {path!r}); import sitecustomize, torchft"], tmp_path)
-        == ""
-    )
+    code = f"import sys; sys.path.insert(0, {path!r}); import sitecustomize, torchft"
+    assert python("-I", "-S", "-c", code, cwd=tmp_path).stdout == ""
 
 
-def test_without_being_told_so_torchft_is_torchft(tmp_path: Path) -> None:
+def test_without_being_told_so_torchft_is_torchft() -> None:
     code = "import sys, torchft_x.compat.coordination; print('torchft' in sys.modules, len(sys.meta_path))"
-    assert run(["-c", code], tmp_path).startswith("False")
+    assert python("-c", code).stdout.startswith("False")
     assert not any(isinstance(finder, modules.Alias) for finder in sys.meta_path)
 
 

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.process.programs import ROOT, python
 from tests.util import scaled
 from torchft_x.__main__ import main
-
-ROOT = Path(__file__).parents[3]
 
 WITHOUT = """
 import sys
@@ -38,8 +37,7 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_runs_in_the_job_needs_no_torchx() -> None:
     """An image, or a machine with a card, may have PyTorch and torchft_x only."""
     commands = ["supervise", "accompany", "lighthouse", "dumps"]
-    done = subprocess.run([sys.executable, "-c", WITHOUT, *commands], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    done = python("-c", WITHOUT, *commands)
     assert done.stdout.count("usage: ") == len(commands)
 
 

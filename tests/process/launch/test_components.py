@@ -75,7 +75,12 @@ class TestCommandLine:
     def test_a_job_under_a_lighthouse_that_stands_alone(self, line: str, tmp_path: Path) -> None:
         (tmp_path / "script.py").write_text("print('the script ran')")
         files = tmp_path / "lighthouse"
-        cli = self._lighthouse(line, tmp_path / "out.txt", "--port", "0", "--run_dir", str(files))
+        command = [str(Path(interpreter(line)).with_name("torchx")), "run", "-s", "local_cwd"]
+        command += ["./components.py:lighthouse", "--port", "0", "--run_dir", str(files)]
+        with open(tmp_path / "out.txt", "wb") as out:
+            cli = subprocess.Popen(
+                command, cwd=ROOT, env=environment(), stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+            )
         words = ["run", "-s", "local_cwd", "./components.py:ddp", "--script", str(tmp_path / "script.py")]
         try:
             wait_for((files / "lighthouse").exists, 30, "its address")
@@ -89,11 +94,3 @@ class TestCommandLine:
             cli.wait(scaled(30))
         token = (files / "token").read_text().strip()
         assert not any(token in text for text in (done.stdout, done.stderr, (tmp_path / "out.txt").read_text()))
-
-    def _lighthouse(self, line: str, output: Path, *words: str) -> subprocess.Popen[bytes]:
-        command = [str(Path(interpreter(line)).with_name("torchx")), "run", "-s", "local_cwd"]
-        with open(output, "wb") as out:
-            quiet = {"stdout": out, "stderr": out, "start_new_session": True}
-            return subprocess.Popen(
-                [*command, "./components.py:lighthouse", *words], cwd=ROOT, env=environment(), **quiet
-            )

@@ -21,7 +21,7 @@ from tests.unit.rpc.support import (
     lighthouse,
     members,
 )
-from tests.util import wait_for
+from tests.util import clock, wait_for
 from torchft_x.core.types import Life, State
 from torchft_x.errors import DeadlineError
 from torchft_x.rpc.coordination import LighthouseServer
@@ -115,8 +115,8 @@ def test_whoever_waits_for_a_group_that_pauses_waits_longer(remote: bool) -> Non
         quorum_id = two(lh, a, b)
         a.pause(600.0, "evaluation")
         state = State(1, quorum_id)
-        asking = Asking(c if remote else b, state=state, timeout=0.6)
-        asking.join(1.8)
+        asking = Asking(c if remote else b, state=state, timeout=clock(0.4))
+        asking.join(clock(1.2))
         assert asking.is_alive()  # it has waited three times as long as it would
         a.pause(0.0, "evaluation")
         Asking(a, state=state)
@@ -132,12 +132,12 @@ def test_after_the_pause_the_time_is_over_as_ever(remote: bool) -> None:
         client(b.address()) as c,
     ):
         quorum_id = two(lh, a, b)
-        a.pause(1.2, "evaluation")
+        a.pause(clock(0.8), "evaluation")
         began = time.monotonic()
-        asking = Asking(c if remote else b, state=State(1, quorum_id), timeout=0.6)
+        asking = Asking(c if remote else b, state=State(1, quorum_id), timeout=clock(0.4))
         with pytest.raises(DeadlineError):
             asking.result()
-        assert time.monotonic() - began > 1.2
+        assert time.monotonic() - began > clock(0.8)
 
 
 def test_a_suspect_is_probed_before_the_join_says_so() -> None:

@@ -41,7 +41,7 @@ def test_nobody_gives_up_while_the_lighthouse_is_away() -> None:
 
 
 @pytest.mark.parametrize("remote", [False, True])
-@pytest.mark.parametrize("times", [{"timeout": 1.0}, {"timeout": 0.5, "patience": 1.0}], ids=str)
+@pytest.mark.parametrize("times", [{"timeout": 0.4}, {"timeout": 0.2, "patience": 0.4}], ids=str)
 def test_the_last_deadline_says_that_it_was_away(remote: bool, times: dict[str, float]) -> None:
     server = LighthouseServer("127.0.0.1:0", 1)
     with group("0:a", server.address()) as a, client(a.address()) as far:
@@ -57,7 +57,7 @@ def test_the_last_deadline_says_that_it_was_away(remote: bool, times: dict[str, 
 def test_who_is_told_what_is_waited_for_waits_to_its_last_deadline(remote: bool) -> None:
     """Past its usual time: whom to go on without is the lighthouse's decision."""
     with lighthouse(min_replicas=2) as server, group("0:a", server.address()) as a, client(a.address()) as far:
-        ask = Asking(far if remote else a, timeout=1.0, patience=3.0)
+        ask = Asking(far if remote else a, timeout=clock(0.4), patience=clock(1.2))
         with pytest.raises(DeadlineError, match=r"waits: New quorum not ready, only have 1 participants"):
             ask.result()
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import torch
 
+from tests.process.programs import python
 from tests.torch.scripts.test_train_ddp import (
     SCRIPT,
     ddp,  # noqa: F401
@@ -27,16 +26,10 @@ def test_a_dump_is_the_parameters_bytes_in_order(ddp: ModuleType, tmp_path: Path
     header, _, body = (tmp_path / "g1-r0-a2-s000005.bin").read_bytes().partition(b"\n")
     assert torch.frombuffer(bytearray(body), dtype=torch.float32).tolist() == [1.0, 2.0, 3.0]
     assert json.loads(header)["committed_in"] == 9
-    checker = subprocess.run([sys.executable, SCRIPT.with_name("check_params.py"), tmp_path], stdin=subprocess.DEVNULL)
-    assert checker.returncode == 0
+    python(SCRIPT.with_name("check_params.py"), tmp_path)
 
 
 def test_a_mistake_is_one_sentence_and_exit_code_2() -> None:
-    environ = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[1])}
-    done = subprocess.run(
-        [sys.executable, SCRIPT, "--data", "/nowhere"],
-        env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 2
+    done = python(SCRIPT, "--data", "/nowhere", code=2)
     assert "--data /nowhere: no such file, directory or match." in done.stderr
     assert "Traceback" not in done.stderr

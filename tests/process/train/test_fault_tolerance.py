@@ -6,11 +6,7 @@ import pytest
 import torch
 
 from torchft_x.errors import ConfigError
-from torchft_x.train.fault_tolerance import (
-    PROCESS_GROUPS,
-    FaultTolerance,
-    make_process_group,
-)
+from torchft_x.train.fault_tolerance import PROCESS_GROUPS, FaultTolerance, make_process_group
 
 
 @pytest.mark.parametrize("word", PROCESS_GROUPS)

@@ -12,8 +12,9 @@ from tests.util import scaled
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("count", [2, 3])
-def test_kill_and_return(tmp_path: Path, count: int) -> None:
+def test_kill_and_return(tmp_path: Path) -> None:
+    """Of three groups; two are in tests/journeys/test_kills.py."""
+    count = 3
     silence = scaled(5.0)  # taken for death; nobody may wait for it
     with lighthouse(1, int(silence * 1000)) as address, running(count, address, tmp_path) as groups:
         waits, last = killed_and_back(groups, random.Random(count), kills=count, together=15, within=0.05, more=50)

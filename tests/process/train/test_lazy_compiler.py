@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
-from tests.util import scaled
-
-ROOT = Path(__file__).parents[3]
+from tests.process.programs import python
 
 TRAINING = """
 import json, sys
@@ -49,12 +42,7 @@ DEFER = "from torchft_x import defer_compiler_import; defer_compiler_import()"
 
 
 def run(text: str, *words: str) -> str:
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", text, *words], env=environ, capture_output=True, text=True, timeout=scaled(60)
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
+    return python("-c", text, *words).stdout
 
 
 def test_a_sharded_model_trains_without_it() -> None:

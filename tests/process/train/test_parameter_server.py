@@ -6,9 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.torch.train.test_parameter_server import (
-    HOST,
-)
+from tests.torch.train.test_parameter_server import HOST
 from tests.util import scaled
 from torchft_x import env
 

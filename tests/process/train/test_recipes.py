@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
-from tests.util import scaled
+import pytest
 
-ROOT = Path(__file__).parents[3]
+from tests.process.programs import ROOT, python
 
 
-def test_alone(tmp_path: Path) -> None:
+def test_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With an early stop, which comes long before the last step."""
-    ours = ("TORCHFT_LIGHTHOUSE", "REPLICA_GROUP_ID", "NUM_REPLICA_GROUPS", "TORCHFT_X_RUN_DIR")
-    environ = {**{k: v for k, v in os.environ.items() if k not in ours}, "PYTHONPATH": str(ROOT)}
-    command = [
-        sys.executable,
-        str(ROOT / "docs/examples/recipes.py"),
-        "--steps",
-        "5000",
-        "--patience",
-        "20",
-        "--scaler",
-    ]
-    done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=scaled(60))
-    assert done.returncode == 0, done.stderr
+    for name in ("TORCHFT_LIGHTHOUSE", "REPLICA_GROUP_ID", "NUM_REPLICA_GROUPS", "TORCHFT_X_RUN_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    options = ("--steps", "5000", "--patience", "20", "--scaler")
+    done = python(ROOT / "docs/examples/recipes.py", *options, cwd=tmp_path)
     assert done.stderr.count("with a lighthouse of its own") == 1
     assert "Traceback" not in done.stderr
     last = re.search(r"done at step (\d+): .* best {'loss': ([\d.e-]+), 'step': (\d+)}", done.stdout)

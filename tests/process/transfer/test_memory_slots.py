@@ -8,12 +8,7 @@ import signal
 import pytest
 import torch
 
-from tests.torch.transfer.test_memory_slots import (
-    LIMIT,
-    fill,
-    same,
-    state_dict,
-)
+from tests.torch.transfer.test_memory_slots import LIMIT, fill, same, state_dict
 from tests.util import wait_for
 from torchft_x.core.types import State
 from torchft_x.launch.process.checkpoint_memory import CheckpointMemory

@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 import torch
 
+from tests.process.programs import python
 from tests.torch.comm.conformance import LONG, Meeting
 from tests.util import scaled, wait_for
 from torchft_x.comm.gloo import device as devices
@@ -100,7 +101,7 @@ def test_an_abort_releases_who_sends_to_a_stopped_member(meeting: Meeting) -> No
             process.wait()
 
 
-@pytest.mark.parametrize(("ours", "theirs"), [("broadcast", "broadcast"), ("send", "recv"), ("recv", "send")])
+@pytest.mark.parametrize(("ours", "theirs"), [("broadcast", "broadcast"), ("recv", "send")])
 def test_the_death_of_who_is_half_way_through_a_message_is_noticed(meeting: Meeting, ours: str, theirs: str) -> None:
     """gloo itself ends the operation at the group's timeout; nobody aborts the group here."""
     command = [sys.executable, "-W", "ignore", "-c", MEMBER_THAT_STOPS, address := meeting(), theirs]
@@ -138,8 +139,4 @@ def test_process_may_end_in_the_middle_of_everything(meeting: Meeting) -> None:
         f"threading.Thread(target=c.configure, args=({meeting()!r}, 'c', 0, 2), daemon=True).start()\n"
         "print('end', flush=True)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", script], timeout=scaled(30), capture_output=True, text=True
-    )
-    assert done.stdout == "end\n", done.stderr
-    assert done.returncode == 0, done.stderr
+    assert python("-W", "ignore", "-c", script).stdout == "end\n"

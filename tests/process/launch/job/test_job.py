@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.util import scaled, wait_for
+from tests.util import clock, scaled, wait_for
+from torchft_x import env
 from torchft_x.launch.process import process_tree
 from torchft_x.observe.events import read_events
 
@@ -140,7 +141,8 @@ def test_a_killed_worker_comes_back_and_a_killed_supervisor_takes_it_along(launc
 
 @pytest.mark.parametrize("how", ["twice", "kill -9"])
 def test_stopping_the_command_leaves_nothing(launch, how: str) -> None:
-    job = launch("import signal; signal.signal(15, signal.SIG_IGN)\n" + SLEEPER)  # the worst kind of worker
+    ignores = "import signal; signal.signal(15, signal.SIG_IGN)\n" + SLEEPER  # the worst kind of worker
+    job = launch(ignores, **{env.NOTICE: str(clock(3.0))} if how == "kill -9" else {})
     job.workers(2)
     # lighthouse and its keeper, and per group supervisor and worker (and a warm one, if it took long)
     assert len(job.left()) >= 6

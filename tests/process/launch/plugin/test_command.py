@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from tests.process.programs import python
 
 LIST = (
     "import torchx.schedulers as s; from torchft_x.launch.plugin.command import CmdFt; "
@@ -13,7 +12,6 @@ LIST = (
 
 
 def test_stock_schedulers_stay_and_so_does_the_default() -> None:
-    done = subprocess.run([sys.executable, "-c", LIST], capture_output=True, text=True, check=True)
-    before, after, default = (eval(line) for line in done.stdout.splitlines())
+    before, after, default = (eval(line) for line in python("-c", LIST).stdout.splitlines())
     assert after == [*before, "local_ft", "slurm_ft", "kubernetes_ft"]
     assert default

@@ -10,10 +10,7 @@ import sys
 from pathlib import Path
 
 from tests.util import scaled
-from torchft_x.launch.process.environment import (
-    Rendezvous,
-    worker_environment,
-)
+from torchft_x.launch.process.environment import Rendezvous, worker_environment
 
 
 def test_a_workers_environment_is_torchruns(tmp_path: Path) -> None:

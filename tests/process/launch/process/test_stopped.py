@@ -1,4 +1,4 @@
-"""Which processes are stopped, and for how long: from looks with their times alone; and a real supervisor's."""
+"""A real supervisor reports a worker that is stopped."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.util import wait_for
 from torchft_x.timing import TIMING
 
 
-def test_a_worker_is_stopped_and_goes_on(drive: Callable[..., Driven]) -> None:
-    run = drive(SLEEPER)
+def test_a_worker_that_is_stopped_goes_on_or_can_be_ended(drive: Callable[..., Driven]) -> None:
+    run = drive(SLEEPER, grace=0.3)
     worker = run.worker()
     (started,) = run.reports("started")
     os.kill(worker, signal.SIGSTOP)
@@ -23,12 +23,8 @@ def test_a_worker_is_stopped_and_goes_on(drive: Callable[..., Driven]) -> None:
     os.kill(worker, signal.SIGCONT)
     wait_for(lambda: len(run.reports("halted")) == 2, what="its end to be told")
     assert run.reports("halted")[1]["who"] == ""
+    os.kill(worker, signal.SIGSTOP)
+    wait_for(lambda: len(run.reports("halted")) == 3, what="the second stop to be told")
     assert len(run.reports("started")) == 1
-
-
-def test_a_stopped_worker_can_be_ended(drive: Callable[..., Driven]) -> None:
-    run = drive(SLEEPER)
-    os.kill(run.worker(), signal.SIGSTOP)
-    wait_for(lambda: run.reports("halted"), what="the stop to be told")
     run.process.send_signal(signal.SIGTERM)
     assert run.wait() == 128 + signal.SIGTERM  # by SIGKILL, after the grace

@@ -17,14 +17,6 @@ ANYWHERE = f"{ROOT}/components.py:ddp"
 
 
 @pytest.mark.parametrize("line", BOTH)
-def test_a_mistake_ends_torchx_run_with_2(line: str, tmp_path: Path) -> None:
-    done = torchx("run", "-s", "local_cwd", ANYWHERE, "--script", "none.py", folder=tmp_path, line=line)
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    assert re.match("torchft_x: .*none.py does not exist", done.stderr.splitlines()[-1])
-
-
-@pytest.mark.parametrize("line", BOTH)
 def test_outside_of_the_clone_the_default_scheduler_is_named(line: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     missing = f"unix://{tmp_path}/docker.sock"

@@ -1,16 +1,11 @@
-"""The commands at a real lighthouse, in this process and in one of their own."""
+"""The command at a real lighthouse."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
+from tests.process.programs import python
 from tests.unit.rpc.lighthouse.page.served import served
-from tests.util import scaled
-
-ROOT = Path(__file__).parents[4]
 
 
 def test_as_a_process_it_loads_neither_torch_nor_rich(tmp_path: Path) -> None:
@@ -19,13 +14,4 @@ def test_as_a_process_it_loads_neither_torch_nor_rich(tmp_path: Path) -> None:
         "sys.exit(code or sum(name in sys.modules for name in ('torch', 'numpy', 'rich', 'torchx')))"
     )
     with served() as lighthouse:
-        done = subprocess.run(
-            [sys.executable, "-c", code, "status", lighthouse.run_dir(tmp_path)],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=scaled(30),
-            check=False,
-        )
-    assert done.returncode == 0, done.stderr or "it loads too much"
-    assert "at step" in done.stdout
+        assert "at step" in python("-c", code, "status", lighthouse.run_dir(tmp_path)).stdout

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -26,21 +25,6 @@ SLEEPER = """if True:
     print("up", e["REPLICA_GROUP_ID"], e["TORCHFT_X_ATTEMPT"], e["TORCHFT_X_LIFE"], os.getpid(), flush=True)
     time.sleep(1000)
 """
-
-
-@dataclass(frozen=True)
-class Met:
-    """One line of MEETING."""
-
-    group: str
-    attempt: int
-    rank: int
-    world: int
-    local: int
-    node: int
-    total: int
-    threads: int
-    pid: int
 
 
 class Cluster:
@@ -94,17 +78,6 @@ class Cluster:
         """Attempt, life and pid of each life of a SLEEPER."""
         found = re.findall(r"up \d+ (\d+) (\w+) (\d+)\n", self.text(f"{group}.{node}"))
         return [(int(a), life, int(pid)) for a, life, pid in found]
-
-    def met(self, attempt: int, group: int) -> list[Met]:
-        """What the workers of a life of MEETING said, by rank; once all have."""
-        texts = [self.text(f"{group}.{n}") for n in range(self.nodes)]
-        lines = [m for t in texts for m in re.findall(r"^(?:\[rank \d+\] )?met (.*)\n", t, re.MULTILINE)]
-        met = [Met(words[0], *map(int, words[1:])) for words in (line.split() for line in lines)]
-        return sorted((m for m in met if m.attempt == attempt), key=lambda m: m.rank)
-
-    def wait_until_met(self, attempt: int, group: int) -> list[Met]:
-        total = int(str(self.options["workers"]))
-        return self.wait_for(lambda: len(m := self.met(attempt, group)) == total and m, 60.0, "the workers to meet")
 
     def wait_for(self, condition, seconds: float, what: str):  # type: ignore[no-untyped-def]
         try:

@@ -156,38 +156,6 @@ def compare(cold: dict, warm: dict, attempt: int) -> None:
     assert cold == warm
 
 
-def test_the_workers_meet_in_the_store_of_their_life(drive: Starter) -> None:
-    text = """
-import os, sys
-os.environ  # so that the first life is cold
-import torch, torch.distributed as dist
-dist.init_process_group("gloo")
-x = torch.ones(1)
-dist.all_reduce(x)
-print("sum", int(x), flush=True)
-if os.environ["TORCHFT_X_ATTEMPT"] == "0":
-    sys.stdin.read(); import time; time.sleep(1000)
-"""
-    run = warm(drive, text, workers=2)
-    wait_until_warm(run)
-    wait_for(lambda: run.out.read_text().count("sum 2\n") == 2, 60, "the cold sums")
-    (start,) = events(run, "start")
-    last = next(p for p in process_tree.descendants(start["pid"]) if _rank(p) == "1")
-    os.kill(last, signal.SIGKILL)
-    assert run.wait(60) == 0, run.err.read_text()
-    assert sorted(run.out.read_text().splitlines()) == sorted(["[rank 0] sum 2", "[rank 1] sum 2"] * 2)
-    assert [e["warm"] for e in events(run, "start")] == [False, True]
-
-
-def _rank(pid: int) -> str | None:
-    """RANK in the environment that the process was started with: the workers have one."""
-    try:
-        words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return None
-    return next((w.partition(b"=")[2].decode() for w in words if w.startswith(b"RANK=")), None)
-
-
 def test_a_first_life_whose_parent_is_lost_is_cold(drive: Starter) -> None:
     run = warm(drive, WITNESS)
     wait_for(lambda: _forkers(run), what="the warm parent")

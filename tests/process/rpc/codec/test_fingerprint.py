@@ -12,7 +12,7 @@ def test_what_we_declare_is_within_the_limits() -> None:
     """The largest of everything, by as many ranks as are told apart."""
     parts = [f"{i} {'x' * 300}" for i in range(t.MAX_PARTS + 1)]
     ranks = [
-        Fingerprint(tuple(describe(f"{n} {'n' * 300}", f"{rank} {'w' * 300}", parts) for n in range(40)))
+        Fingerprint(tuple(describe(f"{n} {'n' * 300}", f"{rank} {'w' * 300}", parts) for n in range(17)))
         for rank in range(16)
     ]
     whole = merge(ranks)

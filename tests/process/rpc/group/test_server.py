@@ -1,15 +1,8 @@
-"""A group server between its ranks and the lighthouse: quorums, votes, deadlines with reasons, outages, ends."""
+"""A group server in a process that forks."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
-from tests.util import scaled
-
-ROOT = Path(__file__).parents[4]
-
+from tests.process.programs import python
 
 FORKS = """
 import os
@@ -35,5 +28,4 @@ lighthouse.shutdown()
 
 def test_forks_disturb_neither_the_servers_nor_the_children() -> None:
     # With gRPC's own fork handlers every third child dies with SIGSEGV: a DataLoader's worker would.
-    done = subprocess.run([sys.executable, "-c", FORKS], cwd=ROOT, capture_output=True, text=True, timeout=scaled(60.0))
-    assert (done.returncode, done.stderr) == (0, "")
+    assert python("-c", FORKS).stderr == ""

@@ -84,13 +84,9 @@ def test_the_advertised_host_wins(tmp_path: Path) -> None:
         assert parse_address(lh.address).host == "node7"
 
 
-def supervisors(address: str, *groups: str) -> list[SupervisorClient]:
-    return [SupervisorClient(address, g, "host", "boot") for g in groups]
-
-
 def test_a_group_that_gives_up_stops_the_job(tmp_path: Path) -> None:
     with running(tmp_path, "--job_groups", "0,1", "--job_min_replicas", "2") as lh:
-        zero, one = supervisors(lh.address, "0", "1")
+        zero, one = (SupervisorClient(lh.address, g, "host", "boot") for g in "01")
         stops: list[tuple[int, str]] = []
         one.on_stop(lambda code, sentence: stops.append((code, sentence)))
         one.started(0, "x")

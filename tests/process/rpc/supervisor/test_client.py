@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from tests.unit.rpc.supervisor.test_client import (
-    sidecar,
-)
+from tests.unit.rpc.supervisor.test_client import sidecar
 from tests.unit.rpc.support import lighthouse
 from tests.util import scaled, wait_for
 from torchft_x.core.job.standalone_sidecars import DONE

@@ -8,9 +8,7 @@ import os
 
 import pytest
 
-from tests.unit.rpc.transport.test_loop import (
-    _thread,
-)
+from tests.unit.rpc.transport.test_loop import _thread
 from tests.util import scaled
 from torchft_x.rpc.transport import loop
 

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-from tests.util import scaled
+from tests.process.programs import python
 
-ROOT = Path(__file__).parents[4]
 SCRIPT = """
 import atexit
 from torchft_x.errors import RefusedError, UnsavedError
@@ -29,9 +24,7 @@ atexit.register(print, "at exit")
     ],
 )
 def test_an_uncaught_refusal_is_final(raised: str, code: int, err: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", f"{SCRIPT}raise {raised}"], cwd=ROOT, capture_output=True, text=True, timeout=scaled(60)
-    )
-    assert (done.returncode, done.stdout) == (code, "at exit\n")
+    done = python("-c", f"{SCRIPT}raise {raised}", code=code)
+    assert done.stdout == "at exit\n"
     assert done.stderr.endswith(err)
     assert ("Traceback" in done.stderr) == (code == 1)

@@ -8,12 +8,7 @@ import pytest
 import torch
 
 from tests.torch.transfer.durable.faulty import FaultyFileSystem, Killed
-from tests.torch.transfer.durable.test_crash import (
-    STEPS,
-    life,
-    operations,
-    state,
-)
+from tests.torch.transfer.durable.test_crash import STEPS, life, operations, state
 from torchft_x.transfer.durable import names
 from torchft_x.transfer.durable.catalog import newest
 from torchft_x.transfer.durable.reader import Saved

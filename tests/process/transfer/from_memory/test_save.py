@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from tests.process.programs import python
 from tests.torch.transfer.durable.saving import save
-from tests.util import scaled
 from torchft_x import env
 from torchft_x.core.types import State
 from torchft_x.launch.process.checkpoint_memory import CheckpointMemory
@@ -48,10 +45,7 @@ def hold(memory: CheckpointMemory, url: str | None, step: int = 7, ranks: int = 
 
 
 def run(memory: CheckpointMemory) -> tuple[int, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "torchft_x", "checkpoint", "from-memory"], capture_output=True, text=True,
-        timeout=scaled(60), env={**os.environ, env.MEMORY_SLOTS: memory.setting(0)}, check=False,
-    )  # fmt: skip
+    done = python("-m", "torchft_x", "checkpoint", "from-memory", code=None, **{env.MEMORY_SLOTS: memory.setting(0)})
     assert "Traceback" not in done.stderr
     return done.returncode, done.stdout + done.stderr
 

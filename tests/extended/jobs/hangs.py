@@ -1,18 +1,11 @@
-"""Stop trainers (SIGSTOP) in the middle of a real job and see how long the others stand still. For the tests, and by hand:
-
-python -m tests.journeys.hangs --hangs 10 [--groups 3] [--burners 4]
-"""
+"""Stop trainers (SIGSTOP) in the middle of a real job and see how long the others stand still."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -81,27 +74,3 @@ def hang(job: Job, group: str, groups: int = 3, seconds: float = 2 * TIMING.sile
     times = [stopped, *commits_of_others(job, group, stopped)]
     wait_for(lambda: together_since(job, groups, since), 60, "all are together again")
     return max(b - a for a, b in pairwise(times))
-
-
-def main() -> None:
-    p = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
-    p.add_argument("--hangs", type=int, default=10)
-    p.add_argument("--groups", type=int, default=3)
-    p.add_argument("--burners", type=int, default=0, help="half of them niced")
-    args = p.parse_args()
-    figures = []
-    with tempfile.TemporaryDirectory() as folder, three_groups(Path(folder), args.groups) as job:
-        with burners(args.burners // 2, args.burners - args.burners // 2):
-            for _ in range(args.hangs):
-                time.sleep(random.uniform(0.5, 1.5))
-                group = str(random.randrange(args.groups))
-                figures.append(hang(job, group, args.groups))
-                print(
-                    f"group {group}: others stood still for {figures[-1]:.2f} s, load {os.getloadavg()[0]:.1f}",
-                    flush=True,
-                )
-        print(json.dumps({"stalls": sorted(round(f, 3) for f in figures), "lost": lost(job)}, indent=1))
-
-
-if __name__ == "__main__":
-    main()
