@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.process.rpc.lighthouse.failover.test_standby import House, houses  # noqa: F401
+from tests.unit.rpc.lighthouse.page.conftest import page  # noqa: F401
 from tests.unit.rpc.lighthouse.page.served import Served
-from tests.unit.rpc.lighthouse.page.test_http import page  # noqa: F401
 from tests.util import wait_for
 from torchft_x.rpc.lighthouse.page import http as page_http
 

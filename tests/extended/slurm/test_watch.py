@@ -15,13 +15,13 @@ import pytest
 
 from tests.extended.slurm.cluster import SlurmCluster
 from tests.journeys.jobs import ROOT
-from tests.unit.launch.slurm.test_watch import role, written
+from tests.unit.launch.slurm.test_watch import script, written
 from tests.util import scaled, wait_for
 from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.controller import Controller
 from torchft_x.launch.slurm.rules.queue import Row
 from torchft_x.launch.slurm.rules.state import part_status
-from torchft_x.launch.slurm.script import render, submission
+from torchft_x.launch.slurm.script import submission
 from torchft_x.launch.slurm.submit import submit_parts
 
 
@@ -81,8 +81,8 @@ def test_a_killed_part_is_submitted_anew_and_a_cancelled_one_is_respected(watchi
 def test_a_round_of_the_scheduler_is_asked_for_and_the_job_stays_as_it_is(tmp_path: Path) -> None:
     controller = Controller()
     made = written(tmp_path / "run")
-    script = render(role(tmp_path / "run", "--begin=now+3600"))
-    text = submission(script, app=made.app, role="trainer", ticket="t", run_dir=made.run_dir, numbers=[0, 1])
+    part = script(tmp_path / "run", "--begin=now+3600")
+    text = submission(part, app=made.app, role="trainer", ticket="t", run_dir=made.run_dir, numbers=[0, 1])
     job = f"{controller.submit(text)}_1"
 
     def row() -> Row:

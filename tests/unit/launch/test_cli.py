@@ -49,11 +49,11 @@ def test_what_it_says(words: str, code: int, said: str, capsys: pytest.CaptureFi
 
 
 def test_a_link_with_torchfts_name_of_the_command_is_its_lighthouse(monkeypatch: pytest.MonkeyPatch) -> None:
-    part_status: list[list[str]] = []
-    monkeypatch.setattr("torchft_x.launch.cli.lighthouse", lambda words: part_status.append(words) or 0)
+    reported: list[list[str]] = []
+    monkeypatch.setattr("torchft_x.launch.cli.lighthouse", lambda words: reported.append(words) or 0)
     monkeypatch.setattr(sys, "argv", ["/env/bin/torchft_lighthouse", "--min_replicas", "1"])
     assert main() == 0
-    assert part_status == [["--min_replicas", "1"]]
+    assert reported == [["--min_replicas", "1"]]
 
 
 @pytest.mark.parametrize("words", [["supervise"], ["supervise", "--groups", "two", "--group", "0", "--", "x"]])

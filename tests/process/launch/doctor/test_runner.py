@@ -27,16 +27,16 @@ def test_the_command_looks_at_everything_and_finds_no_problem_here(tmp_path: Pat
     done = doctor("--run_dir", str(tmp_path / "run"), "--torch", "--json")
     assert done.returncode == 0, done.stdout
     assert done.stderr == ""
-    part_status = json.loads(done.stdout)
-    assert part_status["problems"] == 0, done.stdout
-    assert {f["check"] for f in part_status["findings"]} == {
+    reported = json.loads(done.stdout)
+    assert reported["problems"] == 0, done.stdout
+    assert {f["check"] for f in reported["findings"]} == {
         "python", "torchft_x", "torch", "import torch", "grpcio", "protobuf", "fsspec", "isal", "h11", "prometheus-client", "rich", "torchx",
         "schedulers", "components",
         "torchxconfig", "ports", "name", "reverse", "lighthouse", "run dir", "open files", "processes", "shared memory",
         "accelerators", "leftovers",
     }  # fmt: skip
     assert not (tmp_path / "run").exists()  # it changes nothing
-    (imported,) = [f for f in part_status["findings"] if f["check"] == "import torch"]
+    (imported,) = [f for f in reported["findings"] if f["check"] == "import torch"]
     assert "gloo" in imported["text"]
 
 
@@ -44,8 +44,8 @@ def test_a_problem_is_the_exit_code(tmp_path: Path) -> None:
     (tmp_path / ".torchxconfig").write_text("[cli:run]\ncomponent = a%b\n")
     done = doctor(folder=tmp_path, TORCHFT_LIGHTHOUSE="nowhere", HOME=str(tmp_path))
     assert done.returncode == 1
-    part_status = done.stdout.splitlines()
-    assert any(line.startswith("problem  torchxconfig") and "'%'" in line for line in part_status)
-    assert any(line.startswith("problem  lighthouse") and "TORCHFT_LIGHTHOUSE" in line for line in part_status)
-    assert part_status[-1].startswith("2 problems")
+    reported = done.stdout.splitlines()
+    assert any(line.startswith("problem  torchxconfig") and "'%'" in line for line in reported)
+    assert any(line.startswith("problem  lighthouse") and "TORCHFT_LIGHTHOUSE" in line for line in reported)
+    assert reported[-1].startswith("2 problems")
     assert "Traceback" not in done.stdout + done.stderr

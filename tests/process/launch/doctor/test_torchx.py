@@ -11,10 +11,10 @@ from torchft_x.launch.doctor.torchx import check_torchx
 def test_our_schedulers_are_known_where_they_are_installed(tmp_path: Path) -> None:
     """`scheduler = local_ft` was a problem, because TorchX had been asked without its subcommands."""
     (tmp_path / ".torchxconfig").write_text("[cli:run]\nscheduler = local_ft\n")
-    part_status = {f.check: f for f in check_torchx(Case(environ={}, folder=tmp_path, home=tmp_path))}
-    assert part_status["torchxconfig"].level == "ok"
+    reported = {f.check: f for f in check_torchx(Case(environ={}, folder=tmp_path, home=tmp_path))}
+    assert reported["torchxconfig"].level == "ok"
     assert {"local_ft", "slurm_ft", "kubernetes_ft"} <= set(
-        part_status["schedulers"].text.replace(";", ",").split(", ")
+        reported["schedulers"].text.replace(";", ",").split(", ")
     )
 
 

@@ -71,11 +71,11 @@ def test_who_is_killed_before_it_begins_a_life_costs_the_next_one_no_number(keep
     job = keep(role("trainer", says, kind="trainer"))
     for number, before in enumerate(("None", "5:token", "5:token"), start=1):
 
-        def part_status(n: int = number) -> list[list[str]]:
+        def reported(n: int = number) -> list[list[str]]:
             lines = [line.split() for line in job.printed("trainer").splitlines() if line[:1].isdigit()]
             return lines if len(lines) == n else []
 
-        pid, heard = wait_for(part_status, 20, f"process {number}")[-1]
+        pid, heard = wait_for(reported, 20, f"process {number}")[-1]
         assert heard == before
         os.kill(int(pid), signal.SIGKILL)
     job.process.terminate()

@@ -199,12 +199,12 @@ def test_the_lighthouse_tells_to_stop(drive) -> None:
 def test_it_says_which_life_runs_and_the_next_supervisor_that_it_died_with_this_one(
     drive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    part_status = tmp_path / "lives"
-    monkeypatch.setenv(env.LIVES_FILE, str(part_status))
+    reported = tmp_path / "lives"
+    monkeypatch.setenv(env.LIVES_FILE, str(reported))
     first = drive(SLEEPER)
     first.worker()
     started = first.reports("started")[0]
-    lives = lives_file.read(part_status)
+    lives = lives_file.read(reported)
     assert lives.runs == f"{started['attempt']}:{started['life']}"
     first.process.kill()
     first.process.wait()
@@ -216,7 +216,7 @@ def test_it_says_which_life_runs_and_the_next_supervisor_that_it_died_with_this_
         ("exited", True), ("started", False),
     ]  # fmt: skip
     assert second.reports("exited")[0]["code"] == -signal.SIGKILL
-    lives = lives_file.read(part_status)
+    lives = lives_file.read(reported)
     (again,) = second.reports("started")
     assert again["attempt"] == started["attempt"] + 1
     ends = f"{started['attempt']}:{started['life']}:-9,{again['attempt']}:{again['life']}:0"

@@ -128,20 +128,20 @@ def test_without_a_job_nothing_is_claimed(tmp_path: Path) -> None:
 
 def test_a_role_ends_when_another_job_has_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_claim, "TIMING", dataclasses.replace(TIMING, run_beat=0.01))
-    mine, part_status = claim(tmp_path, "slurm://torchx/7"), []
+    mine, reported = claim(tmp_path, "slurm://torchx/7"), []
     mine.take(stay)
     beat = read(tmp_path / "claim").beat  # type: ignore[union-attr]
-    mine.keep(part_status.append)
+    mine.keep(reported.append)
     wait_for(lambda: read(tmp_path / "claim").beat != beat, 10, "a renewal")  # type: ignore[union-attr]
 
     def another_writes() -> (
         bool
     ):  # again and again, as a job does: once would be lost between a look and a renewal of ours
         write(tmp_path, dataclasses.replace(REMOTE, job="slurm://torchx/8"))
-        return bool(part_status)
+        return bool(reported)
 
     wait_for(another_writes, 10, "the end of the role")
-    assert part_status == [mine.lost]
+    assert reported == [mine.lost]
     assert mine.lost.startswith("Another job has taken over the run directory")
     mine.end(over=True)
     assert read(tmp_path / "claim").job == "slurm://torchx/8"  # type: ignore[union-attr]

@@ -25,12 +25,12 @@ def test_whoever_wrote_last_is_the_newest(tmp_path: Path) -> None:
 
 def test_one_that_was_started_again_elsewhere_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fence, "EACH", 0.01)
-    part_status: list[str] = []
+    reported: list[str] = []
     file = tmp_path / "newest"
     file.write_text("7_1-r0\n")
-    watch_fence({}, part_status.append)
-    watch_fence({env.FENCE_FILE: str(file), env.FENCE: "7_1-r0"}, part_status.append)
-    assert part_status == []
+    watch_fence({}, reported.append)
+    watch_fence({env.FENCE_FILE: str(file), env.FENCE: "7_1-r0"}, reported.append)
+    assert reported == []
     file.write_text("9_1-r0\n")
-    wait_for(lambda: part_status, 10, "the older one to be told")
-    assert part_status == ["it was started again elsewhere, and this is the one before"]
+    wait_for(lambda: reported, 10, "the older one to be told")
+    assert reported == ["it was started again elsewhere, and this is the one before"]

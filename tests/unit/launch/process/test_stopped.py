@@ -13,10 +13,10 @@ def looks(
 ) -> list[tuple[int | None, float]]:
     """Ten looks in the time after which a stop is reported, in which `since` and `until` are counted; the news."""
     count = round((until - since) * 10)
-    part_status = [
+    reported = [
         halts.look(dict.fromkeys(stopped, turns), TIMING.stop_report * (since + i / 10)) for i in range(count + 1)
     ]
-    return [x for x in part_status if x is not None]
+    return [x for x in reported if x is not None]
 
 
 def test_a_stop_is_told_once_and_its_end_too() -> None:

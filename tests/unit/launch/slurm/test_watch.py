@@ -20,7 +20,17 @@ from torchft_x.net import Address
 
 
 def script(run_dir: Path, *options: str, kind: str = "trainer") -> str:
-    return render(how(run_dir=str(run_dir), folder=str(run_dir), options=options, kind=kind))
+    logs = str(store.folder(run_dir) / "logs")
+    made = how(
+        run_dir=str(run_dir),
+        folder=str(run_dir),
+        log_dir=logs,
+        options=options,
+        kind=kind,
+        command=("sleep", "600"),
+        python="true",
+    )
+    return render(made)
 
 
 def manifest(run_dir: Path, **changes: object) -> Manifest:
