@@ -444,9 +444,8 @@ def train(args: argparse.Namespace) -> None:
         timeout=args.timeout,
         replica_id=group,
     )
-    ddp = DistributedDataParallel(
-        manager, model
-    )  # also tells the others the model: a group with another one is refused
+    # Also tells the others the model: a group with another one is refused.
+    ddp = DistributedDataParallel(manager, model)
     manager.declare("data set", *describe_data(data, name=name_of_data(args)))
     manager.declare("command line", "what shapes the training", [f"{n} {getattr(args, n)}" for n in SHAPING])
     manager.declare("process group", type(pg).__name__)

@@ -174,10 +174,8 @@ def train(args: argparse.Namespace) -> None:
     if pg is not None:
         say_device(device, pg, group, rank)
     seen, since = loop.exchanges, time.monotonic()
-    exchanged, per_step = (
-        0,
-        0,
-    )  # by this life: exchanges, and bytes that averaging each step's gradients would have sent
+    # By this life: exchanges, and bytes that averaging each step's gradients would have sent.
+    exchanged, per_step = (0, 0)
     held_bytes = sum(p.nbytes for p in model.parameters()) // (1 if island is not None else ranks)  # by this rank
     loss = torch.zeros(())
 

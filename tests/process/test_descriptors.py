@@ -61,9 +61,8 @@ def test_the_other_side_reads_the_end_while_a_forked_child_lives() -> None:
     theirs.settimeout(scaled(10))
     with forked_child() as child:
         held = f"/proc/{child}/fd/{ours.fileno()}"
-        wait_for(
-            lambda: stat.S_ISCHR(os.stat(held).st_mode), 10, "the child has let go"
-        )  # /dev/null: the number stays taken
+        # /dev/null: the number stays taken.
+        wait_for(lambda: stat.S_ISCHR(os.stat(held).st_mode), 10, "the child has let go")
         assert os.readlink(held) == os.devnull
         ours.send(b"the parent's is as it was")
         assert theirs.recv(100) != b""

@@ -191,9 +191,8 @@ class Cluster:
             process_tree.send(self._wait_for_trainers(target.group), signal.SIGKILL)
             return
         service = self._take(target.group or LIGHTHOUSE)
-        below = (
-            [] if target.group else process_tree.descendants(service.pid)
-        )  # the server, which would die a moment later
+        # The server, which would die a moment later.
+        below = [] if target.group else process_tree.descendants(service.pid)
         service.kill()
         process_tree.send(below, signal.SIGKILL)
         service.wait(scaled(10))

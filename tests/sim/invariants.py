@@ -144,9 +144,8 @@ class Checker(QuorumChecks):
         if self._values.setdefault((rank.rank, state), rank.value) != rank.value:
             self._violated("I1", f"{who} commits {state} with other parameters than another member did")
         if config.commit_vote and state.step not in self._thrown_away:
-            settled_in = (
-                rank.plan.quorum_id if rank.plan is not None else vote.quorum_id
-            )  # later than voted in, if late
+            # Later than voted in, if late.
+            settled_in = rank.plan.quorum_id if rank.plan is not None else vote.quorum_id
             key = (self._lineages.get(settled_in, 0), state.step, rank.rank)
             if self._final.setdefault(key, rank.value) != rank.value:
                 self._violated("A1", f"{who} commits step {state.step} another way than it was committed before")

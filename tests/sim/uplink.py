@@ -46,9 +46,8 @@ class Uplink:
         self.standing = False  # the welcome has come
         self.others_train = False  # as the newest welcome said
         self._owner = owner
-        self._pinged: deque[float] = (
-            deque()
-        )  # when the unanswered pings of this session were sent, by the process's clock
+        # When the unanswered pings of this session were sent, by the process's clock.
+        self._pinged: deque[float] = deque()
         config = world.config
         self.failover = FailoverPolicy(len(world.lighthouses), comes_back=config.comes_back)
         self._pause = TIMING.reconnect_first  # before the next connect

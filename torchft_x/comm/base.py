@@ -46,11 +46,8 @@ class ProcessGroup(dist.ProcessGroup, metaclass=_Meta):
         self._group_name: str | None = None  # set by torch when the group is registered
         self._group_desc = "undefined"  # set by torch; its word for "none given"
         self._handle = Handle()  # this member's handle for `reconfigure`
-        self._identity: tuple[str, int | None, int | None] = (
-            "",
-            None,
-            None,
-        )  # replica id, group rank, group world size
+        # Replica id, group rank, group world size.
+        self._identity: tuple[str, int | None, int | None] = ("", None, None)
 
     _creates = False  # whether subclasses may define a `_create_pg`
 

@@ -189,9 +189,8 @@ def lighthouse(argv: list[str]) -> int:
     if "--run_dir" in argv[:-1]:
         run_dir = Path(argv[argv.index("--run_dir") + 1]).absolute()
         log_lines.write(log_lines.line(f"Run directory: {run_dir}", role="lighthouse"), sys.stdout)
-        claim = (
-            RunClaim(run_dir, env.everything()) if "--job_groups" in argv else None
-        )  # a stand-alone one belongs to no job
+        # A stand-alone one belongs to no job.
+        claim = RunClaim(run_dir, env.everything()) if "--job_groups" in argv else None
         try:
             if claim is not None:
                 claim.take(pause)

@@ -44,10 +44,8 @@ class FactsCollector:
         self._received = received
         self._heard: deque[dict[str, Any]] = deque(maxlen=_MOST)  # appended on any thread, taken on one
         self._newest: tuple[Any, Any] = (None, None)  # quorum and participants of the newest commit
-        self._newest_commit: tuple[Any, Any] = (
-            None,
-            None,
-        )  # quorum and participants of the newest commit that was taken
+        # Quorum and participants of the newest commit that was taken.
+        self._newest_commit: tuple[Any, Any] = (None, None)
         self._last = 0.0  # time of that commit (monotonic); 0.0: none
         self._copying: tuple[str, float] | None = None  # source and start (monotonic) of the copy
         self._say = say

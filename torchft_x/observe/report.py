@@ -37,9 +37,8 @@ class Death:
     group: str
     t: float  # unix seconds of the kill
     detected: float | None  # until the first survivor knew of it
-    next_commit: (
-        float | None
-    )  # until the first commit of any survivor without it (a step that was all but done is none)
+    # Until the first commit of any survivor without it (a step that was all but done is none).
+    next_commit: float | None
     rejoined: float | None  # until the first commit of the group's next life
     dropped: int  # steps the survivors dropped before that next commit; the same step counts once
 

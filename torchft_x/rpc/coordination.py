@@ -169,9 +169,8 @@ class LighthouseClient:
     def __init__(self, addr: str, connect_timeout: Seconds, *, token: str | None = None) -> None:
         self._what = f"lighthouse at {addr}"  # the server's name in sentences
         self._metadata = metadata(_token(token))  # sent with every call
-        self._channel = open_channel(
-            addr, seconds(connect_timeout, "connect_timeout"), "lighthouse"
-        )  # closed with the object
+        # Closed with the object.
+        self._channel = open_channel(addr, seconds(connect_timeout, "connect_timeout"), "lighthouse")
 
     def quorum(
         self,
@@ -278,9 +277,8 @@ class ManagerClient:
     def __init__(self, addr: str, connect_timeout: Seconds, *, token: str | None = None) -> None:
         self._what = f"group server at {addr}"  # the server's name in sentences
         self._metadata = metadata(_token(token))  # sent with every call
-        self._channel = open_channel(
-            addr, seconds(connect_timeout, "connect_timeout"), "group server"
-        )  # closed with the object
+        # Closed with the object.
+        self._channel = open_channel(addr, seconds(connect_timeout, "connect_timeout"), "group server")
 
     def _quorum(
         self,

@@ -41,9 +41,8 @@ def test_inside_a_grant_no_rank_calls_its_server(monkeypatch: pytest.MonkeyPatch
         run_threads(3, lambda rank: trainers[rank].run_to(5))
         calls.clear()
         run_threads(3, lambda rank: trainers[rank].run_to(60))
-        assert sum(calls.values()) <= 2 * 6, (
-            calls
-        )  # at the end of a grant both others ask; each step would be 110 and more
+        # At the end of a grant both others ask; each step would be 110 and more.
+        assert sum(calls.values()) <= 2 * 6, calls
 
 
 def test_a_rank_that_gives_a_step_up_costs_that_step_only() -> None:

@@ -61,9 +61,8 @@ class ProcessGroupGloo(ProcessGroup):
     def __init__(self, timeout: float | timedelta = 60.0, *, host: str | None = None) -> None:
         super().__init__()
         self._timeout = seconds(timeout)  # seconds, for `configure` and for each collective
-        self._generations = _Generations(
-            net.advertise_host(host)
-        )  # all state; handles and threads keep it after this object is gone
+        # All state; handles and threads keep it after this object is gone.
+        self._generations = _Generations(net.advertise_host(host))
         finalizers.when_forgotten(self, self._generations.close)  # must not keep its threads
 
     def __repr__(self) -> str:

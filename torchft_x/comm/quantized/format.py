@@ -131,9 +131,8 @@ def encode(x: Tensor, fmt: Format, out: Tensor | None = None, *, lost: Tensor | 
         written = codes[c : c + rows * fmt.code_bytes(width)].view(rows, -1)
         _write_codes(work, fmt, written)
         if lost is not None:
-            sent = (
-                _read_codes(written, fmt, width) if fmt is FP8 else work
-            )  # int8 and int4: the codes as they were rounded
+            # Int8 and int4: the codes as they were rounded.
+            sent = _read_codes(written, fmt, width) if fmt is FP8 else work
             # A code times a scale is exact, so these are the bits that decoding and subtracting give.
             torch.addcmul(values, sent, scale.unsqueeze(1), value=-1, out=work)
             lost[first : first + rows * width].view(rows, width).add_(work)

@@ -48,9 +48,8 @@ class _ConnectLock:
         self.lock = threading.Lock()  # held from before the first connect until the connection is identified
 
 
-_connect_locks: WeakValueDictionary[Address | KeyedAddress, _ConnectLock] = (
-    WeakValueDictionary()
-)  # forgotten with the last client that waits
+# Forgotten with the last client that waits.
+_connect_locks: WeakValueDictionary[Address | KeyedAddress, _ConnectLock] = WeakValueDictionary()
 _connect_locks_guard = threading.Lock()  # guards `_connect_locks`
 
 

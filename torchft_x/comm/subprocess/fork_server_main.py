@@ -111,9 +111,8 @@ def _fork(commands: int, life: int) -> _Ward:
         if os.getppid() != nursery:
             os._exit(1)  # the helper ended before the prctl took effect
         close_all_but([commands])
-        resource.setrlimit(
-            resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1])
-        )  # no core dumps: aborts are expected
+        # No core dumps: aborts are expected.
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         torch.set_num_threads(1)
         child_main.serve(Pipe(socket(fileno=commands)))
         code = 0

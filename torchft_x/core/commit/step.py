@@ -384,9 +384,8 @@ def misfit(computed: Part, part: Part, *, all_keep: bool) -> str:
 def _pause(too_few: int) -> float:
     """Return the seconds to wait before the next ask: the lighthouse's minimum may be lower than the script's, so that it
     answers at once, with the same few groups."""
-    return (
-        min(0.25, 0.005 * 2 ** min(too_few, 6)) if too_few else 0.0
-    )  # the exponent's limit avoids an overflow of float
+    # The exponent's limit avoids an overflow of float.
+    return min(0.25, 0.005 * 2 ** min(too_few, 6)) if too_few else 0.0
 
 
 def over_error(quorum_id: int, lost: tuple[str, ...], reason: str) -> CollectiveError:

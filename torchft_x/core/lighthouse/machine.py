@@ -79,9 +79,8 @@ class Lighthouse:
         self._grants = Grants(config, self._quorum_state)  # how far members may run without asking
         self._compatibility = CompatibilityCheck(self._members, self._quorum_state)  # which members may train together
         self._pauses = PlannedPauses(self._members, self._quorum_state)  # announced silences
-        self._stragglers = Stragglers(
-            self._members, self._quorum_state, self._losses
-        )  # leaves out members that do not ask
+        # Leaves out members that do not ask.
+        self._stragglers = Stragglers(self._members, self._quorum_state, self._losses)
         self._finished_job = FinishedJob(
             self._members, lease=config.lease + config.lease_margin, previous=config.previous, now=now
         )

@@ -109,9 +109,8 @@ class QuorumTransition:
         cur, missing = self._quorum_state.current, self._quorum_state.missing - without
         if cur is not None and missing:  # `form` would say the same, but looks at all candidates
             return wait_for(cur, sorted(missing))
-        away = (
-            self._quorum_state.ran - self._quorum_state.asking
-        )  # a member that asks commits no more in the present quorum
+        # A member that asks commits no more in the present quorum.
+        away = self._quorum_state.ran - self._quorum_state.asking
         outside = [r for r in map(self._members.get, away) if r is not None] if away else []
         over = frozenset([r.replica_id for r in outside if self._losses.is_given_up(r, now)])
         c = self._config

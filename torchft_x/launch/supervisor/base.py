@@ -30,7 +30,7 @@ from torchft_x.launch.process import process_tree
 from torchft_x.launch.process.fence import watch_fence
 from torchft_x.launch.process.restarts import AttemptEnd, GiveUp, Restarts
 from torchft_x.launch.supervisor.config import BaseConfig
-from torchft_x.launch.supervisor.coordination import AttemptCoordination, StartedAttempt
+from torchft_x.launch.supervisor.coordination import Attempts, StartedAttempt
 from torchft_x.launch.supervisor.locate import FoundLighthouse, Locator
 from torchft_x.launch.supervisor.reports import Reports
 from torchft_x.launch.supervisor.requests import Stop, StopRequests, TakenOrders, grace_is_over
@@ -64,14 +64,12 @@ class BaseSupervisor:
         self._stops = StopRequests()
         self._orders = TakenOrders(self._stops.wake)  # a person's orders for the group
         self._announced = False  # whether the reason for stopping has been logged
-        self._lives: AttemptCoordination | None = None  # None until the lighthouse is found
+        self._lives: Attempts | None = None  # None until the lighthouse is found
         self._life: Attempt | None = None  # the running life; None between lives
         self._warm: WarmParent | None = None  # forks lives, for a group whose script is Python
         self._attempt = 0  # number of the present life, or of the next one
         self._restarts = Restarts(config.rules)
-        self._lives_report = lives_file.LivesReport(
-            0, ""
-        )  # newest content of the lives file, for the parent of this process
+        self._lives_report = lives_file.LivesReport(0, "")  # newest content of the lives file
         self._ends = lives_file.ends_before(self._environ)  # ended lives of the group, the oldest first
         self._host = self._advertise()
         self._events = EventLog(None, self.role)  # replaced by `run`, once it may write to the run directory
@@ -200,7 +198,7 @@ class BaseSupervisor:
         self._stops.wait(lambda: False, decision.pause)
         return self._stops.first
 
-    def _live(self, lives: AttemptCoordination) -> AttemptEnd | None:
+    def _live(self, lives: Attempts) -> AttemptEnd | None:
         """Run one life with its reports, and return how it ended for the group, or None after a request to stop."""
         started = lives.begin(self._next_attempt())
         if started is None:
@@ -241,7 +239,7 @@ class BaseSupervisor:
             manner = "cold: " + life.cold if life.cold is not None else "warm, from the pre-imported process"
             self._say(f"{self.config.name} is started {manner}")
 
-    def _watch(self, life: Attempt, lives: AttemptCoordination, started: StartedAttempt) -> AttemptEnd:
+    def _watch(self, life: Attempt, lives: Attempts, started: StartedAttempt) -> AttemptEnd:
         """Wait until the life ends, by itself or because it is hung, killed, drained or stopped; return its end."""
         told: float | None = None  # monotonic time at which the life was told to stop
         drained: float | None = None  # monotonic time at which the life was asked to leave for a drain
@@ -278,12 +276,7 @@ class BaseSupervisor:
             self._stops.sleep(_TICK, life.fds())
 
     def _time_is_over(
-        self,
-        life: Attempt,
-        lives: AttemptCoordination,
-        started: StartedAttempt,
-        told: float | None,
-        drained: float | None,
+        self, life: Attempt, lives: Attempts, started: StartedAttempt, told: float | None, drained: float | None
     ) -> bool:
         """Return whether to kill this life now: it is over on the group's other nodes, or its grace to leave has passed."""
         if told is not None:
@@ -327,7 +320,7 @@ class BaseSupervisor:
         """Raise `ConfigError` if the command can't be run."""
         raise NotImplementedError
 
-    def _make_lives(self, reports: Reports) -> AttemptCoordination:
+    def _make_lives(self, reports: Reports) -> Attempts:
         raise NotImplementedError
 
     def _spec(self, started: StartedAttempt, folder: Path) -> AttemptSpec:

@@ -28,16 +28,15 @@ class StartedAttempt:
     attempt: int
     life: str  # token
     meeting: str = ""  # host:port of the store of a group over several nodes
-    listener: socket.socket | None = field(
-        default=None, compare=False
-    )  # socket of that store, on node 0 only; to be closed with the life
+    # Socket of that store, on node 0 only; to be closed with the life.
+    listener: socket.socket | None = field(default=None, compare=False)
 
 
 Wait = Callable[[Callable[[], bool], float], bool]
 """Wait until the condition is true, for at most so many seconds; return False after a request to stop or a timeout."""
 
 
-class AttemptCoordination(Protocol):
+class Attempts(Protocol):
     """Coordination of a group's lives: when one starts, when it is over, how it ended. Called on the supervisor's main thread."""
 
     @property

@@ -28,7 +28,7 @@ from torchft_x.launch.supervisor.config import (
     life_environment,
     own_package_root,
 )
-from torchft_x.launch.supervisor.coordination import AttemptCoordination, MultiNode, Place, SingleNode, StartedAttempt
+from torchft_x.launch.supervisor.coordination import Attempts, MultiNode, Place, SingleNode, StartedAttempt
 from torchft_x.launch.supervisor.locate import FoundLighthouse
 from torchft_x.launch.supervisor.reports import NodeReports, Reports, connector
 from torchft_x.launch.supervisor.requests import Stop
@@ -72,7 +72,7 @@ class Supervisor(BaseSupervisor):
         self._save_copies(stop)
         return stop
 
-    def _live(self, lives: AttemptCoordination) -> AttemptEnd | None:
+    def _live(self, lives: Attempts) -> AttemptEnd | None:
         """Run one life, and don't blame the script if the life was fenced because its number was guessed too low.
 
         A life that began without a number from the lighthouse may be older than those before it. The next one gets a higher
@@ -202,7 +202,7 @@ class Supervisor(BaseSupervisor):
                 f"{self.config.name}: {sentence} Collected in {folder}; see `torchft_x dumps {self.config.run_dir}`."
             )
 
-    def _make_lives(self, reports: Reports) -> AttemptCoordination:
+    def _make_lives(self, reports: Reports) -> Attempts:
         config = self.config
         reports.on_number(self._on_number)
         reports.on_order(self._orders.take)

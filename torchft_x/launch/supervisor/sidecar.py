@@ -19,7 +19,7 @@ from torchft_x.launch.process.environment import JobSettings, sidecar_environmen
 from torchft_x.launch.process.restarts import AttemptEnd
 from torchft_x.launch.supervisor.base import BaseSupervisor
 from torchft_x.launch.supervisor.config import BaseConfig, own_package_root
-from torchft_x.launch.supervisor.coordination import AttemptCoordination, SingleNode, StartedAttempt
+from torchft_x.launch.supervisor.coordination import Attempts, SingleNode, StartedAttempt
 from torchft_x.launch.supervisor.reports import Reports, connector
 from torchft_x.launch.workers.attempt import AttemptSpec
 from torchft_x.timing import TIMING
@@ -83,7 +83,7 @@ class Sidecar(BaseSupervisor):
     def _event_fields(self) -> dict[str, Any]:
         return {"sidecar": self.config.sidecar}
 
-    def _make_lives(self, reports: Reports) -> AttemptCoordination:
+    def _make_lives(self, reports: Reports) -> Attempts:
         return Accompanied(self.config, reports, lambda sentence: self._stops.request(0, sentence))
 
     def _spec(self, started: StartedAttempt, folder: Path) -> AttemptSpec:

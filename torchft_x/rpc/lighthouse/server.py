@@ -93,9 +93,8 @@ class LighthouseShell:
         self._ids = itertools.count(1)  # keys of sessions, calls and supervisor streams; never used twice
         self._sessions: dict[int, Stream] = {}  # sessions after their hello, by key
         self._members: dict[int, tuple[str, Life]] = {}  # replica id and life of each of these sessions
-        self._peers = TorchftService(
-            self._feed, lambda: next(self._ids), lambda: self._machine.undecided
-        )  # torchft's unary calls
+        # Torchft's unary calls.
+        self._peers = TorchftService(self._feed, lambda: next(self._ids), lambda: self._machine.undecided)
         self._probes: dict[str, asyncio.Task[None]] = {}  # running probes, by replica id
         self._server: grpc.aio.Server | None = None  # set while serving
         self._ticker: asyncio.Task[None] | None = None  # runs `_tick`; set by `start`

@@ -264,9 +264,8 @@ class SupervisorClient:
         if "ready" not in self._reports or self._on_life is None:
             return  # the order was sent twice
         del self._reports["ready"]
-        self._reports.pop(
-            "ended", None
-        )  # the lighthouse starts a new life only after it knows the end of the former one
+        # The lighthouse starts a new life only after it knows the end of the former one.
+        self._reports.pop("ended", None)
         self._reports.pop("halted", None)
         started = pb.SupervisorUp(started=pb.LifeStarted(attempt=attempt, life=life)).SerializeToString()
         self._reports["started"] = started

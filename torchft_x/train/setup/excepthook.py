@@ -33,8 +33,7 @@ def end_with_a_sentence() -> None:
             before(kind, error, trace)
             return
         print(f"torchft_x: {error}", file=sys.stderr, flush=True)
-        raise SystemExit(
-            UNSAVED if isinstance(error, UnsavedError) else EXIT_CODE
-        )  # the interpreter exits with this code after the atexit functions
+        # The interpreter exits with this code after the atexit functions.
+        raise SystemExit(UNSAVED if isinstance(error, UnsavedError) else EXIT_CODE)
 
     sys.excepthook = hook

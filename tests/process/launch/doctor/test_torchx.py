@@ -13,9 +13,7 @@ def test_our_schedulers_are_known_where_they_are_installed(tmp_path: Path) -> No
     (tmp_path / ".torchxconfig").write_text("[cli:run]\nscheduler = local_ft\n")
     reported = {f.check: f for f in check_torchx(Case(environ={}, folder=tmp_path, home=tmp_path))}
     assert reported["torchxconfig"].level == "ok"
-    assert {"local_ft", "slurm_ft", "kubernetes_ft"} <= set(
-        reported["schedulers"].text.replace(";", ",").split(", ")
-    )
+    assert {"local_ft", "slurm_ft", "kubernetes_ft"} <= set(reported["schedulers"].text.replace(";", ",").split(", "))
 
 
 def test_a_torchx_that_can_not_load_is_quoted(tmp_path: Path) -> None:

@@ -88,9 +88,8 @@ def test_other_buckets_of_the_same_model_are_seen() -> None:
     conv = nn.Conv2d(2, 2, 3)
     before = declared(conv)["bucket layout"].digest
     assert declared(conv)["bucket layout"].digest == before
-    assert (
-        declared(conv.to(memory_format=torch.channels_last))["bucket layout"].digest != before
-    )  # of other element order
+    # Of other element order.
+    assert declared(conv.to(memory_format=torch.channels_last))["bucket layout"].digest != before
     found = difference(Fingerprint((many["bucket layout"],)), Fingerprint((one["bucket layout"],)))
     assert found is not None
     assert "has bucket 0 of 100 values float32 where group 0's has bucket 0 of 10,102 values" in found.clause(

@@ -72,9 +72,8 @@ def test_a_sidecar_that_has_left_is_not_told() -> None:
 def test_a_group_that_begins_anew_has_not_said_that_it_is_done() -> None:
     visits = job("0")
     visits.handle(SupervisorFinished("0", 0, ""), 10.0)
-    visits.handle(
-        SupervisorHere("0", "h", stream=9), 10.1
-    )  # its next supervisor is quicker than the end of that stream
+    # Its next supervisor is quicker than the end of that stream.
+    visits.handle(SupervisorHere("0", "h", stream=9), 10.1)
     visits.handle(SupervisorGone("0"), 10.2)
     visits.handle(SupervisorGone("0", stream=9), 20.0)
     assert visits.handle(Tick(), 200.0) == []

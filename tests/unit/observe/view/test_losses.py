@@ -41,9 +41,8 @@ def test_what_is_told_of_another_quorum_or_life_says_nothing() -> None:
     before = h.losses[0]
     h.record_moments("0:x", [Moment(what=RELEASED, quorum=7, ago=0.0), Moment(what="born", ago=0.0)], 110.1)
     h.record_moments("0:x", [Moment(what=COMMITTED, quorum=1, participants=3, ago=0.0)], 110.1)  # that came late
-    h.record_moments(
-        "1:x", [Moment(what=RESTARTED, ago=0.0), Moment(what=HEALED, ago=0.0)], 110.1
-    )  # the life that was lost
+    # The life that was lost.
+    h.record_moments("1:x", [Moment(what=RESTARTED, ago=0.0), Moment(what=HEALED, ago=0.0)], 110.1)
     assert h.losses[0] is before
 
 
@@ -59,16 +58,14 @@ def test_a_second_death_of_the_same_group_gets_what_its_next_life_tells() -> Non
 @pytest.mark.parametrize("own_first", [False, True])
 def test_a_message_that_comes_late_does_not_turn_the_phases_round(own_first: bool) -> None:
     h = killed()
-    h.record_moments(
-        "0:x", [Moment(what=COMMITTED, quorum=2, participants=2, ago=0.05)], 110.09
-    )  # the quorum was noted late
+    # The quorum was noted late.
+    h.record_moments("0:x", [Moment(what=COMMITTED, quorum=2, participants=2, ago=0.05)], 110.09)
     assert h.losses[0].committed == h.losses[0].regrouped == pytest.approx(0.05)
     h.issued(of("0", "1", "2", id=3, step=60), 0.01, 114.0)
     h.record_moments("1:y", [Moment(what=HEALED, ago=0.5)], 114.4)
     assert h.losses[0].healed == 4.0
-    h.record_moments(
-        "1:y", [Moment(what=RESTARTED, ago=0.1)], 114.4
-    )  # it is in a quorum by then, so it was ready before
+    # It is in a quorum by then, so it was ready before.
+    h.record_moments("1:y", [Moment(what=RESTARTED, ago=0.1)], 114.4)
     words = [("0:x", 114.2), ("1:y", 114.3)]
     for name, t in reversed(words) if own_first else words:
         h.record_moments(name, [Moment(what=COMMITTED, quorum=3, participants=3, ago=0.0)], t)

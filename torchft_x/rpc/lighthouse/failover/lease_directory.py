@@ -43,9 +43,8 @@ class LeaseDirectory:
 
     def read(self) -> LeaseEntry | None:
         found = [entry for name in os.listdir(self.folder) if (entry := parse_name(name)) is not None]
-        return max(
-            found, key=lambda e: (e.epoch, e.count), default=None
-        )  # a listing during a rename may show none, or two
+        # A listing during a rename may show none, or two.
+        return max(found, key=lambda e: (e.epoch, e.count), default=None)
 
     def swap(self, expected: LeaseEntry, new: LeaseEntry) -> bool:
         there = self._path(new)
@@ -67,9 +66,8 @@ class LeaseDirectory:
     def leave_note(self, entry: LeaseEntry, text: str) -> None:
         """Write where the holder serves, for people. No code depends on it."""
         with contextlib.suppress(OSError):
-            fd = os.open(
-                self._path(entry), os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC
-            )  # without O_CREAT, because the file may have been renamed
+            # Without O_CREAT, because the file may have been renamed.
+            fd = os.open(self._path(entry), os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
             try:
                 os.write(fd, text.encode())
             finally:

@@ -64,9 +64,8 @@ class SupervisorService:
         self._finished = finished  # records finished supervisors
         self._standalone = StandaloneSidecars()  # decides when sidecars end if there is no roster
         self._streams: dict[int, tuple[str, Stream]] = {}  # groups' streams after their hello: group, stream
-        self._nodes = NodeService(
-            self._feed_group, callbacks.note, callbacks.confirm
-        )  # serves groups over several nodes
+        # Serves groups over several nodes.
+        self._nodes = NodeService(self._feed_group, callbacks.note, callbacks.confirm)
         self._sidecars = SidecarService(self._feed_roster)  # serves sidecars
         for event in finished.events:
             self._feed_roster(event)

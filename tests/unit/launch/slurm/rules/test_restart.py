@@ -122,9 +122,8 @@ def test_a_requeued_group_does_not_wait_and_stays_off_the_node_that_is_down() ->
     watch(runs(1), 0)
     assert watch.rules.wants_nodes(watch.manifest, [row(runs(0)), row(BEGIN_TIME)])
     assert watch(BEGIN_TIME, 1, nodes={"n2": "down*"}) == [SkipBeginTime(part(1), ("n2",))]
-    assert watch(BEGIN_TIME, 2, nodes={"n2": "down*"}) == [
-        SkipBeginTime(part(1), ("n2",))
-    ]  # it was still being cleared away
+    # It was still being cleared away.
+    assert watch(BEGIN_TIME, 2, nodes={"n2": "down*"}) == [SkipBeginTime(part(1), ("n2",))]
     assert watch(runs(1, 1, node=4), 3) == []
     watch = Watch()
     watch(runs(1), 0)
