@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
+sys.path.insert(0, str(ROOT))
 warnings.filterwarnings("ignore")
 
 import torch  # noqa: E402
@@ -72,8 +72,7 @@ class Source:
         """Serve as many plain bytes over TCP; the port."""
         import socket
 
-        from bench_transfer import serve_raw
-
+        from benchmarks.evidence.bench_transfer import serve_raw
         from torchft_x.transfer.format.memory import allocate, memory_of
 
         listener = socket.create_server(("127.0.0.1", 0))
@@ -157,8 +156,7 @@ class Receiver:
 
     def raw(self, port: int, streams: int) -> float:
         """The first time into new memory, then into the same."""
-        from bench_transfer import receive_raw
-
+        from benchmarks.evidence.bench_transfer import receive_raw
         from torchft_x.transfer.format.memory import allocate, memory_of
 
         new = self.buffer is None

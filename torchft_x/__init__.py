@@ -26,6 +26,8 @@ _LAZY = {
     "ShardedState": "torchft_x.train.ddp.sharded_state",
     "Optimizer": "torchft_x.train.optim",
     "Leaving": "torchft_x.train.leaving",
+    "StepLog": "torchft_x.observe.export.step_log",
+    "exit_code": "torchft_x.train.setup.excepthook",
     "defer_compiler_import": "torchft_x.train.lazy_compiler",
     "DistributedSampler": "torchft_x.train.data",
     "describe_data": "torchft_x.train.context.data_digest",

@@ -125,6 +125,11 @@ def with_python_path(folder: str) -> dict[str, str]:
     return {**os.environ, _PYTHONPATH: os.pathsep.join(folders)}
 
 
+def set_default(name: str, value: str) -> None:
+    """Set a variable of this process unless it is set already."""
+    os.environ.setdefault(name, value)
+
+
 def become(environ: Mapping[str, str]) -> None:
     """Replace the whole environment of this process, which was forked from one with another environment."""
     os.environ.clear()

@@ -100,6 +100,10 @@ def running(command: list[str], log: Path, run_dir: Path, *, cwd: Path = ROOT, *
         process.wait(scaled(10))
 
 
+TRIAL = "benchmarks/trial/ddp.py"
+"""scripts/train_ddp.py with --pace, --until and --dump-params."""
+
+
 def torchx_ddp(run_dir: Path, *script_args: str, groups: int = 2, script: str = "scripts/train_ddp.py") -> list[str]:
     """The main command."""
     command = [str(BIN / "torchx"), "run", "-s", "local_cwd", "./components.py:ddp", "--replicas", str(groups)]

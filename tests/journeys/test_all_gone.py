@@ -14,13 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.evidence.hsdp_reference import NOISE, compare
 from tests.journeys.jobs import ROOT, SMALL, Job, gone, running
 from tests.journeys.test_hsdp import hsdp
 from tests.util import scaled
 from torchft_x.observe.processes import job_processes
-
-sys.path.insert(0, str(ROOT / "scripts"))
-from hsdp_reference import NOISE, compare
 
 pytest.importorskip("s3fs", reason="S3 needs the package s3fs: pip install s3fs")
 server = pytest.importorskip(

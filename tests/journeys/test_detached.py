@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.journeys.jobs import ROOT, SMALL, WARM, Events, gone
+from tests.journeys.jobs import ROOT, SMALL, TRIAL, WARM, Events, gone
 from tests.util import scaled, wait_for
 from torchft_x import env
 from torchft_x.launch.process import process_tree
@@ -44,7 +44,7 @@ def test_a_job_is_started_watched_and_cancelled_from_other_shells(tmp_path: Path
         assert "Traceback" not in text, text
         return text
 
-    job = ["./components.py:ddp", "--run_dir", str(run_dir), "--script", "scripts/train_ddp.py"]
+    job = ["./components.py:ddp", "--run_dir", str(run_dir), "--script", TRIAL]
     try:
         out = say(
             *("-c", TORCHX, "run", "-s", "local_ft", "-cfg", "detach=True"),

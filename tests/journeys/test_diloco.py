@@ -19,7 +19,7 @@ def test_islands_of_one_and_two_ranks_survive_kills_in_one_job(tmp_path: Path) -
     args = ["--component", "diloco", "--groups", "2", "--islands", "1,2", "--kills", "2"]
     args += ["--what", "mixed", "--seed", "1"]  # rank 0, and a rank that follows
     more = ["--keep", "--dir", str(tmp_path / "run"), "--", *SMALL, "--pace", "0.02"]
-    done = script("kill_test.py", *args, *more, **WARM)
+    done = script("kill_test", *args, *more, **WARM)
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (result["kills"], result["exit_code"], result["findings"]) == (2, 0, [])

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.journeys.jobs import ROOT, SMALL, WARM, torchx_ddp
+from benchmarks.evidence.hsdp_reference import NOISE
+from tests.journeys.jobs import SMALL, WARM, torchx_ddp
 from tests.journeys.test_kills import script
-
-sys.path.insert(0, str(ROOT / "scripts"))
-from hsdp_reference import NOISE
 
 pytestmark = [pytest.mark.timeout(300)]
 
@@ -23,7 +20,7 @@ def test_kills_of_a_rank_zero_another_rank_and_a_group(tmp_path: Path) -> None:
     args = ("--component", "hsdp", "--workers", "2", "--kills", "3")
     mixed = ("--what", "mixed", "--seed", "8")  # a rank that follows, rank 0, a whole group
     done = script(
-        "kill_test.py", *args, *mixed, "--reference", "--keep", "--dir", folder, "--", *SMALL, "--pace", "0.06", **WARM
+        "kill_test", *args, *mixed, "--reference", "--keep", "--dir", folder, "--", *SMALL, "--pace", "0.06", **WARM
     )
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((folder / "result.json").read_text())
@@ -36,7 +33,7 @@ def test_kills_of_a_rank_zero_another_rank_and_a_group(tmp_path: Path) -> None:
 
 
 def hsdp(run_dir: Path, workers: int, groups: int, *script_args: str) -> list[str]:
-    command = torchx_ddp(run_dir, *script_args, groups=groups, script="scripts/train_hsdp.py")
+    command = torchx_ddp(run_dir, *script_args, groups=groups, script="benchmarks/trial/hsdp.py")
     command[command.index("./components.py:ddp")] = "./components.py:hsdp"
     command[command.index("--replicas") : command.index("--replicas")] = ["--workers_per_replica", str(workers)]
     return command

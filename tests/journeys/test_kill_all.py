@@ -67,7 +67,7 @@ def killed(command: list[str], folder: Path, run_dir: Path, ranks: int, *, lives
         (folder / str(life)).mkdir()
         for dump in (folder / "dumps").glob(f"*-a{life}-*"):
             dump.rename(folder / str(life) / dump.name)
-        checked = script("check_params.py", folder / str(life))
+        checked = script("check_params", folder / str(life))
         assert checked.returncode == 0, checked.stdout
 
 

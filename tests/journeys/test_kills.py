@@ -18,8 +18,9 @@ pytestmark = [pytest.mark.timeout(300)]
 
 
 def script(name: str, *args: str | Path, timeout: float = 280, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a program of benchmarks/evidence."""
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{BIN}:{os.environ.get('PATH', '')}", **variables}
-    command = [sys.executable, ROOT / "scripts" / name, *args]
+    command = [sys.executable, "-m", f"benchmarks.evidence.{name}", *args]
     return subprocess.run(
         command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=scaled(timeout)
     )
@@ -29,7 +30,7 @@ def test_two_groups_survive_kills_with_equal_parameters(tmp_path: Path) -> None:
     """A kill, a worker that is stopped for some seconds, and a kill of the lighthouse."""
     folder = tmp_path / "run"
     faults = ("--groups", "2", "--kills", "1", "--hangs", "1", "--lighthouse", "1")
-    done = script("kill_test.py", *faults, "--keep", "--dir", folder, "--", *SMALL, "--pace", "0.04", **WARM)
+    done = script("kill_test", *faults, "--keep", "--dir", folder, "--", *SMALL, "--pace", "0.04", **WARM)
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((folder / "result.json").read_text())
     assert (result["kills"], result["hangs"], result["lighthouse_kills"]) == (1, 1, 1)

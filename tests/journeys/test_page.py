@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.journeys.chromium import GET, Tab, chromium, program
-from tests.journeys.jobs import ROOT, SMALL, WARM, Job, gone, running, torchx_ddp
+from tests.journeys.jobs import ROOT, SMALL, TRIAL, WARM, Job, gone, running, torchx_ddp
 from tests.util import scaled
 
 pytestmark = [
@@ -76,7 +76,7 @@ def press(tab: Tab, group: str, kind: str) -> None:
 
 def test_a_job_is_watched_and_steered(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    job_command = torchx_ddp(run_dir, "--steps", "100000", "--pace", "0.05", *SMALL, groups=3)
+    job_command = torchx_ddp(run_dir, "--steps", "100000", "--pace", "0.05", *SMALL, groups=3, script=TRIAL)
     with running(job_command, tmp_path / "log", run_dir, **WARM) as job, chromium(tmp_path / "browser") as tab:
         job.wait_until_training(3)
         url = command("status", str(run_dir), "--url").stdout.strip()

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections import defaultdict
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
-
-import check_params
+from benchmarks.evidence import check_params
 
 
 def unequal(folder: Path) -> list[str]:

@@ -13,12 +13,12 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
+sys.path.insert(0, str(ROOT))
 
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
-from train_ddp import Dumper  # noqa: E402
 
+from benchmarks.trial.dump import Dumper  # noqa: E402
 from tests.journeys.plain_sgd import PlainSGD  # noqa: E402
 from torchft_x import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo, env, observe  # noqa: E402
 
@@ -64,7 +64,7 @@ def main() -> None:
     )
     observe.subscribe(on_event)
     ddp, optimizer = DistributedDataParallel(manager, model), Optimizer(manager, sgd)
-    dumper = Dumper(args.dump_params, model, group, rank, env.read_int(env.ATTEMPT, 0))
+    dumper = Dumper(args.dump_params, model.parameters(), group, rank, env.read_int(env.ATTEMPT, 0))
     rng = random.Random(group)
     while not leaving:
         optimizer.zero_grad()

@@ -34,9 +34,9 @@ def quotes() -> list[str]:
 
 @cache
 def sentences() -> tuple[str, ...]:
-    """Every text of the package and the script, with a hole where something is filled in."""
+    """Every text of the package and the scripts, with a hole where something is filled in."""
     found = []
-    for path in [*(ROOT / "torchft_x").rglob("*.py"), ROOT / "scripts" / "train_ddp.py"]:
+    for path in [*(ROOT / "torchft_x").rglob("*.py"), *(ROOT / "scripts").glob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.JoinedStr):
                 found.append("".join(v.value if isinstance(v, ast.Constant) else HOLE for v in node.values))

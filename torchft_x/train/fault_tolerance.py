@@ -9,14 +9,17 @@
     semi_sync_method = "diloco"
 
 or ``--fault_tolerance.sync_steps=10``. Flags override the file, the file overrides the environment that a component
-sets, and the environment overrides the defaults. Only `make_process_group` needs torch.
+sets, and the environment overrides the defaults. A script calls `parse_args`. Only `make_process_group` needs torch.
 """
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import difflib
 import importlib
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,16 +132,93 @@ class FaultTolerance:
         return len(self.module_fqns_per_model_fragment) or self.num_fragments
 
 
-def make_process_group(ft: FaultTolerance) -> Any:
+def make_process_group(ft: FaultTolerance, device: Any = None) -> Any:
     """Make the process group that `ft` names; needs torch.
 
-    Raises `ConfigError`, with the process group's own message, if this machine can't run it.
+    Raises `ConfigError`, with the process group's own message, if this machine can't run it, and if it takes no tensors
+    on `device` (a torch.device).
     """
     kind = getattr(importlib.import_module("torchft_x"), PROCESS_GROUPS[ft.process_group])
-    return kind(timeout=ft.process_group_timeout_ms / 1000)
+    pg = kind(timeout=ft.process_group_timeout_ms / 1000)
+    if device is not None and getattr(pg, "takes", None) not in (None, device.type):
+        raise ConfigError(
+            f"{SECTION}.process_group {ft.process_group} takes no tensors on {device.type}; choose another --device, "
+            "or gloo."
+        )
+    return pg
 
 
 KEYS = tuple(f.name for f in dataclasses.fields(FaultTolerance))
+EACH_STEP = ("enable", "process_group", "process_group_timeout_ms", "replica_id", "group_size", "min_replica_size")
+"""Keys for groups that average each step. The other ones are about groups that train apart."""
+
+
+def parse_args(
+    parser: argparse.ArgumentParser,
+    argv: Sequence[str] | None = None,
+    *,
+    training: Sequence[str] = (),
+    apart: bool = False,
+) -> argparse.Namespace:
+    """Parse a script's own arguments together with torchtitan's: ``--config FILE`` and ``--SECTION.KEY=VALUE``.
+
+    In the result, `ft` holds the checked `FaultTolerance`, and `given` the names of its keys that the file or a flag
+    sets. A replica_id and a group_size that are given become REPLICA_GROUP_ID and NUM_REPLICA_GROUPS of this process.
+    Names in the file that mean nothing to the script are listed on stderr.
+
+    Args:
+        parser: the script's parser; ``--config`` is added to it.
+        argv: the arguments (``sys.argv[1:]``).
+        training: options of `parser`, with defaults, that the section [training] sets as well.
+        apart: the groups train apart (LocalSGD, DiLoCo). If False, keys about that are refused.
+
+    Raises `ConfigError` for an unknown key, a wrong value, or a key that can't be used with `apart`.
+    """
+    known = {SECTION: KEYS, "training": training}
+    flags, rest = take_flags(sys.argv[1:] if argv is None else argv, known)
+    parser.add_argument("--config", "--job.config_file", metavar="FILE", help=f"TOML with [{SECTION}] and [training]")
+    args = parser.parse_args(rest)
+    file = read_toml(args.config) if args.config else {}
+    section = file.get(SECTION, {})
+    defaults = {} if args.config else {"enable": True, **({"semi_sync_method": "diloco"} if apart else {})}
+    args.ft = resolve({**defaults, **section}, flags[SECTION])
+    args.given = frozenset({**section, **flags[SECTION]})
+    _check_use(args.ft, flags[SECTION], apart)
+    settings = {**file.get("training", {}), **flags["training"]}
+    unused = [f"[{name}]" for name in file if name not in known]
+    unused += [f"{key} of [training]" for key in settings if key not in training]
+    unused += [f"{key} of [{SECTION}]" for key in section if not (apart or key in (*EACH_STEP, "semi_sync_method"))]
+    for name in unused:
+        print(f"{os.path.basename(sys.argv[0])}: {args.config}: {name} means nothing to this script", file=sys.stderr)
+    for key in training:
+        if key in settings:
+            setattr(args, key, _checked(key, settings[key], type(getattr(args, key)).__name__, "training"))
+    if "replica_id" in args.given:
+        env.set_default(env.REPLICA_GROUP_ID, str(args.ft.replica_id))
+    if args.ft.group_size:
+        env.set_default(env.NUM_REPLICA_GROUPS, str(args.ft.group_size))
+    return args
+
+
+def _check_use(ft: FaultTolerance, flags: Mapping[str, str], apart: bool) -> None:
+    """Raise `ConfigError` if the settings are not for this kind of training, or turn fault tolerance off."""
+    if not ft.enable:
+        raise ConfigError(f"[{SECTION}] doesn't say enable = true: say so, or --{SECTION}.enable.")
+    if apart and ft.semi_sync_method is None:
+        raise ConfigError(
+            f'[{SECTION}] doesn\'t say semi_sync_method = "diloco" or "local_sgd": this script is about groups that '
+            "train apart; train_ddp.py and train_hsdp.py average each step."
+        )
+    if not apart and ft.semi_sync_method is not None:
+        raise ConfigError(
+            f"{SECTION}.semi_sync_method is {ft.semi_sync_method}, for groups that train apart: that is "
+            "train_diloco.py; here they average each step, so leave the key out, or write none."
+        )
+    for key in flags:
+        if not apart and key not in (*EACH_STEP, "semi_sync_method"):
+            raise ConfigError(
+                f"--{SECTION}.{key} is about groups that train apart: train_diloco.py takes it; leave it out here."
+            )
 
 
 def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -236,7 +316,7 @@ def resolve(
     return FaultTolerance(**values)
 
 
-def _checked(name: str, value: Any, kind: Any) -> Any:
+def _checked(name: str, value: Any, kind: Any, section: str = SECTION) -> Any:
     """Return the value converted to its type; text comes from a flag. Raises `ConfigError` if it can't be converted."""
     text = isinstance(value, str)
     if kind == "bool | str" and value in FORMATS:
@@ -246,7 +326,7 @@ def _checked(name: str, value: Any, kind: Any) -> Any:
             return value.lower() == "true"
         if isinstance(value, bool):
             return value
-        raise ConfigError(f"{SECTION}.{name} is {value!r}; write true or false.")
+        raise ConfigError(f"{section}.{name} is {value!r}; write true or false.")
     if kind in ("int", "float"):
         try:
             if isinstance(value, bool) or not (text or isinstance(value, int if kind == "int" else (int, float))):
@@ -254,14 +334,14 @@ def _checked(name: str, value: Any, kind: Any) -> Any:
             return int(value) if kind == "int" else float(value)
         except (ValueError, OverflowError):  # a float of 10**400, a text of more digits than Python reads
             number = "a whole number" if kind == "int" else "a number"
-            raise ConfigError(f"{SECTION}.{name} is {_short(value)}; it must be {number}.") from None
+            raise ConfigError(f"{section}.{name} is {_short(value)}; it must be {number}.") from None
     if name == "module_fqns_per_model_fragment":
         return _names(name, value)
     if text:
         return None if kind != "str" and value.lower() in ("none", "") else value
     if value is None and kind != "str":
         return None
-    raise ConfigError(f"{SECTION}.{name} is {value!r}; it must be text.")
+    raise ConfigError(f"{section}.{name} is {value!r}; it must be text.")
 
 
 def _short(value: Any) -> str:

@@ -88,4 +88,4 @@ EXCLUDED: dict[str, dict[str, str]] = {
 """By file and test."""
 
 TIMED: dict[str, tuple[str, ...]] = {"lighthouse_test.py": ("TestLighthouse::test_join_timeout_behavior",)}
-"""Tests that compare a clock's reading with fractions of a second: ./scripts/peer_tests runs them, CI's busy machine doesn't."""
+"""Tests that compare a clock's reading with fractions of a second: python -m tests.extended.compat.peer_suite runs them, CI's busy machine doesn't."""

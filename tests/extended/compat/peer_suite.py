@@ -1,7 +1,7 @@
 """torchft's own test files, run against torchft_x under torchft's name, and against torchft itself.
 
-    ./scripts/peer_tests [--peer] [FILE...]     # runs all files or these; --peer: against torchft itself
-    ./scripts/peer_tests --write                # all files against both, their counts, and the table of docs/torchft.md
+    python -m tests.extended.compat.peer_suite [--peer] [FILE...]     # runs all files or these; --peer: against torchft itself
+    python -m tests.extended.compat.peer_suite --write                # all files against both, their counts, and the table of docs/torchft.md
 
 The files are read from the wheel that is installed in the environment of TORCHFT_X_PEER_PYTHON; nothing of them is kept here.
 Each file runs in a process of its own. Some tests of theirs compare with recorded histories that the wheel has not; there
@@ -176,7 +176,9 @@ def write(suite: Suite, files: Sequence[str]) -> int:
     COUNTS.write_text(f'{{\n "columns": {json.dumps(head)},\n "files": {{\n{lines}\n }}\n}}\n', encoding="utf-8")
     text = page.PAGE.read_text(encoding="utf-8")
     table = page.table(head, [[str(n) for n in totals]])
-    page.PAGE.write_text(page.put(text, "counts", table, ": ./scripts/peer_tests --write"), "utf-8")
+    page.PAGE.write_text(
+        page.put(text, "counts", table, ": python -m tests.extended.compat.peer_suite --write"), "utf-8"
+    )
     return min(totals[2], 1)
 
 

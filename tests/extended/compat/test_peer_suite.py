@@ -1,4 +1,4 @@
-"""Some of torchft's own test files against torchft_x under torchft's name; ./scripts/peer_tests runs all."""
+"""Some of torchft's own test files against torchft_x under torchft's name; python -m tests.extended.compat.peer_suite runs all."""
 
 from __future__ import annotations
 

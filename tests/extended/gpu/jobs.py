@@ -44,7 +44,7 @@ class Job:
         where = ["--run_dir", str(self.run_dir)]
         groups = ",".join(map(str, range(GROUPS)))
         lighthouse = ["lighthouse", "--min_replicas", "1", "--job_groups", groups, "--job_min_replicas", "1", *where]
-        command = [str(ROOT / "scripts" / script), "--device", kit.device.type, *SMALL, *arguments]
+        command = [str(ROOT / script), "--device", kit.device.type, *SMALL, *arguments]
         supervise = ["--groups", str(GROUPS), *where, "--", *command]
         commands = [lighthouse, *(["supervise", "--group", str(group), *supervise] for group in range(GROUPS))]
         with self.log.open("wb") as out:
@@ -98,7 +98,7 @@ def kill_and_rejoin(kit: Kit) -> Figures:
     """`kill -9` of one of two groups on one device: the other goes on, it comes back, and every step's bits are equal."""
     dumps = kit.folder / "params"
     arguments = ["--steps", "600", "--pace", "0.02", "--dump-params", str(dumps)]
-    with Job(kit, "train_ddp.py", *arguments) as job:
+    with Job(kit, "benchmarks/trial/ddp.py", *arguments) as job:
         job.until(lambda: training_together(events(job), GROUPS) and len(commits(events(job))) > 60, 150, "training")
         victim = next(w for w in workers(events(job)) if w.group == "1")
         t = time.time()
@@ -106,8 +106,8 @@ def kill_and_rejoin(kit: Kit) -> Figures:
         job.until(lambda: death(events(job), "1", t).rejoined is not None, 90, "the group to be back")
         job.wait(90)
         cost = death(events(job), "1", t)
-        check = [sys.executable, str(ROOT / "scripts/check_params.py"), str(dumps)]
-        checked = subprocess.run(check, capture_output=True, text=True, check=False)
+        check = [sys.executable, "-m", "benchmarks.evidence.check_params", str(dumps)]
+        checked = subprocess.run(check, cwd=ROOT, capture_output=True, text=True, check=False)
         kit.figures |= {
             "kill to the survivor's next commit, s": cost.next_commit,
             "kill to the group's next commit, s": cost.rejoined,
@@ -120,12 +120,12 @@ def kill_and_rejoin(kit: Kit) -> Figures:
 
 def hsdp_script(kit: Kit) -> Figures:
     """scripts/train_hsdp.py to its end: FSDP2 within a group, averaging between two."""
-    return _script(kit, "train_hsdp.py", "--steps", "30")
+    return _script(kit, "scripts/train_hsdp.py", "--steps", "30")
 
 
 def diloco_script(kit: Kit) -> Figures:
     """scripts/train_diloco.py to its end: groups that train apart, with quantised exchanges."""
-    return _script(kit, "train_diloco.py", "--steps", "40", "--fault_tolerance.should_quantize=int8")
+    return _script(kit, "scripts/train_diloco.py", "--steps", "40", "--fault_tolerance.should_quantize=int8")
 
 
 def _script(kit: Kit, script: str, *arguments: str) -> Figures:

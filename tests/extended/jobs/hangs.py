@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
-from tests.journeys.jobs import SMALL, Job, running, torchx_ddp
+from tests.journeys.jobs import SMALL, TRIAL, Job, running, torchx_ddp
 from tests.util import wait_for
 from torchft_x.observe.report import training_together
 from torchft_x.timing import TIMING
@@ -38,7 +38,7 @@ def burners(niced: int, eager: int) -> Iterator[None]:
 def three_groups(folder: Path, groups: int = 3) -> Iterator[Job]:
     """A job with the defaults, that trains."""
     run_dir = folder / "run"
-    with running(torchx_ddp(run_dir, *ENDLESS, groups=groups), folder / "log", run_dir) as job:
+    with running(torchx_ddp(run_dir, *ENDLESS, groups=groups, script=TRIAL), folder / "log", run_dir) as job:
         job.wait_until_training(groups, 120)
         yield job
 

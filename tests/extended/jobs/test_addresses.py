@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts import check_params
+from benchmarks.evidence import check_params
 from tests.scenario import networks
 from tests.scenario.cable import Pair
 from tests.scenario.check import unequal

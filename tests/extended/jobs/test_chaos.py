@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.journeys.jobs import ROOT, SMALL, WARM, running, torchx_ddp
+from tests.journeys.jobs import ROOT, SMALL, TRIAL, WARM, running, torchx_ddp
 from tests.util import scaled
 from torchft_x.observe.report import training_together
 from torchft_x.observe.run import read_run
@@ -27,7 +27,7 @@ def _whole(events: list[dict[str, Any]], struck: float, group: str | None) -> bo
 @pytest.mark.timeout(300)
 def test_the_report_names_every_fault(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    command = torchx_ddp(run_dir, "--steps", "100000", "--pace", "0.04", *SMALL)
+    command = torchx_ddp(run_dir, "--steps", "100000", "--pace", "0.04", *SMALL, script=TRIAL)
     with running(command, tmp_path / "log", run_dir, **WARM) as job:
         job.wait_until_training(2)
         waits = (f"stop:0:{2 * TIMING.silence_stopped}", f"hang:1:{2.5 * TIMING.lateness}")
@@ -58,7 +58,7 @@ def test_the_report_names_every_fault(tmp_path: Path) -> None:
     assert run.curve  # the script told its loss
     page = tmp_path / "page.html"
     subprocess.run([sys.executable, "-m", "torchft_x", "report", run_dir, "--out", page], cwd=ROOT, check=True)
-    picture = [ROOT / "scripts/report_picture", page, tmp_path / "page.png"]
+    picture = [ROOT / "benchmarks/evidence/report_picture", page, tmp_path / "page.png"]
     shown = subprocess.run(picture, capture_output=True, text=True)
     if shown.returncode == 69:
         pytest.skip(shown.stderr)

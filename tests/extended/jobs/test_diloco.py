@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.timeout(300)]
 
 def diloco(run_dir: Path) -> list[str]:
     command = [str(BIN / "torchx"), "run", "-s", "local_cwd", "./components.py:diloco", "--sync_steps", "4"]
-    return [*command, "--run_dir", str(run_dir)]
+    return [*command, "--script", "benchmarks/trial/diloco.py", "--run_dir", str(run_dir)]
 
 
 @pytest.mark.parametrize(("config", "ranks"), [(FRAGMENTS, (1, 1)), (ISLANDS, (1, 2))], ids=["fragments", "islands"])
@@ -30,7 +30,13 @@ def test_the_missions_configurations_run_as_they_stand(config: str, ranks: tuple
     mark = {env.RUN_DIR: str(run_dir)}  # only so that whatever is left can be found and killed
 
     def group(number: int) -> list[str]:
-        run = [str(BIN / "torchrun"), "--standalone", "--nproc_per_node", str(ranks[number]), "scripts/train_diloco.py"]
+        run = [
+            str(BIN / "torchrun"),
+            "--standalone",
+            "--nproc_per_node",
+            str(ranks[number]),
+            "benchmarks/trial/diloco.py",
+        ]
         run += ["--config", str(file), f"--fault_tolerance.replica_id={number}", "--fault_tolerance.group_size=2"]
         run += ["--training.steps=20", "--training.mock_data", "--dump-params", str(tmp_path / "dumps"), *SMALL]
         return run
@@ -48,7 +54,7 @@ def test_the_missions_configurations_run_as_they_stand(config: str, ranks: tuple
                 r"sent [\d.,]+ .B in \d exchanges; per-step DDP would have sent [\d.,]+ .B, \d+ x", one.output()
             )
             assert "exchange" not in two.output()  # one group talks for both
-    checked = script("check_params.py", tmp_path / "dumps")
+    checked = script("check_params", tmp_path / "dumps")
     assert checked.returncode == 0, checked.stdout
     assert "ok: 4 dumps" in checked.stdout or "ok: 8 dumps" in checked.stdout
 
@@ -67,7 +73,7 @@ def test_a_checkpoint_goes_on_with_other_numbers(
         command += ["--min-groups", str(groups), "--checkpoint", url, "--dump-params", str(tmp_path / f"{name}-dumps")]
         with running(command, tmp_path / f"{name}.log", tmp_path / name) as job:
             assert job.wait(120) == 0, job.output()[-3000:]
-        checked = script("check_params.py", tmp_path / f"{name}-dumps")
+        checked = script("check_params", tmp_path / f"{name}-dumps")
         assert checked.returncode == 0, checked.stdout
     assert f"resumed from {url} at step 3" in job.output()  # two exchanges, and the step before them
     assert re.search(r"step +16 \| exchange 4 ", job.output())

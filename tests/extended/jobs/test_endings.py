@@ -43,6 +43,7 @@ sys.path.insert(0, {scripts!r})
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 import train_ddp
+from benchmarks.trial.common import run
 
 class Slow(LocalFileSystem):
     protocol = ("slow",)
@@ -53,7 +54,7 @@ class Slow(LocalFileSystem):
         return super().open(path, mode, **kwargs)
 
 fsspec.register_implementation("slow", Slow)
-sys.exit(train_ddp.exit_code(lambda: train_ddp.train(train_ddp.parse_args())))
+sys.exit(run(train_ddp))
 """
 
 

@@ -18,6 +18,7 @@ ARGS = ("--steps", "140", "--pace", "0.05", "--checkpoint-every", "100000")
 CRASHES = """
 import sys
 sys.path.insert(0, {scripts!r})
+from benchmarks.trial.common import run
 import train_hsdp as script
 
 good = script.get_batch
@@ -28,7 +29,7 @@ def get_batch(data, args, step, participant):
     return good(data, args, step, participant)
 
 script.get_batch = get_batch
-sys.exit(script.exit_code(lambda: script.train(script.arguments())))
+sys.exit(run(script))
 """
 
 
@@ -61,7 +62,7 @@ def test_shards_of_two_ranks_that_the_supervisor_held_are_saved_and_one_rank_goe
     assert top.step in [held_by_all(events, group) for group in "01"]
 
     run_dir = tmp_path / "second"
-    with running(command_of(run_dir, "scripts/train_hsdp.py", 1, url), tmp_path / "log2", run_dir) as job:
+    with running(command_of(run_dir, "benchmarks/trial/hsdp.py", 1, url), tmp_path / "log2", run_dir) as job:
         assert job.wait(120) == 0, job.output()
         assert f"resumed from {url} at step {top.step}" in job.output()
         assert min(int(e["step"]) for e in commits(job.events())) == top.step

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.extended.jobs.hangs import burners, commits_of_others, hang, lost, three_groups, together_since
-from tests.journeys.jobs import SMALL, Job, running, torchx_ddp
+from tests.journeys.jobs import SMALL, TRIAL, Job, running, torchx_ddp
 from tests.journeys.test_late import _job as late_job
 from tests.journeys.test_lighthouse_dies import furthest
 from tests.util import wait_for
@@ -105,7 +105,7 @@ def test_a_lighthouse_that_falls_silent_costs_a_moment(tmp_path: Path) -> None:
     """Stop it, as a host that has lost its power: nothing is refused, and nothing answered. Grants last for a second."""
     run_dir = tmp_path / "run"
     args = ("--steps", "100000", "--pace", "0.05", *SMALL)
-    with running(torchx_ddp(run_dir, *args, groups=3), tmp_path / "log", run_dir) as job:
+    with running(torchx_ddp(run_dir, *args, groups=3, script=TRIAL), tmp_path / "log", run_dir) as job:
         job.wait_until_training(3)
         goal = furthest(job) + 30  # all carry the same state by then
         job.wait_for(lambda: furthest(job) >= goal, 40, "some steps")

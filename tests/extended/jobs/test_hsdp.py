@@ -6,21 +6,17 @@ import json
 import os
 import re
 import signal
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.journeys.jobs import ROOT, SMALL, WARM, running
+from benchmarks.evidence.hsdp_reference import NOISE
+from benchmarks.evidence.kill_test import ENDLESS
+from tests.journeys.jobs import SMALL, WARM, running
+from tests.journeys.test_hsdp import hsdp
 from tests.journeys.test_kills import script
 from torchft_x.observe.report import commits, training_together
-
-sys.path.insert(0, str(ROOT / "scripts"))
-from hsdp_reference import NOISE
-from kill_test import ENDLESS
-
-from tests.journeys.test_hsdp import hsdp
 
 pytestmark = [pytest.mark.timeout(300)]
 
@@ -30,7 +26,7 @@ def test_compiled_blocks_through_a_kill(tmp_path: Path) -> None:
     that compiles nothing."""
     args = ("--component", "hsdp", "--workers", "2", "--kills", "1", "--what", "other", "--reference", "--keep")
     more = (*SMALL, "--pace", "0.06", "--compile", "aot_eager")
-    done = script("kill_test.py", *args, "--dir", tmp_path / "run", "--", *more, **WARM)
+    done = script("kill_test", *args, "--dir", tmp_path / "run", "--", *more, **WARM)
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((tmp_path / "run/result.json").read_text())
     assert (result["kills"], result["findings"]) == (1, [])
@@ -38,7 +34,7 @@ def test_compiled_blocks_through_a_kill(tmp_path: Path) -> None:
     assert same["steps"] > 25
     assert max(same["loss_error"], same["value_error"]) < NOISE
     slower = ("--", "--steps", str(ENDLESS), "--lr", "0.002", *SMALL)
-    done = script("hsdp_reference.py", tmp_path / "run/dumps", *slower)
+    done = script("hsdp_reference", tmp_path / "run/dumps", *slower)
     other = json.loads(done.stdout)
     assert done.returncode == 1  # the comparison finds another training
     assert max(other["loss_error"], other["value_error"]) > NOISE
@@ -48,7 +44,7 @@ def test_a_pipeline_of_two_stages_through_a_kill(tmp_path: Path) -> None:
     """docs/examples/train_pipeline.py: a killed stage takes its group with it, and both come back."""
     run_dir = tmp_path / "run"
     command = hsdp(run_dir, 2, 2, "--steps", "100000", "--pace", "0.02")
-    command[command.index("scripts/train_hsdp.py")] = "docs/examples/train_pipeline.py"
+    command[command.index("benchmarks/trial/hsdp.py")] = "docs/examples/train_pipeline.py"
     with running(command, tmp_path / "log", run_dir) as job:
         job.wait_until_training(2)
         killed = time.time()

@@ -44,7 +44,7 @@ def test_everything_is_killed_and_groups_come_and_go(tmp_path: Path) -> None:
     run_dir, dumps = tmp_path / "run", tmp_path / "dumps"
     variables = {**WARM, env.STATE_HOME: str(tmp_path / "state")}
     words = [sys.executable, "-c", TORCHX, "run", "-s", "local_ft", "./components.py:ddp", "--run_dir", str(run_dir)]
-    words += ["--script", "scripts/train_ddp.py", "--", "--pace", "0.05", *SMALL]
+    words += ["--script", "benchmarks/trial/ddp.py", "--", "--pace", "0.05", *SMALL]
     words += ["--steps", "100000", "--dump-params", str(dumps)]
     with running(words, tmp_path / "log", run_dir, **variables) as job:
         job.wait_until_training(2, 120)
@@ -67,5 +67,5 @@ def test_everything_is_killed_and_groups_come_and_go(tmp_path: Path) -> None:
     # the killed one; others have left in good order
     assert len([reason for reason in how if "is lost" in reason]) == 1, how
     assert not [e for e in job.events() if e["event"] == "new_lineage"]
-    checked = script("check_params.py", dumps)
+    checked = script("check_params", dumps)
     assert checked.returncode == 0, checked.stdout

@@ -22,7 +22,7 @@ def torchx_nodes(run_dir: Path, *script_args: str) -> list[str]:
     """Two groups over 2 nodes, one worker on each."""
     command = [str(BIN / "torchx"), "run", "-s", "local_cwd", "./components.py:hsdp", "--replicas", "2"]
     command += ["--workers_per_replica", "2", "--nodes_per_replica", "2", "--run_dir", str(run_dir)]
-    return [*command, "--script", "scripts/train_ddp.py", "--", *script_args]
+    return [*command, "--script", "benchmarks/trial/ddp.py", "--", *script_args]
 
 
 def test_a_killed_worker_of_a_groups_second_node_brings_the_whole_group_back(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_a_killed_worker_of_a_groups_second_node_brings_the_whole_group_back(tmp
         assert re.search(r"step +200 \| loss .* groups 2", job.output())
         assert "Traceback" not in job.output()
         gone(run_dir, 10)
-    checked = script("check_params.py", dumps)
+    checked = script("check_params", dumps)
     assert checked.returncode == 0, checked.stdout
 
 

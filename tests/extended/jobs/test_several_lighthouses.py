@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.journeys.jobs import SMALL, gone, running, torchx_ddp
+from tests.journeys.jobs import SMALL, TRIAL, gone, running, torchx_ddp
 from tests.journeys.test_kills import script
 from tests.journeys.test_lighthouse_dies import furthest
 from torchft_x.launch.process import process_tree
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.timeout(400)]
 
 
 def command(run_dir: Path, *script_args: str) -> list[str]:
-    words = torchx_ddp(run_dir, "--pace", "0.04", *SMALL, *script_args)
+    words = torchx_ddp(run_dir, "--pace", "0.04", *SMALL, *script_args, script=TRIAL)
     words[words.index("--script") : words.index("--script")] = ["--lighthouses", "2"]
     return words
 
@@ -105,5 +105,5 @@ def test_a_holder_that_was_stopped_and_goes_on_issues_nothing(tmp_path: Path) ->
         job.process.send_signal(signal.SIGINT)
         job.wait(60)
         gone(run_dir, 20)
-    checked = script("check_params.py", dumps)
+    checked = script("check_params", dumps)
     assert checked.returncode == 0, checked.stdout

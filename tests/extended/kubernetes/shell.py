@@ -31,6 +31,7 @@ _OVERLAY = {
     "containers": [{"name": role, **_CONTAINER} for role in ("lighthouse", "trainer")],
 }
 MODEL = ["--width", "32", "--layers", "1", "--heads", "2", "--batch-size", "2", "--seq-len", "32", "--data-mb", "0.2"]
+TRIAL = ["--script", "benchmarks/trial/ddp.py"]  # scripts/train_ddp.py with --pace, --until and --dump-params
 
 
 class Shell:

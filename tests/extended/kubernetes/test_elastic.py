@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.extended.kubernetes.api import ApiError
-from tests.extended.kubernetes.shell import MODEL, Shell, handle_of
+from tests.extended.kubernetes.shell import MODEL, TRIAL, Shell, handle_of
 from tests.extended.kubernetes.space import Space
 from tests.util import wait_for
 from torchft_x.launch.kubernetes.rules import names
@@ -45,7 +45,7 @@ def _trains(shell: Shell, handle: str, groups: int) -> dict[str, Any] | None:
 
 def _started(shell: Shell, cfg: str = "") -> str:
     """A handle of a job of two groups that train."""
-    said = shell.run("--replicas", "2", "--", *MODEL, "--steps", "1000000", "--pace", "0.05", cfg=cfg)
+    said = shell.run("--replicas", "2", *TRIAL, "--", *MODEL, "--steps", "1000000", "--pace", "0.05", cfg=cfg)
     namespace, _, app = handle_of(said).rpartition("/")[2].partition(":")
     wait_for(lambda: shell.space.ready(**{names.ROLE: "lighthouse"}), 60, "the lighthouse")
     handle = f"kubernetes_ft://{namespace}/{app}"

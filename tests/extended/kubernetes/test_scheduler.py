@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.extended.kubernetes.shell import MODEL, Shell, handle_of, until
+from tests.extended.kubernetes.shell import MODEL, TRIAL, Shell, handle_of, until
 from tests.extended.kubernetes.space import Space
 from tests.util import scaled, wait_for
 
@@ -21,7 +21,7 @@ def test_a_killed_pod_s_group_comes_back_and_cancel_leaves_nothing(shell: Shell)
     space = shell.space
     shell.become_guest()
     shell.allow_guest()
-    handle = handle_of(shell.run("--replicas", "2", "--", *MODEL, "--steps", "1000000", "--pace", "0.05"))
+    handle = handle_of(shell.run("--replicas", "2", *TRIAL, "--", *MODEL, "--steps", "1000000", "--pace", "0.05"))
     with (
         shell.following(f"{handle}/trainer/0") as log,
         shell.following(f"{handle}/trainer/1") as victim,

@@ -77,7 +77,7 @@ class SlurmFtJob(SlurmJob):
     ) -> None:
         """`nodes` of each group, with a worker on each. `cfg`: as slurm_ft takes it."""
         app = ft_app(
-            str(ROOT / "scripts/train_ddp.py"), script_args, replicas=self.groups, workers_per_replica=nodes,
+            str(ROOT / "benchmarks/trial/ddp.py"), script_args, replicas=self.groups, workers_per_replica=nodes,
             nodes_per_replica=nodes, max_restarts=retries, run_dir=str(self.run_dir), cpu=1, memMB=1000,
             env={"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
         )  # fmt: skip

@@ -58,7 +58,7 @@ def submit(slurm: SlurmCluster, tmp_path: Path) -> Iterator[Submit]:
     def run(*script_args: str | Path, cpu: int = 1, options: Sequence[str] = ()) -> HeterogeneousJob:
         run_dir = tmp_path / "run"
         component = ["-s", "slurm", "--workspace", "", str(ROOT / "components.py:ddp"), "--run_dir", str(run_dir)]
-        sizes = ["--script", str(ROOT / "scripts/train_ddp.py"), "--cpu", str(cpu), "--memMB", "1000"]
+        sizes = ["--script", str(ROOT / "benchmarks/trial/ddp.py"), "--cpu", str(cpu), "--memMB", "1000"]
         words = [*component, *sizes, *options, "--", *map(str, (*script_args, *SMALL))]
         torchx = (sys.executable, "-m", "torchx.cli.main", "run")
         done = slurm.try_run(*torchx, *words, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)})
@@ -85,7 +85,7 @@ def test_a_killed_worker_comes_back_to_the_group_that_stays(submit: Submit, tmp_
     assert "restart 1 of 10" in job.output("trainer-1")
     assert re.search(r"step +200 \| loss .* groups 2", job.output("trainer-0"))
     assert "All 2 groups finished." in job.output("lighthouse-0")
-    checked = check("check_params.py", tmp_path / "dumps")
+    checked = check("check_params", tmp_path / "dumps")
     assert checked.returncode == 0, checked.stdout
     gone(job.run_dir, 10)
 

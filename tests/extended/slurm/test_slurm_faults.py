@@ -89,7 +89,7 @@ def test_groups_whose_nodes_are_lost_come_back_elsewhere(hosts: SlurmHosts) -> N
 
     hosts.run("scancel", *store.read(job.run_dir).jobs)
     job.wait_for(job.over, 60, "the end of the job")
-    said = script("check_params.py", dumps)
+    said = script("check_params", dumps)
     assert said.returncode == 0, said.stdout + said.stderr
 
 
@@ -113,7 +113,7 @@ def test_a_job_goes_through_its_time_limit_and_ends_by_itself(hosts: SlurmHosts)
     assert {int(e["step"]) for e in events} == set(range(steps))
     times = sorted(float(e["t"]) for e in events)
     assert max(b - a for a, b in pairwise(times)) < 110
-    said = script("check_params.py", folder / "dumps")
+    said = script("check_params", folder / "dumps")
     assert said.returncode == 0, said.stdout + said.stderr
 
 

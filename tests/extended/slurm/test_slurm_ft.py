@@ -50,7 +50,7 @@ class Shell(SlurmJob):
         words = ["run", "-s", "slurm_ft", *(["-cfg", cfg] if cfg else []), "--workspace", ""]
         words += [str(ROOT / f"components.py:{component}"), "--run_dir", str(self.run_dir)]
         words += ["--cpu", "1", "--memMB", "1000"]
-        words += ["--script", str(ROOT / f"scripts/train_{component}.py"), *options, "--", *script_args, *SMALL]
+        words += ["--script", str(ROOT / f"benchmarks/trial/{component}.py"), *options, "--", *script_args, *SMALL]
         done = self.torchx(*words)
         found = re.search(r"^slurm_ft://\S+$", done.stdout, re.MULTILINE)
         self.handle = found[0] if found else ""

@@ -24,7 +24,7 @@ from torchft_x.train import fault_tolerance
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs/coming_from.md"
-SCRIPTS = {"train_ddp": "parse_args", "train_hsdp": "arguments", "train_diloco": "arguments"}
+SCRIPTS = ("train_ddp", "train_hsdp", "train_diloco")
 VARIABLES = {value for name, value in vars(env).items() if name.isupper() and isinstance(value, str)}
 FOREIGN = {"WANDB_API_KEY"}
 """Variables of programs that are used as they are."""
@@ -56,7 +56,7 @@ def source() -> str:
 def script(name: str) -> Callable:
     if str(ROOT / "scripts") not in sys.path:
         sys.path.insert(0, str(ROOT / "scripts"))
-    return getattr(importlib.import_module(name), SCRIPTS[name])
+    return importlib.import_module(name).parse_args
 
 
 def component(name: str) -> Callable:
@@ -72,16 +72,17 @@ def flags() -> frozenset[str]:
     for name in ("ddp", "hsdp", "diloco", "titan", "lighthouse"):
         found |= {f"--{parameter}" for parameter in inspect.signature(component(name)).parameters}
     found |= {f"--fault_tolerance.{key}" for key in fault_tolerance.KEYS}
-    for path in SCRIPTS:
-        found |= set(re.findall(r'"(--[\w.-]+)"', (ROOT / f"scripts/{path}.py").read_text()))
-    return frozenset(found | {f"--training.{key}" for key in sys.modules["train_ddp"].TRAINING})
+    for path in (*(ROOT / "scripts").glob("*.py"), ROOT / "torchft_x/train/fault_tolerance.py"):
+        found |= set(re.findall(r'"(--[\w.-]+)"', path.read_text()))
+    return frozenset(found | {"--training.steps", "--training.mock_data"})
 
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in VARIABLES:
         if name.startswith(("TORCHFT_", "REPLICA_", "NUM_REPLICA")):
-            monkeypatch.delenv(name, raising=False)
+            monkeypatch.setenv(name, "")  # so that what a script sets is undone
+            monkeypatch.delenv(name)
     for name in SCRIPTS:
         script(name)
 

@@ -16,7 +16,7 @@ def hsdp() -> ModuleType:
 
 
 def test_the_peers_spelling_of_the_degrees_and_the_usual_one(hsdp: ModuleType) -> None:
-    args = hsdp.arguments(["--data_parallel_replica_degree=2", "--data-parallel-shard-degree=4", "--steps=3"])
+    args = hsdp.parse_args(["--data_parallel_replica_degree=2", "--data-parallel-shard-degree=4", "--steps=3"])
     assert (args.data_parallel_replica_degree, args.data_parallel_shard_degree, args.steps) == (2, 4, 3)
 
 
@@ -35,4 +35,4 @@ def test_degrees_that_cannot_be_get_a_sentence(
     monkeypatch.setenv("NUM_REPLICA_GROUPS", "2")
     monkeypatch.setenv("WORLD_SIZE", "4")
     with pytest.raises(ConfigError, match=sentence):
-        hsdp.make_mesh(hsdp.arguments(argv))
+        hsdp.make_mesh(hsdp.parse_args(argv))

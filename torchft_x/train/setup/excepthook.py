@@ -1,19 +1,46 @@
-"""Ends a script that is refused by the other groups or the lighthouse, or that can't write its result."""
+"""Ends a script with the sentence of an error of torchft_x and the exit code that the supervisor understands.
+
+Without `exit_code`, only errors that the script can't have caused itself get their sentence: a refusal by the other
+groups or the lighthouse, and a result that can't be written.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 import threading
+from collections.abc import Callable
 from types import TracebackType
 
-from torchft_x.errors import RefusedError, UnsavedError
+from torchft_x.errors import ConfigError, RefusedError, TorchftXError, UnsavedError
 
 EXIT_CODE = 2  # final for the supervisor: the same script would be refused again
 UNSAVED = os.EX_CANTCREAT  # final as well: a restart would train everything again and lose it again
 
 _lock = threading.Lock()
 _installed = False
+
+
+def exit_code(main: Callable[[], object]) -> int:
+    """Run `main()`, print an error of torchft_x as one sentence without a traceback, and return the exit code.
+
+    The code is 0 without an error, 2 for a `ConfigError` or a `RefusedError`, which a restart would only repeat, 73
+    for an `UnsavedError`, after which the supervisor doesn't train again, and 1 for other errors of torchft_x. Errors
+    of any other kind are raised.
+
+    ::
+
+        if __name__ == "__main__":
+            sys.exit(exit_code(main))
+    """
+    try:
+        main()
+    except TorchftXError as e:
+        print(f"{os.path.basename(sys.argv[0])}: {e}", file=sys.stderr, flush=True)
+        if isinstance(e, UnsavedError):
+            return UNSAVED
+        return EXIT_CODE if isinstance(e, (ConfigError, RefusedError)) else 1
+    return 0
 
 
 def end_with_a_sentence() -> None:

@@ -44,7 +44,7 @@ class TrainingJob:
         words = ["--replicas", "2", "--mounts", mount, "--run_dir", _SHARED, "--env", "OMP_NUM_THREADS=1", *self._words]
         trains = [*MODEL, "--pace", "0.05", "--steps", "1000000"]
         trains += ["--until", f"{_SHARED}/until", "--dump-params", f"{_SHARED}/dumps"]
-        self.handle = handle_of(self.shell.run(*words, "--", *trains))
+        self.handle = handle_of(self.shell.run(*words, "--script", "benchmarks/trial/ddp.py", "--", *trains))
         self.app = parse(self.handle).app
         wait_for(lambda: self.together(2), 60, "both groups")
 
@@ -61,7 +61,7 @@ class TrainingJob:
         wait_for(self._is_over, 120, "the job's end")
         status = self.shell.say("status", self.handle)
         findings = [] if "State: SUCCEEDED" in status else [status]
-        command = [sys.executable, "scripts/check_params.py", str(self._folder / "dumps")]
+        command = [sys.executable, "-m", "benchmarks.evidence.check_params", str(self._folder / "dumps")]
         checked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         print(checked.stdout.strip()[-600:], checked.stderr.strip()[-2000:], flush=True)
         return findings if checked.returncode == 0 else [*findings, checked.stdout.strip()[-2000:]]

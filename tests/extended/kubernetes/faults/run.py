@@ -4,7 +4,7 @@
 
 The job is kubernetes_ft's, submitted with `torchx run`. Its two groups train without end while pods, containers, nodes,
 the lighthouse and the API server are taken away in turn; at the end every group's parameters are compared as they were
-at every committed step (scripts/check_params.py). Exit code 0 only if all groups came back each time, the job SUCCEEDED
+at every committed step (benchmarks/evidence/check_params.py). Exit code 0 only if all groups came back each time, the job SUCCEEDED
 and the comparison holds. Takes some four minutes a round; needs root.
 """
 

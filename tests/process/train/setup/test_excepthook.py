@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from tests.process.programs import python
+from torchft_x.errors import ConfigError, RefusedError, StepError, UnsavedError
+from torchft_x.train.setup.excepthook import exit_code
 
 SCRIPT = """
 import atexit
@@ -28,3 +32,23 @@ def test_an_uncaught_refusal_is_final(raised: str, code: int, err: str) -> None:
     assert done.stdout == "at exit\n"
     assert done.stderr.endswith(err)
     assert ("Traceback" in done.stderr) == (code == 1)
+
+
+@pytest.mark.parametrize(
+    ("raised", "code"),
+    [
+        (None, 0),
+        (RefusedError("No."), 2),
+        (ConfigError("Not so."), 2),
+        (UnsavedError("Lost."), os.EX_CANTCREAT),
+        (StepError("It failed."), 1),
+    ],
+)
+def test_an_exit_code_and_a_sentence(raised: Exception | None, code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    def main() -> None:
+        if raised is not None:
+            raise raised
+
+    assert exit_code(main) == code
+    said = capsys.readouterr().err
+    assert said.endswith(f": {raised}\n") if raised else said == ""

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Loss of torchtitan's debug model in its three fault-tolerance modes, undisturbed and through kills: docs/trainers.md.
 
-    TORCHFT_X_TRAINERS_PYTHON=.venv-trainers/bin/python python scripts/titan_curves.py --steps 120 --kills 3
+    TORCHFT_X_TRAINERS_PYTHON=.venv-trainers/bin/python python -m benchmarks.evidence.titan_curves --steps 120 --kills 3
 
 Two groups of one process each on the CPU; the group that is killed (SIGKILL) is number 1, each time after as many steps of
 its own. What is drawn is group 0's loss, which is its own batches'. Written: docs/bench/titan.json, docs/pictures/titan-loss.svg.
@@ -19,12 +19,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+from benchmarks.svg import Sheet
+from tests.extended.compat.test_titan import printed, step, trainer
+from tests.journeys.jobs import Job, running
 
-from benchmarks.svg import Sheet  # noqa: E402
-from tests.extended.compat.test_titan import printed, step, trainer  # noqa: E402
-from tests.journeys.jobs import Job, running  # noqa: E402
+ROOT = Path(__file__).resolve().parents[2]
 
 METHODS = {"None": "gradients averaged in each step", "local_sgd": "LocalSGD", "diloco": "DiLoCo"}
 CALM, KILLED, GRID = "#1b6ec2", "#c0392b", "#e4e4e4"

@@ -1,21 +1,19 @@
 #!/usr/bin/env python
 """Quantised all-reduce against float32, interleaved: one round of each after the other, medians and ratios at the end.
 
-python scripts/bench_quantized.py --values 8000000 --size 2             # all members on this machine
-python scripts/bench_quantized.py --rank 0 --store 10.0.0.1:29600 ...   # one of them, on a machine of its own
+python -m benchmarks.evidence.bench_quantized --values 8000000 --size 2             # all members on this machine
+python -m benchmarks.evidence.bench_quantized --rank 0 --store 10.0.0.1:29600 ...   # one of them, on a machine of its own
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import subprocess
 import sys
 import time
 import warnings
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 warnings.filterwarnings("ignore", message=".*NumPy.*")
 
 import torch  # noqa: E402
@@ -78,7 +76,10 @@ def main() -> None:
     if args.rank is not None:
         member(args)
         return
-    others = [subprocess.Popen([sys.executable, *sys.argv, "--rank", str(r)]) for r in range(1, args.size)]
+    others = [
+        subprocess.Popen([sys.executable, "-m", "benchmarks.evidence.bench_quantized", *sys.argv[1:], "--rank", str(r)])
+        for r in range(1, args.size)
+    ]
     args.rank = 0
     try:
         member(args)

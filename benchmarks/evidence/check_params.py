@@ -1,8 +1,8 @@
 """Check from outside that all replica groups held the same parameters at every committed step.
 
-    python scripts/check_params.py DIR [--run RUN_DIR] [--flip-one-bit] [--consume]
+    python -m benchmarks.evidence.check_params DIR [--run RUN_DIR] [--flip-one-bit] [--consume]
 
-DIR holds what ``train_ddp.py --dump-params DIR`` wrote: one file per group, rank, attempt and committed step, a line of
+DIR holds what ``benchmarks/trial/ddp.py --dump-params DIR`` wrote: one file per group, rank, attempt and committed step, a line of
 JSON (`digest`, `committed_in`, `t`, `healed`, ...) followed by the raw bytes of all parameters. This program
 compares bytes: it knows nothing of tensors, and trusts nothing the trainer says about itself. Checked:
 
@@ -249,7 +249,10 @@ def main(argv: list[str] | None = None) -> int:
         print(f"check_params.py: {e}", file=sys.stderr)
         return 2
     if not dumps:
-        print(f"check_params.py: {args.folder} holds no dumps; run train_ddp.py with --dump-params.", file=sys.stderr)
+        print(
+            f"check_params.py: {args.folder} holds no dumps; run benchmarks/trial/ddp.py with --dump-params.",
+            file=sys.stderr,
+        )
         return 2
     print(table(dumps))
     begun: list[int] = []

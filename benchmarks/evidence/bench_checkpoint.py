@@ -1,6 +1,6 @@
 """What a durable save costs the training while it lasts: steps beside it against steps before it, in one process.
 
-    python scripts/bench_checkpoint.py --gb 1 --threads 2 --rounds 5 --url /tmp/bench-checkpoint
+    python -m benchmarks.evidence.bench_checkpoint --gb 1 --threads 2 --rounds 5 --url /tmp/bench-checkpoint
 
 The state is ballast; a step is matrix products of a fixed size on the CPU. The copy of the state into memory, for which
 training stands still, counts as part of the steps. Prints one JSON object.

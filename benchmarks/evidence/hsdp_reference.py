@@ -1,8 +1,8 @@
-"""An independent reference for train_hsdp.py: one process, a whole model, plain torch, every rank's batches.
+"""An independent reference for scripts/train_hsdp.py: one process, a whole model, plain torch, every rank's batches.
 
-    python scripts/hsdp_reference.py DUMPS [--ranks N] -- ARG...        (ARG... as train_hsdp.py was given them)
+    python -m benchmarks.evidence.hsdp_reference DUMPS [--ranks N] -- ARG...        (ARG... as the trial was given them)
 
-DUMPS is what ``train_hsdp.py --dump-params DUMPS`` wrote. Who took part in each step is read from the dumps' headers; the
+DUMPS is what ``benchmarks/trial/hsdp.py --dump-params DUMPS`` wrote. Who took part in each step is read from the dumps' headers; the
 same steps are computed, and each loss that was written is compared, and, where all ranks of a group have written one
 step, their shards put together. Prints one line of JSON (`Result`). Exit code 0 if all is within NOISE, 1 if not.
 """
@@ -17,7 +17,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-import train_ddp  # beside this file
+
+from benchmarks.trial.common import split_flags
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+import byte_model  # noqa: E402
 
 # Sums in float32 in another order, over hundreds of steps of AdamW; a batch that is missing or counted twice shows as
 # 0.001 and more.
@@ -50,7 +55,7 @@ class Result:
 
 
 def read(folder: Path) -> dict[int, list[Dump]]:
-    """Raises ValueError for what train_hsdp.py has not written."""
+    """Raises ValueError for what benchmarks/trial/hsdp.py has not written."""
     by_step: dict[int, list[Dump]] = defaultdict(list)
     for path in sorted(folder.glob("*.bin")):
         with path.open("rb") as f:
@@ -58,10 +63,14 @@ def read(folder: Path) -> dict[int, list[Dump]]:
         try:
             d = Dump(h["group"], h["rank"], h["step"], h["participant"], h["participants"], h["loss"], path)
         except KeyError as e:
-            raise ValueError(f"{path}: its header lacks {e}; only train_hsdp.py's dumps say who took part") from None
+            raise ValueError(
+                f"{path}: its header lacks {e}; only dumps of benchmarks/trial say who took part"
+            ) from None
         by_step[d.step].append(d)
     if not by_step:
-        raise ValueError(f"{folder} holds no dumps; run train_hsdp.py with --dump-params, and keep them (--keep)")
+        raise ValueError(
+            f"{folder} holds no dumps; run benchmarks/trial/hsdp.py with --dump-params, and keep them (--keep)"
+        )
     return by_step
 
 
@@ -78,12 +87,12 @@ def streams_of(dumps: list[Dump]) -> list[int]:
 
 def compare(folder: Path, argv: list[str], ranks: int = 2, later: tuple[Path, int] | None = None) -> Result:
     """`later`: the folder of a job that went on from the first one's checkpoint, and its number of ranks in a group."""
-    args = train_ddp.parse_args(argv)
+    args = byte_model.parse_args(split_flags(argv)[1])
     torch.set_num_threads(1)
     torch.manual_seed(args.seed)
-    data = train_ddp.load_bytes(args.data, int(args.data_mb * 1e6))
-    model = train_ddp.Transformer(args)
-    adamw = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.1)
+    data = byte_model.load_data(args)
+    model = byte_model.Transformer(args)
+    adamw = byte_model.make_optimizer(args, model)
     by_step, ranks_at = read(folder), defaultdict(lambda: ranks)
     if later is not None:
         more = read(later[0])
@@ -93,14 +102,13 @@ def compare(folder: Path, argv: list[str], ranks: int = 2, later: tuple[Path, in
         raise ValueError(f"no dump of step {min(missing)} in {folder}: every step is needed")
     losses, wholes, loss_error, value_error = 0, 0, 0.0, 0.0
     for step in range(max(by_step)):
-        for g in adamw.param_groups:
-            g["lr"] = train_ddp.learning_rate(args, step)
+        byte_model.set_learning_rate(args, adamw, step)
         adamw.zero_grad()
         dumps = by_step[step + 1]
         streams, ranks = streams_of(dumps), ranks_at[step + 1]
         computed: dict[int, float] = {}
         for stream in (p * ranks + r for p in streams for r in range(ranks)):
-            loss = model(*train_ddp.get_batch(data, args, step, stream))
+            loss = model(*byte_model.get_batch(data, args, step, stream))
             (loss / (len(streams) * ranks)).backward()
             computed[stream] = loss.item()
         adamw.step()

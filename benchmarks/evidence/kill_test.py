@@ -1,13 +1,13 @@
 """Train with real processes, kill or stop random ones at random times, and check from outside what came of it.
 
-    python scripts/kill_test.py --groups 2 --kills 20
-    python scripts/kill_test.py --groups 3 --kills 100 --hangs 20 --lighthouse 20 --out kills.json -- --width 128
-    python scripts/kill_test.py --component diloco --groups 3 --kills 20
+    python -m benchmarks.evidence.kill_test --groups 2 --kills 20
+    python -m benchmarks.evidence.kill_test --groups 3 --kills 100 --hangs 20 --lighthouse 20 --out kills.json -- --width 128
+    python -m benchmarks.evidence.kill_test --component diloco --groups 3 --kills 20
 
 The job is started as a user would: ``torchx run ./components.py:ddp``. Workers are killed (kill -9) or stopped for some
 seconds (SIGSTOP), the lighthouse is killed, in an order by chance; each time all groups must train together again before
 the next. At the end check_params.py compares every rank's parameters as they were written at every committed step, and a
-table says what each cost, and whose batches were lost. Arguments after ``--`` go to train_ddp.py, in place of those in
+table says what each cost, and whose batches were lost. Arguments after ``--`` go to the training script, in place of those in
 MODEL. Exit code 0 only if all was done, the job ended with 0, and the check passed.
 """
 
@@ -26,14 +26,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import check_params
-from kill_report import HANG, KILL, LIGHTHOUSE, Fault, report, show
-
+from benchmarks.evidence import check_params
+from benchmarks.evidence.kill_report import HANG, KILL, LIGHTHOUSE, Fault, report, show
 from torchft_x.observe.events import EventTail, read_events
 from torchft_x.observe.processes import job_processes, lighthouse_process
 from torchft_x.observe.report import commits, training_together, workers
+from torchft_x.timing import TIMING
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 TOGETHER = 120.0  # seconds all groups may need to train together again; a start of three cold groups takes about 15
 STALL = 5.0  # seconds without a commit that are worth a look: the run's folder is kept
 ENDLESS = 1_000_000  # steps; the job is told when to stop, since nobody knows how long groups take to be back
@@ -88,7 +88,7 @@ class Job:
         ]
         command += ["--islands", islands] if islands else ["--workers_per_replica", str(workers)]
         command += ["--max_restarts", "1000", "--run_dir", str(self.run_dir)]
-        command += ["--script", f"scripts/train_{component}.py", "--", "--dump-params", str(self.dumps)]
+        command += ["--script", f"benchmarks/trial/{component}.py", "--", "--dump-params", str(self.dumps)]
         command += ["--until", str(self.until), *script_args]
         with self.output.open("wb") as out:
             self.process = subprocess.Popen(
@@ -155,7 +155,7 @@ def commit_fault(job: Job, rng: random.Random, kind: str, what: str) -> Fault:
     for pid in victims:
         os.kill(pid, signal.SIGSTOP if kind == HANG else signal.SIGKILL)
     if kind == HANG:
-        job.watch(lambda _: False, rng.uniform(3.0, 6.0))
+        job.watch(lambda _: False, rng.uniform(2.0, 4.0) * TIMING.silence_stopped)  # 3 to 6 s, so that it is noticed
         for pid in victims:
             try:
                 os.kill(pid, signal.SIGCONT)
@@ -207,7 +207,16 @@ def run(job: Job, args: argparse.Namespace) -> tuple[list[Fault], bool]:
 def compare(dumps: Path, ranks: int, script_args: list[str]) -> dict[str, Any]:
     """What hsdp_reference.py says; under "error" if it is bad."""
     print("comparing with one process that computes all batches", flush=True)
-    command = [sys.executable, ROOT / "scripts/hsdp_reference.py", dumps, "--ranks", str(ranks), "--", *script_args]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.evidence.hsdp_reference",
+        str(dumps),
+        "--ranks",
+        str(ranks),
+        "--",
+        *script_args,
+    ]
     done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode == 0:
         return dict(json.loads(done.stdout))
@@ -222,7 +231,10 @@ def main(argv: list[str] | None = None) -> int:
     p.add_argument("--hangs", type=int, default=0, help="workers that are stopped for 3 to 6 s")
     p.add_argument("--lighthouse", type=int, default=0, help="kills of the lighthouse")
     p.add_argument(
-        "--component", choices=("ddp", "hsdp", "diloco"), default="ddp", help="and its script, train_COMPONENT.py"
+        "--component",
+        choices=("ddp", "hsdp", "diloco"),
+        default="ddp",
+        help="and its script, benchmarks/trial/COMPONENT.py",
     )
     p.add_argument("--workers", type=int, default=1, help="processes of a group")
     p.add_argument("--islands", default="", help="of diloco: processes of each group, as in 1,2,3")
@@ -241,14 +253,14 @@ def main(argv: list[str] | None = None) -> int:
         help="of hsdp: compare all losses and parameters with those of one process (as much disk as --keep)",
     )
     p.add_argument("--out", type=Path, help="write the figures as JSON here too")
-    p.add_argument("script_args", nargs="*", metavar="-- ARG", help="for train_ddp.py")
+    p.add_argument("script_args", nargs="*", metavar="-- ARG", help="for the training script")
     args = p.parse_args(argv)
     if args.groups < 2 or min(args.kills, args.hangs, args.lighthouse) < 0:
         p.error("--groups must be at least 2 (somebody has to survive), --kills, --hangs and --lighthouse at least 0")
     if not args.islands and args.workers < (2 if args.what in ("other", "mixed") else 1):
         p.error(f"--what {args.what} needs groups of --workers 2 or more")
     if args.reference and args.component != "hsdp":
-        p.error("--reference needs --component hsdp: the other scripts don't write who took part in a step")
+        p.error("--reference needs --component hsdp: it computes what sharded groups do")
 
     folder = (args.dir or ROOT / "runs" / f"kill-test-{os.getpid()}").resolve()
     folder.mkdir(parents=True)

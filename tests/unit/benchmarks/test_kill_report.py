@@ -1,13 +1,13 @@
-"""scripts/kill_report.py: whose batches were lost, and what a report says of them."""
+"""benchmarks/evidence/kill_report.py: whose batches were lost, and what a report says of them."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import check_params
-import kill_report
 import pytest
-from kill_report import HANG, KILL, Fault
+
+from benchmarks.evidence import check_params, kill_report
+from benchmarks.evidence.kill_report import HANG, KILL, Fault
 
 
 def dump(group: str, step: int, drawn: int, *, attempt: int = 0, healed: bool = False) -> check_params.Dump:

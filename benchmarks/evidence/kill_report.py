@@ -8,8 +8,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-import check_params  # beside this file
-
+from benchmarks.evidence import check_params
 from torchft_x.observe.report import Death, commits, death
 
 Event = dict[str, Any]

@@ -1,6 +1,6 @@
 """Goodput of a job on a real Slurm that loses a node each minute: docs/slurm.md#when-something-fails.
 
-    python scripts/slurm_goodput.py [--minutes 30] [--every 60] [--least 0.95] [--out docs/bench/slurm-goodput.json]
+    python -m benchmarks.evidence.slurm_goodput [--minutes 30] [--every 60] [--least 0.95] [--out docs/bench/slurm-goodput.json]
 
 Four groups and a lighthouse train on six nodes that are network namespaces of this machine, under a Slurm with its own
 times (SlurmdTimeout 300 s, cred_expire 120 s). The nodes of the groups lose their power in turn, without a word; half
@@ -27,16 +27,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
+from tests.extended.slurm.hosts import SlurmHosts, missing, slurm_hosts
+from tests.extended.slurm.job import SlurmFtJob, on
+from tests.journeys.jobs import SMALL
+from torchft_x.launch.slurm import store
+from torchft_x.launch.slurm.commands import cancel
+from torchft_x.observe.report import commits
+from torchft_x.observe.run.fold import read_run
 
-from tests.extended.slurm.hosts import SlurmHosts, missing, slurm_hosts  # noqa: E402
-from tests.extended.slurm.job import SlurmFtJob, on  # noqa: E402
-from tests.journeys.jobs import SMALL  # noqa: E402
-from torchft_x.launch.slurm import store  # noqa: E402
-from torchft_x.launch.slurm.commands import cancel  # noqa: E402
-from torchft_x.observe.report import commits  # noqa: E402
-from torchft_x.observe.run.fold import read_run  # noqa: E402
+ROOT = Path(__file__).resolve().parents[2]
 
 GROUPS = 4
 NODES = GROUPS + 2  # the lighthouse's, and one to spare
@@ -142,7 +141,7 @@ def goodput(run_dir: Path) -> dict[str, Any]:
 
 def parameters(dumps: Path, run_dir: Path) -> str:
     """The outside checker's exit code, and its last word."""
-    command = [sys.executable, str(ROOT / "scripts/check_params.py"), str(dumps), "--run", str(run_dir)]
+    command = [sys.executable, "-m", "benchmarks.evidence.check_params", str(dumps), "--run", str(run_dir)]
     said = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
     return f"{said.returncode}: {(said.stdout + said.stderr).strip().splitlines()[-1]}"
 

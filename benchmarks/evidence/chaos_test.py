@@ -1,13 +1,13 @@
 """Faults by chance, whatever the job does meanwhile, against a real job of `local_ft`; what came of it, from outside.
 
-    python scripts/chaos_test.py --seeds 1,2,3 --out docs/bench/chaos-50.json
-    python scripts/chaos_test.py --groups 2 --count 10 --kinds kill,hang
+    python -m benchmarks.evidence.chaos_test --seeds 1,2,3 --out docs/bench/chaos-50.json
+    python -m benchmarks.evidence.chaos_test --groups 2 --count 10 --kinds kill,hang
 
 For each seed a job is started as a user would, and ``torchft_x chaos`` strikes it: 50 Poisson kills, 5 s apart on the
 average, of workers, supervisors and the lighthouse. (kill_test.py waits until the job is whole again before the next one.)
 Then the job must train with all groups, and end by itself with 0 at the step that it is told; check_params.py compares all
 parameters that were written; ``torchft_x report`` must name every fault; and no process may be left. Exit code 0 only if all
-of that holds for all seeds. Arguments after ``--`` go to train_ddp.py, in place of those in kill_test.MODEL.
+of that holds for all seeds. Arguments after ``--`` go to the training script, in place of those in kill_test.MODEL.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import check_params
-from kill_test import ENDLESS, MODEL, ROOT, TOGETHER, Job
-
+from benchmarks.evidence import check_params
+from benchmarks.evidence.kill_test import ENDLESS, MODEL, ROOT, TOGETHER, Job
 from torchft_x import env
 from torchft_x.observe.events import read_events
 from torchft_x.observe.processes import job_processes
@@ -143,7 +142,7 @@ def main(argv: list[str] | None = None) -> int:
         "--keep", action="store_true", help="keep all of it with every dump (gigabytes), not only what failed"
     )
     p.add_argument("--out", type=Path, help="write the figures as JSON here too")
-    p.add_argument("script_args", nargs="*", metavar="-- ARG", help="for train_ddp.py")
+    p.add_argument("script_args", nargs="*", metavar="-- ARG", help="for the training script")
     args = p.parse_args(argv)
     try:
         seeds = [int(seed) for seed in args.seeds.split(",")]

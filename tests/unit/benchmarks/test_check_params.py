@@ -1,4 +1,4 @@
-"""scripts/check_params.py: what it accepts, and what it must not let pass."""
+"""benchmarks/evidence/check_params.py: what it accepts, and what it must not let pass."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import check_params
 import pytest
+
+from benchmarks.evidence import check_params
 
 
 def write(

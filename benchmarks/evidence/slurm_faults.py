@@ -1,7 +1,7 @@
 """What a fault on a real Slurm costs: docs/slurm.md#when-something-fails.
 
-    python scripts/slurm_faults.py [FAULT ...] [--repeat N] [--out docs/bench/slurm.json]
-    python scripts/slurm_faults.py --groups 2 --nodes-per-group 2 power
+    python -m benchmarks.evidence.slurm_faults [FAULT ...] [--repeat N] [--out docs/bench/slurm.json]
+    python -m benchmarks.evidence.slurm_faults --groups 2 --nodes-per-group 2 power
 
 Three groups train on five nodes that are network namespaces of this machine, under a Slurm with its own times
 (SlurmdTimeout 300 s, cred_expire 120 s). One fault after the other strikes the same job. Needs root and Slurm's
@@ -25,13 +25,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
+from tests.extended.slurm.hosts import SlurmHosts, missing, slurm_hosts
+from tests.extended.slurm.job import SlurmFtJob, on
+from tests.journeys.jobs import SMALL
+from torchft_x.observe.report import commits, workers
 
-from tests.extended.slurm.hosts import SlurmHosts, missing, slurm_hosts  # noqa: E402
-from tests.extended.slurm.job import SlurmFtJob, on  # noqa: E402
-from tests.journeys.jobs import SMALL  # noqa: E402
-from torchft_x.observe.report import commits, workers  # noqa: E402
+ROOT = Path(__file__).resolve().parents[2]
 
 GROUPS = 3
 PACE = 0.1  # seconds of a step
@@ -258,8 +257,8 @@ def one_job(kinds: list[str], groups: int, nodes: int) -> tuple[list[dict[str, A
                 found.append(bench.measure(kind))
                 print(json.dumps(found[-1] | {"load": os.getloadavg()[0]}), flush=True)
             hosts.run("scancel", "--me")
-        check = [sys.executable, str(ROOT / "scripts/check_params.py"), str(dumps)]
-        said = subprocess.run(check, capture_output=True, text=True)
+        check = [sys.executable, "-m", "benchmarks.evidence.check_params", str(dumps)]
+        said = subprocess.run(check, cwd=ROOT, capture_output=True, text=True)
         return found, f"{said.returncode}: {said.stdout.strip()}{said.stderr.strip()}"
     finally:
         shutil.rmtree(folder, ignore_errors=True)

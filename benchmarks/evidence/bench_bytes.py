@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """What DiLoCo's bits cost and save: two groups in network namespaces joined by a veth. Needs root, iproute2 and tc.
 
-    python scripts/bench_bytes.py --json bytes.json
+    python -m benchmarks.evidence.bench_bytes --json bytes.json
 
 Bytes of an outer sync on the wire (headers, quorums, votes and all), against averaging each step; its time at 100 Mbit/s; how
 much of it streaming hides; and the loss of a small model of text after the same exchanges. Times are ratios within one run, of
@@ -23,12 +23,12 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
 warnings.filterwarnings("ignore", message=".*NumPy.*")
 
+import byte_model  # noqa: E402
 import torch  # noqa: E402
-import train_ddp  # noqa: E402  # beside this file
 from torch import nn  # noqa: E402
 
 from tests.scenario import networks  # noqa: E402
@@ -124,27 +124,26 @@ class Member:
 
     def text(self, way: str, seed: int) -> dict[str, float]:
         """Loss on text nobody has trained on, of the global weights after the last exchange."""
-        args = train_ddp.parse_args(
+        args = byte_model.parse_args(
             ["--layers", "2", "--width", "64", "--seq-len", "64", "--seed", str(seed), "--data-mb", "2"]
         )
-        data = train_ddp.load_data(args)
+        data = byte_model.load_data(args)
         cut = len(data) * 9 // 10
         args.steps = TEXT["sync_every"] * TEXT["exchanges"]
         torch.manual_seed(seed)
-        net = train_ddp.Transformer(args)
-        inner = torch.optim.AdamW(net.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.1)
+        net = byte_model.Transformer(args)
+        inner = byte_model.make_optimizer(args, net)
         manager, loop = self.diloco(net, inner, way, sync_every=TEXT["sync_every"])
         with loop:
             while loop.exchanges < TEXT["exchanges"]:
-                for group in inner.param_groups:
-                    group["lr"] = train_ddp.learning_rate(args, loop.progress)
+                byte_model.set_learning_rate(args, inner, loop.progress)
                 inner.zero_grad()
-                net(*train_ddp.get_batch(data[:cut], args, loop.progress, f"{self.group}.0")).backward()
+                net(*byte_model.get_batch(data[:cut], args, loop.progress, f"{self.group}.0")).backward()
                 inner.step()
         self.close(manager)
         args.batch_size = 256
         with torch.no_grad():
-            return {"loss": float(net(*train_ddp.get_batch(data[cut:], args, 0, "held out")))}
+            return {"loss": float(net(*byte_model.get_batch(data[cut:], args, 0, "held out")))}
 
     def all(self, out: str, *, text: bool) -> None:
         found: dict[str, Any] = {}
@@ -299,7 +298,19 @@ def main() -> None:
         told = ["--addresses", json.dumps({side: pair.address(side, "4") for side in SIDES})]
         environ = {**os.environ, **ALLOCATOR}
         members = [
-            subprocess.Popen([*pair.command(side), sys.executable, *sys.argv, "--side", side, *told], env=environ)
+            subprocess.Popen(
+                [
+                    *pair.command(side),
+                    sys.executable,
+                    "-m",
+                    "benchmarks.evidence.bench_bytes",
+                    *sys.argv[1:],
+                    "--side",
+                    side,
+                    *told,
+                ],
+                env=environ,
+            )
             for side in SIDES
         ]
         codes = [member.wait() for member in members]

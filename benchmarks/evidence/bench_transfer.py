@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """GB/s of HTTPTransport between two processes on loopback, against raw TCP of the same run.
 
-    python scripts/bench_transfer.py [--megabytes 1024] [--rounds 10] [--streams 1 2 4]
+    python -m benchmarks.evidence.bench_transfer [--megabytes 1024] [--rounds 10] [--streams 1 2 4]
 
 Every variant receives the same bytes into memory that was touched before (cold pages measure the hypervisor, not us),
 interleaved round by round. The table shows best and median GB/s (1e9 bytes) and the ratio of the medians to raw TCP
@@ -11,7 +11,6 @@ with two streams.
 from __future__ import annotations
 
 import argparse
-import os
 import socket
 import statistics
 import subprocess
@@ -21,7 +20,6 @@ import time
 import warnings
 from collections.abc import Callable
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 warnings.filterwarnings("ignore", message=".*NumPy.*")
 
 import torch  # noqa: E402
@@ -96,7 +94,16 @@ def main() -> None:
     if args.source:
         return source(args.megabytes)
     torch.set_num_threads(1)
-    command = [sys.executable, "-W", "ignore", __file__, "--source", "--megabytes", str(args.megabytes)]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "benchmarks.evidence.bench_transfer",
+        "--source",
+        "--megabytes",
+        str(args.megabytes),
+    ]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdin is not None
         assert other.stdout is not None

@@ -1,6 +1,6 @@
 """A node set DOWN, by hand and under slurm_ft, as typed and as answered: docs/slurm.md#a-node-set-down-as-you-see-it.
 
-    python scripts/slurm_transcript.py > transcript.md
+    python -m benchmarks.evidence.slurm_transcript > transcript.md
 
 Two groups train on nodes that are network namespaces of this machine, under a Slurm with its own times. First as people do it
 without a launcher: a lighthouse on the login node, an array of batch scripts, and an administrator who sets a node DOWN and
@@ -21,20 +21,19 @@ from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
+from tests.extended.slurm.hosts import SlurmHosts, missing, slurm_hosts
+from tests.extended.slurm.test_slurm_ft import TORCHX
+from tests.journeys.jobs import SMALL, Events
+from torchft_x import env
+from torchft_x.observe.processes import job_processes
+from torchft_x.observe.report import commits, training_together
 
-from tests.extended.slurm.hosts import SlurmHosts, missing, slurm_hosts  # noqa: E402
-from tests.extended.slurm.test_slurm_ft import TORCHX  # noqa: E402
-from tests.journeys.jobs import SMALL, Events  # noqa: E402
-from torchft_x import env  # noqa: E402
-from torchft_x.observe.processes import job_processes  # noqa: E402
-from torchft_x.observe.report import commits, training_together  # noqa: E402
+ROOT = Path(__file__).resolve().parents[2]
 
 PORT = 29510
 REPAIR = 15.0  # seconds from DOWN to RESUME
 WHOLE = 300.0  # seconds for both groups to train together again
-TRAINER = ["scripts/train_ddp.py", "--steps", "1000000", "--pace", "0.1", *SMALL]
+TRAINER = ["benchmarks/trial/ddp.py", "--steps", "1000000", "--pace", "0.1", *SMALL]
 BATCH = ROOT / "docs/examples/slurm/replicas.sh"
 
 
@@ -86,7 +85,7 @@ class Desk:
 
 def by_hand(folder: Path) -> None:
     with slurm_hosts(folder / "c", 2, stock=True) as hosts:
-        train = " ".join(TRAINER).replace("scripts/", f"{ROOT}/scripts/")
+        train = " ".join(TRAINER).replace("benchmarks/", f"{ROOT}/benchmarks/")
         desk = Desk(hosts, folder, RUN=str(folder / "run"))
         desk.environ["PATH"] = f"{Path(sys.executable).parent}:{hosts.environ['PATH']}"
         shutil.copy(BATCH, folder)
@@ -132,7 +131,7 @@ def under_slurm_ft(folder: Path) -> None:
     with slurm_hosts(folder / "c", 4, stock=True) as hosts:
         desk = Desk(hosts, folder, **{env.STATE_HOME: str(folder / "state")})
         words = "run -s slurm_ft -cfg exclusive=True components.py:ddp --cpu 1 --memMB 1000"
-        options = f"--run_dir {desk.run_dir} --script {ROOT}/scripts/train_ddp.py -- {' '.join(TRAINER[1:])}"
+        options = f"--run_dir {desk.run_dir} --script {ROOT}/{TRAINER[0]} -- {' '.join(TRAINER[1:])}"
         real = f"{words.replace('components.py', f'{ROOT}/components.py')} {options}"
         torchx = f"{sys.executable} -c {_quoted(TORCHX)}"
         desk.shown(
