@@ -14,7 +14,7 @@ _LONGEST = 2048  # characters; Kubernetes keeps 4096 bytes
 _FAILED = "failed: "
 
 
-def tell(code: int, sentence: str, environ: Mapping[str, str] | None = None) -> None:
+def write(code: int, sentence: str, environ: Mapping[str, str] | None = None) -> None:
     """Write the sentence into the file named by TORCHFT_X_LAST_WORDS, and after a failure (`code` is not 0) also into
     the one named by TORCHELASTIC_ERROR_FILE. Skip files that are not named or can't be written."""
     path = env.read(env.LAST_WORDS, None, environ)
@@ -28,7 +28,7 @@ def tell(code: int, sentence: str, environ: Mapping[str, str] | None = None) -> 
             json.dump(error, f)
 
 
-def told(environ: Mapping[str, str] | None = None) -> bool:
+def was_written(environ: Mapping[str, str] | None = None) -> bool:
     """Return whether a sentence was written into the file named by TORCHFT_X_LAST_WORDS."""
     path = env.read(env.LAST_WORDS, None, environ)
     try:

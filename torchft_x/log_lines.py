@@ -29,7 +29,7 @@ def write(text: str, stream: TextIO | None) -> None:
         stream.flush()
 
 
-def say(text: str, level: str = "info", **who: Any) -> None:
+def print_line(text: str, level: str = "info", **who: Any) -> None:
     """Print a line on stderr. Ignore a closed stream and a full disk."""
     try:
         write(line(text, level, **who), sys.stderr)

@@ -68,7 +68,7 @@ def one(args: argparse.Namespace, seed: int, folder: Path) -> dict[str, Any]:
         problems.append(f"the job ended with {code}: {last_words(job.output)}")
     if left:
         problems.append(f"{left} processes are left")
-    return {**look(job, args, problems), "seed": seed, "exit_code": code, "seconds": round(time.monotonic() - began, 1),
+    return {**poll(job, args, problems), "seed": seed, "exit_code": code, "seconds": round(time.monotonic() - began, 1),
             "load": round(load, 1)}  # fmt: skip
 
 
@@ -92,7 +92,7 @@ def strike(job: Job, args: argparse.Namespace, seed: int, folder: Path) -> list[
     return [f"chaos ended with {chaos.returncode}: {last_words(folder / 'chaos.log')}"] if chaos.returncode else []
 
 
-def look(job: Job, args: argparse.Namespace, problems: list[str]) -> dict[str, Any]:
+def poll(job: Job, args: argparse.Namespace, problems: list[str]) -> dict[str, Any]:
     """Parameters, lineages, and what the report says."""
     events = read_events(job.run_dir)
     begun = check_params.lineages(events)

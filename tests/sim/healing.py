@@ -69,7 +69,7 @@ class Healing:
         moves, reads = world.transfers.readers_of(rank)
         self._signs += moves
         done = not reads and self.owed <= 0
-        still = copying.look(
+        still = copying.poll(
             world.now, signs=self._signs, done=done, lateness=rank.budget.lateness,
             waits_since=rank.budget.waits_since,
         )  # fmt: skip

@@ -68,8 +68,8 @@ class HeldState:
         newest = None if self._memory is None else self._memory.newest
         self.given_up = newest is not None and newest > state
 
-    def hear(self, word: GroupWord, state: State | None) -> None:
-        self._copies.hear(word, state)
+    def receive(self, word: GroupWord, state: State | None) -> None:
+        self._copies.receive(word, state)
         if self._slots is not None and state is not None:
             for i, slot in enumerate(self._slots):
                 if slot is not None and slot[0] > state:

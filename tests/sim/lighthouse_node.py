@@ -104,7 +104,7 @@ class LighthouseNode:
     def _watch(self) -> None:
         """Stand by, or begin to serve."""
         world, shared, lease = self.world, self.world.shared, self.lease
-        lease.look()
+        lease.poll()
         if lease.entry is None:
             world.after(TIMING.failover_look, self.process, self._watch)
             return

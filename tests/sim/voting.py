@@ -155,7 +155,7 @@ class Voting:
         rank.wait, rank.expects_start = "", commit
         rank.deadlines.disarm("vote")
         before = (rank.step.state, rank.value)
-        rank.held.hear(word, State(vote.step + 1, vote.quorum_id) if commit else None)
+        rank.held.receive(word, State(vote.step + 1, vote.quorum_id) if commit else None)
         held = Held(vote, rank.reduction.result or (), rank.step.size)
         if commit and self._is_against(label):
             self._throw_away(vote, before)

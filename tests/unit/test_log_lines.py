@@ -82,7 +82,7 @@ def test_a_line_and_its_end_are_one_write(monkeypatch: pytest.MonkeyPatch) -> No
     """Of an unbuffered Python `print` they are two, and TorchX showed another role's line between them."""
     packets = Packets()
     monkeypatch.setattr("sys.stderr", io.TextIOWrapper(packets, write_through=True))  # type: ignore[type-var]
-    log_lines.say("group 1 died")
+    log_lines.print_line("group 1 died")
     log_lines.write("Run directory: runs/1", sys.stderr)
     assert packets.got == [b"group 1 died\n", b"Run directory: runs/1\n"]
     log_lines.write("nobody is there", None)

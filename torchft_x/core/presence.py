@@ -46,7 +46,7 @@ class Presence:
         self.heard[stream] = now
         self.host, self.away_since = host, None
 
-    def hear(self, stream: int, now: float) -> None:
+    def receive(self, stream: int, now: float) -> None:
         if stream in self.heard:
             self.heard[stream] = now
 

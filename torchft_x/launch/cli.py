@@ -196,8 +196,8 @@ def lighthouse(argv: list[str]) -> int:
                 claim.take(pause)
             argv = complete(argv, run_dir, local=local)
         except TorchftXError as e:
-            log_lines.say(f"torchft_x lighthouse: {e}", "error", role="lighthouse")
-            last_words.tell(2, str(e))
+            log_lines.print_line(f"torchft_x lighthouse: {e}", "error", role="lighthouse")
+            last_words.write(2, str(e))
             return env.read_int(env.GIVE_UP_CODE) or 2
     return keep_lighthouse(argv, claim)
 

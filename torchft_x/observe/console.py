@@ -58,7 +58,7 @@ class Story:
         alive = (self.participants & self.members) | self._left or self.members
         return not alive or by_number(alive)[0] == self.group
 
-    def tell(self, event: dict[str, Any]) -> list[str]:
+    def sentences(self, event: dict[str, Any]) -> list[str]:
         """Take one event, and return the lines for people, usually none."""
         name = event.get("event")
         now = float(event.get("mono", 0.0))
@@ -171,10 +171,10 @@ class Narrator:
         # Commits without a line: the log puts them here, and the story takes them before the next event. It uses no
         # more of them; the length is one above that of its gaps, as the first gap may span forgotten commits.
         self.commits: deque[dict[str, Any]] = deque(maxlen=TYPICAL + 1)
-        self._say = say or (lambda line: log_lines.say(line, role="trainer", group=group))
+        self._say = say or (lambda line: log_lines.print_line(line, role="trainer", group=group))
         self._lock = threading.Lock()  # guards the story, and keeps its lines in order
 
-    def hear(self, event: dict[str, Any]) -> None:
+    def receive(self, event: dict[str, Any]) -> None:
         """Take the events in `commits` first, then this one."""
         with self._lock:
             while self.commits:
@@ -184,7 +184,7 @@ class Narrator:
 
     def _tell(self, event: dict[str, Any]) -> None:
         spoke = self.story.speaks  # a group that hands over to one that is back still prints that
-        for line in self.story.tell(event):
+        for line in self.story.sentences(event):
             if spoke or self.story.speaks:
                 self._say(line)
 

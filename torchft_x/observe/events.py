@@ -100,7 +100,7 @@ class Narration(Protocol):
     interrupted: bool
     commits: deque[dict[str, Any]]
 
-    def hear(self, event: dict[str, Any]) -> None:
+    def receive(self, event: dict[str, Any]) -> None:
         """Take the events in `commits` first, then this one. Runs on the thread that emits it."""
 
 
@@ -167,13 +167,13 @@ class EventLog:
         for listener in listeners:
             listener(line)
         if telling is not None and event in TOLD:
-            telling.hear(line)
+            telling.receive(line)
         if narrator is None:
             return
         if event == "commit" and not narrator.interrupted:
             narrator.commits.append(line)  # cheap, because this happens once a step
         else:
-            narrator.hear(line)
+            narrator.receive(line)
 
     def _print(self, data: bytes) -> None:
         """Print a line. Bypasses `sys.stdout`, whose buffer may hold a part of a line. The caller holds the lock."""

@@ -1,6 +1,6 @@
 """Collector of the facts that a group sends to the lighthouse (`observe.view.facts`), from the events of its rank 0.
 
-`hear` runs on the training thread, once a step: it keeps the event and reads two of its fields. All other work is done
+`receive` runs on the training thread, once a step: it keeps the event and reads two of its fields. All other work is done
 when the group server calls `take`, a few times a second at most.
 """
 
@@ -51,7 +51,7 @@ class FactsCollector:
         self._say = say
         self._say_at = 0.0  # seconds of the copy after which the next line is due
 
-    def hear(self, event: dict[str, Any]) -> None:
+    def receive(self, event: dict[str, Any]) -> None:
         """Keep an event, which is one of `TOLD`."""
         self._heard.append(event)
         if event["event"] == "commit":

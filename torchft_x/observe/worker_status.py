@@ -123,7 +123,7 @@ def _json(text: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def tell(moment: Moment, values: Mapping[str, Any], now: float, t: float) -> dict[str, Any]:
+def status_of(moment: Moment, values: Mapping[str, Any], now: float, t: float) -> dict[str, Any]:
     """Combine a moment and a story into one status (docs/operate.md), at monotonic seconds `now` and unix seconds
     `t`."""
     return {

@@ -98,7 +98,7 @@ class TestComingBack:
         assert record.proof
         if joins:
             s.join("b:1", State(), JoinReason.FAILED)
-            assert (record.lost, record.told) == ("", False)
+            assert (record.lost, record.notified) == ("", False)
         else:
             s.heard("b:1")
         assert record.proof == ""
@@ -231,7 +231,7 @@ class TestKept:
 class TestWaits:
     """Who is told what it waits for, and when: of those in one boundary each by its own clock."""
 
-    def told(self, s: Scene, *times: float) -> dict[float, dict[str, str]]:
+    def notified(self, s: Scene, *times: float) -> dict[float, dict[str, str]]:
         names = {session: replica_id for replica_id, session in s.sessions.items()}
         said: dict[float, dict[str, str]] = {}
         for s.now in times:
@@ -242,28 +242,28 @@ class TestWaits:
     def test_the_first_is_told_in_time_however_many_come_after_it(self) -> None:
         s = Scene()
         s.start(*(f"{x}:1" for x in "abcd"))
-        assert not self.told(s, 4.9)
+        assert not self.notified(s, 4.9)
         for at, name in ((5.0, "a:1"), (5.2, "b:1"), (5.4, "c:1")):
             s.now = at
             s.join(name, s.committed())
-            assert not self.told(s, at)
-        said = self.told(s, 5.9, 6.0, 6.1, 6.2, 6.3, 6.4, 6.5)
+            assert not self.notified(s, at)
+        said = self.notified(s, 5.9, 6.0, 6.1, 6.2, 6.3, 6.4, 6.5)
         assert {at: sorted(who) for at, who in said.items()} == {6.0: ["a:1"], 6.2: ["b:1"], 6.4: ["c:1"]}
 
     def test_another_reason_comes_when_it_is_due_though_nothing_happens_then(self) -> None:
         s = Scene(limits=SilenceLimits.all(60.0))
         s.start("a:1", "b:1", "c:1")
         s.join("a:1", s.committed())
-        assert self.told(s, 1.0) == {1.0: {"a:1": "Waiting for members of q1 to ask: b:1, c:1."}}
+        assert self.notified(s, 1.0) == {1.0: {"a:1": "Waiting for members of q1 to ask: b:1, c:1."}}
         s.now = 2.0
         s.join("b:1", s.committed())
         last = "Waiting for members of q1 to ask: c:1."
-        assert self.told(s, 2.5, 3.0, 3.5, 5.5, 6.0, 6.5, 7.0) == {3.0: {"b:1": last}, 6.0: {"a:1": last}}
+        assert self.notified(s, 2.5, 3.0, 3.5, 5.5, 6.0, 6.5, 7.0) == {3.0: {"b:1": last}, 6.0: {"a:1": last}}
 
     def test_a_reason_that_changes_with_the_time_alone(self) -> None:
         s = Scene(new_job=False, hello_grace=3.0, min_replicas=2, limits=SilenceLimits.all(60.0))
         s.arrive("a:1")
-        said = self.told(s, 1.0, 2.0, 3.0, 4.0, 6.0, 7.0)
+        said = self.notified(s, 1.0, 2.0, 3.0, 4.0, 6.0, 7.0)
         assert [(at, "has just started" in said[at]["a:1"], "min_replicas" in said[at]["a:1"]) for at in said] == [
             (1.0, True, False),
             (6.0, False, True),

@@ -34,8 +34,8 @@ def test_each_stream_is_heard_by_itself() -> None:
     p = Presence()
     p.arrive(1, "a", 1.0)
     p.arrive(2, "a", 2.0)
-    p.hear(1, 5.0)
-    p.hear(7, 6.0)
+    p.receive(1, 5.0)
+    p.receive(7, 6.0)
     assert p.heard == {1: 5.0, 2: 2.0}
     p.forgive(3.5, 7.0)
     assert p.heard == {1: 7.0, 2: 5.5}

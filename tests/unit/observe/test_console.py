@@ -24,7 +24,7 @@ def lost(mono: float, *groups: str, reason: str = "connection lost") -> dict[str
 
 
 def tell(story: Story, *events: dict[str, Any]) -> list[str]:
-    return [line for event in events for line in story.tell(event)]
+    return [line for event in events for line in story.sentences(event)]
 
 
 def test_a_quiet_run_says_nothing() -> None:

@@ -21,12 +21,12 @@ def test_steps_are_counted_and_only_the_first_of_a_quorum_is_a_moment() -> None:
     telling = FactsCollector(lambda: None)
     assert telling.take(1.0) is None
     for k in range(3):
-        telling.hear(commit(1.0 + k))
+        telling.receive(commit(1.0 + k))
     assert telling.urgent
     facts = telling.take(4.0)
     assert (facts.commits, facts.drops, facts.steps.number, facts.reductions.number) == (3, 0, 3, 3)
     assert [(m.what, m.quorum, m.participants, m.ago, m.took) for m in facts.moments] == [(COMMITTED, 1, 2, 3.0, 0.0)]
-    telling.hear(commit(5.0))
+    telling.receive(commit(5.0))
     assert not telling.urgent  # it can wait for the next message
     again = telling.take(6.0)
     assert (again.commits, again.moments) == (1, ())
@@ -36,15 +36,15 @@ def test_steps_are_counted_and_only_the_first_of_a_quorum_is_a_moment() -> None:
 def test_a_loss_and_a_heal() -> None:
     done = (3, 10)
     telling = FactsCollector(lambda: done)
-    telling.hear(event("joined", 1.0))
-    telling.hear(event("heal_begin", 2.0, source="0:x"))
+    telling.receive(event("joined", 1.0))
+    telling.receive(event("heal_begin", 2.0, source="0:x"))
     facts = telling.take(4.0)
     assert [m.what for m in facts.moments] == [RESTARTED]
     assert facts.copy == Copy("0:x", 3, 10, 2.0)
     assert telling.urgent  # as long as it goes on
-    telling.hear(event("heal_end", 5.0, duration=3.0))
-    telling.hear(event("drop", 5.5))
-    telling.hear(event("abort", 6.0, quorum=9))
+    telling.receive(event("heal_end", 5.0, duration=3.0))
+    telling.receive(event("drop", 5.5))
+    telling.receive(event("abort", 6.0, quorum=9))
     facts = telling.take(6.5)
     assert [(m.what, m.ago) for m in facts.moments] == [(HEALED, 1.5), (RELEASED, 0.5)]
     assert (facts.copy, facts.heals.number, facts.heals.sum, facts.drops) == (None, 1, 3.0, 1)
@@ -53,7 +53,7 @@ def test_a_loss_and_a_heal() -> None:
 def test_a_copy_that_takes_long_is_told_to_people() -> None:
     said: list[str] = []
     telling = FactsCollector(lambda: (3 * 10**9, 10**10), said.append)
-    telling.hear(event("heal_begin", 10.0, source="0:5f0c0000-0000-0000-0000-000000000000"))
+    telling.receive(event("heal_begin", 10.0, source="0:5f0c0000-0000-0000-0000-000000000000"))
     for now in (11.0, 12.5, 13.0, 17.0, 18.0):
         telling.take(now)
     assert said == [
@@ -64,8 +64,8 @@ def test_a_copy_that_takes_long_is_told_to_people() -> None:
 
 def test_a_copy_that_fails_is_over() -> None:
     telling = FactsCollector(lambda: None)
-    telling.hear(event("heal_begin", 1.0))
-    telling.hear(event("error", 2.0, reason="healing failed"))
+    telling.receive(event("heal_begin", 1.0))
+    telling.receive(event("error", 2.0, reason="healing failed"))
     facts = telling.take(3.0)
     assert facts is None
 
@@ -73,7 +73,7 @@ def test_a_copy_that_fails_is_over() -> None:
 def test_what_is_told_at_once_is_bounded() -> None:
     telling = FactsCollector(lambda: None)
     for k in range(100):
-        telling.hear(commit(float(k), quorum=k))
+        telling.receive(commit(float(k), quorum=k))
     facts = telling.take(100.0)
     assert (facts.commits, len(facts.moments), facts.moments[-1].quorum) == (100, MOST_MOMENTS, 99)
 

@@ -81,7 +81,7 @@ def test_restarts_are_counted_from_the_runs_first_life_of_a_group() -> None:
 
 def test_a_summary_without_a_run_directory_is_the_story() -> None:
     story = Story("0")
-    story.tell({"event": "commit", "mono": 1.0, "step": 0})
+    story.sentences({"event": "commit", "mono": 1.0, "step": 0})
     assert summary(story, None) == Summary(steps=1, restarts=0, dropped=0, lost=0.0)
 
 
@@ -95,9 +95,9 @@ def test_a_log_that_was_cut_short_gives_no_wrong_totals(tmp_path: Path) -> None:
     lines = [json.dumps(event(1.0, "commit", "0", step=step)) + "\n" for step in range(3)]
     path = tmp_path / "events" / "trainer-0.jsonl"
     path.write_text("".join(lines))
-    story.tell({"event": "commit", "mono": 1.0, "step": 2})
+    story.sentences({"event": "commit", "mono": 1.0, "step": 2})
     assert str(summary(story, tmp_path)).startswith("done: 3 steps committed, 0 restarts, ")
-    story.tell({"event": "commit", "mono": 1.0, "step": 9})  # it has seen more than is written
+    story.sentences({"event": "commit", "mono": 1.0, "step": 9})  # it has seen more than is written
     assert str(summary(story, tmp_path)) == (
         f"done: 10 steps committed; restarts and drops are not known: the event log in {tmp_path / 'events'} could not be "
         "written to its end (disk full?)"

@@ -18,7 +18,7 @@ from torchft_x.observe.worker_status import (
     place_of_moment,
     same,
     story,
-    tell,
+    status_of,
 )
 
 HERE = Moment(12, 2, 100.0, 0.5, 0.0, 11, 7, 3, False)
@@ -115,7 +115,7 @@ def test_any_bytes_are_read_without_an_error() -> None:
 
 
 def test_a_status_is_told_as_of_now() -> None:
-    told = tell(HERE._replace(pause_ends=104.0), {"rank": 1}, 103.5, 9.0)
+    told = status_of(HERE._replace(pause_ends=104.0), {"rank": 1}, 103.5, 9.0)
     assert (told["rank"], told["step"], told["phase"], told["step_seconds"]) == (1, 12, "running", 3.5)
     assert (told["paused"], told["t"], told["leaving"]) == (True, 9.0, False)
-    assert not tell(HERE._replace(pause_ends=103.0), {}, 103.5, 9.0)["paused"]
+    assert not status_of(HERE._replace(pause_ends=103.0), {}, 103.5, 9.0)["paused"]

@@ -61,7 +61,7 @@ class Connection:
         """End the connection for good; a caller that is blocked in a call raises."""
         shut(self._sock)
 
-    def tell(self, number: int, fields: Sequence[bytes]) -> None:
+    def send(self, number: int, fields: Sequence[bytes]) -> None:
         """Send a request that has no answer."""
         with self._lock:
             try:
@@ -134,7 +134,7 @@ class Inside:
         self._is_shut = True
         self._server.nudge()
 
-    def tell(self, number: int, fields: Sequence[bytes]) -> None:
+    def send(self, number: int, fields: Sequence[bytes]) -> None:
         self.ask(number, fields)
 
     def ask(self, number: int, fields: Sequence[bytes], seconds: float | None = None) -> list[bytes] | None:
@@ -184,14 +184,14 @@ class MeetingStore(dist.Store):
 
     def drop(self, keys: Sequence[str]) -> None:
         """Delete keys, without waiting for an answer."""
-        self._connection.tell(wire.DROP, self._keys(keys))
+        self._connection.send(wire.DROP, self._keys(keys))
 
     def set(self, key: str, value: Any) -> None:
         self._ahead = {}
-        self._connection.tell(wire.SET, [self._key(key), _bytes(value)])
+        self._connection.send(wire.SET, [self._key(key), _bytes(value)])
 
     def append(self, key: str, value: Any) -> None:
-        self._connection.tell(wire.APPEND, [self._key(key), _bytes(value)])
+        self._connection.send(wire.APPEND, [self._key(key), _bytes(value)])
 
     def get(self, key: str) -> bytes:
         return self.multi_get([key])[0]

@@ -133,7 +133,7 @@ class FinishedJob:
         if new := lives.keys() - set(self.job):
             self.job = tuple(sorted(new.union(self.job)))
 
-    def look(self, now: float) -> list[LighthouseEffect]:
+    def poll(self, now: float) -> list[LighthouseEffect]:
         """Return probes of departed processes that left a socket open, at most once in `_LOOK` seconds.
 
         Forget members of `unsettled` that can't finish any more, or whose supervisors were silent for `lease` seconds.
@@ -190,7 +190,7 @@ class FinishedJob:
             finished=True,
         )
 
-    def tell(self, wait: Wait, asking: Iterable[Candidate], now: float) -> list[LighthouseEffect]:
+    def notify(self, wait: Wait, asking: Iterable[Candidate], now: float) -> list[LighthouseEffect]:
         """Return what to tell the members that ask: to be patient, or, after `finish_grace`, that the job is over."""
         effects: list[LighthouseEffect] = []
         records = {

@@ -89,6 +89,6 @@ class Orders:
         """Return the drain order for a newly connected supervisor, which may not know that its group is to rest."""
         return Order("drain", group, "", "drained by request") if group in self._drained else None
 
-    def heard(self, event: GroupRests) -> None:
+    def receive(self, event: GroupRests) -> None:
         """Restore a drain from a supervisor's report, because a restarted lighthouse has forgotten its orders."""
         (self._drained.add if event.rests else self._drained.discard)(event.group)

@@ -54,7 +54,7 @@ class JournalWriter:
             self._stale = self._stale or absent != self._absent
             self._absent = absent
 
-    def look(self) -> list[LighthouseEffect]:
+    def poll(self) -> list[LighthouseEffect]:
         """Return what to keep, if that is more than was kept. It must come before the effects that it is about."""
         quorum_state = self._quorum_state
         cur, granted, open_ = quorum_state.current, quorum_state.granted_through, quorum_state.chain.open

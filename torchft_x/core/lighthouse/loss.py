@@ -56,7 +56,7 @@ class LossHandler:
         self._quorum_state.recount(record)
         if not newly:
             return []
-        record.told = False
+        record.notified = False
         cur = self._quorum_state.current
         if cur is None or record.replica_id not in self._quorum_state.inside or quietly:
             return []
@@ -81,11 +81,11 @@ class LossHandler:
         sessions = tuple(r.session for r in running if r.session is not None and self._quorum_state.holds_current(r))
         return [RevokeQuorum(sessions, cur.id, lost, reason, left)] if sessions else []
 
-    def tell(self, record: MemberRecord, reason: str) -> list[LighthouseEffect]:
+    def notify(self, record: MemberRecord, reason: str) -> list[LighthouseEffect]:
         """Tell one member, once, that its quorum is over and it must ask, because it was lost or missed something."""
-        if record.told or record.session is None:
+        if record.notified or record.session is None:
             return []
-        record.told = True
+        record.notified = True
         if record.lost:
             text = f"{record.replica_id} was taken for lost: {record.lost}."
             return [RevokeQuorum((record.session,), record.quorum_id, (record.replica_id,), text)]

@@ -178,7 +178,7 @@ class Lighthouse:
             effects, self._first_effects = self._first_effects + effects, []
         for sentence in filter(None, map(decided, effects)):
             self._decisions = decisions.after(self._decisions, now, event, sentence)
-        return self._journal_writer.look() + effects if self._config.keeps else effects
+        return self._journal_writer.poll() + effects if self._config.keeps else effects
 
     def _take(self, event: LighthouseEvent, now: float) -> list[LighthouseEffect]:
         match event:
@@ -212,7 +212,7 @@ class Lighthouse:
                 self._quorum_state.changed = True  # the first quorum waits for its group
                 return []
             case SupervisorHeard(stream):
-                self._members.supervisors.hear(stream, now)
+                self._members.supervisors.receive(stream, now)
                 return []
             case SupervisorGone():
                 self._members.supervisors.leave(event, now)
@@ -264,7 +264,7 @@ class Lighthouse:
             self._quorum_state.received(record, hello.quorum.id)
             self._quorum_state.committed(hello.state.committed_in)
             self._next_quorum.notice_newer(hello.replica_id, hello.quorum, now)
-        self._next_quorum.takeover.hear(hello)
+        self._next_quorum.takeover.receive(hello)
         grown = self._grants.on_hello(hello)
         effects += self._catch_up(record)
         return effects + (self._grants.release(self._members, now) if grown else [])
@@ -287,14 +287,14 @@ class Lighthouse:
             quorum_state.recount(record)
             return []
         if quorum_state.holds_current(record):
-            return self._losses.tell(record, quorum_state.broken) if record.lost or quorum_state.broken else []
+            return self._losses.notify(record, quorum_state.broken) if record.lost or quorum_state.broken else []
         effects: list[LighthouseEffect] = []
         inside = record.replica_id in quorum_state.inside
         if inside and not record.lost:
             # The session broke before the member received the quorum, so the others wait for it in vain.
             effects += self._losses.end_quorum((), f"{record.replica_id} never received the quorum.", spare=record)
         if record.quorum_id:
-            effects += self._losses.tell(record, f"quorum {quorum_state.current.id} has been formed since.")
+            effects += self._losses.notify(record, f"quorum {quorum_state.current.id} has been formed since.")
         elif not inside:
             self._members.find(record)
             self._quorum_state.recount(record)
@@ -311,7 +311,7 @@ class Lighthouse:
         text = impossible(member, self._unix + now)
         if text:
             return self._losses.refuse(record, text)
-        record.hear(now)
+        record.receive(now)
         self._quorum_state.received(record, record.quorum_id)  # this quorum answered its previous join
         self._quorum_state.committed(member.state.committed_in)
         record.address = member.address or record.address
@@ -329,8 +329,8 @@ class Lighthouse:
         if join.suspects:
             effects += self._losses.look_after(join.suspects, now)
         effects += self._after_ask(record)
-        effects += self._pauses.tell(record, now)
-        effects += self._stragglers.tell(record, now)
+        effects += self._pauses.notify(record, now)
+        effects += self._stragglers.notify(record, now)
         if self._next_quorum.knows_all(now) and (
             join.traits is not None or record.replica_id not in self._quorum_state.inside
         ):
@@ -350,7 +350,7 @@ class Lighthouse:
         if record.lost and not self._stragglers.keeps_out(record, self._now):
             self._members.find(record)
         record.proof = ""
-        record.told = False
+        record.notified = False
         record.join, record.number = candidate, number
         self._quorum_state.raise_ids(candidate.member.state.committed_in)
         self._quorum_state.recount(record)
@@ -372,7 +372,7 @@ class Lighthouse:
         record = self._members.on(leave.session)
         if record is None:
             return []
-        record.hear(now)
+        record.receive(now)
         # Nobody waits for it in a collective at a boundary after a commit in the quorum; otherwise somebody may.
         clean = not self._quorum_state.holds_current(record) or record.join is not None
         at_end = self.current is not None and leave.state.committed_in == self.current.id
@@ -390,14 +390,14 @@ class Lighthouse:
         record = self._members.on(session)
         if record is None:
             return []
-        record.hear(now)
+        record.receive(now)
         if not record.lost:
             return []
         record.proof = ""  # it speaks, so a refused connect proves nothing
         if record.late:  # a sign of life does not prove that it trains
-            return self._losses.tell(record, record.lost) if record.join is None and record.quorum_id else []
+            return self._losses.notify(record, record.lost) if record.join is None and record.quorum_id else []
         if record.join is None and record.quorum_id and self.current is not None:
-            return self._losses.tell(record, record.lost)
+            return self._losses.notify(record, record.lost)
         self._find_again(record)
         return []
 
@@ -448,7 +448,7 @@ class Lighthouse:
         if not record.unary:
             text = f"{member.replica_id} already speaks on a session of its own; replica ids must differ."
             return [Refuse(text, call=call)]
-        record.hear(now)
+        record.receive(now)
         record.address = member.address
         self._quorum_state.received(record, record.quorum_id)  # it can't report that, so it is assumed
         self._members.call(record, call)
@@ -471,7 +471,7 @@ class Lighthouse:
 
     def _on_heartbeat(self, replica_id: str, now: float) -> list[LighthouseEffect]:
         record = self._members.ensure(replica_id, now, unary=True)
-        record.hear(now)
+        record.receive(now)
         if record.unary and not record.late and record.lost != REFUSED:
             self._members.find(record)  # torchft's rule: a member that sends heartbeats is waited for
             self._quorum_state.recount(record)
@@ -508,11 +508,11 @@ class Lighthouse:
             effects.append(Note("starved", f"The lighthouse was not scheduled for {forgiven:.1f} s; nobody is blamed."))
         for record, reason in self._members.gone(now, c.silence):
             effects += self._losses.lose(record, reason, "silent")
-        effects += self._stragglers.look(now, c.silence.host, lambda names: self._next_quorum.goes_without(names, now))
+        effects += self._stragglers.poll(now, c.silence.host, lambda names: self._next_quorum.goes_without(names, now))
         effects += self._losses.note_suspects(now)
         for record in self._members.away(self._watched):
             if record.probed_at is None or now - record.probed_at >= TIMING.probe_again:
                 effects += self._losses.probe(record, now)
         self._members.prune(self._watched)
         self._journal_writer.on_tick()
-        return effects + self._finished_job.look(now) + self._next_quorum.note_wait(now)
+        return effects + self._finished_job.poll(now) + self._next_quorum.note_wait(now)

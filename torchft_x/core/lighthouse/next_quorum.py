@@ -160,9 +160,9 @@ class QuorumTransition:
             self._noted = reason
             effects.append(Note("undecided", reason))
         if isinstance(outcome, Wait):
-            effects += self._waits.tell([r.session for r in waiting if r.session is not None], outcome, now)
+            effects += self._waits.notify([r.session for r in waiting if r.session is not None], outcome, now)
             if outcome.ending or outcome.finished:
-                effects += self._finished_job.tell(outcome, [r.join for r in waiting if r.join is not None], now)
+                effects += self._finished_job.notify(outcome, [r.join for r in waiting if r.join is not None], now)
         return effects
 
     # --- the next one --------------------------------------------------------------------------------------------
@@ -345,7 +345,7 @@ class QuorumTransition:
                 text = f"{record.replica_id} never received it: the lighthouse before this one died while sending it."
                 effects += self._losses.end_quorum((), text, spare=record)
             if record.quorum_id not in (0, quorum.id):
-                effects += self._losses.tell(record, f"quorum {quorum.id} has been formed since.")
+                effects += self._losses.notify(record, f"quorum {quorum.id} has been formed since.")
         return effects + self._grants.release(self._members, now)
 
     def _end_takeover(self) -> None:

@@ -42,7 +42,7 @@ class PlannedPauses:
         notes: list[LighthouseEffect] = [Note("pause", text, record.replica_id)] if not over else []
         return notes + self._send(tuple(others), now)
 
-    def tell(self, record: MemberRecord, now: float) -> list[LighthouseEffect]:
+    def notify(self, record: MemberRecord, now: float) -> list[LighthouseEffect]:
         """Tell a member that has begun to wait how long the pauses take."""
         return self._send((record.session,), now) if now < self._latest and record.session is not None else []
 

@@ -67,7 +67,7 @@ def view(
     sources = first_sources(quorum) if quorum is not None and len(carriers) < len(quorum.members) else {}
     joined = {m.replica_id: m.state.step for m in quorum.members} if quorum is not None else {}
 
-    def look(r: MemberRecord) -> MemberView:
+    def member_view(r: MemberRecord) -> MemberView:
         inside, carrier = r.replica_id in quorum_state.inside, r.replica_id in carriers
         step = r.join.member.state.step if r.join is not None else joined.get(r.replica_id)
         halt = members.supervisors.halt_of(r.life.token, now - config.silence.host)
@@ -99,7 +99,7 @@ def view(
         reached=max(quorum.top.step, quorum_state.reached) if quorum is not None else 0,
         broken=quorum_state.broken,
         undecided=undecided,
-        members=tuple([look(r) for r in members]),
+        members=tuple([member_view(r) for r in members]),
         min_replicas=config.min_replicas,
     )
 

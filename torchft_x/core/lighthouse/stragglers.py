@@ -68,7 +68,7 @@ class Stragglers:
         series = self._series.get((group_of(record.replica_id),))
         return series.until if series is not None else 0.0
 
-    def tell(self, record: MemberRecord, now: float) -> list[LighthouseEffect]:
+    def notify(self, record: MemberRecord, now: float) -> list[LighthouseEffect]:
         """Tell a member that has asked how long it is kept out, if it is."""
         if record.session is None or not self.keeps_out(record, now):
             return []
@@ -76,7 +76,7 @@ class Stragglers:
         reason = f"{record.replica_id} is left out: {series.why}; it is let in again in {series.until - now:.0f} s."
         return [SendWaits((record.session,), reason, False)]
 
-    def look(self, now: float, host: float, goes_without: Callable[[frozenset[str]], bool]) -> list[LighthouseEffect]:
+    def poll(self, now: float, host: float, goes_without: Callable[[frozenset[str]], bool]) -> list[LighthouseEffect]:
         """Leave out members that are late, and let in those that were kept out for long enough. Called at ticks.
 
         `host`: seconds of silence after which a host is lost. `goes_without`: whether a quorum can be formed at once if
@@ -134,7 +134,7 @@ class Stragglers:
             others = listed([other for link in links for other in link if other != name])
             seconds = max(waits[link] for link in links)
             why = f"the link between {name} and {others} is broken"
-            record.late, record.lost, record.told = True, why, False
+            record.late, record.lost, record.notified = True, why, False
             key = (group_of(name),)
             self._series[key] = replace(self._series.get(key, _Series(now)), until=now + seconds, why=why)
             self._out.add(name)
@@ -143,7 +143,7 @@ class Stragglers:
                 f"The link between {name} and {others} is broken: they could not connect with each other again, and the "
                 f"lighthouse hears both; the others go on without {name}, which is let in again in {seconds:g} s."
             )
-            effects += [Note("kept_out", text, name), *self.tell(record, now)]
+            effects += [Note("kept_out", text, name), *self.notify(record, now)]
         return effects
 
     # --- inside --------------------------------------------------------------------------------------------------

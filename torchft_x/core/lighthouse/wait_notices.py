@@ -24,7 +24,7 @@ class WaitNotices:
     def __repr__(self) -> str:
         return f"<WaitNotices told={sorted(self._sent)}>"
 
-    def tell(self, sessions: Collection[int], wait: Wait, now: float) -> list[LighthouseEffect]:
+    def notify(self, sessions: Collection[int], wait: Wait, now: float) -> list[LighthouseEffect]:
         """Tell these sessions, the only ones that wait now, why they wait, where that is due. Forget all others."""
         sent, self._sent = self._sent, {}
         due: list[int] = []

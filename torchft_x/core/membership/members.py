@@ -49,7 +49,7 @@ class MemberRecord:
     lost: str = ""  # why nobody waits for it
     late: bool = False  # lost because it did not ask (R20): only a join brings it back, a sign of life does not
     proof: str = ""  # why it provably commits nothing more
-    told: bool = False  # whether it was told to ask again since it was lost
+    notified: bool = False  # whether it was told to ask again since it was lost
     probed_at: float | None = None  # when the newest probe was sent; None: the member has spoken since
     refused: bool = False  # its address refused a connect since it last spoke; from afar that proves nothing
     pause_until: float = float("-inf")  # it has announced that it may be silent until then
@@ -62,18 +62,18 @@ class MemberRecord:
         where = f"session {self.session}" if self.session is not None else ("unary" if self.unary else "no session")
         return f"<{self.replica_id} {where} {'asking ' if self.join else ''}{self.lost}>"
 
-    def hear(self, now: float) -> None:
+    def receive(self, now: float) -> None:
         """Record a sign of life, which outweighs the answer to any probe sent before."""
         self.heard = now
         self.probed_at = None
         self.refused = self.suspected = False
 
-    def note_step(self, step: int, told: float, now: float) -> None:
+    def note_step(self, step: int, notified: float, now: float) -> None:
         """Record that the member stands at this step, and how long the last steps took. A pause is not a step.
 
-        `told`: seconds of a step, as the member reports; 0: it reports none.
+        `notified`: seconds of a step, as the member reports; 0: it reports none.
         """
-        self.longest_step = max(self.longest_step, told)
+        self.longest_step = max(self.longest_step, notified)
         if self.pace is not None and step > self.pace[0] and self.pause_until < self.pace[1] and not self.lost:
             self.longest_step = max(self.longest_step, (now - self.pace[1]) / (step - self.pace[0]))
         if self.pace is not None:
@@ -148,7 +148,7 @@ class MemberTable:
         """Open a new session of a member. It replaces the older one, and drops the older one's join (R3)."""
         record = self.ensure(hello.replica_id, now, unary=False)
         self.close(record)
-        record.hear(now)
+        record.receive(now)
         record.unary = False
         self._forget_life(record)
         record.life = hello.life
@@ -161,7 +161,7 @@ class MemberTable:
         record.quorum_id = record.received_id = hello.quorum.id if hello.quorum else 0
         record.session = hello.session
         self._apart.pop(record.replica_id, None)
-        record.told = False  # what was sent on the older stream may not have arrived
+        record.notified = False  # what was sent on the older stream may not have arrived
         self._sessions[hello.session] = record
         return record
 

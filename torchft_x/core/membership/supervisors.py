@@ -95,9 +95,9 @@ class SupervisorLiveness:
         place.arrive(event.stream, event.host, now)
         self._on[event.stream] = place
 
-    def hear(self, stream: int, now: float) -> None:
+    def receive(self, stream: int, now: float) -> None:
         if stream in self._on:
-            self._on[stream].hear(stream, now)
+            self._on[stream].receive(stream, now)
 
     def leave(self, event: SupervisorGone, now: float) -> None:
         """Drop a supervisor's stream, and its reports with it: it repeats what is true on its next stream."""

@@ -61,7 +61,7 @@ class LeaseRule:
     def __repr__(self) -> str:
         return f"<LeaseRule {self.owner} {'holds' if self.held else 'watches'} {self.held or self._seen}>"
 
-    def look(self, entry: LeaseEntry, now: float) -> LeaseEntry | None:
+    def poll(self, entry: LeaseEntry, now: float) -> LeaseEntry | None:
         """Return the entry to swap in for this one, which was read at `now`; None: wait, and read again."""
         if entry.verdict is not None:
             return None

@@ -76,7 +76,7 @@ class RestartRecovery:
         self._unread = False  # whether a member has reported since the last `decide`
         self.is_open = True  # whether no quorum has been issued or adopted yet
 
-    def hear(self, hello: Hello) -> None:
+    def receive(self, hello: Hello) -> None:
         if not self.is_open:
             return
         report = MemberReport(hello.quorum, hello.lease_left > 0, hello.granted_through)

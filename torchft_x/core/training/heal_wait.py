@@ -27,13 +27,13 @@ class HealWait:
         self._began = now
         self._all_heals = all_heals
         self._moved = now  # when the copy was last seen to move
-        self._signs = 0  # newest `signs` given to `look`
+        self._signs = 0  # newest `signs` given to `poll`
         self._factor = 2.0 ** min(given_up, _DOUBLED)
 
     def __repr__(self) -> str:
         return f"<HealWait signs={self._signs} x{self._factor:g}>"
 
-    def look(self, now: float, *, signs: int, done: bool, lateness: float, waits_since: float | None) -> float:
+    def poll(self, now: float, *, signs: int, done: bool, lateness: float, waits_since: float | None) -> float:
         """Return the seconds for which the heal has stood still if that is too long, else 0.
 
         Args:

@@ -127,7 +127,7 @@ class HeldCopies:
             restore=not commit and (held or self.common is not None) and apart,
         )
 
-    def hear(self, word: GroupWord, state: State | None) -> None:
+    def receive(self, word: GroupWord, state: State | None) -> None:
         """Take rank 0's order. `state`: the state after the commit; None: nothing is committed."""
         if word.held:
             self.common = self._ordered

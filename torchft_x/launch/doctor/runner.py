@@ -48,7 +48,7 @@ class Check:
     """Check with its deadline. Its function never raises on purpose, and may be slow."""
 
     name: str
-    look: Callable[[Case], Iterable[Finding]]
+    run: Callable[[Case], Iterable[Finding]]
     seconds: float = 10.0
     """Deadline in seconds, after which the check is abandoned."""
     late: str = ""
@@ -92,7 +92,7 @@ class _Running:
 
     def _look(self) -> None:
         try:
-            for finding in self._check.look(self._case):
+            for finding in self._check.run(self._case):
                 self._found.append(finding)
         except Exception as e:
             text = f"This check failed ({type(e).__name__}: {e}); that is a defect of torchft_x, please report it."

@@ -178,7 +178,7 @@ def await_free(path: Path, job: str, wait: Callable[[float], bool]) -> bool:
             if looks * _LOOK > TIMING.run_watch:
                 return True
             if looks == 0:
-                log_lines.say(
+                log_lines.print_line(
                     f"torchft_x: the job {found.job} has begun in the run directory {path.parent} on host {found.place.host}, and "
                     f"its end is not written there: looking for {TIMING.run_watch:g} s whether it still runs"
                 )

@@ -147,7 +147,7 @@ class Keeper:
             self._stops.sleep(min([seconds, *dues]), [*fds, *(fd for fd in pidfds if fd is not None)])
         for process in everybody:
             process.streams.pump()
-            process.look()
+            process.poll()
             process.kill_the_late(time.monotonic())
         self._take(process_tree.reap())
 
@@ -163,7 +163,7 @@ class Keeper:
             for process in gone:
                 assert process.pid is not None
                 code = ended.pop(process.pid)
-                process.look()
+                process.poll()
                 process.ended()
                 self._after(process, code)
             alive = [p.pid for p in everybody if p.pid is not None]

@@ -98,7 +98,7 @@ class RoleProcess:
         if self.pid is not None and self._kill_at is not None and now > self._kill_at:
             process_tree.send([self.pid], signal.SIGKILL)
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Read the supervisor's lives file, and return whether it has changed."""
         told = lives_file.read(self._lives)
         changed = told != self._reported

@@ -89,7 +89,7 @@ class SlurmFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker Torch
     # --- what is known of a job ----------------------------------------------------------------------------------------
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
-        now = self._status_reader.look(app_id)
+        now = self._status_reader.poll(app_id)
         if now is None and excepthook.in_command("log"):  # `torchx log` would wait forever
             raise excepthook.refused(
                 f"there is no job {app_id} of {NAME}; `torchx list -s {NAME}` names those of yours."
@@ -114,7 +114,7 @@ class SlurmFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker Torch
         streams: Stream | None = None,
     ) -> Iterable[str]:
         """Return the lines of all incarnations of a replica, in order. One file holds both streams, so `streams` is ignored."""
-        now = self._status_reader.look(app_id)
+        now = self._status_reader.poll(app_id)
         if now is None:
             raise excepthook.refused(f"there is no job {app_id} of {NAME}.")
         if now.manifest is None:
@@ -128,7 +128,7 @@ class SlurmFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker Torch
     def _lines(self, app_id: str, role: str, k: int, tail: bool) -> Iterator[str]:
         done: list[Path] = []  # files that are read to their end
         while True:
-            now = self._status_reader.look(app_id)
+            now = self._status_reader.poll(app_id)
             over = not tail or now is None or now.over
             found = None if now is None or now.manifest is None else replica(now.manifest, role, k)
             files = [] if found is None or now is None or now.manifest is None else logs(now.manifest, *found)
@@ -147,7 +147,7 @@ class SlurmFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker Torch
         """Return a function that returns whether the log file is complete: the job is over, or a newer incarnation has begun."""
 
         def done() -> bool:
-            now = self._status_reader.look(app_id)
+            now = self._status_reader.poll(app_id)
             if now is None or now.manifest is None or now.over:
                 return True
             found = replica(now.manifest, role, k)
@@ -156,7 +156,7 @@ class SlurmFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker Torch
         return done
 
     def _cancel_existing(self, app_id: str) -> None:
-        now = self._status_reader.look(app_id)
+        now = self._status_reader.poll(app_id)
         if now is None or (now.over and not now.alive):
             return
         try:

@@ -84,7 +84,7 @@ class View:
             found = worker_status.newest(first)
             if found is not None and worker_status.same(found, later):
                 story = worker_status.story(os.pread(self._fd, worker_status.SIZE, 0))
-                return worker_status.tell(found[1], story, time.monotonic(), time.time())
+                return worker_status.status_of(found[1], story, time.monotonic(), time.time())
             time.sleep(_AGAIN)
         raise Silent("its status can't be read")
 

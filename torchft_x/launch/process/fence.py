@@ -34,10 +34,10 @@ def watch_fence(environ: Mapping[str, str], then: Callable[[str], object]) -> No
     if not file or not mine:
         return
 
-    def look() -> None:
+    def poll() -> None:
         never = threading.Event()
         while not superseded(Path(file), mine):
             never.wait(EACH)
         then("it was started again elsewhere, and this is the one before")
 
-    threading.Thread(target=look, name="fence", daemon=True).start()
+    threading.Thread(target=poll, name="fence", daemon=True).start()

@@ -65,10 +65,10 @@ class Hangs:
     def __repr__(self) -> str:
         return f"<Hangs since={self._since}>"
 
-    def wants_stacks(self, statuses: Sequence[Mapping[str, Any]], look: Callable[[], Usage], now: float) -> bool:
+    def wants_stacks(self, statuses: Sequence[Mapping[str, Any]], poll: Callable[[], Usage], now: float) -> bool:
         """Take the statuses of this node's workers, and return whether `hangs` must be called with their stacks.
 
-        `look` returns the usage of their processes, and is called only if they take no steps. Stacks are wanted twice: when
+        `poll` returns the usage of their processes, and is called only if they take no steps. Stacks are wanted twice: when
         the workers become idle, and when they have been idle for long enough.
         """
         if all(s.get("commits") for s in statuses):
@@ -77,7 +77,7 @@ class Hangs:
         if not quiet or _is_excused(statuses):
             self._last, self._since, self._stacks = None, None, ()
             return False
-        usage = look()
+        usage = poll()
         moved = self._has_moved(usage, now)
         self._last = (now, usage)
         if moved:

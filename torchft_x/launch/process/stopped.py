@@ -22,7 +22,7 @@ class StoppedProcesses:
         self._looked: float | None = None  # monotonic time of the last observation, in seconds
         self._reported: int | None = None  # rank last reported as stopped
 
-    def look(self, stopped: Mapping[int, int], now: float) -> tuple[int | None, float] | None:
+    def poll(self, stopped: Mapping[int, int], now: float) -> tuple[int | None, float] | None:
         """Take an observation of the stopped ranks, and return a report if it has changed.
 
         `stopped` maps each rank that is stopped at `now` to its count of context switches: a rank whose count has grown

@@ -72,7 +72,7 @@ class StatusReader:
         self._rows: list[Row] = []
         self._trouble = ""  # reason why Slurm's last answer is missing
 
-    def look(self, app: str) -> JobStatus | None:
+    def poll(self, app: str) -> JobStatus | None:
         """Return the job's status, or None if there is no such job. If Slurm fails, `JobStatus.trouble` gives the reason."""
         rows = [row for row in self._queue() if row.app == app]
         run_dir = self.run_dir(app, rows)
@@ -92,7 +92,7 @@ class StatusReader:
         names = [*known, *sorted({row.app for row in self._queue()} - set(known), reverse=True)]
         found = []
         for name in names:
-            now = self.look(name)
+            now = self.poll(name)
             if now is None or (now.manifest is None and not now.rows and not self._trouble):
                 self.index.forget(name)  # its run directory was removed, and Slurm has forgotten it
             else:

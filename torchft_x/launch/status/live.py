@@ -49,12 +49,12 @@ def picture(status: Mapping[str, Any], height: int) -> Group:
     return Group(*parts)
 
 
-def watch(look: Callable[[], Mapping[str, Any]], first: Mapping[str, Any], console: Console | None = None) -> None:
-    """Show the overview until the job is over, or `look` raises."""
+def watch(poll: Callable[[], Mapping[str, Any]], first: Mapping[str, Any], console: Console | None = None) -> None:
+    """Show the overview until the job is over, or `poll` raises."""
     screen = console or Console()
     with Live(picture(first, screen.height), console=screen, auto_refresh=False) as live:
         status = first
         while not isinstance(status.get("verdict"), dict):
             time.sleep(EACH)
-            status = look()
+            status = poll()
             live.update(picture(status, screen.height), refresh=True)

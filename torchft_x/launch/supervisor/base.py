@@ -134,7 +134,7 @@ class BaseSupervisor:
         began = time.monotonic()
         told = False
         while self._stops.first is None:
-            self._found = locator.look()
+            self._found = locator.poll()
             if self._found is not None:
                 self._host = self._advertise()  # the lighthouse's address tells which interface leads to it
                 self._reports = self._connect(self._found)
@@ -194,7 +194,7 @@ class BaseSupervisor:
         self._say(f"{died}; restart {decision.number} of {total} in {decision.pause:g} s")
         self._events.emit("restart", attempt=self._attempt + 1, delay=decision.pause, reason=end.reason)
         self._lives_report = replace(self._lives_report, restarts=self._lives_report.restarts + 1, reason=end.reason)
-        lives_file.tell(self._lives_report, self._environ)
+        lives_file.write(self._lives_report, self._environ)
         self._stops.wait(lambda: False, decision.pause)
         return self._stops.first
 
@@ -227,7 +227,7 @@ class BaseSupervisor:
 
     def _tell_runs(self, life: str) -> None:
         self._lives_report = replace(self._lives_report, runs=lives_file.runs(life, self._ends))
-        lives_file.tell(self._lives_report, self._environ)
+        lives_file.write(self._lives_report, self._environ)
 
     def _tell_start(self, life: Attempt, started: StartedAttempt) -> None:
         """Write the start to the event log, and log for people whether a restart was warm or cold."""
@@ -362,7 +362,7 @@ class BaseSupervisor:
         if stop.code != 0:
             self._events.emit("error", reason=stop.sentence, code=stop.code)
         self._announce(stop)
-        last_words.tell(stop.code, stop.sentence, self._environ)
+        last_words.write(stop.code, stop.sentence, self._environ)
         logging.getLogger("torchft_x").setLevel(logging.ERROR)  # the lighthouse may go away now, as it should
         give_up_code = env.read_int(env.GIVE_UP_CODE, None, self._environ)
         if give_up_code is not None and stop.from_outside:

@@ -53,7 +53,7 @@ class Supervisor(BaseSupervisor):
     ) -> None:
         super().__init__(config, connect)
         self._warm: WarmParent = warm
-        warm.tell = lambda **fields: self._events.emit("warm", **fields)
+        warm.report = lambda **fields: self._events.emit("warm", **fields)
         self._collector: Collector | None = None  # made with the first life
         self._incident: Incident | None = None  # scene of the life that runs or ran last
         self._held: dict[int, Files] = {}  # evidence from ranks that were killed because another died
@@ -275,5 +275,5 @@ def supervise(config: SupervisorConfig, warm: WarmParent) -> int:
     try:
         return Supervisor(config, connector(config.group, config.node, config.nodes), warm).run()
     except TorchftXError as e:
-        log_lines.say(f"torchft_x: {config.name}: {e}", "error", role=Supervisor.role, group=config.group)
+        log_lines.print_line(f"torchft_x: {config.name}: {e}", "error", role=Supervisor.role, group=config.group)
         return 2

@@ -98,7 +98,7 @@ class LighthouseSupervisor:
         if not self._claim.lost:
             return code
         self._say(self._claim.lost)
-        last_words.tell(2, self._claim.lost, self._environ)
+        last_words.write(2, self._claim.lost, self._environ)
         return 2
 
     def _told(self, code: int) -> int:
@@ -108,8 +108,8 @@ class LighthouseSupervisor:
             return code
         if self._stops.first is not None and self._stops.first.from_outside:
             return code or 128 + signal.SIGTERM  # the job isn't over
-        if code != 0 and not last_words.told(self._environ):
-            last_words.tell(code, f"the lighthouse ended with code {code}; its log says why.", self._environ)
+        if code != 0 and not last_words.was_written(self._environ):
+            last_words.write(code, f"the lighthouse ended with code {code}; its log says why.", self._environ)
         return over if code != 0 else 0
 
     def _watch_launcher(self) -> None:
@@ -196,7 +196,7 @@ class LighthouseSupervisor:
     def _note(self, end: AttemptEnd, pause: float) -> None:
         """Record a restart in the lives file and in the run's event log."""
         self._started_again += 1
-        lives_file.tell(lives_file.LivesReport(self._started_again, end.reason), self._environ)
+        lives_file.write(lives_file.LivesReport(self._started_again, end.reason), self._environ)
         run_dir = _flag(self._argv, "--run_dir")
         try:
             self._events = self._events or EventLog(run_dir, "lighthouse")
@@ -205,7 +205,7 @@ class LighthouseSupervisor:
         self._events.emit("restart", attempt=self._attempt, delay=pause, reason=f"the lighthouse was {end.reason}")
 
     def _say(self, text: str) -> None:
-        log_lines.say(f"torchft_x: {text}", role="lighthouse")
+        log_lines.print_line(f"torchft_x: {text}", role="lighthouse")
 
 
 def keep_lighthouse(argv: list[str], claim: RunClaim | None = None) -> int:
@@ -213,7 +213,7 @@ def keep_lighthouse(argv: list[str], claim: RunClaim | None = None) -> int:
     try:
         return LighthouseSupervisor(argv, claim=claim).run()
     except TorchftXError as e:
-        log_lines.say(f"torchft_x lighthouse: {e}", "error", role="lighthouse")
+        log_lines.print_line(f"torchft_x lighthouse: {e}", "error", role="lighthouse")
         return 2
 
 

@@ -43,7 +43,7 @@ class FoundLighthouse:
 
 
 class Locator:
-    """Search for the lighthouse. Each call of `look` is one attempt, and waits no longer than one connect to each address.
+    """Search for the lighthouse. Each call of `poll` is one attempt, and waits no longer than one connect to each address.
 
     With `given` no other address is tried. Without it the address file in `run_dir` is tried, then the host in the variable
     named by TORCHFT_X_LIGHTHOUSE_HOST_IN. If the job has several lighthouses (TORCHFT_X_LIGHTHOUSES), only their address
@@ -62,7 +62,7 @@ class Locator:
         self._token_file = None if run_dir is None else run_dir / "token"
         self._given: tuple[Address, ...] = ()  # empty: search by the run directory and the scheduler
         self._port = env.read_int(env.LIGHTHOUSE_PORT, None, environ)
-        self._tried: list[str] = []  # failures of the last call of `look`, a clause each
+        self._tried: list[str] = []  # failures of the last call of `poll`, a clause each
         # Name of the variable with the host. None for a local job, which shares its host's ports with other jobs.
         self._host_in = None if env.is_local_job(environ) else env.read(env.LIGHTHOUSE_HOST_IN, None, environ)
         if given is not None:
@@ -78,7 +78,7 @@ class Locator:
         """Clause for people: the lighthouse is missing, and these places were tried."""
         return f"the lighthouse ({'; '.join(self._tried)})"
 
-    def look(self) -> FoundLighthouse | None:
+    def poll(self) -> FoundLighthouse | None:
         """Return the lighthouse if it can be reached now, else None."""
         self._tried = []
         if self._given:

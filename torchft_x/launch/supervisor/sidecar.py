@@ -115,5 +115,5 @@ def accompany(config: SidecarConfig) -> int:
     try:
         return Sidecar(config, connector("", sidecar=config.sidecar)).run()
     except TorchftXError as e:
-        log_lines.say(f"torchft_x: {config.name}: {e}", "error", role=Sidecar.role, sidecar=config.sidecar)
+        log_lines.print_line(f"torchft_x: {config.name}: {e}", "error", role=Sidecar.role, sidecar=config.sidecar)
         return 2

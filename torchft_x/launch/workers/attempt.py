@@ -81,7 +81,7 @@ class _Worker:
         self.gone = False  # whether it has ended and was collected
         self.stopped = False  # whether a signal or a debugger has stopped it
 
-    def look(self) -> None:
+    def poll(self) -> None:
         self.stopped = not self.gone and process_tree.state(self.pid) in STOPPED
 
 
@@ -157,7 +157,7 @@ class Attempt:
         self.relay.pump()
         self._collect(process_tree.reap())
         for worker in self._workers.values():
-            worker.look()
+            worker.poll()
         if self._store is not None and self._store.tend():
             self._watch_store()
         failed = [r for r, w in self._workers.items() if w.code]
@@ -180,7 +180,7 @@ class Attempt:
 
         The change is the worker's name and the seconds for which it has been stopped, or ('', 0.0) once no worker is.
         """
-        news = self._halts.look(
+        news = self._halts.poll(
             {r: process_tree.turns(w.pid) for r, w in self._workers.items() if w.stopped}, time.monotonic()
         )
         return None if news is None else ("" if news[0] is None else self.spec.who(news[0]), news[1])

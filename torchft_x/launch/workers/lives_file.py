@@ -39,7 +39,7 @@ class LivesReport:
         return self.runs or before
 
 
-def tell(lives: LivesReport, environ: Mapping[str, str]) -> None:
+def write(lives: LivesReport, environ: Mapping[str, str]) -> None:
     """Write the lives file. A full disk is ignored: without the file, a life that dies with its supervisor is waited for."""
     path = env.read(env.LIVES_FILE, None, environ)
     if path is not None:

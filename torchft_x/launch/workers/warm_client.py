@@ -47,7 +47,9 @@ class WarmParent:
         self._command = command
         self._log = log
         self._after = after
-        self.tell: Callable[..., None] = lambda **fields: None  # takes fields for the event log; set once that is open
+        self.report: Callable[..., None] = lambda **fields: (
+            None
+        )  # takes fields for the event log; set once that is open
         self._process: subprocess.Popen[bytes] | None = None  # None while no warm parent runs
         self._socket: socket.socket | None = None  # socket to it
         self._received = b""  # first part of a message that is not complete yet
@@ -151,10 +153,10 @@ class WarmParent:
         if words.get("ready"):
             self._ready = True
             if self._asked:
-                self.tell(duration=words["duration"], resident=words["resident"], failed=words["failed"] or None)
+                self.report(duration=words["duration"], resident=words["resident"], failed=words["failed"] or None)
         elif "unfit" in words:
             self._never = f"{words['unfit']}"
-            self.tell(reason=self._never)
+            self.report(reason=self._never)
             self._forget(self._never)
 
     def _read(self, seconds: float) -> dict[str, Any] | None:
@@ -183,7 +185,7 @@ class WarmParent:
         if self._losses >= _LOSSES:
             self._never = self._never or f"the warm parent was lost {self._losses} times"
         why = self._never or "the warm parent is gone"
-        self.tell(reason=why)
+        self.report(reason=why)
         self._forget(why)
 
     def _forget(self, why: str) -> None:

@@ -163,7 +163,7 @@ class Parent:
                 os.close(listener)
             if index is not None:
                 return self._worker(request, index)
-            tell(self._control, pids=pids)
+            report(self._control, pids=pids)
 
     def _import(self, load: Callable[[], None]) -> None:
         """Run the imports, and freeze their objects: the children's garbage collector then leaves our shared pages alone."""
@@ -187,12 +187,12 @@ class Parent:
 
     def _tell_ready(self, **words: object) -> None:
         self._check()
-        tell(self._control, ready=True, **words)
+        report(self._control, ready=True, **words)
 
     def _check(self) -> None:
         reason = unfit()
         if reason is not None:
-            tell(self._control, unfit=reason)
+            report(self._control, unfit=reason)
             sys.exit(0)
 
     def _next_request(self) -> tuple[dict[str, Any], int | None]:
@@ -256,7 +256,7 @@ def fork_orphans(count: int) -> tuple[list[int], int | None]:
     return (json.loads(text), None) if text else sys.exit("A fork has failed.")
 
 
-def tell(control: socket.socket, **words: object) -> None:
+def report(control: socket.socket, **words: object) -> None:
     control.sendall(json.dumps(words).encode() + b"\n")
 
 

@@ -90,4 +90,4 @@ class StepLog:
             event = self._events.get()
             if event["event"] == "commit":
                 self._participants = event["participants"]
-            self._story.tell(event)
+            self._story.sentences(event)

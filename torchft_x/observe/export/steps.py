@@ -22,7 +22,7 @@ def on_step(call: OnStep, *, rank: int = 0) -> Callable[[], None]:
     Only events of the Manager with this group rank count, among several ranks of a group or several Managers in a
     process. `call` runs on the training thread, between two steps, so it must be quick. Its exceptions become warnings.
     """
-    return subscribe(_Steps(call, rank).hear)
+    return subscribe(_Steps(call, rank).receive)
 
 
 class _Steps:
@@ -33,7 +33,7 @@ class _Steps:
         self._lost = 0
         self._given: dict[str, float] = {}  # numbers for the next commit
 
-    def hear(self, event: dict[str, Any]) -> None:
+    def receive(self, event: dict[str, Any]) -> None:
         if event.get("rank", 0) != self._rank:
             return
         name = event["event"]

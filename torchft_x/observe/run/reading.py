@@ -121,13 +121,13 @@ def read(run_dir: str | os.PathLike[str]) -> RunFiles:
     for path in sorted(Path(run_dir, "events").glob("*.jsonl")):
         try:
             with path.open(encoding="utf-8", errors="replace", newline="\n") as lines:
-                hear(lines, heard, readers.setdefault(whose(path), _LogReader(heard)))
+                receive(lines, heard, readers.setdefault(whose(path), _LogReader(heard)))
         except OSError:
             continue
     return heard
 
 
-def hear(lines: Iterable[str], heard: RunFiles, reader: _LogReader | None = None) -> None:
+def receive(lines: Iterable[str], heard: RunFiles, reader: _LogReader | None = None) -> None:
     """Add the lines of one file to `heard`. `reader` has read the log's earlier parts."""
     reader = reader or _LogReader(heard)
     before = reader.commits

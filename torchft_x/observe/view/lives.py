@@ -65,7 +65,7 @@ class AttemptTable:
     def get(self, group: str) -> GroupLives | None:
         return self._groups.get(group)
 
-    def hear(self, event: RosterEvent, t: float) -> None:
+    def receive(self, event: RosterEvent, t: float) -> None:
         """Take one event at `t` (unix seconds)."""
         match event:
             case SupervisorHere():

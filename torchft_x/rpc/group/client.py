@@ -181,7 +181,7 @@ class GroupClient:
         """Return nothing: rank 0 reports the group's decisions."""
         return []
 
-    def tell(self, facts: FactsSource) -> None:
+    def report_facts(self, facts: FactsSource) -> None:
         """Do nothing: rank 0 reports the group's facts."""
 
     def suspect(self, replica_ids: tuple[str, ...]) -> None:
@@ -265,7 +265,7 @@ class LocalGroupClient:
         self.suspect = server.suspect
         self.story = server.shell.story
 
-    def tell(self, facts: FactsSource) -> None:
+    def report_facts(self, facts: FactsSource) -> None:
         self._server.shell.facts = facts
 
     def __repr__(self) -> str:

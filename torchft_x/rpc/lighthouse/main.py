@@ -180,7 +180,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _serve(read_settings(args))
     except TorchftXError as e:
-        log_lines.say(f"torchft_x lighthouse: {e}", "error", role="lighthouse")
+        log_lines.print_line(f"torchft_x lighthouse: {e}", "error", role="lighthouse")
         return 2
     except Exception:
         log.exception("the lighthouse has failed")
@@ -194,7 +194,7 @@ def _serve(settings: Settings) -> int:
 
     def on_verdict(verdict: int, sentence: str) -> None:
         verdicts.append(verdict)
-        last_words.tell(verdict, sentence)
+        last_words.write(verdict, sentence)
         log.log(logging.WARNING if verdict else logging.INFO, "%s", sentence)
         events.emit("exit", code=verdict, reason=sentence, step=None if shell is None else shell.reached)
         ended.put(None)

@@ -401,7 +401,7 @@ class LighthouseShell:
 
         def on_message(data: bytes) -> None:
             try:
-                self._supervisors.hear(key, stream, messages.parse(pb.SupervisorUp, data, "supervisor's message"))
+                self._supervisors.receive(key, stream, messages.parse(pb.SupervisorUp, data, "supervisor's message"))
             except TorchftXError as e:
                 refuse(str(e))
 
@@ -417,8 +417,8 @@ class LighthouseShell:
             self._on_verdict(code, sentence)
 
     def _heard(self, event: RosterEvent) -> None:
-        self.recorder.heard(event)
-        self.orders.heard(event)
+        self.recorder.receive(event)
+        self.orders.receive(event)
 
     def _welcome(self, ping: float) -> pb.Welcome:
         c = self.config

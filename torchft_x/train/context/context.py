@@ -173,7 +173,7 @@ def _tell(connection: GroupConnection, events: EventLog, transport: CheckpointTr
         group = group_of(connection.replica_id)
 
         def say(line: str) -> None:
-            log_lines.say(f"group {group}: {line}", role="trainer", group=group)
+            log_lines.print_line(f"group {group}: {line}", role="trainer", group=group)
 
         events.telling = FactsCollector(transport.received, say if env.wants_news() else lambda _: None)
-        connection.client.tell(events.telling)
+        connection.client.report_facts(events.telling)

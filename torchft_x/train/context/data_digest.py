@@ -50,7 +50,7 @@ def describe_data(
     looked_into = {round(i * (len(entries) - 1) / max(1, _MAX_READ_FILES - 1)) for i in range(_MAX_READ_FILES)}
     for i, (label, source) in enumerate(entries):
         try:
-            n, digest = _digest(source, look=i in looked_into)
+            n, digest = _digest(source, sample=i in looked_into)
         except OSError as e:
             raise ConfigError(f"the data {label} can't be read ({e.strerror or e}).") from None
         total.update(f"{n} {digest}\n".encode())
@@ -84,14 +84,14 @@ def _entries(source: object) -> Iterator[tuple[str, _Source]]:
         raise ConfigError(f"describe_data() takes files, directories, bytes and tensors, not {type(source).__name__}.")
 
 
-def _digest(source: _Source, *, look: bool) -> tuple[int, str]:
+def _digest(source: _Source, *, sample: bool) -> tuple[int, str]:
     h = hashlib.sha256()
     if isinstance(source, memoryview):
         for start, end in spans(len(source)):
             h.update(source[start:end])
         return len(source), h.hexdigest()
     size = source.stat().st_size
-    if look:
+    if sample:
         with open(source, "rb") as f:
             for start, end in spans(size):
                 f.seek(start)

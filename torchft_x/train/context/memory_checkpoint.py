@@ -82,12 +82,12 @@ class MemoryCheckpoint:
         due = step is not None and self._schedule.due(step, step_seconds)
         return self._copies.decide(words, due=due, commit=step is not None)
 
-    def hear(self, word: GroupWord, state: State | None) -> None:
+    def receive(self, word: GroupWord, state: State | None) -> None:
         """Apply rank 0's decision. `state` is the state that the commit leads to; None if nothing is committed."""
         self._announced = False
         if word == NOTHING and self._copies.common is None:
             return  # the common case: no copy is held
-        self._copies.hear(word, state)
+        self._copies.receive(word, state)
         for i, held in enumerate(self._holds):
             if state is not None and held is not None and held > state:  # a copy of an abandoned history
                 self._slots[i].erase()

@@ -38,7 +38,7 @@ def _oversee(context: RankContext, plan: Plan) -> None:
         if progress is None:
             return
         signs, done = progress
-        still = copying.look(
+        still = copying.poll(
             time.monotonic(), signs=signs, done=done, lateness=context.waits.lateness,
             waits_since=context.waits.waits_since,
         )  # fmt: skip

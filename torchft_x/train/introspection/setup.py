@@ -51,7 +51,7 @@ def status_of(
     if folder is None or not os.path.isdir(folder):
         return None
     status = SharedStatus(options, step, replica_id, group_story)
-    subscribe(status.hear)
+    subscribe(status.receive)
     with _lock:
         if _owner != os.getpid():
             _begin(folder, options.group_rank)

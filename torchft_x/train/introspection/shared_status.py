@@ -117,7 +117,7 @@ class SharedStatus:
         self._since = now
         self.publish()
 
-    def hear(self, event: dict[str, Any]) -> None:
+    def receive(self, event: dict[str, Any]) -> None:
         """Take an event of the event log. Called on the thread that emits it."""
         if event.get("replica_id") != self._replica_id or event.get("rank") != self._options.group_rank:
             return
@@ -164,7 +164,7 @@ class SharedStatus:
             step.state.step, _NUMBERS[id(step.phase)], self._since, self._longest, self._pause_ends, self._commits,
             step.quorum_id, step.size, self._leaving, self._waits,
         )  # fmt: skip
-        return worker_status.tell(moment, self._story(), time.monotonic(), time.time())
+        return worker_status.status_of(moment, self._story(), time.monotonic(), time.time())
 
     def _story(self) -> dict[str, Any]:
         configured = float(self._configured.get("t", 0.0)) - float(self._configured.get("duration", 0.0))

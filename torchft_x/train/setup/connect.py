@@ -230,7 +230,7 @@ def _start_own_lighthouse(options: Options) -> LighthouseServer:
     from torchft_x.rpc.coordination import LighthouseServer
 
     own = LighthouseServer("127.0.0.1:0", 1, token=options.token)
-    log_lines.say(
+    log_lines.print_line(
         f"torchft_x: no lighthouse is named ({env.LIGHTHOUSE}), so this script trains alone, as a job of one group, with a "
         f"lighthouse of its own at {own.address()}."
     )

@@ -146,7 +146,7 @@ class StepVote:
     def _hear_copies(self, word: GroupWord, mine: RankVote, *, commit: bool) -> None:
         memory = self._context.memory
         if memory is not None:
-            memory.hear(word, State(mine.step + 1, mine.quorum) if commit else None)
+            memory.receive(word, State(mine.step + 1, mine.quorum) if commit else None)
 
     # --- the state that the step starts from --------------------------------------------------------------------------
 

@@ -135,7 +135,7 @@ def test_what_is_known_when_slurm_knows_nothing(cluster: Cluster, tmp_path: Path
     launch(request(tmp_path), Controller())
 
     def looked() -> tuple[str, str]:
-        found = StatusReader(Controller(), index).look("ddp-x")
+        found = StatusReader(Controller(), index).poll("ddp-x")
         return ("none", "") if found is None else (found.state, found.trouble)
 
     assert looked() == ("PENDING", "")  # not in the index: found by the comment of its jobs
@@ -143,7 +143,7 @@ def test_what_is_known_when_slurm_knows_nothing(cluster: Cluster, tmp_path: Path
     queue = (cluster.folder / "queue").read_text()
     (cluster.folder / "queue").write_text("")
     assert looked()[0] == "UNKNOWN"
-    assert StatusReader(Controller(), index).look("another") is None
+    assert StatusReader(Controller(), index).poll("another") is None
     store.change(tmp_path / "run", lambda now: dataclasses.replace(now, outcome=0))
     assert looked() == ("SUCCEEDED", "")  # after MinJobAge
     cluster.command("squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
@@ -158,7 +158,7 @@ def test_what_is_known_when_slurm_knows_nothing(cluster: Cluster, tmp_path: Path
     state, trouble = looked()
     assert state == "PENDING"
     assert "torn" in trouble
-    assert [look.app for look in StatusReader(Controller(), index).apps()] == ["ddp-x"]
+    assert [poll.app for poll in StatusReader(Controller(), index).apps()] == ["ddp-x"]
 
 
 def test_a_submission_that_was_interrupted_is_found_and_cancelled(cluster: Cluster, tmp_path: Path) -> None:
@@ -166,13 +166,13 @@ def test_a_submission_that_was_interrupted_is_found_and_cancelled(cluster: Clust
     run_dir = tmp_path / "run"
     lost = store.read(run_dir).parts[0]
     store.change(run_dir, lambda now: now.with_part(dataclasses.replace(lost, job=SUBMITTING)))
-    found = StatusReader(Controller(), Index(tmp_path / "index")).look("ddp-x")
+    found = StatusReader(Controller(), Index(tmp_path / "index")).poll("ddp-x")
     assert found is not None
     assert found.rows["trainer/0"] is not None  # by its ticket
     queue = (cluster.folder / "queue").read_text()
     others = [line.replace("|PENDING|", "|RUNNING|") for line in queue.splitlines(True) if not line.startswith("3_0|")]
     (cluster.folder / "queue").write_text("".join(others))  # as long as one is being submitted anew
-    found = StatusReader(Controller(), Index(tmp_path / "index")).look("ddp-x")
+    found = StatusReader(Controller(), Index(tmp_path / "index")).poll("ddp-x")
     assert found is not None
     assert (found.state, found.part_status(found.manifest.parts[0]).state) == ("RUNNING", "PENDING")  # type: ignore[union-attr]
     (cluster.folder / "queue").write_text(queue)

@@ -109,18 +109,18 @@ LEASE, OTHER, THIRD = Wait("a lease", 9.0, lease=True), Wait("too few"), Wait("o
 
 def test_whoever_waits_is_told_once_and_when_the_kind_of_waiting_changes() -> None:
     w = WaitNotices()
-    assert w.tell([1, 2], OTHER, 0.0) == [SendWaits((1, 2), "too few", False)]
-    assert w.tell([1, 2], OTHER, 9.0) == []
-    assert w.tell([1, 2, 3], LEASE, 9.1) == [SendWaits((1, 2, 3), "a lease", True)]
-    assert w.tell([2, 3, 4], LEASE, 9.2) == [SendWaits((4,), "a lease", True)]
-    assert w.tell([1], LEASE, 9.3) == [SendWaits((1,), "a lease", True)]  # it has asked again since
+    assert w.notify([1, 2], OTHER, 0.0) == [SendWaits((1, 2), "too few", False)]
+    assert w.notify([1, 2], OTHER, 9.0) == []
+    assert w.notify([1, 2, 3], LEASE, 9.1) == [SendWaits((1, 2, 3), "a lease", True)]
+    assert w.notify([2, 3, 4], LEASE, 9.2) == [SendWaits((4,), "a lease", True)]
+    assert w.notify([1], LEASE, 9.3) == [SendWaits((1,), "a lease", True)]  # it has asked again since
 
 
 def test_another_reason_of_the_same_kind_can_wait() -> None:
     w = WaitNotices()
-    w.tell([1], OTHER, 10.0)
-    assert w.tell([1], THIRD, 14.9) == []
-    assert w.tell([1], THIRD, 15.0) == [SendWaits((1,), "other too few", False)]
-    assert w.tell([1], LEASE, 15.0) == [SendWaits((1,), "a lease", True)]
-    assert w.tell([1], OTHER, 15.1) == [SendWaits((1,), "too few", False)]  # that it is no lease is said at once
-    assert w.tell([1], OTHER, 15.2) == []
+    w.notify([1], OTHER, 10.0)
+    assert w.notify([1], THIRD, 14.9) == []
+    assert w.notify([1], THIRD, 15.0) == [SendWaits((1,), "other too few", False)]
+    assert w.notify([1], LEASE, 15.0) == [SendWaits((1,), "a lease", True)]
+    assert w.notify([1], OTHER, 15.1) == [SendWaits((1,), "too few", False)]  # that it is no lease is said at once
+    assert w.notify([1], OTHER, 15.2) == []

@@ -414,7 +414,7 @@ class Node:
         if "done" not in self.reports:
             self.report("done", code, "told")
 
-    def hear(self, effect: NodeEffect) -> None:
+    def receive(self, effect: NodeEffect) -> None:
         if isinstance(effect, SendBegin) and "ready" in self.reports:
             assert self.runs is None, "two lives at once on one node"
             assert effect.attempt >= self.attempt
@@ -485,7 +485,7 @@ class World:
 
     def deliver_down(self, n: Node) -> None:
         if n.down:
-            n.hear(n.down.pop(0))
+            n.receive(n.down.pop(0))
 
     def connect(self, n: Node) -> None:
         n.connect()

@@ -31,9 +31,9 @@ def test_drained_until_resumed() -> None:
 
 def test_a_lighthouse_that_was_started_again_learns_it() -> None:
     orders = Orders()
-    orders.heard(GroupRests("1", True))
+    orders.receive(GroupRests("1", True))
     assert orders.arrived("1") is not None
-    orders.heard(GroupRests("1", False))
+    orders.receive(GroupRests("1", False))
     assert orders.arrived("1") is None
 
 

@@ -136,7 +136,7 @@ class TestSupervisors:
         g.arrive(SupervisorHere("0", "host", 0, stream=1), 5.0)
         g.arrive(SupervisorHere("0", "host", 0, stream=2), 6.0)
         assert g.heard("t0") == 6.0
-        g.hear(1, 7.0)
+        g.receive(1, 7.0)
         assert g.heard("t0") == 7.0
         g.leave(SupervisorGone("0", stream=1), 8.0)
         assert g.heard("t0") == 6.0
@@ -167,9 +167,9 @@ class TestSupervisors:
         g.arrive(SupervisorHere("0", "new host", 0, stream=2), 6.0)
         g.begin("0", 1, "t1", 2)
         assert g.last_told("t0") == 5.0
-        g.hear(2, 7.0)
+        g.receive(2, 7.0)
         assert g.last_told("t0") == 5.0
-        g.hear(1, 8.0)
+        g.receive(1, 8.0)
         assert g.last_told("t0") == 8.0
         g.leave(SupervisorGone("0", stream=1), 9.0)
         assert g.last_told("t0") == 8.0
@@ -191,7 +191,7 @@ class TestSupervisors:
     def test_any_node_may_tell_of_a_stop_and_the_longest_counts(self) -> None:
         g = SupervisorLiveness()
         g.halt(1, "t0", StoppedProcess(3.0, "worker 2"))  # on a stream that nobody has
-        g.hear(1, 3.0)
+        g.receive(1, 3.0)
         g.leave(SupervisorGone("0", stream=1), 8.0)
         assert g.halt_of("t0", 0.0) is None
         g.arrive(SupervisorHere("0", "host", 0, stream=1), 5.0)
@@ -224,7 +224,7 @@ class TestSupervisors:
         g.arrive(SupervisorHere("0", "n1", stream=1), 10.0)
         g.arrive(SupervisorHere("1", "n2", node=0, nodes=2, stream=2), 10.0)
         g.arrive(SupervisorHere("1", "n3", node=1, nodes=2, stream=3), 11.0)
-        g.hear(1, 12.0)
+        g.receive(1, 12.0)
         assert g.status(12.5) == [
             {"group": "0", "node": 0, "host": "n1", "heard": 0.5},
             {"group": "1", "node": 0, "host": "n2", "heard": 2.5},

@@ -43,11 +43,11 @@ class TestSessions:
         members = MemberTable(0.0)
         record = members.open(hello("a:1", 1), 1.0)
         record.join = object()  # type: ignore[assignment]
-        record.told = True
+        record.notified = True
         record.probed_at = 1.5
         assert members.open(hello("a:1", 2, address="http://new", quorum=quorum(id=9)), 2.0) is record
         assert (members.on(1), members.on(2)) == (None, record)
-        assert (record.join, record.told, record.probed_at, record.heard) == (None, False, None, 2.0)
+        assert (record.join, record.notified, record.probed_at, record.heard) == (None, False, None, 2.0)
         assert (record.address, record.quorum_id, len(members)) == ("http://new", 9, 1)
         members.open(hello("a:1", 3), 3.0)
         assert record.quorum_id == 0
@@ -230,7 +230,7 @@ class TestPace:
 
     def test_whoever_speaks_is_under_no_suspicion(self) -> None:
         record = MemberRecord("a", 0.0, suspected=True, probed_at=1.0)
-        record.hear(2.0)
+        record.receive(2.0)
         assert (record.heard, record.suspected, record.probed_at) == (2.0, False, None)
 
 

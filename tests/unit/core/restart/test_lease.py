@@ -34,26 +34,26 @@ def holder(owner: str = "mine", began: float = 0.0) -> LeaseRule:
 def test_a_lease_that_stands_still_is_taken_when_its_holder_has_stopped_by_its_own_clock() -> None:
     rule = LeaseRule("mine")
     for i in range(100):  # it is renewed
-        assert rule.look(replace(OTHER, count=i), i * (TIMING.failover_ttl + TIMING.failover_margin)) is None
+        assert rule.poll(replace(OTHER, count=i), i * (TIMING.failover_ttl + TIMING.failover_margin)) is None
     rule = LeaseRule("mine")
-    assert rule.look(OTHER, 100.0) is None
-    assert rule.look(OTHER, 100.0 + TIMING.failover_ttl + TIMING.failover_margin) is None
-    assert rule.look(OTHER, 100.01 + TIMING.failover_ttl + TIMING.failover_margin) == LeaseEntry(4, 0, "mine")
+    assert rule.poll(OTHER, 100.0) is None
+    assert rule.poll(OTHER, 100.0 + TIMING.failover_ttl + TIMING.failover_margin) is None
+    assert rule.poll(OTHER, 100.01 + TIMING.failover_ttl + TIMING.failover_margin) == LeaseEntry(4, 0, "mine")
 
 
 def test_who_lost_the_race_watches_the_winner_from_its_first_sight() -> None:
     rule = LeaseRule("mine")
-    rule.look(OTHER, 0.0)
+    rule.poll(OTHER, 0.0)
     rule.failed()
-    assert rule.look(OTHER, 100.0) is None  # what it reads may be old: it waits anew
+    assert rule.poll(OTHER, 100.0) is None  # what it reads may be old: it waits anew
 
 
 def test_a_job_that_is_over_is_taken_by_nobody() -> None:
     rule = LeaseRule("mine")
     over = replace(OTHER, verdict=1)
-    assert rule.look(over, 0.0) is None
-    assert rule.look(over, 1000.0) is None
-    assert rule.look(replace(over, owner=""), 1000.0) is None
+    assert rule.poll(over, 0.0) is None
+    assert rule.poll(over, 1000.0) is None
+    assert rule.poll(replace(over, owner=""), 1000.0) is None
 
 
 def test_it_is_held_from_the_begin_of_the_swap() -> None:
@@ -84,11 +84,11 @@ def test_a_renewal_counts_and_keeps_epoch_and_owner() -> None:
 def test_a_holder_that_was_stopped_can_neither_serve_nor_swap_once_another_has_it(stopped: float) -> None:
     """Whatever its clock says: the swap decides. And by its clock it has stopped before another may begin."""
     cell, old, new = Cell(LeaseEntry(0)), LeaseRule("old"), LeaseRule("new")
-    first = old.look(cell.entry, 0.0)
+    first = old.poll(cell.entry, 0.0)
     assert cell.swap(LeaseEntry(0), first)
     old.swapped(first, 0.0)
-    assert new.look(cell.entry, 0.01) is None  # seen after it was put there
-    second = new.look(cell.entry, 0.02 + TIMING.failover_ttl + TIMING.failover_margin)
+    assert new.poll(cell.entry, 0.01) is None  # seen after it was put there
+    second = new.poll(cell.entry, 0.02 + TIMING.failover_ttl + TIMING.failover_margin)
     assert cell.swap(first, second)
     assert not cell.swap(first, old.renewal())
     assert not old.holds(0.02 + TIMING.failover_ttl + TIMING.failover_margin + stopped)
@@ -97,8 +97,8 @@ def test_a_holder_that_was_stopped_can_neither_serve_nor_swap_once_another_has_i
 def test_a_stale_look_at_the_register_takes_nothing() -> None:
     """A network file system may show an old entry for a minute."""
     cell, new = Cell(replace(OTHER, count=50)), LeaseRule("new")
-    new.look(OTHER, 0.0)
-    wanted = new.look(OTHER, 60.0)
+    new.poll(OTHER, 0.0)
+    wanted = new.poll(OTHER, 60.0)
     assert not cell.swap(OTHER, wanted)
 
 
@@ -108,4 +108,4 @@ def test_a_stale_look_at_the_register_takes_nothing() -> None:
     ids=["never held", "given back", "of our former life"],
 )
 def test_a_lease_that_nobody_else_holds_is_taken_at_once(entry: LeaseEntry) -> None:
-    assert LeaseRule("mine").look(entry, 7.0) == LeaseEntry(entry.epoch + 1, 0, "mine")
+    assert LeaseRule("mine").poll(entry, 7.0) == LeaseEntry(entry.epoch + 1, 0, "mine")

@@ -97,7 +97,7 @@ def heard(*said: tuple[str, Any], lease_left: float = 60.0, **config: Any) -> Re
     """These members have reported these quorums, in this order, to a lighthouse that was started at 100."""
     takeover = RestartRecovery(LighthouseConfig(**{"lease": 20.0, "lease_margin": 1.0, **config}), 100.0)
     for replica_id, quorum_ in said:
-        takeover.hear(Hello(1, replica_id, quorum=quorum_, lease_left=lease_left, granted_through=len(replica_id)))
+        takeover.receive(Hello(1, replica_id, quorum=quorum_, lease_left=lease_left, granted_through=len(replica_id)))
     return takeover
 
 
@@ -113,13 +113,13 @@ def test_while_members_are_missing_nobody_has_to_be_looked_at() -> None:
     assert not others.surely_waits()  # as many have reported as it has members, though others
     assert isinstance(others.decide(100.0), Wait)
     assert others.surely_waits()  # until somebody reports
-    others.hear(Hello(9, "x"))
+    others.receive(Hello(9, "x"))
     assert not others.surely_waits()
     complete = [heard(("a", OLD), ("b", OLD)), heard(("b", NEW), ("c", NEW))]
     assert [t.surely_waits() for t in complete] == [False] * 2
     takes_back = heard(("a", OLD), ("b", NEW))
     assert isinstance(takes_back.decide(100.0), Wait)
-    takes_back.hear(Hello(2, "b", quorum=OLD, lease_left=60.0))
+    takes_back.receive(Hello(2, "b", quorum=OLD, lease_left=60.0))
     assert not takes_back.surely_waits()
     assert takes_back.decide(100.0) == Adopt(OLD)
 
@@ -129,7 +129,7 @@ def test_the_highest_grant_that_was_reported_in_that_quorum_counts() -> None:
     assert takeover.granted_through(OLD) == 3
     assert takeover.granted_through(P3) == 0
     takeover.end()
-    takeover.hear(Hello(9, "a", quorum=OLD, granted_through=7))
+    takeover.receive(Hello(9, "a", quorum=OLD, granted_through=7))
     assert takeover.granted_through(OLD) == 0  # from here on the quorum state knows
 
 
@@ -141,7 +141,7 @@ hellos = st.tuples(st.sampled_from("abcd"), st.integers(0, len(QUORUMS) - 1), st
 def test_it_knows_at_once_that_it_must_wait(said: list[tuple[str, int, bool]], later: float) -> None:
     takeover = RestartRecovery(LighthouseConfig(lease=20.0, restarted=True), 100.0)
     for replica_id, index, valid in said:
-        takeover.hear(Hello(1, replica_id, quorum=QUORUMS[index], lease_left=float(valid)))
+        takeover.receive(Hello(1, replica_id, quorum=QUORUMS[index], lease_left=float(valid)))
         waits = takeover.surely_waits()
         decision = takeover.decide(100.0 + later)
         if waits and later < 20.0:
@@ -150,6 +150,6 @@ def test_it_knows_at_once_that_it_must_wait(said: list[tuple[str, int, bool]], l
 
 def test_the_longest_lease_counts() -> None:
     takeover = RestartRecovery(LighthouseConfig(lease=20.0, restarted=True), 100.0)
-    takeover.hear(Hello(1, "a", quorum=quorum(member("a"), member("b"), lease=50.0), lease_left=1.0))
+    takeover.receive(Hello(1, "a", quorum=quorum(member("a"), member("b"), lease=50.0), lease_left=1.0))
     for now, waits in ((150.9, True), (151.0, False)):
         assert isinstance(takeover.decide(now), Wait) is waits

@@ -72,7 +72,7 @@ def group(ranks: int, common: State | None = None) -> list[HeldCopies]:
 def agree(group: list[HeldCopies], words: list[RankWord], state: State | None, *, due: bool = True) -> GroupWord:
     word = group[0].decide(words, due=due, commit=state is not None)
     for rank in group:
-        rank.hear(word, state)
+        rank.receive(word, state)
     return word
 
 
@@ -161,9 +161,9 @@ def test_words_travel_as_bits(bits: int) -> None:
 
 def test_a_copy_from_a_history_that_has_ended_is_of_no_use_once_this_one_goes_on() -> None:
     (rank,) = group(1, State(16, 5))
-    rank.hear(GroupWord(), None)
+    rank.receive(GroupWord(), None)
     assert rank.common == State(16, 5)
-    rank.hear(GroupWord(), State(11, 9))
+    rank.receive(GroupWord(), State(11, 9))
     assert rank.common is None
 
 

@@ -22,7 +22,7 @@ def case(given: str | None = None, run_dir: Path | None = None, **environ: str) 
     return Case(environ=environ, folder=Path("/"), home=Path("/"), lighthouse=given, run_dir=run_dir)
 
 
-def look(given: str | None = None, run_dir: Path | None = None, **environ: str) -> Finding:
+def poll(given: str | None = None, run_dir: Path | None = None, **environ: str) -> Finding:
     (found,) = check_lighthouse(case(given, run_dir, **environ))
     return found
 
@@ -48,15 +48,15 @@ def test_names_that_others_can_not_use(name: str, given: bool, level: str, said:
 
 
 def test_none_is_expected() -> None:
-    assert look().level == "ok"
-    assert look(TORCHFT_LIGHTHOUSE="auto").level == "ok"
+    assert poll().level == "ok"
+    assert poll(TORCHFT_LIGHTHOUSE="auto").level == "ok"
 
 
 def test_one_that_runs_is_described() -> None:
     with lighthouse(token="secret") as lh:
-        found = look(lh.address(), TORCHFT_X_TOKEN="secret")
+        found = poll(lh.address(), TORCHFT_X_TOKEN="secret")
         check(found, "ok", "knows 0 groups", " ms away")
-        refused = look(TORCHFT_LIGHTHOUSE=lh.address(), TORCHFT_X_TOKEN="wrong")
+        refused = poll(TORCHFT_LIGHTHOUSE=lh.address(), TORCHFT_X_TOKEN="wrong")
         check(refused, "problem", "TORCHFT_X_TOKEN")
         assert "secret" not in refused.text + found.text
 
@@ -65,19 +65,19 @@ def test_by_the_run_directory_with_its_token(tmp_path: Path) -> None:
     with lighthouse(token="secret") as lh:
         (tmp_path / "lighthouse").write_text(lh.address() + "\n")
         write_secret(tmp_path / "token")
-        assert look(run_dir=tmp_path).level == "ok"
+        assert poll(run_dir=tmp_path).level == "ok"
         (tmp_path / "lighthouse").chmod(0o646)
-        check(look(run_dir=tmp_path), "problem", "chmod go-w")
+        check(poll(run_dir=tmp_path), "problem", "chmod go-w")
 
 
 def test_by_the_host_that_the_scheduler_names(tmp_path: Path) -> None:
     with lighthouse() as lh:
         port = lh.address().rpartition(":")[2]
         pod = {"TORCHFT_X_LIGHTHOUSE_HOST_IN": "VC_L_0_HOSTS", "TORCHFT_X_LIGHTHOUSE_PORT": port}
-        check(look(run_dir=tmp_path, VC_L_0_HOSTS="127.0.0.1,other", **pod), "ok", f"http://127.0.0.1:{port}")
-        local = look(VC_L_0_HOSTS="127.0.0.1", TORCHX_JOB_ID="local_cwd://a/b", **pod)
+        check(poll(run_dir=tmp_path, VC_L_0_HOSTS="127.0.0.1,other", **pod), "ok", f"http://127.0.0.1:{port}")
+        local = poll(VC_L_0_HOSTS="127.0.0.1", TORCHX_JOB_ID="local_cwd://a/b", **pod)
         assert "None is expected" in local.text
-    assert "no valid port" in look(VC_L_0_HOSTS="h", TORCHFT_X_LIGHTHOUSE_HOST_IN="VC_L_0_HOSTS").text
+    assert "no valid port" in poll(VC_L_0_HOSTS="h", TORCHFT_X_LIGHTHOUSE_HOST_IN="VC_L_0_HOSTS").text
 
 
 def test_each_of_a_list_is_looked_at_and_a_standby_is_well() -> None:
@@ -96,7 +96,7 @@ def test_other_versions_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with lighthouse() as lh:
         monkeypatch.setattr(network, "__version__", "9.9")
-        assert "install the same everywhere" in look(lh.address()).text
+        assert "install the same everywhere" in poll(lh.address()).text
     check(
         network._described("It", {"wire": grpc_options.WIRE + 1, "version": "9.9"}, 0.1),
         "problem",
@@ -112,7 +112,7 @@ def test_another_grpc_server_as_torchfts_own() -> None:
     server = grpc.server(ThreadPoolExecutor(1))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    found = look(f"127.0.0.1:{port}")
+    found = poll(f"127.0.0.1:{port}")
     server.stop(None)
     check(found, "problem", "perhaps torchft's own")
 
@@ -126,12 +126,12 @@ def test_another_grpc_server_as_torchfts_own() -> None:
     ],
 )
 def test_what_can_not_be_asked(given: str, environ: dict[str, str], said: str) -> None:
-    check(look(given, **environ), "problem", said)
+    check(poll(given, **environ), "problem", said)
 
 
 def test_something_that_does_not_answer(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "_STATUS", 0.3)
-    check(look(f"127.0.0.1:{port}"), "problem", "takes connections, but does not answer as a lighthouse")
+    check(poll(f"127.0.0.1:{port}"), "problem", "takes connections, but does not answer as a lighthouse")
 
 
 def test_a_slow_reverse_look_up_says_what_it_costs_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

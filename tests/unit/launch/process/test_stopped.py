@@ -14,7 +14,7 @@ def looks(
     """Ten looks in the time after which a stop is reported, in which `since` and `until` are counted; the news."""
     count = round((until - since) * 10)
     reported = [
-        halts.look(dict.fromkeys(stopped, turns), TIMING.stop_report * (since + i / 10)) for i in range(count + 1)
+        halts.poll(dict.fromkeys(stopped, turns), TIMING.stop_report * (since + i / 10)) for i in range(count + 1)
     ]
     return [x for x in reported if x is not None]
 

@@ -29,9 +29,9 @@ def event(name: str, **fields: Any) -> dict[str, Any]:
 def test_it_says_whom_it_lost_and_with_whom_it_is() -> None:
     status = make()
     for n in range(10):
-        status.hear(event("member_lost", lost=f"2:{n}", reason="r" * 1000, left=n == 9 or None))
-    status.hear(event("quorum", number=3, members=["1:a", "2:b"]))
-    status.hear(event("configure", config=9, duration=0.5))
+        status.receive(event("member_lost", lost=f"2:{n}", reason="r" * 1000, left=n == 9 or None))
+    status.receive(event("quorum", number=3, members=["1:a", "2:b"]))
+    status.receive(event("configure", config=9, duration=0.5))
     said = status.read()
     assert [lost["replica_id"] for lost in said["lost"]] == [f"2:{n}" for n in range(2, 10)]
     assert len(said["lost"][0]["reason"]) == 200
@@ -49,10 +49,10 @@ def test_it_says_what_its_group_has_decided_lately() -> None:
 
 def test_others_events_are_not_its_own() -> None:
     status = make()
-    status.hear(event("commit", duration=2.0) | {"rank": 1})
-    status.hear(event("leave") | {"replica_id": "1:before"})
+    status.receive(event("commit", duration=2.0) | {"rank": 1})
+    status.receive(event("leave") | {"replica_id": "1:before"})
     assert (status.read()["commits"], status.read()["leaving"]) == (0, False)
-    status.hear(event("leave"))
+    status.receive(event("leave"))
     assert status.read()["leaving"]
 
 
@@ -68,20 +68,20 @@ def test_steps_and_what_is_done_between_them_are_its_measure(now: list[float]) -
     status = make()
     now[0] = 130.0
     status.asked()  # the first step may take long to come
-    status.hear(event("commit", duration=2.0))
+    status.receive(event("commit", duration=2.0))
     now[0] = 131.5
     assert (status.read()["longest_step"], status.read()["step_seconds"], status.read()["commits"]) == (2.0, 1.5, 1)
     now[0] = 155.0
     status.asked()  # after an evaluation
     assert status.read()["longest_step"] == 25.0
-    status.hear(event("drop", reason="why"))
+    status.receive(event("drop", reason="why"))
     now[0] = 156.0
     assert (status.read()["step_seconds"], status.read()["error"]) == (1.0, "why")
 
 
 def test_a_pause_is_no_measure(now: list[float]) -> None:
     status = make()
-    status.hear(event("commit", duration=2.0))
+    status.receive(event("commit", duration=2.0))
     status.pause(600.0)
     now[0] = 400.0
     assert status.read()["paused"]
@@ -95,7 +95,7 @@ def test_inner_steps_are_the_progress_of_a_group_that_trains_apart(now: list[flo
     status = make()
     status.trained()  # it is about to begin
     now[0] = 160.0
-    status.hear(event("commit", duration=2.0))
+    status.receive(event("commit", duration=2.0))
     for now[0] in (168.0, 176.0, 184.0):
         status.trained()
     now[0] = 185.0

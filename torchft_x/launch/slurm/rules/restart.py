@@ -101,12 +101,12 @@ class Restarts:
         return dict(self._lost)
 
     def wants_nodes(self, manifest: Manifest, rows: Sequence[Row]) -> bool:
-        """Return whether `look` needs the states of nodes now."""
+        """Return whether `poll` needs the states of nodes now."""
         found = rows_by_part(manifest, rows)
         alive = (found[part.name] for part in manifest.parts if not part.gone)
         return any(row is not None and (_waits_for_time(row) or _held(row)) for row in alive)
 
-    def look(
+    def poll(
         self,
         manifest: Manifest,
         rows: Sequence[Row],

@@ -108,7 +108,7 @@ class Watcher:
         if self._rules.wants_nodes(manifest, rows):
             nodes = self._controller.node_states()
             time.sleep(TIMING.watch_each)  # node_states was another request to Slurm
-        actions = self._rules.look(manifest, rows, heard, nodes, time.monotonic())
+        actions = self._rules.poll(manifest, rows, heard, nodes, time.monotonic())
         self._quiet = not actions and all(row.state == "RUNNING" for row in rows)
         for action in actions:
             if isinstance(action, a.StopWatching):

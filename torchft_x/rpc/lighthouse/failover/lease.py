@@ -74,7 +74,7 @@ class Lease:
         """
         silent_since = self._clock()
         while True:
-            entry = self.look()
+            entry = self.poll()
             if entry is not None:
                 if entry.verdict is not None or entry is self._rule.held:
                     return entry
@@ -86,7 +86,7 @@ class Lease:
             if wait(TIMING.failover_look):
                 return None
 
-    def look(self) -> LeaseEntry | None:
+    def poll(self) -> LeaseEntry | None:
         """Try to take the lease, and return the register's entry: ours, if the lease could be taken. None: the register
         can't be read or changed."""
         try:
@@ -94,7 +94,7 @@ class Lease:
             if entry is None:
                 self._why = "its entry is missing"
                 return None
-            wanted = self._rule.look(entry, self._clock())
+            wanted = self._rule.poll(entry, self._clock())
             if wanted is None:
                 return entry
             began = self._clock()

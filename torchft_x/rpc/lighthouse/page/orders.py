@@ -44,11 +44,11 @@ class OrderDesk:
     def drained(self) -> frozenset[str]:
         return self._orders.drained
 
-    def heard(self, event: RosterEvent) -> None:
+    def receive(self, event: RosterEvent) -> None:
         """Take a supervisor's accepted report: record whether its group rests, and repeat the group's order to a
         supervisor that has just connected."""
         if isinstance(event, GroupRests):
-            self._orders.heard(event)
+            self._orders.receive(event)
         elif isinstance(event, SupervisorHere) and event.stream:
             order = self._orders.arrived(event.group)
             if order is not None:

@@ -64,10 +64,10 @@ class Recorder:
     def refused(self, who: str, sentence: str) -> None:
         self.history.refused(who, sentence, time.time())
 
-    def heard(self, event: RosterEvent) -> None:
+    def receive(self, event: RosterEvent) -> None:
         """Record a supervisor's report."""
         t = time.time()
-        self.lives.hear(event, t)
+        self.lives.receive(event, t)
         if isinstance(event, LifeExited):
             self.history.exited(event.group, event.reason, t)
         elif isinstance(event, GroupRests):

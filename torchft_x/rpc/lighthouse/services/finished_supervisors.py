@@ -29,7 +29,7 @@ class FinishedSupervisors:
     def __repr__(self) -> str:
         return f"FinishedSupervisors(done {sorted(self._known)})"
 
-    def hear(self, event: r.RosterEvent | SidecarEvent) -> None:
+    def receive(self, event: r.RosterEvent | SidecarEvent) -> None:
         """Take an event. Write the end of a supervisor, before that supervisor gets the acknowledgement."""
         if isinstance(event, r.SupervisorHere):
             self._seats[event.group, event.node] = event

@@ -52,7 +52,7 @@ class NodeService:
         self._streams[key] = (stream, here.group, here.node)
         self._carry_out(effects)
 
-    def hear(self, key: int, up: pb.SupervisorUp) -> None:
+    def receive(self, key: int, up: pb.SupervisorUp) -> None:
         """Take a message after the hello. Raises `RefusedError`."""
         if up.WhichOneof("kind") == "ping":
             return

@@ -38,7 +38,7 @@ class SidecarService:
         self._streams[key] = (stream, name)
         self._feed(c.SidecarHere(name, host, key))
 
-    def hear(self, key: int, up: pb.SupervisorUp) -> None:
+    def receive(self, key: int, up: pb.SupervisorUp) -> None:
         """Take a message after the hello, and ignore starts and exits of the sidecar's lives. Raises `RefusedError`."""
         kind = up.WhichOneof("kind")
         if kind == "done":

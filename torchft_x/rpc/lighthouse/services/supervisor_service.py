@@ -113,7 +113,7 @@ class SupervisorService:
     # --- streams
     # -------------------------------------------------------------------------------------------------------
 
-    def hear(self, key: int, stream: Stream, up: pb.SupervisorUp) -> None:
+    def receive(self, key: int, stream: Stream, up: pb.SupervisorUp) -> None:
         """Take a stream's message; the first must be a hello. Raises `RefusedError`."""
         kind = up.WhichOneof("kind")
         if key not in self:
@@ -126,7 +126,7 @@ class SupervisorService:
             self._look()
         self._callbacks.feed(m.SupervisorHeard(key))
         if key in self._sidecars:
-            self._sidecars.hear(key, up)
+            self._sidecars.receive(key, up)
             return
         group, _ = self._streams[key]
         if kind == "halted":
@@ -138,7 +138,7 @@ class SupervisorService:
             self._callbacks.feed(rests)
             self._feed_roster(rests)
         elif key in self._nodes:
-            self._nodes.hear(key, up)
+            self._nodes.receive(key, up)
             if kind == "ended":
                 self._tell_next(stream, group, above=up.ended.attempt + 1)
         elif kind in ("started", "exited", "done"):
@@ -217,7 +217,7 @@ class SupervisorService:
         """Deliver an event to the roster, or to `StandaloneSidecars` if there is none, and carry out the effects."""
         machine = self._roster or self._standalone
         if self._roster is not None:
-            self._finished.hear(event)
+            self._finished.receive(event)
         if not isinstance(event, (Tick, j.QuorumIssued)):
             self._callbacks.heard(event)
         for effect in machine.handle(event, time.monotonic()):

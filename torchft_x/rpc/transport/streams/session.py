@@ -56,7 +56,7 @@ class Keepalive:
         return max(MISSED_PINGS, round(self.limit / self.ping))
 
     @property
-    def look(self) -> float:
+    def poll(self) -> float:
         """Seconds between two checks for unanswered messages."""
         return self.ping / LOOKS
 
@@ -271,14 +271,14 @@ class ReconnectingStream:
         idle. Silence is counted in checks of our own, so that a starved process doesn't blame the lighthouse."""
         sent, idle = self._sent, 0
         while True:
-            await asyncio.sleep(beat.look)
+            await asyncio.sleep(beat.poll)
             idle = idle + 1 if self._sent == sent else 0
             due = idle >= LOOKS
             if self._sent > self._answered:
                 self._silent += 1
                 eager = self._callbacks.eager()
                 if self._silent >= (EAGER_LOOKS if eager else beat.pings * LOOKS):
-                    self._hung = f"it was silent for {self._silent * beat.look:.3g} s"
+                    self._hung = f"it was silent for {self._silent * beat.poll:.3g} s"
                     call.cancel()
                     return
                 due = eager or due or self._silent % LOOKS == 0

@@ -35,7 +35,7 @@ def over(code: int, words: str = "") -> Json:
     return {"state": {"terminated": {"exitCode": code, "message": words, "reason": "Error" if code else "Completed"}}}
 
 
-def look(jobs: list[Json], pods: list[Json]) -> tuple[str, str]:
+def poll(jobs: list[Json], pods: list[Json]) -> tuple[str, str]:
     found = job_state("a", jobs, pods)
     return found.state, found.reason
 
@@ -43,30 +43,30 @@ def look(jobs: list[Json], pods: list[Json]) -> tuple[str, str]:
 def test_the_lighthouse_speaks_for_the_job() -> None:
     jobs = [job("lighthouse"), job("trainer", 0), job("trainer", 1)]
     pods = [pod("lighthouse", **RUNS), pod("trainer", 0, **RUNS), pod("trainer", 1, **RUNS)]
-    assert look(jobs, pods) == ("RUNNING", "")
+    assert poll(jobs, pods) == ("RUNNING", "")
     done = job("lighthouse", end="Complete")
-    assert look([done], [pod("lighthouse", phase="Succeeded", **over(0, "All 2 groups finished."))]) == (
+    assert poll([done], [pod("lighthouse", phase="Succeeded", **over(0, "All 2 groups finished."))]) == (
         "SUCCEEDED",
         "All 2 groups finished.",
     )
     failed = [pod("lighthouse", phase="Succeeded", **over(0, "failed: group 1 is lost."))]
-    assert look([done, *jobs[1:]], [*failed, *pods[1:]]) == ("FAILED", "group 1 is lost.")
-    assert look([job("lighthouse", end="Failed")], []) == ("FAILED", "it had enough")
+    assert poll([done, *jobs[1:]], [*failed, *pods[1:]]) == ("FAILED", "group 1 is lost.")
+    assert poll([job("lighthouse", end="Failed")], []) == ("FAILED", "it had enough")
 
 
 def test_without_one_as_many_groups_must_succeed_as_the_job_needs() -> None:
     jobs = [job("trainer", k, end="Complete") for k in range(3)]
     good = [pod("trainer", k, phase="Succeeded", **over(0)) for k in range(2)]
     bad = pod("trainer", 2, phase="Succeeded", **over(0, "failed: too many restarts."))
-    assert look(jobs, [*good, bad])[0] == "SUCCEEDED"
+    assert poll(jobs, [*good, bad])[0] == "SUCCEEDED"
     also = pod("trainer", 1, phase="Succeeded", **over(0, "failed: no data."))
-    assert look(jobs, [good[0], also, bad]) == ("FAILED", "no data.")
-    assert look([*jobs[:2], job("trainer", 2)], [*good, pod("trainer", 2, **RUNS)])[0] == "RUNNING"
+    assert poll(jobs, [good[0], also, bad]) == ("FAILED", "no data.")
+    assert poll([*jobs[:2], job("trainer", 2)], [*good, pod("trainer", 2, **RUNS)])[0] == "RUNNING"
 
 
 def test_why_a_part_waits() -> None:
     def reason(**fields: Any) -> str:
-        return look([job("trainer")], [{**pod("trainer"), **fields}])[1]
+        return poll([job("trainer")], [{**pod("trainer"), **fields}])[1]
 
     def waits(why: str, message: str) -> Json:
         state = {"waiting": {"reason": why, "message": message}}
@@ -79,11 +79,11 @@ def test_why_a_part_waits() -> None:
     assert reason(status={"phase": "Pending", "conditions": [unscheduled]}) == (
         "trainer/0: no node takes it: 0/2 nodes: Insufficient nvidia.com/gpu."
     )
-    assert look([job("trainer")], []) == ("PENDING", "trainer/0: its pod is not there yet")
+    assert poll([job("trainer")], []) == ("PENDING", "trainer/0: its pod is not there yet")
     assert reason(status={"phase": "Pending"}) == "trainer/0: its container has not begun since 2026-11-25T12:00:00Z"
     queued = job("trainer", spec={"suspend": True})
     queued["metadata"]["labels"][names.QUEUE] = "team"
-    assert look([queued], []) == ("PENDING", "trainer/0: it waits in the queue team")
+    assert poll([queued], []) == ("PENDING", "trainer/0: it waits in the queue team")
 
 
 def event(kind: str, name: str, reason: str, message: str, when: int) -> Json:
@@ -120,11 +120,11 @@ def test_a_job_runs_when_a_trainer_does() -> None:
     """S7: it was RUNNING while all trainers were PENDING."""
     jobs, waits = [job("lighthouse"), job("trainer")], pod("trainer", phase="Pending")
     serves = pod("lighthouse", **RUNS, ready=True)
-    assert look(jobs, [serves, waits])[0] == "PENDING"
+    assert poll(jobs, [serves, waits])[0] == "PENDING"
     begins = pod("trainer", **RUNS, ready=False)
-    assert look(jobs, [serves, begins]) == ("PENDING", "trainer/0: its container runs and is not ready")
-    assert look(jobs, [serves, pod("trainer", **RUNS, ready=True)])[0] == "RUNNING"
-    assert look([job("lighthouse")], [serves])[0] == "RUNNING"
+    assert poll(jobs, [serves, begins]) == ("PENDING", "trainer/0: its container runs and is not ready")
+    assert poll(jobs, [serves, pod("trainer", **RUNS, ready=True)])[0] == "RUNNING"
+    assert poll([job("lighthouse")], [serves])[0] == "RUNNING"
 
 
 def test_the_newest_pod_counts_and_the_others_are_restarts() -> None:

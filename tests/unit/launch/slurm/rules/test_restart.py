@@ -108,7 +108,7 @@ class Watch:
     ) -> list[Action]:
         """Also that the scheduler is to make a round."""
         rows = [row(line) for line in (runs(0), text) if line is not None]
-        return self.rules.look(self.manifest, rows, said, nodes or {}, at)
+        return self.rules.poll(self.manifest, rows, said, nodes or {}, at)
 
 
 def test_nothing_is_done_while_all_is_well() -> None:
@@ -301,9 +301,9 @@ def test_the_replaced_incarnation_is_cancelled_whoever_replaced_it() -> None:
     now = manifest(part(0), part(1, job="40_1", ticket="t2", earlier=("31_1",)))
     rows = [row(runs(0)), row(runs(1)), row(runs(1).replace("31_1|31", "40_1|40"))]
     rules = Restarts()
-    assert rules.look(now, rows, heard(), {}, 0.0) == [Cancel(("31_1",))]
+    assert rules.poll(now, rows, heard(), {}, 0.0) == [Cancel(("31_1",))]
     rows[1] = row(COMPLETING)
-    assert rules.look(now, rows, heard(), {}, 1.0) == []
+    assert rules.poll(now, rows, heard(), {}, 1.0) == []
 
 
 def test_a_submission_is_given_time_and_then_made_again() -> None:
@@ -412,4 +412,4 @@ def test_what_does_not_wait_for_room_asks_for_no_round_and_one_is_for_all_parts(
     found = [a for t in range(1, 100) for a in watch.all(text, float(t))]
     assert not any(isinstance(a, Reschedule) for a in found)
     rows = [*(row(RESOURCES.replace("31_1", f"31_{n}")) for n in range(3))]
-    assert Restarts().look(manifest(*map(part, range(3))), rows, HEARD, {}, 0.0) == [Reschedule(part(0))]
+    assert Restarts().poll(manifest(*map(part, range(3))), rows, HEARD, {}, 0.0) == [Reschedule(part(0))]

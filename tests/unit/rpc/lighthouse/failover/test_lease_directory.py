@@ -83,7 +83,7 @@ def test_an_entry_that_somebody_has_deleted_is_made_again_and_watched_before_it_
     assert register.mend(3)
     made = register.read()
     assert (made.epoch, made.verdict) == (3, None)
-    assert LeaseRule("a").look(made, 0.0) is None
+    assert LeaseRule("a").poll(made, 0.0) is None
     assert not register.mend(3)
 
 

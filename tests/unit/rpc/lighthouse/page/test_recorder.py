@@ -46,11 +46,11 @@ def test_all_readers_share_one_overview_for_a_while(clock: list[float]) -> None:
 
 def test_what_supervisors_say_is_kept(clock: list[float]) -> None:
     recorder, _ = made(clock)
-    recorder.heard(SupervisorHere("0", "a", stream=1))
-    recorder.heard(LifeStarted("0", 0, "x"))
-    recorder.heard(LifeExited("0", 0, "x", 1, "exited with code 1"))
+    recorder.receive(SupervisorHere("0", "a", stream=1))
+    recorder.receive(LifeStarted("0", 0, "x"))
+    recorder.receive(LifeExited("0", 0, "x", 1, "exited with code 1"))
     assert [(g["group"], g["does"]) for g in recorder.value()["groups"]] == [("0", "restarts")]
-    recorder.heard(GroupRests("0", True))  # what was asked for is shown at once
+    recorder.receive(GroupRests("0", True))  # what was asked for is shown at once
     assert [g["does"] for g in recorder.value()["groups"]] == ["drained"]
 
 
