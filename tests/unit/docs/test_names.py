@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tokenize
 from functools import cache
 from pathlib import Path
 
@@ -147,3 +148,55 @@ def test_a_package_names_its_own_files(package: str) -> None:
     for entry in re.findall(r"^\* .*(?:\n  .*)*", text, flags=re.MULTILINE):
         for name in re.findall(r"`([a-z_]\w*)`(?=[:,])", entry):
             assert (folder / f"{name}.py").exists(), f"{package} names {name}, which is no file of it"
+
+
+_DOTTED = re.compile(r"`([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)(?:\(\))?`")
+_FILE = re.compile(r".*\.(py|json|toml|txt|log|svg|html|md|sh|N)")
+_OF_OTHERS = (
+    "torch",
+    "torchft",
+    "torchx",
+    "torchx_plugins",
+    "checkpointing",
+    "device_mesh",
+    "process_group",
+    "state",
+    "trainer",
+)
+"""First parts of names of torch, torchft, TorchX and trainers."""
+_PATTERNS = {"module.qualname", "torchft_x.compat.MODULE", "torchft_x.dropped_steps"}
+
+
+@cache
+def identifiers() -> frozenset[str]:
+    """All names that the code of the package and of the simulator uses, and those of its modules."""
+    found = set()
+    for path in [*(ROOT / "torchft_x").rglob("*.py"), *(ROOT / "tests/sim").rglob("*.py")]:
+        found |= set(path.relative_to(ROOT).with_suffix("").parts)
+        with path.open("rb") as f:
+            found |= {token.string for token in tokenize.tokenize(f.readline) if token.type == tokenize.NAME}
+    return frozenset(found)
+
+
+def _prose(path: Path) -> str:
+    """Return a page's text, or the comments and docstrings of a file."""
+    if path.suffix == ".md":
+        return re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    with path.open("rb") as f:
+        tokens = tokenize.tokenize(f.readline)
+        return "\n".join(t.string for t in tokens if t.type == tokenize.COMMENT or t.string.startswith('"""'))
+
+
+@pytest.mark.parametrize("folder", ["torchft_x", "components", "docs", "tests/sim"])
+def test_a_dotted_name_in_a_docstring_comment_or_page_exists(folder: str) -> None:
+    """`a.b.c` in backquotes: each part is a name of the code."""
+    unknown = []
+    for path in sorted((ROOT / folder).rglob("*.*")):
+        if path.suffix not in (".py", ".md") or path.name.endswith("_pb2.py"):
+            continue
+        for name in _DOTTED.findall(_prose(path)):
+            parts = name.split(".")
+            foreign = parts[0] in _OF_OTHERS or name in _PATTERNS or _FILE.fullmatch(name)
+            if not foreign and not set(parts) <= identifiers():
+                unknown.append(f"{path.relative_to(ROOT)}: {name}")
+    assert not unknown, "\n".join(unknown)

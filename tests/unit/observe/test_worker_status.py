@@ -17,8 +17,8 @@ from torchft_x.observe.worker_status import (
     newest,
     place_of_moment,
     same,
-    story,
     status_of,
+    story,
 )
 
 HERE = Moment(12, 2, 100.0, 0.5, 0.0, 11, 7, 3, False)
