@@ -1,5 +1,4 @@
-"""Command lines of the processes of a job. Each parses its arguments into a configuration, and reports errors in one
-sentence."""
+"""Command lines of a job's processes. Each parses its arguments into a configuration; errors are one sentence."""
 
 from __future__ import annotations
 
@@ -105,8 +104,10 @@ def _command(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _notice(local: bool) -> float:
-    """Return the seconds between SIGTERM and SIGKILL: the variable's, which pods set; else KillWait on Slurm; else that of
-    TorchX's local scheduler and Docker."""
+    """Return the seconds between SIGTERM and SIGKILL.
+
+    They are the variable's, which pods set; else KillWait on Slurm; else those of TorchX's local scheduler and Docker.
+    """
     usual = _KILL_WAIT if env.read(env.SLURM_JOB_ID) and not local else TIMING.notice
     return env.read_seconds(env.NOTICE, usual) or usual
 

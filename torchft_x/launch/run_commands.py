@@ -181,9 +181,7 @@ def chaos(argv: list[str]) -> int:
 
 
 def _place(word: str | None) -> tuple[Place, Path | None, str, Callable[[Event], None] | None]:
-    """Return the run's `Place`, its run directory if it has one here, its name, and the function that records its faults
-    elsewhere. Raise `ConfigError`.
-    """
+    """Return the run's `Place`, its directory if local, its name, its fault recorder if remote. Raise `ConfigError`."""
     if word is not None and is_handle(word):
         from torchft_x.launch.kubernetes.place import Pods
         from torchft_x.launch.kubernetes.remote import Remote

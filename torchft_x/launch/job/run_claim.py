@@ -87,8 +87,7 @@ class RunClaim:
         self.lost = ""  # why this role must end; set once
 
     def take(self, wait: Callable[[float], bool]) -> None:
-        """Claim the run directory for this job. `wait(seconds)` returns whether this role was asked to stop; nothing is
-        claimed then.
+        """Claim the run directory for this job, unless `wait(seconds)` returns that this role was asked to stop.
 
         Raise `ConfigError` if another job has the run directory, or if it can't be written.
         """
@@ -157,8 +156,7 @@ def check(run_dir: Path) -> None:
 
 
 def await_free(path: Path, job: str, wait: Callable[[float], bool]) -> bool:
-    """Wait until it is decided that `job` may have the run directory. Return False if `wait` was interrupted by a
-    stop. Raise `ConfigError` if another job has the run directory."""
+    """Return True once `job` may have the run directory, False on a stop. Raise `ConfigError` if another job has it."""
     first: Entry | None = None  # the claim that is watched
     looks = 0  # polls are counted, not seconds: a hanging file system delays them and the claim's renewals alike
     while True:
@@ -217,8 +215,10 @@ def read(path: Path) -> Entry | None:
 
 @contextlib.contextmanager
 def _exclusive(path: Path) -> Iterator[None]:
-    """Let one of several jobs claim a free run directory, where the file system has locks. Without locks the job that
-    wrote last has it, and the other one ends at its next poll."""
+    """Let one of several jobs claim a free run directory, where the file system has locks.
+
+    Without locks the job that wrote last has it, and the other one ends at its next poll.
+    """
     fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with contextlib.suppress(OSError):

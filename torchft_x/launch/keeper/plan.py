@@ -1,5 +1,4 @@
-"""Plan of a keeper's job. The launcher writes it to the run directory with mode 0600, as it holds --env; the keeper reads it
-once."""
+"""Plan of a keeper's job. The launcher writes it with mode 0600, as it holds --env; the keeper reads it once."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Publishes a keeper's job: to everybody by job.json (record.py), to its lighthouse by groups.json
-(core/job/kept_groups.py)."""
+"""Publishes a keeper's job: job.json (record.py) to all, groups.json (core/job/kept_groups.py) to its lighthouse."""
 
 from __future__ import annotations
 

@@ -99,8 +99,9 @@ def cancel(cluster: Cluster, app: str) -> bool:
 
 
 def lines(cluster: Cluster, app: str, part: PartState, follow: bool, since: float | None = None) -> Iterator[str]:
-    """Yield the lines of a part's newest pod, with their ends; with `follow` also those of all later pods, until the part is
-    over. `since` is in seconds before now. Raise `ClusterError`.
+    """Yield the lines, with ends, of a part's newest pod; with `follow` also of later ones, until the part is over.
+
+    `since` is in seconds before now. Raise `ClusterError`.
     """
     selector = _selector(app, part.role, part.replica)
     marks: dict[tuple[str, int], _Mark] = {}

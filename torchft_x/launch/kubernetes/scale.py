@@ -60,8 +60,7 @@ def _hasten(cluster: Cluster, app: str, change: scale.Change) -> None:
 
 
 def _wait(cluster: Cluster, app: str, change: scale.Change) -> None:
-    """Wait until the lighthouse knows the groups, because it would refuse an unknown one. Raise `ClusterError` after
-    `_HEARD` seconds."""
+    """Wait until the lighthouse knows, and so accepts, the groups. Raise `ClusterError` after `_HEARD` seconds."""
     deadline = time.monotonic() + _HEARD
     while True:
         trouble = _trouble(cluster, app, change)

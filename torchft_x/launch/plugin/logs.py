@@ -15,8 +15,10 @@ _CHUNK = 65536
 
 
 def follow(path: Path, finished: Callable[[], bool]) -> Iterator[str]:
-    """Yield lines with their ends, beginning with the oldest kept file, until `finished` returns True and all lines written
-    before are read. Wait for the file to appear."""
+    """Yield lines with their ends, beginning with the oldest kept file, until `finished` returns True.
+
+    All lines written before that are read. Wait for the file to appear.
+    """
     done = False
     while (file := _after(path, None)) is None:
         if done:

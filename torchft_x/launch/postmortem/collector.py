@@ -354,8 +354,7 @@ def _training_thread(target: Target, said: dict[str, Any]) -> list[Frame]:
 
 
 def _error_file(scene: Incident, rank: int) -> bytes | None:
-    """Return a rank's error file: torchelastic's, written by scripts with ``@record``, else ours
-    (train/introspection/setup.py), else None."""
+    """Return a rank's error file: torchelastic's (``@record``), else ours (train/introspection/setup.py), or None."""
     first = min(t.rank for t in scene.targets)
     for path in (error_file(scene.folder, rank - first), scene.folder / f"{rank}.error.json"):
         try:

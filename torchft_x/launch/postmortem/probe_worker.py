@@ -1,6 +1,6 @@
-"""Probes one worker: reads its status from shared memory, and requests stacks and Flight Recorder over its unix socket
-(train/introspection/setup.py). For a worker that doesn't answer, it returns the kernel's view.
+"""Probes one worker: its status in shared memory; its stacks and Flight Recorder through its unix socket.
 
+train/introspection/setup.py serves the socket. A worker that doesn't answer is shown as the kernel sees it.
 Standard library only. Each request has one deadline for all of it, and a limit of the answer's size.
 """
 

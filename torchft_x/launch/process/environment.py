@@ -41,8 +41,7 @@ class TrainerSettings(JobSettings):
 
 
 def trainer_environment(base: Mapping[str, str], settings: TrainerSettings) -> dict[str, str]:
-    """Return `base` with the variables for a trainer. Those that identify the group and its life override the user's; tuning
-    variables that are set stay."""
+    """Return `base` with a trainer's variables. The group's and life's override the user's; tuning ones stay if set."""
     out = sidecar_environment(base, settings)
     out[env.REPLICA_GROUP_ID] = settings.group
     out[env.NUM_REPLICA_GROUPS] = str(settings.groups)

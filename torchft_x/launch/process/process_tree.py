@@ -91,8 +91,7 @@ def usage(roots: Collection[int]) -> tuple[float, int, dict[int, float]]:
 
 
 def _ready(pid: int) -> dict[int, float]:
-    """Return for each thread id the seconds for which the thread ran or was ready to run; empty if the kernel has no such
-    numbers."""
+    """Return, by thread id, the seconds for which a thread ran or was ready to run; empty if the kernel can't tell."""
     found = {}
     try:
         for task in os.listdir(f"/proc/{pid}/task"):

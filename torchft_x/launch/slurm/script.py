@@ -157,8 +157,7 @@ def _watch(how: RoleScript) -> list[str]:
 
 
 def _lighthouse(how: RoleScript) -> list[str]:
-    """Return the lines that start a lighthouse beside each of the first groups: one serves, the others stand by
-    (docs/operate.md)."""
+    """Return the lines for a lighthouse beside each of the first groups, all but one on standby (docs/operate.md)."""
     if not how.lighthouse:
         return []
     log = f'{shlex.quote(how.log_dir)}"/lighthouse-$number-0.$me-r$attempt.log"'

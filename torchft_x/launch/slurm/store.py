@@ -103,8 +103,7 @@ def change(run_dir: str | Path, how: Callable[[Manifest], Manifest]) -> Manifest
 
 
 def tell_groups(manifest: Manifest, lost: Mapping[str, str] | None = None) -> None:
-    """Write ``groups.json`` for the lighthouse. `lost` has the groups that will not come back, each with the reason (a
-    clause). Raise OSError if it can't be written."""
+    """Write ``groups.json`` for the lighthouse. `lost`: groups gone for good, with reasons (clauses). Raise OSError."""
     wanted = tuple(str(part.number) for part in manifest.groups if not part.gone)
     ended = tuple(SupervisorFinished(group, 1, why) for group, why in (lost or {}).items() if group in wanted)
     path = folder(manifest.run_dir) / "groups.json"

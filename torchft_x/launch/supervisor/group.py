@@ -63,8 +63,10 @@ class Supervisor(BaseSupervisor):
         self._guessed = False  # whether the present life began before such a number was known
 
     def _run_lives(self) -> Stop:
-        """Wait for the number of our next life, then run lives. Counted from 0, ours would be fenced by those of an earlier
-        supervisor (R2)."""
+        """Wait for the number of our next life, then run lives.
+
+        Counted from 0, ours would be fenced by those of an earlier supervisor (R2).
+        """
         self._stops.wait(lambda: self._first_number is not None, self.config.number_timeout)
         stop = self._stops.first or super()._run_lives()
         if self._memory is not None and self._reports is not None:

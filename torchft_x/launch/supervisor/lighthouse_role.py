@@ -73,8 +73,7 @@ def complete(argv: list[str], run_dir: Path, *, local: bool) -> list[str]:
 
 
 def claim(run_dir: Path, job: str) -> None:
-    """Claim the lighthouses' directory for this job. Raise `ConfigError` if another job's claim is in it, or it can't be
-    written."""
+    """Claim the lighthouses' directory for this job. Raise `ConfigError` if another job has it, or on write errors."""
     mark = folder_of_several(run_dir) / f"{_BEGUN}{hashlib.sha256(job.encode()).hexdigest()[:16]}"
     try:
         folder = make_folder_of_several(run_dir)

@@ -229,8 +229,7 @@ class WarmParent:
         return pids[0] if pids else None
 
     def _ask(self, request: dict[str, Any], store: GroupStore | None) -> list[int]:
-        """Send a request for forks, and return their pids, the store's last. None are returned if the parent is lost, for the
-        reason in `_why`."""
+        """Request forks and return their pids, the store's last; none if the parent is lost (reason in `_why`)."""
         assert self._socket is not None
         fds = [] if store is None else [store.listener.fileno()]
         if store is not None:

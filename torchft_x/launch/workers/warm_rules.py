@@ -51,11 +51,10 @@ def difference(parent: Mapping[str, str], life: Mapping[str, str]) -> str | None
 
 
 def why_first_is_cold(script: str) -> str | None:
-    """Return the reason, as a clause, for which a script's first life must not be forked from a process that has already
-    imported torch, or None if it may be.
+    """Return (as a clause) why a script's first life must not be forked with torch already imported; None if it may be.
 
-    It may be forked only if the early import makes no difference to the script. No statement above its last import of torch
-    or torchft_x may set a variable that these read at import, or expect to run before them.
+    It may be if the early import makes no difference: no statement above the script's last import of torch or torchft_x
+    may set a variable that these read at import, or expect to run before them.
     """
     body = _statements(script)
     last = max((i for i, node in enumerate(body) if _roots(node) & {"torch", "torchft_x"}), default=None)
@@ -72,8 +71,7 @@ def why_first_is_cold(script: str) -> str | None:
 
 
 def _reaches(node: ast.AST) -> bool:
-    """Return whether this node may change the environment, or load code that might. Every import counts: the caller checks
-    top-level ones separately."""
+    """Return whether a node may change the environment or load code that might; callers check top-level imports."""
     if isinstance(node, ast.Import | ast.ImportFrom):
         return True
     return (getattr(node, "id", None) or getattr(node, "attr", None)) in _REACHES

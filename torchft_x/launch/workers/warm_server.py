@@ -1,19 +1,19 @@
-"""The warm parent: a process that has imported a worker's modules, and forks workers. Run by file path:
+"""The warm parent, run by its file's path: a process that has imported a worker's modules, and forks workers.
 
     python -u warm_server.py CONTROL SUPERVISOR SCRIPT [ARG...]
 
 It imports in two parts. A first life waits for the first part: the script's imports from torch and torchft_x. The
-supervisor asks for the second part during that life: all other modules for later lives, the script's other packages too.
+supervisor asks for the second part in that life: all other modules for later lives, the script's other packages too.
 
-CONTROL is the descriptor of a socket to the supervisor (warm_client.py), with one line of JSON each way. SCRIPT's text is
-parsed for its imports; it is run only in the workers. ARG... is shown to people who read ``ps``.
+CONTROL is the descriptor of a socket to the supervisor (warm_client.py), with one line of JSON each way. SCRIPT's text
+is parsed for its imports; it is run only in the workers. ARG... is shown to people who read ``ps``.
 
 The supervisor requests forks: of a life's workers, or of the process with their store. A child that ends at once forks
-them, so that the supervisor (a sub-reaper) adopts them. It watches them like all its children, and they die with it, not
-with the warm parent.
+them, so that the supervisor (a sub-reaper) adopts them. It watches them like all its children, and they die with it,
+not with the warm parent.
 
-A process may be forked only while it has one thread, so the parent never makes a tensor operation, a channel, a store, or
-a context on a device. It checks this before each fork, and exits with the reason rather than fork unsoundly.
+A process may be forked only while it has one thread, so the parent never makes a tensor operation, a channel, a store,
+or a context on a device. It checks this before each fork, and exits with the reason rather than fork unsoundly.
 """
 
 import sys

@@ -1,5 +1,4 @@
-"""A job on Kubernetes as plain values: renders its objects, derives its state from its Jobs and pods. Pure; dicts in, dicts
-out.
+"""A job on Kubernetes as plain values: renders its objects, derives its state from Jobs and pods. Pure, on dicts.
 
 * `parts`: the input: the replicas of a job, and the settings of their pods. `names`: names of objects and labels.
 * `pod`: one replica's pod. `objects`: all objects of a job. `rights`: the RBAC rules for the person who submits a job.

@@ -47,10 +47,9 @@ def check(name: str, what: str) -> None:
 
 
 def app_id(name: str, unique: str, roles: dict[str, int]) -> str:
-    """Return a job's id, short enough for the names of its parts. `name` is truncated if needed, `unique` only to 13
-    characters.
+    """Return a job's id, short enough for its parts' names. `name` is cut as needed, `unique` only to 13 characters.
 
-    `roles` has numbers of replicas by role. Raise `ConfigError` if a role's name can't be used or leaves too little room.
+    `roles`: numbers of replicas by role. Raise `ConfigError` if a role's name can't be used or leaves too little room.
     """
     longest = max((len(part("", role, max(n, 9999))) for role, n in roles.items()), default=0)
     room = MOST - longest - _UNIQUE

@@ -1,14 +1,13 @@
-"""Decides which parts of a job are restarted, when, and without which nodes. Pure: takes the queue and the lighthouse's
-status, returns actions.
+"""Decides which parts of a job restart, when and without which nodes: queue, lighthouse's status in, actions out. Pure.
 
 * A part that Slurm has requeued need not wait for its BeginTime.
 * A part that Slurm gave up (its batch script ended without a final exit code, the node was lost, the launch failed) is
-  submitted anew, within the restart budget. So is one whose node has fallen silent, before Slurm notices: its earlier job is
-  then cancelled, and stays so when the node comes back.
+  submitted anew, within the restart budget. So is one whose node has fallen silent, before Slurm notices: its earlier
+  job is then cancelled, and stays so when the node comes back.
 * A group that a person cancelled by Slurm's means stays cancelled: the lighthouse is told that the group is lost.
-* Slurm's scheduler makes no round when a job that can't end on one node frees another one, nor when a job on which others
-  depend has begun: by default its next round is up to 30 s away. Request a round for a part that has just begun to wait for
-  room.
+* Slurm's scheduler makes no round when a job that can't end on one node frees another one, nor when a job on which
+  others depend has begun: by default its next round is up to 30 s away. Request a round for a part that has just begun
+  to wait for room.
 * A replaced job that is still in the queue is cancelled, even if the watcher that replaced it died before doing so.
 
 Every action may be requested twice, and by two watchers at once.

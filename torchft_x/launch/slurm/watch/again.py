@@ -1,5 +1,4 @@
-"""``torchft_x slurm-again RUN_DIR ROLE NUMBER JOB SECONDS``: submits a part anew. Run by its batch script ahead of the time
-limit."""
+"""``torchft_x slurm-again RUN_DIR ROLE NUMBER JOB SECONDS``: a part's script submits it anew before its time limit."""
 
 from __future__ import annotations
 
