@@ -112,8 +112,7 @@ class MemorySlot:
         return None if head is None else head.state
 
     def read(self, into: Any = None) -> Any:
-        """Return the state dict in the slot, in the tensors of `into` where path, dtype and shape fit, else in new
-        ones.
+        """Return the slot's state dict, in the tensors of `into` where path, dtype and shape fit, else in new ones.
 
         Raises `TransferError` if there is no complete copy, or a bit of it has changed since; its `torn` says whether
         tensors of `into` were already written to.
@@ -134,17 +133,13 @@ class MemorySlot:
     # --- writing -------------------------------------------------------------------------------------------------------
 
     def room_for(self, state_dict: Any) -> int:
-        """Return the bytes that are missing for a copy of this state; 0 if it has room. Raises `LeafError`,
-        `TooLarge`.
-        """
+        """Return the bytes missing for a copy of this state; 0 if it has room. Raises `LeafError`, `TooLarge`."""
         layout, _ = flatten(state_dict)
         needed = _needed(len(dump(layout)), len(cut_blocks(layout.blobs)), place_blobs(layout.blobs)[1])
         return max(0, needed - self._size)
 
     def grow(self, missing: int) -> None:
-        """Enlarge the slot by at least `missing` bytes, which takes a while. Its content stays. Raises `TooLarge`,
-        OSError.
-        """
+        """Enlarge the slot by at least `missing` bytes, slowly. Its content stays. Raises `TooLarge`, OSError."""
         size = self._size + int(missing * (1 + _SPARE))
         size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
         if size > self._limit:

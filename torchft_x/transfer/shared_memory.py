@@ -38,9 +38,7 @@ class Buffer:
 
 
 def allocate_buffer(nbytes: int, *, pinned: bool = False, shared: bool = True) -> Buffer:
-    """Allocate uninitialised memory; shared if `shared`, not `pinned`, and the system can. Raises RuntimeError if
-    there is none.
-    """
+    """Allocate uninitialised memory, shared if asked, possible and not `pinned`. Raises RuntimeError if it fails."""
     if shared and not pinned and hasattr(os, "memfd_create") and nbytes <= physical_memory():  # else raise, no kill
         try:
             return _allocate_shared(nbytes)
@@ -69,9 +67,7 @@ def _file_name(tag: str) -> str:
 
 
 def held_file_name(tag: str) -> str:
-    """Return the file name of memory that a supervisor holds for its workers. A snapshot in it is called
-    PID/FD/TAG/FIRST BYTE.
-    """
+    """Return the name of memory that supervisors hold for workers. A snapshot in it is called PID/FD/TAG/FIRST BYTE."""
     return f"torchft_x-held-{tag}"
 
 
@@ -99,9 +95,7 @@ def open_memfd(pid: str, fd: str, name: str, mode: int) -> int | None:
 
 
 class SharedFile:
-    """Another process's buffer, open for reading. Its data are valid only while that process leaves the buffer
-    unchanged.
-    """
+    """Another process's buffer, open for reading. Its data are valid only while that process leaves it unchanged."""
 
     def __init__(self, fd: int, first: int = 0) -> None:
         self._fd = fd

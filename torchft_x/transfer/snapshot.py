@@ -85,9 +85,7 @@ class Snapshot:
 
 
 class SnapshotStore:
-    """The snapshots of one transport. No method waits for a reader, except `ask` and `close`, which have a time
-    limit.
-    """
+    """The snapshots of one transport. No method waits for a reader, except `ask` and `close`, with a time limit."""
 
     def __init__(self, *, shared: bool = True) -> None:
         self._shared = shared  # whether processes of this host may read the snapshots' memory directly
@@ -106,9 +104,7 @@ class SnapshotStore:
         self._signs += 1
 
     def progress(self) -> tuple[int, bool]:
-        """Return a number that grows while readers make progress, and whether the newest snapshot has no reader left
-        to serve.
-        """
+        """Return a number that grows as readers progress, and whether the newest snapshot has no reader left."""
         with self._changed:
             current = self._current
             done = current is None or not (current.owed or current.readers)
@@ -168,9 +164,7 @@ class SnapshotStore:
         return self._shared and not pinned and self.lender is not None and self.lender.lends(length)
 
     def returns(self) -> bool:
-        """Return lent memory to its owner, unless readers use it or may still come. Return whether none is lent any
-        more. Any thread.
-        """
+        """Give lent memory back unless readers use it or may come. Return whether none is lent any more. Any thread."""
         with self._changed:
             snapshot = self._lent
             if snapshot is None:
@@ -235,8 +229,7 @@ class SnapshotStore:
         del self._spare[max(STANDING_BUFFERS - len(self._alive), 0) :]
 
     def disallow(self) -> None:
-        """Stop offering the newest snapshot to readers other than those in progress and the destinations that were
-        promised it.
+        """Stop offering the newest snapshot, except to readers in progress and destinations that were promised it.
 
         The promised ones may still read, because the bytes are frozen: a source that commits faster than a healer
         asks must not make it wait for nothing (shared facts, peer 2.4).

@@ -36,8 +36,7 @@ def _takes(method: Any, name: str) -> bool:
 
 
 class AdaptedTransport(CheckpointTransport[T]):
-    """Adapter that calls `inner` as torchft's Manager does: keywords, a timedelta, `disallow_checkpoint` before the
-    state changes.
+    """Adapter that calls `inner` as torchft's Manager does: keywords, timedelta, `disallow_checkpoint` before changes.
 
     The loading code checks that a received state is the requested one: the state contains its own name.
     """

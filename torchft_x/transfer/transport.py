@@ -53,8 +53,7 @@ class CheckpointTransport(ABC, Generic[T]):
         """
 
     def mirror_checkpoint(self, step: int, state_dict: T, *, committed_in: int = 0) -> None:
-        """Offer a state as a further source for ranks that copy it from another rank, if that pays. Raises
-        `LeafError`.
+        """Offer a state, if that pays, as a further source for ranks that copy it from another. Raises `LeafError`.
 
         Only for transports whose `recv_checkpoint` has an argument `mirrors`. The state is promised to no rank.
         """
@@ -81,9 +80,7 @@ class CheckpointTransport(ABC, Generic[T]):
         return None
 
     def before_commit(self) -> None:
-        """Prepare for a change of the state when this returns. Needed only if the transport serves the state itself,
-        not a copy.
-        """
+        """Prepare for a state change after this returns. Only if the transport serves the state itself, not a copy."""
 
     @abstractmethod
     def disallow_checkpoint(self) -> None:

@@ -21,9 +21,7 @@ COUNTERS = "torchft"  # the Manager's part, beside the parts of the script
 
 
 def to_flat(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state of a `Checkpoint` with its parts at the top level, as other programs have it. Raises
-    `TransferError`.
-    """
+    """Return a `Checkpoint`'s state with its parts at the top level, as in other programs. Raises `TransferError`."""
     if set(state) != {COUNTERS, "parts"} or COUNTERS in state["parts"]:
         raise TransferError("it was not saved by torchft_x.Checkpoint, so its parts are not known.")
     versions = {name: value for name, part in state["parts"].items() if (value := _versions(part))}
@@ -32,9 +30,7 @@ def to_flat(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def from_flat(flat: Mapping[str, Any], step: int | None) -> dict[str, Any]:
-    """Return a flat state as the state of a `Checkpoint`. `step` is for a state without its own. Raises
-    `ConfigError`.
-    """
+    """Return a flat state as a `Checkpoint`'s state; `step` is for a state without its own. Raises `ConfigError`."""
     parts = {str(name): _with_numbers(part) for name, part in flat.items() if name != COUNTERS}
     counters = flat.get(COUNTERS)
     if isinstance(counters, dict) and _VERSIONS in counters:
@@ -85,9 +81,7 @@ def write_dcp(flat: Mapping[str, Any], folder: Path) -> None:
 
 
 def read_dcp(folder: Path) -> dict[str, Any]:
-    """Read PyTorch's distributed checkpoint from a folder that you trust: PyTorch unpickles its files. Raises
-    `ConfigError`.
-    """
+    """Read PyTorch's distributed checkpoint in a trusted folder: PyTorch unpickles its files. Raises `ConfigError`."""
     utils = _module("torch.distributed.checkpoint.format_utils", "numpy")
     if not (folder / ".metadata").is_file():
         raise ConfigError(f"{folder}: that is no distributed checkpoint of PyTorch; it has no .metadata.")
@@ -103,9 +97,7 @@ def read_dcp(folder: Path) -> dict[str, Any]:
 
 
 def write_safetensors(part: Any, file: Path, step: int) -> int:
-    """Write all tensors of a part, by their names with dots, and return the number of omitted other values. Raises
-    `ConfigError`.
-    """
+    """Write a part's tensors, by names with dots, and return the number of values left out. Raises `ConfigError`."""
     library = _module("safetensors.torch", "safetensors")
     tensors: dict[str, torch.Tensor] = {}
     left_out = 0

@@ -36,9 +36,7 @@ class Job:
         self._came = 0
 
     def take(self, start: int, data: Tensor) -> bool:
-        """Copy the job's share of `data`, which begins at byte `start` of the stream. Return whether the job is
-        complete.
-        """
+        """Copy the job's share of `data`, at byte `start` of the stream. Return whether the job is complete."""
         first, end = max(self.start, start), min(self.end, start + data.numel())
         if first >= end:
             return False

@@ -1,6 +1,4 @@
-"""Names of folders and files below the URL, and which checkpoints may be removed. Pure; compares names and steps, no
-clock.
-"""
+"""Names of folders and files below the URL; which checkpoints may be removed, by names and steps. Pure, no clock."""
 
 from __future__ import annotations
 

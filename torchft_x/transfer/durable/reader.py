@@ -73,8 +73,7 @@ class Saved:
 
     @torch.no_grad()
     def load(self, into: Any = None) -> Any:
-        """Return the state dict. Tensors of `into`, a state dict of the same keys, are filled and are part of the
-        result.
+        """Return the state dict. Tensors of `into`, a state dict of the same keys, are filled and are in the result.
 
         A DTensor is filled with the shard that this rank holds, however the writers cut theirs. A tensor on the
         meta device stays, and is not read. Other tensors are new, whole, on the CPU.

@@ -60,9 +60,7 @@ class Outline:
     tensors: list[Tensor]  # one of each piece
 
     def freeze(self, *, step: int, committed_in: int = 0, memory: Tensor | None = None) -> Shard:
-        """Copy the tensors into a shard. `memory` is that of an unused earlier shard, and is reused if it is long
-        enough.
-        """
+        """Copy the tensors into a shard. `memory`, that of an unused earlier shard, is reused if it is long enough."""
         specs, sources, sizes = group_tensors(self.tensors)
         layout = Layout(["list", [["T", i] for i in range(len(self.tensors))]], tuple(specs), tuple(sizes))
         starts, length = place_blobs(sizes)
@@ -116,9 +114,7 @@ def allocate_room(length: int, pinned: bool) -> Tensor:
 def _ours(
     state_dict: Any, rank: int
 ) -> tuple[_ShardFlattener, list[int], list[tuple[Box, bool]], list[tuple[int, ...]]]:
-    """Walk over the state. Return the walk, the tensors that this rank writes, and each tensor's slice and whole
-    shape.
-    """
+    """Return the walk over the state, the tensors that this rank writes, and each tensor's slice and whole shape."""
     walk = _ShardFlattener()
     walk.tree = walk.node(state_dict, "", 0)
     boxes = [walk.boxes.get(i) or (whole(t.shape), rank == 0) for i, t in enumerate(walk.tensors)]

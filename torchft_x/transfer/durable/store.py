@@ -84,8 +84,7 @@ class Store:
             return data
 
     def write(self, name: str, parts: Iterable[Any]) -> None:
-        """Write a file of these parts (anything with the buffer interface). On a local disk, wait until it is on the
-        disk.
+        """Write a file of these parts (anything with the buffer interface); on a local disk, wait for the disk.
 
         A write that fails may leave a part of the file.
         """

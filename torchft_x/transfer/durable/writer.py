@@ -103,8 +103,7 @@ def _check(shard: Shard, found: dict[int, tuple[Index, Layout, str]]) -> None:
 
 
 def sweep(store: Store, newest: Name, keep: int) -> None:
-    """Remove checkpoints that are not needed once `newest` is complete: all but the newest `keep`, and dead writers'
-    remains.
+    """Remove checkpoints not needed once `newest` is complete: all but the newest `keep`, and dead writers' remains.
 
     Raises `TransferError`.
     """

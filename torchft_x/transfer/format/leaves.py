@@ -68,9 +68,7 @@ def _same_class_again(old: type, new: type) -> bool:
 
 
 def leaf_of_type(type: type) -> Leaf | None:
-    """Return how values of `type` are sent: as registered, or by structured.py, which makes its name known from here
-    on.
-    """
+    """Return how values of `type` are sent: as registered, or by structured.py (its name is known from here on)."""
     found = _by_type.get(type)
     if found is not None:
         return found

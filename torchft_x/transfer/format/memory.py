@@ -1,6 +1,4 @@
-"""Bytes of tensors without copies and without numpy: views and memoryviews. Also suspends Python's garbage
-collection.
-"""
+"""Views and memoryviews of tensors' bytes, without copies and numpy. Also suspends Python's garbage collection."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Leaves that need no `register_leaf`: enums, dataclasses, named tuples, defaultdicts, and numpy's arrays and
-scalars.
+"""Leaves that need no `register_leaf`: enums, dataclasses, named tuples, defaultdicts, numpy's arrays and scalars.
 
 A type's name comes over the network, its class never does. Names are looked up among the types in this process's own
 state dict (its groups have the same keys), and nothing is imported or called by a name. Decoding sets fields and runs

@@ -1,5 +1,4 @@
-"""The part of a copy in a supervisor's memory (`transfer.memory_slots`) from which a durable checkpoint can be
-written.
+"""Part of a copy in a supervisor's memory (`transfer.memory_slots`) from which a durable checkpoint can be written.
 
 A copy is what a heal carries: the Manager's state dict of one rank, in the script's terms. A checkpoint is the parts
 of a `Checkpoint`, cut so that others can read them. Neither follows from the other without the script's objects. So a

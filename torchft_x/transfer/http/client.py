@@ -46,9 +46,7 @@ class Source:
 
     @staticmethod
     def parse(metadata: str, token: str | None, deadline: float) -> Source:
-        """Return the source that `metadata()` of another process describes. Raises `TransferError` if it can't be
-        parsed.
-        """
+        """Return the source that another process's `metadata()` describes. Raises `TransferError` if malformed."""
         try:
             parts = urlsplit(metadata[:1000])
             if parts.scheme != "http" or parts.path.rstrip("/") != "/checkpoint":

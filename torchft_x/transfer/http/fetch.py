@@ -1,5 +1,4 @@
-"""Moves the blocks of a snapshot into a landing by parallel streams, from one source or from several at a time
-(`wire`).
+"""Moves a snapshot's blocks into a landing by parallel streams, from one source or several at a time (`wire`).
 
 A range whose connection breaks is continued behind its last good block, until the deadline. A source that is gone,
 refuses, sends a wrong digest or is far slower than the others is dropped, and the others send the rest. The last
@@ -56,8 +55,7 @@ class Fetch:
         self._ended = False
 
     def run(self, mirrors: Sequence[Callable[[], Source]] = ()) -> None:
-        """Fetch every block. Each of `mirrors` returns a further source. Once it returns or raises, no thread writes
-        any more.
+        """Fetch every block. Each of `mirrors` returns a further source. Afterwards, even on errors, no thread writes.
 
         Raises `TransferError` or `TokenError`.
         """
@@ -232,9 +230,7 @@ class Fetch:
             )
 
     def _arrived(self, feed: Feed, stream: int, index: int, digest: int) -> bool:
-        """Record that a block is in its place. Return whether the next one belongs to the stream, too. Raises
-        `TransferError`.
-        """
+        """Record that a block is in its place; return whether the next is the stream's, too. Raises `TransferError`."""
         with self._changed:
             if self._arrival.digests:
                 if self._digests[index] not in (None, digest):

@@ -103,9 +103,7 @@ class Receiver:
         response.close()
 
     def copy(self, source: Source, file: SharedFile, first: int, end: int) -> Iterator[None]:
-        """Copy blocks first..end-1 from memory. Raises `TransferError` after the deadline, OSError if it can't be
-        read.
-        """
+        """Copy blocks first..end-1 from memory. Raises `TransferError` after the deadline, OSError if unreadable."""
         for index in range(first, end):
             self._left(source, index)
             block = self._arrival.blocks[index]
@@ -122,9 +120,7 @@ class Receiver:
         return left
 
     def _place(self, block: Block) -> memoryview:
-        """Return the memory to receive a block into: its place in the state, or scratch memory if it has no single
-        place.
-        """
+        """Return memory to receive a block into: its place in the state, or scratch memory if that is not one piece."""
         arrival, piece = self._arrival, block.pieces[0]
         view = self._lands(block)
         if view is None:

@@ -127,8 +127,7 @@ def _bytes_follow(length: int) -> memoryview:
 
 
 def _head(headers: dict[str, str], *, behind: int = 0) -> memoryview:
-    """Return the head of a successful answer, padded so that the body has the same alignment in the socket as in
-    memory.
+    """Return the head of a successful answer, padded so that the body is aligned in the socket as in memory.
 
     The bytes after the head, and after `behind` more, then begin a cache line. Copies between unequal alignments take
     half as long again (decision 37).
@@ -139,9 +138,7 @@ def _head(headers: dict[str, str], *, behind: int = 0) -> memoryview:
 
 
 class _Head:
-    """Limited reader for the lines of a request's head. The standard library would read a hundred of 64 KB each
-    before the token.
-    """
+    """Limited reader of a request head's lines. The standard library would read 100 of 64 KB each before the token."""
 
     def __init__(self, file: Any) -> None:
         self._file = file  # the connection's file
@@ -248,9 +245,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def _hold(self, snapshot_id: str) -> Snapshot | None:
-        """Return the snapshot, which this connection holds from now on; None if it is gone, after refusing the
-        request.
-        """
+        """Return the snapshot, held by this connection from now on, or None, after a refusal, if it is gone."""
         snapshot = next((s for s, _ in self.held if s.id == snapshot_id), None)
         if snapshot is None:
             snapshot = self.server.store.resume(snapshot_id)

@@ -38,8 +38,7 @@ STRIPED_BYTES = 64 << 20  # bytes of a state; a smaller one has come from one so
 
 
 class HTTPTransport(CheckpointTransport[T]):
-    """Serves this process's state over HTTP and fetches others'. Listens on all interfaces, on a free port, from
-    construction.
+    """Transport over HTTP: fetches states, serves this process's from construction on a free port of all interfaces.
 
     Args:
         timeout: longest time (seconds or a timedelta) that a reader may make no progress, and that

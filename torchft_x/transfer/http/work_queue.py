@@ -72,9 +72,7 @@ class WorkQueue:
         return first, end
 
     def arrived(self, stream: int, now: float) -> bool:
-        """Record that the first block of the stream's range has arrived. Return whether the next one is the stream's,
-        too.
-        """
+        """Record the arrival of the first block of the stream's range. Return whether the next is the stream's, too."""
         held = self._held[stream]
         pace = self._pace.setdefault(stream, _Pace())
         pace.blocks, pace.seconds = pace.blocks + 1, pace.seconds + now - held.since

@@ -1,5 +1,4 @@
-"""Checkpoint transport through storage that all groups reach: for clusters in which they can't reach each other by
-HTTP.
+"""Checkpoint transport through storage that all groups reach, for clusters without HTTP between groups.
 
 No pickle. Each process has a folder of its own below the URL, whose name `metadata()` returns::
 
