@@ -55,7 +55,9 @@ class Finding:
 
 def by_group(recorder: Mapping[str, Any], configured: float) -> dict[str, list[Op]]:
     """Return a process's collectives, in order, by process group: `BETWEEN`, or the name of one inside the group.
-    `configured`: unix seconds of the last configure."""
+
+    `configured`: unix seconds of the last configure.
+    """
     entries = [e for e in recorder.get("entries") or () if isinstance(e, dict) and not e.get("is_p2p")]
     unnamed = [e for e in entries if not any(e.get("process_group") or ())]
     newest = max((int(e.get("pg_id", 0)) for e in unnamed), default=0)
@@ -85,8 +87,7 @@ def _op(e: Mapping[str, Any]) -> Op:
 
 
 def compare(where: str, logs: Mapping[Who, list[Op]]) -> Finding | None:
-    """Return the most telling problem of one process group, or None. `logs` has the collectives of every member, [] for
-    a member without any."""
+    """Return the most telling problem of a process group, or None. `logs`: each member's collectives, [] for none."""
     if len(logs) < 2:
         return None
     return _mismatch(where, logs) or _waiting(where, logs) or _late(where, logs)

@@ -53,8 +53,10 @@ class Story:
 
     @property
     def speaks(self) -> bool:
-        """Whether the own group prints for all about the newest commit: the lowest by number that took part in it and
-        is not lost. A group that left gracefully since then has printed already."""
+        """True if our group prints for all about the newest commit: it is the lowest that took part and is not lost.
+
+        A group that left gracefully since then has printed already.
+        """
         alive = (self.participants & self.members) | self._left or self.members
         return not alive or by_number(alive)[0] == self.group
 
@@ -214,8 +216,10 @@ def clause(sentence: str) -> str:
 
 
 def harmless(text: object, most: int = 200) -> str:
-    """Return a text on one line of at most `most` characters, without control characters, escapes and marks that change
-    the direction of writing. Names and reasons come from event logs, which anybody may have written."""
+    """Return a text on one line of at most `most` characters, without control, escape and direction characters.
+
+    Names and reasons come from event logs, which anybody may have written.
+    """
     shown = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in str(text)[: most + 1])
     return shown if len(shown) <= most else shown[: most - 1] + "…"
 

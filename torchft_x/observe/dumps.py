@@ -1,5 +1,4 @@
-"""Explanation of a folder of dumps (RUN_DIR/dumps/..., made by the supervisors) in sentences. Pure except
-`read_folder`.
+"""Explanation in sentences of the supervisors' dumps in a folder (RUN_DIR/dumps/...). Pure except `read_folder`.
 
 docs/operate.md lists the folder's files. Files may be missing or torn; the readable ones are used.
 """

@@ -77,8 +77,7 @@ _listeners: tuple[Listener, ...] = ()  # replaced as a whole, so that emit() nee
 
 
 def subscribe(listener: Listener) -> Callable[[], None]:
-    """Call `listener(event)` for every event that any `EventLog` of this process emits. Return the function that ends
-    this.
+    """Call `listener(event)` for every event that any `EventLog` of this process emits; return a function to end this.
 
     It runs on the emitting thread, between two instructions of the protocol: it must be quick and must not raise
     (``queue.SimpleQueue().put`` is the usual one). Events reach listeners with or without a run directory.
@@ -94,8 +93,7 @@ def subscribe(listener: Listener) -> Callable[[], None]:
 
 
 class Narration(Protocol):
-    """Receiver that describes a log's events to people. A commit that nothing has interrupted is only kept in
-    `commits`."""
+    """Receiver that describes a log's events to people. Uninterrupted commits are only kept in `commits`."""
 
     interrupted: bool
     commits: deque[dict[str, Any]]
@@ -105,8 +103,9 @@ class Narration(Protocol):
 
 
 class EventLog:
-    """Event log of one process. Appends events to ``<run_dir>/events/<role>-<group>-<pid>.jsonl``; without a run
-    directory only listeners get them. With TORCHFT_X_EVENTS=stdout it prints them, too.
+    """Event log of one process, ``<run_dir>/events/<role>-<group>-<pid>.jsonl``.
+
+    Without a run directory only listeners get the events. With TORCHFT_X_EVENTS=stdout they are printed, too.
 
     Thread-safe. A line is written with one ``write`` call and flushed, so a killed process leaves whole lines. A full
     disk must not end training: the first failed write switches the log off, with one message on stderr, and creates an

@@ -34,8 +34,10 @@ _MOST = 1 << 16  # events that are kept while `take` is not called, because the 
 
 
 class FactsCollector:
-    """Collector of one rank's events. `received` returns the received and the total bytes of the state that is being
-    copied; None if unknown. `say` is called with a line for people from time to time while a copy takes long."""
+    """Collector of one rank's events.
+
+    `received` returns the received and total bytes of a copy, or None. During a long copy, `say` gets lines for people.
+    """
 
     def __init__(
         self, received: Callable[[], tuple[int, int] | None], say: Callable[[str], object] = lambda _: None
@@ -102,8 +104,7 @@ class FactsCollector:
         return None if facts == NOTHING else facts
 
     def _committed(self, event: dict[str, Any], at: float, ago: float) -> list[Moment]:
-        """Return the moment of a commit that is the first in its quorum, or has other participants than the one
-        before."""
+        """Return the moment of a commit that is its quorum's first, or has other participants than the one before."""
         last, self._last = self._last, at
         kind = (event.get("quorum"), event.get("participants"))
         if kind == self._newest_commit:

@@ -10,8 +10,7 @@ from torchft_x import env
 
 
 def job_processes(run_dir: str | os.PathLike[str]) -> list[int]:
-    """Return the ids of living processes, except our own, that have this run directory in their environment or
-    arguments.
+    """Return the ids of living processes, except ours, with this run directory in their environment or arguments.
 
     These are supervisors, the lighthouse, torchrun, workers and the processes that they started. Processes of other
     users can't be seen, and zombies don't count.
@@ -67,8 +66,7 @@ class _Process:
 
 
 def orphans() -> list[Orphan]:
-    """Return the topmost processes whose launcher (of a local job) or supervisor is gone. Other users' can't be
-    seen."""
+    """Return the topmost processes whose launcher (local job) or supervisor is gone. Other users' can't be seen."""
     everybody = {pid: p for pid in _pids() if (p := _look(pid)) is not None}
     found = []
     for pid, process in sorted(everybody.items()):

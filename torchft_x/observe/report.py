@@ -92,8 +92,7 @@ def training_together(events: Sequence[Event], wanted: int) -> bool:
 
 
 def death(events: Sequence[Event], group: str, t: float, *, until: float = float("inf")) -> Death:
-    """Return the cost of the kill of a process of `group` at unix time `t`. Events from `until` on belong to later
-    kills."""
+    """Return the cost of killing a process of `group` at unix time `t`. Events from `until` on are of later kills."""
     later = [e for e in events if t < float(e["t"]) < until]
     ours = [e for e in commits(events, group=group) if float(e["t"]) <= t]
     last_life = int(ours[-1].get("attempt", 0)) if ours else 0
@@ -158,8 +157,7 @@ def summary(story: Story, run_dir: str | os.PathLike[str] | None) -> Summary:
 
 
 def _tells_of(e: Event, group: str) -> bool:
-    """Return whether a survivor's event shows that it knows of the group's loss. A survivor that was already at a
-    boundary learns it from the quorum."""
+    """Return whether a survivor's event shows that it knows of the group's loss; at a boundary the quorum does."""
     if e.get("event") == "quorum":
         return group not in groups(e.get("members"))
     return e.get("event") == "abort" or group in groups(e.get("lost"))

@@ -58,8 +58,7 @@ def place_of_moment(number: int) -> int:
 
 
 def encode_story(number: int, values: Mapping[str, Any]) -> tuple[int, bytes]:
-    """Encode a story and return its offset and bytes. If it is too long, the group's story is left out first, then the
-    members, then the lost members and the error."""
+    """Encode a story, without its least important entries if it is too long, and return its offset and bytes."""
     cut = {key: value[:_TEXT] if isinstance(value, str) else value for key, value in values.items()}
     cut["members"] = list(cut.get("members") or ())[:_MEMBERS]
     text = b""
@@ -124,8 +123,7 @@ def _json(text: bytes) -> dict[str, Any] | None:
 
 
 def status_of(moment: Moment, values: Mapping[str, Any], now: float, t: float) -> dict[str, Any]:
-    """Combine a moment and a story into one status (docs/operate.md), at monotonic seconds `now` and unix seconds
-    `t`."""
+    """Combine a moment and a story into a status (docs/operate.md), at monotonic `now` and unix `t`, in seconds."""
     return {
         **values,
         "t": t,

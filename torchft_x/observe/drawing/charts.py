@@ -84,8 +84,7 @@ def histogram(times: StepTimes) -> Sheet:
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
-    """Return the marks of a logarithmic axis: 1, 2 and 5 times powers of ten on a short one, powers of ten on a long
-    one."""
+    """Return a logarithmic axis's marks: 1, 2 and 5 times powers of ten; on a long axis powers of ten only."""
     found = [x * k for x in decades(low / 10, high) for k in (1, 2, 5) if low <= x * k <= high]
     return found if high / low < 200 and len(found) > 1 else (decades(low, high) or [low, high])
 

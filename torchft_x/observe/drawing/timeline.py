@@ -120,8 +120,7 @@ def dearest(losses: Sequence[Loss], most: int) -> Sequence[Loss]:
 
 
 def visible(spans: Iterable[Span], pixel: float) -> list[Span]:
-    """Merge spans of one kind that are less than half a pixel apart, and drop others shorter than that. `pixel`:
-    seconds."""
+    """Merge spans of one kind less than half a pixel apart, drop others shorter than that. `pixel`: seconds."""
     shown: list[Span] = []
     for span in spans:
         last = shown[-1] if shown else None

@@ -69,8 +69,7 @@ def _estimate(hosts: list[Host], notes: Sequence[Note]) -> None:
 
 
 def _commits(host: Host) -> dict[tuple[int, int], float]:
-    """Return the time of a host's first commit of each (step, quorum), by its own wall clock. Of a long run, only every
-    nth step is used."""
+    """Return when, by its wall clock, a host first committed each (step, quorum); in a long run every nth step only."""
     total = sum(len(log.commits) for log in host.logs if log.rank == 0)
     every = max(1, total // (200 * _ENOUGH))  # a power of two, so that hosts choose common steps
     every = 1 << (every - 1).bit_length()

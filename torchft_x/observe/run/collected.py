@@ -50,9 +50,9 @@ def _object(decode: Any, text: str) -> dict[str, Any]:
 
 
 def write_run(events: Iterable[tuple[str, Event]], run_dir: Path) -> int:
-    """Write events as the processes would have written them into a run directory, and return their number. `events` has
-    each event with its source, because process ids are unique within a source only. A repeated event counts once.
-    Raises OSError.
+    """Write events into a run directory as the processes would have, and return their number. Raises OSError.
+
+    Each event comes with its source, as process ids are unique within one only. A repeated event counts once.
     """
     logs: dict[str, dict[str, float]] = {}  # times by line, by file
     for source, event in events:

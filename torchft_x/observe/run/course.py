@@ -17,12 +17,10 @@ POINTS = 1500  # points of the loss curve, about
 
 
 class Course:
-    """The committed steps in order, each with the time of its first commit. Stored as columns, as a run may have
-    millions."""
+    """The committed steps in order, each with the time of its first commit; in columns, as there may be millions."""
 
     def __init__(self, logs: Sequence[Log], lineages: Sequence[int] = ()) -> None:
-        """`lineages`: ids of the quorums with which training went on from an older state. An undone step counts at the
-        time of its later commit."""
+        """`lineages`: ids of quorums that resumed from an older state. An undone step counts at its later commit."""
         t, step, quorum, participants = array("d"), array("q"), array("q"), array("l")
         for log in logs:
             if log.role == "trainer" and not log.rank:

@@ -67,8 +67,7 @@ def fold(heard: RunFiles, run_dir: str, cut: tuple[str, ...] = ()) -> Run:
 
 
 def _verdict(notes: list[Note]) -> tuple[int | None, str, int]:
-    """Return the job's exit code, the reason and the number of commits, as its lighthouse has written them at the
-    end."""
+    """Return the job's exit code, the reason and the number of commits, as its lighthouse wrote them at the end."""
     said = [n for n in notes if n.log.role == "lighthouse" and n.name in ("start", "exit")]
     if said and said[-1].name == "exit":
         end = said[-1].of

@@ -143,8 +143,7 @@ class Losses:
         )
 
     def _alone(self) -> Iterator[Loss]:
-        """Yield the losses of lives that failed and were in no quorum, or in the last one. A life that ends with the
-        job is no loss."""
+        """Yield the losses of failed lives in no quorum, or in the last; a life that ends with the job is no loss."""
         unfinished = _unfinished(self.notes)
         last = len(self.quorums) - 1
         for life in self.lives:
@@ -246,8 +245,7 @@ def faults(notes: Iterable[Note]) -> list[Fault]:
 
 
 def _with_faults(losses: Sequence[Loss], faults: Sequence[Fault]) -> list[Loss]:
-    """Assign each fault to the first loss of its group that it caused. A fault without a loss gets an entry of its
-    own."""
+    """Assign each fault to the first loss of its group that it caused, or else make an entry of its own for it."""
     left = list(losses)
     out: list[Loss] = []
     for k, fault in enumerate(faults):

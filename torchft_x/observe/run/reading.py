@@ -159,8 +159,7 @@ class _LogReader:
         self.commits = 0
 
     def log_of(self, event: Event, mono: float, t: float) -> Log:
-        """Return the log to which an event belongs. It is a new one if another process with the same id goes on in the
-        same file, as process ids start again in a container."""
+        """Return an event's log, a new one if another process with the same id (in a container) goes on in the file."""
         log = self._log
         if log is None or mono < log.last or (log.role == "trainer" and event.get("attempt", 0) != log.attempt):
             log = self._log = _begin(event, mono, t)

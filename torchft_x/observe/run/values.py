@@ -1,5 +1,7 @@
-"""Classes of a run's result. Times are unix seconds by the reference host's clock (`clocks`); None: it never happened,
-or is unknown. The size of a run depends on its number of failures, not of steps."""
+"""Classes of a run's result, whose size depends on the number of failures, not of steps.
+
+Times are unix seconds by the reference host's clock (`clocks`); None: it never happened, or is unknown.
+"""
 
 from __future__ import annotations
 
@@ -85,8 +87,7 @@ PHASES = ("fault", "detected", "released", "regrouped", "committed", "restarted"
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """The loss of a life that died, was left out, or left, and its cost. The floats that may be None are times of
-    events."""
+    """The loss and cost of a life that died, was left out, or left. Floats that may be None are times of events."""
 
     group: str  # '': the lighthouse
     kind: str
