@@ -1,5 +1,4 @@
-"""Run a script that was written for torchft with torchft_x in its place: ``python -m torchft_x.compat script.py
-[ARG...]``.
+"""Run a script written for torchft on torchft_x: ``python -m torchft_x.compat script.py [ARG...]``.
 
 It starts Python again with the folder `path` first in PYTHONPATH, so that the script starts as usual, and its child
 processes use torchft_x, too. A launcher may set that variable itself: ``--path`` prints the folder.
@@ -35,8 +34,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def command(started: Sequence[str], words: Sequence[str]) -> list[str]:
-    """Return this process's command line with `words` in place of ``-m torchft_x.compat ...``. Python's own flags
-    stay."""
+    """Return this process's command line, with Python's flags, and `words` instead of ``-m torchft_x.compat ...``."""
     flags = list(started[1 : len(started) - len(words)])
     if flags[-2:] == ["-m", HERE]:
         flags = flags[:-2]

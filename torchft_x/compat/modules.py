@@ -21,8 +21,7 @@ PEER = "torchft"
 
 
 def install(*, as_torchft: bool = False) -> None:
-    """Install the finders of the modules before all others. `as_torchft`: also under the name torchft, even if torchft
-    is installed. May be called again."""
+    """Put the finders before all others. `as_torchft`: also under the name torchft, installed or not. Idempotent."""
     for finder in (Made(), *([Alias()] if as_torchft else [])):
         if not any(type(there) is type(finder) for there in sys.meta_path):
             sys.meta_path.insert(0, finder)

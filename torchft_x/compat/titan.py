@@ -1,5 +1,4 @@
-"""torchtitan's train module in one process of a replica group, with torchft_x under torchft's name
-(docs/trainers.md).
+"""torchtitan's train module in one process of a replica group, with torchft_x as its torchft (docs/trainers.md).
 
 ``torchx run ft.titan`` runs this file in each process. To start groups in another way, run
 ``python -m torchft_x.compat -m torchtitan.train`` with the flags of `of_group`.
@@ -20,8 +19,10 @@ import torchtitan.train  # type: ignore[import-not-found]  # noqa: E402, F401 - 
 
 
 def of_group(group: str, groups: int, given: Sequence[str]) -> list[str]:
-    """Return the arguments that make a process one of this group, except those in `given`. They enable checkpoints,
-    without which a group that comes back in torchtitan receives only counters, and no weights."""
+    """Return the arguments that make a process one of this group, except those in `given`.
+
+    They enable checkpoints: without them, a group that comes back in torchtitan receives counters, but no weights.
+    """
     ours = {
         "fault_tolerance.enable": (),
         "fault_tolerance.replica_id": (group,),

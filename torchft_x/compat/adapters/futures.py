@@ -40,8 +40,7 @@ class _Timers:
         self._started = False
 
     def after(self, seconds: float, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` after `seconds`. Return a function that cancels it, and does not wait for a running
-        callback."""
+        """Call `callback` after `seconds`. Return a function that cancels it without waiting for a running callback."""
         with self._changed:
             if not self._started:
                 self._started = True

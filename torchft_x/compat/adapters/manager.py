@@ -71,8 +71,7 @@ class Manager(OurManager):
         super().start_quorum(*args, **kwargs)
 
     def trains_apart(self) -> None:
-        """Exclude the first committed step, in which `LocalSGD` and `DiLoCo` agree on the first weights, from
-        `current_step`."""
+        """Keep the first commit, in which `LocalSGD` and `DiLoCo` agree on the first weights, out of `current_step`."""
         self._first_steps = 1
 
     def current_step(self) -> int:
@@ -80,8 +79,7 @@ class Manager(OurManager):
         return max(0, super().current_step() - self._first_steps)
 
     def state_dict(self) -> dict[str, int]:
-        """Return torchft's two numbers. The quorum of the last commit is left out, because it starts anew with a
-        checkpoint."""
+        """Return torchft's two numbers, without the quorum of the last commit, which starts anew with a checkpoint."""
         return {key: value for key, value in super().state_dict().items() if key in _PEER_KEYS}
 
     def _manager_state_dict(self) -> dict[str, Any]:

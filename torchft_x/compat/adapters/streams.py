@@ -18,8 +18,10 @@ def get_stream_context(stream: torch.Stream | None) -> AbstractContextManager[An
 
 
 def record_event() -> Any:
-    """Record an event in the current stream and return it; on CUDA another process may wait for it. Raises RuntimeError
-    without an accelerator."""
+    """Record an event in the current stream and return it; on CUDA another process may wait for it.
+
+    Raises RuntimeError without an accelerator.
+    """
     kind = torch.accelerator.current_accelerator()
     if kind is None:
         raise RuntimeError("record_event needs an accelerator, and this process sees none.")

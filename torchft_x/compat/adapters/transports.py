@@ -31,8 +31,7 @@ class HTTPTransport(OurHTTPTransport[T]):
 
 
 class PGTransport(OurPGTransport[T]):
-    """`torchft_x.PGTransport` for which a timeout of zero leaves the limit to the process group, as in torch's
-    ``wait``."""
+    """`torchft_x.PGTransport` in which a timeout of zero means the process group's limit, as in torch's ``wait``."""
 
     def _limit(self, timeout: Seconds | None) -> float:
         return super()._limit(UNLIMITED if _is_zero(timeout) else timeout)
