@@ -232,16 +232,16 @@ class Manager:
     ) -> dist.Work:  # fmt: skip
         """Reduce `tensor` in place over the participating groups. A failed reduction drops the step and is not raised.
 
-        A group that doesn't participate (it heals, or is a spare) changes nothing but receives the result. AVG divides
-        by `num_participants` before the sum.
+        A group that doesn't participate (it heals, or is a spare) changes nothing but receives the result.
 
         Args:
+            tensor: dense tensor without holes, of the same shape and dtype in all groups.
             should_quantize: format in which values are sent: "int8" (True), "int4" or "fp8". They are summed in
                 float32. Takes SUM and AVG of floating point. Equal in all groups (`declare_quantization`). The
                 handle's ``wait()`` does half of the work.
+            reduce_op: a ``ReduceOp``. AVG divides by `num_participants` before the sum.
             lost: flat float32 tensor of as many values as `tensor`. This group's quantisation error is added to it, for
-                error feedback; valid once the step is committed
-                (`torchft_x.comm.quantized.collectives.reduce_quantized`).
+                error feedback; valid once the step is committed (`comm.quantized.collectives.reduce_quantized`).
             before: callback of a quantised reduction that writes values of `tensor` just before they are read
                 (`reduce_quantized`). Not called if this group contributes nothing.
 

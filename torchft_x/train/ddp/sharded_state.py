@@ -1,5 +1,4 @@
-"""State of a sharded model and its optimizers for a heal. Each rank copies its own shards from the same rank of another
-group."""
+"""State of a sharded model and its optimizers for heals. Each rank copies its shards from another group's same rank."""
 
 from __future__ import annotations
 
@@ -16,7 +15,9 @@ from torchft_x.train.ddp.shards import describe, is_dtensor, like, local, offloa
 
 
 class ShardedState:
-    """Provides `state_dict` and `load_state_dict` to a Manager for a model that is sharded within its group::
+    """State of a model that is sharded within its group, with the `state_dict` and `load_state_dict` for a Manager.
+
+    ::
 
         state = ShardedState(model, optimizer)
         manager = Manager(pg, state.load_state_dict, state.state_dict, ...)

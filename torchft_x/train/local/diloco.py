@@ -1,7 +1,7 @@
-"""DiLoCo and Streaming DiLoCo (arXiv 2311.08105 and 2501.18512): groups train by themselves, and an outer optimizer
-steps by their pseudo-gradients.
+"""DiLoCo and Streaming DiLoCo: groups train by themselves, an outer optimizer steps by their pseudo-gradients.
 
 `core.training.sync_schedule` decides when to exchange, `train.local.fragments` what is sent and how it is applied.
+Papers: arXiv 2311.08105 and 2501.18512.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
 
 class DiLoCo:
-    """Exchanges pseudo-gradients every `sync_every` inner steps, one fragment of the model after the other::
+    """Exchange of pseudo-gradients every `sync_every` inner steps, one fragment of the model after the other.
+
+    ::
 
         inner = torch.optim.AdamW(model.parameters())
         outer = torch.optim.SGD(model.parameters(), lr=0.7, momentum=0.9, nesterov=True)
@@ -53,8 +55,8 @@ class DiLoCo:
 
     Args:
         manager: this rank's Manager, with ``use_async_quorum=False``.
-        model_fragments: modules, whole on this rank or sharded within the group (FSDP2). One is exchanged in each period
-            of ``sync_every / len(model_fragments)`` inner steps.
+        model_fragments: modules, whole on this rank or sharded within the group (FSDP2). One is exchanged in each
+            period of ``sync_every / len(model_fragments)`` inner steps.
         inner_optimizer: the plain optimizer, not `torchft_x.Optimizer`.
         outer_optimizer: one for all fragments, or a list of one for each.
         sync_every: number of inner steps between two exchanges of the same fragment.
@@ -62,8 +64,8 @@ class DiLoCo:
         pin_memory: keep them in pinned memory, if they are on the CPU and there is an accelerator.
         use_bucketization: send buckets instead of single tensors. If None, TORCHFT_USE_BUCKETIZATION, else True.
         bucket_cap_mb: size of a bucket in MiB (25); tensors may be larger. Equal in all groups.
-        should_quantize: format in which pseudo-gradients are sent: "int8" (True), "int4" or "fp8" (docs/process_groups.md).
-            `ConfigError` if the chip has no fp8.
+        should_quantize: format in which pseudo-gradients are sent: "int8" (True), "int4" or "fp8"
+            (docs/process_groups.md). `ConfigError` if the chip has no fp8.
         fragment_sync_delay: number of inner steps that a reduction may take in the background. `fragment_update_alpha`
             says how much of their progress in the fragment is kept.
         fragment_update_alpha: share of the local weights in the weights after an exchange, 0 to 1.

@@ -38,7 +38,9 @@ class _Command(IntEnum):
 
 
 class Island:
-    """Ranks of one replica group, each of which holds a part of `model`. Gathers the model on rank 0 and scatters it::
+    """Ranks of one replica group, each of which holds a part of `model`. Gathers the model on rank 0 and scatters it.
+
+    ::
 
         island = Island(model)
         if island.leads:

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 
 class LocalSGD:
-    """Averages the weights of all groups after every `sync_every` steps of the optimizer::
+    """Averaging of the weights of all groups after every `sync_every` steps of the optimizer.
+
+    ::
 
         with LocalSGD(manager, model, optimizer, sync_every=100):
             for batch in data:
