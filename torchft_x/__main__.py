@@ -70,8 +70,7 @@ _BROKEN_PIPE = 128 + 13
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command and return its exit code: 0 done, 1 failed, 2 usage error (one sentence on stderr), 141 broken
-    pipe."""
+    """Run a command. Return 0: done, 1: failed, 2: usage error (one sentence on stderr), 141: broken pipe."""
     try:
         try:
             return _run(_typed() if argv is None else argv)
@@ -89,8 +88,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _typed() -> list[str]:
-    """Return the words of the command line. A call by torchft's name, torchft_lighthouse, means ``lighthouse``
-    (docs/torchft.md)."""
+    """Return the command line's words, with ``lighthouse`` first if called as torchft_lighthouse (docs/torchft.md)."""
     linked = os.path.basename(sys.argv[0]) == "torchft_lighthouse"
     return ["lighthouse", *sys.argv[1:]] if linked else sys.argv[1:]
 

@@ -41,8 +41,7 @@ def not_inherited(opened: T) -> T:
 
 
 def port_not_inherited(port: int) -> None:
-    """Release the sockets of gRPC, gloo or torch in forked children: all of an event loop that serves or connects to
-    this port."""
+    """Release in forked children all sockets of event loops (gRPC, gloo, torch) that serve or connect to this port."""
     _ports.add(port)
 
 
@@ -53,8 +52,7 @@ def shut(sock: socket.socket) -> None:
 
 
 def close(sock: socket.socket) -> None:
-    """Shut a connection down and close its descriptor. The peer reads the end also if another process holds the
-    descriptor."""
+    """Shut a connection down and close it. The peer reads the end even if another process holds the descriptor."""
     shut(sock)
     sock.close()
 

@@ -140,16 +140,14 @@ _OF_A_TRAINER = (ATTEMPT, LIFE, LIGHTHOUSE_FILE, MEMORY_SLOTS, PRIVATE)
 
 
 def leave_outer_job() -> None:
-    """Remove the variables that a supervisor sets for its trainer only, if a trainer started us as part of its own
-    job."""
+    """Remove the variables that supervisors set for trainers only, if a trainer started us as part of its own job."""
     if LIFE in os.environ:
         for name in _OF_A_TRAINER:
             os.environ.pop(name, None)
 
 
 def is_local_job(environ: Mapping[str, str] | None = None) -> bool:
-    """Return whether a local scheduler of TorchX (``local_cwd`` and the like) started us as a process, not a
-    container."""
+    """Return whether a local scheduler of TorchX (``local_cwd`` and the like) started us outside a container."""
     job = read(TORCHX_JOB_ID, "", environ) or ""
     return job.startswith("local") and not job.startswith("local_docker")
 
@@ -212,8 +210,10 @@ def read_token(environ: Mapping[str, str] | None = None) -> str | None:
 
 
 def read_token_file(path: str, what: str) -> str:
-    """Return the token in a file that no other user can have read or created. Raise `ConfigError`, with a message that
-    starts with `what`, for any other file."""
+    """Return the token in a file that no other user can have read or created.
+
+    Raise `ConfigError`, with a message that starts with `what`, for any other file.
+    """
     try:
         with open(path, encoding="utf-8", opener=_without_waiting) as f:
             _check_private(os.fstat(f.fileno()), path, what)
@@ -288,10 +288,9 @@ def flight_folder(environ: Mapping[str, str] | None = None) -> str | None:
 
 
 def prepare_grpc() -> bool:
-    """Set gRPC's variables, which it reads when it is loaded, unless the user has set them. Return whether the variable
-    for forks was set here.
+    """Set the variables that gRPC reads when loaded, unless the user has. Return whether that for forks was set here.
 
-    gRPC's own messages (a connection ended, a fork happened) are kept off stderr. Its fork handlers are off: with a server
+    gRPC's messages (a connection ended, a fork happened) are kept off stderr. Its fork handlers are off: with a server
     in the process they crash about every third forked child (a DataLoader's worker), which never uses gRPC anyway.
     """
     os.environ.setdefault(_GRPC_VERBOSITY, "ERROR")

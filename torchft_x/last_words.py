@@ -1,5 +1,4 @@
-"""Reports of a process's end to the platform: Kubernetes' termination message stays in the pod's status, and TorchX's
-local schedulers show the error file at the end of a failed job."""
+"""Reports of a process's end: for Kubernetes' pod status, and in the error file that TorchX's local schedulers show."""
 
 from __future__ import annotations
 
@@ -15,8 +14,10 @@ _FAILED = "failed: "
 
 
 def write(code: int, sentence: str, environ: Mapping[str, str] | None = None) -> None:
-    """Write the sentence into the file named by TORCHFT_X_LAST_WORDS, and after a failure (`code` is not 0) also into
-    the one named by TORCHELASTIC_ERROR_FILE. Skip files that are not named or can't be written."""
+    """Write the sentence where the platform reads it. Skip files that are not named or can't be written.
+
+    TORCHFT_X_LAST_WORDS names the file, TORCHELASTIC_ERROR_FILE another one for failures (`code` is not 0).
+    """
     path = env.read(env.LAST_WORDS, None, environ)
     if path is not None:
         with contextlib.suppress(OSError), open(path, "w", encoding="utf-8") as f:

@@ -22,8 +22,10 @@ def line(text: str, level: str = "info", *, environ: Mapping[str, str] | None = 
 
 
 def write(text: str, stream: TextIO | None) -> None:
-    """Print a line in one write. In the unbuffered Python of jobs, `print` makes two writes. TorchX forwards each part that
-    it reads, so that another role's line could come between a line and its end."""
+    """Print a line in one write, so that no other role's line comes between it and its end.
+
+    In the unbuffered Python of jobs, `print` makes two writes, and TorchX forwards each part that it reads.
+    """
     if stream is not None:
         stream.write(text + "\n")
         stream.flush()

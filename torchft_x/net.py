@@ -60,8 +60,7 @@ def parse_address(text: str, *, what: str = "address") -> Address:
 
 
 def parse_addresses(text: str, *, what: str = "address") -> tuple[Address, ...]:
-    """Parse a comma-separated list of addresses, at least one. Raise `AddressError`, naming `what` and the wrong
-    address."""
+    """Parse a comma-separated list of one or more addresses. Raise `AddressError` with `what` and the wrong address."""
     addresses = tuple(parse_address(part, what=what) for part in text.split(","))
     for i, address in enumerate(addresses):
         if address in addresses[:i]:
@@ -145,8 +144,7 @@ def is_own_address(host: str) -> bool:
 
 
 def interface_address(name: str) -> str:
-    """Return the first IPv4 address of a network interface of this machine (Linux), else its first permanent global IPv6
-    address.
+    """Return a network interface's first IPv4 address (Linux), else its first permanent global IPv6 address.
 
     Raise `AddressError` if there is no such interface, or it has no such address.
     """
@@ -208,8 +206,9 @@ def _is_loopback(address: str) -> bool:
 
 
 def _own_address_towards(address: str, *, names: bool = False) -> str | None:
-    """Return our address on the route to `address`, or None if it is the loopback's or valid on one link only. Nothing
-    is sent, because connecting UDP only picks a route. With `names`, `address` may be a host name.
+    """Return our address on the route to `address`, or None if it is the loopback's or valid on one link only.
+
+    With `names`, `address` may be a host name. Nothing is sent, because connecting UDP only picks a route.
     """
     if not address:
         return None
