@@ -157,7 +157,7 @@ def summary(story: Story, run_dir: str | os.PathLike[str] | None) -> Summary:
 
 
 def _tells_of(e: Event, group: str) -> bool:
-    """Return whether a survivor's event shows that it knows of the group's loss; at a boundary the quorum does."""
+    """Return whether a survivor's event shows its knowledge of the group's loss (at a boundary, a quorum does)."""
     if e.get("event") == "quorum":
         return group not in groups(e.get("members"))
     return e.get("event") == "abort" or group in groups(e.get("lost"))

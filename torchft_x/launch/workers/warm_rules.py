@@ -53,8 +53,8 @@ def difference(parent: Mapping[str, str], life: Mapping[str, str]) -> str | None
 def why_first_is_cold(script: str) -> str | None:
     """Return (as a clause) why a script's first life must not be forked with torch already imported; None if it may be.
 
-    It may be if the early import makes no difference: no statement above the script's last import of torch or torchft_x
-    may set a variable that these read at import, or expect to run before them.
+    It may be only if the early import makes no difference: no statement above the script's last import of torch or
+    torchft_x may set a variable that these read at import, or expect to run before them.
     """
     body = _statements(script)
     last = max((i for i, node in enumerate(body) if _roots(node) & {"torch", "torchft_x"}), default=None)
