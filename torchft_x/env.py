@@ -67,7 +67,7 @@ QUANTIZE = "TORCHFT_X_QUANTIZE"
 ISLANDS = "TORCHFT_X_ISLANDS"  # "1": rank 0 of a group exchanges for all of its ranks
 # Exit code of a supervisor whose group is over, or of a lighthouse whose job is over, so that the platform does not
 # restart it.
-GIVE_UP_CODE = "TORCHFT_X_GIVE_UP_CODE"
+NO_RESTART_EXIT_CODE = "TORCHFT_X_GIVE_UP_CODE"
 FENCE_FILE = "TORCHFT_X_FENCE_FILE"  # for a supervisor: file with the name of its newest start; with another it ends
 FENCE = "TORCHFT_X_FENCE"  # name of this start, for FENCE_FILE
 LAST_WORDS = "TORCHFT_X_LAST_WORDS"  # file for the end of a lighthouse or supervisor, which its platform reads

@@ -199,7 +199,7 @@ def lighthouse(argv: list[str]) -> int:
         except TorchftXError as e:
             log_lines.print_line(f"torchft_x lighthouse: {e}", "error", role="lighthouse")
             last_words.write(2, str(e))
-            return env.read_int(env.GIVE_UP_CODE) or 2
+            return env.read_int(env.NO_RESTART_EXIT_CODE) or 2
     return keep_lighthouse(argv, claim)
 
 

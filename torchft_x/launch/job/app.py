@@ -112,7 +112,7 @@ def _sidecar(job: FtJob, role: ExtraRole) -> FtRole:
         args=args,
         env=_user_env(job, role.env)
         | _env(job)
-        | {env.GIVE_UP_CODE: "0"},  # an extra role never decides the job's outcome
+        | {env.NO_RESTART_EXIT_CODE: "0"},  # an extra role never decides the job's outcome
         num_replicas=role.replicas,
         resource=role.resource,
         mounts=list(job.mounts),

@@ -26,8 +26,8 @@ from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.devices import accelerators
 from torchft_x.launch.keeper import groups, plan, record
 from torchft_x.launch.keeper.plan import Plan, Process
+from torchft_x.launch.keeper.record_writer import JobRecordWriter
 from torchft_x.launch.keeper.roles import RoleProcess
-from torchft_x.launch.keeper.status_publisher import StatusPublisher
 from torchft_x.launch.keeper.upkeep import Outcome, Replica, RestartAt, outcome
 from torchft_x.launch.process import process_tree
 from torchft_x.launch.supervisor.lighthouse import hold_port
@@ -54,7 +54,7 @@ class Keeper:
         self._groups = len(trainer.replicas) // trainer.nodes if trainer else 0  # wanted number
         self._outcome: Outcome | None = None  # None while the job runs
         self._ending = False  # whether the job ends, so that no process is started
-        self._publisher = StatusPublisher(what)
+        self._publisher = JobRecordWriter(what)
         self._ports: list[socket.socket] = []  # ports held for lighthouses, over all their lives
         self._events = EventLog(what.run_dir, "keeper", host=socket.gethostname())
 

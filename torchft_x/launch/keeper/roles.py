@@ -131,7 +131,7 @@ class RoleProcess:
         if self._life_before:  # processes of that life were killed when its supervisor ended
             out[env.LIFE_BEFORE] = self._life_before
         # Any other exit code means an end from outside, not reported to the lighthouse.
-        out.setdefault(env.GIVE_UP_CODE, "1")
+        out.setdefault(env.NO_RESTART_EXIT_CODE, "1")
         if replica.role.kind == "lighthouse" and replica.starts:
             out[env.ATTEMPT] = str(replica.starts)  # groups may know an earlier lighthouse
         return out

@@ -125,11 +125,11 @@ def _variables(app: str, role: FtRole, part: Part, settings: PodSettings, has_to
             )
         wanted[env.ADVERTISE_HOST] = names.service(app)  # a pod that replaces it has another address
         wanted[env.HTTP_BIND] = f"[::]:{part.ports[0] + pod.PAGE_BESIDE}"  # for the readiness probe
-        wanted[env.GIVE_UP_CODE] = "0"  # an evicted lighthouse must not count as succeeded
+        wanted[env.NO_RESTART_EXIT_CODE] = "0"  # an evicted lighthouse must not count as succeeded
         if own:
             wanted[env.REPLACED_WITHIN] = str(_REPLACED_WITHIN)
     else:
-        wanted |= {env.ADVERTISE_HOST: f"$({pod.POD_IP})", env.GIVE_UP_CODE: "0"}
+        wanted |= {env.ADVERTISE_HOST: f"$({pod.POD_IP})", env.NO_RESTART_EXIT_CODE: "0"}
         if part.kind == TRAINER:
             wanted[env.NOTICE] = str(settings.grace)
     found: list[Json] = [{"name": n, "value": v} for n, v in wanted.items() if n == env.HTTP_BIND or n not in part.env]

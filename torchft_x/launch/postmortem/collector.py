@@ -28,7 +28,7 @@ from torchft_x.launch.postmortem.dump_folders import all_folders, is_fresh, open
 from torchft_x.launch.postmortem.probe_worker import Silent, Target, View
 from torchft_x.launch.process import process_tree
 from torchft_x.launch.process.environment import error_file
-from torchft_x.launch.process.hangs import Hangs, Usage
+from torchft_x.launch.process.hangs import HangDetector, Usage
 from torchft_x.launch.workers.attempt import Attempt
 from torchft_x.observe import dumps
 from torchft_x.observe.stacks import Frame, parse, place
@@ -83,7 +83,7 @@ class Collector:
     def __init__(
         self, run_dir: Path, group: str, groups: int, wake: Callable[[], None], *, hang_timeout: float | None = None
     ) -> None:
-        """Start the collector's thread. `hang_timeout` is that of `Hangs`."""
+        """Start the collector's thread. `hang_timeout` is that of `HangDetector`."""
         # The first five never change.
         self._run_dir = run_dir
         self._group = group
@@ -99,7 +99,7 @@ class Collector:
         self._stalled: tuple[str, object] | None = None  # life and step of the newest stall
         self._views: dict[int, View] = {}  # by pid, of the life that was read last; only for the collector's thread
         self._hang_timeout = hang_timeout  # never changes
-        self._hangs: tuple[str, Hangs] | None = None  # token of a life, and the evidence of its hang
+        self._hangs: tuple[str, HangDetector] | None = None  # token of a life, and the evidence of its hang
         self.hung: Hung | None = None  # newest life that hangs; set by the collector's thread, read by the main thread
         self._lost: dict[str, tuple[float, str]] = {}  # replica id -> monotonic time to create its folder, reason
         self._lost_done: set[str] = set()  # replica ids of handled losses
@@ -198,7 +198,10 @@ class Collector:
     def _look_for_hang(self, scene: Incident) -> None:
         """Set `hung` if the life hangs, after collecting its evidence."""
         if self._hangs is None or self._hangs[0] != scene.life:
-            self._hangs = scene.life, Hangs(self._hang_timeout, self._hangs[1] if self._hangs is not None else None)
+            self._hangs = (
+                scene.life,
+                HangDetector(self._hang_timeout, self._hangs[1] if self._hangs is not None else None),
+            )
         if self.hung is not None and self.hung.life == scene.life:
             return
         hangs = self._hangs[1]
@@ -215,7 +218,7 @@ class Collector:
         if not (over or wants):
             return
         stacks = {t: _training_thread(t, s) for t, s in said.items()}
-        if not over and not hangs.hangs([str(frames) for frames in stacks.values()]):
+        if not over and not hangs.is_hung([str(frames) for frames in stacks.values()]):
             return
         # Prefer a rank that is not in our own code: one that is waits for the others of its group.
         still = min(said, key=lambda t: (bool(said[t].get("waits")), _is_ours(stacks[t]), not stacks[t], t.rank))

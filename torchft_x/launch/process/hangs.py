@@ -41,7 +41,7 @@ class Usage:
     turns: Mapping[int, int]  # worker -> context switches of its first thread
 
 
-class Hangs:
+class HangDetector:
     """Hang detection for one life of a group, on one node.
 
     Args:
@@ -50,7 +50,7 @@ class Hangs:
             step (but at least `TIMING.hang_idle`, at most `TIMING.hang_idle_at_first` seconds).
     """
 
-    def __init__(self, limit: float | None = None, before: Hangs | None = None) -> None:
+    def __init__(self, limit: float | None = None, before: HangDetector | None = None) -> None:
         self._limit = limit
         self._longest = 0.0  # seconds of the longest step, or of the work between two; 0 if none is known
         self._at_first = TIMING.hang_idle_at_first  # seconds for which a first step may be idle
@@ -93,7 +93,7 @@ class Hangs:
             idle = TIMING.hang_idle if all(s.get("commits") for s in statuses) else self._at_first
         return not self._stacks or now - self._since >= idle
 
-    def hangs(self, stacks: Sequence[str]) -> bool:
+    def is_hung(self, stacks: Sequence[str]) -> bool:
         """Return whether the training threads' stacks are the same as those of the call before.
 
         Pass no stacks if they can't be obtained.

@@ -162,7 +162,7 @@ def _adjust_pod(role: FtRole, resource: dict[str, Any], task: dict[str, Any]) ->
         # Advertise an address: the pod's name can't be resolved in other pods.
         _set(task, env.ADVERTISE_HOST, _field("status.podIP"), unless_given=True)
         if facts.own_lighthouse:
-            _set(task, env.GIVE_UP_CODE, "0", unless_given=True)
+            _set(task, env.NO_RESTART_EXIT_CODE, "0", unless_given=True)
     # The exit code counts for the job's own lighthouse, and for the groups of a job without its own lighthouse.
     counts = (facts.kind == "lighthouse") == facts.own_lighthouse
     spec.restart_policy = "Never" if counts else "OnFailure"

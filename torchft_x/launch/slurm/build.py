@@ -181,7 +181,7 @@ def _ours(kind: str, command: list[str], environ: dict[str, str], run_dir: str) 
         environ[env.RUN_DIR] = run_dir
     if kind == "trainer":
         environ = {
-            env.GIVE_UP_CODE: "1",
+            env.NO_RESTART_EXIT_CODE: "1",
             **environ,
         }  # so that a group that is ended from outside does not count as done
         if "--groups" in command[:-1]:

@@ -364,7 +364,7 @@ class BaseSupervisor:
         self._announce(stop)
         last_words.write(stop.code, stop.sentence, self._environ)
         logging.getLogger("torchft_x").setLevel(logging.ERROR)  # the lighthouse may go away now, as it should
-        give_up_code = env.read_int(env.GIVE_UP_CODE, None, self._environ)
+        give_up_code = env.read_int(env.NO_RESTART_EXIT_CODE, None, self._environ)
         if give_up_code is not None and stop.from_outside:
             return stop.code  # the scheduler will restart this supervisor, so the group isn't done
         if self._reports is not None:

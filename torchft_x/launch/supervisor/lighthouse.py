@@ -103,7 +103,7 @@ class LighthouseSupervisor:
 
     def _told(self, code: int) -> int:
         """Return the exit code for a scheduler that restarts us unless the code says that the job is over."""
-        over = env.read_int(env.GIVE_UP_CODE, None, self._environ)
+        over = env.read_int(env.NO_RESTART_EXIT_CODE, None, self._environ)
         if over is None:
             return code
         if self._stops.first is not None and self._stops.first.from_outside:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from torchft_x.launch.process.hangs import BUSY, MOVES, STARVED, Hangs, Usage
+from torchft_x.launch.process.hangs import BUSY, MOVES, STARVED, HangDetector, Usage
 from torchft_x.timing import TIMING
 
 
@@ -26,7 +26,7 @@ class Watch:
         turns: int = 0,  # in a second
         **more: Any,
     ) -> None:
-        self.hangs = Hangs(limit)
+        self.hangs = HangDetector(limit)
         self.began = self.now = 100.0
         self.used = Usage(5.0, 1000, dict.fromkeys(range(len(ready)), 5.0), {7: 1000})
         self.cpu, self.moved, self.ready, self.turns, self.more = cpu, moved, ready, turns, more
@@ -47,7 +47,7 @@ class Watch:
             said = [status(self.now - began, **self.more), *({**o, "step_seconds": self.now - began} for o in others)]
             if self.hangs.is_over(said):
                 return self.now - began
-            if self.hangs.wants_stacks(said, lambda: self.used, self.now) and self.hangs.hangs([self.stack]):
+            if self.hangs.wants_stacks(said, lambda: self.used, self.now) and self.hangs.is_hung([self.stack]):
                 return self.now - began
         return None
 
@@ -111,11 +111,11 @@ def test_a_first_step_after_a_restart_may_do_nothing_for_twice_as_long_as_the_lo
     before = Watch(longest_step=4.0 + TIMING.hang_idle)
     assert before.after(2.0) is None
     again = Watch(commits=0)
-    again.hangs = Hangs(before=before.hangs)
+    again.hangs = HangDetector(before=before.hangs)
     seconds = again.after(100.0)
     assert seconds == pytest.approx(TIMING.hang_quiet + 2 * (4.0 + TIMING.hang_idle), abs=3.0)
     third = Watch(commits=0, turns=20)
-    third.hangs = Hangs(before=again.hangs)
+    third.hangs = HangDetector(before=again.hangs)
     assert third.after(TIMING.hang_idle_at_first - 5.0) is None  # it looks for something
 
 

@@ -17,7 +17,7 @@ from torchft_x.launch.slurm.script import excluded
 from torchft_x.launch.slurm.submit import SupersededError, read_script, settle, submit_parts
 
 
-class LighthouseReporter:
+class WatcherLog:
     """Log of a watcher. Prints each trouble once for as long as it lasts."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class LighthouseReporter:
 class ActionRunner:
     """Executor of one watcher's actions."""
 
-    def __init__(self, run_dir: Path, controller: Controller, rules: Restarts, reporter: LighthouseReporter) -> None:
+    def __init__(self, run_dir: Path, controller: Controller, rules: Restarts, reporter: WatcherLog) -> None:
         self._run_dir = run_dir
         self._controller = controller
         self._rules = rules

@@ -27,7 +27,7 @@ from torchft_x.launch.slurm.rules.election import Election
 from torchft_x.launch.slurm.rules.manifest import Manifest
 from torchft_x.launch.slurm.rules.queue import Row
 from torchft_x.launch.slurm.rules.restart import Restarts
-from torchft_x.launch.slurm.watch.action_runner import ActionRunner, LighthouseReporter
+from torchft_x.launch.slurm.watch.action_runner import ActionRunner, WatcherLog
 from torchft_x.net import Address
 from torchft_x.rpc.status_query import lighthouse_status
 from torchft_x.timing import TIMING
@@ -65,7 +65,7 @@ class Watcher:
         self._rules = Restarts()
         self._turn = Election(f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}")
         self._note = store.folder(run_dir) / "watcher"
-        self._reporter = LighthouseReporter()
+        self._reporter = WatcherLog()
         self._runner = ActionRunner(run_dir, controller, self._rules, self._reporter)
         self._my_turn = False
         self._rows: list[Row] = []  # rows of the queue from the last request

@@ -17,7 +17,7 @@ from torchft_x.launch.keeper.roles import RoleProcess
 from torchft_x.launch.keeper.upkeep import Replica
 
 
-class StatusPublisher:
+class JobRecordWriter:
     """Publisher of a job's state. Owns the files job.json and groups.json."""
 
     def __init__(self, plan: Plan) -> None:
