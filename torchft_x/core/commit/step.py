@@ -118,15 +118,15 @@ class Step:
 
     @property
     def waits_on(self) -> bool:
-        """Whether this dropped step need not be logged: with too few groups, only attempts 1, 2, 4, 8 ... are logged,
-        because up to four steps are dropped per second."""
+        """Whether this dropped step, for too few groups, need not be logged: only attempts 1, 2, 4, 8 ... are.
+
+        Up to four steps are dropped per second."""
         return self._too_few & (self._too_few - 1) != 0
 
     # --- a quorum ---------------------------------------------------------------------------------------------------
 
     def ask(self) -> Terms:
-        """Enter ASKING and return the terms of the ask. Abandon a step in hand: report ``failed``, which releases the
-        others."""
+        """Enter ASKING and return the ask's terms. Report a step in hand as ``failed``, which releases the others."""
         if self.phase in (Phase.ASKING, Phase.VOTING):
             raise StepError(f"start_quorum was called while {self._doing()}; wait for that first.")
         failed = self.error is not None or self.phase is Phase.RUNNING
@@ -308,8 +308,9 @@ class Step:
         return Outcome(vote.step, vote.quorum_id, False, vote.participants, why, self._give_up(why))
 
     def forsake(self) -> None:
-        """Discard the undecided result, because the caller stops waiting for the next quorum. As another group may have
-        committed it, this rank is torn until a heal."""
+        """Discard the undecided result, because the caller stops waiting for the next quorum.
+
+        As another group may have committed it, this rank is torn until a heal."""
         held, self._open = self._open, None
         self.torn = self.torn or (held is not None and held.ok)
 
@@ -382,8 +383,9 @@ def misfit(computed: Part, part: Part, *, all_keep: bool) -> str:
 
 
 def _pause(too_few: int) -> float:
-    """Return the seconds to wait before the next ask: the lighthouse's minimum may be lower than the script's, so that it
-    answers at once, with the same few groups."""
+    """Return the seconds to wait before the next ask, after `too_few` votes in a row with too few participants.
+
+    The lighthouse's minimum may be lower than the script's: it would answer at once, with the same few groups."""
     # The exponent's limit avoids an overflow of float.
     return min(0.25, 0.005 * 2 ** min(too_few, 6)) if too_few else 0.0
 

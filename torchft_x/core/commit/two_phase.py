@@ -199,8 +199,7 @@ class TwoPhaseCommit:
         self.carried = ()
 
     def vote(self, vote: Vote, *, now: float, lease_until: float) -> list[GroupEffect]:
-        """Take one rank's vote on its result. Answer the ranks with the decision, or with the start of the vote between
-        groups."""
+        """Take one rank's vote on its result. Answer with the decision, or the start of the vote between groups."""
         effects = self._local.vote(vote, now=now, lease_until=lease_until)
         if not self._between_groups or vote.quorum_id != self._quorum_id:
             return effects
