@@ -11,8 +11,9 @@ from torchft_x.timing import TIMING
 
 
 def pause(last: float | None, away: float) -> float:
-    """Return the seconds until the next connect, before jitter, after a pause of `last` seconds (None: a session has
-    just ended) and `away` seconds without a session."""
+    """Return the seconds until the next connect, before jitter.
+
+    `last` is the pause before, None if a session has just ended; `away` is the time without a session. In seconds."""
     longest = TIMING.reconnect_near if away < TIMING.reconnect_near_for else TIMING.reconnect_last
     return TIMING.reconnect_first if last is None else min(2 * last, longest)
 
