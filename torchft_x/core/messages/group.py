@@ -272,8 +272,7 @@ GroupEffect = (
 
 @dataclass(frozen=True, slots=True)
 class QuorumReply:
-    """Answer to an `Ask`: a quorum, and until when the group may commit in it (monotonic seconds of the asking
-    process)."""
+    """Answer to an `Ask`: a quorum, and until when (the asker's monotonic seconds) the group may commit in it."""
 
     quorum: Quorum
     lease_until: float
@@ -284,8 +283,7 @@ class QuorumReply:
 
 @dataclass(frozen=True, slots=True)
 class VoteReply:
-    """Answer to a vote: whether every rank of the group commits, and if not, why; or that the groups must vote
-    first."""
+    """Answer to a vote: whether every rank of the group commits, and why not; or that the groups must vote first."""
 
     commit: bool
     reason: str
