@@ -37,6 +37,7 @@ class HealWait:
         """Return the seconds for which the heal has stood still if that is too long, else 0.
 
         Args:
+            now: monotonic seconds.
             signs: a number that grows while the copy moves.
             done: whether the whole state was sent.
             lateness: seconds for which this rank waits for a late group.
