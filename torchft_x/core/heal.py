@@ -59,8 +59,10 @@ class Plan:
 
     @property
     def snapshot(self) -> State:
-        """Name under which sources offer `top`. Before the first commit each quorum begins at its own weights
-        (`init_sync`): a source may have offered other weights, and have copied the present ones since.
+        """Name under which sources offer `top`.
+
+        Before the first commit the quorum is part of it, because each quorum begins at its own weights (`init_sync`).
+        A source may have offered other weights, and have copied the present ones since.
         """
         return self.top if self.top.committed_in else State(self.top.step, self.quorum_id)
 
@@ -209,8 +211,7 @@ def _sources(members: tuple[Member, ...], healer: int, nth: int, ready: list[int
 
 
 def _mirrors(members: tuple[Member, ...], healer: int, sources: list[int]) -> list[int]:
-    """Return the replica ranks of the healer's mirrors: none if the source is on its host, as no link is as fast as
-    memory."""
+    """Return the replica ranks of the healer's mirrors: none if the source is on its host, as memory is fastest."""
     if not sources or _host(members[sources[0]]) == _host(members[healer]):
         return []
     return sources[1 : 1 + MIRRORS]
