@@ -24,12 +24,11 @@ Create = Callable[[dist.Store, int, int], Any]  # (store, rank, number of member
 
 
 class CreatedGroup(AcceleratorGroup):
-    """Process group that creates its torch groups with `create`, on a thread, so that `configure` returns in time
-    even if `create` blocks.
+    """Process group that creates its torch groups with `create`, on a thread.
 
-    A group of one member creates none. If aborting the torch group does not end its running operations (gloo's abort
-    doesn't), they are abandoned. An abandoned operation may write to its tensors until the torch group's own timeout,
-    so their values are undefined.
+    So `configure` returns in time even if `create` blocks. A group of one member creates none. If aborting the torch
+    group does not end its running operations (gloo's abort doesn't), they are abandoned. An abandoned operation may
+    write to its tensors until the torch group's own timeout, so their values are undefined.
     """
 
     _kind = "created"
@@ -75,9 +74,7 @@ class CreatedGroup(AcceleratorGroup):
 
 
 class _Aborter:
-    """Aborts a torch group, and keeps it until its abandoned operations have ended: its destructor would wait for
-    them.
-    """
+    """Aborter of a torch group. Keeps it until its abandoned operations end: its destructor would wait for them."""
 
     def __init__(self, group: Any, members: Members) -> None:
         self._group = group

@@ -1,5 +1,4 @@
 """Common part of process groups on accelerators: members, deadlines, aborts, errors.
-`torchft_x.comm.accelerator.nccl` adds the libraries.
 
 ``wait()`` of a collective makes the current *stream* wait, as in torch, and the thread runs on. So only the watch
 (`torchft_x.comm.accelerator.stream_watch`) notices a collective that hangs: at its deadline it aborts the
@@ -7,7 +6,7 @@ communicator, and the stream runs on with undefined values in the tensors. `erro
 Therefore call `errored` before the result is used, as the Manager does: `errored` waits for the stream first.
 
 Each `configure` makes a new communicator. A short-lived thread does so, so that `configure` returns at its deadline
-or at an abort even if the library is still waiting.
+or at an abort even if the library is still waiting. `torchft_x.comm.accelerator.nccl` adds the libraries.
 """
 
 from __future__ import annotations
@@ -59,9 +58,7 @@ class AcceleratorGroup(ProcessGroup):
         lacking(self._kind, type(self).__name__)
 
     def _backend(self, store: dist.Store, place: RankInfo, device: torch.device, names: dict[str, Any]) -> Any:
-        """Create torch's backend, connected with the other members. `names`: ``group_name`` and ``global_ranks``, for
-        its reports.
-        """
+        """Create torch's backend, connected with the others. `names`: ``group_name``, ``global_ranks``, for reports."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -171,9 +168,7 @@ class AcceleratorGroup(ProcessGroup):
             time.sleep(_MEET_PAUSE)
 
     def abort(self, quorum_id: int | None = None) -> None:
-        """Abort as `ProcessGroup.abort` says. The library's own abort continues in the background: it may take
-        seconds.
-        """
+        """Abort as `ProcessGroup.abort` does. The library's own abort goes on in the background, maybe for seconds."""
         present = self._present
         if present is not None and quorum_id in (None, present.place.config_id):
             self._finish(present, CollectiveError(f"the group was aborted ({present.place})"))

@@ -17,9 +17,7 @@ _NAMES = {kind: name for name, kind in _CLASSES.items()}
 
 
 def export(tensor: Tensor) -> list[Any]:
-    """Return the arguments of `open_tensor` in the child. The caller keeps the tensor alive until the child is done
-    with it.
-    """
+    """Return `open_tensor`'s arguments in the child. The caller keeps the tensor alive until the child is done."""
     rebuild, args = reductions.reduce_tensor(tensor.detach())
     assert rebuild is reductions.rebuild_cuda_tensor, f"{tensor.device} is not CUDA"
     return [_to_json(arg) for arg in args]
@@ -41,9 +39,7 @@ def record_event(device: torch.device) -> list[Any]:
 
 
 def wait_event(values: list[Any]) -> Any:
-    """Make the current stream wait for an event of the parent. Return the event, to be kept until the stream has
-    passed it.
-    """
+    """Make the current stream wait for the parent's event. Return the event, to be kept until the stream passes it."""
     index, handle = values
     event = torch.cuda.Event.from_ipc_handle(torch.device("cuda", index), bytes.fromhex(handle))
     torch.cuda.current_stream(index).wait_event(event)

@@ -61,10 +61,9 @@ class ProcessGroupNCCL(AcceleratorGroup):
 
 
 class ProcessGroupXCCL(AcceleratorGroup):
-    """Process group on oneCCL between replica groups, on XPU tensors of the current device. Never run by us: we have
-    no XPU.
+    """Process group on oneCCL between replica groups, on XPU tensors of the current device.
 
-    Arguments and errors are those of `ProcessGroupNCCL`.
+    Never run by us: we have no XPU. Arguments and errors are those of `ProcessGroupNCCL`.
     """
 
     _kind = "xccl"

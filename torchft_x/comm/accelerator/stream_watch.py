@@ -23,9 +23,7 @@ class _Watched(NamedTuple):
 
 
 class Watch:
-    """Calls `late` for each operation that hasn't completed by its deadline. Its thread runs only while there are
-    operations.
-    """
+    """Watch that calls `late` for operations past their deadlines. Its thread runs only while there are any."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards the fields below
