@@ -95,8 +95,7 @@ class GlooMembership:
             raise
 
     def meet(self, store: dist.Store, device: Device) -> None:
-        """Publish our sockets' addresses and read those of the other members, so that errors can name members. Best
-        effort.
+        """Publish our sockets' addresses and read the other members', so that errors can name members. Best effort.
 
         Polls instead of waiting in the store: keys of an ended configuration get deleted, and broken waits of torch's
         store print pages of C++ stack traces.
@@ -136,9 +135,7 @@ class GlooMembership:
         return refusal(op, self._place, self.error)
 
     def failure(self, op: str, cause: BaseException | None) -> CollectiveError:
-        """Return the error of a collective that failed. `cause` is None if it didn't end within the limit given to
-        wait().
-        """
+        """Return the error of a failed collective. `cause` is None if the limit given to ``wait()`` ran out."""
         if self.error is not None:
             return CollectiveError(f"{op} was released: {self.error}", getattr(self.error, "suspects", ()))
         if cause is None:
