@@ -18,8 +18,7 @@ _WORD = 8  # bytes: one flag whether the member contributes, and the format's na
 
 
 def agree(pg: Any, fmt: Format, device: torch.device, *, contributes: bool = True) -> None:
-    """Exchange formats with all members, and raise unless they agree. The first quantised call of all members of
-    `pg`.
+    """Exchange formats with all members of `pg` in their first quantised call, and raise unless they agree.
 
     The format of the first member that contributes (one that heals doesn't) is right. A member with another format
     must end, and the others go on without it.

@@ -1,5 +1,4 @@
-"""All-reduce and reduce-scatter with fewer bits per value on the wire. `torchft_x.comm.quantized.format` defines the
-bits.
+"""All-reduce and reduce-scatter with fewer bits per value on the wire (`torchft_x.comm.quantized.format`).
 
 All tensors of a call are one sequence of values. It is cut into chunks, and each chunk of an all-reduce passes these
 phases::
@@ -85,13 +84,17 @@ def reduce_quantized(
     before: Callable[[int, int], None] | None = None,
     still: Callable[[], bool] = lambda: True,
 ) -> Work:
-    """Sum `tensors` as `allreduce_quantized` does, times `scale` (equal on all members), applied in float32 before
-    the second encoding.
+    """Sum `tensors` as `allreduce_quantized` does, times `scale`.
 
     Each member sends ``encode`` of its tensors as they are, so `torchft_x.comm.quantized.format.residual` returns
     their quantisation error.
 
     Args:
+        tensors: as in `allreduce_quantized`.
+        fmt: the same on all members.
+        pg: as in `allreduce_quantized`.
+        scale: the same on all members; applied in float32 before the second encoding.
+        sync_stream: as in `allreduce_quantized`.
         lost: flat, float32, as many values as the tensors, on their device. This member's quantisation error is added
             to it: of its own values (bit for bit `residual`), and of the sum where it reduces. So, if `scale` is 1,
             the result is the sum minus the additions of all members. Complete after the wait.
@@ -128,8 +131,10 @@ def reduce_scatter_quantized(
         output: from `allocate_reduce_scatter_output`: flat, the parts of all inputs one after the other.
         inputs: each is padded with rows of zeros (`get_padded_sizes`), then cut along its first dimension into as
             many equal parts as `pg` has members.
-
-    The other arguments and the errors are those of `allreduce_quantized`.
+        opts: ReduceScatterOptions or a ReduceOp; SUM or AVG.
+        pg: as in `allreduce_quantized`, like the errors.
+        sync_stream: as in `allreduce_quantized`.
+        quantize: as in `allreduce_quantized`.
     """
     op, fmt = _sum_or_avg(opts), _format(quantize)
     _check_all([*inputs, output], fmt)

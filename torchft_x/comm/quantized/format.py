@@ -107,10 +107,11 @@ def has_fp8(device: torch.device) -> bool:
 
 
 def encode(x: Tensor, fmt: Format, out: Tensor | None = None, *, lost: Tensor | None = None) -> Tensor:
-    """Return a flat contiguous floating tensor as a buffer (uint8, `Format.nbytes`). float64 is rounded to float32
-    first.
+    """Return a tensor encoded as a buffer (uint8, `Format.nbytes`).
 
     Args:
+        x: flat, contiguous, floating; float64 is rounded to float32 first.
+        fmt: the buffer's format.
         out: a flat buffer to write to, which begins at an even byte of its storage.
         lost: flat float32 of as many values. `residual` is added to it, computed from codes that are still in the
             cache.
@@ -195,10 +196,9 @@ def _steps(numel: int, fmt: Format, device: torch.device) -> Iterator[tuple[int,
 
 
 def _scale(largest: Tensor, fmt: Format) -> Tensor:
-    """Return scales for rows with these largest magnitudes: at least largest/max_code, as float32 that are exact in
-    bfloat16.
+    """Return the scales of rows with these largest magnitudes, as float32 that are exact in bfloat16.
 
-    The scale is NaN where a row is not finite.
+    A scale is at least largest/max_code, and NaN where a row is not finite.
     """
     scale = (largest / fmt.max_code).clamp_(min=_TINY)
     bad = scale.isfinite().logical_not_()

@@ -1,6 +1,4 @@
-"""Handle of a quantised collective: its remaining phases, and the thread that drives them
-(`torchft_x.comm.quantized.collectives`).
-"""
+"""Handle of a collective of `comm.quantized.collectives`: its remaining phases, and the thread that drives them."""
 
 from __future__ import annotations
 
