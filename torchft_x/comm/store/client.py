@@ -1,6 +1,4 @@
-"""A client of a meeting store (`torchft_x.comm.store.server`) that torch accepts as a store: its C++ calls the
-methods here.
-"""
+"""A client of a meeting store (`comm.store.server`) that torch accepts as a store: its C++ calls these methods."""
 
 from __future__ import annotations
 

@@ -133,13 +133,12 @@ def serve_store(host: str, port: int = 0) -> tuple[StoreServer, KeyedAddress]:
 
 
 def host_store(host: str, timeout: float | timedelta = 60.0, port: int = 0) -> tuple[dist.TCPStore, Address]:
-    """Serve a torch store, which answers everybody, on `port` (0: a free one). Return it and the address by which
-    others reach it.
+    """Serve a torch store on `port` (0: a free one). Return it and the address by which others reach it.
 
-    It listens on one address family only, and on loopback only if `host` is a loopback address. Torch's own listener
-    takes both families at once, sees IPv4 callers as ``::ffff:a.b.c.d``, and on each connect asks the name server for
-    that address's name, which no hosts file has. Raises `AddressError` if `host` is unknown or is no address of ours,
-    and `UnreachableError` if the port is taken.
+    The store answers everybody. It listens on one address family only, and on loopback only if `host` is a loopback
+    address. Torch's own listener takes both families at once, sees IPv4 callers as ``::ffff:a.b.c.d``, and on each
+    connect asks the name server for that address's name, which no hosts file has. Raises `AddressError` if `host` is
+    unknown or is no address of ours, and `UnreachableError` if the port is taken.
     """
     listener, _ = listen(host, port)
     port = int(listener.getsockname()[1])
@@ -184,9 +183,7 @@ def listen(host: str, port: int, backlog: int = 2048) -> tuple[socket.socket, st
 
 
 def value_within(store: dist.Store, key: str, seconds: float) -> bytes | None:
-    """Return a key's value, or None if it has not come within `seconds`. torch's own store is polled once, so None
-    may come sooner.
-    """
+    """Return a key's value, or None if it has not come within `seconds` (sooner from torch's store: polled once)."""
     if isinstance(store, MeetingStore):
         return store.value_within(key, seconds)
     found = read_now(store, key)
@@ -211,9 +208,7 @@ def read_now(store: dist.Store, key: str) -> bytes | None:
 
 
 class StoreClient:
-    """Client of torch's store, whose blocking calls another thread can end. `client_of` creates the right client for
-    an address.
-    """
+    """Client of torch's store, whose blocking calls another thread can end. `client_of` makes the right one."""
 
     def __init__(self, address: Address | KeyedAddress) -> None:
         self.address = address  # address of the store
@@ -232,10 +227,9 @@ class StoreClient:
         return self._store is not None and not self._is_shut
 
     def open(self, timeout: float) -> dist.Store:
-        """Return the store. Connect first if there is no connection or it is lost. Errors as in
-        `create_store_client`.
+        """Return the store. Connect first if there is no connection or it is lost.
 
-        `timeout` (s) holds for the connect, and from then on for each call.
+        `timeout` (s) holds for the connect, and from then on for each call. Errors as in `create_store_client`.
         """
         if self._store is None or not _answers(self._store):
             self._store = self._found = None

@@ -1,9 +1,8 @@
-"""The store where process groups of several replica groups meet. A client must first prove that it knows the store's
-key.
+"""The store where process groups of several replica groups meet.
 
-The serving process draws the key, and the key is part of the address in the quorum, which nobody can read without the
-run's token. One thread serves all clients, within limits: an unknown client costs a connection until its proof fails
-or is late.
+A client must first prove that it knows the store's key. The serving process draws the key, and the key is part of the
+address in the quorum, which nobody can read without the run's token. One thread serves all clients, within limits: an
+unknown client costs a connection until its proof fails or is late.
 """
 
 from __future__ import annotations

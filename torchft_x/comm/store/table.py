@@ -15,8 +15,9 @@ class Full(Exception):
 
 
 class Table:
-    """Keys and values. An operation that would exceed the limits raises `Full` and changes nothing; malformed numbers
-    raise ValueError.
+    """Keys and values, within limits.
+
+    An operation that would exceed them raises `Full` and changes nothing; malformed numbers raise ValueError.
     """
 
     def __init__(self) -> None:

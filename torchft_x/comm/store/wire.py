@@ -1,5 +1,4 @@
-"""The protocol between a meeting store and its clients: mutual proof that both know the store's key, then requests
-and answers.
+"""The protocol between a meeting store and its clients: mutual proof of the store's key, then requests and answers.
 
     client: name, its nonce | server: its nonce, proof | client: proof, requests ...
 
