@@ -163,9 +163,7 @@ class _Service:
             pass  # the main thread notices the closed pipe, too
 
     def _record(self, error: Exception) -> None:
-        """Dump the Flight Recorder at the first failure, before the parent receives the failure and kills this
-        process.
-        """
+        """Dump the Flight Recorder at the first failure, before the parent receives it and kills this process."""
         folder, self._about["flight"] = self._about["flight"], None
         if folder is not None:
             at = self._about["at"]

@@ -1,5 +1,4 @@
-"""Start child processes for process groups in milliseconds, by forking a process that has torch imported and one
-thread.
+"""Start process groups' children in milliseconds: fork a process that has torch imported and one thread.
 
 The trainer has threads and can't be forked safely, and starting Python with torch takes seconds. So one helper
 process per trainer is started cleanly (exec). It imports torch, forks a child per request, kills the child on

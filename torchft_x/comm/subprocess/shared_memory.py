@@ -47,9 +47,7 @@ class SharedSegments:
         self._free: list[Segment] = []  # the last used segment is last: its pages are warm
 
     def take(self, nbytes: int) -> Segment:
-        """Return a segment of at least `nbytes`, the caller's until `give_back`. Raises `OSError` if there is no
-        memory.
-        """
+        """Return a segment of at least `nbytes`, the caller's until `give_back`. Raises `OSError` if memory is full."""
         with self._lock:
             fitting = [s for s in self._free if nbytes <= s.size]
             if fitting:
