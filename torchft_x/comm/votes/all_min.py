@@ -25,8 +25,7 @@ Least = Callable[..., list[int]]
 
 
 class AllMin:
-    """The vote between the groups. For each set of members call `offer`, then `connect`, then `least` any number of
-    times.
+    """The vote between the groups. For each set of members call `offer`, `connect`, then `least` any number of times.
 
     ``least(row, timeout, meanwhile)`` is that of the present members (`AllMinMesh.least`): it returns the
     element-wise minimum of all members' rows.
@@ -54,7 +53,9 @@ class AllMin:
 
         Args:
             store_addr: ``host:port/prefix`` common to all members, with a prefix of its own for each set of members.
+            rank: this rank's place in `names`.
             names: replica ids of all members, by rank.
+            config_id: names this set of members in `abort`.
             timeout: seconds.
 
         Raises `UnreachableError` if the store is gone, `AddressError` if `host` is not an address of this machine.
@@ -70,8 +71,7 @@ class AllMin:
             mesh.offer(under(self._client_of(address).open(timeout), prefix), self._host)
 
     def connect(self, timeout: float) -> None:
-        """Connect with the members, after they and this rank have called `offer`. Return when all of this rank's
-        peers are connected.
+        """Connect with the members, after all have called `offer`. Return when all of this rank's peers are connected.
 
         Raises `DeadlineError` naming the missing members, `CollectiveError` after an abort or if a member has gone.
         """
@@ -82,9 +82,7 @@ class AllMin:
             mesh.connect(timeout)
 
     def abort(self, config_id: int) -> None:
-        """Release callers that wait in the set of members `config_id`, here and, by the closed connections, in other
-        processes.
-        """
+        """Release callers that wait in set `config_id`, here and, by the closed connections, in other processes."""
         with self._lock:
             mesh, client = self._mesh, self._client
         if mesh is None or mesh.config_id != config_id:

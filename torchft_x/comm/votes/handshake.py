@@ -23,8 +23,7 @@ def introduction(secret: bytes, rank: int) -> bytes:
 
 
 class Acceptor:
-    """Accepts connections at a non-blocking listener, and identifies the callers. On exit it closes the unidentified
-    ones.
+    """Acceptor of connections at a non-blocking listener. Identifies callers, and on exit closes the unidentified.
 
     Args:
         secret: our secret, which members read in the store.
@@ -53,9 +52,7 @@ class Acceptor:
         self._strangers = {}
 
     def members(self, seconds: float) -> list[tuple[int, socket.socket]]:
-        """Wait at most `seconds` for callers to be identified. Return (claimed rank, non-blocking socket) of each,
-        perhaps none.
-        """
+        """Wait up to `seconds` for callers. Return (claimed rank, non-blocking socket) of each identified, if any."""
         found: list[tuple[int, socket.socket]] = []
         for key, _ in self._ready.select(seconds):
             sock = key.fileobj

@@ -1,6 +1,4 @@
-"""The connections of one set of members that vote with each other, and one round of voting. `comm.votes.all_min`
-decides when.
-"""
+"""The connections of one set of voting members, and one round of voting. `comm.votes.all_min` decides when."""
 
 from __future__ import annotations
 
@@ -186,10 +184,10 @@ class AllMinMesh:
     # --- a turn -------------------------------------------------------------------------------------------------------
 
     def least(self, row: Sequence[int], timeout: float, meanwhile: Callable[[], None] = lambda: None) -> list[int]:
-        """Return the element-wise minimum of all members' rows (int64 each). The n-th calls of all members belong
-        together.
+        """Return the element-wise minimum of all members' rows (int64 each).
 
-        `meanwhile` is called once, while our row is on its way to the others (also if there are none).
+        The n-th calls of all members belong together. `meanwhile` is called once, while our row is on its way to the
+        others (also if there are none).
 
         Raises `CollectiveError` naming the member whose connection broke, or `DeadlineError`, and ends the mesh:
         after that a new set of members is needed.
@@ -244,9 +242,7 @@ class AllMinMesh:
         return data
 
     def _broken(self, rank: int, cause: Exception) -> TorchftXError:
-        """End the mesh after a failure at the connection to `rank`, so that no member waits in vain. Return the
-        error.
-        """
+        """End the mesh as the connection to `rank` failed, so that no member waits in vain. Return the error."""
         released = self._why
         error: TorchftXError
         if released:
@@ -276,9 +272,7 @@ class AllMinMesh:
 
 
 def _receivers_of(rank: int, size: int) -> list[int]:
-    """Return the ranks to which `rank` sends, in the order of the rounds. After the last round every member's row has
-    reached all.
-    """
+    """Return the ranks to which `rank` sends, by round. After the last round every member's row has reached all."""
     return [(rank + (1 << k)) % size for k in range((size - 1).bit_length())]
 
 

@@ -124,8 +124,7 @@ class Hub:
         self.owes_start = decision.commit
 
     def start(self, quorum: int, step: int, *, runs_on: bool, connected: bool) -> None:
-        """Announce after a commit that the next step begins in the present quorum, or that all ask for another
-        quorum.
+        """Announce after a commit that the next step begins in the present quorum, or that all ask for another.
 
         `connected`: whether the group has a session with the lighthouse.
         """
@@ -133,9 +132,7 @@ class Hub:
         self._tell(_WORD.pack(_START, _YES * runs_on | _ALONE * (not connected), 0, quorum, step))
 
     def end(self, why: str) -> None:
-        """End the vote and release waiting callers, here and, by the closed connections, in the other ranks. Any
-        thread.
-        """
+        """End the vote and release waiting callers, here and, by closed connections, in other ranks. Any thread."""
         with self._lock:
             self._why = self._why or why
             for sock in self._open:
