@@ -25,8 +25,7 @@ def ft_init_device_mesh(
     replicate_dim: int,
     manager: Any,
 ) -> DeviceMesh:
-    """Return a mesh of `mesh_shape`, in which dimension `replicate_dim` stands for the replica groups that `manager`
-    joins.
+    """Return a mesh in which dimension `replicate_dim` stands for the replica groups that `manager` joins.
 
     Args:
         device_type: as in ``torch.distributed.init_device_mesh``.

@@ -1,6 +1,4 @@
-"""Process groups around other groups, and one without members: for tests, fault injection, and the Manager's
-all-reduce.
-"""
+"""Process groups around others, and one without members: for tests, fault injection, and the Manager's all-reduce."""
 
 from __future__ import annotations
 
