@@ -85,15 +85,17 @@ class ProcessGroup(dist.ProcessGroup, metaclass=_Meta):
         group_world_size: int | None = None,
         global_ranks: list[int] | None = None,
     ) -> None:
-        """Replace the present members by new ones. All of them call this with the same store, prefix and
-        `world_size`.
+        """Replace the present members by new ones, which all call this with the same store, prefix and `world_size`.
 
         Args:
             store_addr: ``host:port/prefix``, a torch TCPStore and a prefix that no other group has used.
             replica_id: this member's name in error messages.
-            rank, world_size: this member's place among the members, and their number.
+            rank: this member's place among the members.
+            world_size: number of members.
             quorum_id: the configuration's id (``Quorum.config_id``), for `abort`.
-            group_rank, group_world_size, global_ranks: as in torchft; not needed here.
+            group_rank: as in torchft; not needed here.
+            group_world_size: as in torchft; not needed here.
+            global_ranks: as in torchft; not needed here.
 
         Raises a `TorchftXError` that names what is missing, within the group's timeout, or at once after `abort`.
         """
@@ -235,9 +237,7 @@ class ProcessGroup(dist.ProcessGroup, metaclass=_Meta):
 
     @property
     def group_name(self) -> str:
-        """Name by which functional collectives find this group. Raises `RuntimeError` before `register`, as in
-        torch's groups.
-        """
+        """Name by which functional collectives find this group. Raises `RuntimeError` before `register`, as torch's."""
         if self._group_name is None:
             raise RuntimeError(f"{type(self).__name__} has no name yet: call register(name) first.")
         return self._group_name

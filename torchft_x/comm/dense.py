@@ -1,6 +1,4 @@
-"""Refuse tensors whose memory has holes: torch's gloo would reduce and send contiguous memory from their first value
-on.
-"""
+"""Refuse tensors whose memory has holes: torch's gloo would use contiguous memory from their first value on."""
 
 from __future__ import annotations
 
@@ -16,9 +14,7 @@ IN_MEMORY_ORDER = frozenset(["allreduce", "allreduce_coalesced", "alltoall_base"
 
 
 def check_dense(tensor: torch.Tensor) -> None:
-    """Raise `ConfigError` unless the values fill the tensor's memory without holes or overlaps, in any order of
-    dimensions.
-    """
+    """Raise `ConfigError` unless the values fill the memory without holes or overlaps, in any order of dimensions."""
     if tensor.layout is not torch.strided:
         raise ConfigError(f"a tensor of layout {tensor.layout} can't be reduced; give a dense one (to_dense()).")
     if tensor.is_contiguous():

@@ -1,9 +1,9 @@
-"""Write PyTorch's Flight Recorder to a file when a group fails or is aborted: collectives, sizes, each member's
-progress.
+"""Write PyTorch's Flight Recorder to a file when a group fails or is aborted.
 
-Off by default (`env.flight_folder`), because a full recorder (2,000 entries) takes 0.15 s to write. There is one file
-per quorum and rank, ``<folder>/quorum_<id>/<replica id>_<rank>.json``. At most `MAX_QUORUMS` of these folders are
-kept, the newest. The file is JSON, with the recorder's own text inside::
+It holds collectives, sizes and each member's progress. Off by default (`env.flight_folder`), because a full recorder
+(2,000 entries) takes 0.15 s to write. There is one file per quorum and rank,
+``<folder>/quorum_<id>/<replica id>_<rank>.json``. At most `MAX_QUORUMS` of these folders are kept, the newest. The
+file is JSON, with the recorder's own text inside::
 
     {"quorum_id": 7, "replica_id": "a", "rank": 0, "world_size": 2, "time": seconds since 1970, "reason": "...",
      "gloo": {...}, "nccl": {...}}

@@ -1,6 +1,4 @@
-"""Find the members whose hosts don't answer this one. Used when connecting with them has failed
-(`train.context.failures`).
-"""
+"""Find the members whose hosts don't answer this one, after connects to them failed (`train.context.failures`)."""
 
 from __future__ import annotations
 

@@ -69,8 +69,7 @@ class FailedWork(Work):
 
 
 class GroupWork(Work):
-    """Handle of a running collective of a torch group. It reports a failure to the group and raises that failure as
-    our error.
+    """Handle of a running collective of a torch group. Reports a failure to the group, and raises it as our error.
 
     When a connection breaks, gloo drops a message that is half sent or half received. The operation then ends only at
     the group's timeout, although gloo never touches its tensors again. So `wait` regularly checks whether the group
@@ -190,9 +189,7 @@ class WaitedOnThread:
         self.thread: threading.Thread | None = None
 
     def begin(self, limit: float) -> None:
-        """Start the thread, unless it was started. The caller waits at most `limit` seconds. Not safe for concurrent
-        calls.
-        """
+        """Start the thread, unless started. The caller waits at most `limit` seconds. Not safe for concurrent calls."""
         if self._begun:
             return
         self._begun = True
