@@ -1,6 +1,4 @@
-"""Limits on the values that may arrive in the fields of `core`'s dataclasses, by field name. A codec overrides the
-limit of a field that has another meaning in its message.
-"""
+"""Limits on arriving values, by field name of `core`'s dataclasses. Codecs override those of other meaning."""
 
 from __future__ import annotations
 

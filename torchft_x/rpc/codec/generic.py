@@ -26,8 +26,9 @@ _codecs: dict[tuple[type, str], Codec[Any]] = {}  # by dataclass and message nam
 
 
 class Codec(Generic[V]):
-    """Converter of values to messages (`encode`) and back (`decode`). `decode` takes the fields that only the value has
-    as keyword arguments, and raises `RefusedError`.
+    """Converter of values to messages (`encode`) and back (`decode`).
+
+    `decode` takes the fields that only the value has as keyword arguments, and raises `RefusedError`.
 
     Args:
         reads: The dataclass that `decode` makes.

@@ -1,5 +1,4 @@
-"""Codecs of session messages between a group and the lighthouse, of the lighthouse's journal, and of torchft's
-messages.
+"""Codecs of the session between group and lighthouse, of the lighthouse's journal, and of torchft's messages.
 
 Our own wire is the protobuf package ``torchft_x``; names with ``peer`` in them use torchft's. See `generic`.
 """
@@ -24,8 +23,7 @@ from torchft_x.rpc.transport import grpc_options, limits
 
 
 def _check_quorum(p: pb.Quorum) -> None:
-    """Check a quorum's total size. The limits of single fields would let through a message that takes seconds to
-    read."""
+    """Check a quorum's total size: the limits of fields alone would admit a message that takes seconds to read."""
     if not 0 < len(p.members) <= limits.MAX_MEMBERS:
         raise RefusedError(
             f"A message was refused: a quorum of {len(p.members)} members, 1 to {limits.MAX_MEMBERS} are allowed."
@@ -156,8 +154,7 @@ def down_bytes(sent: lm.Extend | lm.RevokeQuorum | lm.Fence | lm.Refuse | lm.Sen
 
 
 def down_to_event(down: pb.Down) -> gm.GroupEvent | gm.WaitsArrived | gm.PatienceArrived | None:
-    """Decode a lighthouse's message after its welcome into an event of the group; None for a pong. Raises
-    `RefusedError`."""
+    """Decode a lighthouse's message after its welcome into an event; None for a pong. Raises `RefusedError`."""
     if down.WhichOneof("kind") == "quorum":
         return gm.QuorumArrived(QUORUM.decode(down.quorum))
     event: gm.GroupEvent | gm.WaitsArrived | gm.PatienceArrived | None = _DOWN.decode(down)
@@ -224,8 +221,9 @@ def peer_member_from_proto(p: peer_pb.QuorumMember) -> Member:
 
 
 def peer_quorum_bytes(quorum: Quorum) -> bytes:
-    """Encode a whole LighthouseQuorumResponse. torchft's `quorum_id` is our config id: it changes only when members
-    change or a step failed."""
+    """Encode a whole LighthouseQuorumResponse.
+
+    torchft's `quorum_id` is our config id: it changes only when members change or a step failed."""
     reply = peer_pb.LighthouseQuorumResponse()
     reply.quorum.quorum_id = quorum.config_id
     reply.quorum.participants.extend(peer_member_to_proto(x) for x in quorum.members)

@@ -1,5 +1,4 @@
-"""Codecs of calls from a group's ranks to their group server: torchft's ManagerService with our fields. See
-`messages`."""
+"""Codecs of ranks' calls to their group server: torchft's ManagerService with our fields. See `messages`."""
 
 from __future__ import annotations
 
@@ -63,8 +62,9 @@ def plan_bytes(plan: Plan) -> bytes:
 
 
 def quorum_reply_bytes(reply: QuorumReply, quorum: bytes, *, holds: int, lease_left: float) -> bytes:
-    """Encode the answer to a rank of ours. `quorum` is serialized, and left out if the rank `holds` that quorum (id)
-    already. `lease_left` is in seconds."""
+    """Encode the answer to a rank of ours.
+
+    `quorum` is serialized, and left out if the rank `holds` that quorum (id) already. `lease_left` is in seconds."""
     known = holds != 0 and reply.quorum.id == holds
     return bytes(
         peer_pb.ManagerQuorumResponse(
@@ -79,8 +79,9 @@ def quorum_reply_bytes(reply: QuorumReply, quorum: bytes, *, holds: int, lease_l
 
 
 def quorum_reply_from_bytes(data: bytes, held: Quorum | None, *, who: str, now: float) -> QuorumReply:
-    """Decode an answer. `held` is the quorum that this rank has already, `who` names the server in errors, and `now` is
-    in this process's monotonic seconds. Raises `RefusedError`."""
+    """Decode an answer to this rank, which has the quorum `held` already. Raises `RefusedError`.
+
+    `who` names the server in errors, and `now` is in this process's monotonic seconds."""
     p = parse(peer_pb.ManagerQuorumResponse, data, "answer")
     if p.quorum:
         quorum = messages.QUORUM.read(p.quorum, "quorum")

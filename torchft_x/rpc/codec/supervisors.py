@@ -15,8 +15,7 @@ from torchft_x.rpc.transport import limits
 
 
 def _meeting(value: str) -> str:
-    """Check the address of the workers' rendezvous, which becomes an argument of torchrun. Raises `AddressError`,
-    `RefusedError`."""
+    """Check the workers' rendezvous address, an argument for torchrun. Raises `AddressError`, `RefusedError`."""
     return parse_address(limits.check_text(value, "meeting address", 512), what="meeting address").target
 
 
