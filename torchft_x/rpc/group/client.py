@@ -60,8 +60,9 @@ def fetch_checkpoint_metadata(address: str, rank: int, timeout: float, token: st
 
 
 class GroupClient:
-    """A rank's connection to its group server. Thread-safe. Raises `UnreachableError` if the server takes no connection
-    within `connect_timeout` seconds."""
+    """A rank's connection to its group server. Thread-safe.
+
+    Raises `UnreachableError` if the server takes no connection within `connect_timeout` seconds."""
 
     def __init__(self, address: str, *, token: str | None = None, connect_timeout: float = 60.0) -> None:
         self.address = address  # address of the group server
@@ -122,16 +123,16 @@ class GroupClient:
         return self.answer(ask, None, timeout + patience)
 
     def next_call(self) -> int:
-        """Return the `call` number of an `Ask` or a vote. It is always 0, because gRPC tells the calls on a socket
-        apart."""
+        """Return the `call` number of an `Ask` or a vote: always 0, because gRPC tells a socket's calls apart."""
         return 0
 
     def ask(self, ask: m.Ask) -> None:
         """Do nothing: `answer` sends the question and waits for its answer."""
 
     def answer(self, ask: m.Ask, asked: object, timeout: float) -> QuorumReply:
-        """Wait at most `timeout` seconds for the answer to `ask`, and return it. `asked` is what the method `ask`
-        returned. Raises the errors of `quorum`."""
+        """Wait at most `timeout` seconds for the answer to `ask`, and return it. Raises the errors of `quorum`.
+
+        `asked` is what the method `ask` returned."""
         del asked
         held, traits = self._held, ask.traits
         ask = replace(ask, traits=None if traits is self._sent_traits else traits)
@@ -144,8 +145,9 @@ class GroupClient:
         return reply
 
     def vote(self, vote: m.Vote | m.CrossVoteEnded, timeout: float) -> VoteReply:
-        """Vote (`Vote`), or report the outcome of the vote between groups (`CrossVoteEnded`), and wait at most
-        `timeout` seconds for the group's answer. Every rank of the group must do it."""
+        """Vote, or report the outcome of the vote between groups. Every rank of the group must do it.
+
+        Return the group's answer, after at most `timeout` seconds."""
         return ranks.vote_reply_from_bytes(self._call(self._vote, ranks.vote_to_proto(vote), timeout))
 
     def should_commit(self, group_rank: int, step: int, quorum_id: int, ok: bool, timeout: float) -> tuple[bool, str]:
@@ -158,8 +160,7 @@ class GroupClient:
         return fetch_checkpoint_metadata(address, rank, timeout, self._token)
 
     def hub(self, timeout: float) -> bytes:
-        """Return the place where rank 0 receives the votes of its group's ranks, as encoded by
-        `comm.votes.ranks.Hub`."""
+        """Return where rank 0 receives the votes of its group's ranks, as encoded by `comm.votes.ranks.Hub`."""
         try:
             hub = self._channel.unary_unary(f"/{grpc_options.GROUP}/Hub")
             return bytes(hub(b"", timeout=timeout, metadata=metadata(self._token)))
@@ -185,8 +186,9 @@ class GroupClient:
         """Do nothing: rank 0 reports the group's facts."""
 
     def suspect(self, replica_ids: tuple[str, ...]) -> None:
-        """Do nothing: rank 0 reports suspects. A probe tries other groups' servers, and rank 0 is connected to their
-        hosts, too."""
+        """Do nothing: rank 0 reports suspects.
+
+        A probe tries other groups' servers, and rank 0 is connected to their hosts, too."""
 
     def close(self) -> None:
         self._closed.set()

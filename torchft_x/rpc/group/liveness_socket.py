@@ -1,8 +1,8 @@
-"""A listening socket that exists as long as this process runs. By it, a lighthouse sees whether a group that has left
-and has no supervisor still evaluates or saves (R21).
+"""A listening socket that exists as long as this process runs.
 
-No code accepts or reads: the kernel takes connections until its queue is full, then it drops them. Only a refused
-connect has a meaning: the process is gone. A new group server in this process closes the sockets of the old ones.
+By it, a lighthouse sees whether a group that has left and has no supervisor still evaluates or saves (R21). No code
+accepts or reads: the kernel takes connections until its queue is full, then it drops them. Only a refused connect has
+a meaning: the process is gone. A new group server in this process closes the sockets of the old ones.
 """
 
 from __future__ import annotations

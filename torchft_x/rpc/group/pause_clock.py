@@ -22,8 +22,7 @@ class PauseClock:
         self.reason = ""  # the group that pauses, and why
 
     def announced(self, seconds: float, reason: str, now: float) -> None:
-        """Record a pause of `seconds` from `now`. 0 ends the pause, and each waiting caller gets its full time-out
-        again."""
+        """Record a pause of `seconds` from `now`. 0 ends it, and gives each waiting caller its full time-out again."""
         if seconds > 0:
             self._until, self.reason = now + seconds, reason
         elif self._until is not None:

@@ -158,8 +158,7 @@ class GroupServer:
     # --------------------------------------------------------------------------------------------------
 
     def answer(self, ask: m.Ask, asked: Any, timeout: float) -> QuorumReply:
-        """Wait at most `timeout` seconds for the answer to `ask`, and return it. `asked` is what `GroupShell.submit`
-        returned for it. Raises `DeadlineError`."""
+        """Return the answer to `ask`, for which `submit` gave `asked`. Raises `DeadlineError` after `timeout` s."""
         if isinstance(asked, QuorumReply):
             return asked
         reply: QuorumReply = self._wait(ask.call, asked, self.shell.why_no_quorum, timeout)
@@ -203,8 +202,7 @@ class GroupServer:
         return self.answer(ask, self.shell.submit(ask), timeout + patience)
 
     def vote(self, vote: m.Vote | m.CrossVoteEnded, timeout: float) -> VoteReply:
-        """Vote, or report the outcome of the vote between groups, and wait for the group's answer. See
-        `GroupClient.vote`."""
+        """Vote, or report the outcome of the vote between groups. Return the group's answer (`GroupClient.vote`)."""
         reply = self.shell.submit(vote)
         if isinstance(reply, VoteReply):
             return reply
@@ -220,8 +218,9 @@ class GroupServer:
         return reply.commit, reply.reason
 
     def pause(self, seconds: float, reason: str) -> None:
-        """Announce that the group may be silent or late for `seconds`; 0 ends the pause. Returns when the lighthouse
-        has received it, or after 2 s at most."""
+        """Announce that the group may be silent or late for `seconds`; 0 ends the pause.
+
+        Returns when the lighthouse has received it, or after 2 s at most."""
         reason = reason[:200]
         try:
             loop.call(self.shell.pause(seconds, reason), 2.0, "announcing the pause")
@@ -278,8 +277,7 @@ class GroupServer:
 
 
 def _seek(lighthouse: str) -> Callable[[], tuple[Address, ...]] | None:
-    """Return the function that looks up a moved lighthouse, or None. Only the job's own lighthouse is looked up, not
-    one that a script names itself."""
+    """Return the function that looks up the job's own lighthouse if it moves; None if the script names another."""
     file = env.read(env.LIGHTHOUSE_FILE)
     return partial(moved_to, file) if file and lighthouse == env.read(env.LIGHTHOUSE) else None
 

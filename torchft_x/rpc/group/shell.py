@@ -141,8 +141,9 @@ class GroupShell:
     # ----------------------------------------------------------------------------------------------------------
 
     async def open(self, timeout: float) -> None:
-        """Start, and wait up to `timeout` seconds for the first session. Raises `UnreachableError`, or the lighthouse's
-        refusal (`TokenError`, `RefusedError`, `FencedError`)."""
+        """Start, and wait up to `timeout` seconds for the first session.
+
+        Raises `UnreachableError`, or the lighthouse's refusal (`TokenError`, `RefusedError`, `FencedError`)."""
         self._ticker = asyncio.ensure_future(self._tick())
         self._stream.start()
         await asyncio.wait({self._stood}, timeout=timeout)
@@ -196,8 +197,7 @@ class GroupShell:
         self._feed(event)
 
     def submit(self, event: Call) -> Reply | concurrent.futures.Future[Any]:
-        """Take one rank's ask or vote from any thread. Return the answer if there is one at once, else a future for
-        it."""
+        """Take one rank's ask or vote from any thread. Return the answer if there is one at once, else its future."""
         with self._lock:
             effects = self._handle(event)
             answer: Reply | concurrent.futures.Future[Any] | None = None
@@ -241,23 +241,21 @@ class GroupShell:
             self._loop.call_soon_threadsafe(self._endure, event.call, event.usual, time.monotonic())
 
     def _endure(self, call: int, usual: float, since: float) -> None:
-        """Start the deadline of an open ask, unless it was answered meanwhile. Runs on the loop, as all uses of
-        `_deadline`."""
+        """Start the deadline of an open ask, unless it was answered meanwhile. On the loop, as all of `_deadline`."""
         if call in self._calls:
             self._deadline.begin(call, usual, since)
 
     def _give_up(self, call: int) -> None:
-        """Fail an ask whose usual time is over while the lighthouse waits for nothing that would take longer. On the
-        loop."""
+        """Fail an ask past its usual time while the lighthouse waits for nothing that takes longer. On the loop."""
         waiter, sentence = self._calls.get(call), self.why_no_quorum()
         self.gone(call)
         if waiter is not None and not waiter.done():
             waiter.set_exception(DeadlineError(sentence))
 
     async def pause(self, seconds: float, reason: str) -> None:
-        """Announce a pause of this group, or its end (0 seconds), and wait up to 1 s until the lighthouse has received
-        it, because afterwards the process may be unable to send for a while.
-        """
+        """Announce a pause of this group, or its end (0 seconds).
+
+        Wait up to 1 s until the lighthouse has received it: the process may then be unable to send for a while."""
         self._pause = (time.monotonic() + seconds, reason) if seconds > 0 else None
         self._pong.clear()
         if self._stream.is_up:
@@ -266,8 +264,7 @@ class GroupShell:
             await asyncio.wait({asyncio.ensure_future(self._pong.wait())}, timeout=1.0)
 
     def suspect(self, replica_ids: tuple[str, ...]) -> None:
-        """Report to the lighthouse that a connection to these members broke, before this group's join, which may take a
-        while."""
+        """Report a broken connection to these members to the lighthouse at once: the join may take a while."""
         self._stream.send(messages.up_bytes(Suspected(0, replica_ids)))
 
     def gone(self, call: int) -> None:
@@ -388,8 +385,7 @@ class GroupShell:
         return b"" if facts is None else messages.facts_bytes(facts)
 
     def _tell(self) -> None:
-        """Send the group's facts with a ping if no other message has carried them lately: while the group copies a
-        state, or waits."""
+        """Send the group's facts with a ping if nothing has carried them lately: while it copies a state or waits."""
         source = self.facts
         if source is None or not self._stream.is_up:
             return
@@ -407,8 +403,7 @@ class GroupShell:
         return [pb.Up(hello=said).SerializeToString()]
 
     def _welcome(self, data: bytes) -> Keepalive:
-        """Read the keep-alive timing from the answer to hello. Any other answer ends this group: raises `RefusedError`
-        or `FencedError`."""
+        """Read the keep-alive timing in a welcome. Another answer ends this group: `RefusedError` or `FencedError`."""
         down = messages.parse(pb.Down, data, "lighthouse's answer to hello")
         if down.WhichOneof("kind") == "welcome":
             if not self._stood.done():
