@@ -27,8 +27,9 @@ class NoteLog:
         self._log.log(level, "%s", note.text)
 
     def issued(self, quorum: Quorum) -> None:
-        """Log a quorum that has other members than the last one, or follows a failed commit. Uses torchft's words, for
-        which people search. A further quorum of the same members gets no line."""
+        """Log a quorum that has other members than the last one, or follows a failed commit, in torchft's words.
+
+        People search for these words. A further quorum of the same members gets no line."""
         if quorum.config_id == quorum.id:
             self._log.info("Detected quorum change, bumping quorum_id to %d", quorum.id)
             members = [

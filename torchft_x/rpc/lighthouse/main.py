@@ -1,5 +1,4 @@
-"""``torchft_x lighthouse``: the lighthouse as a process of its own, with torchft's flags and ours. Never loads
-torch."""
+"""``torchft_x lighthouse``: the lighthouse as a process, with torchft's flags and ours. Never loads torch."""
 
 from __future__ import annotations
 
@@ -276,8 +275,7 @@ def _address(settings: Settings, port: int) -> str:
 
 
 def _hold_lease(settings: Settings, folder: Path, ended: SimpleQueue[None]) -> HeldLease | int:
-    """Stand by until this lighthouse serves, and return its lease. Return an exit code if the job is over, or a signal
-    has ordered a stop."""
+    """Stand by, and return this lighthouse's lease; an exit code if the job is over or a signal ordered a stop."""
 
     def wait(seconds: float) -> bool:
         try:
@@ -313,8 +311,7 @@ def _hold_lease(settings: Settings, folder: Path, ended: SimpleQueue[None]) -> H
 
 
 def _on_signals(ended: SimpleQueue[None]) -> None:
-    """Make SIGTERM and SIGINT end the serving, on the main thread only. On another thread the caller handles
-    signals."""
+    """Make SIGTERM and SIGINT end the serving, on the main thread only. Elsewhere the caller handles signals."""
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: ended.put(None))

@@ -15,10 +15,10 @@ TIMEOUT = 1.0
 
 
 def pauses(total: float) -> Iterator[float]:
-    """Yield the pauses between repeated probes, `total` seconds in all. A dying process may close its listening socket
-    after its streams.
+    """Yield the pauses between repeated probes, `total` seconds in all.
 
-    Each pause is a fifth of the time so far, so that a refusal is noticed soon.
+    A dying process may close its listening socket after its streams. Each pause is a fifth of the time so far, so
+    that a refusal is noticed soon.
     """
     spent = 0.0
     while spent < total:
@@ -28,8 +28,7 @@ def pauses(total: float) -> Iterator[float]:
 
 
 async def is_refused(address: str) -> bool:
-    """Return whether every IP address of this address refuses a connect now. False if one accepts, or the result is
-    unknown."""
+    """Return whether all IP addresses of `address` refuse a connect now. False if one accepts, or it is unknown."""
     try:
         host, port = parse_address(address)
         loop = asyncio.get_running_loop()

@@ -52,8 +52,7 @@ _PONG = pb.Down(pong=pb.Ping()).SerializeToString()
 
 
 class LighthouseShell:
-    """Shell of one lighthouse. It can be made on any thread; `start` and `stop` run on the loop of
-    `rpc.transport.loop`.
+    """Shell of one lighthouse, made on any thread; `start` and `stop` run on the loop of `rpc.transport.loop`.
 
     `on_verdict(code, sentence)` is called once, on the loop, when the roster has decided that the job is over.
     """
@@ -70,8 +69,7 @@ class LighthouseShell:
         lease: Lease | None = None,
         changed: Callable[[], GroupsChanged | None] = lambda: None,
     ) -> None:
-        """`changed`: see `LighthouseCallbacks`. `lease`: the lease of one of several lighthouses, which is checked before each message
-        is processed."""
+        """Check `lease`, of one of several lighthouses, before each message. `changed`: see `LighthouseCallbacks`."""
         config.check_together()
         found = JournalContents()
         if journal is not None:
@@ -179,8 +177,7 @@ class LighthouseShell:
         return self._machine.reached
 
     def status(self) -> dict[str, Any]:
-        """Return the status of the machine and the supervisors, which can be written as JSON. Runs on the loop's
-        thread."""
+        """Return the status of the machine and the supervisors, fit for JSON. Runs on the loop's thread."""
         machine = self._machine.status(time.monotonic())
         return {"version": __version__, "wire": grpc_options.WIRE, **machine, **self._supervisors.status()}
 
@@ -294,8 +291,7 @@ class LighthouseShell:
         task.add_done_callback(lambda _: self._probes.pop(effect.replica_id, None))
 
     async def _probe_until_known(self, effect: m.Probe) -> None:
-        """Probe a member, and repeat it while the member's session stays gone: a process closes its sockets one by
-        one."""
+        """Probe a member, again while its session stays gone: a process closes its sockets one by one."""
         for pause in probe.pauses(self.config.silence.alone):
             refused = await probe.is_refused(effect.address)
             if self._stopping:

@@ -77,8 +77,7 @@ class Fence(Protocol):
 
 
 class Journal:
-    """Writer and reader of a journal file. Not thread-safe. Made by `open_journal`, or behind a lease by
-    `lease_journal.open_journal`."""
+    """Writer and reader of a journal file. Not thread-safe. Made by `open_journal`, here or in `lease_journal`."""
 
     def __init__(self, fd: int, path: str, boot_id: str, run: bytes, fence: Fence | None = None) -> None:
         self.path = path
@@ -101,8 +100,7 @@ class Journal:
         return f"Journal({self.path}, quorum {self._quorum[0]}, granted through {self._granted[0]})"
 
     def keep(self, entry: JournalEntry, quorum_bytes: bytes) -> None:
-        """Write an entry. `quorum_bytes` is its quorum, encoded by `codec.messages.quorum_bytes`. Raises no error of
-        the file system."""
+        """Write an entry; `codec.messages.quorum_bytes` encoded its quorum. Raises no error of the file system."""
         leased = math.nan if entry.leased is None else entry.leased
         granted = (entry.granted_through, leased, entry.reached)
         same = (
@@ -135,14 +133,14 @@ class Journal:
         return self._open.get(quorum.id) or pb.Ledger(open=[messages.QUORUM.encode(quorum)]).SerializeToString()
 
     def keep_done(self, done: pb.Done) -> None:
-        """Write that a supervisor has finished, so that it need not report again. Raises no error of the file
-        system."""
+        """Write that a supervisor has finished and need not report again. Raises no error of the file system."""
         self._done.append(pb.Ledger(done=[done]).SerializeToString())
         self._write()
 
     def end(self) -> None:
-        """Make the journal void, because the job is over. Behind a lease, only check the lease: its entry records the
-        end, after the supervisors have been told."""
+        """Make the journal void, because the job is over. Behind a lease, only check the lease.
+
+        The lease's entry records the end, after the supervisors have been told."""
         if self._fence is not None:
             self._fence.confirm()
         else:
@@ -194,8 +192,7 @@ class Journal:
         self._confirm()
 
     def _flush(self) -> None:
-        """Flush for other hosts. Data and header are flushed one after the other, so that no header precedes its
-        data."""
+        """Flush for other hosts. Data and header are flushed in this order, so that no header precedes its data."""
         if self._fence is not None:
             os.fdatasync(self._fd)
 
@@ -275,8 +272,9 @@ class Journal:
 
 
 def from_proto(p: pb.Ledger, granted: int, leased: float = math.nan, reached: int = 0) -> JournalContents:
-    """Decode a journal. `leased` is the time after which no lease was sent; nan means unknown, and that no time in the
-    journal is valid. Raises `RefusedError` for a value that exceeds the limits of the wire."""
+    """Decode a journal. Raises `RefusedError` for a value that exceeds the limits of the wire.
+
+    `leased` is the time after which no lease was sent; nan: unknown, and no time in the journal is valid."""
     most = limits.MAX_MEMBERS * (1 + limits.MAX_FOLLOWED)  # members of the newest quorum and of all open ones
     if (
         max(len(p.kin), len(p.absent), len(p.left), len(p.job)) > most
@@ -306,8 +304,7 @@ def _absent(p: pb.Absent, known: bool) -> Absent:
 
 
 def _clock() -> str:
-    """Return the name of this process's time namespace, and so of its monotonic clock; '' if there are no
-    namespaces."""
+    """Return the name of this process's time namespace, and so of its monotonic clock; '' without namespaces."""
     try:
         return os.readlink("/proc/self/ns/time")
     except OSError:
@@ -320,8 +317,9 @@ def fingerprint(token: str | None, job: str | None) -> bytes:
 
 
 def open_journal(path: str, *, boot_id: str, run: bytes) -> Journal | None:
-    """Open the journal file, and create it if it is absent. If it can't be used, log a sentence and return None. Raises
-    `ConfigError` if another lighthouse uses it."""
+    """Open the journal file, and create it if it is absent. Raises `ConfigError` if another lighthouse uses it.
+
+    If it can't be used, log a sentence and return None."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
         why = _why_not(fd)

@@ -29,8 +29,7 @@ def lease_clock() -> float:
 
 
 class Lease:
-    """The lease of one lighthouse. Call `acquire`, then `start`, and `end` at the end; `holds` and `confirm` are
-    thread-safe."""
+    """Lease of one lighthouse. Call `acquire`, `start`, and at last `end`; `holds` and `confirm` are thread-safe."""
 
     def __init__(
         self,
@@ -40,8 +39,9 @@ class Lease:
         *,
         clock: Callable[[], float] = lease_clock,
     ) -> None:
-        """`owner`: see `LeaseRule`. `on_lost(sentence)` is called once, on the thread that detects the loss; it usually
-        ends the process."""
+        """Prepare the lease of `owner` (see `LeaseRule`).
+
+        `on_lost(sentence)` is called once, on the thread that detects the loss; it usually ends the process."""
         self._register = register
         self._on_lost = on_lost
         self._clock = clock
@@ -66,11 +66,10 @@ class Lease:
         on_watch: Callable[[LeaseEntry], None] = lambda _: None,
         on_silence: Callable[[str], None] = lambda _: None,
     ) -> LeaseEntry | None:
-        """Stand by until the lease is held or the job is over, and return the entry; None if `wait(seconds)` returned
-        true, which orders a stop.
+        """Stand by until the lease is held or the job is over, and return the entry; None if a stop was ordered.
 
-        `on_watch` is called with each entry of another owner before waiting for it, `on_silence` from time to time with
-        the reason why the register can't be read or changed.
+        `wait(seconds)` returns true to order a stop. `on_watch` is called with each entry of another owner before
+        waiting for it, `on_silence` from time to time with the reason why the register can't be read or changed.
         """
         silent_since = self._clock()
         while True:
@@ -87,8 +86,7 @@ class Lease:
                 return None
 
     def poll(self) -> LeaseEntry | None:
-        """Try to take the lease, and return the register's entry: ours, if the lease could be taken. None: the register
-        can't be read or changed."""
+        """Try to take the lease. Return the register's entry, ours if taken; None if it can't be read or changed."""
         try:
             entry = self._register.read()
             if entry is None:
@@ -113,8 +111,7 @@ class Lease:
         self._thread.start()
 
     def holds(self) -> bool:
-        """Return whether this process may send messages now. If not, call `on_lost` at once, even while the thread
-        waits."""
+        """Return whether this process may send messages. If not, call `on_lost` at once, even if the thread waits."""
         if self._ended.is_set():
             return False
         if self._rule.holds(self._clock()):
@@ -139,8 +136,7 @@ class Lease:
         raise LeaseLostError(sentence)
 
     def end(self, code: int | None = None) -> None:
-        """Release the lease after serving. Without `code` the job goes on and a standby takes the lease at once; with
-        `code` the job is over for all lighthouses."""
+        """Release the lease after serving. With `code` the job is over for all; else a standby takes it at once."""
         self._ended.set()
         with self._lock:
             held = self._rule.held

@@ -1,5 +1,4 @@
-"""The register of `core.restart.lease` in a directory that all lighthouses of a job share: one file, whose name is the
-entry.
+"""The register of `core.restart.lease` in a directory that all lighthouses of a job share: a file named as the entry.
 
 A swap is a rename. It is atomic on every POSIX file system, and on a network file system at its server. If several
 lighthouses rename the same file, one succeeds, and the others' renames fail because the file is missing. So neither
@@ -55,10 +54,10 @@ class LeaseDirectory:
         return True
 
     def mend(self, epoch: int) -> bool:
-        """Create an entry again if it was deleted. `epoch` is the newest that has written a journal; 0 if none has. The
-        entry has a random owner, so that every contender waits one time-to-live before it takes the lease. Return
-        whether it was created: not if there is an entry, or no journal shows that there was one. Raises `OSError`.
-        """
+        """Create an entry again if it was deleted, and return whether it was created. Raises `OSError`.
+
+        `epoch` is the newest that has written a journal; 0 if none has, so that none shows that there was an entry. The
+        new entry has a random owner, so that every contender waits one time-to-live before it takes the lease."""
         if not epoch or (self.folder.is_dir() and self.read() is not None):
             return False
         return _make(self.folder, LeaseEntry(epoch, 0, secrets.token_hex(8)))
@@ -103,8 +102,10 @@ def parse_name(name: str) -> LeaseEntry | None:
 
 
 def open_lease(folder: Path, *, make: bool = True, epoch: int = 0) -> LeaseDirectory:
-    """Open the register in `folder`, and create it if it is absent. The parent directory must exist, so that no second
-    register begins where the file system is no longer mounted. `epoch`: see `LeaseDirectory.mend`. Raises `OSError`."""
+    """Open the register in `folder`, and create it if it is absent. Raises `OSError`.
+
+    The parent directory must exist, so that no second register begins where the file system is no longer mounted.
+    `epoch`: see `LeaseDirectory.mend`."""
     register = LeaseDirectory(folder)
     if not folder.is_dir() and not register.mend(epoch):
         if not make:

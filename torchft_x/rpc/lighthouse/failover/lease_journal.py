@@ -21,11 +21,9 @@ _BEGIN = 64  # bytes at the start of a file; all are zero if it was never writte
 
 
 def open_journal(folder: Path, entry: LeaseEntry, fence: Fence, *, boot_id: str, run: bytes) -> tuple[Journal, bool]:
-    """Open the journal of this epoch. The second value is whether no lighthouse has written yet, so that no quorum was
-    issued. Call it while the lease is held.
+    """Open the journal of this epoch. Call it while the lease is held. Raises `ConfigError`.
 
-    Raises `ConfigError`.
-    """
+    The second value is whether no lighthouse has written yet, so that no quorum was issued."""
     path = folder / f"{_NAME}{entry.epoch}"
     part = folder / f".{_NAME}{entry.epoch}-{entry.owner}"
     try:

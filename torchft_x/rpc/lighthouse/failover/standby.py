@@ -65,8 +65,9 @@ class HeldLease:
 def hold_lease(
     folder: Path, who: Contender, *, on_lost: Callable[[str], None], wait: Callable[[float], bool]
 ) -> HeldLease | int:
-    """Stand by until the lease is held, and return it. Return an exit code if the job is over, or if `wait(seconds)`
-    returned true, which orders a stop. Raises `AddressError`; `ConfigError` if the directory can't be used."""
+    """Stand by until the lease is held, and return it; an exit code if the job is over, or a stop was ordered.
+
+    `wait(seconds)` returns true to order a stop. Raises `AddressError`; `ConfigError` if the directory is unusable."""
     register = _open(folder, who.again, wait)
     if register is None:
         return 0
@@ -139,8 +140,7 @@ def _stand_by(
 
 
 class StandbyServer:
-    """Server that answers every client that this lighthouse stands by. `start` and `stop` run on the loop of
-    `rpc.transport.loop`."""
+    """Server that answers all clients that this lighthouse stands by. `start` and `stop` run on `transport.loop`."""
 
     def __init__(self, token: str | None) -> None:
         self._token = token  # None: open to all

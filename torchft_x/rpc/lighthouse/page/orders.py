@@ -22,8 +22,9 @@ _EXIT = 2.0  # seconds for a group server's answer to Kill, which mostly is that
 
 
 class OrderDesk:
-    """Carries out orders from people. `send(order)` sends one to the group's supervisors; `addresses(group)` returns
-    the addresses of its living members' group servers."""
+    """Desk that carries out orders from people.
+
+    `send(order)` sends one to the group's supervisors; `addresses(group)` returns its living members' group servers."""
 
     def __init__(
         self,
@@ -45,8 +46,7 @@ class OrderDesk:
         return self._orders.drained
 
     def receive(self, event: RosterEvent) -> None:
-        """Take a supervisor's accepted report: record whether its group rests, and repeat the group's order to a
-        supervisor that has just connected."""
+        """Record whether a supervisor's group rests, and repeat the group's order to one that has just connected."""
         if isinstance(event, GroupRests):
             self._orders.receive(event)
         elif isinstance(event, SupervisorHere) and event.stream:
@@ -55,8 +55,9 @@ class OrderDesk:
                 self._send(order)
 
     async def give(self, kind: str, group: str) -> str:
-        """Carry out an order, and return a sentence about what happens now. Raises `RefusedError`, also if a group
-        server can't be reached; `AddressError`."""
+        """Carry out an order, and return a sentence about what happens now.
+
+        Raises `RefusedError`, also if a group server can't be reached; `AddressError`."""
         if self._token is None:
             raise RefusedError(
                 "This lighthouse has no token, so that anybody who reaches it could give orders: it takes none. Start it "
@@ -80,8 +81,9 @@ class OrderDesk:
         return sentence
 
     def _give_all(self, kind: str) -> str:
-        """Pause or resume the job: order all groups with a connected supervisor at once, so that those with older
-        states wait for those that hold the newest."""
+        """Pause or resume the job: order all groups with a connected supervisor at once.
+
+        So those with older states wait for those that hold the newest."""
         known = [_asked(g.group, self._lives, reachable=False) for g in self._lives if g.here and g.finished is None]
         resting = [a.rests or a.group in self._orders.drained for a in known]
         chosen = [a for a, rests in zip(known, resting, strict=True) if rests is (kind == "resume")]

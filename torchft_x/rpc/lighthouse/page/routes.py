@@ -22,8 +22,7 @@ _ORDERS = ("/kill", "/drain", "/resume")
 
 
 class Routes:
-    """Router of HTTP requests. `names`: this host's names. `serves` returns whether the lighthouse may answer
-    groups."""
+    """Router of HTTP requests. `names`: this host's. `serves` returns whether the lighthouse may answer groups."""
 
     def __init__(
         self,

@@ -52,8 +52,9 @@ def checked(given: str | None) -> str | None:
 
 
 async def start(shell: Shell, given: str | None, port: int, address: str) -> Page:
-    """Start the page's server, on the loop. `given` is the value of `--http_bind`; the lighthouse listens on `port`,
-    and `address` is the URL by which others reach it."""
+    """Start the page's server, on the loop. `given` is the value of `--http_bind`.
+
+    The lighthouse listens on `port`, and `address` is the URL by which others reach it."""
     shell.recorder.address = address
     shell.recorder.orders = shell.token is not None
     if given == OFF:

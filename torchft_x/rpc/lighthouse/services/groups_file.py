@@ -1,7 +1,7 @@
-"""Reader of the file that names a job's groups. The process that keeps the job's supervisors running changes it at any
-time, and the lighthouse polls it.
+"""Reader of the file that names a job's groups.
 
-The file is as trustworthy as the token beside it: both can be written by all who may write into the run directory.
+The process that keeps the job's supervisors running changes it at any time, and the lighthouse polls it. The
+file is as trustworthy as the token beside it: both can be written by all who may write into the run directory.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ class GroupsFile:
         self._seen: tuple[int, ...] | None = None  # inode, time and size of the file read last; (): it was missing
 
     def changed(self) -> GroupsChanged | None:
-        """Return the file's content if it has changed, else None. A file that can't be used counts as unchanged, so the
-        groups read last stay valid."""
+        """Return the file's content if it has changed, else None.
+
+        A file that can't be used counts as unchanged, so the groups read last stay valid."""
         before = self._seen
         try:
             stat = os.stat(self._path)

@@ -21,8 +21,9 @@ from torchft_x.rpc.transport.streams.stream import Stream
 
 
 class NodeService:
-    """Service that turns streams into sessions of `core.job.multi_node`, and its effects into messages. The
-    lighthouse's key identifies a stream."""
+    """Service that turns streams into sessions of `core.job.multi_node`, and its effects into messages.
+
+    The lighthouse's key identifies a stream."""
 
     def __init__(
         self, feed_group: Callable[[r.RosterEvent], None], note: Callable[[Note], None], confirm: Callable[[], None]

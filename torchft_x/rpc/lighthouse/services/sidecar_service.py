@@ -1,8 +1,6 @@
-"""The lighthouse's service for supervisors of sidecars. Streams become events of the roster, or of
-`StandaloneSidecars`.
+"""The lighthouse's service for supervisors of sidecars. Everything happens on the loop's thread.
 
-Everything happens on the loop's thread.
-"""
+Streams become events of the roster, or of `StandaloneSidecars`."""
 
 from __future__ import annotations
 

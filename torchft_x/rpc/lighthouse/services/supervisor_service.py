@@ -161,8 +161,7 @@ class SupervisorService:
             self._feed_roster(gone)
 
     def _look(self) -> None:
-        """Deliver a change of the job's groups. Called before each event, because a group may connect just after it was
-        added."""
+        """Deliver a change of the job's groups, before each event: a group may connect just after it was added."""
         changed = self._callbacks.changed()
         if changed is not None:
             self._feed_roster(changed)
