@@ -35,12 +35,11 @@ waits for a lease."""
 
 
 class SupervisorClient:
-    """A supervisor's connection to the lighthouse that serves. Reports one group's lives. No call waits for the
-    network, except `close`.
+    """A supervisor's connection to the lighthouse that serves. Reports one group's lives.
 
-    After every reconnect it repeats the reports that still hold (the last start, the last exits, the end), so a report
-    made while the lighthouse was away isn't lost. `lighthouse` is one address, or several with commas; raises
-    `AddressError` if it is malformed.
+    No call waits for the network, except `close`. After every reconnect it repeats the reports that still hold (the
+    last start, the last exits, the end), so a report made while the lighthouse was away isn't lost. `lighthouse` is
+    one address, or several with commas; raises `AddressError` if it is malformed.
 
     With `nodes` above 1 it speaks for one node of the group: use `ready` and `ended` instead of `started` and `exited`;
     `on_life` reports the start and the end of a life. The file `lighthouse_file` holds the address of a lighthouse that
@@ -106,8 +105,7 @@ class SupervisorClient:
         self._report(f"exited {life}", pb.SupervisorUp(exited=exited))
 
     def halted(self, life: str, who: str, seconds: float) -> None:
-        """Report that a process of a life has been stopped (SIGSTOP, a debugger) for `seconds`; empty `who`: none is
-        any more."""
+        """Report that a life's process has been stopped (SIGSTOP, a debugger) for `seconds`; empty `who`: none is."""
         halted = pb.LifeHalted(life=life, who=who, seconds=seconds)
         self._report("halted", pb.SupervisorUp(halted=halted))
 
@@ -116,8 +114,7 @@ class SupervisorClient:
         self._report("rests", pb.SupervisorUp(rests=pb.GroupRests(rests=rests)))
 
     def held(self, state: State) -> None:
-        """Report the state of which the group's workers on this node have left copies in this supervisor's memory; step
-        0: there are none."""
+        """Report the state that the group's workers here left copies of in this supervisor's memory; step 0: none."""
         self._report("held", pb.SupervisorUp(held=pb.State(step=state.step, committed_in=state.committed_in)))
 
     def done(self, code: int, sentence: str) -> None:
@@ -130,8 +127,9 @@ class SupervisorClient:
         return self._stream.is_up
 
     def ready(self, attempt: int, meeting: str) -> None:
-        """Report that this node runs no process and waits for the group's next life. `meeting`: the workers'
-        rendezvous, host:port, from node 0."""
+        """Report that this node runs no process and waits for the group's next life.
+
+        `meeting`: the workers' rendezvous, host:port, from node 0."""
         self._report("ready", pb.SupervisorUp(ready=pb.NodeReady(attempt=attempt, meeting=meeting)))
 
     def ended(self, attempt: int, life: str, code: int, reason: str) -> None:
@@ -140,10 +138,11 @@ class SupervisorClient:
         self._report("ended", pb.SupervisorUp(ended=ended))
 
     def on_life(self, begin: Callable[[int, str, str], None], ended: Callable[[str, int, str], None]) -> None:
-        """Call ``begin(attempt, life, meeting)`` once for each life whose part on this node must be started, and
-        ``ended(life, code, reason)`` when a life is over, perhaps more than once. Register it before the first `ready`.
+        """Register the callbacks for the lives of this node, before the first `ready`.
 
-        They run in order on the thread of `on_stop`.
+        ``begin(attempt, life, meeting)`` is called once for each life whose part on this node must be started, and
+        ``ended(life, code, reason)`` when a life is over, perhaps more than once. Both run in order on the thread of
+        `on_stop`.
         """
         loop.post(lambda: setattr(self, "_on_life", (begin, ended)))
 
@@ -161,14 +160,13 @@ class SupervisorClient:
         loop.post(begin)
 
     def on_order(self, callback: Callable[[str, str, str], None]) -> None:
-        """Call `callback(kind, life, sentence)`, on the thread of `on_stop`, when a person gives an order to the
-        group."""
+        """Call `callback(kind, life, sentence)`, on the thread of `on_stop`, when a person gives the group an order."""
         loop.post(lambda: setattr(self, "_on_order", callback))
 
     def on_stop(self, callback: Callable[[int, str], None]) -> None:
-        """Call `callback(code, sentence)`, once, on a thread of its own, when the lighthouse orders the group to stop,
-        or refuses this supervisor for good (wrong token, other version).
-        """
+        """Call `callback(code, sentence)`, once, on a thread of its own, when this supervisor must stop.
+
+        The lighthouse orders the group to stop, or refuses this supervisor for good (wrong token, other version)."""
 
         def begin() -> None:
             self._on_stop = callback
@@ -184,7 +182,6 @@ class SupervisorClient:
 
     def close(self, flush: float = TIMING.flush) -> None:
         """End the stream after waiting up to `flush` seconds until the lighthouse has received every report."""
-
         loop.call(self.finish(flush), flush + 5.0, "closing the line to the lighthouse")
 
     async def finish(self, flush: float) -> None:
@@ -259,8 +256,7 @@ class SupervisorClient:
             self._unanswered -= 1  # an idle ping's answer may make it negative: then no report is unanswered
 
     def _begin(self, attempt: int, life: str, meeting: str) -> None:
-        """Take the order to start a life, at once and on this thread, so that this node is not reported as ready
-        again."""
+        """Take the order to start a life at once, on this thread, so that this node isn't reported as ready again."""
         if "ready" not in self._reports or self._on_life is None:
             return  # the order was sent twice
         del self._reports["ready"]
