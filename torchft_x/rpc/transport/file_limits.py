@@ -38,6 +38,7 @@ def for_lighthouse(limit: int) -> int:
 
 
 def for_group(limit: int, world_size: int) -> int:
-    """Return the number of connections that a group server accepts, given its limit of open files. They come from its
-    own ranks and from healing groups; the training needs the remaining descriptors."""
+    """Return the number of connections that a group server accepts, given its limit of open files.
+
+    They come from its own ranks and from healing groups; the training needs the remaining descriptors."""
     return max(limit // 4, min(4 * world_size + 64, limit // 2))

@@ -45,8 +45,7 @@ def error_of(rpc_error: grpc.RpcError, what: str) -> TorchftXError:
 
 
 def error_from(code: grpc.StatusCode, details: str | None, what: str) -> TorchftXError:
-    """Return the exception for a status. `what` is the server in words with its address, e.g. ``lighthouse at
-    http://...``.
+    """Return the exception for a status. `what` is the server with its address, e.g. ``lighthouse at http://...``.
 
     torchft's Rust servers answer CANCELLED when a deadline has passed.
     """

@@ -82,8 +82,9 @@ CHANNEL_OPTIONS = [
 
 
 def server_options(*, guarded: bool, connections: int) -> list[tuple[str, int]]:
-    """Return the options of a server that accepts at most `connections`. `guarded` servers have a token, which is
-    checked when a call's headers arrive, so they may take larger messages."""
+    """Return the options of a server that accepts at most `connections`.
+
+    `guarded` servers have a token, which is checked when a call's headers arrive, so they may take larger messages."""
     return [
         *_SERVER_OPTIONS,
         ("grpc.max_receive_message_length", MAX_REQUEST if guarded else MAX_OPEN_REQUEST),
@@ -133,8 +134,7 @@ def listen(server: grpc.aio.Server, bind: Address, what: str) -> int:
 
 
 def advertised(bind: Address, port: int, host: str | None = None) -> Address:
-    """Return the address to give to others: `host` if given, else the host in `bind` unless it is a wildcard, else this
-    host's name."""
+    """Return the address to give to others: `host`, else the host in `bind` if no wildcard, else this host's name."""
     if not host and bind.host not in ("::", "0.0.0.0"):
         host = bind.host
     return Address(host or advertise_host(), port)

@@ -44,8 +44,7 @@ def check_text(value: str, what: str, limit: int = MAX_TEXT) -> str:
 
 
 def check_said(value: str, what: str, limit: int = MAX_TEXT) -> str:
-    """Check a sentence or reason from the wire and return it for display: one line, without terminal control
-    characters. Raises `RefusedError`."""
+    """Return a sentence from the wire as one line without terminal control characters. Raises `RefusedError`."""
     return clean(check_text(value, what, limit))
 
 
@@ -84,8 +83,7 @@ def check_seconds(value: float, what: str) -> float:
 
 
 def check_replica_id(value: str) -> str:
-    """Check a replica id, group id or host name from the wire. It goes into logs, so it must be printable. Raises
-    `RefusedError`."""
+    """Check a replica id, group id or host name from the wire: printable, for logs. Raises `RefusedError`."""
     if not value or not value.isprintable():
         raise RefusedError(
             "A message was refused: a replica, group or host name is empty or holds unprintable characters."

@@ -65,8 +65,9 @@ def call(coro: Coroutine[Any, Any, T], timeout: float, what: str = "the call") -
 
 
 def _unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log an unhandled exception, unless it comes from a message to a caller that died meanwhile. gRPC never awaits
-    that future, and the end of the stream reports the death."""
+    """Log an unhandled exception, unless it comes from a message to a caller that died meanwhile.
+
+    gRPC never awaits that future, and the end of the stream reports the death."""
     if type(context.get("exception")).__name__ != "ExecuteBatchError":
         loop.default_exception_handler(context)
 
@@ -77,12 +78,11 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _after_fork_in_child() -> None:
-    """Forget the parent's loop in a forked child (a DataLoader's worker), which has no thread to run it. The next use
-    starts a new loop.
+    """Forget the parent's loop in a forked child (a DataLoader's worker), which has no thread to run it.
 
-    The child must not destroy the parent's gRPC objects. gRPC's threads are gone in the child, and its destructors
-    would abort the process at a mutex that one of them held. So reachable objects stay reachable, and garbage is never
-    collected.
+    The next use starts a new loop. The child must not destroy the parent's gRPC objects. gRPC's threads are gone in the
+    child, and its destructors would abort the process at a mutex that one of them held. So reachable objects stay
+    reachable, and garbage is never collected.
     """
     global _lock, _loop, _thread
     if _loop is not None:

@@ -1,5 +1,4 @@
-"""Addresses of the lighthouses that a client connects to: the given ones, and the new one of a lighthouse that
-moved."""
+"""Addresses of the lighthouses that a client connects to: those given, and the new ones of those that moved."""
 
 from __future__ import annotations
 
@@ -22,8 +21,7 @@ _WHAT = f"lighthouse address ({env.LIGHTHOUSE})"
 
 
 def find_lighthouses(given: str) -> tuple[Address, ...]:
-    """Parse `given`, a comma-separated list of addresses, and wait until at least one of their names is known. Raises
-    `AddressError` naming the variable."""
+    """Parse comma-separated addresses; wait until a name is known. Raises `AddressError` that names the variable."""
     addresses = parse_addresses(given, what=_WHAT)
     deadline = time.monotonic() + RESOLVE_TIMEOUT
     while True:
@@ -37,8 +35,7 @@ def find_lighthouses(given: str) -> tuple[Address, ...]:
 
 
 def moved_to(file: str) -> tuple[Address, ...]:
-    """Return the address that a job's own lighthouse wrote into `file`; empty if the file holds none that can be read.
-    Blocks for as long as the file system does."""
+    """Return the address that a job's own lighthouse wrote to `file`; () if unreadable. Blocks on the file system."""
     try:
         address = read_address(Path(file))
     except (OSError, AddressError):

@@ -38,8 +38,7 @@ def metadata(token: str | None) -> Metadata:
 
 
 def is_allowed(sent: Iterable[tuple[str, str | bytes]] | None, token: str | None) -> bool:
-    """Return whether this metadata carries the token, compared in constant time. A server without a token allows
-    all."""
+    """Return whether this metadata carries the token, compared in constant time. Without a token all is allowed."""
     if token is None:
         return True
     for key, value in sent or ():
@@ -50,8 +49,9 @@ def is_allowed(sent: Iterable[tuple[str, str | bytes]] | None, token: str | None
 
 
 class TokenCheck(grpc.aio.ServerInterceptor):
-    """Interceptor that refuses every call without the token with UNAUTHENTICATED as soon as its headers arrive. It
-    reads no message of such a call, and the handler never sees the call."""
+    """Interceptor that refuses every call without the token with UNAUTHENTICATED as soon as its headers arrive.
+
+    It reads no message of such a call, and the handler never sees the call."""
 
     def __init__(self, token: str | None) -> None:
         self._token = token  # None: open to everybody

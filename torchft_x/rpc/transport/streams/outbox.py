@@ -52,8 +52,7 @@ class StartedWrite:
 
 
 class Outbox:
-    """Queue of messages for one gRPC stream, which takes one at a time. Used on the loop's thread; `put` never
-    waits."""
+    """Queue of messages for one gRPC stream, which takes one at a time. On the loop's thread; `put` never waits."""
 
     def __init__(self, write: Write) -> None:
         self._write = write  # gRPC's write method

@@ -44,8 +44,7 @@ alone."""
 
 @dataclass(frozen=True, slots=True)
 class Keepalive:
-    """Timing of a stream's signs of life: the client sends one every `ping` seconds, and tolerates the lighthouse's
-    silence for `limit` seconds."""
+    """Timing of signs of life: the client pings every `ping` s, and tolerates `limit` s of the lighthouse's silence."""
 
     ping: float
     limit: float
@@ -91,8 +90,7 @@ class StreamCallbacks:
 
 
 class ReconnectingStream:
-    """Stream to the lighthouse that reconnects by itself. Its methods run on the loop's thread. `send` drops messages
-    while no session is established."""
+    """Self-reconnecting stream to the lighthouse, on the loop's thread. `send` drops messages without a session."""
 
     def __init__(
         self,
@@ -105,8 +103,9 @@ class ReconnectingStream:
         others: Sequence[Address] = (),
         seek: Callable[[], Sequence[Address]] | None = None,
     ) -> None:
-        """`others`: the lighthouses after the first of a list. `seek` returns their present addresses (empty: unknown);
-        it is called on another thread when a lighthouse can't be reached."""
+        """Prepare a stream to `address`, or to one of `others`, the lighthouses after the first of a list.
+
+        `seek` returns their present addresses (empty: unknown), on another thread, when one can't be reached."""
         self.address = address  # address of the present or the last lighthouse
         self.addresses = (address, *others)  # addresses of all lighthouses
         self.failover = FailoverPolicy(len(self.addresses))  # chooses one of `addresses`
@@ -139,8 +138,7 @@ class ReconnectingStream:
             self._outbox.put(data)
 
     async def close(self, flush: float) -> None:
-        """End our side of the session at once, and wait up to `flush` seconds until the lighthouse has read
-        everything."""
+        """End our side of the session at once. Wait up to `flush` seconds until the lighthouse has read everything."""
         self._closing = True
         if self._task is None:
             return
@@ -209,8 +207,9 @@ class ReconnectingStream:
             self.addresses, self.failover = found, FailoverPolicy(len(found))
 
     def _is_a_stranger(self, error: RefusedError) -> bool:
-        """Return whether another program may have taken over the address of a lost lighthouse, so that the next of the
-        list may serve. If no session was ever established, the list itself is wrong."""
+        """Return whether another program may have the address of a lost lighthouse, so that the next may serve.
+
+        If no session was ever established, the list itself is wrong."""
         several = (len(self.addresses) > 1 or self._seek is not None) and self._has_stood and self._outbox is None
         return several and isinstance(error, (StrangerError, TokenError))
 
@@ -267,8 +266,9 @@ class ReconnectingStream:
             await channel.close()
 
     async def _beat(self, call: Any, beat: Keepalive) -> None:
-        """Ping when idle, and while a message is unanswered: at each check if the owner is eager, else as often as when
-        idle. Silence is counted in checks of our own, so that a starved process doesn't blame the lighthouse."""
+        """Ping when idle, and while a message is unanswered: at each check if the owner is eager, else as when idle.
+
+        Silence is counted in checks of our own, so that a starved process doesn't blame the lighthouse."""
         sent, idle = self._sent, 0
         while True:
             await asyncio.sleep(beat.poll)

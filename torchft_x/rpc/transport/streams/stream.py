@@ -84,8 +84,7 @@ def answering(handler: UnaryHandler) -> UnaryHandler:
 
 
 async def answer(future: asyncio.Future[Any], context: Any, *, gone: Callable[[], None], why: Callable[[], str]) -> Any:
-    """Return the future's result, or raise `DeadlineError(why())` a moment before the caller's deadline, while the
-    caller still listens.
+    """Return the future's result, or raise `DeadlineError(why())` just before the deadline, while the caller listens.
 
     `gone` runs when the caller leaves (deadline, cancel, broken connection) before the answer.
     """
