@@ -18,9 +18,9 @@ from torchft_x.rpc.transport.token import check_token, metadata
 
 
 def lighthouse_status(address: Address, token: str | None = None, timeout: float = 5.0) -> dict[str, Any]:
-    """Return the lighthouse's status; `version` and `transport.grpc_options` are those of its process. `timeout` is in
-    seconds. Raises `TokenError`; `RefusedError` if the server is another program; `UnreachableError`, `DeadlineError`.
-    """
+    """Return the lighthouse's status within `timeout` seconds; `version` and `wire` are those of its process.
+
+    Raises `TokenError`, `UnreachableError`, `DeadlineError`; `RefusedError` if the server is another program."""
     return _object(_ask("Status", b"", address, token, timeout), address)
 
 
@@ -30,8 +30,7 @@ def lighthouse_overview(address: Address, token: str | None = None, timeout: flo
 
 
 def give_order(kind: str, group: str, address: Address, token: str | None, timeout: float = 15.0) -> str:
-    """Kill, drain or resume a group (core.job.orders), and return a sentence about what happens now. Raises the same
-    errors as `lighthouse_status`."""
+    """Kill, drain or resume a group (core.job.orders). Return a sentence about it. Raises as `lighthouse_status`."""
     request = pb.OrderRequest(kind=kind, group=group).SerializeToString()
     reply = _ask("Order", request, address, token, timeout)
     if not isinstance(reply, str):
