@@ -72,7 +72,7 @@ class LocalRun:
         word = probe_worker.HANG if seconds is None else f"{probe_worker.HANG} {seconds:.3f}"
         try:
             return at is not None and probe_worker.ask(at, word, _ANSWER) == b"1"
-        except probe_worker.Silent:  # the worker is ending
+        except probe_worker.NoAnswerError:  # the worker is ending
             return False
 
     def resume(self, target: Target) -> None:

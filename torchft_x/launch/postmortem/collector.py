@@ -25,7 +25,7 @@ from typing import Any
 
 from torchft_x.launch.postmortem import probe_worker, stalls
 from torchft_x.launch.postmortem.dump_folders import all_folders, is_fresh, open_folder
-from torchft_x.launch.postmortem.probe_worker import Silent, Target, View
+from torchft_x.launch.postmortem.probe_worker import NoAnswerError, Target, View
 from torchft_x.launch.process import process_tree
 from torchft_x.launch.process.environment import error_file
 from torchft_x.launch.process.hangs import HangDetector, Usage
@@ -239,7 +239,7 @@ class Collector:
             if target.pid not in self._views:
                 self._views[target.pid] = View(target)
             return self._views[target.pid].read()
-        except Silent:
+        except NoAnswerError:
             return None
 
     def _hear_of_losses(self, said: dict[str, Any]) -> None:
@@ -335,7 +335,7 @@ def _ask_all(target: Target, seconds: float, recorder: bool = True) -> Files:
         files["stack.txt"] = probe_worker.ask(target, probe_worker.STACKS, seconds)
         if recorder:
             files["fr.json"] = probe_worker.ask(target, probe_worker.RECORDER, seconds)
-    except Silent as e:
+    except NoAnswerError as e:
         files["silent"] = f"{e}; {probe_worker.why_silent(target.pid)}".encode()
         if "stack.txt" not in files:
             python = probe_worker.stacks_by_signal(target, said) if said and seconds >= TIMING.dump_answer else b""
@@ -351,7 +351,7 @@ def _training_thread(target: Target, said: dict[str, Any]) -> list[Frame]:
     """Return the stack of the worker's training thread, the innermost frame first, or none if it can't be read."""
     try:
         text = probe_worker.ask(target, probe_worker.STACKS, TIMING.dump_answer)
-    except Silent:
+    except NoAnswerError:
         text = probe_worker.stacks_by_signal(target, said)
     return parse(text.decode("utf-8", "replace")).get(str(said.get("main_thread")), [])
 

@@ -37,7 +37,7 @@ _SIGNAL = 1.0  # seconds for the stacks to be written
 _DEAD = ("", "Z", "X")
 
 
-class Silent(Exception):
+class NoAnswerError(Exception):
     """Error: the worker did not answer. The message gives the reason."""
 
 
@@ -69,14 +69,14 @@ class View:
     """Open status of a worker. It stays readable while the worker hangs, and after its death."""
 
     def __init__(self, target: Target) -> None:
-        """Open the worker's status. Raise `Silent` if it has none."""
+        """Open the worker's status. Raise `NoAnswerError` if it has none."""
         try:
             self._fd = _open_memory(target.folder / f"{target.rank}.status")
         except OSError:
-            raise Silent("it shows no status (yet)") from None
+            raise NoAnswerError("it shows no status (yet)") from None
 
     def read(self) -> dict[str, Any]:
-        """Return the worker's status. Raise `Silent` if it can't be read."""
+        """Return the worker's status. Raise `NoAnswerError` if it can't be read."""
         for _ in range(_LOOKS):
             # Read only the moments twice: longer reads would be torn by writes between them more often.
             first = os.pread(self._fd, worker_status.MOMENTS, 0)
@@ -86,7 +86,7 @@ class View:
                 story = worker_status.story(os.pread(self._fd, worker_status.SIZE, 0))
                 return worker_status.status_of(found[1], story, time.monotonic(), time.time())
             time.sleep(_AGAIN)
-        raise Silent("its status can't be read")
+        raise NoAnswerError("its status can't be read")
 
     def close(self) -> None:
         os.close(self._fd)
@@ -102,7 +102,7 @@ def _open_memory(path: Path) -> int:
 
 
 def status(target: Target) -> dict[str, Any]:
-    """Return the worker's status. Raise `Silent` if it has none, or it can't be read."""
+    """Return the worker's status. Raise `NoAnswerError` if it has none, or it can't be read."""
     view = View(target)
     try:
         return view.read()
@@ -116,10 +116,10 @@ def goes_on(target: Target) -> bool:
 
 
 def ask(target: Target, word: str, seconds: float) -> bytes:
-    """Send a request and return the whole answer. Raise `Silent` if it does not arrive within `seconds`."""
+    """Send a request and return the whole answer. Raise `NoAnswerError` if it does not arrive within `seconds`."""
     deadline = time.monotonic() + seconds
     if not goes_on(target):
-        raise Silent(f"{word}: it can't answer")
+        raise NoAnswerError(f"{word}: it can't answer")
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             _hurry(connection, deadline)
@@ -128,14 +128,14 @@ def ask(target: Target, word: str, seconds: float) -> bytes:
             (length,) = _LENGTH.unpack(_receive(connection, _LENGTH.size, deadline))
             most = _LIMITS[word.split()[0]]
             if length > most:
-                raise Silent(f"{word}: its answer is longer than {most} bytes")
+                raise NoAnswerError(f"{word}: its answer is longer than {most} bytes")
             return _receive(connection, length, deadline)
     except FileNotFoundError:
-        raise Silent(f"{word}: it takes no questions (yet, or any more)") from None
+        raise NoAnswerError(f"{word}: it takes no questions (yet, or any more)") from None
     except TimeoutError:
-        raise Silent(f"{word}: it did not answer within {seconds:g} s") from None
+        raise NoAnswerError(f"{word}: it did not answer within {seconds:g} s") from None
     except OSError as e:
-        raise Silent(f"{word}: its socket fails: {e}") from None
+        raise NoAnswerError(f"{word}: its socket fails: {e}") from None
 
 
 def _connect(connection: socket.socket, target: Target) -> None:
@@ -193,7 +193,7 @@ def stacks_by_signal(target: Target, said: dict[str, Any]) -> bytes:
             if before < size == last:
                 break
         return os.pread(fd, min(size - before, _LIMITS[STACKS]), before)
-    except (OSError, Silent):
+    except (OSError, NoAnswerError):
         return b""
     finally:
         os.close(fd)

@@ -16,7 +16,7 @@ from torchft_x.core.types import State
 from torchft_x.errors import TorchftXError
 from torchft_x.launch.job.checks import check_script
 from torchft_x.launch.postmortem.collector import Collector, Files, Incident, incident_of
-from torchft_x.launch.postmortem.probe_worker import Silent, status
+from torchft_x.launch.postmortem.probe_worker import NoAnswerError, status
 from torchft_x.launch.process.checkpoint_memory import CheckpointMemory, limit_of_slot, memory_of_host
 from torchft_x.launch.process.environment import with_package, without_effect
 from torchft_x.launch.process.restarts import AttemptEnd
@@ -152,7 +152,7 @@ class Supervisor(BaseSupervisor):
             try:
                 if status(target)["paused"]:
                     return f"worker {target.rank}"
-            except Silent:
+            except NoAnswerError:
                 pass
         return ""
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.util import wait_for
 from torchft_x.launch.postmortem import probe_worker
-from torchft_x.launch.postmortem.probe_worker import Silent, Target
+from torchft_x.launch.postmortem.probe_worker import NoAnswerError, Target
 
 
 def test_a_dead_one_is_described(tmp_path: Path) -> None:
@@ -20,7 +20,7 @@ def test_a_dead_one_is_described(tmp_path: Path) -> None:
     target = Target(0, process.pid, tmp_path)
     assert probe_worker.why_silent(process.pid) == "it is dead"
     assert "is gone" in probe_worker.kernel_view(process.pid)
-    with pytest.raises(Silent, match="can't answer"):
+    with pytest.raises(NoAnswerError, match="can't answer"):
         probe_worker.ask(target, probe_worker.STACKS, 1.0)
     assert f"thread {os.getpid()} (" in probe_worker.kernel_view(os.getpid())
 

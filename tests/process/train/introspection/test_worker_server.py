@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.util import scaled
 from torchft_x import LighthouseServer
 from torchft_x.launch.postmortem import probe_worker
-from torchft_x.launch.postmortem.probe_worker import Silent, Target
+from torchft_x.launch.postmortem.probe_worker import NoAnswerError, Target
 
 SCRIPT = """
 import sys, time
@@ -77,7 +77,7 @@ def test_it_answers_while_it_trains_and_its_exit_code_is_its_own() -> None:
                         by_torch = json.loads(Torch(torchs).ask("torchft_x"))
                     assert b"Thread" in probe_worker.ask(target, probe_worker.STACKS, 1.0)
                     recorded += b'"pg_config"' in probe_worker.ask(target, probe_worker.RECORDER, 1.0)
-                except (Silent, ConnectionRefusedError):  # torch's socket is there a moment before it listens
+                except (NoAnswerError, ConnectionRefusedError):  # torch's socket is there a moment before it listens
                     time.sleep(0.001)
             out, err = process.communicate(timeout=scaled(5))
             assert process.returncode == 1, err.decode()[-2000:]

@@ -18,7 +18,7 @@ from tests.util import scaled
 from torchft_x.launch.postmortem import probe_worker
 from torchft_x.launch.postmortem.collector import Collector, Incident, _log_end
 from torchft_x.launch.postmortem.dump_folders import KEPT, all_folders, number, open_folder
-from torchft_x.launch.postmortem.probe_worker import Silent, Target
+from torchft_x.launch.postmortem.probe_worker import NoAnswerError, Target
 from torchft_x.observe import worker_status
 
 
@@ -55,28 +55,28 @@ def test_an_endless_answer_is_cut_off(short: Path) -> None:
     huge, large = struct.pack("<Q", 1 << 62), struct.pack("<Q", 1 << 20)
     listener = a_liar(short / "0.sock", huge + b"x", large + b"x", large[:5], pause=0.05)
     target = Target(0, os.getpid(), short)
-    with pytest.raises(Silent, match="longer than 1048576 bytes"):
+    with pytest.raises(NoAnswerError, match="longer than 1048576 bytes"):
         probe_worker.ask(target, probe_worker.STACKS, scaled(5))
     began = time.monotonic()
-    with pytest.raises(Silent, match=r"did not answer within 0\.5 s"):
+    with pytest.raises(NoAnswerError, match=r"did not answer within 0\.5 s"):
         probe_worker.ask(target, probe_worker.STACKS, 0.5)
     assert time.monotonic() - began < scaled(2)
-    with pytest.raises(Silent, match="ends in the middle"):
+    with pytest.raises(NoAnswerError, match="ends in the middle"):
         probe_worker.ask(target, probe_worker.STACKS, scaled(5))
     listener.close()
 
 
 def test_who_shows_nothing_or_nonsense_is_silent(short: Path) -> None:
     target = Target(0, os.getpid(), short)
-    with pytest.raises(Silent, match="shows no status"):
+    with pytest.raises(NoAnswerError, match="shows no status"):
         probe_worker.status(target)
     os.mkfifo(short / "0.status")  # an open that waits for somebody would wait for ever
-    with pytest.raises(Silent, match="shows no status"):
+    with pytest.raises(NoAnswerError, match="shows no status"):
         probe_worker.status(target)
     for content in (b"", bytes(100), os.urandom(worker_status.SIZE)):
         (short / "0.status").unlink()
         (short / "0.status").write_bytes(content)
-        with pytest.raises(Silent, match="can't be read"):
+        with pytest.raises(NoAnswerError, match="can't be read"):
             probe_worker.status(target)
 
 
