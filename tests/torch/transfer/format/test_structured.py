@@ -78,7 +78,7 @@ def forget() -> Iterator[None]:
         Phase.TRAIN, Level.LOW, Way.UP, Frozen("a"), Pair(1, (2, Level.LOW)), [Phase.WARM, {"p": Pair(None, "x")}],
         np.float32(0.1), np.int64(-5), np.bool_(True), np.datetime64("2026-01-02"), np.str_("abc"),
     ],
-    ids=repr,
+    ids=str,
 )  # fmt: skip
 def test_it_arrives_as_it_was(value: Any) -> None:
     came = carry({"v": value})["v"]
