@@ -1,4 +1,4 @@
-"""Import-linter contract type `allowed`: a table of packages, and for each the packages that it may import from.
+"""Import-linter contract type `allowed`: a table of packages, with the packages from which each may import.
 
 The stock contracts do not fit: `layers` allows every lower layer, `protected` takes six lines for each package, and
 both treat a package and its subpackages as one. The table is in pyproject.toml, [tool.importlinter].
@@ -17,10 +17,10 @@ class AllowedImports(Contract):
 
     table = fields.ListField(subfield=fields.StringField())  # "core.commit: core core.messages", bottom up
     leaves = fields.ListField(subfield=fields.StringField())  # modules at the top that every package may import
-    core_leaves = fields.ListField(subfield=fields.StringField())  # ... and those that core may import
+    core_leaves = fields.ListField(subfield=fields.StringField())  # modules at the top that core may import, too
 
     def check(self, graph: grimp.ImportGraph, verbose: bool) -> ContractCheck:
-        """Return what is wrong with the table, and each direct import that it does not allow."""
+        """Return the mistakes of the table, and each direct import that it does not allow."""
         rows = {name.strip(): allowed.split() for name, _, allowed in (row.partition(":") for row in self.table)}  # type: ignore[attr-defined]
         modules = {m for m in graph.modules if m.startswith(ROOT)}
         packages = {m for m in modules if graph.find_children(m)} | {f"{ROOT}.{row}" for row in rows}
@@ -35,16 +35,18 @@ class AllowedImports(Contract):
             leaves: list[str] = self.core_leaves if package.partition(".")[0] == "core" else self.leaves  # type: ignore[attr-defined]
             for target in sorted(graph.find_modules_directly_imported_by(module) & modules):
                 home = _short(target if target in packages else target.rpartition(".")[0])
-                below = module in packages and target.startswith(module + ".")  # an __init__ shows its own package
+                below = module in packages and target.startswith(
+                    module + "."
+                )  # an __init__ may export from its own package
                 if below or _short(target) in leaves or (home and home in (package, *rows.get(package, ()))):
                     continue
                 for detail in graph.get_import_details(importer=module, imported=target):
-                    if detail["line_contents"] != f"import {ROOT}":  # only for the path of the package
+                    if detail["line_contents"] != f"import {ROOT}":  # that import only reads the package's path
                         wrong.append(f"{module}, line {detail['line_number']}, imports {target}")
         return ContractCheck(kept=not wrong, metadata={"wrong": wrong})
 
     def render_broken_contract(self, check: ContractCheck) -> None:
-        """Print what is wrong."""
+        """Print the sentences that `check` has found."""
         for sentence in check.metadata["wrong"]:
             output.print_error(sentence)
 

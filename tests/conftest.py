@@ -1,5 +1,7 @@
-"""Shared hooks: times are stretched on slow machines, and with TORCHFT_X_NO_SKIP=1 (CI) a skipped test is a failure, unless
-it needs GPUs.
+"""Shared hooks of all tests.
+
+Times are stretched on slow machines. With TORCHFT_X_NO_SKIP=1 (CI) a skipped test counts as a failure, unless it needs
+GPUs.
 """
 
 from __future__ import annotations
@@ -17,25 +19,28 @@ from tests.golden import Golden
 from tests.util import scaled
 from torchft_x import env
 
-# Each connect to a torch TCPStore looks up the other side's name by its address: 5 s where the name server drops a
-# question, longer than many a deadline in the tests. Children inherit it.
+# Each connect to a torch TCPStore looks up the other side's name by its address. This takes 5 s if the name server
+# drops the question, longer than many deadlines of the tests. Children inherit the setting.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 
-# What is forked at a restart imports torch ahead, for seconds of a processor in each group of each job: half of what a
-# small job costs. Tests in which a restart is to be as users see it say so (`tests.journeys.jobs.WARM`).
+# The warm parent imports torch ahead of a restart. This takes seconds of a processor in each group of each job, half of
+# the cost of a small job. Tests that need restarts as users have them set the variables of `tests.journeys.jobs.WARM`.
 os.environ.setdefault(env.WARM, "0")
 
-# A shell's background jobs ignore SIGINT, and so would whatever the tests start.
+# A shell's background jobs ignore SIGINT, and all children of the tests would inherit that.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The same examples in each run: random search is the simulator's. One that takes long says how busy the machine is.
+# Each run uses the same examples, as random search is the simulator's task. A slow example only shows a busy machine.
 settings.register_profile("same", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("same")
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
-    """Set the scale of all times. No other hook is called before the conftest.py files below this one are imported."""
+    """Set the scale of all times.
+
+    This is the only hook that runs before the conftest.py files below this one are imported.
+    """
     machine.set_scale(pluginmanager.get_plugin("pytestconfig"))
     parser.addoption("--rewrite", action="store_true", help="write the golden files; read the diff then")
 
@@ -68,7 +73,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Stretch the time limit of each test, which is a deadline as any other."""
+    """Stretch the time limit of each test, which is a deadline like any other."""
     if not config.pluginmanager.hasplugin("timeout"):
         return
     default = float(config.getini("timeout"))
@@ -90,7 +95,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Print a failure when it happens, not only at the end."""
+    """Print a failure when it happens, and not only at the end."""
     if report.failed and _reporter is not None:
         _reporter.ensure_newline()
         _reporter.write_line(f"FAILED {report.nodeid} ({report.when})", red=True)

@@ -1,4 +1,4 @@
-"""Golden files: what a test compares its result with, and ``pytest --rewrite`` writes instead. Read the diff then."""
+"""Golden files: expected results of tests. ``pytest --rewrite`` writes them; read the diff then."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 @dataclass(frozen=True)
 class Golden:
-    """The comparison that a test asks for; `rewrite`: write the files."""
+    """Comparison of results with golden files. `rewrite`: write the files instead."""
 
     rewrite: bool
 
@@ -28,7 +28,7 @@ class Golden:
             pytest.fail(f"{path} differs; if that is meant: pytest --rewrite\n{difference}", pytrace=False)
 
     def check_all(self, folder: Path, texts: Mapping[str, str]) -> None:
-        """Do so for all files of the folder, by name; one that is not named is one too many."""
+        """Check all files of the folder, by name. Fail if the folder has another file."""
         extra = {path for path in folder.iterdir() if path.name not in texts}
         if self.rewrite:
             for path in extra:

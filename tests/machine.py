@@ -1,7 +1,7 @@
-"""How fast this machine is. Tests of processes stretch their deadlines and the clocks of torchft_x by it.
+"""Speed of this machine. Tests of processes stretch their deadlines and the clocks of torchft_x by its scale.
 
-What is measured is the start of a Python process that imports torch, on the machine as it is, with what else runs on it. No
-module of `torchft_x` that reads its times may be imported before: `torchft_x.timing` reads the scale once.
+The measure is the start of a Python process that imports torch, under the present load of the machine. No module of
+`torchft_x` that reads its times may be imported before: `torchft_x.timing` reads the scale once.
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ USUAL = 2.0
 """Seconds that the import takes on a machine of scale 1, at most."""
 VIRTUAL = (ROOT / "tests/unit", ROOT / "tests/extended/sim")
 SLOWEST = 6.0
-"""Scale up to which times still mean something."""
+"""Highest scale at which time limits remain meaningful."""
 
 
 def set_scale(config: pytest.Config) -> None:
-    """Set TORCHFT_X_TIME_SCALE for this process and its children: 1 for unit tests, else as given, else measured."""
+    """Set TORCHFT_X_TIME_SCALE for this process and its children.
+
+    It is 1 for unit tests, else the given or the measured scale.
+    """
     assert "torchft_x.timing" not in sys.modules, "the scale must be set before torchft_x.timing is imported"
     if not needs_measure(config):
         os.environ[env.TIME_SCALE] = "1"
@@ -37,7 +40,7 @@ def set_scale(config: pytest.Config) -> None:
 def needs_measure(config: pytest.Config) -> bool:
     """Return whether the session's tests may be scaled: none of them is of `VIRTUAL`, whose clocks are virtual.
 
-    A session that also has some of these runs at scale 1, so that on a slow machine its tests of processes may fail.
+    A session that includes some of these runs at scale 1, so that its tests of processes may fail on a slow machine.
     """
     paths = [Path(arg.split("::")[0]).absolute() for arg in config.known_args_namespace.file_or_dir]
     return bool(paths) and not any(
@@ -46,7 +49,7 @@ def needs_measure(config: pytest.Config) -> bool:
 
 
 def scale_for(seconds: float) -> float:
-    """Return the scale of a machine on which the import takes so long. Exit with a sentence if that is too slow for any."""
+    """Return the scale of a machine on which the import takes so many seconds. Exit with a sentence above `SLOWEST`."""
     scale = max(1.0, math.ceil(4 * seconds / USUAL) / 4)
     if scale > SLOWEST:
         print(

@@ -1,4 +1,4 @@
-"""Waiting in tests: conditions with deadlines, stretched on slow machines. No fixed sleeps."""
+"""Waits with deadlines, which are stretched on slow machines. Tests use no fixed sleeps."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ T = TypeVar("T")
 
 
 def scaled(seconds: float) -> float:
-    """Return a deadline stretched for this machine: three times as far as the clocks of torchft_x, as it costs nothing."""
+    """Return a deadline stretched for this machine, three times as far as `clock`; waiting costs nothing."""
     return 3 * clock(seconds)
 
 
 def clock(seconds: float) -> float:
-    """Return a time that a test gives to torchft_x (a heartbeat timeout, a lease), stretched as its own times are."""
+    """Return a time that a test passes to torchft_x (a heartbeat timeout, a lease), stretched as its own times are."""
     return seconds * env.time_scale()
 
 
@@ -38,13 +38,16 @@ def wait_for(condition: Callable[[], T], seconds: float = 10.0, what: str = "the
         now = time.monotonic()
         if now > deadline:
             raise AssertionError(f"gave up after {scaled(seconds):.1f} s waiting for {what}")
-        time.sleep(0.005 if now - began < 1.0 else 0.02)  # a look at all processes or at a long log costs some
+        time.sleep(
+            0.005 if now - began < 1.0 else 0.02
+        )  # conditions that read all processes or a long log are expensive
 
 
 @contextlib.contextmanager
 def fork_server(*preload: str) -> Iterator[Any]:
-    """A multiprocessing context whose server has imported these modules and ends with the block: the launcher's tests,
-    which run in the same process later, reap every child there is.
+    """Yield a multiprocessing context whose server has imported these modules and ends with the block.
+
+    The server must end, because the launcher's tests, which run later in the same process, reap every child.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(preload))
@@ -75,7 +78,7 @@ class Listener(NamedTuple):
 
 
 def listeners(pids: Iterable[int]) -> list[Listener]:
-    """The TCP sockets on which these processes listen, as `ss -ltnp` lists them; each once per process."""
+    """Return the TCP sockets on which these processes listen, as `ss -ltnp` lists them; each once per process."""
     at = {}
     for name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
         for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:

@@ -1,4 +1,4 @@
-"""A lighthouse as a process of its own, for trainers that TorchX does not start."""
+"""A lighthouse as a process, for trainers that TorchX does not start."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.journeys.jobs import Job, running
 from torchft_x.comm.store.create import host_store
 
-_stores: list[object] = []  # they serve as long as this process runs
+_stores: list[object] = []  # keeps the stores serving as long as this process runs
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A browser without a screen, driven through its own protocol: pages of a size, in the dark, and pictures of them."""
+"""A headless browser, driven by its DevTools protocol: pages of a given size, in dark mode, and pictures of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def program() -> str | None:
 
 
 class Tab:
-    """One page. Whatever its console says, and every error of its script, is in `said`."""
+    """One page. `said` holds the errors of its console and of its script."""
 
     def __init__(self, url: str) -> None:
         self._socket = websocket.create_connection(url, timeout=scaled(20), suppress_origin=True)
@@ -61,7 +61,7 @@ class Tab:
         self.wait_for("document.readyState === 'complete' && location.protocol === 'http:'")
 
     def js(self, expression: str) -> Any:
-        """Its value, by value; promises are waited for."""
+        """Return the value of an expression, copied. Promises are awaited."""
         done = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in done, done
         return done["result"].get("value")
@@ -70,7 +70,7 @@ class Tab:
         return wait_for(lambda: self.js(expression), seconds, expression)
 
     def picture(self, path: Path) -> int:
-        """Bytes of the PNG."""
+        """Write a PNG of the page. Return its size in bytes."""
         data = base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
         path.write_bytes(data)
         return len(data)
@@ -81,7 +81,7 @@ class Tab:
 
 @contextlib.contextmanager
 def chromium(folder: Path) -> Iterator[Tab]:
-    """A tab of a browser that keeps everything in `folder`."""
+    """Yield a tab of a browser whose files are all in `folder`."""
     binary = program()
     assert binary is not None, GET
     flags = [

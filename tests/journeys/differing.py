@@ -1,4 +1,4 @@
-"""A script whose groups differ, and that handles no error: the job's own means must tell what is wrong.
+"""Training script whose groups differ and that handles no error, so that the job itself must report the difference.
 
 python tests/journeys/differing.py model|data|nothing STEPS
 """
@@ -9,7 +9,7 @@ import sys
 import time
 
 import torch
-from plain_sgd import PlainSGD  # beside this file
+from plain_sgd import PlainSGD  # in this file's folder
 from torch import nn
 
 from torchft_x import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo, describe_data, env

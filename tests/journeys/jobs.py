@@ -1,4 +1,4 @@
-"""Real jobs for the tests: commands as a user types them, their output, and no process left behind."""
+"""Real jobs for tests: commands as a user types them, and their output. No process is left behind."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from torchft_x.observe.report import commits, training_together, workers
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 WARM = {env.WARM: "1"}
-"""Variables of a job that is started again as by default: forked from a process that has imported what a worker does."""
+"""Variables of a job with the default restarts: workers are forked from a process that has imported their modules."""
 SMALL = ("--width", "32", "--layers", "1", "--heads", "2", "--batch-size", "2", "--seq-len", "32", "--data-mb", "0.2")
 
 
 class Events:
-    """All events of a run so far, in order of time. Whoever waits for one asks often, so each line is read once."""
+    """All events of a run so far, in order of time. Each line is read once, as waits poll often."""
 
     def __init__(self, run_dir: Path) -> None:
         self._tail = EventTail(run_dir)
-        self._read: list[dict] = []  # in order
+        self._read: list[dict] = []  # events read, in order of time
 
     def __call__(self) -> list[dict]:
         if new := self._tail.new():
@@ -37,7 +37,7 @@ class Events:
 
 
 class Job:
-    """A command that runs, with its output in a file."""
+    """A running command, with its output in a file."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path, run_dir: Path) -> None:
         self.process = process
@@ -49,7 +49,7 @@ class Job:
         return self.log.read_text(errors="replace")
 
     def wait_for(self, condition: Callable[[], object], seconds: float, what: str) -> None:
-        """Like tests.util.wait_for, but shows the output if the job ends or time is up."""
+        """Wait as `wait_for` of tests.util does. Show the output if the job ends or the time is up."""
         try:
             wait_for(lambda: condition() or self.process.poll() is not None, seconds, what)
         except AssertionError as e:
@@ -57,7 +57,7 @@ class Job:
         assert condition(), f"the job ended ({self.process.returncode}) before {what}:\n{self.output()[-4000:]}"
 
     def wait(self, seconds: float) -> int:
-        """The exit code."""
+        """Wait for the end of the job, and return its exit code."""
         try:
             return self.process.wait(scaled(seconds))
         except subprocess.TimeoutExpired:
@@ -71,13 +71,13 @@ class Job:
         )
 
     def worker(self, group: str) -> int:
-        """Process id of the group's newest worker."""
+        """Return the process id of the group's newest worker."""
         return next(w.pid for w in workers(self.events()) if w.group == group)
 
 
 @contextmanager
 def running(command: list[str], log: Path, run_dir: Path, *, cwd: Path = ROOT, **variables: str) -> Iterator[Job]:
-    """Start `command` in `cwd`; whatever of it is alive at the end is killed."""
+    """Start `command` in `cwd`, and kill its remaining processes at the end."""
     environ = {**os.environ, "PATH": f"{BIN}:{os.environ.get('PATH', '')}", "PYTHONPATH": str(ROOT), **variables}
     with log.open("wb") as out:
         process = subprocess.Popen(
@@ -101,17 +101,17 @@ def running(command: list[str], log: Path, run_dir: Path, *, cwd: Path = ROOT, *
 
 
 TRIAL = "benchmarks/trial/ddp.py"
-"""scripts/train_ddp.py with --pace, --until and --dump-params."""
+"""Path of the trial script: scripts/train_ddp.py with --pace, --until and --dump-params."""
 
 
 def torchx_ddp(run_dir: Path, *script_args: str, groups: int = 2, script: str = "scripts/train_ddp.py") -> list[str]:
-    """The main command."""
+    """Return the command that submits a job with `torchx run`."""
     command = [str(BIN / "torchx"), "run", "-s", "local_cwd", "./components.py:ddp", "--replicas", str(groups)]
     return [*command, "--run_dir", str(run_dir), "--script", script, "--", *script_args]
 
 
 TOGETHER = ("--min_replicas", "2", "--env", "TORCHFT_QUORUM_TIMEOUT_SEC=200")
-"""Options of a job of two groups in which none goes on without the other: it lasts until both are back, and no longer."""
+"""Options of a job of two groups in which neither trains alone: the job lasts until both are back, and no longer."""
 
 
 def gone(run_dir: Path, seconds: float) -> None:

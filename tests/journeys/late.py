@@ -1,10 +1,11 @@
-"""A script whose group 1 hangs, or is slow, in one of several ways, in its first life, when it has trained for a while.
+"""Training script whose group 1 hangs, or is slow, in its first life after it has trained for a while.
 
 python tests/journeys/late.py KIND [SECONDS]
 
-KIND: "loader" the training thread waits for its data, "worker" a worker process of the data loader does, "backward" a hook in
-backward, "evaluation" between two steps; for SECONDS, or for ever. "busy" computes between two steps for SECONDS. "slow":
-each step takes SECONDS times as long. Of a group of several ranks it happens to the last one.
+KIND is where the training thread hangs for SECONDS, or for ever: "loader" in waiting for its data, "worker" the same,
+in a worker process of the data loader, "backward" in a hook of the backward pass, "evaluation" between two steps.
+"busy" computes between two steps for SECONDS. "slow" makes each step take SECONDS times as long. In a group of several
+ranks only the last rank is affected.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ import time
 from collections.abc import Iterator
 
 import torch
-from plain_sgd import PlainSGD  # beside this file
+from plain_sgd import PlainSGD  # in this file's folder
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from torchft_x import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo, env
 
 KIND, SECONDS = sys.argv[1], float(sys.argv[2]) if len(sys.argv) > 2 else 1e9
-STEP, AFTER = 0.1, 50  # seconds of a step; steps until it happens
+STEP, AFTER = 0.1, 50  # seconds of a step; number of steps before the trouble
 GROUP, LIFE = env.read(env.REPLICA_GROUP_ID), env.read(env.ATTEMPT)
 RANK, SIZE = env.read_int(env.RANK, 0) or 0, env.read_int(env.WORLD_SIZE, 1) or 1
 CHOSEN = GROUP == "1" and LIFE == "0" and RANK == SIZE - 1
@@ -47,7 +48,7 @@ optimizer = Optimizer(manager, PlainSGD(net.parameters(), lr=0.01))
 
 
 def trouble(kind: str) -> None:
-    """If it is time for it; once, but for "slow"."""
+    """Hang, compute or slow down if this kind is due. All kinds but "slow" occur once."""
     if not CHOSEN or kind != KIND or manager.current_step() < AFTER or done:
         return
     done.extend([] if kind == "slow" else [True])

@@ -1,5 +1,7 @@
-"""SGD for the scripts of tests. Any optimizer of torch imports `torch._dynamo` at its first use, which takes a processor
-longer than the rest of such a script's start; whether that works is shown by the packaged scripts, which use torch's.
+"""SGD for the scripts of tests.
+
+Any optimizer of torch imports `torch._dynamo` at its first use, which takes longer than the rest of such a script's
+start. The packaged scripts use torch's optimizers, so that these are tested, too.
 """
 
 from __future__ import annotations
@@ -11,11 +13,11 @@ import torch
 
 
 class PlainSGD:
-    """What `torchft_x.Optimizer` and a state dict need of one."""
+    """Optimizer with the methods that `torchft_x.Optimizer` and a state dict need."""
 
     def __init__(self, params: Iterable[torch.nn.Parameter], lr: float, momentum: float = 0.0) -> None:
         self.param_groups = [{"params": list(params), "lr": lr, "momentum": momentum}]
-        self.velocity: dict[int, torch.Tensor] = {}  # index of the parameter -> what momentum has gathered
+        self.velocity: dict[int, torch.Tensor] = {}  # index of the parameter -> accumulated momentum
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         for p in self.param_groups[0]["params"]:

@@ -1,4 +1,4 @@
-"""Programs that run to their end."""
+"""Run programs to their end."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Two machines and a cable: network namespaces "left" and "right" joined by a veth, without names, routes or a way out.
 
-Both have an IPv4 and an IPv6 address, or one of them. What their own name leads to is written into a hosts file of their own
-(`ip netns exec` puts it over /etc/hosts); there is no name server.
+Both have an IPv4 and an IPv6 address, or one of them. A hosts file of each machine maps the machine's own name (`ip
+netns exec` puts it over /etc/hosts). There is no name server.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FILES = Path("/etc/netns")
 
 
 class Pair:
-    """Use as a context manager: nothing of it is left behind. `families`: "4", "6" or "46"."""
+    """The two machines, as a context manager that removes them at its end. `families`: "4", "6" or "46"."""
 
     def __init__(self, families: str = "46") -> None:
         self.families = families
@@ -63,17 +63,17 @@ class Pair:
         return self.address(side, family) if family == "4" else f"[{self.address(side, family)}]"
 
     def command(self, side: str) -> list[str]:
-        """Put before a command, it makes that run on this machine."""
+        """Return a prefix that runs a command on this machine."""
         return ["ip", "netns", "exec", self._name(side)]
 
     def own_name(self, leads_to: str | None) -> None:
-        """What their own name is on both machines from now on: an address, or unknown."""
+        """Map the machines' own name to an address on both machines, or to nothing."""
         for side in SIDES:
             folder = _FILES / self._name(side)
             folder.mkdir(parents=True, exist_ok=True)
             own = "" if leads_to is None else f"{leads_to} {socket.gethostname()}\n"
             (folder / "hosts").write_text(f"127.0.0.1 localhost\n::1 localhost\n{own}")
-            (folder / "resolv.conf").write_text("")  # then the C library asks 127.0.0.1, where nobody is
+            (folder / "resolv.conf").write_text("")  # then the C library asks 127.0.0.1, where no server listens
             (folder / "nsswitch.conf").write_text("hosts: files dns\n")
 
     def _name(self, side: str) -> str:

@@ -1,4 +1,4 @@
-"""What the outside checker says about the parameters that a real run has dumped."""
+"""Check the parameters that a real run has dumped, with the checker of the benchmarks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from benchmarks.evidence import check_params
 
 
 def unequal(folder: Path) -> list[str]:
-    """Findings, one sentence each. The bits of a step must be equal within one quorum; a lost group may have made it alone."""
+    """Return findings, one sentence each.
+
+    The bits of a step must be equal within one quorum. Between quorums they may differ, as a lost group may have made
+    the step alone.
+    """
     dumps = check_params.read_dumps(folder)
     if not dumps:
         return ["no parameters were dumped"]

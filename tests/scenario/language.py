@@ -1,4 +1,4 @@
-"""Scenario files: what happens to a job, in words, for the simulator and for real processes alike.
+"""Parser of scenario files, which describe the events of a job in words, for simulated and for real processes.
 
 ::
 
@@ -7,7 +7,7 @@
     300 ms later pause g2 for 2 s; kill g0
     expect all groups at step 40
 
-`parse` makes frozen values of it (`tests.scenario.values`); a mistake is a sentence that names the line.
+`parse` returns frozen values (module `values`). It reports a mistake with a sentence that names the line.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ class ScenarioError(ValueError):
     """A mistake in a scenario file: a sentence with the file's name and the line's number."""
 
 
-Rule = tuple[str, Callable[[dict[str, str]], Any]]  # a regular expression, and what is made of its groups
+Rule = tuple[
+    str, Callable[[dict[str, str]], Any]
+]  # a regular expression, and a function that makes a value of its groups
 _GROUP = r"(?P<group>g\d+)"
 _TIME = r"(?P<time>\d+(?:\.\d+)? ?(?:ms|s))"
 _STEP = r"(?P<step>\d+)"
@@ -91,7 +93,7 @@ def read(path: Path) -> Scenario:
 
 
 def parse(text: str, name: str) -> Scenario:
-    """Raises `ScenarioError`."""
+    """Return the scenario that a file's text describes. Raise `ScenarioError`."""
     settings: dict[str, Any] = {}
     story: list[Deed] = []
     expectations: list[Expectation] = []
@@ -129,7 +131,7 @@ def _deed(line: int, sentence: str) -> Deed:
 
 
 def _one(rules: Sequence[Rule], words: str) -> Any:
-    """What the rule makes that these words follow."""
+    """Return the value that the matching rule makes of these words. Raise `ScenarioError` if there is none."""
     for pattern, make in rules:
         if found := re.fullmatch(pattern, words):
             return make(found.groupdict())
@@ -137,6 +139,6 @@ def _one(rules: Sequence[Rule], words: str) -> Any:
 
 
 def _seconds(part: dict[str, str]) -> float:
-    """``300 ms`` or ``2 s``."""
+    """Return the seconds of ``300 ms`` or ``2 s``."""
     text = part["time"]
     return float(text[:-2]) / 1000 if text.endswith("ms") else float(text[:-1])

@@ -1,11 +1,11 @@
 """A network of its own for each machine of a job: namespaces joined by a switch, and links that can be cut.
 
-One namespace holds the switch (a bridge), so nothing of this shows in the host's own network, and whoever deletes the
-namespaces has deleted everything. Needs root and iproute2.
+One namespace holds the switch (a bridge), so that the host's own network stays unchanged and deleting the namespaces
+removes everything. Needs root and iproute2.
 
-Between two machines a link is cut by making each take a stranger for the other (a permanent neighbour entry with an
-address that nobody has): packets vanish, both ways, without an error on either side, and connections go on when the
-link is back. A machine is cut from everybody by taking its port at the switch down.
+A link between two machines is cut by a permanent neighbour entry on each side, with an address that no machine has.
+Packets then vanish in both directions, without an error on either side, and connections continue when the link is back.
+A machine is cut from all others by taking its port at the switch down.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OURS = re.compile(r"tfx(\d+)-\S+")
 
 
 def missing() -> str:
-    """What keeps us from making networks, a sentence; '' if nothing does."""
+    """Return a sentence about why networks can't be made, or '' if they can."""
     if shutil.which("ip") is None:
         return "Networks can't be made: there is no `ip` command; install iproute2."
     if os.geteuid() != 0:
@@ -36,7 +36,7 @@ def missing() -> str:
 
 
 def sweep() -> None:
-    """Remove what dead test runs have left: their namespaces, and the processes in them."""
+    """Remove the remains of dead test runs: their namespaces, and the processes in them."""
     for name in _namespaces():
         owner = _OURS.fullmatch(name)
         if owner and not os.path.exists(f"/proc/{owner[1]}"):
@@ -44,12 +44,15 @@ def sweep() -> None:
 
 
 class Networks:
-    """Use as a context manager: nothing of it is left behind. Hosts are added by name and have fixed addresses."""
+    """The switch and its machines, as a context manager that removes them at its end.
+
+    Hosts are added by name and have fixed addresses.
+    """
 
     def __init__(self) -> None:
         self._prefix = f"tfx{os.getpid()}-"
-        self._numbers: dict[str, int] = {}  # host -> last part of its address
-        self._cut: Counter[tuple[str, str]] = Counter()  # pairs in order -> how often they are cut at present
+        self._numbers: dict[str, int] = {}  # host -> last byte of its address
+        self._cut: Counter[tuple[str, str]] = Counter()  # ordered pair of hosts -> number of cuts in force
         self._switch = f"{self._prefix}switch"
 
     def __enter__(self) -> Networks:
@@ -68,11 +71,11 @@ class Networks:
         return f"10.77.0.{self._numbers[host]}"
 
     def command(self, host: str) -> list[str]:
-        """Put before a command, it makes that run on this host."""
+        """Return a prefix that runs a command on this host."""
         return ["ip", "netns", "exec", self._name(host)]
 
     def add(self, host: str) -> None:
-        """A new machine at the switch; the same address again if it had one."""
+        """Connect a new machine to the switch. A host that existed before has its old address."""
         number = self._numbers.setdefault(host, len(self._numbers) + 1)
         name, mac = self._name(host), f"02:00:00:00:01:{number:02x}"
         ip("netns", "add", name)
@@ -84,7 +87,7 @@ class Networks:
         ip("-n", name, "link", "set", "lo", "up")
 
     def remove(self, host: str) -> None:
-        """The machine loses its power: first nothing leaves it any more, then it is gone with all its processes."""
+        """Cut a machine's power: no packet leaves it any more, then its processes are killed."""
         ip("-n", self._switch, "link", "del", self._port(host))
         remove(self._name(host))
 
@@ -107,7 +110,7 @@ class Networks:
         ip("-n", self._switch, "link", "set", self._port(host), "up")
 
     def _neighbour(self, host: str, verb: str, address: str, *more: str) -> None:
-        if self._name(host) in _namespaces():  # it may have lost its power meanwhile
+        if self._name(host) in _namespaces():  # the machine may be off
             ip("-n", self._name(host), "neigh", verb, address, "dev", "eth0", *more)
 
     def _name(self, host: str) -> str:
@@ -118,7 +121,10 @@ class Networks:
 
 
 def _namespaces() -> list[str]:
-    """Where `ip` keeps them: its own list complains while somebody else deletes one."""
+    """Return the names of all network namespaces.
+
+    The folder is read directly, because `ip netns list` fails while another process deletes a namespace.
+    """
     try:
         return os.listdir("/run/netns")
     except FileNotFoundError:
@@ -126,7 +132,7 @@ def _namespaces() -> list[str]:
 
 
 def remove(name: str) -> None:
-    """The namespace with everything that runs in it."""
+    """Remove the namespace and kill all processes in it."""
     if name not in _namespaces():
         return
     out = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=False)

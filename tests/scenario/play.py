@@ -1,6 +1,6 @@
-"""Plays a scenario on a stage, which is a simulated cluster or a real one, and judges what was seen.
+"""Play a scenario on a stage, which is a simulated or a real cluster, and judge the record of it.
 
-Both stages keep the same `LastQuorumFile` of what the groups did; moments and expectations look at nothing else.
+Both stages keep the same `Record` of the groups' actions. Moments and expectations are evaluated on it alone.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ from tests.scenario.values import (
 )
 
 PATIENCE = 60.0
-"""Seconds one moment of the story may be waited for, and the end of it all."""
+"""Longest wait in seconds for one moment of the story, and for the end of the run."""
 
 
 @dataclass(frozen=True)
 class Commit:
-    """A group has committed its `step`-th step (they count from 1)."""
+    """A group's commit of its `step`-th step (counted from 1)."""
 
     t: float
     group: str
     step: int
     quorum: int
-    participants: int  # groups whose gradients were in it
+    participants: int  # number of groups whose gradients were in it
 
 
 @dataclass
 class Record:
-    """What the groups of a run did, in order of time."""
+    """Actions of the groups of a run, in order of time."""
 
     commits: list[Commit] = field(default_factory=list)
-    lives: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # group -> how often it was started
-    dropped: set[tuple[int, int]] = field(default_factory=set)  # (step, quorum): dropped by somebody
-    step: int = 0  # of the job: the highest that was committed
-    newest: dict[str, Commit] = field(default_factory=dict)  # by group
+    lives: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # group -> number of its starts
+    dropped: set[tuple[int, int]] = field(default_factory=set)  # (step, quorum) dropped by some group
+    step: int = 0  # highest committed step of the job
+    newest: dict[str, Commit] = field(default_factory=dict)  # newest commit, by group
 
     def committed(self, commit: Commit) -> None:
         self.commits.append(commit)
@@ -58,7 +58,7 @@ class Record:
         self.step = max(self.step, commit.step)
 
     def together(self, groups: Collection[str], since: float) -> bool:
-        """Is the newest commit of each of these groups one of all of them and nobody else, and later than `since`?"""
+        """Return whether the newest commit of each of these groups is one of exactly these, and later than `since`."""
         commits = [self.newest[g] for g in groups if g in self.newest]
         if len(commits) < len(groups):
             return False
@@ -66,26 +66,29 @@ class Record:
 
 
 class Stage(Protocol):
-    """Where a scenario is played."""
+    """Cluster on which a scenario is played."""
 
     record: Record
 
     def now(self) -> float: ...
 
     def until(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
-        """Let it run until the condition holds. Raises with `what` when that takes longer than `seconds`."""
+        """Run until the condition holds. Raise with `what` if that takes longer than `seconds`."""
 
     def does(self, group: str, what: str) -> Callable[[], bool]:
-        """Whether the group has, since this call, begun to heal ("heals") or to reduce ("reduces")."""
+        """Return a function that returns whether the group has begun an action since this call.
+
+        `what`: "heals" or "reduces".
+        """
 
     def act(self, action: Action) -> None: ...
 
     def busy(self) -> bool:
-        """Whether something that was begun has yet to end: a pause, a cut, a lost machine."""
+        """Return whether a temporary action has yet to end: a pause, a cut, a lost machine."""
 
 
 def play(scenario: Scenario, stage: Stage) -> None:
-    """The whole story, until all groups that should be there train together again and have come far enough."""
+    """Play the whole story, until all expected groups train together again and have come far enough."""
     last = stage.now()
     for done, deed in enumerate(scenario.story):
         ready = _condition(stage, deed.moment, last, scenario.wanted(done))
@@ -116,14 +119,14 @@ def _condition(stage: Stage, moment: Moment, last: float, wanted: Collection[str
 
 
 def judge(scenario: Scenario, record: Record, *, factor: float = 1.0) -> list[str]:
-    """What was expected and is not so, one sentence each. `factor` stretches times."""
+    """Return the expectations that do not hold, one sentence each. `factor` stretches times."""
     wanted = scenario.wanted(len(scenario.story))
     verdicts = [(e, _verdict(e, record, wanted, factor)) for e in scenario.expectations]
     return [f"{scenario.name}, line {e.line}: expected {e.text}, but {v}." for e, v in verdicts if v]
 
 
 def _verdict(expectation: Expectation, record: Record, wanted: Collection[str], factor: float) -> str:
-    """What speaks against it, a clause; '' if it holds."""
+    """Return a clause that contradicts the expectation, or '' if it holds."""
     wish = expectation.wish
     if isinstance(wish, AllAt):
         behind = {g: record.newest[g].step if g in record.newest else 0 for g in wanted}
@@ -145,7 +148,7 @@ def _verdict(expectation: Expectation, record: Record, wanted: Collection[str], 
 
 
 def longest_stall(record: Record) -> tuple[float, int]:
-    """The longest time between two steps of the job, and the step that ended it."""
+    """Return the longest time between two steps of the job, and the step that ended it."""
     first: dict[int, float] = {}
     for c in record.commits:
         first.setdefault(c.step, c.t)

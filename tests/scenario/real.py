@@ -1,8 +1,8 @@
 """Real processes as a stage: a lighthouse, supervisors, torchrun, trainers with gloo, real signals, real links.
 
-Every group has a machine of its own (a network namespace) where that is possible, and so has the lighthouse. Otherwise
-all are on this host, and links can't be cut. What the groups do is read from the run's event files. A second of the
-story is a second on every machine; only what is waited for, and what is expected, is stretched on slow ones.
+Every group, and the lighthouse, has a machine of its own (a network namespace) where that is possible. Otherwise all
+run on this host, and links can't be cut. The groups' actions are read from the run's event files. A second of the story
+is a second on every machine; only waits and expectations are stretched on slow ones.
 """
 
 from __future__ import annotations
@@ -35,25 +35,27 @@ _FOREIGN = ("TORCHFT", "TORCHX", "TORCHELASTIC", "REPLICA_GROUP", "NUM_REPLICA",
 
 
 class Failed(AssertionError):
-    """The story did not go on; says where to look."""
+    """A story that did not go on; the message says where to look."""
 
 
 class Cluster:
-    """See `tests.scenario.play.Stage`. Made by `cluster`, which leaves nothing behind."""
+    """A cluster of real processes: the `Stage` made by `cluster`, which removes everything at its end."""
 
     def __init__(self, scenario: Scenario, folder: Path, networks: Networks | None) -> None:
         self.record = Record()
         self.run_dir = folder / "run"
         self.dumps = folder / "dumps"
         self._scenario = scenario
-        self._networks = networks  # None: all on this host
+        self._networks = networks  # None: all processes run on this host
         self._port = _PORT if networks else free_port()
         self._token = secrets.token_hex(8)
         self._tail = EventTail(self.run_dir)
-        self._services: dict[str, subprocess.Popen[bytes]] = {}  # supervisor by group, and the lighthouse
-        self._all: list[subprocess.Popen[bytes]] = []  # services so far, those that have ended, too
-        self._later: list[tuple[float, Callable[[], None]]] = []  # ends of pauses, cuts, power failures
-        self._heals: dict[str, float] = {}  # group -> unix time at which it last began to heal
+        self._services: dict[str, subprocess.Popen[bytes]] = {}  # group -> its supervisor; and the lighthouse
+        self._all: list[subprocess.Popen[bytes]] = []  # all services so far, with those that have ended
+        self._later: list[
+            tuple[float, Callable[[], None]]
+        ] = []  # (monotonic time, call) of the ends of pauses, cuts and power failures
+        self._heals: dict[str, float] = {}  # group -> Unix time at which it last began to heal
         self.run_dir.mkdir(parents=True)
         self._add_machine(LIGHTHOUSE)
         for group in scenario.wanted(0):
@@ -118,7 +120,7 @@ class Cluster:
             self._start_supervisor(group)
 
     def close(self) -> None:
-        """Nothing of it runs any more when this returns."""
+        """Kill all processes of the run, and wait until they have ended."""
 
         def ended() -> bool:
             process_tree.send(job_processes(self.run_dir), signal.SIGKILL)
@@ -156,7 +158,7 @@ class Cluster:
         own = {k: v for k, v in env.everything().items() if not k.startswith(_FOREIGN) or k == env.TIME_SCALE}
         kills = any(isinstance(d.action, Kill) and d.action.target.kind == "trainer" for d in self._scenario.story)
         return own | {
-            env.WARM: "1" if kills else "0",  # else nobody is started again below its supervisor: spare the imports
+            env.WARM: "1" if kills else "0",  # without kills no worker is started again: spare the imports
             "PYTHONPATH": str(ROOT),
             "PYTHONUNBUFFERED": "1",
             "OMP_NUM_THREADS": "1",
@@ -165,11 +167,11 @@ class Cluster:
             env.TOKEN: self._token,
             env.ADVERTISE_HOST: self._address(host),
             env.TIMEOUT: str(clock(self._scenario.timeout)),
-            env.LAUNCHER_PID: str(os.getpid()),  # they end with us, however we end
+            env.LAUNCHER_PID: str(os.getpid()),  # all services end with this process
         }
 
     def _command(self, host: str) -> list[str]:
-        """What makes a command run on that machine, if put before it."""
+        """Return a prefix that runs a command on that machine."""
         return self._networks.command(host) if self._networks else []
 
     def _address(self, host: str) -> str:
@@ -180,7 +182,7 @@ class Cluster:
             self._networks.add(host)
 
     def _trainers(self, group: str) -> list[int]:
-        """The group's workers, as far as they are there."""
+        """Return the pids of the group's running workers."""
         return [pid for pid in process_tree.descendants(self._services[group].pid) if is_worker(pid)]
 
     # --- deeds ---------------------------------------------------------------------------------------------------------
@@ -191,7 +193,7 @@ class Cluster:
             process_tree.send(self._wait_for_trainers(target.group), signal.SIGKILL)
             return
         service = self._take(target.group or LIGHTHOUSE)
-        # The server, which would die a moment later.
+        # The lighthouse's server, which would die a moment later.
         below = [] if target.group else process_tree.descendants(service.pid)
         service.kill()
         process_tree.send(below, signal.SIGKILL)
@@ -199,12 +201,12 @@ class Cluster:
         self.until(lambda: not any(process_tree.is_alive(pid) for pid in below), 10.0, "the end of the lighthouse")
 
     def _take(self, host: str) -> subprocess.Popen[bytes]:
-        """The supervisor or lighthouse, which is not missed from now on. Its machine may have to come back first."""
+        """Remove and return a supervisor or lighthouse, whose end is expected. Wait for its machine if that is off."""
         self.until(lambda: host in self._services, 30.0, f"the machine of {host} is back")
         return self._services.pop(host)
 
     def _wait_for_trainers(self, group: str) -> list[int]:
-        """None if its machine is off."""
+        """Return the pids of the group's workers, at least one, or none if its machine is off."""
         if group not in self._services:
             return []
         self.until(lambda: bool(self._trainers(group)), 30.0, f"{group} has a trainer")
@@ -236,7 +238,7 @@ class Cluster:
 
         self._after(action.seconds, back)
 
-    # --- what is seen --------------------------------------------------------------------------------------------------
+    # --- events --------------------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
         for e in self._tail.new():
@@ -262,7 +264,7 @@ class Cluster:
 
 @contextmanager
 def cluster(scenario: Scenario, folder: Path, *, networks: bool) -> Iterator[Cluster]:
-    """A cluster that runs; nothing of it is left at the end: no process, no namespace."""
+    """Run a cluster. At the end no process and no namespace of it is left."""
     with ExitStack() as stack:
         stage = Cluster(scenario, folder, stack.enter_context(Networks()) if networks else None)
         stack.callback(stage.close)
@@ -271,8 +273,11 @@ def cluster(scenario: Scenario, folder: Path, *, networks: bool) -> Iterator[Clu
 
 
 def is_worker(pid: int) -> bool:
-    """Whether the process is a worker with the trainer's script: it speaks to its supervisor, as neither the warm parent does, whose command
-    line a forked one shows, nor the process with the group's store."""
+    """Return whether the process is a worker with the trainer's script.
+
+    The command line alone does not tell: a forked worker shows that of the warm parent, and the process with the
+    group's store has the script, too. Only a worker's output goes to its supervisor's file.
+    """
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         return (

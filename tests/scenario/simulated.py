@@ -1,4 +1,4 @@
-"""The simulator as a stage: virtual time, every invariant checked after every event."""
+"""The simulator as a stage: virtual time, with every invariant checked after every event."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from torchft_x.core.lighthouse.machine import LighthouseConfig
 from torchft_x.core.types import State
 
 STARTUP = (0.3, 3.0)
-"""Seconds a trainer needs to come up: long enough that others get on meanwhile, as in the real world."""
+"""Seconds that a trainer needs to start: long enough that others make progress meanwhile, as with real processes."""
 _POINTS = {"heals": "fetch", "reduces": "reduce"}
 
 
 class Failed(AssertionError):
-    """A story that did not go on, or not as expected, with the trace's tail."""
+    """A story that did not go on, or not as expected, with the last lines of the trace."""
 
 
 class Watching(Checker):
-    """The invariants, and a record of what groups do, by their rank 0."""
+    """The invariants, and a `Record` of the groups' actions, taken from rank 0 of each."""
 
     def __init__(self, world: World, record: Record) -> None:
         super().__init__(world)
         self._of = world
         self._record = record
-        self._open: dict[RankNode, tuple[int, int]] = {}  # (step, quorum) that did not commit at once: the next says
+        self._open: dict[RankNode, tuple[int, int]] = {}  # (step, quorum) in doubt, until the next quorum
 
     def on_committed(self, rank: RankNode, vote: LocalVote, result: tuple[Any, ...], size: int) -> None:
         super().on_committed(rank, vote, result, size)
@@ -50,30 +50,30 @@ class Watching(Checker):
             self._open[rank] = (vote.step + 1, vote.quorum_id)
 
     def _close(self, rank: RankNode, late: tuple[int, int] | None) -> None:
-        """What was open was committed `late`, or reduced again, or else dropped."""
+        """Resolve the step in doubt: it was committed `late`, is reduced again, or counts as dropped."""
         was = self._open.pop(rank, None)
         if was not in (None, late) and not rank.voting.redoes:
             self._record.dropped.add(was)
 
 
 class Simulation:
-    """See `tests.scenario.play.Stage`."""
+    """A simulated cluster as a `Stage`."""
 
     def __init__(self, scenario: Scenario, seed: int, *, keep: int | None = 400) -> None:
-        """`keep`: lines of trace; None: all."""
+        """`keep`: number of trace lines; None: all."""
         self.record = Record()
         self.scenario = scenario
         self.world = World(seed, replace(config(scenario), trace=keep))
         self.world.checker = Watching(self.world, self.record)
-        for house in self.world.lighthouses:  # they have started already, under the eyes of the one before
+        for house in self.world.lighthouses:  # they have started already, with the previous checker
             self.world.checker.on_lighthouse(house)
-        self._ends = 0.0  # when the last pause, cut or power failure ends
+        self._ends = 0.0  # virtual time at which the last pause, cut or power failure ends
 
     def now(self) -> float:
         return self.world.now
 
     def until(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
-        """Event by event, so that a deed happens exactly after the event it waits for."""
+        """Run event by event, so that a deed happens exactly after the event that it waits for."""
         world, end = self.world, self.world.now + seconds
         while not condition():
             if not world.heap or world.heap[0][0] > end:
@@ -139,7 +139,7 @@ class Simulation:
             supervisor.die()
 
     def _kill_lighthouse(self) -> None:
-        """Between two quorums, or while it sends one: a real signal comes at any instant, too."""
+        """Kill it between two quorums or, with odd seeds, while it sends one: a real signal comes at any instant."""
         house = self.world.lighthouse
         if self.world.seed % 2:
             house.dies_sending, soon = True, self.world.now + 0.5
@@ -166,7 +166,7 @@ class Simulation:
 
 
 def config(scenario: Scenario) -> WorldConfig:
-    """The scenario's settings, and for the rest the product's own times: virtual ones cost nothing."""
+    """Return the scenario's settings, and otherwise the product's own times, as virtual time costs nothing."""
     product = LighthouseConfig()
     lighthouse = replace(
         product,
@@ -182,21 +182,21 @@ def config(scenario: Scenario) -> WorldConfig:
         min_replica_size=1,
         lighthouse=lighthouse,
         timeout=scenario.timeout,
-        quorum_timeout=60.0,  # train.setup.options
+        quorum_timeout=60.0,  # as in train.setup.options
         endures=lighthouse.lease + lighthouse.lease_margin,
-        retry_quorum=False,  # a script ends by the DeadlineError
-        connect_limit=10.0,  # comm.gloo
-        keepalive=15.0,  # rpc.transport.grpc_options
-        welcome_timeout=5.0,  # rpc.transport.streams.session
+        retry_quorum=False,  # a script ends with the DeadlineError
+        connect_limit=10.0,  # as in comm.gloo
+        keepalive=15.0,  # as in rpc.transport.grpc_options
+        welcome_timeout=5.0,  # as in rpc.transport.streams.session
         startup=STARTUP,
         commit_vote=True,
         runs_on=True,
-        max_redo=2,  # core.commit.step
+        max_redo=2,  # as in core.commit.step
     )
 
 
 def finish(stage: Simulation) -> None:
-    """Play it to the end; raises `Failed`, or the simulator's `Violation`."""
+    """Play the scenario to its end. Raise `Failed`, or the simulator's `Violation`."""
     scenario = stage.scenario
     play(scenario, stage)
     swarm.check_liveness(stage.world)

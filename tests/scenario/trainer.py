@@ -1,6 +1,6 @@
-"""What real groups of a scenario run: a tiny model trained for ever, its parameters dumped after every commit.
+"""Training script of the real groups of a scenario: a tiny model, whose parameters are dumped after every commit.
 
-SIGTERM makes it leave at the next boundary.
+It trains until SIGTERM, and then leaves at the next boundary.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from benchmarks.trial.dump import Dumper  # noqa: E402
 from tests.journeys.plain_sgd import PlainSGD  # noqa: E402
 from torchft_x import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo, env, observe  # noqa: E402
 
-BALLAST = 16  # megabytes of state that a heal must copy besides
+BALLAST = 16  # megabytes of additional state that a heal must copy
 PACE = 0.03  # seconds that a step takes, on average
 leaving = False
 committed_in = 0
@@ -45,7 +45,7 @@ def main() -> None:
     args = p.parse_args()
     group, rank = env.read(env.REPLICA_GROUP_ID, "0"), env.read_int(env.RANK, 0)
     torch.set_num_threads(1)
-    torch.manual_seed(sum(group.encode()))  # different on purpose: the first quorum must make them equal
+    torch.manual_seed(sum(group.encode()))  # different seeds: the first quorum must make the parameters equal
     model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
     sgd = PlainSGD(model.parameters(), lr=0.01, momentum=0.9)
     state = {"ballast": torch.zeros(BALLAST << 18), "healed": False}
@@ -68,7 +68,7 @@ def main() -> None:
     rng = random.Random(group)
     while not leaving:
         optimizer.zero_grad()
-        time.sleep(rng.uniform(0.5, 1.5) * PACE)  # so that some group always waits for another, in the reduction
+        time.sleep(rng.uniform(0.5, 1.5) * PACE)  # in each reduction some group waits for another
         step, participant = manager.current_step(), manager.participating_rank() or 0
         x = torch.randn(8, 16, generator=torch.Generator().manual_seed(1000 * step + participant))
         ddp(x).square().mean().backward()

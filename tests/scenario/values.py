@@ -1,4 +1,4 @@
-"""What a scenario is made of: frozen values. Times are seconds. `tests.scenario.language` reads them from a file."""
+"""Values of a scenario, all frozen. Times are seconds. The module `language` reads them from a file."""
 
 from __future__ import annotations
 
@@ -10,23 +10,29 @@ EVERYBODY = "everybody"
 
 @dataclass(frozen=True)
 class AtStep:
-    step: int  # that the job has committed
+    """Moment at which the job has committed so many steps."""
+
+    step: int  # number of steps that the job has committed
 
 
 @dataclass(frozen=True)
 class Later:
-    seconds: float  # after the deed before; 0: at the same moment
+    """Moment at a fixed time after the previous deed."""
+
+    seconds: float  # seconds after the previous deed; 0: at the same moment
 
 
 @dataclass(frozen=True)
 class When:
+    """Moment at which a group begins an action."""
+
     group: str
-    does: str  # "heals": next begins to heal; "reduces": next begins to reduce gradients
+    does: str  # "heals": begins its next heal; "reduces": begins its next reduction of gradients
 
 
 @dataclass(frozen=True)
 class Together:
-    """When all groups that should be there have committed a step together, after the deed before."""
+    """Moment at which all expected groups have committed a step together, after the previous deed."""
 
 
 Moment = AtStep | Later | When | Together
@@ -42,40 +48,54 @@ class Target:
 
 @dataclass(frozen=True)
 class Kill:
+    """SIGKILL of a process."""
+
     target: Target
 
 
 @dataclass(frozen=True)
 class Start:
+    """Start of a process that was killed."""
+
     target: Target  # a supervisor or lighthouse that was killed
 
 
 @dataclass(frozen=True)
 class Pause:
-    target: Target  # no supervisor
+    """SIGSTOP of a process, and SIGCONT later."""
+
+    target: Target  # a trainer or the lighthouse
     seconds: float
 
 
 @dataclass(frozen=True)
 class Cut:
+    """Cut of the link between two machines for a while."""
+
     group: str
-    other: str  # a group, the lighthouse, or everybody: nothing passes between the two machines
+    other: str  # a group, the lighthouse, or everybody: no packet passes between the two machines
     seconds: float
 
 
 @dataclass(frozen=True)
 class Lose:
-    group: str  # its machine loses its power
-    seconds: float  # until the group is started again there
+    """Power failure of a group's machine for a while."""
+
+    group: str  # group whose machine loses its power
+    seconds: float  # seconds until the group is started again on it
 
 
 @dataclass(frozen=True)
 class Leave:
+    """Leave of a group at its next boundary."""
+
     group: str
 
 
 @dataclass(frozen=True)
 class Join:
+    """Start of a further group."""
+
     group: str
 
 
@@ -84,7 +104,7 @@ Action = Kill | Start | Pause | Cut | Lose | Leave | Join
 
 @dataclass(frozen=True)
 class Deed:
-    """One thing that happens. Deeds happen in the order of the file."""
+    """One action of the story and its moment. Deeds happen in the order of the file."""
 
     line: int
     text: str
@@ -93,7 +113,7 @@ class Deed:
 
     @property
     def needs(self) -> set[str]:
-        """Groups that must be there for it."""
+        """Groups that must exist for it."""
         a = self.action
         if isinstance(a, Join | Start):
             return set()
@@ -104,28 +124,38 @@ class Deed:
 
 @dataclass(frozen=True)
 class AllAt:
-    step: int  # every group that should be there has committed it, or has copied it from another
+    """Wish that all groups reach a step."""
+
+    step: int  # every expected group has committed it, or has copied it from another
 
 
 @dataclass(frozen=True)
 class Gapless:
-    group: str  # has committed every step itself
+    """Wish that a group skips no step by healing."""
+
+    group: str  # group that must have committed every step itself
 
 
 @dataclass(frozen=True)
 class MostLives:
+    """Wish that a group is started at most so often."""
+
     group: str
-    lives: int  # so often it was started at the most
+    lives: int  # highest number of starts
 
 
 @dataclass(frozen=True)
 class MostDropped:
-    steps: int  # so many were dropped by anybody at the most
+    """Wish that at most so many steps are dropped."""
+
+    steps: int  # highest number of steps that any group dropped
 
 
 @dataclass(frozen=True)
 class LongestStall:
-    seconds: float  # the longest time between two steps of the job, from its first on
+    """Wish that the job never stands still for longer."""
+
+    seconds: float  # bound of the time between two steps of the job, from its first on
 
 
 Wish = AllAt | Gapless | MostLives | MostDropped | LongestStall
@@ -133,6 +163,8 @@ Wish = AllAt | Gapless | MostLives | MostDropped | LongestStall
 
 @dataclass(frozen=True)
 class Expectation:
+    """A wish, with its line in the file."""
+
     line: int
     text: str
     wish: Wish
@@ -140,31 +172,33 @@ class Expectation:
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """A whole file."""
+    """Contents of a whole file."""
 
     name: str
     groups: int = 3
-    """At the start: g0, g1, ..."""
+    """Number of groups at the start: g0, g1, ..."""
     steps: int = 40
-    """The run goes on at least so far."""
+    """Number of steps for which the run goes on at least."""
     heartbeat_timeout: float | None = None
-    """Silence of any kind that the lighthouse takes for death; None: the product's rules."""
+    """Seconds of silence of any kind that the lighthouse takes for death; None: the product's rules."""
     timeout: float = 10.0
-    """Of reductions, heals and votes."""
+    """Seconds until a reduction, a heal or a vote times out."""
     lease: float | None = None
-    """None: the product's. Real processes have no other, so whoever sets it is only simulated."""
+    """Seconds of a lease; None: the product's. A scenario that sets it is only simulated, as real processes have no
+    other.
+    """
     only_simulated: str = ""
-    """Why real processes can't do this; empty: they can."""
+    """Reason why real processes can't play it; empty: they can."""
     story: tuple[Deed, ...] = ()
     expectations: tuple[Expectation, ...] = ()
 
     @property
     def cuts(self) -> bool:
-        """Whether links are cut, for which real processes need networks of their own."""
+        """Whether links are cut, which needs networks of their own for real processes."""
         return any(isinstance(d.action, Cut | Lose) for d in self.story)
 
     def wanted(self, done: int) -> tuple[str, ...]:
-        """The groups that should be there, or on their way, after the first `done` deeds."""
+        """Return the expected groups, running or starting, after the first `done` deeds."""
         groups = [f"g{i}" for i in range(self.groups)]
         for deed in self.story[:done]:
             a = deed.action

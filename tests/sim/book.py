@@ -1,4 +1,4 @@
-"""The simulator's own record of who waits at the lighthouse, kept from what goes in, not from what it says."""
+"""The simulator's record of the members that wait at a lighthouse, built from its inputs and not from its answers."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from torchft_x.core.messages.job import SupervisorGone
 
 
 class Book:
-    """Who stands in an unanswered join at the lighthouse, from what its streams and calls have carried alone."""
+    """Table of the unanswered joins at one lighthouse, built only from the messages of its streams and calls."""
 
     def __init__(self) -> None:
-        self.joins: dict[int, str] = {}  # session -> replica id that waits
+        self.joins: dict[int, str] = {}  # session -> replica id of the waiting member
         self._sessions: dict[int, str] = {}  # open session -> replica id
         self.calls: dict[int, str] = {}  # open unary call -> replica id
-        self._heard: dict[str, float] = {}  # replica id -> when last heard, by the lighthouse's clock
-        self._halted: dict[int, str] = {}  # supervisor's stream -> replica id of whose stopped process it tells
+        self._heard: dict[str, float] = {}  # replica id -> time of its last message, by the lighthouse's clock
+        self._halted: dict[int, str] = {}  # supervisor's stream -> replica id that it reports as stopped
 
     def waiting(self) -> list[tuple[str, float]]:
-        """(replica id, when it was last heard)."""
+        """Return (replica id, time of its last message) of each waiting member."""
         names = dict.fromkeys([*self.joins.values(), *self.calls.values()])
         return [(name, self._heard[name]) for name in names]
 

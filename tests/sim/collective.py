@@ -1,8 +1,10 @@
 """Process groups between replica groups: members meet, reduce, and see each other's ends close.
 
-One `Mesh` is one generation of one group rank's process group. What makes gloo's failures hard is kept: the same
-reduction succeeds on some members and fails on others, some learn of it late, a partition makes everybody wait until
-their own deadlines, and a member that makes a generation anew alone waits for the others in vain.
+One `Mesh` is one generation of one group rank's process group. The properties that make gloo's failures hard are
+modelled:
+* The same reduction succeeds on some members and fails on others, and some learn of it late.
+* A partition makes everybody wait until their own deadlines.
+* A member that makes a generation anew alone waits for the others in vain.
 """
 
 from __future__ import annotations
@@ -18,41 +20,42 @@ if TYPE_CHECKING:
     from tests.sim.rank_node import RankNode
     from tests.sim.world import World
 
-    Member: TypeAlias = RankNode | PeerNode  # that takes part
+    Member: TypeAlias = RankNode | PeerNode
 
 Contribution = tuple[str, int, int, Part]
 """(replica id, step, parameters it was computed from, part it was computed for)."""
 
 CONNECT = (0.0005, 0.003)  # seconds until one member is connected, once all have met
 REDUCE = (0.0002, 0.003)  # seconds until one member has the result, once all have entered
-_LOST_DATA = 0.5  # how likely a partition that begins in the middle keeps a member from its result
+_LOST_DATA = 0.5  # probability that a partition that begins during a reduction keeps a member from its result
 
 
 class Mesh:
-    """One generation."""
+    """One generation of a process group: its members, and the reductions in which they take part."""
 
     def __init__(self, key: tuple[int, int], names: tuple[str, ...], store: str) -> None:
         self.key = key  # (config id, group rank)
-        self.names = names  # replica ids of those who should come
+        self.names = names  # replica ids of the expected members
         self.store = store  # address of the store where they meet: site/...
-        self.came: dict[str, Member] = {}  # by replica id
-        self.closed: set[str] = set()  # whose end is shut
-        self.lost: dict[str, str] = {}  # who has noticed -> whose end is shut
-        self.ops: list[dict[str, Contribution | None]] = []  # contributions by member, of each reduction in turn
-        self.entered: dict[str, int] = {}  # number of reductions each member has entered
+        self.came: dict[str, Member] = {}  # members that have come, by replica id
+        self.closed: set[str] = set()  # replica ids of members that have shut their end
+        self.lost: dict[str, str] = {}  # replica id of a member that has noticed -> replica id whose end is shut
+        self.ops: list[dict[str, Contribution | None]] = []  # contributions by replica id, for each reduction in turn
+        self.entered: dict[str, int] = {}  # replica id -> number of reductions that it has entered
 
 
 class Fabric:
-    """All meshes of the world."""
+    """Owner of all meshes of the world: brings members together, carries out reductions, reports closed ends."""
 
     def __init__(self, world: World) -> None:
-        self.glitches: set[str] = set()  # groups whose next reduction fails on some members for no reason
-        self.late: dict[str, float] = {}  # group -> its results come so many seconds late
+        self.glitches: set[str] = set()  # groups whose next reduction fails on some members without a cause
+        self.late: dict[str, float] = {}  # group -> seconds by which its results are late
         self._world = world
-        self._meetings: dict[tuple[int, int], list[Mesh]] = {}  # generations under the same keys, in order
-        self._stuck: list[tuple[Any, tuple[Any, ...]]] = []  # what a partition holds up: tried again when one ends
+        self._meetings: dict[tuple[int, int], list[Mesh]] = {}  # key -> generations made under it, in order
+        self._stuck: list[tuple[Any, tuple[Any, ...]]] = []  # calls held up by a partition, tried again when one ends
 
     def retry(self) -> None:
+        """Try the calls again that a partition has held up."""
         stuck, self._stuck = self._stuck, []
         for call, args in stuck:
             call(*args)
@@ -60,7 +63,7 @@ class Fabric:
     # --- meeting -------------------------------------------------------------------------------------------------
 
     def join(self, member: Member, plan: Plan, group_rank: int) -> Mesh:
-        """`on_configured` follows, unless the member gives up before."""
+        """Let a member come to its mesh. `on_configured` follows, unless the member gives up before."""
         meetings = self._meetings.setdefault((plan.config_id, group_rank), [])
         mesh = next((x for x in meetings if member.who not in x.came and member.who not in x.closed), None)
         if mesh is None:
@@ -100,7 +103,7 @@ class Fabric:
         member.on_configured(mesh, None if who is None else _broken(who))
 
     def cut_off(self, member: Member, mesh: Mesh) -> list[str]:
-        """Return the replica ids of those that came, and whose hosts this member can't connect with."""
+        """Return the replica ids of the members that came and whose hosts this member can't connect with."""
         network, site = self._world.network, member.process.site
         return [who for who, other in mesh.came.items() if network.cannot_pass(site, other.process.site)]
 
@@ -114,7 +117,10 @@ class Fabric:
     # --- reducing ------------------------------------------------------------------------------------------------
 
     def reduce(self, member: Member, mesh: Mesh, contribution: Contribution | None) -> None:
-        """`on_reduced` or `on_mesh_error` follows, unless the member gives up before."""
+        """Let a member enter its next reduction.
+
+        `on_reduced` or `on_mesh_error` of the member follows, unless it gives up before.
+        """
         who, world = member.who, self._world
         index = mesh.entered.get(who, 0)
         mesh.entered[who] = index + 1
@@ -129,7 +135,7 @@ class Fabric:
             self._finish(mesh, index)
 
     def _finish(self, mesh: Mesh, index: int) -> None:
-        """All have entered: each gets the result in its own time, or does not."""
+        """Schedule the result for each member after all have entered: each gets it after its own delay, or never."""
         world, op = self._world, mesh.ops[index]
         result = tuple(sorted(c for c in op.values() if c is not None))
         mesh.ops[index] = {}
@@ -145,7 +151,7 @@ class Fabric:
     def _result(self, member: Member, mesh: Mesh, result: tuple[Contribution, ...], fails: bool) -> None:
         who = member.who
         if who in mesh.closed or who in mesh.lost:
-            return  # it has been told already
+            return  # `on_mesh_error` was called before
         if self._parted(mesh) and self._world.rng.chance(_LOST_DATA):
             self._stuck.append((self._result, (member, mesh, result, fails)))
             return
@@ -157,7 +163,7 @@ class Fabric:
     # --- ends ----------------------------------------------------------------------------------------------------
 
     def close(self, member: Member, mesh: Mesh) -> None:
-        """Shut this member's end; the others notice, sooner or later."""
+        """Shut this member's end. The others notice after the latency of their links, or when a partition ends."""
         who = member.who
         if who in mesh.closed:
             return

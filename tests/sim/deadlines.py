@@ -1,4 +1,4 @@
-"""The deadlines of one rank: any number of them, one timer in the world's heap."""
+"""The deadlines of one rank: any number of them, with one timer in the world's heap."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 class Deadlines:
-    """What is waited for, and until when (virtual time)."""
+    """Table of one rank's waits and their deadlines in virtual time. Calls `on_deadline` of the owner at each."""
 
     def __init__(self, world: World, process: Process, owner: RankNode) -> None:
-        self.until: dict[str, float] = {}  # by name of the wait
+        self.until: dict[str, float] = {}  # virtual time, by name of the wait
         self._world = world
         self._process = process
-        self._owner = owner  # told when one has passed
-        self._timer = float("inf")  # time of the next look; timers for other times mean nothing
+        self._owner = owner  # its `on_deadline` is called
+        self._timer = float("inf")  # virtual time of the next check; timers for other times are obsolete
 
     def arm(self, name: str, seconds: float) -> None:
         at = self._world.now + seconds

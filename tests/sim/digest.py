@@ -1,7 +1,9 @@
-"""Is it still the same machine? ``python -m tests.sim.digest --seeds 300 > before``, edit, again, compare the lines.
+"""Check that an edit of the lighthouse changes no decision, by digests of runs before and after it.
 
-For edits of the lighthouse that may change how fast it is and nothing else. A line is the digest of all that the
-lighthouses of one run were told and what they answered, and of the run's trace.
+Usage: ``python -m tests.sim.digest --seeds 300 > before``, edit, again, compare the lines.
+
+For edits that may change the lighthouse's speed and nothing else. A line is the digest of all events that the
+lighthouses of one run received, of their answers, and of the run's trace.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from torchft_x.core.lighthouse.machine import Lighthouse
 
 
 def digest(seed: int) -> str:
-    """Of a run of the swarm, with all that its lighthouses heard and said."""
+    """Return the digest of a run of the swarm, with all events and effects of its lighthouses."""
     found, original = blake2b(digest_size=16), Lighthouse.handle
 
     def handle(self: Lighthouse, event: Any, now: float) -> Any:
@@ -28,7 +30,7 @@ def digest(seed: int) -> str:
     with mock.patch.object(Lighthouse, "handle", handle):
         try:
             world, total = swarm.play(seed, trace=None)
-        except AssertionError as e:  # a broken rule is the end of a run like any other
+        except AssertionError as e:  # a violated invariant ends a run, and is part of its digest
             found.update(str(e).encode())
             return f"{found.hexdigest()} {type(e).__name__}"
     figures = repr((total.events, total.commits, total.quorums, sorted(total.figures.items())))

@@ -1,7 +1,9 @@
-"""A fault is a value; a schedule is a tuple of them. What each kind does is a function in `tests.sim.kinds`.
+"""Faults, which are values, and schedules, which are tuples of them.
 
-A fault counts when it has struck: one whose target is not there when its time comes does nothing, and one that lies in
-wait (a trap, a spoilt heal, a veto) may meet nobody.
+The package `kinds` defines what each kind of fault does.
+
+A fault counts when it has struck. One whose target does not exist when its time comes does nothing. One that waits for
+its occasion (a trap, a spoilt heal, a veto) may never strike.
 """
 
 from __future__ import annotations
@@ -17,7 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault. `target`: a group or a site; `other`: a second one, or what the kind says. Empty where not needed."""
+    """One fault: when, what, and to which target.
+
+    `target` is a group or a site; `other` is a second one, or what the kind's docstring says. Both are empty where not
+    needed.
+    """
 
     at: float
     kind: str
@@ -31,14 +37,16 @@ class Fault:
 
 
 Act = Callable[["World", Fault], bool]
-"""Carries the fault out; False: there was nothing to do it to, or it lies in wait and counts when it strikes."""
+"""Function that carries a fault out. It returns False if there is no target, or if the fault waits and counts when it
+strikes.
+"""
 
 KINDS: dict[str, Act] = {}
-"""Every kind by its name. Filled by `tests.sim.kinds`."""
+"""All kinds by name. Filled by the package `kinds`."""
 
 
 def kind(act: Act) -> Act:
-    """Make a function a kind of fault, under its own name."""
+    """Register a function as a kind of fault, under its own name."""
     KINDS[act.__name__] = act
     return act
 
@@ -49,20 +57,20 @@ def arm(world: World, faults: Iterable[Fault]) -> None:
 
 
 def strike(world: World, fault: Fault) -> None:
-    """The fault happens now."""
+    """Carry the fault out, and count it if it took effect."""
     world.note("--- fault", "{}", fault)
     if KINDS[fault.kind](world, fault):
         world.counts[fault.kind] += 1
 
 
 def node_of(world: World, group: str) -> GroupNode | None:
-    """The running life of a group."""
+    """Return the running life of a group, or None."""
     supervisor = world.supervisors.get(group)
     return supervisor.node if supervisor is not None and supervisor.running else None
 
 
 def site_of(world: World, name: str) -> str:
-    """The site of a group's present host (``g1``), of its supervisor (``sg1``), or the site that has this name."""
+    """Return the site of a group's host (``g1``), of its supervisor (``sg1``), or `name` itself if it is a site."""
     if name in world.supervisors:
         return world.supervisors[name].host
     if name[:1] == "s" and name[1:] in world.supervisors:

@@ -27,23 +27,23 @@ if TYPE_CHECKING:
 
 OURS = "torchft_x/0.1"
 TICK = 0.1  # as in rpc.group.shell
-_SWEEP = 0.05  # seconds after which torchrun has killed the other ranks at the latest
+_SWEEP = 0.05  # seconds within which torchrun kills the other ranks
 _FLUSH = 0.02  # seconds between a leave and the end of the process
 
 
 class GroupNode:
-    """See the module."""
+    """One life of a group: owns its ranks, the group server's machine and the session to the lighthouse."""
 
     def __init__(self, world: World, supervisor: SupervisorNode, replica_id: str, life: Life) -> None:
         self.world = world
-        self.supervisor = supervisor  # sees the end
+        self.supervisor = supervisor  # its `on_exit` is called at the end
         self.replica_id = replica_id
         self.group = supervisor.group  # group id
         self.life = life
         self.site = supervisor.host
-        self.address = f"{self.site}/{replica_id}"  # of the group server
-        self.ended = False  # all processes are gone
-        self.leaving_at: int | None = None  # leave after the first commit that reaches it: all ranks decide alike
+        self.address = f"{self.site}/{replica_id}"  # the group server's
+        self.ended = False  # all processes have ended
+        self.leaving_at: int | None = None  # step: leave after the first commit that reaches it; all ranks decide alike
         self.left = False  # the leave was sent
         self._started = False  # the ranks have begun
         clock = world.clock_of(self.site)
@@ -64,14 +64,14 @@ class GroupNode:
         self.ranks = [RankNode(self, r, process) for r, process in enumerate(self.processes)]
         self.hub = Hub(self)
         self.uplink = Uplink(world, self.processes[0], self)
-        self._calls: dict[int, int] = {}  # open calls -> group rank
+        self._calls: dict[int, int] = {}  # open call -> group rank
         self._exit_code = 0
 
     def __repr__(self) -> str:
         return f"<{self.replica_id} {self.machine!r}>"
 
     def eager(self) -> bool:
-        """Return whether it would go on at once without a session."""
+        """Return whether this group would continue at once without a session."""
         return self.machine.goes_on_alone(self._clock_now)
 
     def on_pong(self, sent_at: float) -> None:
@@ -79,10 +79,11 @@ class GroupNode:
 
     @property
     def process(self) -> Process:
-        """Of the group server."""
+        """Process of the group server: that of rank 0."""
         return self.processes[0]
 
     def start(self) -> None:
+        """Make the group server listen and connect, and let the ranks wait for the first session."""
         world = self.world
         world.listening[self.address] = self
         world.note(self.replica_id, "starts")
@@ -95,13 +96,14 @@ class GroupNode:
         world.after(world.config.connect_limit * 20, self.process, self._no_session)
 
     def wake(self, killed: bool = False) -> None:
-        """Training threads that hang go on, unless the supervisor has `killed` the group by now."""
+        """Let training threads that hang continue, unless the supervisor has `killed` the group by now."""
         if killed:
             self.kill(-9)
         for rank in self.ranks:
             rank.wake()
 
     def _no_session(self) -> None:
+        """End the group if it has no session in time."""
         if not self._started:
             self.end_rank(self.ranks[0], 1, "no session with the lighthouse in time")
 
@@ -115,6 +117,7 @@ class GroupNode:
     # --- events in, effects out ----------------------------------------------------------------------------------
 
     def feed(self, event: gm.GroupEvent) -> None:
+        """Give the machine an event, and carry out its effects."""
         self._carry_out_all(self.handle(event))
 
     def _carry_out_all(self, effects: list[gm.GroupEffect]) -> None:
@@ -122,6 +125,7 @@ class GroupNode:
             self.carry_out(effect)
 
     def handle(self, event: gm.GroupEvent) -> list[gm.GroupEffect]:
+        """Return the machine's effects of an event, without carrying them out."""
         return self.machine.handle(event, self._clock_now)
 
     @property
@@ -168,13 +172,13 @@ class GroupNode:
             self.tell(node, getattr(node, what), call, *values)
 
     def tell(self, rank: RankNode, call: Any, *values: Any) -> None:
-        """From the group server to a rank: another thread, or another process of the host."""
+        """Send from the group server to a rank: to another thread, or to another process of the host."""
         self.world.after(self.world.rng.uniform(*self.world.config.inside), rank.process, call, *values)
 
     # --- the ranks' calls ----------------------------------------------------------------------------------------
 
     def ask(self, rank: RankNode, terms: Terms) -> int:
-        """One rank wants a quorum; the number of its call."""
+        """Ask for a quorum for one rank. Return the number of its call."""
         event = self._ask(rank, terms)
         if self.process.dead:
             self.tell(rank, rank.on_failed, event.call, "the group server is gone", True)
@@ -200,7 +204,10 @@ class GroupNode:
         )
 
     def ask_now(self, rank: RankNode, terms: Terms) -> tuple[int, bool]:
-        """The same for rank 0, which calls its machine: also whether it goes on in the quorum the group holds."""
+        """Ask for a quorum for rank 0, which calls its machine directly.
+
+        Return the number of the call, and whether rank 0 continues in the quorum that the group holds.
+        """
         event = self._ask(rank, terms)
         effects = self._on_ask(event)
         on = any(isinstance(e, gm.AnswerQuorum) and event.call in e.calls and e.base is not None for e in effects)
@@ -214,17 +221,18 @@ class GroupNode:
         return self.handle(event)
 
     def vote(self, rank: RankNode, vote: LocalVote) -> None:
+        """Send a rank's vote to the group's hub."""
         size, result = rank.step.size, rank.reduction.result
         broken = rank.step.error is not None
         event = gm.Vote(0, rank.rank, vote.step, vote.quorum_id, vote.ok, fold(result, size), size, broken)
         self.tell(self.ranks[0], self.hub.gather if rank.rank == 0 else self.hub.on_vote, event)
 
     def gone(self, call: int) -> None:
-        """A rank does not wait for this call any more."""
+        """Record that a rank no longer waits for this call."""
         self.world.after(self.world.config.inside[1], self.process, self._on_gone, call)
 
     def why_no_quorum(self, call: int) -> str:
-        """What a rank is told whose deadline has passed."""
+        """Return the reason given to a rank whose deadline has passed."""
         if self.process.dead:
             return "the group server is gone."
         if call not in self._calls:
@@ -266,7 +274,10 @@ class GroupNode:
     # --- the end -------------------------------------------------------------------------------------------------
 
     def leave(self, rank: RankNode) -> None:
-        """A rank stands at the last boundary. Rank 0 says goodbye for all, then the group ends, or evaluates first."""
+        """Leave the job at a rank's last boundary.
+
+        Rank 0 sends the leave for all; then the group ends, or evaluates first.
+        """
         if rank.rank != 0 or self.left:
             return
         world = self.world
@@ -282,12 +293,15 @@ class GroupNode:
         world.after(_FLUSH + seconds, self.process, self._ends_by_itself, code)
 
     def leaves_after(self, step: int) -> bool:
-        """Whether this was its last step."""
+        """Return whether `step` was this group's last step."""
         last = [self.leaving_at, self.world.ending and self.world.ending.last_step]
         return any(x is not None and step >= x for x in last)
 
     def _closes(self, *, die: bool = False) -> None:
-        """As `manager.shutdown`: the group server and the process groups are gone, the processes live, or `die`."""
+        """Close the group server and the process groups, as `manager.shutdown` does.
+
+        The processes live on unless `die`.
+        """
         self.world.listening.pop(self.address, None)
         for rank in self.ranks:
             if die:
@@ -301,7 +315,7 @@ class GroupNode:
         self.kill(code)
 
     def end_rank(self, rank: RankNode, code: int, reason: str) -> None:
-        """This rank's process ends; torchrun then ends the others."""
+        """End this rank's process. torchrun then ends the others."""
         if self.ended or rank.process.dead:
             return
         self.world.note(rank.process.name, "ends with code {}: {}", code, reason)
@@ -310,7 +324,7 @@ class GroupNode:
         self.world.after(self.world.rng.uniform(0.0, _SWEEP), None, self.kill, code)
 
     def kill(self, code: int) -> None:
-        """All processes of this life end now."""
+        """End all processes of this life now."""
         if self.ended:
             return
         self.ended = True
@@ -321,9 +335,9 @@ class GroupNode:
                          self._exit_code or code)  # fmt: skip
 
     def vanish(self) -> None:
-        """The host has lost its power: nobody is told."""
+        """End this life by a power loss of its host: no message reports the end."""
         self.ended = True
-        self.world.checker.departures.ends(self, -1)  # nobody will ever know
+        self.world.checker.departures.ends(self, -1)  # the supervisor is lost, too, so that the exit code stays unknown
         self._closes(die=True)
         self.world.note(self.replica_id, "has lost its power")
 
@@ -339,7 +353,7 @@ class GroupNode:
         if index == 0:
             self.world.listening.pop(self.address, None)
             self.uplink.close()
-            for other in self.ranks[1:]:  # their connections to it close
+            for other in self.ranks[1:]:  # their connections to rank 0 close
                 self.tell(other, other.end, 1, "the group server is gone")
         else:
             self.tell(self.ranks[0], self.hub.on_closed, index)

@@ -1,6 +1,6 @@
-"""The heal phase of a rank: what it offers to others, what it fetches, and when that is loaded (as in `train.step.quorum_round`).
+"""The heal phase of a rank: what it offers, what it fetches, and when it loads that, as in `train.step.quorum_round`.
 
-With the training thread waiting, what came is loaded at once; otherwise it is kept for the vote.
+If the training thread waits, the fetched state is loaded at once. Otherwise it is held until the vote.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ LOOK = 0.1  # as in train.heal.overseer
 
 
 class Healing:
-    """Of one rank, over all of its steps."""
+    """Heals of one rank, over all of its steps: those that it serves and those that it needs."""
 
     def __init__(self, rank: RankNode) -> None:
-        self.snapshot: tuple[State, int] | None = None  # frozen for healers (R17), by the name it is offered under
-        self.owed = 0  # readers who were promised it and have not come
-        self.done = False  # of the quorum in hand: nothing is (any more) on its way
-        self._signs = 0  # of readers that come along
+        self.snapshot: tuple[State, int] | None = None  # (name, parameters) offered to healers, frozen (R17)
+        self.owed = 0  # number of readers that were promised the snapshot and have not come
+        self.done = False  # in the present quorum nothing has to be fetched any more
+        self._signs = 0  # number of checks in which readers made progress
         self._rank = rank
-        self._in_place = False  # the training thread waits
-        self._fetched: tuple[State, int] | None = None  # came, and is not loaded yet
+        self._in_place = False  # the training thread waits for the heal
+        self._fetched: tuple[State, int] | None = None  # state and parameters that have come and are not loaded yet
 
     def forget(self) -> None:
-        """A new step begins."""
+        """Reset for a new step."""
         self.done, self._fetched = False, None
 
     def begin(self, plan: Plan, *, in_place: bool) -> None:
@@ -62,7 +62,10 @@ class Healing:
         world.reach(rank.node, "fetch")
 
     def _look(self, copying: HealWait, plan: Plan, names: tuple[str, ...]) -> None:
-        """Of a source: do those who copy from it come along? As `train.heal.overseer` does it."""
+        """Check at a source whether its readers make progress, and fail the step if they don't.
+
+        It does as `train.heal.overseer` does.
+        """
         rank, world = self._rank, self._rank.world
         if rank.plan is not plan:
             return
@@ -96,7 +99,7 @@ class Healing:
         self._rank.on_healed()
 
     def load(self) -> None:
-        """Hand what came, if anything did, to the user's load_state_dict."""
+        """Pass the fetched state, if there is one, to the user's load_state_dict."""
         if self._fetched is None:
             return
         (state, value), self._fetched = self._fetched, None

@@ -1,6 +1,6 @@
 """Copies of the state in the memory of a group's supervisor, as `train.context.memory_checkpoint` makes them.
 
-A copy takes its time beside the training: whose process dies meanwhile leaves a slot that holds nothing.
+A copy is made while training continues. If the process dies meanwhile, the slot stays empty.
 """
 
 from __future__ import annotations
@@ -15,40 +15,40 @@ if TYPE_CHECKING:
     from tests.sim.rank_node import RankNode
 
 Slot = tuple[State, int] | None
-"""A complete copy: the state, and the parameters. None: there is none."""
+"""A complete copy: the state and the parameters. None: there is no complete copy."""
 DUE = 0.3  # seconds between two copies
-COPY = (0.001, 0.2)  # seconds that one takes
+COPY = (0.001, 0.2)  # seconds that one copy takes
 
 
 class SupervisorMemory:
-    """What one supervisor holds: two slots for each rank. It is gone with it."""
+    """Copies that one supervisor holds: two slots for each rank. They are lost with the supervisor."""
 
     def __init__(self, ranks: int) -> None:
         self.slots: list[list[Slot]] = [[None, None] for _ in range(ranks)]
 
     @property
     def newest(self) -> State | None:
-        """The newest state that all ranks hold complete."""
+        """Newest state of which all ranks hold a complete copy."""
         return newest_common([[slot[0] for slot in slots if slot is not None] for slots in self.slots])
 
 
 class HeldState:
-    """One rank's part in it, over its life."""
+    """One rank's part in copying and restoring the group's state, during one life."""
 
     def __init__(self, rank: RankNode, memory: SupervisorMemory | None) -> None:
-        self.label: tuple[int, int] | None = None  # of the vote with which `said` was said
+        self.label: tuple[int, int] | None = None  # (quorum id, step) of the vote that carried `said`
         self.said = RankWord()
         self._rank = rank
         self._memory = memory
         self._slots = None if memory is None else memory.slots[rank.rank]
         self._copies = HeldCopies(None if memory is None else memory.newest)
-        # This life has healed to an older state than its copy: that is of a history that has ended.
+        # This life has healed to an older state than its copy: the copy belongs to a history that has ended.
         self.given_up = False
         self._copying = False
-        self._due = 0.0  # when the next copy is
+        self._due = 0.0  # virtual time of the next copy
 
     def vote(self, label: tuple[int, int]) -> None:
-        """The rank votes: its word goes with that."""
+        """Compute this rank's `RankWord`, which is sent with its vote."""
         self.label = label
         if self._slots is not None:
             states = [slot and slot[0] for slot in self._slots]
@@ -57,7 +57,7 @@ class HeldState:
 
     @staticmethod
     def decide(node: GroupNode, label: tuple[int, int], commit: bool) -> GroupWord:
-        """Rank 0's word, where it has heard all."""
+        """Return rank 0's word for the group, or `NOTHING` if not all ranks voted under this label."""
         all_held = [rank.held for rank in node.ranks]
         if any(held.label != label for held in all_held):
             return NOTHING
@@ -73,10 +73,10 @@ class HeldState:
         if self._slots is not None and state is not None:
             for i, slot in enumerate(self._slots):
                 if slot is not None and slot[0] > state:
-                    self._slots[i] = None  # of a history that has ended
+                    self._slots[i] = None  # it belongs to a history that has ended
 
     def at_boundary(self) -> None:
-        """A step begins."""
+        """Restore and begin copies at the beginning of a step, as the group has decided."""
         rank, wanted = self._rank, self._copies.wanted
         self.restore()
         self._copies.wanted = None
@@ -95,7 +95,7 @@ class HeldState:
         self._slots[index] = slot
 
     def restore(self) -> None:
-        """Before the rank asks: go on from the group's copy, if there is reason to."""
+        """Go on from the group's copy, if there is reason to, before the rank asks for a quorum."""
         rank = self._rank
         common = self._copies.to_load(rank.step.state)
         if common is None or self._slots is None:

@@ -1,7 +1,9 @@
-"""The agreement inside a group, as `comm.votes.ranks` and `train.step.vote` do it: rank 0 hears all ranks, decides, and tells them.
+"""The agreement inside a group, in which rank 0 collects all votes, decides, and sends the result.
 
-Everything here is in the process of rank 0, but for what is under way: a message takes as long as any on one host, a
-stopped process hears it later, and a dead one's connection is seen to close.
+It models `comm.votes.ranks` and `train.step.vote`.
+
+All of it runs in the process of rank 0, except for messages under way. A message takes as long as any on one host. A
+stopped process receives it later, and a dead process's connection closes.
 """
 
 from __future__ import annotations
@@ -21,14 +23,17 @@ if TYPE_CHECKING:
 
 
 class Hub:
-    """Of one life of a group."""
+    """Collector of the ranks' votes in one life of a group, which decides on each step.
+
+    It also prepares the vote between groups for rank 0.
+    """
 
     def __init__(self, node: GroupNode) -> None:
-        self.owes_start = False  # a commit was told, and the next step's beginning was not
+        self.owes_start = False  # a commit was announced, and the beginning of the next step was not
         self._node = node
-        self._mine: m.Vote | None = None  # rank 0's, while the others are waited for
-        self._votes: dict[int, m.Vote] = {}  # rank -> the newest that has come from it
-        self._all: tuple[m.Vote, ...] = ()  # of the step that is between the groups
+        self._mine: m.Vote | None = None  # rank 0's vote, while those of the others are outstanding
+        self._votes: dict[int, m.Vote] = {}  # rank -> its newest vote
+        self._all: tuple[m.Vote, ...] = ()  # votes of all ranks on the step on which the groups vote
         self._gone: set[int] = set()  # ranks whose connection has closed
 
     # --- from the other ranks -----------------------------------------------------------------------------------------
@@ -45,17 +50,18 @@ class Hub:
 
     def gather(self, mine: m.Vote) -> None:
         if self._node.ranks[0].step.phase is not Phase.VOTING:
-            return  # its deadline has passed meanwhile
+            return  # rank 0's deadline has passed meanwhile
         self._mine = mine
         self._maybe_speak()
 
     def give_up(self) -> None:
-        """The deadline has passed: whoever has voted hears that nothing is committed."""
+        """Decide against the step after the deadline, and notify the ranks that have voted."""
         mine, self._mine = self._mine, None
         if mine is not None:
             self._decide(mine, False, "a rank of the group has not voted in time", undecided=False, but=0)
 
     def _maybe_speak(self) -> None:
+        """Decide, or prepare the vote between groups, once the votes of all ranks are there or a rank has died."""
         mine, node = self._mine, self._node
         if mine is None:
             return
@@ -63,7 +69,7 @@ class Hub:
         if self._gone:
             self._mine = None
             error = CollectiveError(f"the connection to group rank {min(self._gone)} broke")
-            node.ranks[0].failures.fail(error, mine.quorum_id)  # the other groups need not wait for this one
+            node.ranks[0].failures.fail(error, mine.quorum_id)  # so that the other groups don't wait for this one
             self._decide(mine, False, str(error), undecided=False)
             return
         label = (mine.quorum_id, mine.step)
@@ -86,9 +92,9 @@ class Hub:
         node.world.reach(node, "prepared")
 
     def crossed(self, passed: bool, undecided: bool) -> None:
-        """How the vote between the groups ended for rank 0, and with it for all."""
+        """Apply the result of the vote between the groups, which ended for rank 0 and with it for all ranks."""
         if self._node.ranks[0].step.phase is not Phase.VOTING:
-            return  # its deadline has passed meanwhile
+            return  # rank 0's deadline has passed meanwhile
         call, (mine, *_) = self._node.world.next_id(), self._all
         votes = (m.CrossVoteEnded(call, v.rank, v.step, v.quorum_id, passed) for v in self._all)
         answer = self._feed(*votes)
@@ -96,7 +102,7 @@ class Hub:
         self._decide(mine, answer.commit, answer.reason, undecided=undecided and not answer.commit)
 
     def _feed(self, *events: m.Vote | m.CrossVoteEnded) -> m.GroupEffect:
-        """The group's answer to these; what else it wants done is done."""
+        """Return the group machine's answer to these events, and carry out its other effects."""
         answer: m.GroupEffect | None = None
         for event in events:
             for effect in self._node.handle(event):
@@ -108,6 +114,7 @@ class Hub:
         return answer
 
     def _decide(self, vote: m.Vote, commit: bool, reason: str, *, undecided: bool, but: int | None = None) -> None:
+        """Announce the decision on a step to all ranks (but `but`)."""
         node = self._node
         node.world.checker.on_decision(node, node.machine.quorum, commit)
         node.world.note(node.replica_id, "decides {} {}", "commit" if commit else "no:", reason)
@@ -121,7 +128,7 @@ class Hub:
             node.world.reach(node, "decided")
 
     def start(self, quorum_id: int, state: State, runs_on: bool) -> None:
-        """Rank 0 begins a step after a commit: so do all, the same way."""
+        """Announce to the other ranks how rank 0 begins the step after a commit, so that all begin alike."""
         self.owes_start = False
         for rank in self._node.ranks[1:]:
             self._node.tell(rank, rank.on_start, runs_on, quorum_id, state)

@@ -1,9 +1,11 @@
-"""What must hold, checked in the event in which it could break, at a cost that does not grow with the run.
+"""The invariants of a run, each checked in the event in which it could break.
 
-I1 to I9, A1 and L2 are checked by the hooks below, which the nodes call; L1 is checked by `tests.sim.swarm` when the
-faults have stopped. Samples are not checked: there is no sampler in the model.
+The cost of a check does not grow with the run.
 
-The checker knows the truth: every process's memory, not what was said about it. It never asks the lighthouse.
+I1 to I9, A1 and L2 are checked by the hooks below, which the nodes call. L1 is checked by the module `swarm` when the
+faults have stopped. Samples are not checked: the model has no sampler.
+
+The checker reads the truth, that is every process's memory, and not what was reported. It never asks the lighthouse.
 """
 
 from __future__ import annotations
@@ -29,29 +31,29 @@ __all__ = ["Checker", "Violation"]
 
 
 class Checker(QuorumChecks):
-    """All invariants of one world."""
+    """All invariants of one world. A violation ends the run with `Violation`."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self.commits = 0  # decisions of groups to commit
+        self.commits = 0  # number of decisions of groups to commit
         self.hopeless: set[str] = set()  # groups that would have to heal across libraries
-        self.figures: Counter[str] = Counter()  # what became of steps that did not commit at once; per rank
+        self.figures: Counter[str] = Counter()  # outcomes of steps that did not commit at once, counted per rank
         self._values: dict[tuple[int, State], int] = {}  # (group rank, state) -> parameters (I1)
         self._final: dict[tuple[int, int, int], int] = {}  # (lineage, step, group rank) -> parameters (A1)
-        self._thrown_away: set[int] = set()  # steps that a group was against after they had been decided (decision 12)
+        self._thrown_away: set[int] = set()  # steps dropped after the decision to commit (decision 12)
         self._decided: dict[str, tuple[int, int, bool]] = {}  # replica id -> newest (quorum, step, commit) (I2)
 
     # --- groups: I2, I4, I8 --------------------------------------------------------------------------------------
 
     def on_join(self, node: GroupNode, member: Member) -> None:
-        """I1: a group that joins says what its ranks hold."""
+        """Check I1: a group that joins reports the state that its ranks hold."""
         if not any(r.process.dead for r in node.ranks) and member.state != min(r.step.state for r in node.ranks):
             self._violated("I1", f"{node.replica_id} joins at {member.state}, which its ranks do not hold")
 
     def on_decision(self, node: GroupNode, quorum: Quorum | None, commit: bool) -> None:
-        """I4: nothing is committed in a quorum after which a new lineage has begun, nor after the own lease's end.
+        """Check I4: no commit in a quorum after a new lineage has begun, nor after the end of the own lease.
 
-        The instant of a commit is that of the decision, when the clock is read: a process that is stopped later
+        The instant of a commit is that of the decision, when the clock is read. A process that is stopped after that
         carries out late what was decided in time.
         """
         if not commit or quorum is None:
@@ -65,7 +67,7 @@ class Checker(QuorumChecks):
         self._check_counted_over(node, quorum)
 
     def _check_counted_over(self, node: GroupNode, quorum: Quorum) -> None:
-        """R13: nobody commits in a quorum whose lease has ended for it as a lighthouse counts it."""
+        """Check R13: no group commits in a quorum whose lease has ended for it by the lighthouse's count."""
         for house in self._world.lighthouses:
             if house.process is None or house.process.stopped or house.machine is None:
                 continue
@@ -79,32 +81,32 @@ class Checker(QuorumChecks):
                                "as over for it")  # fmt: skip
 
     def on_late(self, node: GroupNode, quorum: Quorum, held: Prepared) -> None:
-        """A result is committed after the fact, in another quorum than the one it was reduced in."""
+        """Count a result that is committed later, in another quorum than the one in which it was reduced."""
         self.commits += 1
         self.figures["adopted" if quorum.settled.adopted == held else "committed late"] += 1
 
     def on_group_tick(self, node: GroupNode) -> None:
-        """I8: whatever a rank waits for, it waits with a deadline that is still to come, and can say for what."""
+        """Check I8: each wait of a rank has a deadline in the future and a reason that can be stated."""
         now = self._world.now
         for rank in node.ranks:
             if not rank.wait or rank.process.stopped:
                 continue
             deadline = rank.deadlines.until.get(rank.wait)
-            just_resumed = rank.process.resumed == now  # what came due while it was stopped is still to be done
+            just_resumed = rank.process.resumed == now  # its backlog has yet to run
             if deadline is None or (deadline < now and not just_resumed):
                 self._violated("I8", f"{rank.process.name} waits for '{rank.wait}', and its deadline is {deadline}")
             if rank.wait == "quorum" and rank.call and node.machine._join is not None:
                 self.on_deadline(rank, "quorum", node.machine.waiting)
 
     def on_deadline(self, rank: RankNode, what: str, reason: str) -> None:
-        """I8: a wait that ended without what was waited for says why."""
+        """Check I8: a wait that ended without a result states why."""
         if not is_sentence(reason):
             self._violated("I8", f"{rank.process.name} waits for {what}, and all it is told is {reason!r}")
 
     # --- ranks: I1, I2, I5, I6, I7, I9, A1 ---------------------------------------------------------------------------
 
     def on_begin(self, rank: RankNode, quorum: Quorum, plan: Plan) -> None:
-        """I5: whom it may heal from is a carrier: whole, and at the newest state of the quorum."""
+        """Check I5: each source of a heal is a carrier, that is whole and at the newest state of the quorum."""
         self.hopeless.discard(rank.node.group)
         carriers = {c.replica_id for c in quorum.carriers}
         for source in plan.sources:
@@ -113,23 +115,24 @@ class Checker(QuorumChecks):
                                f"{self._name(quorum)} stands at {quorum.top}")  # fmt: skip
 
     def on_held(self, rank: RankNode, state: State, value: int) -> None:
-        """I5: a healed rank holds exactly the parameters that were committed as this state."""
+        """Check I5: a healed rank holds exactly the parameters that were committed as this state."""
         if state != ORIGIN and self._values.get((rank.rank, state)) != value:
             self._violated("I5", f"{rank.process.name} healed to {state}, with parameters nobody committed as that")
 
     def on_copy(self, rank: RankNode, before: State | None, now: State | None) -> None:
-        """M2: a copy that begins never costs the group the newest state that all its ranks hold complete."""
+        """Check M2: a copy that begins never costs the group the newest state that all its ranks hold complete."""
         if before != now:
             self._violated(
                 "M2", f"{rank.process.name} copies over its part of {before}, and the group is left with {now}"
             )
 
     def on_committed(self, rank: RankNode, vote: LocalVote, result: tuple[Contribution, ...], size: int) -> None:
-        """I1: members that commit step s in quorum q hold bit-identical parameters.
+        """Check I1: members that commit step s in quorum q hold bit-identical parameters. Check I7, I9 and A1, too.
 
-        Equal numbers stand for equal histories, so comparing with the first who committed (s, q) is comparing all.
-        The gradients in the result must come from equal parameters, too. I7: enough groups contributed, and the
-        divisor is their number. A1, where the cross-group vote is on: within a lineage a step is committed one way.
+        Equal numbers stand for equal histories, so that comparing with the first member that committed (s, q) compares
+        all. The gradients in the result must come from equal parameters, too. I7: enough groups contributed, and the
+        divisor is their number. A1, where the cross-group vote is on: within a lineage a step is committed with one
+        result.
         """
         who, config = rank.process.name, self._world.config
         ours = [c for c in result if c[0] in self._world.nodes]
@@ -144,17 +147,19 @@ class Checker(QuorumChecks):
         if self._values.setdefault((rank.rank, state), rank.value) != rank.value:
             self._violated("I1", f"{who} commits {state} with other parameters than another member did")
         if config.commit_vote and state.step not in self._thrown_away:
-            # Later than voted in, if late.
+            # A late commit belongs to a later quorum than its vote.
             settled_in = rank.plan.quorum_id if rank.plan is not None else vote.quorum_id
             key = (self._lineages.get(settled_in, 0), state.step, rank.rank)
             if self._final.setdefault(key, rank.value) != rank.value:
                 self._violated("A1", f"{who} commits step {state.step} another way than it was committed before")
 
     def _check_parts(self, who: str, vote: LocalVote, ours: list[Contribution]) -> None:
-        """I9: a gradient counts only in the part for which it was computed: none without a number, and no two for one number.
+        """Check I9: a gradient counts only in the part for which it was computed.
 
-        Two are computed for one number where members are lost while one of the others has not begun the step: that one
-        computes for its new number, and does not know the numbers that the others keep.
+        No gradient counts without a number, and no two for one number.
+
+        One number may have two gradients if members are lost while another has not begun the step. That one computes
+        for its new number, and does not know the numbers that the others keep.
         """
         numbers: dict[int | None, Contribution] = {}
         for c in ours:
@@ -169,13 +174,16 @@ class Checker(QuorumChecks):
                 )
 
     def on_thrown_away(self, rank: RankNode, vote: LocalVote, before: tuple[State, int]) -> None:
-        """Decision 12: what a group throws away is final no more, should who committed it be cut off. All else holds."""
+        """Record a step that a group throws away after the decision (decision 12), and check that nothing else changed.
+
+        Such a step is not final if the groups that committed it are cut off.
+        """
         self._thrown_away.add(vote.step + 1)
         self.figures["thrown away"] += 1
         self.on_settled(rank, vote, False, before)
 
     def on_settled(self, rank: RankNode, vote: LocalVote, commit: bool, before: tuple[State, int]) -> None:
-        """I2: all ranks of a group decide alike on (quorum, step). I6: a dropped step changes nothing."""
+        """Check I2: all ranks of a group decide alike on (quorum, step). Check I6: a dropped step changes nothing."""
         name = rank.node.replica_id
         decision = (vote.quorum_id, vote.step, commit)
         first = self._decided.get(name)
@@ -186,6 +194,6 @@ class Checker(QuorumChecks):
             self._violated("I6", f"{rank.process.name} dropped step {vote.step + 1}, and it changed something")
 
     def on_hopeless(self, rank: RankNode, error: Exception) -> None:
-        """The protocol's own refusal: nothing to heal from within the library."""
+        """Record a group that can't heal from any member within its library: the protocol refuses it."""
         if isinstance(error, ConfigError):
             self.hopeless.add(rank.node.group)

@@ -1,9 +1,9 @@
-"""Members with a token that lie: random words at the lighthouse, beside the faults of a run.
+"""Authenticated members that lie: random messages to the lighthouse, in addition to the faults of a run.
 
-They are no kind of `tests.sim.faults`, so that the seeds of these stay what they are: a run is a swarm's scenario (or none),
-and a liar that comes and goes while it lasts. What it says goes into the lighthouse's machine as the codec lets it through.
-Whoever is asked to meet the liar in a process group finds nobody there. All invariants hold for the honest members, and
-for the time between two commits there is a bound.
+A liar is no kind of fault, so that the seeds of the fault schedules keep their meaning. A run is a swarm's scenario (or
+none), and a liar that comes and goes while it lasts. Its messages go into the lighthouse's machine as the codec lets
+them through. Members that should meet the liar in a process group wait in vain. All invariants hold for the honest
+members, and the time between two commits is bounded.
 """
 
 from __future__ import annotations
@@ -23,22 +23,26 @@ PAUSE = (0.01, 0.6)  # seconds between two lies
 
 
 class Liar:
-    """One that lies until `until`, by chance of its own. `joins`: it asks for quorums, too."""
+    """Member that sends lies until the virtual time `until`, drawn from its own random numbers.
+
+    `joins`: it asks for quorums, too.
+    """
 
     def __init__(self, world: World, seed: int, until: float, *, joins: bool = True) -> None:
         self._world = world
         self._rng = Rng(seed)
-        self._until = until  # virtual time
+        self._until = until  # virtual time of the last lie
         self._joins = joins
-        self._session = 0  # 0: none
-        self._house: LighthouseNode | None = None  # where that is
-        self._process: object = None  # its life when the session was opened
+        self._session = 0  # number of its open session; 0: none
+        self._house: LighthouseNode | None = None  # lighthouse of that session
+        self._process: object = None  # process of that lighthouse when the session was opened
         self._name = ""
         self._lives = 0
-        self.told: Counter[str] = Counter()  # kinds of lies
+        self.told: Counter[str] = Counter()  # number of lies, by kind
         world.at(world.now + 0.5, None, self._act)
 
     def _act(self) -> None:
+        """Lie, hang up or connect, and schedule the next act."""
         world, rng = self._world, self._rng
         if world.now >= self._until:
             self._hang_up()
@@ -79,7 +83,7 @@ class Liar:
             runs_on=self._rng.chance(0.5),
         )
         self.told["hello"] += 1
-        stream = Mock(session=0, ending=False)  # it doesn't listen
+        stream = Mock(session=0, ending=False)  # the liar ignores all answers
         self._world.note("liar", "says hello as {}", hello)
         house._greet(stream, hello)
         self._session = stream.session
@@ -102,26 +106,31 @@ class Liar:
         self._world.note("liar", "says {}", event)
         house.feed(event)
 
-    # --- what it says ------------------------------------------------------------------------------------------------
+    # --- contents of lies -------------------------------------------------------------------------------------------
 
     def _step(self) -> int:
+        """Draw a step to claim: 0, the newest, or one far beyond."""
         newest = self._world.checker.newest
         there = newest.top.step if newest is not None else 0
         return self._rng.choose((0, there, there + 1, there + 2, there + 1000, 10**9, 1 << 61))
 
     def _granted(self) -> int:
-        """A member of the running quorum that claims to have been let run further makes newcomers wait so long
-        (docs/security.md#limits); here that is a few seconds."""
+        """Draw the last granted step to claim, at most 64 beyond the newest step.
+
+        A member of the running quorum that claims a longer grant makes newcomers wait that long
+        (docs/security.md#limits); with this bound that is a few seconds.
+        """
         there = max((node.machine.state.step for node in self._world.nodes.values()), default=0)
-        return min(self._step(), there + 64)  # not of the newest quorum, which may be one of its own
+        return min(self._step(), there + 64)  # the newest quorum's step may be a lie of its own
 
     def _run(self) -> State:
-        """How far it has run: the same, if it says so of the newest quorum (R16)."""
+        """Draw the state that the hello claims. In the newest quorum it is bounded as in `_granted` (R16)."""
         state, newest = self._state(), self._world.checker.newest
         inside = newest is not None and state.committed_in == newest.id
         return State(self._granted(), state.committed_in) if inside else state
 
     def _id(self) -> int:
+        """Draw a quorum id to claim: 0, the newest, or one far beyond."""
         newest = self._world.checker.newest
         here = newest.id if newest is not None else 0
         return self._rng.choose((0, here, max(here - 1, 0), here + 1, here + 10**6, 1 << 61))
@@ -131,7 +140,7 @@ class Liar:
 
     def _member(self, name: str) -> Member:
         newest = self._world.checker.newest
-        outside = newest is None or newest.member(name) is None  # whom it would keep out, were it inside, L2 would miss
+        outside = newest is None or newest.member(name) is None  # a member could keep others out, against L2
         prepared = Prepared(self._id(), self._step(), self._rng.below(1 << 30)) if self._rng.chance(0.3) else None
         carried = (self._id(), self._id()) if self._rng.chance(0.3) else ()
         return Member(
@@ -171,13 +180,14 @@ class Liar:
 
 
 def run(seed: int, *, faults: bool = True, joins: bool = True) -> tuple[World, Liar]:
-    """A swarm's scenario, with its faults or without, and a liar until they are over. Raises `Violation`.
+    """Run a swarm's scenario, with its faults or without, with a liar until the faults are over. Raise `Violation`.
 
-    How soon a newcomer is in (L2 without faults) isn't asked: a member may have let the others run on without asking.
+    The time until a newcomer is in (L2 without faults) isn't checked: a member may have let the others run on without
+    asking.
     """
     config, scheduled = swarm.scenario(seed)
     world = World(seed, config)
-    world.unproven = True  # a liar that is gone may have held the newest state, for all that anybody knows
+    world.unproven = True  # the lighthouse can't exclude that a liar that is gone held the newest state
     scheduled = scheduled if faults else ()
     until = max((f.at + f.seconds for f in scheduled), default=15.0)
     liar = Liar(world, seed ^ 0x11A2, until, joins=joins)

@@ -1,8 +1,9 @@
 """A lighthouse at an address: the product's machine, one life after the other, driven as `rpc.lighthouse.server` does.
 
-What it remembers dies with each life, except for what it has written down (`Keep`), as in
-rpc.lighthouse.failover.journal: that survives its process, not its host. Groups and supervisors speak on streams, the
-peer's clients in single calls. One of several serves while it holds the product's `Lease`; the others stand by.
+The memory of a lighthouse is lost with each life, except for its journal (`Keep`), as in
+rpc.lighthouse.failover.journal: the journal survives the process, but not the host. Groups and supervisors use streams,
+the peer's clients single calls. With several lighthouses, one serves while it holds the product's `Lease`; the others
+stand by.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ if TYPE_CHECKING:
     from tests.sim.peer_node import PeerNode
     from tests.sim.world import World
 
-UNIX = 1_700_000_000.0  # of the virtual time 0
+UNIX = 1_700_000_000.0  # Unix time in seconds at virtual time 0
 PROBE_TIMEOUT = 1.0  # as in rpc.lighthouse.probe
-_TOLD = (lm.LifeBegun, lm.LifeEnded, lm.LifeHalted, lm.CopyHeld)  # what supervisors report
-_CLOSING = 0.0005  # seconds a server needs to end a stream
+_TOLD = (lm.LifeBegun, lm.LifeEnded, lm.LifeHalted, lm.CopyHeld)  # reports of supervisors
+_CLOSING = 0.0005  # seconds that a server needs to end a stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,27 +47,27 @@ class SupervisorHello:
 
 
 class LighthouseNode:
-    """See the module."""
+    """All lives of the lighthouse at one address: owns the machine, the streams and the journal of its host."""
 
     def __init__(self, world: World, site: str = "lh") -> None:
         self.world = world
         self.site = site
         self.lives = 0
         self.process: Process | None = None  # None while it is down
-        self.machine: Lighthouse | None = None  # of the present life
-        self.sessions: dict[int, Stream] = {}  # streams that said hello, by the number the machine knows
-        self.members: dict[int, str] = {}  # replica id by session
-        self.calls: dict[int, PeerNode] = {}  # open unary requests
-        self.copies: dict[str, tuple[int, State]] = {}  # group -> stream, and what its supervisor holds, as told (M3)
-        self._supervisors: dict[Stream, tuple[str, int]] = {}  # group by stream, and the machine's number of it
-        self.journal: JournalEntry | None = None  # written down on its host
-        self.lease: Lease | None = None  # of the present life, with a standby
-        self._owner = site  # of the lease: of all lives on this host
-        self._fresh = True  # nothing of its host was lost
+        self.machine: Lighthouse | None = None  # the present life's
+        self.sessions: dict[int, Stream] = {}  # streams that have sent a hello, by session number
+        self.members: dict[int, str] = {}  # session -> replica id
+        self.calls: dict[int, PeerNode] = {}  # open unary call -> its client
+        self.copies: dict[str, tuple[int, State]] = {}  # group -> (stream number, state that its supervisor holds) (M3)
+        self._supervisors: dict[Stream, tuple[str, int]] = {}  # stream -> group, and the machine's number of the stream
+        self.journal: JournalEntry | None = None  # newest entry on its host
+        self.lease: Lease | None = None  # the present life's; None without a standby
+        self._owner = site  # lease owner's name, shared by all lives on this host
+        self._fresh = True  # its host holds no journal and was never lost: a new job
         self._probing: set[str] = set()  # replica ids with a probe under way
-        self.dies_sending = False  # at the next quorum, when some of its members have been sent it
-        self.stops_sending = 0.0  # seconds for which it is stopped at the next quorum, written down and not yet sent
-        self._ids = 0  # sessions and calls so far; never used twice
+        self.dies_sending = False  # die at the next quorum, after it was sent to some of its members
+        self.stops_sending = 0.0  # seconds to stop at the next quorum, after the journal and before sending
+        self._ids = 0  # newest session or stream number; none is used twice
 
     # --- life ----------------------------------------------------------------------------------------------------
 
@@ -92,7 +93,7 @@ class LighthouseNode:
         world.after(config.tick, process, self._tick)
 
     def lose_host(self) -> None:
-        """It starts again on another one."""
+        """End this life and lose its host's data. The next life starts on another host."""
         self.crash()
         self.world.clocks.pop(self.site, None)
         self.journal, self._fresh = None, False
@@ -102,7 +103,7 @@ class LighthouseNode:
     # --- the lease -----------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Stand by, or begin to serve."""
+        """Stand by until this lighthouse holds the lease, then serve."""
         world, shared, lease = self.world, self.world.shared, self.lease
         lease.poll()
         if lease.entry is None:
@@ -114,11 +115,15 @@ class LighthouseNode:
         world.after(TIMING.failover_renew, self.process, self._renew)
 
     def _renew(self) -> None:
-        if self._holds() and (self.world.shared.away or self._confirm()):  # away: the thread that renews hangs
+        """Renew the lease now and then, as long as this life holds it."""
+        if self._holds() and (self.world.shared.away or self._confirm()):  # away: the renewing thread hangs
             self.world.after(TIMING.failover_renew, self.process, self._renew)
 
     def _confirm(self) -> bool:
-        """Whether nobody has taken the lease up to now; if somebody has, or it is over by its own clock, this life ends."""
+        """Return whether this life still holds the lease; if not, it ends.
+
+        The lease is lost if another lighthouse took it, or if it is over by the own clock.
+        """
         try:
             self.lease.confirm()
         except LeaseLostError:
@@ -126,16 +131,17 @@ class LighthouseNode:
         return True
 
     def _holds(self) -> bool:
-        """Asked before anything is taken in."""
+        """Return whether this life may handle an input: it needs no lease, or holds it."""
         return self.lease is None or self.lease.holds()
 
     def _stand_down(self, _reason: str) -> None:
+        """End this life after it has lost the lease, and stand by in another one."""
         self.world.note(self.name, "has lost the lease")
         self.crash()
         self.world.after(TIMING.stand_by_pause, None, self.start)
 
     def crash(self) -> None:
-        """Everything it knew is gone but what is written down. Its kernel closes what was open."""
+        """End this life: its memory is lost except for the journal, and its kernel closes the open connections."""
         process = self.process
         if process is None:
             return
@@ -154,7 +160,7 @@ class LighthouseNode:
 
     @property
     def name(self) -> str:
-        """For the trace."""
+        """Name in the trace."""
         return "lighthouse" if self is self.world.lighthouse else "standby"
 
     @property
@@ -170,14 +176,15 @@ class LighthouseNode:
             return
         self.feed(Tick())
         if self.process is None or self.machine is None:
-            return  # it has lost the lease
-        if not self.process.stopped:  # else it hangs in a write, and what it has decided is still to come
+            return  # this life has lost the lease
+        if not self.process.stopped:  # else it hangs in a write, and its effects are outstanding
             self.world.checker.on_lighthouse_tick(self)
         self.world.after(self.world.config.lighthouse.tick, self.process, self._tick)
 
     # --- events in, effects out ----------------------------------------------------------------------------------
 
     def feed(self, event: lm.LighthouseEvent) -> None:
+        """Give the machine an event, and carry out its effects, if this life holds the lease."""
         if not self._holds():
             return
         effects = self.machine.handle(event, self.clock.read(self.world.now))
@@ -186,6 +193,7 @@ class LighthouseNode:
             self._carry_out(effects)
 
     def _carry_out(self, effects: Iterable[lm.LighthouseEffect]) -> None:
+        """Carry out effects in order. A journal write or an issue may postpone the rest."""
         note, name = self.world.note, self.name
         todo = deque(effects)
         while todo:
@@ -204,7 +212,7 @@ class LighthouseNode:
                 self.world.checker.on_over(effect.quorum_id)
                 self._send(effect.sessions, gm.QuorumRevoked(effect.quorum_id, effect.lost, effect.reason))
             elif isinstance(effect, lm.Extend):
-                self.book.joins.pop(effect.session, None)  # the grant has answered it, if there was one
+                self.book.joins.pop(effect.session, None)  # the grant answers the open join, if there is one
                 self._send((effect.session,), gm.GrantArrived(effect.quorum_id, effect.granted_through, effect.lease,
                                                              effect.number))  # fmt: skip
             elif isinstance(effect, lm.SendPatience):
@@ -230,7 +238,10 @@ class LighthouseNode:
                 note(name, "notes {}: {}", effect.event, effect.text)
 
     def _keep(self, previous: JournalEntry, rest: deque[lm.LighthouseEffect]) -> bool:
-        """Write it down, before the rest is carried out. False: that comes later, or not at all."""
+        """Write the entry to the journal before the remaining effects are carried out.
+
+        Return False if those come later or never.
+        """
         self.journal, self._fresh = previous, False
         shared, process = self.world.shared, self.process
         if shared is None:
@@ -243,7 +254,7 @@ class LighthouseNode:
         return self._confirm()
 
     def _issue(self, effect: lm.Issue, rest: deque[lm.LighthouseEffect]) -> bool:
-        """False: the rest comes later, or not at all."""
+        """Send a quorum to its members. Return False if the remaining effects come later or never."""
         quorum, world, process = effect.quorum, self.world, self.process
         world.checker.on_issue(self, quorum)
         stops, self.stops_sending = self.stops_sending, 0.0
@@ -277,7 +288,7 @@ class LighthouseNode:
             self._send((effect.session,), gm.RefusedArrived(effect.sentence), last=True)
         peer = self.calls.pop(effect.call, None) if effect.call is not None else None
         if peer is not None and effect.call is not None:
-            self.book.calls.pop(effect.call, None)  # by its number: whoever made it may have died since
+            self.book.calls.pop(effect.call, None)  # by its number, as its caller may have died since
             self.world.network.send(self.site, peer.process, peer.on_refused, effect.call, effect.sentence)
 
     def _send(self, sessions: Iterable[int], message: Any, *, last: bool = False) -> None:
@@ -290,6 +301,7 @@ class LighthouseNode:
                 self._end(session)
 
     def _end(self, session: int) -> None:
+        """End a session from this side. `on_end` follows."""
         stream = self.sessions.get(session)
         if stream is None or stream.ending:
             return
@@ -340,6 +352,7 @@ class LighthouseNode:
             self.feed(message if isinstance(message, lm.LifeEnded) else replace(message, stream=number))
 
     def _greet(self, stream: Stream, hello: lm.Hello) -> None:
+        """Open a member's session: let the machine accept or refuse its hello, and answer."""
         self._ids += 1
         session = stream.session = self._ids
         self.sessions[session] = stream
@@ -354,7 +367,7 @@ class LighthouseNode:
         self._carry_out(effects)
 
     def on_end(self, stream: Stream, reason: str = "") -> None:
-        """`Closed` exactly once, and last."""
+        """Handle the end of a stream. The machine receives `Closed` exactly once, and last."""
         if self.sessions.pop(stream.session, None) is not None:
             replica_id = self.members.pop(stream.session)
             self.world.note(self.name, "has lost the session of {}", replica_id)
@@ -378,7 +391,7 @@ class LighthouseNode:
     # --- probes --------------------------------------------------------------------------------------------------
 
     def _probe(self, replica_id: str, address: str, pause: float, spent: float) -> None:
-        """Connect to the member's address; again while its session stays gone."""
+        """Connect to the member's address, and repeat while its session stays closed."""
         world, process = self.world, self.process
         assert process is not None
         there = address.split("/")[0]
@@ -390,7 +403,7 @@ class LighthouseNode:
         refused = answers and address not in self.world.listening
         self.feed(lm.Probed(replica_id, refused))
         if self.process is None:
-            return  # it has lost the lease
+            return  # this life has lost the lease
         enough = spent + pause >= self.world.config.lighthouse.silence.alone
         if refused or enough or replica_id in self.members.values():
             self._probing.discard(replica_id)
@@ -400,7 +413,7 @@ class LighthouseNode:
 
 
 def _shown(q: Quorum, name: str) -> str:
-    """A quorum in a line of the trace."""
+    """Return one line that describes a quorum, for the trace."""
     members = ", ".join(
         f"{m.replica_id}@{m.state.step}{'' if m in q.carriers else ' behind'}{' torn' if m.torn else ''}"
         for m in q.members

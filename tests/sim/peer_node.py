@@ -1,7 +1,8 @@
-"""A client of the peer on the unary service: one group of one rank, by torchft's rules as far as others see them.
+"""A client of the peer on the unary service: one group of one rank that follows torchft's rules.
 
-It beats every 0.1 s, asks with one open call, compares members by their step alone, reconfigures when the id it is
-told (our config id) changes, is never told that a quorum is over, and drops the step when a reduction fails.
+The client sends a heartbeat every 0.1 s, asks with one open call, compares members by their step alone, and
+reconfigures when the id in the answer (our config id) changes. It is never notified that a quorum is over, and drops
+the step when a reduction fails.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from torchft_x.errors import CollectiveError, ConfigError, StepError, TorchftXEr
 if TYPE_CHECKING:
     from tests.sim.world import World
 
-BEAT = 0.1
-_RETRY = (0.1, 0.5)  # seconds between two tries to ask
+BEAT = 0.1  # seconds between two heartbeats
+_RETRY = (0.1, 0.5)  # seconds between two attempts to ask
 
 
 class PeerNode:
-    """One life after the other under the same name with a new nonce; there is no supervisor to tell anybody."""
+    """Lives of one group of the peer under the same name with a new nonce, without a supervisor."""
 
     def __init__(self, world: World, group: str) -> None:
         self.world = world
@@ -37,7 +38,7 @@ class PeerNode:
         self.process.die()
         self.who = ""
         self.step = 0
-        self.hopeless = 0  # lives in a row that ended because they would have to heal across libraries
+        self.hopeless = 0  # number of lives in a row that ended because they would have to heal across libraries
         self.mesh: Mesh | None = None
 
     @property
@@ -110,7 +111,7 @@ class PeerNode:
             self.world.after(self.world.rng.uniform(*_RETRY), self.process, self._again)
 
     def on_refused(self, call: int, sentence: str) -> None:
-        """The lighthouse won't have it, and has said why."""
+        """End this life after the lighthouse has refused it with a reason."""
         if call == self._call:
             self.world.note(self.who, "is refused: {}", sentence)
             self._despair()
@@ -147,7 +148,7 @@ class PeerNode:
         self.world.after(self.world.config.timeout, self.process, self._stuck, "configuring", quorum.id)
 
     def _heal(self, plan: Plan) -> None:
-        """Between peers state is copied at once here: it is not their heal that is tested."""
+        """Copy the source's state at once: the peer's own heal is not under test."""
         source = self.world.listening.get(plan.sources[0].address)
         if isinstance(source, PeerNode) and source.step == plan.top.step:
             self.step, self.value = source.step, source.value

@@ -1,4 +1,4 @@
-"""One rank of one life: what a training script with a Manager does, phase by phase.
+"""One rank of one life: the phases of a training script with a Manager.
 
 ::
 
@@ -6,9 +6,9 @@
      ^                  (heal beside compute, unless the quorum is waited for)
      +--- a step that did not commit is settled by the next quorum: late commit, redo, or dropped (`voting`)
 
-Rules are the product's (`core.commit.step`, `core.heal`), and so is what becomes of an error (`train.context.failures`); the order
-of things is that of `train.step.quorum_round` and `train.manager`. Parameters are a number that stands for all of their history (`fold`), so equal numbers mean
-bit-identical parameters.
+The rules are the product's (`core.commit.step`, `core.heal`), as is the handling of errors (`train.context.failures`).
+The order of calls is that of `train.step.quorum_round` and `train.manager`. A number stands for the parameters and for
+all of their history (`fold`), so that equal numbers mean bit-identical parameters.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class _TraceLog:
-    """What the product's log would have, in the trace."""
+    """Logger that writes the product's log lines to the trace."""
 
     def __init__(self, rank: RankNode) -> None:
         self._rank = rank
@@ -53,45 +53,45 @@ _NO_EVENTS = SimpleNamespace(emit=lambda *args, **values: None)
 
 
 class RankNode:
-    """See the module."""
+    """One rank: owns its phase, its deadlines and the parts of a step (heal, reduction, vote)."""
 
     def __init__(self, node: GroupNode, rank: int, process: Process) -> None:
         world = node.world
         config = world.config
         self.world = world
         self.node = node
-        self.rank = rank  # in its group
+        self.rank = rank  # rank in its group
         self.process = process
         self.step = Step(
             min_replica_size=config.min_replica_size, max_retries=config.max_retries, max_redo=config.max_redo
         )
         seed = (node.replica_id, rank) if config.init_sync else (rank,)
-        self.value = fold("init", *seed)  # its parameters
+        self.value = fold("init", *seed)  # number that stands for its parameters
         self.healing = Healing(self)
         self.reduction = Reduction(self)
         self.voting = Voting(self)
         self.failures = StepFailures(self.step, self, _TraceLog(self), _NO_EVENTS)  # type: ignore[arg-type]
         self.held = HeldState(self, node.supervisor.memory)
         self.deadlines = Deadlines(world, process, self)
-        self._first = True  # has not asked for its first quorum
-        self.pace = StepTimeEstimate()  # how long a step takes
-        self.budget = WaitBudget(world.now, most=config.timeout)  # for other groups
-        self.hung = False  # its training thread does not go on from where it computes
-        self._held: list[tuple[Callable[..., None], tuple[Any, ...]]] = []  # what is to go on when it hangs no more
-        self.wait = ""  # what the training thread waits for, a clause; '' while it computes
-        # Of the step in hand:
+        self._first = True  # whether this rank has not asked for its first quorum
+        self.pace = StepTimeEstimate()  # seconds of a step
+        self.budget = WaitBudget(world.now, most=config.timeout)  # time to wait for other groups
+        self.hung = False  # its training thread hangs in a computation
+        self._held: list[tuple[Callable[..., None], tuple[Any, ...]]] = []  # calls to make when the hang is over
+        self.wait = ""  # name of the training thread's wait; '' while it computes
+        # State of the present step:
         self.plan: Plan | None = None
         self.part = Part(None, ())
         self.call = 0  # open call to the group server
         self.mesh: Mesh | None = None  # newest process group, perhaps broken
         self._waits = True  # the training thread waits for quorum and heal before its forward
-        self.expects_start = False  # a commit was decided: rank 0 says how the next step begins
-        self._awaits_start = False  # it is waited for
-        self._connects_since = 0.0  # when the newest configure began
-        self._start: tuple[bool, int, State] | None = None  # it has come before it was
-        self._terms: Terms | None = None  # of the newest ask
-        self._quorum: Quorum | None = None  # the newest that came
-        self.ready = False  # the quorum is here, and so is its process group, or it is known to be broken
+        self.expects_start = False  # after a commit rank 0 announces how the next step begins
+        self._awaits_start = False  # this rank waits for rank 0's announcement
+        self._connects_since = 0.0  # virtual time at which the newest configure began
+        self._start: tuple[bool, int, State] | None = None  # rank 0's announcement, if it came early
+        self._terms: Terms | None = None  # terms of the newest ask
+        self._quorum: Quorum | None = None  # newest quorum received
+        self.ready = False  # quorum and process group are there, or the group is known to be broken
 
     @property
     def who(self) -> str:
@@ -104,19 +104,20 @@ class RankNode:
     # --- a training thread that hangs, and how long others wait for it ---------------------------------------------
 
     def holds(self, go_on: Callable[..., None], *args: Any) -> bool:
-        """Whether the training thread hangs here; `go_on` is called when it does not any more."""
+        """Return whether the training thread hangs here. `go_on` is called when the hang is over."""
         if self.hung:
-            self._held.append((go_on, args))  # one may be of a computation that is given up, and say so itself
+            self._held.append((go_on, args))  # the call of an abandoned computation recognises that itself
         return self.hung
 
     def wake(self) -> None:
+        """Continue the calls that a hang has held up."""
         self.hung = False
         held, self._held = self._held, []
         for go_on, args in held:
             self.world.after(0.0, self.process, go_on, *args)
 
     def waits(self) -> float:
-        """It begins to wait for other groups. Returns the seconds that may take."""
+        """Begin to wait for other groups. Return the seconds that this may take."""
         quorum = self.node.machine.quorum
         self.budget.somebody_heals = (
             quorum is not None
@@ -128,7 +129,7 @@ class RankNode:
     # --- deadlines -----------------------------------------------------------------------------------------------
 
     def on_deadline(self, name: str) -> None:
-        """What was waited for has not come."""
+        """Handle a wait that has timed out."""
         world = self.world
         if name == "quorum":
             reason = self.node.why_no_quorum(self.call)
@@ -156,7 +157,7 @@ class RankNode:
             world.transfers.give_up(self)
 
     def on_expired(self, call: int) -> None:
-        """The group server: the usual time is over, and the lighthouse waits for nothing that would take longer."""
+        """End the wait for a quorum after the usual time, as the lighthouse waits for nothing that would take more."""
         if call == self.call and self.wait == "quorum":
             self.deadlines.disarm("quorum")
             self.on_deadline("quorum")
@@ -164,7 +165,7 @@ class RankNode:
     # --- ask -----------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """The training script begins. Where others train already, its first step is for itself (`train.heal.rehearsal`)."""
+        """Begin the training script. Where others train, the first step is made alone (`train.heal.rehearsal`)."""
         world = self.world
         if not (world.config.rehearses and self.node.uplink.others_train):
             self.ask()
@@ -179,14 +180,16 @@ class RankNode:
             self.ask()
 
     def ask(self, settling: bool = False) -> None:
-        """zero_grad, the boundary between two steps; or should_commit goes on (`settling`): the step did not commit, and the
-        next quorum says what becomes of it."""
+        """Ask for a quorum at the boundary between two steps (zero_grad).
+
+        With `settling`, should_commit asks: the step did not commit, and the next quorum decides what becomes of it.
+        """
         node = self.node
         self.held.restore() if settling else self.held.at_boundary()
         terms = self.step.ask()
         first, self._first = self._first, False
         config = self.world.config
-        # An undecided step may still be committed by the quorum that comes: no forward from what is held now.
+        # The next quorum may still commit an undecided step, so that no forward may begin from the present parameters.
         self._waits = not config.async_quorum or first or terms.state.step == 0 or settling or self.voting.open
         self.ready = False
         self.plan = None
@@ -215,7 +218,7 @@ class RankNode:
             self._compute()
 
     def on_start(self, runs_on: bool, quorum_id: int, state: State) -> None:
-        """Rank 0 says how the step after a commit begins, perhaps before this rank has come to it."""
+        """Begin the step after a commit as rank 0 has announced, perhaps before this rank has come to it."""
         if not self._awaits_start:
             self._start = (runs_on, quorum_id, state)
             return
@@ -229,6 +232,7 @@ class RankNode:
             self.failures.fail(CollectiveError("the process group broke after the last commit"), self.plan.quorum_id)
 
     def on_quorum(self, call: int, quorum: Quorum, base: State | None, commit: Prepared | None) -> None:
+        """Begin the round of a quorum: plan the heal, draw the part, configure the process group."""
         if call != self.call:
             return
         self.call = 0
@@ -254,7 +258,7 @@ class RankNode:
         self._configure(plan)
 
     def on_failed(self, call: int, sentence: str, retry: bool) -> None:
-        """The group server answers a call with an error."""
+        """Handle an error that the group server has answered a call with."""
         if call != self.call:
             return
         self.call = 0
@@ -276,14 +280,14 @@ class RankNode:
         return self.world.rng.uniform(0.0, apart) if apart else 0.0
 
     def again(self) -> None:
-        """The next step, unless something else has begun."""
+        """Begin the next step, unless another phase has begun."""
         if not self.holds(self.again) and self.step.phase is Phase.IDLE:
             self.ask()
 
     # --- configure -----------------------------------------------------------------------------------------------
 
     def _configure(self, plan: Plan) -> None:
-        # The process group is made in the events that follow.
+        # The callback is empty, as the process group is made in the events that follow.
         if self.failures.configure(plan, lambda: None) is None:
             return self._begin_round()
         self.wait, self._connects_since = "configure", self.world.now
@@ -305,13 +309,13 @@ class RankNode:
         self._begin_round()
 
     def _silent(self, mesh: Mesh) -> tuple[str, ...]:
-        """Return those of the mesh whose hosts do not answer (`comm.reach`)."""
+        """Return the members of the mesh whose hosts do not answer (`comm.reach`)."""
         network, nodes = self.world.network, self.world.nodes
         sites = [(who, nodes[who].process.site) for who in mesh.names if who in nodes]
         return tuple(who for who, site in sites if site in network.off or network.cannot_pass(self.process.site, site))
 
     def _begin_round(self) -> None:
-        """The process group is there, or known to be broken: offer, heal, train."""
+        """Offer, heal and train, once the process group is configured or known to be broken."""
         self.ready = True
         self.wait = "fetch" if self._waits and self.plan.heal else ""
         self.healing.begin(self.plan, in_place=self._waits)
@@ -321,7 +325,7 @@ class RankNode:
             self._compute()
 
     def on_healed(self) -> None:
-        """The heal has ended, well or not."""
+        """Continue the step after the heal has ended, with success or not."""
         self._compute() if self._waits else self.voting.maybe_vote()
 
     # --- reduce --------------------------------------------------------------------------------------------------
@@ -339,7 +343,10 @@ class RankNode:
             self.reduction.end()
 
     def on_mesh_error(self, mesh: Mesh, error: CollectiveError) -> None:
-        """The connection to another member broke, or it failed. With nothing in flight the next collective notices."""
+        """Handle a broken connection to another member, or a failed collective.
+
+        If no collective is in flight, the next one fails.
+        """
         if mesh is not self.mesh:
             return
         if self.wait == "reduce":
@@ -352,11 +359,12 @@ class RankNode:
     # --- trouble -------------------------------------------------------------------------------------------------
 
     def abort(self, config_id: int) -> None:
-        """Release the collectives in flight: this rank's, and by the closed connections the others'."""
+        """Release the collectives in flight: this rank's and, by the closed connections, those of the other members."""
         if self.mesh is not None:
             self.world.fabric.close(self, self.mesh)
             error = CollectiveError("it was released")
             self.world.after(self.world.config.inside[0], self.process, self.on_mesh_error, self.mesh, error)
 
     def end(self, code: int, reason: str) -> None:
+        """End this rank's process, and with it the group."""
         self.node.end_rank(self, code, reason)

@@ -14,37 +14,37 @@ if TYPE_CHECKING:
 
 
 class Reduction:
-    """Of one rank, over all of its steps."""
+    """Local gradients and their reduction, of one rank over all of its steps."""
 
     def __init__(self, rank: RankNode) -> None:
-        self.done = False  # of the step in hand: it has a result, or never will
+        self.done = False  # the present step's reduction has a result, or never will
         self.result: tuple[Contribution, ...] | None = None
         self._rank = rank
-        self._base = 0  # parameters the gradients were computed from
-        self.kept: State | None = None  # where the local gradients in hand were computed; None: there are none
-        self.part: Part | None = None  # for which part; None: the script has not asked for its number yet
-        self._computing = 0  # names the forward in hand; 0: none
-        self._computed = False  # local gradients are there
+        self._base = 0  # parameters from which the gradients were computed
+        self.kept: State | None = None  # state at which the local gradients were computed; None: there are none
+        self.part: Part | None = None  # their part; None: the script has not asked for its number
+        self._computing = 0  # id of the present forward; 0: none
+        self._computed = False  # the local gradients are complete
 
     def forget(self) -> None:
-        """A new step begins; a forward of an older one means nothing."""
+        """Reset for a new step. A forward of an older step is ignored."""
         self.done = self._computed = False
         self.result, self._computing, self.kept, self.part = None, 0, None, None
 
     def keep(self) -> None:
-        """The local gradients stay, for another quorum."""
+        """Retain the local gradients for another quorum."""
         self.done, self.result = False, None
 
     @property
     def computed(self) -> Computed | None:
-        """Where and for which part the local gradients in hand were computed."""
+        """State at which, and part for which, the local gradients were computed; None without either."""
         return None if self.kept is None or self.part is None else Computed(self.kept, self.part)
 
     def compute(self) -> None:
         rank, world = self._rank, self._rank.world
         self.forget()
         self._base, self._computing = rank.value, world.next_id()
-        self.kept = None if rank.step.torn else rank.step.state  # beside a heal they are good for nothing
+        self.kept = None if rank.step.torn else rank.step.state  # gradients of a torn rank are useless
         seconds = world.compute_seconds(rank.node.group)
         world.after(seconds, rank.process, self._on_computed, self._computing)
 
@@ -58,8 +58,10 @@ class Reduction:
             self.begin()
 
     def begin(self) -> None:
-        """Reduce, once more perhaps (R15), if everything it needs is there. After an error it returns at once, and the step will be
-        dropped."""
+        """Reduce, perhaps once more (R15), if all that it needs is there.
+
+        After an error it ends at once, and the step will be dropped.
+        """
         rank = self._rank
         if not (rank.ready and self._computed) or self.done or rank.wait == "reduce":
             return

@@ -1,7 +1,7 @@
 """The directory that all lighthouses of a run share: a lease's entry and the journals of its epochs.
 
-As rpc.lighthouse.failover has them: lease_directory, lease_journal.
-While it is away nobody can read or change it: who writes hangs until it is back.
+It models rpc.lighthouse.failover: lease_directory and lease_journal. While the directory is away it can't be read or
+changed, and a writer hangs until it is back.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class SharedDirectory:
-    """A `Register`, and files."""
+    """A `Register` for the lease, with one journal file per epoch."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self.entry = LeaseEntry(0)
-        self.journals: dict[int, tuple[JournalEntry | None, Clock | None]] = {}  # epoch -> content, by whose clock
+        self.journals: dict[int, tuple[JournalEntry | None, Clock | None]] = {}  # epoch -> content, its clock
         self.away = False
-        self._hanging: list[Process] = []  # in a write
+        self._hanging: list[Process] = []  # processes that hang in a write
 
     def read(self) -> LeaseEntry | None:
         return None if self.away else self.entry
@@ -37,8 +37,11 @@ class SharedDirectory:
         return True
 
     def inherit(self, clock: Clock) -> JournalEntry | None:
-        """The holder of a new epoch begins its file with the newest before it. Times on another clock, of
-        another host or from before it was started again, mean nothing."""
+        """Begin the file of a new epoch with the newest entry before it. Return that entry, or None.
+
+        Its times are dropped if they are of another clock, that is of another host or from before a restart of the
+        host.
+        """
         epoch = self.entry.epoch
         found, written_by = self.journals.get(max((e for e in self.journals if 0 < e < epoch), default=0), (None, None))
         self.journals = {e: x for e, x in self.journals.items() if e >= epoch}
@@ -48,7 +51,7 @@ class SharedDirectory:
         return replace(found, leased=None, absent=tuple(replace(absent, leased=None) for absent in found.absent))
 
     def hang(self, process: Process) -> None:
-        """It writes while the directory is away: its thread stands until it is back."""
+        """Stop a process that writes while the directory is away, until it is back."""
         self._hanging.append(process)
         self._world.pause(process, seen=False)
 

@@ -1,8 +1,8 @@
 """Run the simulated cluster for as long as asked: ``scripts/soak --minutes 60``.
 
-One process per core asked for, each with seeds of its own. At the end (or at Ctrl-C) the soak is added to a JSON file,
-with what it found and to the sums; a violation stops everything, prints its trace and the command that replays it, and
-ends with code 1.
+One process per requested core runs seeds of its own. At the end (or at Ctrl-C) the soak and its findings are added to a
+JSON file and to the sums in it. A violation stops everything: its trace and the command that replays it are printed,
+and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from tests.sim import swarm
 from tests.sim.invariants import Violation
 
 BATCH = 10.0  # seconds between two reports of a worker
-SAY_EVERY = 60.0  # seconds between two lines on the screen
-STRIDE = 1 << 32  # seeds of one worker
+SAY_EVERY = 60.0  # seconds between two lines of output
+STRIDE = 1 << 32  # number of seeds reserved for one worker
 _USUAL = swarm.STANDBY
 
 
 def work(seed: int, until: float, standby: float = _USUAL) -> tuple[swarm.Total, int, str]:
-    """Run seed after seed for `BATCH` seconds, but not beyond `until`, or until something is violated; one at least.
+    """Run seed after seed for `BATCH` seconds, but not beyond `until`, or until a violation. Run at least one.
 
-    Returns what they came to, the next seed, and what was found.
+    Return the total of the runs, the next seed, and the finding ('' if there is none).
     """
     total, swarm.STANDBY, end = swarm.Total(), standby, min(until, time.monotonic() + BATCH)
     try:
@@ -39,7 +39,7 @@ def work(seed: int, until: float, standby: float = _USUAL) -> tuple[swarm.Total,
             seed += 1
     except KeyboardInterrupt:
         pass
-    except Exception as e:  # an invariant, or the machines or the simulator broke: that is a finding, too
+    except Exception as e:  # an exception in the machines or the simulator is a finding, too
         replay = f"\nReplay it: python -m tests.sim.run --seed {seed}"
         found = str(e) if isinstance(e, Violation) else f"{type(e).__name__}: {e}{replay}"
         return total, seed, found if standby == _USUAL else f"{found} --standby {standby:g}"
@@ -47,7 +47,7 @@ def work(seed: int, until: float, standby: float = _USUAL) -> tuple[swarm.Total,
 
 
 def soak(minutes: float, processes: int, first_seed: int, standby: float) -> tuple[swarm.Total, list[str]]:
-    """Return the figures, and what was violated."""
+    """Run the workers. Return the figures and the violations found."""
     total, violations = swarm.Total(), list[str]()
     began = said = time.monotonic()
     until = began + 60.0 * minutes
@@ -79,8 +79,10 @@ def soak(minutes: float, processes: int, first_seed: int, standby: float) -> tup
 
 
 def add_to_file(path: Path, total: swarm.Total, violations: list[str], told: dict[str, Any]) -> dict[str, Any]:
-    """Add this soak to the file: to its list, with what was found (the line of each finding that says what) and
-    `told` (when, of which commit, how), and to the sums of all that are in it."""
+    """Add this soak to the JSON file: to the list of soaks and to the sums of all of them. Return the sums.
+
+    The entry holds the headline of each finding and `told` (time, commit, options).
+    """
     book: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     numbers = {"runs": total.runs, "events": total.events, "commits": total.commits, "faults": total.faults.total()}
     book.setdefault("soaks", []).append({**told, **numbers, "found": [_headline(word) for word in violations]})
@@ -97,13 +99,13 @@ def add_to_file(path: Path, total: swarm.Total, violations: list[str], told: dic
 
 
 def _headline(finding: str) -> str:
-    """``I8 is violated at 18.1 s, seed 7: ...``, below the trace that led to it; of a crash its first line."""
+    """Return the line ``I8 is violated at 18.1 s, seed 7: ...`` from a finding, or the first line of a crash."""
     lines = finding.splitlines()
     return next((line for line in lines if " is violated at " in line), lines[0])
 
 
 def _commit() -> str:
-    """Of the working tree; "+" if it was changed since."""
+    """Return the commit of the working tree, with "+" if the tree has changed since."""
     said = subprocess.run(["git", "describe", "--always", "--dirty=+"], capture_output=True, text=True, check=False)
     return said.stdout.strip()
 

@@ -1,8 +1,9 @@
-"""A group's supervisor: starts one life after the other and tells the lighthouse how each ended.
+"""A group's supervisor: starts one life after the other and reports to the lighthouse how each ended.
 
-As `launch.supervisor.group` and `rpc.supervisor.client`: what is true now is said again after every reconnect, so a report
-made while the lighthouse was away is not lost. Of the rules of `launch.process.restarts` one is kept: a few lives in a row that
-can't ever train (they would have to heal across the libraries) are the last.
+It models `launch.supervisor.group` and `rpc.supervisor.client`: current facts are reported again after every reconnect,
+so that a report made while the lighthouse was away is not lost. Of the rules of `launch.process.restarts` one is
+modelled. After a few lives in a row that can never train (they would have to heal across the libraries) the group is
+not started again.
 """
 
 from __future__ import annotations
@@ -20,29 +21,32 @@ from torchft_x.core.types import Life, State
 if TYPE_CHECKING:
     from tests.sim.world import World
 
-HOPELESS_LIVES = 3  # as `RestartRules.loop`
-TOLD_AFTER = 2 / 3  # of the limit: as launch.process.stopped with the product's
-LOOK = 0.1  # seconds between its looks at the processes
+HOPELESS_LIVES = 3  # as in `RestartRules.loop`
+TOLD_AFTER = 2 / 3  # fraction of the limit, as in launch.process.stopped
+LOOK = 0.1  # seconds between two checks of the processes
 
 
 class SupervisorNode:
-    """See the module. Its site differs from its group's, so that it can be cut off alone."""
+    """Supervisor of one group: owns its lives, their reports, and the copies in its memory.
+
+    Its site differs from its group's, so that it can be cut off alone.
+    """
 
     def __init__(self, world: World, group: str, host: str) -> None:
         self.world = world
         self.group = group  # group id, over all lives
         self.host = host  # site of the group's processes
         self.process = Process(f"supervisor/{host}", f"s{host}", world.clock_of(host))
-        self.node: GroupNode | None = None  # the life that runs, or the last one
+        self.node: GroupNode | None = None  # the running life, or the last one
         self.wants = True  # the group is (re)started when it ends
         self.lives = 0
         self.attempt = 0
         self.memory = SupervisorMemory(world.config.ranks) if world.config.memory else None
-        self._hopeless = 0  # lives in a row that could not heal within their library
+        self._hopeless = 0  # number of lives in a row that could not heal within their library
         self.uplink = Uplink(world, self.process, self)
-        self._reports: list[m.LifeEnded] = []  # exits that are told again after a reconnect
-        self._begun: m.LifeBegun | None = None  # the life that runs
-        self._halted: tuple[Process, float] | None = None  # a process it has seen stopped, and since when
+        self._reports: list[m.LifeEnded] = []  # exits, reported again after each reconnect
+        self._begun: m.LifeBegun | None = None  # the running life
+        self._halted: tuple[Process, float] | None = None  # process reported as stopped, time of its stop
 
     def start(self) -> None:
         self.uplink.connect()
@@ -68,7 +72,7 @@ class SupervisorNode:
         world.after(world.rng.uniform(*world.config.startup), self.node.process, self.node.start)
 
     def on_exit(self, node: GroupNode, code: int) -> None:
-        """All processes of that life are gone."""
+        """Report the end of a life after all of its processes have ended, and start the next one if the rules allow."""
         self.world.note(self.process.name, "saw {} end with code {}", node.replica_id, code)
         report = m.LifeEnded(node.life.token, code)
         self._begun = None
@@ -82,7 +86,7 @@ class SupervisorNode:
             self.world.after(self.world.rng.uniform(*self.world.config.restart_pause), self.process, self._begin_life)
 
     def on_stopped(self, process: Process) -> None:
-        """It looks at its processes now and then, and tells of what has been stopped for a while."""
+        """Schedule the report of a stopped process. It is sent if the process is still stopped after a while."""
         if self._minds(process):
             after = self.world.config.lighthouse.silence.stopped * TOLD_AFTER
             self.world.after(after, self.process, self._tell_halt, process, self.world.now)
@@ -105,37 +109,37 @@ class SupervisorNode:
             self.uplink.send(m.LifeHalted(0, self.node.life.token, process.name, self.world.now - since))
 
     def _tell_again(self) -> None:
-        """What it told of goes on."""
+        """Report that the stopped process continues."""
         if self._halted is not None and self.node is not None and not self._halted[0].paused:
             self._halted = None
             self.uplink.send(m.LifeHalted(0, self.node.life.token, ""))
 
     def _tell_held(self) -> None:
-        """What its next life goes on from."""
+        """Report the state from which the next life can continue."""
         newest = self.memory.newest if self.memory is not None and self.wants else None
         self.uplink.send(m.CopyHeld(0, newest or State()))
 
     def stop(self) -> None:
-        """The lighthouse says that the job is finished."""
+        """Stop the group, as the lighthouse reports the job as finished."""
         self.wants = False
         if self.node is not None:
             self.node.kill(0)
 
     def come_back(self) -> None:
-        """A group that has left is wanted again."""
+        """Start a group again that has left."""
         if not self.wants:
             self.wants = True
             self._begin_life()
 
     def die(self) -> None:
-        """It is killed, with all processes of its group."""
+        """Kill this supervisor with all processes of its group."""
         self.process.die()
         self.uplink.close()
         if self.node is not None:
             self.node.kill(-9)
 
     def restart(self) -> SupervisorNode:
-        """Who keeps supervisors running starts another one, and names the life that died with it."""
+        """Start a successor, as an init system does, which reports the end of the life that died with this one."""
         again = self._succeed(self.host)
         for end in self._reports:
             again.report(end)
@@ -151,7 +155,7 @@ class SupervisorNode:
     # --- power ---------------------------------------------------------------------------------------------------
 
     def lose_power(self) -> None:
-        """The whole host is gone at once: nobody is told, nothing is refused."""
+        """End the whole host at once: nothing is reported and no connect is refused."""
         network, sites = self.world.network, (self.host, self.process.site)
         network.off.update(sites)
         self.world.unproven = True
@@ -162,17 +166,17 @@ class SupervisorNode:
             network.vanish(site)
 
     def restore_power(self) -> SupervisorNode:
-        """The scheduler starts the group's role again there."""
+        """Start the group's role again on this host, as the scheduler does."""
         self.world.network.off.difference_update((self.host, self.process.site))
         return self._succeed(self.host)
 
     def move(self) -> SupervisorNode:
-        """The scheduler starts the group's role on another host. The life here goes on, but will be the last."""
+        """Start the group's role on another host, as the scheduler does. The life here continues as the last one."""
         self.wants = False
         return self._succeed(f"{self.host}'")
 
     def _succeed(self, host: str) -> SupervisorNode:
-        """Start a new supervisor of the same group, which goes on counting lives."""
+        """Start a new supervisor of the same group, which continues the count of lives."""
         again = SupervisorNode(self.world, self.group, host)
         again.lives, again.attempt = self.lives, self.attempt
         self.world.supervisors[self.group] = again
@@ -197,7 +201,7 @@ class SupervisorNode:
         self.world.note(self.process.name, "has lost the lighthouse: {}", reason)
 
     def on_word(self, message: object) -> None:
-        pass  # it does nothing about a refusal, and an answer is a sign of life only
+        pass  # a refusal changes nothing, and an answer is a sign of life only
 
     on_pong = on_word
 

@@ -1,6 +1,7 @@
-"""Random runs: a seed becomes a cluster and a schedule of faults, and the run ends with the question of liveness (L1).
+"""Random runs: a seed becomes a cluster and a schedule of faults, and each run ends with a check of liveness (L1).
 
-Each run turns a random subset of the fault kinds on. Few kinds, often repeated, find what all kinds together hide.
+Each run turns a random subset of the fault kinds on, as few kinds that repeat often find failures that all kinds
+together hide.
 """
 
 from __future__ import annotations
@@ -21,30 +22,33 @@ from torchft_x.core.lighthouse.machine import LighthouseConfig
 from torchft_x.timing import TIMING
 
 FAULT_TIME = (6.0, 20.0)
-"""Seconds in which faults happen."""
+"""Shortest and longest time in seconds during which faults happen."""
 STEPS_AFTER = 3
-"""So many steps must be committed by all once they are together again (L1)."""
+"""Number of steps that all must commit once they are together again (L1)."""
 STANDBY = 0.15
-"""How likely a run has a second lighthouse (decision 45). `--standby` of scripts/soak and of tests.sim.run sets it."""
+"""Probability that a run has a second lighthouse (decision 45). `--standby` of scripts/soak and of tests.sim.run sets
+it.
+"""
 LATER, LATEST, NEWEST = (
     ("deaths_around_restart", "flapping"),
     ("training_ends", "second_thoughts"),
     ("hang_first", "stall_fetch"),
 )
-"""Kinds that were added when seeds had been written down: what these stand for must not change but by them."""
+"""Kinds added after seeds had been written down. They must not change the meaning of these seeds except by themselves.
+"""
 LATER_SHARE, LATEST_SHARE, NEWEST_SHARE = 0.3, 0.15, 0.3
-"""How likely each of them is in a run."""
+"""Probability of each of these kinds in a run."""
 MEMORY = 0.3
-"""How likely supervisors hold copies in a run (decision 51)."""
+"""Probability that supervisors hold copies in a run (decision 51)."""
 OF_SUPERVISORS = ("supervisor_dies",)
 """Kinds for runs in which supervisors die, too."""
 OF_MEMORY = ("crash_all",)
-"""Kinds for such runs; some of them in each."""
+"""Kinds for runs in which supervisors hold copies; some of them in each."""
 OF_LINKS = ("bad_link",)
 LINK_BREAKS = 0.25
-"""How likely a link breaks at the end of a run (`check_bad_link`)."""
+"""Probability that a link breaks at the end of a run (`check_bad_link`)."""
 OF_LINKS_SHARE = 0.15
-"""How likely a link between two groups breaks in a run, for long or again and again."""
+"""Probability that a link between two groups breaks in a run, for long or again and again."""
 OF_A_STANDBY = ("shared_gone", "holder_stops_sending", "holder_lost")
 """Kinds for runs with a second lighthouse; some of them in each."""
 AROUND_THE_END = [
@@ -60,15 +64,15 @@ AROUND_THE_END = [
     "part",
     "leave",
 ]
-"""What else happens while a job ends."""
+"""Kinds that may happen while a job ends."""
 _LEASES = (3.0, 8.0, 20.0)
-_LONG_LEASE = 60.0  # longer than anybody may take where every end can be proven (L1)
-_LONGEST = 10.0  # seconds one fault lasts
+_LONG_LEASE = 60.0  # longer than any recovery may take where every end can be proven (L1)
+_LONGEST = 10.0  # seconds that one fault lasts, at most
 
 
 @dataclass
 class Total:
-    """What one run came to, or many together."""
+    """Figures of one run, or the sums of many."""
 
     runs: int = 0
     events: int = 0
@@ -77,8 +81,8 @@ class Total:
     lineages: int = 0
     virtual_seconds: float = 0.0
     faults: Counter[str] = field(default_factory=Counter)
-    modes: Counter[str] = field(default_factory=Counter)  # runs by the parts of the full protocol that were on
-    figures: Counter[str] = field(default_factory=Counter)  # what became of steps that did not commit at once
+    modes: Counter[str] = field(default_factory=Counter)  # runs, by the parts of the full protocol that were on
+    figures: Counter[str] = field(default_factory=Counter)  # outcomes of steps that did not commit at once
 
     def merge(self, other: Total) -> None:
         for name, more in vars(other).items():
@@ -97,7 +101,7 @@ class Total:
 
 
 def scenario(seed: int) -> tuple[WorldConfig, tuple[Fault, ...]]:
-    """The cluster and the faults that this seed stands for."""
+    """Return the cluster and the faults that this seed stands for."""
     rng = Rng(seed ^ 0x5EED)
     config = _config(rng)
     end = rng.uniform(*FAULT_TIME)
@@ -121,7 +125,7 @@ def scenario(seed: int) -> tuple[WorldConfig, tuple[Fault, ...]]:
 
 
 def _later(rng: Rng, config: WorldConfig, faults: list[Fault], end: float) -> tuple[WorldConfig, list[Fault]]:
-    """Deaths around a restart, and sessions that flap: between the others, or alone."""
+    """Add deaths around a restart, and sessions that flap: to the other faults, or in their place."""
     kinds = rng.some(LATER, LATER_SHARE)
     if kinds and rng.chance(0.3):
         faults = []
@@ -134,7 +138,7 @@ def _later(rng: Rng, config: WorldConfig, faults: list[Fault], end: float) -> tu
 
 
 def _latest(rng: Rng, config: WorldConfig, faults: list[Fault], end: float) -> tuple[WorldConfig, list[Fault]]:
-    """The end of the training, with others around it, and scripts that throw decided steps away."""
+    """Add the end of the training, with other faults around it, and scripts that throw decided steps away."""
     kinds = rng.some(LATEST, LATEST_SHARE)
     if "training_ends" in kinds and not config.peers:
         faults = [] if rng.chance(0.3) else faults
@@ -142,7 +146,7 @@ def _latest(rng: Rng, config: WorldConfig, faults: list[Fault], end: float) -> t
         around = [_fault(rng, config, ends.at + (ends.seconds + 1.0) * rng.random(), rng.choose(AROUND_THE_END))
                   for _ in range(rng.below(5))]  # fmt: skip
         faults = [*faults, ends, *around]
-        # Who waits for the end of a job is told so after some time, and must not have given up before.
+        # A group that waits for the end of a job is notified after some time, and must not give up before.
         config = replace(config, quorum_timeout=max(config.quorum_timeout, 15.0))
     if "second_thoughts" in kinds:
         faults = [*faults, *_several(rng, config, "second_thoughts", 6, end)]
@@ -150,14 +154,14 @@ def _latest(rng: Rng, config: WorldConfig, faults: list[Fault], end: float) -> t
 
 
 def _newest(rng: Rng, config: WorldConfig, faults: list[Fault], _end: float) -> tuple[WorldConfig, list[Fault]]:
-    """Newcomers that stand still, and a cluster in which they make their first step for themselves."""
+    """Add newcomers that hang, in a cluster in which newcomers may make their first step alone."""
     kinds = rng.some(NEWEST, NEWEST_SHARE)
     more = [fault for kind in kinds for fault in _several(rng, config, kind, 3, _last(faults))]
     return replace(config, rehearses=rng.chance(0.7)) if kinds else config, faults + more
 
 
 def _memory(rng: Rng, config: WorldConfig, faults: list[Fault], _end: float) -> tuple[WorldConfig, list[Fault]]:
-    """Supervisors that hold copies, and all workers killed at once: now and then while everybody waits for everybody."""
+    """Add copies held by supervisors, and faults that kill all workers at once. Sometimes lengthen the join timeout."""
     if not rng.chance(MEMORY):
         return config, faults
     more = _several(rng, config, "crash_all", 4, _last(faults))
@@ -179,7 +183,7 @@ def _last(faults: list[Fault]) -> float:
 
 
 def _apart(rng: Rng, config: WorldConfig, faults: list[Fault], end: float) -> tuple[WorldConfig, list[Fault]]:
-    """Ranks of a group that begin a step one after the other, and a lease that outlives a lighthouse's absence."""
+    """Add ranks of a group that begin a step one after the other, and a lease that outlives a lighthouse's absence."""
     if config.ranks == 1 or config.standby or not rng.chance(0.5):
         return config, faults
     house = replace(config.lighthouse, lease=_LONG_LEASE, give_up_after=1.5 * _LONG_LEASE)
@@ -187,7 +191,7 @@ def _apart(rng: Rng, config: WorldConfig, faults: list[Fault], end: float) -> tu
 
 
 def _supervisors(rng: Rng, config: WorldConfig, faults: list[Fault], end: float) -> tuple[WorldConfig, list[Fault]]:
-    """Supervisors that die with their groups, around restarts of the lighthouse, and a lease that outlives all of it."""
+    """Add supervisors that die with their groups, around restarts of the lighthouse, and a long lease."""
     if config.peers or config.standby or not rng.chance(0.3):
         return config, faults
     kinds = ("supervisor_dies", "supervisor_dies", "lighthouse", "crash", "crash_all")
@@ -198,7 +202,7 @@ def _supervisors(rng: Rng, config: WorldConfig, faults: list[Fault], end: float)
 
 
 def _bad_links(rng: Rng, config: WorldConfig, faults: list[Fault], _end: float) -> tuple[WorldConfig, list[Fault]]:
-    """Links between two groups that break for long, or again and again: among the other faults, or alone."""
+    """Add links between two groups that break for long, or again and again: to the other faults, or in their place."""
     if config.groups == 1 or not rng.chance(OF_LINKS_SHARE):
         return config, faults
     until = _last(faults)
@@ -210,7 +214,7 @@ _ADDED = {
     0x5D1E5: _supervisors,
     0xBAD11: _bad_links,
 }  # fmt: skip
-"""What was added when seeds had been written down: each draws from chance of its own, in this order."""
+"""Kinds added after seeds had been written down: each draws from a generator of its own, in this order."""
 
 
 def _config(rng: Rng) -> WorldConfig:
@@ -237,7 +241,7 @@ def _config(rng: Rng) -> WorldConfig:
         standby=standby,
         max_redo=2 if redo and not peers else 0,
         groups=groups,
-        ranks=ranks if not peers else 1,  # as their simulated clients have
+        ranks=ranks if not peers else 1,  # a simulated client of the peer has one rank
         peers=peers,
         min_replica_size=least,
         max_retries=rng.choose((None, None, 2)),
@@ -248,7 +252,7 @@ def _config(rng: Rng) -> WorldConfig:
         lighthouse=lighthouse,
         one_host=rng.chance(0.5),
         drift=rng.choose((0.0, 0.01)),
-        quorum_timeout=max(rng.choose((2.0, 15.0)), 15.0 if standby else 0.0),  # it takes time to find the others
+        quorum_timeout=max(rng.choose((2.0, 15.0)), 15.0 if standby else 0.0),  # a take-over takes time
         uneven=rng.choose((1.0, 1.5, 5.0)),
         compute=rng.choose(((0.01, 0.03), (0.02, 0.2))),
         latency=rng.choose(((0.0001, 0.001), (0.0001, 0.02))),
@@ -257,7 +261,10 @@ def _config(rng: Rng) -> WorldConfig:
 
 
 def _fault(rng: Rng, config: WorldConfig, at: float, kind: str) -> Fault:
-    """One fault of this kind. Targets are groups of the beginning; whoever joins later is hit by what hits links."""
+    """Draw one fault of this kind.
+
+    Targets are the initial groups; groups that join later are hit only by faults of links.
+    """
     groups, peers = [f"g{i}" for i in range(config.groups)], [f"u{i}" for i in range(config.peers)]
     houses = ["lh", "lh", "lh2"] if config.standby else ["lh"]
     choose, chance, down = rng.choose, rng.chance, (0.02, 0.3, 3.0)
@@ -330,7 +337,7 @@ def _fault(rng: Rng, config: WorldConfig, at: float, kind: str) -> Fault:
 
 
 def _duration(rng: Rng, config: WorldConfig) -> float:
-    """Short, long, or just about the length of some time-out: what goes wrong goes wrong near those."""
+    """Draw a duration in seconds: short, long, or close to some time-out, near which most failures lie."""
     house = config.lighthouse
     silence = (house.silence.alone, house.silence.host, house.silence.busy)
     ends = (*silence, house.lease, house.lease + house.lease_margin, config.keepalive, config.timeout)
@@ -340,12 +347,12 @@ def _duration(rng: Rng, config: WorldConfig) -> float:
 
 
 def run(seed: int, faults: tuple[Fault, ...] | None = None, *, trace: int | None = 400) -> Total:
-    """One run, from the seed's scenario or with other faults on its cluster. Raises `Violation`."""
+    """Run the seed's scenario, or other faults on its cluster. Return the figures. Raise `Violation`."""
     return play(seed, faults, trace=trace)[1]
 
 
 def play(seed: int, faults: tuple[Fault, ...] | None = None, *, trace: int | None = 400) -> tuple[World, Total]:
-    """The same, with the world as the run left it."""
+    """Run as `run` does. Return the world as the run left it, too."""
     config, scheduled = scenario(seed)
     world = World(seed, replace(config, trace=trace))
     return world, finish(world, scheduled if faults is None else faults)
@@ -370,22 +377,23 @@ def finish(world: World, faults: tuple[Fault, ...]) -> Total:
 
 
 def check_liveness(world: World) -> None:
-    """L1: when faults stop, all live groups share one quorum within `patience`, and steps advance.
+    """Check L1: when faults stop, all live groups share one quorum within `patience`, and steps advance.
 
-    Whoever can only heal across the two libraries, which is refused, is left out; so is a cluster in which fewer
+    Groups that can only heal across the two libraries, which is refused, are exempt. So is a cluster in which fewer
     groups are left than a quorum or a commit needs.
     """
     calm = Calm(world)
     began = world.now
     together = world.run_while(calm.unsettled, _kept_out(world) + world.patience)
-    if not together and (left := _kept_out(world)) > 0.0:  # of a connect that was under way as the faults ended
+    # A connect that was under way at the end of the faults may cause an exclusion.
+    if not together and (left := _kept_out(world)) > 0.0:
         together = world.run_while(calm.unsettled, left + world.patience)
     if not together:
         world.violated("L1", f"{world.now - began:.0f} s after the last fault: {calm.why}")
 
 
 def _kept_out(world: World) -> float:
-    """Return the seconds for which groups are left out from now on that made the others stand again and again (R20)."""
+    """Return the seconds for which groups that made the others wait again and again remain excluded (R20)."""
     found = [0.0]
     for house in world.lighthouses:
         if house.machine is not None:
@@ -395,8 +403,11 @@ def _kept_out(world: World) -> float:
 
 
 def check_end(world: World) -> None:
-    """L1 of a job that ends: when faults stop, and evaluations fail no more, all processes end within a time, and nobody is
-    to be started again. So who fails after the training keeps nobody for ever."""
+    """Check L1 of a job that ends: when faults stop and evaluations no longer fail, all processes end in time.
+
+    After that no group is to be started again. A group that fails after the training therefore delays the others for a
+    bounded time.
+    """
     world.ending.fails = 0.0
     limit = world.ending.limit(world)
     if not world.run_while(lambda: bool(still_busy(world)), limit):
@@ -405,10 +416,10 @@ def check_end(world: World) -> None:
 
 
 def check_newcomer(world: World, flapping: float = 0.0) -> None:
-    """L2: without faults whoever comes is in a quorum within a grant, a step, and some time for the ways.
+    """Check L2: without faults a newcomer is in a quorum within a grant, a step, and some time for messages.
 
-    `flapping`: seconds; the session of a group breaks so often. Then it waits for what that one promises itself, too, once,
-    and now and then for a step that it begins without a session (R16).
+    `flapping`: seconds between two breaks of one group's session. The newcomer then also waits once for the steps that
+    this group grants itself, and sometimes for a step that it begins without a session (R16).
     """
     config = world.config
     if not config.runs_on or world.checker.newest is None or not _trains(world):
@@ -419,18 +430,18 @@ def check_newcomer(world: World, flapping: float = 0.0) -> None:
     newcomer = world.add_group("later" if flapping else "late")
     step = config.compute[1] * config.uneven + 20 * config.latency[1] + config.fetch[1]
     limit = config.startup[1] + 2 * config.lighthouse.grant_seconds + (4 + config.rehearses) * step + 1.0
-    limit += 2.0 if config.standby else 0.0  # until it has found the one that serves
+    limit += 2.0 if config.standby else 0.0  # time to find the lighthouse that serves
     if flapping:
         limit += TIMING.promised + 10 * step + 6 * flapping
         strike(world, Fault(world.now, "flapping", flapper, limit, str(flapping)))
-    refused = world.checker.hopeless  # where only the peer's clients train it is refused, see `check_liveness`
+    refused = world.checker.hopeless  # a newcomer is refused if only the peer's clients train, see `check_liveness`
     if not world.run_while(lambda: not _inside(world, newcomer) and newcomer.group not in refused, limit):
         how = f"though only a session flaps, each {flapping} s" if flapping else "without a fault"
         world.violated("L2", f"a newcomer is in no quorum after {limit:.1f} s {how}")
 
 
 def check_away(world: World) -> None:
-    """R16: a lighthouse that is away stops nobody while leases last, at whatever moment of a step it goes."""
+    """Check R16: a lighthouse that is away stops no group while leases last, at whatever moment of a step it fails."""
     config = world.config
     step = config.apart + config.compute[1] * config.uneven + 20 * config.latency[1]
     seconds = 1.0 + 6 * step
@@ -449,10 +460,11 @@ def check_away(world: World) -> None:
 
 
 def check_bad_link(world: World) -> None:
-    """L3: a broken link between two groups stops the others, and one of the two, for two failed connects and no longer;
-    afterwards for one connect each time that it is tried. When it is mended all come together again (L1).
+    """Check L3: a broken link between two groups stops the others, and one of the two, for two failed connects at most.
 
-    In some runs: it takes more time than all the rest of one. Not where trainers give up after a few failures.
+    After that each new attempt stops them for one connect. When the link is mended all come together again (L1). Only
+    some runs check this, as it takes more time than the rest of a run, and none in which trainers give up after a few
+    failures.
     """
     config, rng = world.config, Rng(world.seed ^ 0xBAD)
     give_up = config.max_retries is not None or not config.retry_quorum
@@ -463,7 +475,7 @@ def check_bad_link(world: World) -> None:
         return
     a, b = rng.choose([(a, b) for a in wanted for b in wanted if a != b])
     step = config.apart + config.compute[1] * config.uneven + 20 * config.latency[1]
-    stands = config.timeout + config.connect_limit + 4 * step + 1.0  # for one connect
+    stands = config.timeout + config.connect_limit + 4 * step + 1.0  # seconds lost by one connect
     link = Fault(world.now, "bad_link", a, 60.0, b)
     strike(world, link)
     world.run_for(2 * stands)
@@ -478,8 +490,13 @@ def check_bad_link(world: World) -> None:
 
 
 def _trains(world: World) -> bool:
-    """Whether everybody is in one quorum, has a session, and stays; no trap's partition is left; and the lighthouse knows the
-    quorum: one that lost its host may wait for the lease of a member that has left meanwhile (R8)."""
+    """Return whether all groups are in one quorum, have a session and stay.
+
+    No partition may be left, and the lighthouse must know the quorum.
+
+    It is ready if it knows the quorum: a lighthouse that lost its host may wait for the lease of a member that has left
+    meanwhile (R8).
+    """
     if all(house.machine is None or house.machine.current is None for house in world.lighthouses):
         return False
     wanted = [s for s in world.supervisors.values() if s.wants]
@@ -494,11 +511,11 @@ def _inside(world: World, supervisor: SupervisorNode) -> bool:
 
 
 class Calm:
-    """Watches whether all live groups have come together and train."""
+    """Observer that decides whether all live groups have come together and train."""
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._goal: int | None = None  # step to reach, set when they are together
+        self._goal: int | None = None  # step to reach, set when all are together
         self._together: tuple[str, ...] = ()
         self.why = "nothing has happened"
 

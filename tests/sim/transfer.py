@@ -1,8 +1,9 @@
 """Heals: a rank copies the state from the same rank of a carrier, from a frozen snapshot (R17).
 
-As `transfer.http.transport` does it: the source's group server says where the state is, the source's rank serves exactly the
-state that the quorum names, holds readers that come early, and goes on serving those who were promised it. Where it is gone in
-the middle, a mirror sends the rest. (There all of them send at once; here one does.)
+It models `transfer.http.transport`. The source's group server returns the address of the state. The source's rank
+serves exactly the state that the quorum names, holds readers that come early, and continues to serve those to which it
+was promised. If the source fails in the middle, a mirror sends the rest. (The product uses all mirrors at once, the
+model one.)
 """
 
 from __future__ import annotations
@@ -20,34 +21,37 @@ if TYPE_CHECKING:
 
 
 class Fetch:
-    """One heal of one rank."""
+    """One heal of one rank: its source, its mirrors and its progress."""
 
     def __init__(self, healer: RankNode, source: str, plan: Plan, *, in_place: bool) -> None:
         self.healer = healer
         self.source = source  # replica id
-        self.state = plan.top  # what is wanted
-        self.name = plan.snapshot  # under which it is offered
-        self.in_place = in_place  # what has come overwrites what the healer holds
-        self.asked: GroupNode | None = None  # whose group server is being asked where the state is
-        self.server: RankNode | None = None  # who serves it, once found
+        self.state = plan.top  # the wanted state
+        self.name = plan.snapshot  # name under which it is offered
+        self.in_place = in_place  # received pieces overwrite the healer's own state
+        self.asked: GroupNode | None = None  # group whose server was asked for the state's address
+        self.server: RankNode | None = None  # rank that serves it, once found
         self.mirrors = [m.replica_id for m in plan.mirrors]
-        self.value = 0  # parameters on their way
-        self.began = False  # pieces have come
+        self.value = 0  # parameters under way
+        self.began = False  # pieces have arrived
         self.over = False
-        self.stalled_until = 0.0  # nothing moves before
+        self.stalled_until = 0.0  # virtual time before which nothing moves
 
 
 class Transfers:
-    """All fetches of the world."""
+    """All fetches of the world: starts them, moves their data, and ends them."""
 
     def __init__(self, world: World) -> None:
         self.spoiled: set[str] = set()  # groups whose next fetch breaks off half-way
-        self.stalled: dict[str, float] = {}  # groups whose heals do not move, until when
+        self.stalled: dict[str, float] = {}  # group -> virtual time until which its heals do not move
         self._world = world
-        self._fetches: list[Fetch] = []  # under way
+        self._fetches: list[Fetch] = []  # fetches under way
 
     def offer(self, rank: RankNode, snapshot: tuple[State, int] | None, readers: int) -> None:
-        """What this rank serves from now on; None: nothing new, but whoever was promised something may still come."""
+        """Set the snapshot that this rank serves, with the number of readers to which it is promised.
+
+        None: no new one; the present one stays while promised readers are outstanding.
+        """
         if snapshot is not None:
             rank.healing.snapshot, rank.healing.owed = snapshot, readers
         elif rank.healing.owed <= 0:
@@ -57,7 +61,7 @@ class Transfers:
                 self._serve(fetch)
 
     def fetch(self, healer: RankNode, plan: Plan, *, in_place: bool) -> None:
-        """`on_fetched` or `on_fetch_failed` follows."""
+        """Start a heal. `on_fetched` or `on_fetch_failed` of the healer follows."""
         source, world = plan.sources[0], self._world
         fetch = Fetch(healer, source.replica_id, plan, in_place=in_place)
         self._fetches.append(fetch)
@@ -72,18 +76,19 @@ class Transfers:
         world.network.send(healer.process.site, node.process, self._asked, fetch, node)
 
     def readers_of(self, server: RankNode) -> tuple[bool, bool]:
-        """Whether something moves from this rank to who reads from it, and whether anybody does."""
+        """Return whether data moves from this rank to a reader, and whether it has readers."""
         now, found = self._world.now, [f for f in self._fetches if f.server is server and f.began]
         return any(now >= f.stalled_until for f in found), bool(found)
 
     def give_up(self, healer: RankNode) -> None:
-        """Its deadline has passed."""
+        """Fail the heal of a rank whose deadline has passed."""
         for fetch in self._fetches:
             if fetch.healer is healer:
                 self.fail(fetch, "it took too long")
                 return
 
     def died(self, rank: RankNode) -> None:
+        """End the heals of a dead rank, and break those that it serves."""
         world = self._world
         for fetch in list(self._fetches):
             if fetch.healer is rank:
@@ -93,7 +98,7 @@ class Transfers:
                 world.network.send(rank.process.site, healer, self._source_gone, fetch)
 
     def _source_gone(self, fetch: Fetch) -> None:
-        """At the healer: what the source has not sent comes from a mirror."""
+        """Continue at the healer with a mirror, which sends the rest, or fail the heal."""
         world = self._world
         for name in fetch.mirrors if fetch.began and not fetch.over else ():
             node = world.nodes.get(name)
@@ -128,7 +133,7 @@ class Transfers:
     # --- at the source -------------------------------------------------------------------------------------------
 
     def _asked(self, fetch: Fetch, node: GroupNode) -> None:
-        """At the source's group server: where is the state?"""
+        """Answer at the source's group server where the state is."""
         server, fetch.asked = node.ranks[fetch.healer.rank], None
         healer = fetch.healer.process
         if node.machine.metadata(server.rank) is None:
@@ -141,7 +146,7 @@ class Transfers:
         self._world.network.send(healer.site, server.process, self._serve, fetch)
 
     def _serve(self, fetch: Fetch) -> None:
-        """At the source's rank: begin if it is that state's turn; else the reader is held."""
+        """Begin to send at the source's rank, if it offers that state. Otherwise hold or refuse the reader."""
         server, world = fetch.server, self._world
         if fetch.over or fetch.began or server.healing.snapshot is None:
             return

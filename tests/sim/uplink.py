@@ -1,5 +1,6 @@
-"""The client's side of a stream to the lighthouse: hello, welcome, pings, reconnects, as
-`rpc.transport.streams.session` keeps it.
+"""The client's side of a stream to the lighthouse: hello, welcome, pings and reconnects.
+
+It models `rpc.transport.streams.session`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from tests.sim.supervisor_node import SupervisorNode
     from tests.sim.world import World
 
-EAGER_PINGS = 2  # as many as the product's EAGER_LOOKS last, about
+EAGER_PINGS = 2  # unanswered pings; about the duration of the product's EAGER_LOOKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,29 +34,29 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Either way."""
+    """Ping or its echo, in either direction."""
 
 
 class Uplink:
-    """See the module."""
+    """Client of one lighthouse at a time: owns the stream, its keepalive, and the choice of the next lighthouse."""
 
     def __init__(self, world: World, process: Process, owner: GroupNode | SupervisorNode) -> None:
         self.world = world
-        self.process = process  # whose connection this is
-        self.stream: Stream | None = None  # open, from the handshake on
-        self.standing = False  # the welcome has come
-        self.others_train = False  # as the newest welcome said
+        self.process = process  # process that owns the connection
+        self.stream: Stream | None = None  # open stream, from the handshake on
+        self.standing = False  # the lighthouse's welcome has come
+        self.others_train = False  # the newest welcome's field
         self._owner = owner
         # When the unanswered pings of this session were sent, by the process's clock.
         self._pinged: deque[float] = deque()
         config = world.config
         self.failover = FailoverPolicy(len(world.lighthouses), comes_back=config.comes_back)
-        self._pause = TIMING.reconnect_first  # before the next connect
-        self._away_since = world.now  # without a session
+        self._pause = TIMING.reconnect_first  # seconds before the next connect
+        self._away_since = world.now  # virtual time since which there is no session
         self._closing = False
-        self._tries = 0  # names the connect in hand; timers of older ones mean nothing
-        self._sent = 0  # messages since the last beat
-        self._silent = 0  # pings since the other side was last heard
+        self._tries = 0  # number of the present connect; timers of older ones are void
+        self._sent = 0  # number of messages since the last beat
+        self._silent = 0  # number of pings since the last message from the other side
 
     def send(self, message: Any) -> None:
         if self.standing and self.stream is not None:
@@ -63,7 +64,7 @@ class Uplink:
             self.stream.up.send(message)
 
     def close(self) -> None:
-        """End our side; what was sent arrives first. No new session."""
+        """End the stream after the messages sent have arrived. No new session follows."""
         self._closing = True
         self._tries += 1
         if self.stream is not None:
@@ -78,6 +79,7 @@ class Uplink:
     # --- connecting ----------------------------------------------------------------------------------------------
 
     def connect(self) -> None:
+        """Connect to the lighthouse of `failover`."""
         if self._closing:
             return
         self._tries += 1
@@ -106,7 +108,7 @@ class Uplink:
             self._end("it did not answer our hello")
 
     def _end(self, reason: str) -> None:
-        """The connect or session in hand is over; the next one comes after a pause."""
+        """End the present connect or session. The next connect comes after a pause."""
         stood, self.standing, self.stream = self.standing, False, None
         self._tries += 1
         if stood:
@@ -150,6 +152,7 @@ class Uplink:
             self._end(reason)
 
     def _beat(self, stream: Stream, rhythm: Keepalive) -> None:
+        """Ping after each period without a message, and end the session after too many unanswered pings."""
         if stream is not self.stream:
             return
         if self._silent >= rhythm.pings or (self._silent >= EAGER_PINGS and self._owner.eager()):

@@ -1,7 +1,7 @@
 """Known wrong variants of core: each leaves one rule of the protocol out, as a context manager that patches core.
 
-``with VARIANTS["R9a any"].patch(): ...`` works for whatever drives core's machines: the simulated cluster or a test.
-No product code knows of them. ``python -m tests.sim.variants`` runs each one against the test that must catch it.
+``with VARIANTS["R9a any"].patch(): ...`` works for all users of core's machines: the simulated cluster or a test. No
+product code knows of them. ``python -m tests.sim.variants`` runs each one against the test that must catch it.
 """
 
 from __future__ import annotations
@@ -42,36 +42,36 @@ Patch = Callable[[], AbstractContextManager[Any]]
 
 
 class NotCaughtError(AssertionError):
-    """Failure of the net: a wrong variant of core passed what was to catch it."""
+    """Failure of the tests: a wrong variant of core passed the test that must catch it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """A rule that is left out, the harm that follows, and the test that notices it."""
+    """A rule that is left out, the resulting harm, and the test that detects it."""
 
     name: str
     left_out: str
     harm: str
     caught_by: str | int
-    """A test of tests/unit/core, as "module:function" or "module:Class.method"; or a seed of the swarm."""
+    """Test of tests/unit/core, as "module:function" or "module:Class.method"; or a seed of the swarm."""
     patch: Patch
-    """Patch core, and put back what was there."""
+    """Patch core, and restore it at the end of the context."""
 
     def catch(self) -> str:
-        """Run what must catch this variant. Return how it was caught; raise `NotCaughtError` if it was not."""
+        """Run the test that must catch this variant. Return how it was caught; raise `NotCaughtError` if it was not."""
         by = self.caught_by
         run = partial(swarm.run, by) if isinstance(by, int) else _test(by)
-        run()  # it passes where nothing is left out
+        run()  # the test passes on the complete protocol
         with self.patch():
             try:
                 run()
-            except Exception as e:  # it fails: by its assertion, or because what it looks at is not there
+            except Exception as e:  # any exception counts: the assertion's, or that of a missing result
                 return found_by(e) if isinstance(e, Violation) else str(by)
         raise NotCaughtError(f"{self.name} ({self.left_out}): {by} does not notice it.")
 
 
 def hunt(patch: Patch, seeds: Iterable[int], seconds: float) -> Violation | None:
-    """Run the swarm's seeds on a variant, for at most so long on the processor. Return what it found."""
+    """Run the swarm's seeds on a variant for at most `seconds` of processor time. Return the first violation found."""
     end = time.process_time() + seconds
     with patch():
         for seed in seeds:
@@ -89,7 +89,7 @@ def found_by(found: Violation) -> str:
 
 
 def _test(name: str) -> Callable[[], None]:
-    """Return a test function, or a method of a new instance of its class, with the first of its parameters."""
+    """Return a test function, or a method of a new instance of its class, bound to the first of its parameters."""
     module, _, path = name.partition(":")
     found: Any = importlib.import_module(f"tests.unit.core.{module}")
     *classes, function = path.split(".")
@@ -101,7 +101,7 @@ def _test(name: str) -> Callable[[], None]:
 
 
 def patched(*patches: tuple[Any, str, Any]) -> Patch:
-    """Set these attributes, and put back what was there."""
+    """Return a patch that sets these attributes, and restores them at the end of its context."""
 
     @contextmanager
     def patch() -> Iterator[None]:
@@ -113,7 +113,7 @@ def patched(*patches: tuple[Any, str, Any]) -> Patch:
     return patch
 
 
-# --- what is put in the place of a rule ------------------------------------------------------------------------------
+# --- replacements of rules -------------------------------------------------------------------------------------------
 
 _begin_two_phase, _served = TwoPhaseCommit.__init__, Transfers._served
 _begin_tenure, _close, _decide, _fence = QuorumState.__init__, MemberTable.close, GroupVote._decide, Lighthouse._fence
@@ -190,7 +190,7 @@ def _superseded_is_dead(self: Lighthouse, older: MemberRecord | None, by: str) -
 
 
 def _wait_for_a_grant(self: Group, now: float, *, new_session: bool = False) -> list[Any]:
-    """A member whose lease has ended inside its grant waits for a new one, instead of asking."""
+    """Make a member whose lease has ended inside its grant wait for a new one, instead of asking."""
     held, join = self._hold, self._join
     expired = join is not None and join.reason is JoinReason.REJOINED and not held.over and held.lease_until < now
     if expired and self._state.committed_in == held.quorum_id and self._state.step < held.granted_through:
@@ -371,10 +371,14 @@ VARIANTS = {variant.name: variant for variant in _ALL}
 SLOW_TAKEOVER = patched(
     (recover, "start", _only_who_received_it), (RestartRecovery, "surely_waits", lambda self: False)
 )
-"""R8 without the word of members that never received the newest quorum: safe and slow, so only a clock shows it."""
+"""R8 without the reports of members that never received the newest quorum: safe but slow, so that only a clock detects
+it.
+"""
 
 ANY_PART = patched((step, "misfit", lambda computed, part, *, all_keep: ""))
-"""I9 left out: a step is redone with gradients of whatever part. Only a model with spares, or with heals in place, shows it."""
+"""I9 left out: a step is redone with gradients of any part. Only a model with spares, or with heals in place, detects
+it.
+"""
 
 
 def _any_number(computed: Part, part: Part, *, all_keep: bool) -> str:
@@ -382,11 +386,11 @@ def _any_number(computed: Part, part: Part, *, all_keep: bool) -> str:
 
 
 ANY_NUMBER = patched((step, "misfit", _any_number))
-"""I9 as it would be if only gradients that were computed for nobody were kept out: two are counted for one number."""
+"""I9 weakened to exclude only gradients that were computed without a number: two are counted for one number."""
 
 
 def main() -> None:
-    """Run each variant, or those named, against what must catch it, or against the swarm."""
+    """Run each variant, or those named, against the test that must catch it, or against the swarm."""
     parser = argparse.ArgumentParser(prog="python -m tests.sim.variants", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="variants (default: all)")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""should_commit: the vote inside the group, the vote between groups, and what becomes of a step that did not commit.
+"""should_commit: the vote inside the group, the vote between groups, and the fate of a step that did not commit.
 
 ::
 
@@ -7,7 +7,7 @@
            +---------- no --------------------+----- unknown ----------+--> settle: the next quorum decides
 
 Without the vote between groups the first yes commits. A result that another group may have committed is held until a
-quorum has said what becomes of it (R12, R14), whatever the training script does meanwhile.
+quorum has decided on it (R12, R14), even if the training script goes on meanwhile.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A result that may not be forgotten yet."""
+    """Result that must not be dropped yet, because another group may have committed it."""
 
     vote: LocalVote
     result: tuple[Contribution, ...]
@@ -38,30 +38,30 @@ class Held:
 
 
 class Voting:
-    """Of one rank, over all of its steps."""
+    """Votes of one rank over all of its steps. Owns the result that is in doubt."""
 
     def __init__(self, rank: RankNode) -> None:
-        self.redoes = False  # the local gradients of the step before are reduced again in the quorum in hand
+        self.redoes = False  # the previous step's local gradients are reduced again in the present quorum
         self._rank = rank
-        self._vote: LocalVote | None = None  # under way
-        self._crossed = False  # the group has told others that it holds this result
-        self._held: Held | None = None  # undecided
-        self._settling = False  # inside should_commit, a quorum is asked for
+        self._vote: LocalVote | None = None  # vote under way
+        self._crossed = False  # the group has voted yes to the other groups on this result
+        self._held: Held | None = None  # result in doubt
+        self._settling = False  # should_commit waits for a quorum that settles the step
 
     @property
     def open(self) -> bool:
-        """Whether a step is undecided."""
+        """Whether a step is in doubt."""
         return self._held is not None
 
     def forget(self, *, settling: bool) -> None:
-        """A quorum is asked for."""
+        """Reset when a quorum is asked for."""
         if self._settling and not settling:
             self._rank.world.checker.figures["dropped: no quorum in time"] += 1
         self._vote, self._crossed = None, False
         self.redoes, self._settling = False, settling
 
     def on_begin(self, ended: Outcome | None) -> None:
-        """The next quorum is here: what becomes of the step before?"""
+        """Commit, redo or drop the step before, as the next quorum has decided (`ended`)."""
         rank, held = self._rank, self._held
         settling, self._held, self._settling = self._settling, None, False
         if ended is not None or settling:
@@ -88,7 +88,7 @@ class Voting:
     # --- the vote inside the group -------------------------------------------------------------------------------
 
     def maybe_vote(self) -> None:
-        """Reductions and heal are waited for, what came is loaded, then this rank votes."""
+        """Vote if reductions and heal are complete, after loading the healed state."""
         rank = self._rank
         if not (rank.ready and rank.reduction.done) or rank.step.phase is not Phase.RUNNING:
             return
@@ -114,27 +114,29 @@ class Voting:
     # --- the vote between groups: rank 0, for its group ----------------------------------------------------------
 
     def on_prepared(self, vote: CrossVote | None) -> None:
+        """Begin the vote between groups, as rank 0 of a group whose ranks have voted. `vote` None: without a say."""
         if self._vote is None or self._rank.step.phase is not Phase.VOTING:
-            return  # the deadline has passed meanwhile
+            return  # this rank's deadline has passed meanwhile
         rank, world = self._rank, self._rank.world
         self._crossed = vote is None or vote.ok
         rank.deadlines.disarm("vote")
         rank.wait = "cross"
         rank.deadlines.arm("cross", rank.waits())
         if rank.step.error is not None or rank.mesh is None:
-            self._say(False)  # its collectives were released meanwhile
+            self._say(False)  # the collectives were released meanwhile
             return
         world.fabric.reduce(rank, rank.mesh, cross_group_vote.row(vote))
         world.reach(rank.node, "cross")
 
     def on_crossed(self, rows: tuple[tuple[Any, ...], ...]) -> None:
+        """Evaluate the votes of all groups."""
         objection = cross_group_vote.objection([min(column) for column in zip(*rows, strict=True)])
         if objection:
             self._rank.world.note(self._rank.process.name, "sees the vote fail: {}", objection)
         self._say(not objection)
 
     def on_not_crossed(self, error: TorchftXError) -> None:
-        """Some others may have seen it pass."""
+        """Treat a failed vote between groups as no. Other members may have seen it pass."""
         self._rank.failures.fail(error)
         self._say(False)
 
@@ -149,6 +151,7 @@ class Voting:
     # --- the decision --------------------------------------------------------------------------------------------
 
     def on_decision(self, label: tuple[int, int], commit: bool, reason: str, undecided: bool, word: GroupWord) -> None:
+        """Carry out the group's decision on this rank's step, then begin the next one, settle it, or end."""
         rank, world, vote = self._rank, self._rank.world, self._vote
         if vote is None or (vote.quorum_id, vote.step) != label:
             return
@@ -187,7 +190,10 @@ class Voting:
             world.after(world.config.inside[0] + outcome.pause + rank.lateness(), rank.process, rank.again)
 
     def _is_against(self, label: tuple[int, int]) -> bool:
-        """Whether the script is against this step, as all ranks of its group are: one that no other rank has committed yet."""
+        """Return whether the script objects to this step, which no rank of the group has committed yet.
+
+        All ranks of its group object alike.
+        """
         world, node = self._rank.world, self._rank.node
         group, in_time = node.group, all(r.step.state.step <= label[1] for r in node.ranks)
         if group in world.regrets and world.regrets[group] is None and in_time:
@@ -196,7 +202,7 @@ class Voting:
         return world.regrets.get(group) == label
 
     def _throw_away(self, vote: LocalVote, before: tuple[State, int]) -> None:
-        """As `train.step.step_loop`: to the others this group has failed in the step that all have decided to commit."""
+        """Drop a decided step, as `train.step.step_loop` does: to the other groups this one has failed in it."""
         rank, world = self._rank, self._rank.world
         outcome = rank.step.settle(False, "thrown away after it was decided")
         self._vote = None

@@ -35,17 +35,17 @@ Entry = tuple[float, int, "Process | None", Call, tuple[Any, ...]]
 
 
 class World:
-    """See the module."""
+    """The simulated cluster: owns the heap of events, the random numbers, all nodes, and the traps that are set."""
 
     def __init__(self, seed: int, config: WorldConfig | None = None) -> None:
         assert env.time_scale() == 1, f"virtual time needs no slower clocks: unset {env.TIME_SCALE}"
         self.seed = seed
         self.config = config or WorldConfig()
         self.now = 0.0
-        self.events = 0  # executed so far
-        self.heap: list[Entry] = []  # to come
-        self._numbers = 0  # of heap entries: the order of equal times
-        self._ids = 0  # see next_id
+        self.events = 0  # number of events executed
+        self.heap: list[Entry] = []  # events to come
+        self._numbers = 0  # number of heap entries so far; orders equal times
+        self._ids = 0  # newest number of `next_id`
         self.rng = Rng(seed)
         self.trace = Trace(self.config.trace)
         self.counts: Counter[str] = Counter()  # faults that took effect, by kind
@@ -53,24 +53,25 @@ class World:
         self.network = Network(self)
         self.fabric = Fabric(self)
         self.transfers = Transfers(self)
-        self.shared = SharedDirectory(self) if self.config.standby else None  # what several lighthouses share
+        self.shared = SharedDirectory(self) if self.config.standby else None  # directory shared by several lighthouses
         self.lighthouse = LighthouseNode(self)
-        self.lighthouses = [self.lighthouse]  # the first one, and a standby
+        self.lighthouses = [self.lighthouse]  # the first lighthouse, and perhaps a standby
         if self.config.standby:
             self.lighthouses.append(LighthouseNode(self, "lh2"))
-        self.clocks: dict[str, Clock] = {}  # by site
-        self.listening: dict[str, GroupNode | PeerNode] = {}  # address -> who accepts connections there
+        self.clocks: dict[str, Clock] = {}  # site -> clock of that host
+        self.listening: dict[str, GroupNode | PeerNode] = {}  # address -> node that accepts connections there
         self.nodes: dict[str, GroupNode] = {}  # every life of every group, by replica id
         self.supervisors: dict[str, SupervisorNode] = {}  # by group
         self.peers: dict[str, PeerNode] = {}  # by group
-        self.slowness: dict[str, tuple[float, float]] = {}  # group -> its steps take so many times as long, until then
-        self._pace: dict[str, float] = {}  # the same, for ever: machines are not alike
+        self.slowness: dict[str, tuple[float, float]] = {}  # group -> (factor of compute time, its end)
+        self._pace: dict[str, float] = {}  # group -> permanent factor, as machines differ
         self.broken_loads: set[str] = set()  # groups whose next load_state_dict fails
-        self.first_steps: dict[str, float] = {}  # groups whose next life's first step does not end before
+        self.first_steps: dict[str, float] = {}  # group -> earliest end of its next life's first step
         self.vetoes: set[str] = set()  # groups whose next vote is no
-        self.regrets: dict[str, tuple[int, int] | None] = {}  # groups that throw a decided step away; which that is
-        self.ending: Ending | None = None  # how the training ends; None: it goes on and on
-        self.unproven = not (self.config.standby or self.config.journal)  # an end or a quorum may be known to nobody
+        self.regrets: dict[str, tuple[int, int] | None] = {}  # group that drops a decided step -> its label
+        self.ending: Ending | None = None  # how the training ends; None: it does not end
+        # Whether the end of some life, or some quorum, may be known to no survivor.
+        self.unproven = not (self.config.standby or self.config.journal)
         self.traps: dict[tuple[str, str], list[tuple[str, Callable[[World, GroupNode, float], bool], float]]] = {}
         for house in self.lighthouses:
             house.start()
@@ -92,7 +93,7 @@ class World:
         return peer
 
     def compute_seconds(self, group: str) -> float:
-        """How long its next step computes. Who is slow only for now goes on at its own pace after that."""
+        """Draw the seconds of the group's next computation. A temporary slowness applies only until its end."""
         seconds = self.rng.uniform(*self.config.compute)
         pace = self._pace.get(group)
         if pace is None:
@@ -110,28 +111,30 @@ class World:
 
     @property
     def patience(self) -> float:
-        """How long all may take until they train together again (L1)."""
+        """Longest time in seconds until all train together again (L1)."""
         return self.config.long_patience if self.unproven else self.config.patience
 
     def boot_of(self, site: str) -> str:
         return self.config.lighthouse.boot_id if self.config.one_host else f"boot-{site}"
 
     def running(self) -> list[GroupNode]:
-        """The lives that run now."""
+        """Return the running lives."""
         return [s.node for s in self.supervisors.values() if s.node is not None and not s.node.ended]
 
     # --- time ----------------------------------------------------------------------------------------------------
 
     def at(self, time: float, process: Process | None, call: Call, *args: Any) -> None:
+        """Schedule a call at a virtual time, in the given process or in none."""
         self._numbers += 1
         heappush(self.heap, (time, self._numbers, process, call, args))
 
     def after(self, delay: float, process: Process | None, call: Call, *args: Any) -> None:
+        """Schedule a call after so many seconds, in the given process or in none."""
         self._numbers += 1
         heappush(self.heap, (self.now + delay, self._numbers, process, call, args))
 
     def run_until(self, time: float) -> None:
-        """Everything up to that time happens."""
+        """Execute all events up to that virtual time."""
         heap = self.heap
         while heap and heap[0][0] <= time:
             self.now, _, process, call, args = heappop(heap)
@@ -147,7 +150,7 @@ class World:
         self.run_until(self.now + seconds)
 
     def run_while(self, condition: Callable[[], bool], limit: float) -> bool:
-        """Run while it holds, at most `limit` seconds; whether it ended."""
+        """Run while the condition holds, at most `limit` seconds. Return whether it ended."""
         end = self.now + limit
         while condition():
             if self.now >= end or not self.heap:
@@ -158,7 +161,7 @@ class World:
     # --- small services ------------------------------------------------------------------------------------------
 
     def next_id(self) -> int:
-        """A number never used before: calls, marks."""
+        """Return a number never used before, for calls and marks."""
         self._ids += 1
         return self._ids
 
@@ -166,10 +169,11 @@ class World:
         self.trace.note(self.now, who, what, *args)
 
     def violated(self, invariant: str, what: str) -> None:
+        """Raise `Violation` with the trace and the machines' recent decisions."""
         raise Violation(self.seed, invariant, what, self.now, self.trace.lines(), self.stories())
 
     def stories(self) -> list[str]:
-        """What each machine that runs has decided lately, and why."""
+        """Return the recent decisions of each running machine, with their reasons."""
         found = []
         for house in self.lighthouses:
             if house.machine is not None:
@@ -183,14 +187,14 @@ class World:
     # --- what faults do ------------------------------------------------------------------------------------------
 
     def calm(self, why: str) -> None:
-        """Forget what lies in wait and has not struck yet."""
+        """Cancel faults that wait for their occasion and have not struck yet."""
         self.note("--- calm", why)
         for waiting in (self.traps, self.fabric.glitches, self.transfers.spoiled, self.broken_loads, self.vetoes):
             waiting.clear()
         self.regrets = {group: label for group, label in self.regrets.items() if label is not None}
 
     def pause(self, process: Process, *, seen: bool = True) -> None:
-        """SIGSTOP. Not `seen`: it runs, but computes something that lets it neither hear nor speak."""
+        """Stop a process (SIGSTOP). If not `seen`, it is busy instead: it runs, but neither receives nor sends."""
         if not process.stopped:
             process.paused = process.stopped = True
             self.note(process.name, "is stopped" if seen else "is busy")
@@ -198,7 +202,7 @@ class World:
                 supervisor.on_stopped(process)
 
     def resume(self, process: Process) -> None:
-        """What came due meanwhile happens now, in its order."""
+        """Continue a process, and execute its backlog now, in order."""
         if not process.paused:
             return
         process.paused = process.stopped = False
@@ -211,7 +215,7 @@ class World:
             self.at(self.now, process, call, *args)
 
     def reach(self, node: GroupNode, point: str) -> None:
-        """A rank of this group comes to this point of its step: is there a trap?"""
+        """Spring the traps set for this group at this point of its step."""
         if self.traps:
             armed = self.traps.pop((node.group, point), ())
             for kind, act, seconds in armed:
@@ -220,6 +224,7 @@ class World:
                     self.counts[kind] += 1
 
     def breaks_load(self, rank: RankNode) -> bool:
+        """Return whether the next load of this rank's group fails, once per fault."""
         broken = rank.node.group in self.broken_loads
         self.broken_loads.discard(rank.node.group)
         if broken:

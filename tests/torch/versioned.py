@@ -9,7 +9,7 @@ from torch import nn
 
 
 class Turned(nn.Module):
-    """A linear layer. Since version 2 the weight is stored the other way round."""
+    """A linear layer. From version 2 on its state dict stores the weight transposed."""
 
     _version = 2
 

@@ -1,7 +1,7 @@
-"""The rules of this layer, enforced: no process, no connection to another machine, no sleep above 50 ms, no test above 1 s.
+"""Enforce the rules of this layer: no process, no remote connection, no sleep above 50 ms, no test above 1 s.
 
-A test that needs more belongs into tests/process (docs/dev/testing.md). Time in which a test waited for a processor doesn't
-count, so that a busy machine fails nobody.
+A test that needs more belongs in tests/process (docs/dev/testing.md). Time in which a test waited for a processor
+doesn't count, so that no test fails because the machine is busy.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-LONGEST_SLEEP = 0.05  # seconds
-LONGEST_TEST = 1.0  # seconds
-MARGIN = 8.0  # a test that keeps the rule may take so many times as long where a core is shared and nothing is cached
+LONGEST_SLEEP = 0.05  # seconds of one sleep
+LONGEST_TEST = 1.0  # seconds of one test
+MARGIN = 8.0  # factor by which a test may exceed its limit on a shared core with cold caches
 ROOT = Path(__file__).parents[2]
 PROCESSES = ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.exec", "os.system")
 
-_broken: list[str] | None = None  # what the test that runs has done against the rules; None between tests
+_broken: list[str] | None = None  # violations of the running test; None between tests
 _sleep = time.sleep
 
 
@@ -59,7 +59,7 @@ def _checked_sleep(seconds: float) -> None:
 
 
 def _waited() -> float:
-    """Seconds for which this thread was ready to run and had no processor."""
+    """Return the seconds for which this thread was ready to run and had no processor."""
     try:
         return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
     except (OSError, IndexError, ValueError):

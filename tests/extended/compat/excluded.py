@@ -1,11 +1,13 @@
-"""Tests of torchft's that are left out, and why. Each is about the inside of torchft, or about one of the differences that
-docs/torchft.md names. What they show of a user's code is shown by tests of ours, which are named where that is not plain.
+"""Tests of torchft's that are not run, and why.
+
+Each is about torchft's internals, or about one of the differences that docs/torchft.md names. What such a test shows of
+a user's code is covered by tests of ours, which are named where that is not plain.
 """
 
 from __future__ import annotations
 
 ALL = ""
-"""Of a file: it can't be imported, or is about one thing."""
+"""Key for a whole file, which can't be imported or is about one thing."""
 
 _CLIENT = (
     "puts a mock in the place of torchft's gRPC client, and looks at the Manager's private fields; the same stories are "
@@ -85,7 +87,10 @@ EXCLUDED: dict[str, dict[str, str]] = {
         "ReconfigureTest::test_rendezvous": _RENDEZVOUS,
     },
 }
-"""By file and test."""
+"""Reasons by file and test."""
 
 TIMED: dict[str, tuple[str, ...]] = {"lighthouse_test.py": ("TestLighthouse::test_join_timeout_behavior",)}
-"""Tests that compare a clock's reading with fractions of a second: python -m tests.extended.compat.peer_suite runs them, CI's busy machine doesn't."""
+"""Tests that compare a clock's reading with fractions of a second.
+
+python -m tests.extended.compat.peer_suite runs them; CI does not, as its machine is busy.
+"""

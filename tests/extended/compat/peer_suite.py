@@ -1,11 +1,11 @@
-"""torchft's own test files, run against torchft_x under torchft's name, and against torchft itself.
+"""Run torchft's own test files against torchft_x under torchft's name, and against torchft itself.
 
     python -m tests.extended.compat.peer_suite [--peer] [FILE...]     # runs all files or these; --peer: against torchft itself
     python -m tests.extended.compat.peer_suite --write                # all files against both, their counts, and the table of docs/torchft.md
 
-The files are read from the wheel that is installed in the environment of TORCHFT_X_PEER_PYTHON; nothing of them is kept here.
-Each file runs in a process of its own. Some tests of theirs compare with recorded histories that the wheel has not; there
-torchft's own are recorded first.
+The files are read from the wheel that is installed in the environment of TORCHFT_X_PEER_PYTHON; no copy remains here.
+Each file runs in a process of its own. Some of the tests compare with recorded histories that the wheel does not
+contain: for these torchft's own histories are recorded first.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from torchft_x.compat.__main__ import PATH
 
 ROOT = Path(__file__).resolve().parents[3]
 COUNTS = ROOT / "docs/bench/torchft_tests.json"
-LIMIT = 900  # seconds of a file
-_TEST_LIMIT = 60  # of a test
+LIMIT = 900  # seconds for one file
+_TEST_LIMIT = 60  # seconds for one test
 _HELPERS = ("_test_utils.py", "_test/diloco_trainer.py")
 _FIXTURES = "test_fixtures"
 _CONFTEST = """
@@ -58,19 +58,19 @@ _INSIDE = (
     ("torchft.manager", "MANAGER_ADDR_KEY"), ("torchft.manager", "REPLICA_ID_KEY"),
     ("torchft.process_group", "_rendezvous"),
 )  # fmt: skip
-"""Names of torchft's inside, without which a file of theirs can't be imported. Here they can only be named: used they raise."""
+"""Names of torchft's internals without which a test file can't be imported. Here they raise when they are used."""
 
 
 @dataclass(frozen=True)
 class Result:
-    file: str  # below torchft
-    name: str  # of the test, with its class
-    outcome: str  # passed, failed, skipped
+    file: str  # path below torchft
+    name: str  # name of the test, with its class
+    outcome: str  # passed, failed or skipped
     words: str = ""
 
 
 class Suite:
-    """A copy of the peer's test files in `folder`, and nothing else of it."""
+    """A copy of the peer's test files in `folder`, without the rest of the peer."""
 
     def __init__(self, folder: Path, peer_python: str) -> None:
         command = [peer_python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
@@ -86,13 +86,15 @@ class Suite:
         (folder / "conftest.py").write_text(_CONFTEST.format(folder=str(package), inside=_INSIDE))
 
     def record(self, file: str) -> None:
-        """Let torchft write what the tests of this file compare with, if they do."""
+        """Let torchft write the histories with which the tests of this file compare, if there are any."""
         if "WRITE_FIXTURE" in (self._source / file).read_text(encoding="utf-8"):
             self.run(file, peer=True, record=True)
 
     def run(self, file: str, *, peer: bool, timed: bool = True, record: bool = False) -> list[Result]:
-        """The tests of one file, against ours without those of `EXCLUDED`. `peer`: against torchft itself. `timed`: with those
-        of `TIMED`."""
+        """Run the tests of one file, and return their results. Against ours those of `EXCLUDED` are left out.
+
+        `peer`: run against torchft itself. `timed`: include those of `TIMED`.
+        """
         report = self._folder / "report.xml"
         report.unlink(missing_ok=True)
         paths = [str(self.site)] if peer else [str(PATH), str(ROOT)]

@@ -1,4 +1,7 @@
-"""What torchtitan's debug configs look for below the current directory: a tokenizer, and the data set c4_test. Made, not fetched."""
+"""Assets that torchtitan's debug configs read below the current directory: a tokenizer, and the data set c4_test.
+
+Both are generated, not downloaded.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,11 @@ WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight",
 
 
 def make(folder: Path, documents: int = 2000) -> None:
-    """In `folder`: ``tests/assets/tokenizer`` of single bytes, ``tests/assets/c4_test`` of documents that count in words."""
+    """Write the assets to `folder`.
+
+    ``tests/assets/tokenizer`` is a tokenizer of single bytes; ``tests/assets/c4_test`` has documents that count in
+    words.
+    """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     tokenizer_dir, data_dir = folder / "tests/assets/tokenizer", folder / "tests/assets/c4_test"

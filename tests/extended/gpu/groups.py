@@ -1,4 +1,4 @@
-"""Process groups on a card: NCCL with one member, NCCL in a child, gloo with several members on one device."""
+"""Checks of process groups on a card: NCCL with one member, NCCL in a child, gloo with several members on a device."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from torchft_x.comm.subprocess.child_handle import ChildHandle
 from torchft_x.comm.subprocess.shared_memory import SharedSegments
 from torchft_x.errors import CollectiveError
 
-LIMIT = 60.0  # seconds
+LIMIT = 60.0  # seconds until a collective times out
 
 
 class OnTheCpu(AcceleratorGroup):
-    """The frame of `ProcessGroupNCCL` with gloo in the library's place."""
+    """The code of `ProcessGroupNCCL` with gloo in place of the library."""
 
     _kind, _device, _backend_type = "frame", "cpu", "GLOO"
 
@@ -49,8 +49,11 @@ def library_group(kit: Kit) -> AcceleratorGroup:
 
 
 def connect_alone(group: AcceleratorGroup, quorum_id: int, device: torch.device) -> None:
-    """A communicator of one. `configure` makes none for a single member, and one card allows no second, so what its
-    connecting thread does is done here."""
+    """Connect a communicator of one member.
+
+    `configure` connects none for a single member, and one card allows no second, so that the work of the connecting
+    thread is done here.
+    """
     old = group._present
     group.configure("", "gpu_check", 0, 1, quorum_id)
     need(old is None or old.gone.wait(30), "the abort of the communicator before has not ended after 30 s")
@@ -74,7 +77,7 @@ def reduce_alone(kit: Kit, group: ProcessGroup, seed: int) -> None:
 
 
 def nccl_of_one(kit: Kit) -> Figures:
-    """Our frame around a real communicator: options, collectives, streams, errors."""
+    """Check our code around a real communicator: options, collectives, streams, errors."""
     group = library_group(kit)
     began = time.perf_counter()
     connect_alone(group, 1, kit.device)
@@ -91,7 +94,7 @@ def nccl_of_one(kit: Kit) -> Figures:
 
 
 def nccl_abort_and_rebuild(kit: Kit) -> Figures:
-    """An abort, also while the stream is busy, and new communicators after it."""
+    """Check an abort, also while the stream is busy, and new communicators after it."""
     group = library_group(kit)
     aborts, builds = [], []
     for quorum_id in range(1, 5):
@@ -101,7 +104,7 @@ def nccl_abort_and_rebuild(kit: Kit) -> Figures:
         builds.append(round(time.perf_counter() - began, 3))
         t = kit.tensor(1 << 20)
         if not kit.on_cpu:
-            torch.cuda._sleep(int(1e8))  # some 50 ms of the stream
+            torch.cuda._sleep(int(1e8))  # keep the stream busy for some 50 ms
         work = group.allreduce([t])
         began = time.perf_counter()
         group.abort(quorum_id)
@@ -116,7 +119,7 @@ def nccl_abort_and_rebuild(kit: Kit) -> Figures:
 
 
 def nccl_in_a_child(kit: Kit) -> Figures:
-    """Tensors reach the child by IPC as they are, after what the stream was still doing to them."""
+    """Check that tensors reach the child by IPC without a copy, after the pending work of their stream."""
     kind = "gloo" if kit.on_cpu else "nccl"
     began = time.perf_counter()
     child = ChildHandle(kind, kit.device.type, SharedSegments(), RankInfo(0, 1, 1))
@@ -139,7 +142,7 @@ def nccl_in_a_child(kit: Kit) -> Figures:
 
 
 def gloo_on_the_device(kit: Kit) -> Figures:
-    """Several members on one card, through host memory: every collective the library uses; a member that doesn't come."""
+    """Check several members on one card, through host memory: every collective in use, and a missing member."""
     size = 3
     with kit.gloo_groups(size, LIMIT) as groups:
         mine = [kit.tensor(5000, seed=rank) for rank in range(size)]
@@ -189,7 +192,7 @@ def _exchanged(group: ProcessGroup, t: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def _leave_one_waiting(kit: Kit, groups: list[ProcessGroup]) -> None:
-    """A member whose partners don't come is released by an abort, and all can meet again."""
+    """Check that an abort releases a member whose partners don't come, and that all can connect again."""
     work = groups[0].allreduce([kit.tensor(1 << 16)])
     began = time.perf_counter()
     groups[0].abort(1)

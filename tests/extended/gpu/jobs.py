@@ -1,5 +1,7 @@
-"""Whole jobs on one card: the default scripts, two groups, one of them killed. TorchX isn't needed: supervisors are
-started as it starts them."""
+"""Checks of whole jobs on one card: the default scripts with two groups, one of which is killed.
+
+TorchX isn't needed, as the supervisors are started here as TorchX would start them.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,7 @@ class Job:
             time.sleep(0.05)
 
     def wait(self, seconds: float) -> None:
-        """For its good end."""
+        """Wait for the job to end without error."""
         deadline = time.monotonic() + scaled(seconds)
         for process in self.processes:
             try:
@@ -95,7 +97,7 @@ def events(job: Job) -> list[dict]:
 
 
 def kill_and_rejoin(kit: Kit) -> Figures:
-    """`kill -9` of one of two groups on one device: the other goes on, it comes back, and every step's bits are equal."""
+    """Kill one of two groups on one device (SIGKILL). Check that the other goes on, it rejoins, and bits are equal."""
     dumps = kit.folder / "params"
     arguments = ["--steps", "600", "--pace", "0.02", "--dump-params", str(dumps)]
     with Job(kit, "benchmarks/trial/ddp.py", *arguments) as job:
@@ -119,12 +121,12 @@ def kill_and_rejoin(kit: Kit) -> Figures:
 
 
 def hsdp_script(kit: Kit) -> Figures:
-    """scripts/train_hsdp.py to its end: FSDP2 within a group, averaging between two."""
+    """Run scripts/train_hsdp.py to its end: FSDP2 within a group, averaging between two."""
     return _script(kit, "scripts/train_hsdp.py", "--steps", "30")
 
 
 def diloco_script(kit: Kit) -> Figures:
-    """scripts/train_diloco.py to its end: groups that train apart, with quantised exchanges."""
+    """Run scripts/train_diloco.py to its end: groups that train apart, with quantised exchanges."""
     return _script(kit, "scripts/train_diloco.py", "--steps", "40", "--fault_tolerance.should_quantize=int8")
 
 
@@ -141,7 +143,7 @@ def _script(kit: Kit, script: str, *arguments: str) -> Figures:
 
 
 def gpu_tests(kit: Kit) -> Figures:
-    """The tests that are marked ``gpu``; those for several cards are skipped."""
+    """Run the tests that are marked ``gpu``; those for several cards are skipped."""
     command = [sys.executable, "-m", "pytest", "-q", "-rs", "-m", "gpu", "-p", "no:cacheprovider", *GPU_TESTS]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     kit.figures["pytest"] = (done.stdout.strip().splitlines() or [""])[-1]

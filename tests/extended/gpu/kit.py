@@ -1,4 +1,4 @@
-"""What every check of `./scripts/gpu_check` is given, and what it may raise."""
+"""Helpers for the checks of `./scripts/gpu_check`, and the failures that they raise."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ Figures = dict[str, Any]
 
 @dataclass
 class Kit:
-    """The same checks run on a card and, as far as that goes, on the CPU."""
+    """Device, folder and measurements of a check. The same checks run on a card and, as far as possible, on the CPU."""
 
     device: torch.device
     folder: Path
-    """Private and empty."""
+    """Private folder, empty at the beginning."""
     figures: Figures = field(default_factory=dict)
-    """What was measured so far; kept if the check fails."""
+    """Measurements so far; kept if the check fails."""
     _store: dist.TCPStore | None = None
     _numbers: Any = field(default_factory=itertools.count)
 
@@ -40,12 +40,12 @@ class Kit:
         return self.device.type == "cpu"
 
     def tensor(self, *shape: int, seed: int = 0) -> torch.Tensor:
-        """Normal numbers, the same on every device."""
+        """Return normally distributed numbers, equal on every device."""
         return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(self.device)
 
     @contextmanager
     def gloo_groups(self, size: int, limit: float = 60.0) -> Iterator[list[ProcessGroup]]:
-        """Connect so many members on this device."""
+        """Connect `size` members on this device."""
         groups: list[ProcessGroup] = [ProcessGroupGloo(limit, host="127.0.0.1") for _ in range(size)]
         try:
             configure(groups, self.meeting(), 1)
@@ -55,18 +55,18 @@ class Kit:
                 group.shutdown()
 
     def meeting(self) -> str:
-        """A store address that nobody has used."""
+        """Return an unused store address."""
         if self._store is None:
             self._store = host_store("127.0.0.1", 60.0)[0]
         return f"127.0.0.1:{self._store.port}/gpu_check/{next(self._numbers)}"
 
     def wait(self) -> None:
-        """Until the device has done what it was given."""
+        """Wait until the device has finished its work."""
         if not self.on_cpu:
             torch.accelerator.synchronize()
 
     def seconds(self, action: Callable[[], object], times: int = 5) -> float:
-        """Median of several, after one that isn't counted."""
+        """Return the median time in seconds of several runs, after one that isn't counted."""
         took = []
         for _ in range(times + 1):
             self.wait()
@@ -78,7 +78,7 @@ class Kit:
 
 
 def need(truth: object, sentence: str) -> None:
-    """Fail the check. (Not `assert`, which python -O leaves out.)"""
+    """Fail the check unless `truth` holds; `assert` would vanish with python -O."""
     if not truth:
         raise AssertionError(sentence)
 
@@ -93,7 +93,7 @@ def need_failure(work: dist.Work, sentence: str) -> None:
 
 
 def need_equal(got: torch.Tensor, wanted: torch.Tensor, what: str) -> None:
-    """Bit for bit, wherever they are."""
+    """Fail the check unless the tensors are equal bit for bit. They may be on different devices."""
     got, wanted = got.detach().cpu(), wanted.detach().cpu()
     if got.dtype != wanted.dtype or got.shape != wanted.shape:
         raise AssertionError(f"{what}: {got.dtype} {tuple(got.shape)} instead of {wanted.dtype} {tuple(wanted.shape)}")

@@ -1,12 +1,12 @@
-"""`./scripts/gpu_check`: everything of torchft_x that needs a card, each check in a process of its own, one JSON.
+"""`./scripts/gpu_check`: run each check of torchft_x that needs a card in a process of its own, into one JSON file.
 
     ./scripts/gpu_check                       # on the first CUDA (XPU) device; without one, its code on the CPU
     ./scripts/gpu_check --only nccl_of_one,kill_and_rejoin --out result.json
     ./scripts/gpu_check --dry                 # what would run, and what is missing for it here
 
-The exit code is 0 if nothing failed, 1 if something did. A check that crashes, hangs or is out of memory doesn't end the
-others. All together end within nine minutes: what doesn't fit any more is skipped. (TORCHFT_X_TIME_SCALE stretches
-all limits, for a machine that does much else.)
+The exit code is 0 if nothing failed, 1 otherwise. A check that crashes, hangs or is out of memory doesn't end the
+others. All together end within nine minutes: checks for which no time is left are skipped. (TORCHFT_X_TIME_SCALE
+stretches all limits, for a busy machine.)
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from typing import Any
 from tests.util import clock
 
 ROOT = Path(__file__).parents[3]
-BUDGET = 525.0  # seconds of all checks together
-_TEXT = 4000  # characters of a reason, and of what a check printed, that are kept
+BUDGET = 525.0  # seconds for all checks together
+_TEXT = 4000  # number of characters kept of a reason, and of a check's output
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,13 @@ class Check:
     name: str
     module: str
     seconds: float
-    """Limit."""
+    """Time limit in seconds."""
     cuda: str = ""
-    """What of it needs CUDA itself; empty: nothing, any accelerator does."""
+    """Part of the check that needs CUDA itself; empty: any accelerator suffices."""
     modules: tuple[str, ...] = ()
-    """Packages it needs beside torchft_x's own."""
+    """Packages that it needs in addition to torchft_x's own."""
     on_cpu: bool = True
-    """Whether its code means something on the CPU."""
+    """Whether a run of its code on the CPU is meaningful."""
 
 
 CHECKS = (
@@ -72,16 +72,16 @@ CHECKS = (
 class Result:
     name: str
     status: str
-    """passed, failed or skipped."""
+    """One of passed, failed and skipped."""
     reason: str
     seconds: float
     figures: dict[str, Any]
     not_tried: str
-    """What of the check this machine can't show."""
+    """Part of the check that this machine can't run."""
 
 
 def missing(check: Check, kind: str) -> str:
-    """What of it can't be tried on this kind of device; empty: nothing."""
+    """Return the part of the check that can't run on this kind of device, or '' if there is none."""
     lacking = [m for m in check.modules if importlib.util.find_spec(m) is None]
     if lacking:
         return f"the package {' and '.join(lacking)} is not installed"
@@ -91,14 +91,14 @@ def missing(check: Check, kind: str) -> str:
 
 
 def can_run(check: Check, kind: str) -> bool:
-    """Whether anything of it can be tried."""
+    """Return whether any part of the check can run."""
     if any(importlib.util.find_spec(m) is None for m in check.modules):
         return False
     return check.on_cpu if kind == "cpu" else not check.cuda or kind == "cuda"
 
 
 def run_all(checks: Sequence[Check], kind: str) -> list[Result]:
-    """Run them one after the other, and print a line as each ends."""
+    """Run the checks one after the other, and print a line as each ends."""
     deadline = time.monotonic() + clock(BUDGET)
     results = []
     for check in checks:
@@ -116,7 +116,7 @@ def run_all(checks: Sequence[Check], kind: str) -> list[Result]:
 
 
 def run_one(check: Check, kind: str, seconds: float) -> Result:
-    """In a process of its own, with all that it starts."""
+    """Run a check in a process of its own, and end all processes that it starts."""
     with tempfile.TemporaryDirectory(prefix="gpu_check-") as folder:
         out, log = Path(folder, "result.json"), Path(folder, "log")
         words = [sys.executable, "-m", "tests.extended.gpu.run", "--check", f"{check.module}:{check.name}"]
@@ -139,13 +139,13 @@ def run_one(check: Check, kind: str, seconds: float) -> Result:
 
 
 def _await(process: subprocess.Popen[bytes], seconds: float) -> str:
-    """Why it had to be ended; empty: it ended by itself. Nothing of its session is left."""
+    """Wait for the process, and kill all of its session. Return why it was killed, or '' if it ended by itself."""
     reason = ""
     try:
         process.wait(seconds)
     except subprocess.TimeoutExpired:
         reason = f"it had not ended after {seconds:.0f} s"
-        os.killpg(process.pid, signal.SIGABRT)  # faulthandler shows the stacks
+        os.killpg(process.pid, signal.SIGABRT)  # faulthandler prints the stacks
         try:
             process.wait(3)
         except subprocess.TimeoutExpired:
@@ -163,7 +163,7 @@ def _ending(code: int) -> str:
 
 
 def run_here(name: str, kind: str, out: Path) -> int:
-    """One check, MODULE:FUNCTION, in this process."""
+    """Run one check, MODULE:FUNCTION, in this process."""
     import faulthandler
 
     import torch
@@ -185,7 +185,7 @@ def run_here(name: str, kind: str, out: Path) -> int:
             traceback.print_exc()
     out.write_text(json.dumps({"status": status, "reason": reason, "figures": kit.figures}))
     sys.stdout.flush()
-    os._exit(0)  # threads of libraries that were aborted mustn't hold up the next check
+    os._exit(0)  # threads of aborted libraries must not delay the next check
 
 
 def machine(kind: str) -> dict[str, Any]:
@@ -211,7 +211,7 @@ def best_device() -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The exit code."""
+    """Run the command, and return the exit code."""
     parser = argparse.ArgumentParser(prog="gpu_check", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", default="auto", choices=("auto", "cuda", "xpu", "cpu"))
     parser.add_argument("--only", default="", help="names, with commas")
@@ -238,7 +238,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def report(results: Sequence[Result], about: dict[str, Any], seconds: float, out: Path) -> int:
-    """Write the JSON and say how it went; the exit code."""
+    """Write the JSON file, print a summary, and return the exit code."""
     counts = {s: sum(r.status == s for r in results) for s in ("passed", "failed", "skipped")}
     whole = {"machine": about, **counts, "seconds": round(seconds, 1), "checks": [vars(r) for r in results]}
     out.parent.mkdir(parents=True, exist_ok=True)

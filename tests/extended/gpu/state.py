@@ -1,4 +1,4 @@
-"""Quantised reductions and snapshots of what lies on a card."""
+"""Checks of quantised reductions and snapshots of tensors on a card."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ SIZES = (1, 3, 127, 128, 129, 100_003)
 
 
 def quantised_kernels(kit: Kit) -> Figures:
-    """int8 and int4: the device's bytes are the CPU's. fp8, which the CPU doesn't do, against its own definition."""
+    """Check that the device's int8 and int4 bytes equal the CPU's.
+
+    fp8, which the CPU doesn't support, is compared with its own definition.
+    """
     for fmt in FORMATS.values():
         if fmt is FP8 and not has_fp8(kit.device):
             kit.figures["not tried"] = ["fp8 needs a CUDA device of compute capability 8.9 or newer"]
@@ -60,7 +63,7 @@ def _compare(fmt: Format, x: torch.Tensor, what: str) -> None:
 
 
 def quantised_reductions(kit: Kit) -> Figures:
-    """Three members on one card; each holds the same bits, near the sum. The same as on the CPU, for int8 and int4."""
+    """Check that three members on one card hold the same bits, near the sum, and those of the CPU for int8 and int4."""
     size, numel = 3, 300_001
     with kit.gloo_groups(size) as groups:
         for fmt in FORMATS.values():
@@ -87,21 +90,21 @@ def _reduced(group: ProcessGroup, t: torch.Tensor, fmt: Format) -> torch.Tensor:
 
 
 def staging(kit: Kit) -> Figures:
-    """A snapshot holds the state of the moment it was asked for, whatever the stream does next, and waits for nothing else."""
+    """Check that a snapshot holds the state of the moment of the call, and waits only for the stream of that state."""
     store = SnapshotStore()
     state = {"w": kit.tensor(1 << 22), "half": kit.tensor(1 << 20, seed=1).bfloat16(), "step": 7}
     want = {name: t.cpu().clone() for name, t in state.items() if isinstance(t, torch.Tensor)}
     store.prepare(state)
-    for _ in range(3):  # pinned memory is there from now on: to take some more would wait for the device
+    for _ in range(3):  # allocate pinned memory now, as a later allocation would wait for the device
         store.freeze(State(1, 1), state, 0)
     other = None if kit.on_cpu else torch.cuda.Stream()
     if other is not None:
         with torch.cuda.stream(other):
-            torch.cuda._sleep(int(3e9))  # more than a second of something that has nothing to do with the state
+            torch.cuda._sleep(int(3e9))  # more than a second of work that is unrelated to the state
     began = time.perf_counter()
     snapshot = store.freeze(State(2, 1), state, 0)
     took = time.perf_counter() - began
-    state["w"].add_(1)  # the next step
+    state["w"].add_(1)  # as the next step would
     kit.figures["snapshot of 18 MiB, s"] = round(took, 4)
     kit.figures["GB/s"] = round(sum(t.nbytes for t in want.values()) / took / 1e9, 2)
     whole = b"".join(bytes(snapshot.block(i)) for i in range(len(snapshot.blocks)))

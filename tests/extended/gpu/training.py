@@ -1,4 +1,4 @@
-"""Steps of a model on a card: FSDP2 with and without offload, torch.compile, and one against plain training."""
+"""Checks of training steps on a card: FSDP2 with and without offload, torch.compile, against plain training."""
 
 from __future__ import annotations
 
@@ -26,16 +26,19 @@ STEPS = 4
 
 
 def fsdp2_with_offload(kit: Kit) -> Figures:
-    """Do the same with shards, gradients and the optimizer's state on the host; on a CPU they are there anyway."""
+    """Run `fsdp2` with shards, gradients and the optimizer's state on the host. On a CPU they are there anyway."""
     return fsdp2(kit, offload=not kit.on_cpu)
 
 
 def fsdp2(kit: Kit, *, offload: bool = False) -> Figures:
-    """Train two groups of one rank each, sharded and averaged over gloo: equal, and near one process on the CPU."""
+    """Train two groups of one rank each, sharded and averaged over gloo.
+
+    Check that the groups are equal, and near one process on the CPU.
+    """
     with lighthouse(2) as address, Groups(address, 1) as groups:
         found = groups.run(2, fsdp2_rank, device=kit.device.type, offload=offload)
     first, second = (group[0] for group in found)
-    # At step 0 all take the weights of one group: of which one is the lighthouse's choice.
+    # At step 0 all take the weights of one group, which the lighthouse chooses.
     either = [reference(2, 1, STEPS, seed=seed) for seed in (0, 1)]
     want = min(either, key=lambda steps: sum((first[1][n] - v).abs().sum().item() for n, v in steps[0].items()))
     for step in range(1, STEPS + 1):
@@ -47,7 +50,7 @@ def fsdp2(kit: Kit, *, offload: bool = False) -> Figures:
 
 
 def fsdp2_rank(place: Place) -> dict[int, dict[str, torch.Tensor]]:
-    """In a process of its own: what it holds after each step, on the CPU."""
+    """Train one rank in a process of its own. Return its parameters after each step, on the CPU."""
     kind, offload = place.kwargs["device"], place.kwargs["offload"]
 
     def cut(net: Net) -> None:
@@ -82,7 +85,7 @@ def network(width: int) -> nn.Module:
 
 
 class Alone:
-    """A group on its own, with a lighthouse in this process."""
+    """A single group, with a lighthouse in this process."""
 
     def __init__(self, kit: Kit, address: str, net: nn.Module, forward: Callable[..., Any] | None = None) -> None:
         self.net = net
@@ -109,7 +112,7 @@ def plain_step(net: nn.Module, model: nn.Module, sgd: torch.optim.Optimizer, x: 
 
 
 def step_against_plain_ddp(kit: Kit) -> Figures:
-    """A group on its own computes what plain PyTorch computes, bit for bit; what a step takes beside it is measured."""
+    """Check that a single group computes bit for bit what plain PyTorch does, and measure the times of both."""
     width = 256 if kit.on_cpu else 3500  # about 25 million parameters on a card
     first = network(width).to(kit.device)
     nets = [first, copy.deepcopy(first), copy.deepcopy(first)]
@@ -139,7 +142,7 @@ def step_against_plain_ddp(kit: Kit) -> Figures:
 
 
 def compiled(kit: Kit) -> Figures:
-    """A compiled model in our DDP: gradients near the eager ones, and steps are committed."""
+    """Check that a compiled model in our DDP has gradients near the eager ones, and that steps are committed."""
     backend = "aot_eager" if kit.on_cpu else "inductor"  # the CPU's inductor needs a C++ compiler
     net = network(256).to(kit.device)
     eager = copy.deepcopy(net)

@@ -1,4 +1,4 @@
-"""Stop trainers (SIGSTOP) in the middle of a real job and see how long the others stand still."""
+"""Stop trainers (SIGSTOP) in the middle of a real job, and measure for how long the others stall."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ENDLESS = ("--steps", "1000000", "--pace", "0.04", *SMALL)
 
 @contextmanager
 def burners(niced: int, eager: int) -> Iterator[None]:
-    """So many processes that do nothing but use a core, some of them with the lowest priority."""
+    """Run processes that only use a core each: `niced` ones with the lowest priority, and `eager` ones."""
     commands = [["nice", "-n", "19", sys.executable, "-c", BURN]] * niced + [[sys.executable, "-c", BURN]] * eager
     processes = [subprocess.Popen(command) for command in commands]
     try:
@@ -36,7 +36,7 @@ def burners(niced: int, eager: int) -> Iterator[None]:
 
 @contextmanager
 def three_groups(folder: Path, groups: int = 3) -> Iterator[Job]:
-    """A job with the defaults, that trains."""
+    """Run a job with the defaults, which trains on entry."""
     run_dir = folder / "run"
     with running(torchx_ddp(run_dir, *ENDLESS, groups=groups, script=TRIAL), folder / "log", run_dir) as job:
         job.wait_until_training(groups, 120)
@@ -44,28 +44,31 @@ def three_groups(folder: Path, groups: int = 3) -> Iterator[Job]:
 
 
 def lost(job: Job, since: float = 0.0) -> list[str]:
-    """Why members were lost after that time, as the lighthouse tells."""
+    """Return the lighthouse's reasons for members lost after that time."""
     events = [e for e in job.events() if e["t"] > since and e.get("role") == "lighthouse"]
     return [e["reason"] for e in events if e["event"] == "member_lost"]
 
 
 def commits_of_others(job: Job, group: str, since: float) -> list[float]:
-    """When the other groups have committed after that time."""
+    """Return the times of the other groups' commits after that time."""
     return sorted(e["t"] for e in job.events() if e["event"] == "commit" and e["group"] != group and e["t"] > since)
 
 
 def together_since(job: Job, groups: int, since: float) -> bool:
-    """All have committed in one quorum after that time."""
+    """Return whether all groups have committed in one quorum after that time."""
     return training_together([e for e in job.events() if e["t"] > since], groups)
 
 
 def hang(job: Job, group: str, groups: int = 3, seconds: float = 2 * TIMING.silence_stopped) -> float:
-    """Stop the group's worker for a while; how long the others had no commit after it. All are together afterwards."""
+    """Stop the group's worker for `seconds`. Return the longest time in which the others had no commit after that.
+
+    All train together again on return.
+    """
     pid = job.worker(group)
     stopped = time.time()
     os.kill(pid, signal.SIGSTOP)
     try:
-        # commits of a moment later were decided before; the next step is the one that needs everybody
+        # Commits shortly after the stop were decided before it; the step after them needs all groups.
         wait_for(lambda: any(t > stopped + 0.5 for t in commits_of_others(job, group, stopped)), 60, "the others' step")
         time.sleep(max(0.0, stopped + seconds - time.time()))
     finally:

@@ -1,6 +1,6 @@
-"""Training with torchft's own Manager, DDP and optimizer wrapper; run by the peer's Python, which doesn't know us.
+"""Train with torchft's own Manager, DDP and optimizer wrapper, in the peer's Python, which has no torchft_x.
 
-One JSON line per committed step: step, digest of the parameters, number of participants.
+One JSON line is printed per committed step: step, digest of the parameters, number of participants.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from torch import nn
 
 def main(group: str, until_file: str) -> None:
     torch.set_num_threads(1)
-    torch.manual_seed(int(group))  # different on purpose: init_sync must make them equal
+    torch.manual_seed(int(group))  # different seeds: init_sync must make the parameters equal
     model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
     sgd = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 

@@ -1,4 +1,4 @@
-"""JSON over HTTPS to an API server: what a node needs of it, without the weight of the official client."""
+"""JSON over HTTPS to an API server: the calls that a node needs, without the weight of the official client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 
 class ApiError(Exception):
-    """The server's answer where it is no success."""
+    """Answer of the server with an error status, in `status`."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(f"{status}: {text[:500]}")
@@ -19,11 +19,14 @@ class ApiError(Exception):
 
 
 class Api(NamedTuple):
-    """How to reach the server. Each request has a connection of its own: a server that was away is simply asked again."""
+    """Client of an API server.
+
+    Each request uses a connection of its own, so that a restart of the server needs no handling.
+    """
 
     host: str
     port: int
-    certificate: str  # the server's own, as a file
+    certificate: str  # file with the server's own certificate
     token: str
 
     def get(self, path: str, **query: Any) -> Any:
@@ -40,7 +43,10 @@ class Api(NamedTuple):
         return self.request("DELETE", path, body=body)
 
     def request(self, verb: str, path: str, body: Any = None, query: dict[str, Any] | None = None) -> Any:
-        """The answer as a value, or as text where it isn't JSON. Raises ApiError, or OSError if nobody answers."""
+        """Return the answer as a value, or as text if it isn't JSON.
+
+        Raise `ApiError` for an error status, and `OSError` if no server answers.
+        """
         connection = self._connection(timeout=10)
         try:
             answer = self._ask(connection, verb, path, body, query)
@@ -54,7 +60,7 @@ class Api(NamedTuple):
         return json.loads(text) if "json" in (answer.headers["Content-Type"] or "") else text
 
     def watch(self, path: str, seconds: float = 30, **query: Any) -> Iterator[dict[str, Any]]:
-        """Events until the server ends the watch, after `seconds` at the latest. Raises as `request` does."""
+        """Yield events until the server ends the watch, after `seconds` at the latest. Raise as `request` does."""
         connection = self._connection(timeout=seconds + 5)
         try:
             query = {**query, "watch": "true", "timeoutSeconds": int(seconds)}

@@ -1,8 +1,8 @@
-"""A real Kubernetes cluster for tests: etcd, API server, controllers, scheduler and kube-proxy as children.
+"""A real Kubernetes cluster for tests: etcd, API server, controllers, scheduler and kube-proxy as child processes.
 
-The nodes are small kubelets of our own (kubelet.py), whose pods are containers of runc. Everything lives in one private
-directory and one network namespace; of the outside there is only a port of 127.0.0.1, which leads to the API server, so
-several clusters may run side by side. `scripts/kubernetes` builds the programs. Needs root.
+The nodes are small kubelets of our own (kubelet.py), whose pods are containers of runc. All state is in one private
+directory and one network namespace. The only link to the outside is a port of 127.0.0.1, which leads to the API server,
+so that several clusters may run side by side. `scripts/kubernetes` builds the programs. Needs root.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _PORT = 6443
 
 
 def programs() -> Path:
-    """Where `scripts/kubernetes` puts what it builds."""
+    """Return the folder in which `scripts/kubernetes` puts the programs that it builds."""
     where = subprocess.run([_ROOT / "scripts/kubernetes", "--where"], capture_output=True, text=True, check=True)
     return Path(where.stdout.strip())
 
 
 def missing() -> str:
-    """A sentence that says what is missing on this machine; empty if a cluster can be started."""
+    """Return a sentence about what is missing on this machine, or '' if a cluster can be started."""
     if os.geteuid() != 0:
         return "A cluster needs root, for its network namespaces and containers."
     if not (programs() / ".stamp").exists():
@@ -50,10 +50,13 @@ def missing() -> str:
 
 
 class Cluster:
-    """A running cluster. `kubeconfig` is a file, `api` asks as its administrator."""
+    """A running cluster: owns the daemons, the nodes and their folder.
+
+    `kubeconfig` is the administrator's file, and `api` the administrator's client.
+    """
 
     def __init__(self, folder: Path, node_grace: float) -> None:
-        self.folder = folder  # private
+        self.folder = folder  # private to this cluster
         self.kubeconfig = folder / "kubeconfig"
         self.api: Api
         self.nodes: dict[str, LocalNode] = {}
@@ -62,11 +65,11 @@ class Cluster:
         self._lib = programs() / "lib"
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._sweeper: subprocess.Popen[bytes] | None = None
-        self._wire = 0  # the process that holds the network namespace
+        self._wire = 0  # pid of the process that holds the network namespace
         self._tokens = {name: secrets.token_hex(16) for name in ("admin", "system:kube-controller-manager", "guest")}
 
     def kubectl(self, *words: str, stdin: str | None = None) -> str:
-        """Output of kubectl; fails with its error."""
+        """Return the output of kubectl. Fail with its error."""
         done = subprocess.run(
             [str(self._bin / "kubectl"), "--kubeconfig", str(self.kubeconfig), *words],
             input=stdin,
@@ -81,7 +84,7 @@ class Cluster:
         return self._bin / name
 
     def guest_kubeconfig(self) -> Path:
-        """The kubeconfig of `guest`, who may nothing."""
+        """Write and return the kubeconfig of `guest`, a user without any rights."""
         path = self.folder / "kubeconfig-guest"
         path.write_text(self._config("guest", self._tokens["guest"], self.api.port))
         path.chmod(0o600)
@@ -114,11 +117,11 @@ class Cluster:
     # --- faults ----------------------------------------------------------------------------------------------------
 
     def stop_api_server(self) -> None:
-        """The API server is killed; what it stored stays in etcd."""
+        """Kill the API server. Its data stays in etcd."""
         self.end("kube-apiserver")
 
     def start_api_server(self) -> None:
-        """It is started (again), and ready on return."""
+        """Start the API server (again). It is ready on return."""
         d = self.folder
         self.spawn(
             "kube-apiserver",
@@ -177,7 +180,7 @@ class Cluster:
         wait_for(self._account, 30, f"the controller manager, see {d}/log")
 
     def stop(self) -> None:
-        """Containers first, then the daemons; the directory stays."""
+        """End the containers, then the daemons. The directory stays."""
         for node in self.nodes.values():
             node.kill()
         for name in reversed(list(self._children)):
@@ -192,7 +195,7 @@ class Cluster:
         child.wait()
 
     def spawn(self, program: str, words: str) -> None:
-        """A child in the cluster's network, by the name of its program."""
+        """Start a child in the cluster's network, named after its program."""
         self._child(program, [str(self._bin / program), *words.split()])
 
     def spawn_python(self, name: str, module: str, *words: str, **options: Any) -> subprocess.Popen[bytes]:
@@ -224,7 +227,7 @@ class Cluster:
         return child
 
     def _relay(self) -> int:
-        with socket.socket() as listening:  # of the namespace we are in
+        with socket.socket() as listening:  # a socket of our own namespace
             listening.bind(("127.0.0.1", 0))
             listening.listen(64)
             descriptor = listening.fileno()
@@ -250,7 +253,7 @@ class Cluster:
             "contexts": [{"name": "cluster", "context": {"cluster": "cluster", "user": user}}],
             "current-context": "cluster",
         }
-        return json.dumps(value)  # which is YAML
+        return json.dumps(value)  # JSON is valid YAML
 
     def _ready(self) -> bool:
         for name, child in self._children.items():
@@ -261,7 +264,7 @@ class Cluster:
             return False
 
     def _account(self) -> bool:
-        """Whether pods may be made: the controllers give each namespace its service account."""
+        """Return whether pods can be created: the controllers have given the namespace its service account."""
         try:
             return bool(self.api.get("/api/v1/namespaces/default/serviceaccounts/default").get("secrets"))
         except (OSError, ApiError):
@@ -269,7 +272,7 @@ class Cluster:
 
 
 class LocalNode:
-    """A node of the cluster, as whoever breaks it sees it."""
+    """A node of the cluster, with the operations of a test that breaks it."""
 
     def __init__(self, cluster: Cluster, settings: Settings) -> None:
         self._cluster = cluster
@@ -279,9 +282,9 @@ class LocalNode:
         self._runtime = Runtime(settings.runc, self.folder / "runc")
 
     def start(self) -> None:
-        """The kubelet is started (again); the node is ready on return."""
+        """Start the kubelet (again). The node is ready on return."""
         wire, name = self._cluster._wire, self._settings.name
-        network.remove(wire, self._links())  # of a life before
+        network.remove(wire, self._links())  # links of a previous life
         words = json.dumps(asdict(self._settings))
         self._child = self._cluster.spawn_python(name, "tests.extended.kubernetes.kubelet", words)
         wait_for(self._ready, 30, f"node {name}, see {self._cluster.folder}/log/{name}.log")
@@ -291,21 +294,21 @@ class LocalNode:
         return self._settings.name
 
     def kill_container(self, uid: str) -> None:
-        """SIGKILL to all that runs in the container of a pod, which has only one."""
+        """Kill all processes in a pod's only container with SIGKILL."""
         self._runtime.kill(self._container(uid))
 
     def run_in(self, uid: str, command: Sequence[str]) -> int:
-        """The exit code of a command in the container of a pod, which has only one."""
+        """Run a command in a pod's only container. Return its exit code."""
         return self._runtime.run_in(self._container(uid), command, scaled(10))
 
     def lose(self) -> None:
-        """The node is gone, as if its power had failed: no packet leaves it any more, no process of it lives on."""
+        """Lose the node as in a power failure: no packet leaves it any more, then all of its processes are killed."""
         wire = self._cluster._wire
         network.cut(wire, self._links())
         self.kill()
 
     def kill(self) -> None:
-        """Its kubelet is killed, and whatever runs in its containers."""
+        """Kill its kubelet and all processes in its containers."""
         if self._child is not None:
             self._cluster.end(self._settings.name)
             self._child = None
@@ -328,8 +331,10 @@ class LocalNode:
 
 
 def _sweeper(runc: str, folder: Path) -> subprocess.Popen[bytes]:
-    """Start what ends the containers once we are gone, however we go. Our other children die with us; containers are
-    children of nobody."""
+    """Start a process that ends the containers when this one has ended.
+
+    Our other children die with us, but containers have no parent.
+    """
     script = 'read _; for s in "$1"/*/runc/*; do "$0" --root "${s%/*}" delete --force "${s##*/}"; done 2>/dev/null'
     return subprocess.Popen(
         ["sh", "-c", script, runc, str(folder)],
@@ -340,7 +345,7 @@ def _sweeper(runc: str, folder: Path) -> subprocess.Popen[bytes]:
 
 
 def image_environment() -> dict[str, str]:
-    """Of IMAGE."""
+    """Return the environment variables of IMAGE."""
     return {
         "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
         "PYTHONPATH": str(_ROOT),
@@ -351,7 +356,7 @@ def image_environment() -> dict[str, str]:
 
 
 def _image_paths() -> list[str]:
-    """This Python, its environment and this source; of a path within another only the other."""
+    """Return the paths of this Python, its environment and this source, without paths inside others."""
     wanted = {sys.prefix, sys.base_prefix, str(_ROOT), sysconfig.get_path("purelib")}
     outer = [p for p in wanted if not any(p != q and p.startswith(q + "/") for q in wanted)]
     return sorted(p for p in outer if not p.startswith("/usr/") and p != "/usr")
@@ -361,8 +366,9 @@ def _image_paths() -> list[str]:
 def cluster(
     folder: Path, nodes: int = 1, node_grace: float = 5.0, kind: type[Cluster] = Cluster, **options: Any
 ) -> Iterator[Cluster]:
-    """A cluster in `folder`, which must not exist or be empty, with nodes node-a, node-b ... A node that is silent for
-    `node_grace` seconds (scaled) is lost. `options` are those of `add_node`.
+    """Run a cluster in `folder`, which must not exist or be empty, with nodes node-a, node-b ...
+
+    A node that is silent for `node_grace` seconds (scaled) counts as lost. `options` are those of `add_node`.
     """
     made = kind(folder, scaled(node_grace))
     try:

@@ -12,7 +12,7 @@ from tests.extended.kubernetes.space import Space
 
 @pytest.fixture(scope="session")
 def kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster of two nodes, one for all tests: each takes a namespace of its own."""
+    """Start a cluster of two nodes, which all tests share. Each test uses a namespace of its own."""
     if missing():
         pytest.skip(missing())
     with cluster(tmp_path_factory.mktemp("kubernetes"), nodes=2) as made:

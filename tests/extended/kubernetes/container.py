@@ -1,4 +1,4 @@
-"""A container: runc on an image of this machine's own /usr, Python and source, all read-only; the rest is its own."""
+"""A container: runc on an image of this machine's own /usr, Python and source, all read-only, with a private rest."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-# What the image has of this machine, besides `Runtime`'s own paths.
+# Folders of this machine in the image, besides `Runtime`'s own paths.
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "etc", "opt")
-_CAPABILITIES = [  # those that container runtimes give root
+_CAPABILITIES = [  # the capabilities that container runtimes give root
     *("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FSETID", "CAP_FOWNER", "CAP_MKNOD", "CAP_NET_RAW", "CAP_SETGID"),
     *("CAP_SETUID", "CAP_SETFCAP", "CAP_SETPCAP", "CAP_NET_BIND_SERVICE", "CAP_SYS_CHROOT", "CAP_KILL"),
     "CAP_AUDIT_WRITE",
@@ -25,15 +25,15 @@ _CAPABILITIES = [  # those that container runtimes give root
 
 @dataclass(frozen=True)
 class Skeleton:
-    """Of the image: what lies at its root, and what of this machine is seen in it, read-only."""
+    """Contents of the image: the entries of its root, and the folders of this machine that it mounts, read-only."""
 
     links: dict[str, str]
-    folders: dict[str, int]  # empty ones, with their mode
+    folders: dict[str, int]  # empty folders, with their mode
     binds: list[str]
 
 
 def skeleton(paths: Sequence[str]) -> Skeleton:
-    """`paths`: directories of this machine besides the system's."""
+    """Return the image's contents. `paths`: directories of this machine besides the system's."""
     links, binds = {}, []
     for entry in (Path("/") / name for name in _SYSTEM):
         if entry.is_symlink():
@@ -55,7 +55,7 @@ class Mount:
 
 @dataclass(frozen=True)
 class Process:
-    """What is run in a container."""
+    """Command of a container, with its environment, user and limits."""
 
     args: Sequence[str]
     env: Mapping[str, str]
@@ -68,15 +68,15 @@ class Process:
 
 
 class Runtime:
-    """The containers of one node."""
+    """The containers of one node: creates, starts, signals and removes them."""
 
     def __init__(self, runc: str, folder: Path, image: Sequence[str] = ()) -> None:
         self._runc = runc
-        self._image = image  # directories of this machine that containers see, besides the system's
-        self._folder = folder  # runc's state
+        self._image = image  # directories of this machine in containers, besides the system's
+        self._folder = folder  # folder of runc's state
 
     def bundle(self, folder: Path, name: str, pod: int, hostname: str, process: Process, mounts: list[Mount]) -> None:
-        """Write down in `folder` a container in the network namespace of process `pod`."""
+        """Write the bundle of a container in the network namespace of process `pod` to `folder`."""
         root = folder / "rootfs"
         image = skeleton(self._image)
         for name_of, mode in image.folders.items():
@@ -92,7 +92,7 @@ class Runtime:
         every += [_kernel("devpts", "/dev/pts", ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"])]
         every += [_kernel("tmpfs", "/dev/shm", ["nosuid", "nodev", "mode=1777", "size=1g"])]
         every += [_kernel("sysfs", "/sys", ["nosuid", "noexec", "nodev", "ro"])]
-        # What lies in another one comes after it: a pod may have a volume at /tmp, and this source lie there.
+        # Mount outer paths first: a pod may have a volume at /tmp, and this source may lie below /tmp.
         every += [_bind(m) for m in sorted([*binds, *mounts], key=lambda m: m.target.rstrip("/").count("/"))]
         namespaces: list[dict[str, str]] = [{"type": kind} for kind in ("pid", "mount", "ipc", "uts")]
         namespaces.append({"type": "network", "path": f"/proc/{pod}/ns/net"})
@@ -120,11 +120,11 @@ class Runtime:
         (folder / "config.json").write_text(json.dumps(config))
 
     def start(self, name: str, bundle: Path, log: Path, ended: Callable[[int], None]) -> Running:
-        """Run the container in `bundle`; what it prints goes to `log`, and `ended` is told its exit code."""
+        """Run the container in `bundle`. Its output goes to `log`, and `ended` is called with its exit code."""
         return Running(self._command("run", "--bundle", str(bundle), name), self._command("kill", name), log, ended)
 
     def run_in(self, name: str, args: Sequence[str], seconds: float) -> int:
-        """The exit code of a command in a running container; -1 if it can't be run or takes too long."""
+        """Return the exit code of a command in a running container; -1: it can't be run or takes too long."""
         try:
             return subprocess.run(
                 self._command("exec", name, *args), stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds
@@ -133,7 +133,7 @@ class Runtime:
             return -1
 
     def remove(self, name: str) -> None:
-        """Forget a container, and kill whatever is left of it."""
+        """Remove a container, and kill its remaining processes."""
         subprocess.run(self._command("delete", "--force", name), stdin=subprocess.DEVNULL, capture_output=True)
 
     def names(self) -> list[str]:
@@ -151,7 +151,7 @@ class Runtime:
 
 
 class Running:
-    """A container that was started. Each line that it prints is kept with its time, as a node keeps them."""
+    """A started container. Writes each line of its output with its time to the log, as a node does."""
 
     def __init__(self, command: list[str], kill: list[str], log: Path, ended: Callable[[int], None]) -> None:
         self._kill = kill
@@ -166,7 +166,7 @@ class Running:
         threading.Thread(target=self._follow, args=(log, ended), daemon=True).start()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the container's first process; nothing if it has ended."""
+        """Send a signal to the container's first process, if it has not ended."""
         subprocess.run([*self._kill, number.name], stdin=subprocess.DEVNULL, capture_output=True)
 
     def _follow(self, log: Path, ended: Callable[[int], None]) -> None:
@@ -179,7 +179,7 @@ class Running:
 
 
 def now() -> str:
-    """The time as Kubernetes writes it, with microseconds."""
+    """Return the time as Kubernetes writes it, with microseconds."""
     return datetime.fromtimestamp(time.time(), timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 

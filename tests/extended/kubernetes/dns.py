@@ -1,7 +1,7 @@
-"""The cluster's name server: addresses of services, and of the pods that have a hostname under a headless one.
+"""The cluster's name server: addresses of services, and of pods that have a hostname under a headless service.
 
-Run as ``python -m tests.extended.kubernetes.dns ADDRESS API`` (API: host, port, certificate, token as JSON). It asks the API
-server at each question, so what it says is never older than that.
+Run as ``python -m tests.extended.kubernetes.dns ADDRESS API`` (API: host, port, certificate, token as JSON). It asks
+the API server for each question, so that its answers are never stale.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _A, _IN = 1, 1
 
 
 def look_up(api: Api, name: str) -> list[str] | None:
-    """The IPv4 addresses of a name; None if there is no such name. Raises OSError if the API server is away."""
+    """Return the IPv4 addresses of a name, or None if it does not exist. Raise `OSError` if the API server is away."""
     labels = name.lower().rstrip(".").split(".")
     if labels[-3:] != _DOMAIN or len(labels) not in (5, 6):
         return None
@@ -40,7 +40,7 @@ def look_up(api: Api, name: str) -> list[str] | None:
 
 
 def answer(api: Api, question: bytes) -> bytes:
-    """One message for another; raises IndexError or struct.error for what is no question."""
+    """Return the answer to one message. Raise `IndexError` or `struct.error` if the message is no question."""
     number, _flags, count = struct.unpack("!HHH", question[:6])
     if count != 1:
         raise IndexError(f"{count} questions")

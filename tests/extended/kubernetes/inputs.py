@@ -1,4 +1,4 @@
-"""What a container is given: its environment, expanded, and its volumes as directories of the node."""
+"""The inputs of a container: its environment, expanded, and its volumes as directories of the node."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Json = dict[str, Any]
 
 
 class NotReady(Exception):
-    """Something that a container needs is not there; the sentence says what."""
+    """An input of a container does not exist yet; the sentence names it."""
 
 
 class Inputs:
@@ -29,7 +29,10 @@ class Inputs:
         self._folder = folder
 
     def environment(self, container: Json, image: Mapping[str, str]) -> dict[str, str]:
-        """Return that of the image, of envFrom and env, later ones first; `$(NAME)` expanded. Raises NotReady."""
+        """Return the container's environment. Raise `NotReady`.
+
+        It is the image's, updated by envFrom and env in turn, with `$(NAME)` expanded.
+        """
         env = dict(image)
         for source in container.get("envFrom") or []:
             env.update({k: v.decode() for k, v in self._values("secrets", source["secretRef"]["name"]).items()})
@@ -40,7 +43,7 @@ class Inputs:
         return env
 
     def mounts(self, container: Json) -> list[Mount]:
-        """The container's volumes, filled. Raises NotReady."""
+        """Return the container's volumes, with their files written. Raise `NotReady`."""
         volumes = {v["name"]: v for v in self._pod["spec"].get("volumes") or []}
         return [
             Mount(self._volume(volumes[m["name"]]), m["mountPath"], m.get("readOnly", False))
@@ -48,13 +51,13 @@ class Inputs:
         ]
 
     def refresh(self) -> None:
-        """Write volumes of ConfigMaps anew, each file as a whole. Raises NotReady, ApiError, OSError."""
+        """Write the volumes of ConfigMaps anew, each file atomically. Raise `NotReady`, `ApiError`, `OSError`."""
         for volume in self._pod["spec"].get("volumes") or []:
             if "configMap" in volume and (self._folder / "volumes" / volume["name"]).exists():
                 self._volume(volume)
 
     def field(self, path: str) -> str:
-        """A field of the pod, as the downward API gives it. Raises NotReady."""
+        """Return a field of the pod, as the downward API does. Raise `NotReady`."""
         if path in self._addresses:
             return self._addresses[path]
         if subscript := re.fullmatch(r"metadata\.(labels|annotations)\['(.+)'\]", path):
@@ -86,11 +89,11 @@ class Inputs:
         return {k: decode(v) for k, v in (found.get("data") or {}).items()}
 
     def _volume(self, volume: Json) -> Path | None:
-        """Its directory on the node; None for memory."""
+        """Return the volume's directory on the node, or None for a volume in memory."""
         place = self._folder / "volumes" / volume["name"]
         if "emptyDir" in volume:
             if (volume["emptyDir"] or {}).get("medium") == "Memory":
-                return None  # each container has its own: a limit of this kubelet
+                return None  # limitation of this kubelet: each container has a volume of its own
             place.mkdir(parents=True, exist_ok=True)
             place.chmod(0o777)
             return place
@@ -115,12 +118,12 @@ class Inputs:
 
 
 def expand(text: str, env: Mapping[str, str]) -> str:
-    """`$(NAME)` for what `env` has, `$$` for a dollar; the rest stays."""
+    """Replace `$(NAME)` by its value in `env`, and `$$` by a dollar. Other text stays."""
     return re.sub(r"\$(\$|\(([A-Za-z_][\w.-]*)\))", lambda m: "$" if m[1] == "$" else env.get(m[2], m[0]), text)
 
 
 def write_hosts(pod: Json, address: str, folder: Path) -> None:
-    """The pod's /etc/hosts."""
+    """Write the pod's /etc/hosts."""
     spec, meta = pod["spec"], pod["metadata"]
     name = spec.get("hostname") or meta["name"]
     full = f"{name}.{spec['subdomain']}.{meta['namespace']}.svc.cluster.local " if spec.get("subdomain") else ""

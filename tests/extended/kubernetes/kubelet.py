@@ -1,7 +1,7 @@
-"""A small kubelet: a node whose pods are real containers (runc) in real networks, on an image that is this machine.
+"""A small kubelet: a node whose pods are real containers (runc) in real networks, on an image of this machine.
 
-Run as ``python -m tests.extended.kubernetes.kubelet JSON`` in the network namespace of the cluster; `Settings` are the keys. What
-it lacks of a real one is listed in docs/kubernetes.md#how-it-was-tested.
+Run as ``python -m tests.extended.kubernetes.kubelet JSON`` in the network namespace of the cluster; `Settings` are the
+keys. docs/kubernetes.md#how-it-was-tested lists what it lacks of a real kubelet.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from tests.extended.kubernetes.pod import Node, Pod
 
 Json = dict[str, Any]
 PORT = 10250
-_RETRY = 0.3  # seconds until the API server is asked again that was away
+_RETRY = 0.3  # seconds until an API server that was away is asked again
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a node is started."""
+    """Settings with which a node is started."""
 
     name: str
-    number: int  # of the node in the cluster, from 1
-    api: list[Any]  # as `Api`
+    number: int  # number of the node in the cluster, from 1
+    api: list[Any]  # arguments of `Api`
     runc: str
     folder: str
     images: dict[str, dict[str, str]]
-    paths: list[str]  # of this machine, that its images hold
-    certificate: list[str]  # of the server that gives logs: its certificate and its key
+    paths: list[str]  # directories of this machine that its images contain
+    certificate: list[str]  # certificate and key of the server for logs
     resources: dict[str, str]
-    heartbeat: float  # seconds
+    heartbeat: float  # seconds between two heartbeats
 
 
 class Kubelet:
-    """A node: says that it is there, and runs what is bound to it."""
+    """A node: reports that it is ready, and runs the pods that are bound to it."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -57,8 +57,8 @@ class Kubelet:
         runtime = Runtime(settings.runc, folder / "runc", settings.paths)
         address = network.node_address(settings.number)
         self.node = Node(self._api, settings.name, address, os.getpid(), runtime, folder, settings.images)
-        self._pods: dict[str, Pod] = {}  # by uid
-        self._newest: dict[tuple[str, str], Pod] = {}  # by namespace and name
+        self._pods: dict[str, Pod] = {}  # pods, by uid
+        self._newest: dict[tuple[str, str], Pod] = {}  # newest pod, by namespace and name
         self._links = 0
 
     def run(self) -> None:
@@ -80,7 +80,7 @@ class Kubelet:
             try:
                 self._api.post(at, what)
             except ApiError as e:
-                if e.status != 409:  # it was here before
+                if e.status != 409:  # 409: the object exists from a previous life
                     raise
         self._say_ready()
 
@@ -137,7 +137,7 @@ class Kubelet:
             self._pods[meta["uid"]].update(pod)
             return
         if pod["status"].get("phase") in ("Succeeded", "Failed") and not meta.get("deletionTimestamp"):
-            return  # of a life of this node before this one
+            return  # the pod has ended in a previous life of this node
         self._links += 1
         number = self._settings.number
         link = f"pod{number}x{self._links}"
@@ -150,7 +150,7 @@ _LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 
 
 def _again(what: Callable[[], Any]) -> None:
-    """Do it, again and again while the API server is away."""
+    """Call `what`, and repeat while the API server is away."""
     while True:
         try:
             what()
@@ -161,7 +161,7 @@ def _again(what: Callable[[], Any]) -> None:
 
 
 def serve_logs(kubelet: Kubelet, address: str, certificate: list[str]) -> None:
-    """Answer ``/containerLogs/NAMESPACE/POD/CONTAINER``, as the API server asks for `kubectl logs`."""
+    """Serve ``/containerLogs/NAMESPACE/POD/CONTAINER``, which the API server requests for `kubectl logs`."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -182,7 +182,7 @@ def serve_logs(kubelet: Kubelet, address: str, certificate: list[str]) -> None:
                     self.wfile.write(line)
                     self.wfile.flush()
             except OSError:
-                pass  # who asked has left
+                pass  # the client has closed the connection
 
         def log_message(self, *_: Any) -> None:
             pass
@@ -195,7 +195,7 @@ def serve_logs(kubelet: Kubelet, address: str, certificate: list[str]) -> None:
 
 
 def _lines(file: Path, options: dict[str, str], alive: Callable[[], bool]) -> Any:
-    """The lines of a log, with or without their times, and what is added while `alive`."""
+    """Yield the lines of a log, with or without their times, and those that are added while `alive`."""
     since = time.time() - float(options["sinceSeconds"]) if "sinceSeconds" in options else 0.0
     with open(file, "rb") as lines:
         ended = False
@@ -209,7 +209,7 @@ def _lines(file: Path, options: dict[str, str], alive: Callable[[], bool]) -> An
                 continue
             if ended:
                 return
-            ended = not alive()  # then once more, for what came meanwhile
+            ended = not alive()  # read once more, for lines written meanwhile
             if not ended:
                 time.sleep(0.05)
 

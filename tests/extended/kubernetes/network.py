@@ -1,7 +1,7 @@
 """Addresses and links of the small cluster, all in one network namespace that plays the wire between its nodes.
 
-Each pod has a namespace of its own and a routed link to the wire: what goes from pod to pod, or to a service, passes
-through there, where kube-proxy rewrites it.
+Each pod has a namespace of its own and a routed link to the wire. Packets between pods, or to a service, pass through
+the wire, where kube-proxy rewrites them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 PODS, SERVICES = "10.244.0.0/16", "10.96.0.0/16"
 DNS, CONTROL = "10.96.0.10", "172.31.0.100"
-_GATEWAY = "169.254.1.1"  # of every pod, on its own link
+_GATEWAY = "169.254.1.1"  # gateway of every pod, on its own link
 
 
 def node_address(number: int) -> str:
@@ -24,12 +24,12 @@ def pod_address(node: int, number: int) -> str:
 
 
 def inside(pid: int) -> list[str]:
-    """What stands before a command to run it in the network namespace of a process; ends with whoever started it."""
+    """Return a prefix that runs a command in the network namespace of a process, and kills it with its parent."""
     return ["nsenter", f"--net=/proc/{pid}/ns/net", "setpriv", "--pdeathsig", "KILL", "--"]
 
 
 def ip(pid: int, *commands: str) -> None:
-    """Run lines of `ip -batch` in the namespace of `pid`. Raises RuntimeError with what `ip` says."""
+    """Run lines of `ip -batch` in the namespace of `pid`. Raise `RuntimeError` with the errors of `ip`."""
     done = subprocess.run(
         ["nsenter", f"--net=/proc/{pid}/ns/net", "ip", "-batch", "-"],
         input="\n".join(commands),
@@ -47,7 +47,7 @@ def lay_wire(pid: int) -> None:
         "link set lo up",
         f"addr add {CONTROL}/32 dev lo",
         f"addr add {DNS}/32 dev lo",
-        f"route add {SERVICES} dev lo src {CONTROL}",  # so that a service can be reached from here, too
+        f"route add {SERVICES} dev lo src {CONTROL}",  # so that services can be reached from the wire, too
         f"route add default dev lo src {CONTROL}",
     )
     settings = {"ip_forward": 1, "conf/all/rp_filter": 0, "conf/default/rp_filter": 0}
@@ -81,14 +81,14 @@ def cut(wire: int, links: list[str]) -> None:
 
 
 def remove(wire: int, links: list[str]) -> None:
-    """Take links away, with the routes that lead over them; of a dead pod the kernel does so in its own time."""
+    """Remove links, with the routes that lead over them. For a dead pod the kernel does so later by itself."""
     for link in links:
-        with contextlib.suppress(RuntimeError):  # it did meanwhile
+        with contextlib.suppress(RuntimeError):  # the kernel has removed the link
             ip(wire, f"link del {link}")
 
 
 def links(wire: int, prefix: str) -> list[str]:
-    """Names of the links whose name begins with `prefix`."""
+    """Return the names of the links whose name begins with `prefix`."""
     lines = subprocess.run(
         ["nsenter", f"--net=/proc/{wire}/ns/net", "ip", "-o", "link"], text=True, capture_output=True, check=True
     ).stdout.splitlines()
@@ -97,7 +97,7 @@ def links(wire: int, prefix: str) -> list[str]:
 
 
 def routed(wire: int, node: int) -> list[str]:
-    """Names of the links over which the pods of a node are reached."""
+    """Return the names of the links over which the pods of a node are reached."""
     command = ["nsenter", f"--net=/proc/{wire}/ns/net", "ip", "-o", "-4", "route"]
     lines = subprocess.run(command, text=True, capture_output=True, check=True).stdout.splitlines()
     words = [line.split() for line in lines if line.startswith(pod_address(node, 0).removesuffix("0"))]
@@ -105,6 +105,6 @@ def routed(wire: int, node: int) -> list[str]:
 
 
 def write_resolver(folder: Path, namespace: str) -> None:
-    """The pod's /etc/resolv.conf."""
+    """Write the pod's /etc/resolv.conf."""
     search = f"{namespace}.svc.cluster.local svc.cluster.local cluster.local"
     (folder / "resolv.conf").write_text(f"nameserver {DNS}\nsearch {search}\noptions ndots:5\n")

@@ -1,4 +1,4 @@
-"""One pod on a node: its containers from the first to the last, and what the API server is told of them."""
+"""One pod on a node: its containers over their whole lives, and the reports on them to the API server."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from tests.extended.kubernetes.rules import Probe, quantity, runs_again
 from tests.extended.kubernetes.status import Report, Slot, ready_word
 
 Json = dict[str, Any]
-_RETRY = 1.0  # seconds until something is tried again that needs the API server
+_RETRY = 1.0  # seconds until a failed call of the API server is repeated
 
 
 class Node(NamedTuple):
-    """What a pod needs of its node."""
+    """Facts about the node that a pod needs."""
 
     api: Api
     name: str
     address: str
-    wire: int  # a process in the network namespace that connects the pods
+    wire: int  # pid of a process in the network namespace that connects the pods
     runtime: Runtime
     folder: Path
-    images: dict[str, dict[str, str]]  # the environment of each image that is here
+    images: dict[str, dict[str, str]]  # image on this node -> its environment
 
 
 class Pod(threading.Thread):
-    """Runs a pod until it is deleted. Whoever watches the API server calls `update` and `gone`."""
+    """Thread that runs a pod until it is deleted. The watcher of the API server calls `update` and `gone`."""
 
     def __init__(self, node: Node, pod: Json, address: str, link: str) -> None:
         super().__init__(daemon=True, name=pod["metadata"]["name"])
@@ -52,8 +52,8 @@ class Pod(threading.Thread):
         self._policy = spec.get("restartPolicy", "Always")
         self._told: Json = {}
         self._report = Report(pod["metadata"]["uid"], node.address, address)
-        self._deadline: float | None = None  # of the grace period, once the pod is being deleted
-        self._gone = False  # the API server has it no more
+        self._deadline: float | None = None  # monotonic end of the grace period; None: the pod is not being deleted
+        self._gone = False  # the API server has deleted the pod
         self._sandbox: subprocess.Popen[bytes] | None = None
 
     # --- called by others ------------------------------------------------------------------------------------------
@@ -65,7 +65,7 @@ class Pod(threading.Thread):
         self._events.put(None)
 
     def log(self, container: str, previous: bool) -> Path | None:
-        """The file of a container's newest life, or of the one before."""
+        """Return the file of a container's newest life, or of the one before if `previous`."""
         slot = next((s for s in self._slots if s.name == container), None)
         life = slot.lives - previous if slot else 0
         return self._log(container, life) if life > 0 else None
@@ -76,7 +76,7 @@ class Pod(threading.Thread):
     # --- its life --------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        if self._pod["metadata"].get("deletionTimestamp"):  # by a node that was away: nothing of it runs
+        if self._pod["metadata"].get("deletionTimestamp"):  # deleted while this node was away: nothing of it runs
             self._bury()
             return
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -102,7 +102,7 @@ class Pod(threading.Thread):
 
     def _connect(self, sandbox: int) -> None:
         own = Path("/proc/self/ns/net").stat().st_ino
-        while Path(f"/proc/{sandbox}/ns/net").stat().st_ino == own:  # unshare has only been forked
+        while Path(f"/proc/{sandbox}/ns/net").stat().st_ino == own:  # unshare has not made its namespace yet
             time.sleep(0.001)
         while True:
             try:
@@ -118,7 +118,7 @@ class Pod(threading.Thread):
         return ending and all(s.running is None for s in self._slots)
 
     def _next(self) -> float:
-        """When something is due that no event will tell."""
+        """Return the monotonic time of the next action that no event announces."""
         times = [s.probe.due for s in self._slots if s.running and s.probe]
         times += [s.start_at for s in self._slots if s.start_at and self._deadline is None]
         times += [s.killed_at for s in self._slots if s.running and s.killed_at is not None]
@@ -143,8 +143,8 @@ class Pod(threading.Thread):
             else:
                 meta = event["metadata"]
                 if self._told and ready_word(event["status"]) != ready_word(self._told):
-                    self._told = {}  # the cluster has taken the node for lost meanwhile: it is said again
-                if (meta.get("annotations") or {}) != self._notes:  # a real kubelet also does it each minute
+                    self._told = {}  # the cluster counted the node as lost: report again
+                if (meta.get("annotations") or {}) != self._notes:  # a real kubelet also refreshes each minute
                     self._notes = meta.get("annotations") or {}
                     self._refresh()
                 if meta.get("deletionTimestamp"):
@@ -281,7 +281,7 @@ class Pod(threading.Thread):
         except (OSError, http.client.HTTPException):
             return False
 
-    # --- what is told ----------------------------------------------------------------------------------------------
+    # --- reports ---------------------------------------------------------------------------------------------------
 
     def _tell(self) -> None:
         status = self._status()
@@ -295,7 +295,7 @@ class Pod(threading.Thread):
         except ApiError as e:
             self._gone = self._gone or e.status == 404
         except OSError:
-            pass  # tried again
+            pass  # `run` tries again
 
     def _status(self) -> Json:
         return self._report.status(self._slots, self._policy, self._deadline is not None)
@@ -323,7 +323,7 @@ class Pod(threading.Thread):
         return slot.id(self._pod["metadata"]["uid"], life)
 
     def _words(self, slot: Slot, life: int) -> Path:
-        """The file of a life's termination message."""
+        """Create and return the file of a life's termination message."""
         path = self.folder / "words" / f"{slot.name}-{life}"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()

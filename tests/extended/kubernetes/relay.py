@@ -1,6 +1,7 @@
-"""Pipes TCP from a socket that was made in one network namespace to an address of the namespace it runs in.
+"""Relay TCP connections from a socket made in one network namespace to an address in this process's namespace.
 
-Run as ``nsenter --net=... python -m tests.extended.kubernetes.relay FD HOST PORT`` with the listening socket as file `FD`.
+Run as ``nsenter --net=... python -m tests.extended.kubernetes.relay FD HOST PORT`` with the listening socket as file
+`FD`.
 """
 
 from __future__ import annotations

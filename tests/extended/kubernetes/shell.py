@@ -1,4 +1,4 @@
-"""Commands of TorchX and of ours, as somebody of a cluster gives them."""
+"""Commands of TorchX and of torchft_x, run as a user of a cluster runs them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.util import scaled
 from torchft_x.launch.kubernetes.rules import rights
 
 _TORCHX = "import sys; from torchft_x.launch.plugin.command import CmdFt; from torchx.cli.main import main; CmdFt(); main(sys.argv[1:])"
-USER = 65534  # of the pods
-TOLERATION = 1  # seconds that they stay on a node which is not ready
+USER = 65534  # user id in the pods
+TOLERATION = 1  # seconds that pods stay on a node that is not ready
 _CONTAINER = {
     "imagePullPolicy": "Never",
     "securityContext": {"readOnlyRootFilesystem": True},
@@ -35,17 +35,17 @@ TRIAL = ["--script", "benchmarks/trial/ddp.py"]  # scripts/train_ddp.py with --p
 
 
 class Shell:
-    """Commands of TorchX, as somebody of the cluster."""
+    """Command line of one user of the cluster, with a kubeconfig and a namespace."""
 
     def __init__(self, space: Space, folder: Path) -> None:
         self.space = space
         self.overlay = folder / "overlay.yaml"
-        self.overlay.write_text(json.dumps(_OVERLAY))  # which is YAML
+        self.overlay.write_text(json.dumps(_OVERLAY))  # JSON is valid YAML
         self.memory = 1000  # MB of each container
         self.kubeconfig = self.here(space.cluster.kubeconfig)
 
     def here(self, kubeconfig: Path) -> Path:
-        """With the namespace in its context, as a person's is."""
+        """Write a copy of a kubeconfig with this namespace in its context, and return its path."""
         found = json.loads(kubeconfig.read_text())
         found["contexts"][0]["context"]["namespace"] = self.space.name
         path = self.overlay.with_name(kubeconfig.name)
@@ -53,11 +53,11 @@ class Shell:
         return path
 
     def become_guest(self) -> None:
-        """Who may nothing."""
+        """Continue as a user without rights."""
         self.kubeconfig = self.here(self.space.cluster.guest_kubeconfig())
 
     def allow_guest(self, rules: int = 99) -> None:
-        """Bind what docs/kubernetes.md says is enough, or its first rules, to the guest."""
+        """Bind the rights that docs/kubernetes.md lists as sufficient, or the first `rules` of them, to the guest."""
         group = "rbac.authorization.k8s.io"
         role = rights.role()
         self.space.cluster.api.post(self.space.at(f"{group}/v1/roles"), {**role, "rules": role["rules"][:rules]})
@@ -73,7 +73,7 @@ class Shell:
         return out + err
 
     def own(self, *words: str, code: int = 0, seconds: float = 60) -> str:
-        """``torchft_x WORDS``."""
+        """Run ``torchft_x WORDS``. Return its output."""
         command = [sys.executable, "-m", "torchft_x", *words]
         done = subprocess.run(
             command, cwd=ROOT, env=self._variables(), capture_output=True, text=True, timeout=scaled(seconds)

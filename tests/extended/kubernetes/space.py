@@ -1,4 +1,4 @@
-"""A namespace of a cluster, as tests look at it."""
+"""A namespace of a cluster, with the queries of tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _numbers = itertools.count(1)
 
 
 class Space:
-    """A namespace of its own, in which pods may be made."""
+    """A namespace of its own, in which pods may be created."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -23,7 +23,7 @@ class Space:
         wait_for(self._account, 60, "the service account")
 
     def list(self, kind: str) -> list[Json]:
-        """Objects of the core or, as ``batch/v1/jobs``, of another group."""
+        """Return the objects of a kind of the core or, as ``batch/v1/jobs``, of another group."""
         return list(self.cluster.api.get(self.at(kind))["items"])
 
     def get(self, kind: str, name: str) -> Json:
@@ -36,13 +36,13 @@ class Space:
         self.cluster.api.delete(f"{self.at(kind)}/{name}", options or None)
 
     def pod(self, **labels: str) -> Json | None:
-        """The newest pod with these labels that is not being deleted."""
+        """Return the newest pod with these labels that is not being deleted, or None."""
         found = [p for p in self.list("pods") if labels.items() <= (p["metadata"].get("labels") or {}).items()]
         alive = [p for p in found if "deletionTimestamp" not in p["metadata"]]
         return max(alive, key=lambda p: str(p["metadata"]["creationTimestamp"]), default=None)
 
     def ready(self, **labels: str) -> Json | None:
-        """That pod, once it is ready."""
+        """Return the pod that `pod` finds if it is ready, or None."""
         pod = self.pod(**labels)
         return pod if pod is not None and ready_word(pod["status"]) == "True" else None
 
@@ -50,7 +50,7 @@ class Space:
         return str(self.cluster.api.get(f"{self.at('pods')}/{pod}/log", **query))
 
     def at(self, kind: str) -> str:
-        """The path of a kind of objects."""
+        """Return the path of a kind of objects."""
         group, _, plural = kind.rpartition("/")
         return f"/{f'apis/{group}' if group else 'api/v1'}/namespaces/{self.name}/{plural}"
 

@@ -1,4 +1,4 @@
-"""A container over all its lives, and what the API server is told of a pod's containers."""
+"""A container over all its lives, and the status of a pod's containers for the API server."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class Slot:
     spec: Json
     lives: int = 0
     running: Running | None = None
-    code: int | None = None  # of the newest life, once it has ended
+    code: int | None = None  # exit code of the newest life, once it has ended
     state: Json = field(default_factory=lambda: {"waiting": {"reason": "ContainerCreating"}})
     last: Json = field(default_factory=dict)
     back_off: CrashBackOff = field(default_factory=CrashBackOff)
     start_at: float | None = 0.0  # None: not to be started
-    probe: Probe | None = None  # of its readiness, while it runs
-    killed_at: float | None = None  # when the rest of it is killed
+    probe: Probe | None = None  # readiness probe, while the container runs
+    killed_at: float | None = None  # monotonic time of SIGKILL
 
     def id(self, uid: str, life: int) -> str:
-        """What runc calls a life of it."""
+        """Return runc's name of a life of this container."""
         return f"{uid}-{self.name}-{life}"
 
     @property
@@ -40,21 +40,21 @@ class Slot:
 
 
 def ready_word(status: Json) -> str:
-    """True, False or Unknown, as the status of a pod or a node says whether it is ready; empty: it says nothing."""
+    """Return True, False or Unknown, the readiness of a pod or a node by its status, or '' if the status has none."""
     return next((str(c["status"]) for c in status.get("conditions") or [] if c["type"] == "Ready"), "")
 
 
 class Report:
-    """Makes the status of one pod, and remembers since when each condition has been so."""
+    """Builder of one pod's status. Records since when each condition has held."""
 
     def __init__(self, uid: str, node_address: str, address: str) -> None:
         self._uid = uid
         self._node_address, self._address = node_address, address
         self._began = now()
-        self._changed: dict[str, tuple[str, str]] = {}  # of each condition: its value, and since when
+        self._changed: dict[str, tuple[str, str]] = {}  # condition -> its value, and since when it holds
 
     def status(self, slots: list[Slot], policy: str, deleted: bool) -> Json:
-        """The pod's status."""
+        """Return the pod's status."""
         ready = all(s.ready for s in slots)
         conditions = {"PodScheduled": True, "Initialized": True, "ContainersReady": ready, "Ready": ready}
         return {

@@ -1,4 +1,4 @@
-"""What must be true of each cell: one function per scheduler."""
+"""Conditions that each cell of the matrix must meet: one function per scheduler."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.util import scaled
 GROUPS = 2
 JOB = Path(__file__).with_name("job.py")
 DILOCO = {"TORCHFT_X_SYNC_STEPS": "7", "TORCHFT_X_NUM_FRAGMENTS": "1", "TORCHFT_X_QUANTIZE": "none"}
-KUBERNETES = "1.37"  # version whose schemas the pods are held against
+KUBERNETES = "1.37"  # version whose schemas validate the pods
 
 
 def options(component: str) -> list[str]:
@@ -31,7 +31,7 @@ def options(component: str) -> list[str]:
 
 
 def run_here(place: Place, component: str, top: Path) -> None:
-    """Run a real job of two groups: each of its workers was started right and could ask the lighthouse."""
+    """Run a real job of two groups. Check that each worker was started correctly and could query the lighthouse."""
     out, script, run_dir = top / "out", top / "job.py", top / "run"
     out.mkdir()
     shutil.copy(JOB, script)
@@ -53,13 +53,13 @@ def run_here(place: Place, component: str, top: Path) -> None:
 
 
 def render_slurm(place: Place, component: str, top: Path) -> None:
-    """The script is one that bash understands, in which one group's end leaves the others alone."""
+    """Check that the script is valid bash, and that the end of one group leaves the others running."""
     script = _request(place, "slurm", component, str(JOB))
     checked = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, timeout=scaled(30))
     assert (checked.returncode, checked.stderr) == (0, "")
     names = re.findall(r"^#SBATCH .*--job-name=(\S+)", script, re.MULTILINE)
     parts = _replicas(component)
-    assert names == (parts if len(parts) == 1 else parts[1:])  # the lighthouse needs no node of its own
+    assert names == (parts if len(parts) == 1 else parts[1:])  # the lighthouse shares a node
     assert script.count("-m torchft_x ") == len(parts), f"not every role is started:\n{script}"
     for wanted in ("--kill-on-bad-exit=0", "--wait=0"):
         assert script.count(wanted) == len(names), f"{wanted} is not in every component:\n{script}"
@@ -68,7 +68,7 @@ def render_slurm(place: Place, component: str, top: Path) -> None:
 
 
 def render_kubernetes(place: Place, component: str, top: Path) -> None:
-    """Every pod holds against the schema, strictly, and is started again by itself."""
+    """Check that every pod is valid by the strict schema, and is restarted automatically."""
     validate = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes kubernetes-validate")
     if place.run_python("-c", "import kubernetes").returncode != 0:
         pytest.skip(f"pip install kubernetes, into the base environment of TorchX {place.line}")
@@ -82,10 +82,12 @@ def render_kubernetes(place: Place, component: str, top: Path) -> None:
         (container,) = pod["spec"]["containers"]
         assert container["image"] == "registry/image:1"
         assert container["command"][:3] == ["python", "-m", "torchft_x"]
-        if task["name"] != "lighthouse-0":  # a job's own one tells its outcome, by not being started again
+        if (
+            task["name"] != "lighthouse-0"
+        ):  # a job's own lighthouse reports the outcome by ending, so that it is not restarted
             assert pod["spec"]["restartPolicy"] == "OnFailure", f"{task['name']}: {pod['spec']['restartPolicy']}"
     actions = [policy["action"] for task in tasks for policy in task.get("policies", [])]
-    assert "RestartJob" not in actions  # all groups
+    assert "RestartJob" not in actions  # it would restart all groups
 
 
 def _replicas(component: str) -> list[str]:
@@ -94,9 +96,9 @@ def _replicas(component: str) -> list[str]:
 
 
 def _request(place: Place, scheduler: str, component: str, script: str, *words: str) -> str:
-    """Return what would be submitted, made without a network."""
+    """Return the request that would be submitted, made without a network."""
     command = ["run", "-s", scheduler, "--workspace", "", "--dryrun"]
-    if scheduler == "kubernetes":  # the nightly line would ask a cluster what it thinks of the request
+    if scheduler == "kubernetes":  # the nightly line would let a cluster validate the request
         command += ["-cfg", "queue=default" + ("" if place.line == "this" else ",validate_spec=False")]
     command += [place.component(component), *options(component), *words]
     command += [] if component == "lighthouse" else ["--script", script]
@@ -107,7 +109,7 @@ def _request(place: Place, scheduler: str, component: str, script: str, *words: 
 
 
 def check_listed(place: Place, clone: Place) -> None:
-    """`torchx builtins` has TorchX's own components, as in a bare clone, and ours where they are installed."""
+    """Check that `torchx builtins` lists TorchX's own components, and ours where they are installed."""
     ours = [] if place.way == "bare clone" else ["ft.ddp", "ft.diloco", "ft.hsdp", "ft.lighthouse", "ft.titan"]
     own = _listed(clone)
     assert "dist.ddp" in own
@@ -121,7 +123,7 @@ def _listed(place: Place) -> list[str]:
 
 
 def check_schedulers(place: Place) -> None:
-    """All the stock ones can be chosen, and tell their options; ours beside them where torchft_x is installed."""
+    """Check that all stock schedulers can be chosen and show their options, and ours where torchft_x is installed."""
     stock = "from torchx.schedulers import DEFAULT_SCHEDULER_MODULES as m; print(*sorted(m))"
     names = place.run_python("-c", stock)
     assert names.returncode == 0, names.stderr
@@ -137,6 +139,6 @@ def check_schedulers(place: Place) -> None:
 
 
 def _end(done: subprocess.CompletedProcess[str]) -> str:
-    """Return the last line of its output, and then all of it."""
+    """Return the last line of a program's output, followed by all of it."""
     last = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
     return f"exit code {done.returncode}: {last}\n--- stdout\n{done.stdout}\n--- stderr\n{done.stderr}"

@@ -1,4 +1,4 @@
-"""The script of the matrix's jobs: says how it was started, asks the lighthouse something, and ends. Stands alone."""
+"""Script of the matrix's jobs: records its start, queries the lighthouse, and ends. It imports no test code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchft_x import env
 from torchft_x.net import parse_address
 from torchft_x.rpc.status_query import lighthouse_status
 
-_TIMEOUT = 10.0  # seconds
+_TIMEOUT = 10.0  # seconds for the query
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
-"""Where a user may have torchft_x: a bare clone, a wheel, an editable install; on either TorchX line.
+"""Environments in which a user may have torchft_x: a bare clone, a wheel, an editable install; on either TorchX line.
 
-Each place has an environment of its own with links to the packages of a base environment, except torchft_x and
-whatever else is installed as editable there. The base of TorchX 0.7.0 is the interpreter that runs the tests, that of
-the nightly line is TORCHFT_X_NIGHTLY_PYTHON.
+Each place is an environment with links to the packages of a base environment, except torchft_x and other editable
+installs of that. The base of TorchX 0.7.0 is the interpreter that runs the tests, that of the nightly line is
+TORCHFT_X_NIGHTLY_PYTHON.
 """
 
 from __future__ import annotations
@@ -21,30 +21,33 @@ from tests.util import scaled
 WAYS = ("bare clone", "wheel", "editable")
 
 _CONSOLE = "#!{python}\nimport sys\nfrom torchx.cli.main import main\nsys.exit(main())\n"
-_OURS = ("torchft_x", "__editable__", "_virtualenv")  # of the base; they would be found in the place as well
+_OURS = ("torchft_x", "__editable__", "_virtualenv")  # entries of the base that must not be linked
 _DEAD = "http://127.0.0.1:9"
 
 
 @dataclass(frozen=True)
 class Place:
     line: str
-    """Of TorchX: "this" (0.7) or "nightly"."""
+    """TorchX line: "this" (0.7) or "nightly"."""
     way: str
     python: Path
     folder: Path
     """The user's current directory: the clone, or a directory of their own if torchft_x is installed."""
     package: Path
-    """Where torchft_x must be imported from."""
+    """Folder from which torchft_x must be imported."""
 
     def component(self, name: str) -> str:
         return f"./components.py:{name}" if self.way == "bare clone" else f"ft.{name}"
 
     def command(self, *words: str) -> list[str]:
-        """TorchX's console script of this environment."""
+        """Return a command with TorchX's console script of this environment."""
         return [str(self.python.with_name("torchx")), *words]
 
     def torchx(self, *words: str, offline: bool = False) -> subprocess.CompletedProcess[str]:
-        """To its end. `offline`: without the tools and settings of this machine's clusters, and with proxies that lead nowhere."""
+        """Run TorchX to its end.
+
+        `offline`: without the tools and settings of this machine's clusters, and with proxies that lead nowhere.
+        """
         return _run(self.command(*words), self.folder, self.environ(offline))
 
     def run_python(self, *words: str) -> subprocess.CompletedProcess[str]:
@@ -53,15 +56,17 @@ class Place:
     def environ(self, offline: bool = False) -> dict[str, str]:
         ours = str(self.python.parent)
         if not offline:
-            return environment(PATH=f"{ours}{os.pathsep}{os.environ.get('PATH', os.defpath)}")  # as after `activate`
+            return environment(
+                PATH=f"{ours}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+            )  # the PATH after `activate`
         dead = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), _DEAD)
         nowhere = str(self.python.parent.parent / "nowhere")
-        # with this PATH there is no sinfo, kubectl or docker, either
+        # This PATH has no sinfo, kubectl or docker.
         return environment(PATH=ours, DOCKER_HOST="tcp://127.0.0.1:9", KUBECONFIG=nowhere, HOME=nowhere, **dead)
 
 
 class Workshop:
-    """Makes places below a directory, each once."""
+    """Maker of places below a directory, each made once."""
 
     def __init__(self, top: Path) -> None:
         self._top = top
@@ -70,11 +75,14 @@ class Workshop:
         self._wheel = functools.cache(self._make_wheel)
 
     def _place(self, line: str, way: str, python: str = "") -> Place:
-        """`line` is "this" or "nightly"; `python` another interpreter than the base's, for packages of pure Python."""
+        """Make a place. `line` is "this" or "nightly".
+
+        `python`: another interpreter than the base's, for packages of pure Python.
+        """
         top = self._top / f"{line}-{way.replace(' ', '-')}{Path(python).name}"
         ours = _make_environment(python or interpreter(line), interpreter(line), top)
         user = top / "user"
-        user.mkdir(exist_ok=True)  # if what follows failed before, it shall say so again
+        user.mkdir(exist_ok=True)  # the folder exists if an earlier try failed; the failure is then reported again
         if way == "bare clone":
             folder, package = self._clone("bare"), self._clone("bare") / "torchft_x"
         elif way == "wheel":
@@ -85,18 +93,18 @@ class Workshop:
         return Place(line, way, ours, folder, package)
 
     def _make_clone(self, name: str) -> Path:
-        """What `git clone` would bring, were the working tree committed."""
+        """Copy the files that `git clone` would bring if the working tree were committed. Return the folder."""
         target = self._top / f"clone-{name}"
         listed = _run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], ROOT, dict(os.environ))
         assert listed.returncode == 0, listed.stderr
         for file in filter(None, listed.stdout.split("\0")):
-            if (ROOT / file).exists():  # else deleted, and not yet said to git
+            if (ROOT / file).exists():  # else the file is deleted, and git does not know it yet
                 (target / file).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(ROOT / file, target / file)
         return target
 
     def _make_wheel(self, python: Path) -> Path:
-        """Built from a clone that is gone afterwards, so that nothing can be found there."""
+        """Build a wheel from a clone that is deleted afterwards, so that no import can find it. Return the file."""
         source, out = self._make_clone("wheel"), self._top / "wheels"
         _pip(python, "wheel", "--wheel-dir", str(out), str(source))
         shutil.rmtree(source)
@@ -105,17 +113,20 @@ class Workshop:
 
 
 def _make_environment(python: str, base: str, top: Path) -> Path:
-    """An environment of `python` with the packages of `base`; its interpreter."""
+    """Make an environment of `python` with the packages of `base`. Return its interpreter."""
     made = _run([python, "-m", "venv", "--without-pip", str(top)], top.parent, environment())
     assert made.returncode == 0, made.stderr
     interpreter_here = top / "bin" / "python"
     site = _site_packages(interpreter_here)
     paths = _run([base, "-I", "-c", "import json, sys; print(json.dumps(sys.path))"], top, environment())
     for folder in map(Path, json.loads(paths.stdout)):
-        if folder.name in ("site-packages", "dist-packages"):  # else the standard library, or an editable install
+        if folder.name in (
+            "site-packages",
+            "dist-packages",
+        ):  # other paths are the standard library or editable installs
             for entry in folder.iterdir():
                 ours = entry.name.startswith(_OURS) or entry.suffix == ".pth" or entry.name == "__pycache__"
-                if not ours and not (site / entry.name).exists():  # the first one on the path is the one that counts
+                if not ours and not (site / entry.name).exists():  # the first entry on the path wins
                     (site / entry.name).symlink_to(entry)
     script = top / "bin" / "torchx"
     script.write_text(_CONSOLE.format(python=interpreter_here))
@@ -124,7 +135,7 @@ def _make_environment(python: str, base: str, top: Path) -> Path:
 
 
 def _install(python: Path, *what: str) -> Path:
-    """By pip without a network; the environment's site-packages."""
+    """Install with pip, without a network. Return the environment's site-packages."""
     _pip(python, "install", *what)
     return _site_packages(python)
 

@@ -1,6 +1,6 @@
-"""Runs under the peer's interpreter (never imports torchft_x): its servers and clients, driven line by line.
+"""Servers and clients of the peer, run by the peer's interpreter and driven line by line; never imports torchft_x.
 
-Reads one JSON command per line, answers with one JSON object per line. See test_peer.py.
+It reads one JSON command per line, and answers with one JSON object per line. See test_peer.py.
 """
 
 import json
@@ -12,7 +12,7 @@ from datetime import timedelta
 from torchft._torchft import LighthouseClient, LighthouseServer, ManagerClient, ManagerServer
 
 SCALE = float(os.environ.get("TORCHFT_X_TIME_SCALE") or 1)
-SECOND = timedelta(seconds=3 * SCALE)  # as tests.util.scaled
+SECOND = timedelta(seconds=3 * SCALE)  # stretched as by tests.util.scaled
 kept = {}
 
 
@@ -78,7 +78,7 @@ def shutdown(name):
 
 
 def together(calls):
-    """Several commands at once: a quorum needs everybody to ask."""
+    """Run several commands at once, as a quorum needs all members to ask."""
     results = [None] * len(calls)
 
     def run(i, name, args):

@@ -1,7 +1,8 @@
 """A real Slurm cluster for tests: munged, slurmctld and several slurmd as children, all in one private directory.
 
-Every node is this host (other port, same name and address), so no privileges are needed. Nothing is written outside
-the directory; ports are free ones; several clusters may run side by side. Nodes that are hosts: hosts.py.
+Every node is this host (another port, the same name and address), so that no privileges are needed. Nothing is written
+outside the directory. Ports are free ones, so that several clusters may run side by side. hosts.py has nodes that are
+hosts.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tests.util import scaled, wait_for
 
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel", "sinfo")
 _PACKAGES = "slurmctld slurmd slurm-client munge slurm-wlm-basic-plugins"
-_PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"  # the daemons' place is not on everybody's PATH
+_PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"  # the daemons' folder may not be on the PATH
 
 _CONFIG = """
 ClusterName=mini
@@ -67,12 +68,12 @@ UnkillableStepTimeout=10
 MinJobAge=3600
 SchedulerParameters=sched_interval=1,sched_min_interval=0,batch_sched_delay=0,bf_interval=1
 """
-# cgroup/v1 takes anything that is mounted there; the other plugins don't start in a container
+# cgroup/v1 accepts anything that is mounted there; the other plugins don't start in a container
 _CGROUP = "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\nConstrainCores=no\nConstrainRAMSpace=no\n"
 
 
 def missing() -> str:
-    """A sentence that says what is missing on this machine; empty if a cluster can be started."""
+    """Return a sentence about what is missing on this machine, or '' if a cluster can be started."""
     absent = [p for p in _PROGRAMS if shutil.which(p, path=_PATH) is None]
     if absent:
         return f"No {', '.join(absent)} on this machine; apt-get install --no-install-recommends {_PACKAGES}."
@@ -80,17 +81,17 @@ def missing() -> str:
 
 
 class SlurmCluster:
-    """A running cluster; `environ` makes every Slurm client talk to it."""
+    """A running cluster: owns the daemons and their folder. `environ` directs every Slurm client to it."""
 
     def __init__(self, folder: Path, nodes: int, *, stock: bool = False) -> None:
         self.folder = folder  # private
-        self._stock = stock  # every time as Slurm has it, also those that tests would wait for
+        self._stock = stock  # use Slurm's own times, also those for which tests would wait long
         self.environ = {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": _PATH}
         self._nodes = nodes
-        self._children: list[subprocess.Popen[bytes]] = []  # in the order they were started
+        self._children: list[subprocess.Popen[bytes]] = []  # in the order of their start
 
     def run(self, *command: str) -> str:
-        """Output of a Slurm client; fails with its error."""
+        """Return the output of a Slurm client. Fail with its error."""
         done = self.try_run(*command)
         assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}{done.stdout}"
         return done.stdout.strip()
@@ -109,33 +110,33 @@ class SlurmCluster:
         )
 
     def states(self, job: str) -> dict[str, str]:
-        """State of each component of a job, by the name of the component (``trainer-0``); finished ones, too."""
+        """Return the state of each component of a job, by its name (``trainer-0``), finished ones included."""
         lines = self.run("squeue", "-h", "-t", "all", "-o", "%i|%j|%T").splitlines()
         rows = [line.split("|") for line in lines]
         return {name: state for number, name, state in rows if number.split("+")[0] == job}
 
     def exit_code(self, job: str) -> int:
-        """Of the batch script, once it has ended."""
+        """Return the exit code of the batch script, once it has ended."""
         found = re.search(r"ExitCode=(\d+):", self.run("scontrol", "show", "job", "-o", job))
         assert found is not None
         return int(found[1])
 
     def set_down(self, node: str) -> None:
-        """What an administrator does to a broken node: Slurm ends whatever runs there."""
+        """Set a node down, as an administrator does with a broken one: Slurm ends all jobs on it."""
         self.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
 
     def resume(self, node: str) -> None:
         self.run("scontrol", "update", f"NodeName={node}", "State=RESUME")
 
     def processes(self) -> list[int]:
-        """Everything that runs under this cluster: its daemons and the processes of its jobs."""
+        """Return the pids of this cluster's daemons and of the processes of its jobs."""
         mark = f"SLURM_CONF={self.environ['SLURM_CONF']}".encode()
         found = []
         for entry in Path("/proc").iterdir():
             try:
                 if entry.name.isdigit() and mark in (entry / "environ").read_bytes().split(b"\0"):
                     found.append(int(entry.name))
-            except OSError:  # gone, or not ours
+            except OSError:  # the process has ended, or belongs to another user
                 continue
         return [pid for pid in found if pid != os.getpid()]
 
@@ -156,19 +157,19 @@ class SlurmCluster:
         wait_for((d / "run/munge.sock").exists, 10, "munged")
         conf = self.environ["SLURM_CONF"]
         self._spawn("slurmctld", "-D", "-c", "-f", conf)
-        # slurmd asks again only after a second if the controller isn't up
+        # If the controller isn't up, slurmd retries only after a second.
         self._await_controller()
         for i in range(self._nodes):
             self._start_node(f"n{i + 1}")
         wait_for(self._all_idle, 20, f"{self._nodes} idle nodes, see {d}/log")
 
     def stop(self) -> None:
-        """Jobs first, then the daemons; whatever is left is killed."""
+        """Cancel the jobs, then end the daemons, and kill the remaining processes."""
         self.try_run("scancel", "--user", getpass.getuser())
         try:
             wait_for(lambda: not self.try_run("squeue", "-h").stdout.strip(), 15, "the end of the jobs")
         finally:
-            for child in self._children[1:2]:  # slurmctld, while it can still reach the others
+            for child in self._children[1:2]:  # slurmctld first, while it can reach the others
                 end(child)
             for pid in self.processes():
                 if pid not in {c.pid for c in self._children}:
@@ -206,13 +207,13 @@ class SlurmCluster:
         )
         (self.folder / "slurm.conf").write_text(text)
         (self.folder / "cgroup.conf").write_text(_CGROUP)
-        # GPUs are any two character devices: Slurm only counts them and names them in CUDA_VISIBLE_DEVICES
+        # Any two character devices serve as GPUs: Slurm only counts them and names them in CUDA_VISIBLE_DEVICES.
         (self.folder / "gres.conf").write_text("Name=gpu File=/dev/null\nName=gpu File=/dev/zero\n")
 
     _controller_address = "127.0.0.1"
 
     def _places(self) -> dict[str, str]:
-        """By node: how it is reached, in slurm.conf's words."""
+        """Return each node's fields of slurm.conf that say how it is reached."""
         host = socket.gethostname().split(".")[0]
         ports = _free_ports(self._nodes)
         return {f"n{i + 1}": f"NodeHostname={host} NodeAddr=127.0.0.1 Port={p}" for i, p in enumerate(ports)}
@@ -236,7 +237,7 @@ C = TypeVar("C", bound=SlurmCluster)
 
 @contextmanager
 def running(cluster: C) -> Iterator[C]:
-    """Start the cluster. Its folder must not exist or be empty, and have a short path (a socket is in there)."""
+    """Start the cluster. Its folder must not exist or be empty, and have a short path, as it contains a socket."""
     try:
         cluster.start()
         yield cluster

@@ -11,10 +11,10 @@ from tests.extended.slurm.cluster import SlurmCluster, missing, running
 
 @pytest.fixture(scope="session")
 def slurm() -> Iterator[SlurmCluster]:
-    """Four nodes on this host. A test leaves it as it found it: no jobs, no node down."""
+    """Start four nodes on this host, shared by all tests. A test leaves no jobs and no node down."""
     if sentence := missing():
         pytest.skip(sentence)
-    # pytest's own path is too long for a socket
+    # The path of pytest's own folder is too long for a socket.
     place = tempfile.TemporaryDirectory(prefix="slurm-", ignore_cleanup_errors=True)
     with place as folder, running(SlurmCluster(Path(folder), 4)) as cluster:
         yield cluster

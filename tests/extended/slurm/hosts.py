@@ -1,8 +1,8 @@
 """A real Slurm cluster (cluster.py) whose nodes are hosts: own address, name, boot id, process ids; power and cables.
 
-A node is a network namespace on a bridge, with namespaces for names, mounts and processes. Files are shared, as on a cluster. The
-controller, and whoever submits, are on the bridge's side. Needs root; outside its folder it makes only namespaces and
-links with names and a subnet of its own, and removes them.
+A node is a network namespace on a bridge, with namespaces for names, mounts and processes. Files are shared, as on a
+cluster. The controller and the submitting processes are on the bridge's side. Needs root. Outside its folder it makes
+only namespaces and links with names and a subnet of its own, and removes them.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tests.extended.slurm.cluster import missing as missing_programs
 from tests.scenario import networks
 from tests.util import scaled, wait_for
 
-_NOTICES = 8.0  # seconds for Slurm to see by itself that a node is back
-# What stands for a machine's init: it ends only when it is killed, with all that runs there. The boot id is the node's own;
-# names come from a file alone, as every look-up of an address would wait for a name server that can't be reached.
+_NOTICES = 8.0  # seconds in which Slurm may detect by itself that a node is back
+# Stand-in for a machine's init: it ends only by a kill, with all processes of the node. The boot id is the node's own.
+# Names come from a file alone, as each look-up of an address would wait for a name server that can't be reached.
 _NODE = """
 mount --bind {dir}/hosts /etc/hosts
 mount --bind {dir}/nsswitch.conf /etc/nsswitch.conf
@@ -35,19 +35,22 @@ while :; do wait -n || sleep 0.2; done
 
 
 def missing() -> str:
-    """A sentence that says what is missing on this machine; empty if a cluster can be started."""
+    """Return a sentence about what is missing on this machine, or '' if a cluster can be started."""
     return networks.missing() or missing_programs()
 
 
 class SlurmHosts(SlurmCluster):
-    """Nodes n1, n2, ...; `stock`: Slurm's own times, so that a requeued job waits 121 s and a silent node is noticed after 300 s."""
+    """A cluster of nodes n1, n2, ...
+
+    `stock`: Slurm's own times, so that a requeued job waits 121 s and a silent node is noticed after 300 s.
+    """
 
     def __init__(self, folder: Path, nodes: int, *, stock: bool = False) -> None:
         super().__init__(folder, nodes, stock=stock)
         self.tag = f"tf{secrets.token_hex(3)}"
         self._subnet = _free_subnet()
-        self._inits: dict[str, subprocess.Popen[bytes]] = {}  # of the nodes that have power
-        self.login = self._controller_address = f"{self._subnet}.1"  # where whoever submits is
+        self._inits: dict[str, subprocess.Popen[bytes]] = {}  # inits of the nodes that have power
+        self.login = self._controller_address = f"{self._subnet}.1"  # address of the submitting processes
 
     @property
     def nodes(self) -> list[str]:
@@ -57,31 +60,34 @@ class SlurmHosts(SlurmCluster):
         return f"{self._subnet}.{10 + int(node[1:])}"
 
     def cut(self, node: str) -> None:
-        """The cable is out: the node runs on, and nobody hears of it."""
+        """Unplug the node's cable: it runs on, but no packet reaches or leaves it."""
         networks.ip("link", "set", self._link(node), "down")
 
     def mend(self, node: str) -> None:
         networks.ip("link", "set", self._link(node), "up")
 
     def lose_power(self, node: str) -> None:
-        """Without a word: no connection is ended in good order."""
+        """Cut the node's power: no connection is closed."""
         self.cut(node)
         init = self._inits.pop(node)
         _kill_node(init)
 
     def power_on(self, node: str) -> None:
-        """Another boot."""
+        """Boot the node again, with another boot id."""
         self.mend(node)
         self._start_node(node)
 
     def wait_until_up(self, node: str) -> None:
-        """Slurm would give it work."""
+        """Wait until Slurm accepts work for the node."""
         states = ("idle", "mixed", "allocated")
         wait_for(lambda: self.run("sinfo", "-h", "-n", node, "-o", "%T") in states, 60, f"{node} to be good again")
 
     def settle(self, node: str, seconds: float = 120.0) -> None:
-        """Until Slurm would give it work. Of a node that was away Slurm may learn after minutes only; an administrator, who is
-        quicker, sets it down and takes it back."""
+        """Wait until Slurm accepts work for the node and it is idle.
+
+        Slurm may take minutes to learn of a node that was away. As an administrator would, this sets such a node down
+        and resumes it.
+        """
         asked = time.monotonic()
         deadline = asked + scaled(seconds)
         while (state := self.run("sinfo", "-h", "-n", node, "-o", "%T")) != "idle":
@@ -93,27 +99,27 @@ class SlurmHosts(SlurmCluster):
             time.sleep(0.5)
 
     def kill_slurmd(self, node: str) -> None:
-        """Only it: what it has started runs on, and nobody looks after it."""
+        """Kill slurmd alone: the processes that it has started run on without supervision."""
         self.inside(node, "kill", "-9", self.inside(node, "pgrep", "-x", "slurmd").split()[0])
 
     def restart_slurmd(self, node: str) -> None:
-        """After `kill_slurmd`; the node has not booted."""
-        command = f"slurmd -N {node} -f {self.environ['SLURM_CONF']}"  # as a daemon: it goes on without us
+        """Start slurmd again after `kill_slurmd`, without a boot of the node."""
+        command = f"slurmd -N {node} -f {self.environ['SLURM_CONF']}"  # a daemon, which outlives this command
         self.inside(node, "bash", "-c", command)
 
     def kill(self, node: str, pid: int) -> None:
-        """SIGKILL to a process of the node, by the id it has there."""
+        """Send SIGKILL to a process of the node, by its id there."""
         self.inside(node, "kill", "-9", str(pid))
 
     def restart_controller(self) -> None:
-        """It keeps its jobs."""
+        """Restart slurmctld, which keeps its jobs."""
         end(self._children[1])
         self._children[1] = self._spawn("slurmctld", "-D", "-f", self.environ["SLURM_CONF"])
         self._children.pop()
         self._await_controller()
 
     def inside(self, node: str, *command: str) -> str:
-        """Output of a command on that node."""
+        """Return the output of a command on that node."""
         child = Path(f"/proc/{self._inits[node].pid}/task/{self._inits[node].pid}/children").read_text().split()[0]
         done = subprocess.run(
             ["nsenter", f"--target={child}", "--pid", "--mount", "--net", "--uts", *command],
@@ -144,11 +150,11 @@ class SlurmHosts(SlurmCluster):
         super().start()
 
     def stop(self) -> None:
-        for init in self._inits.values():  # what runs there has nobody to report to
+        for init in self._inits.values():  # the node's processes need not report their end
             _kill_node(init)
         self._inits = {}
         try:
-            for child in self._children:  # a controller that is asked to end would wait for nodes
+            for child in self._children:  # SIGTERM would make the controller wait for nodes
                 child.kill()
                 child.wait()
         finally:
@@ -176,7 +182,7 @@ def slurm_hosts(folder: Path, nodes: int = 4, *, stock: bool = False) -> Abstrac
 
 
 def _kill_node(init: subprocess.Popen[bytes]) -> None:
-    """Its first process ends with `unshare`, and all others with that."""
+    """Kill a node: its first process ends with `unshare`, and all others with that."""
     child = Path(f"/proc/{init.pid}/task/{init.pid}/children").read_text().split()
     for pid in (*map(int, child), init.pid):
         try:

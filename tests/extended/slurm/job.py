@@ -1,4 +1,4 @@
-"""Jobs that train on a Slurm cluster of the tests, as their users see them."""
+"""Training jobs on a Slurm cluster of the tests, with a user's view of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ APP = "ddp-test"
 
 
 class SlurmJob:
-    """A job with its run directory in `folder`."""
+    """A job whose run directory is in `folder`."""
 
     def __init__(self, cluster: SlurmCluster, folder: Path) -> None:
         self.cluster = cluster
@@ -34,7 +34,7 @@ class SlurmJob:
         self.events = Events(self.run_dir)
 
     def files(self, name: str = "*") -> list[Path]:
-        """Return the files with the output of the parts of this name; slurm_ft's."""
+        """Return slurm_ft's output files of the parts whose names match."""
         return sorted((store.folder(self.run_dir) / "logs").glob(name))
 
     def output(self, name: str = "*") -> str:
@@ -52,7 +52,7 @@ class SlurmJob:
             raise AssertionError(f"{e};\n{queue}\n{self.output()[-6000:]}") from None
 
     def wait_until_training(self, groups: int = 2, seconds: float = 90, after: float = 0.0) -> None:
-        """Wait until so many groups have committed together, later than `after` (unix seconds)."""
+        """Wait until so many groups have committed together, later than `after` (Unix time in seconds)."""
 
         def together() -> bool:
             return training_together([e for e in self.events() if float(e["t"]) > after], groups)
@@ -60,7 +60,7 @@ class SlurmJob:
         self.wait_for(together, seconds, f"{groups} groups train together")
 
     def kill(self) -> None:
-        """Kill what is left of it on this host."""
+        """Kill the remaining processes of the job on this host."""
         process_tree.send(job_processes(self.run_dir), signal.SIGKILL)
 
 
@@ -75,7 +75,7 @@ class SlurmFtJob(SlurmJob):
     def submit(
         self, script_args: Sequence[str], *, retries: int = 10, nodes: int = 1, cfg: Mapping[str, str] | None = None
     ) -> None:
-        """`nodes` of each group, with a worker on each. `cfg`: as slurm_ft takes it."""
+        """Submit the job. `nodes`: of each group, with a worker on each. `cfg`: as slurm_ft takes it."""
         app = ft_app(
             str(ROOT / "benchmarks/trial/ddp.py"), script_args, replicas=self.groups, workers_per_replica=nodes,
             nodes_per_replica=nodes, max_restarts=retries, run_dir=str(self.run_dir), cpu=1, memMB=1000,
@@ -85,7 +85,7 @@ class SlurmFtJob(SlurmJob):
         launch(build(app, {"exclusive": True, **(cfg or {})}, **where), self.controller)
 
     def rows(self) -> dict[str, Row]:
-        """The newest of each part, by its name."""
+        """Return the newest row of each part, by the name of the part."""
         by_job = {row.job: row for row in self.controller.rows(app=APP)}
         return {p.name: by_job[p.job] for p in store.read(self.run_dir).parts if p.job in by_job}
 
@@ -93,10 +93,10 @@ class SlurmFtJob(SlurmJob):
         return self.rows()[part].nodes[0]
 
     def over(self) -> bool:
-        """Every part's job has ended."""
+        """Return whether every part's job has ended."""
         return all(part_status(row).state not in ("PENDING", "RUNNING") for row in self.rows().values())
 
 
 def on(cluster: SlurmCluster) -> None:
-    """This process' Slurm commands speak to it."""
+    """Direct the Slurm commands of this process to the cluster."""
     os.environ.update(cluster.environ)

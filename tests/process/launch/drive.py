@@ -1,6 +1,9 @@
-"""A supervisor with a recorder in the lighthouse's place; run as a process: ``python -m tests.process.launch.drive FOLDER ...``.
+"""A supervisor with a recorder in place of the lighthouse, run as a process.
 
-FOLDER/reports.jsonl gets each report; a line "CODE SENTENCE" in the pipe FOLDER/stop is the lighthouse's word to stop.
+Usage: ``python -m tests.process.launch.drive FOLDER ...``
+
+Each report is appended to FOLDER/reports.jsonl. A line "CODE SENTENCE" in the pipe FOLDER/stop is the lighthouse's
+order to stop.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from torchft_x.launch.supervisor.locate import FoundLighthouse
 
 
 class Recorder:
-    """`Reports`, written down."""
+    """`Reports` that writes each report to a file."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -43,7 +46,7 @@ class Recorder:
         self._write(kind="rests", rests=rests)
 
     def on_order(self, callback: Callable[[str, str, str], None]) -> None:
-        """A line in the file `order`: kind, life (`.`: none), sentence."""
+        """Call back for each line of the file `orders`: kind, life (`.`: none), sentence."""
         path = self._folder / "orders"
 
         def listen() -> None:
@@ -70,7 +73,7 @@ class Recorder:
         threading.Thread(target=listen, daemon=True).start()
 
     def on_number(self, callback: Callable[[int], None]) -> None:
-        """Of the variable TELL_NUMBER; or of the file `number`, once it is there."""
+        """Call back with the variable TELL_NUMBER or, if it is empty, with the file `number` when it exists."""
         number, path = os.environ.get("TELL_NUMBER", "0"), self._folder / "number"
         if number:
             callback(int(number))

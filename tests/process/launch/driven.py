@@ -1,4 +1,4 @@
-"""A supervisor as a process, with a toy script and a recorder in the lighthouse's place."""
+"""A supervisor as a process, with a toy script and a recorder in place of the lighthouse."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ SLEEPER = "import os, time; print('up', os.getpid(), flush=True); time.sleep(100
 
 
 class Driven:
-    """A supervisor process and what it leaves behind."""
+    """A supervisor process, with its files and reports."""
 
     def __init__(self, folder: Path, text: str, *, script: str = "", served: bool = True, **options: object) -> None:
         self.folder = folder
         (folder / "script.py").write_text(text)
-        self._server = socket.create_server(("127.0.0.1", 0))  # stands for the lighthouse: it accepts
+        self._server = socket.create_server(("127.0.0.1", 0))  # stand-in for the lighthouse, which accepts connections
         if served:
             (folder / "lighthouse").write_text(f"http://127.0.0.1:{self._server.getsockname()[1]}\n")
         self.port = self._server.getsockname()[1]
@@ -40,7 +40,7 @@ class Driven:
                 stdout=out,
                 stderr=err,
                 env={**os.environ, "TORCHFT_X_TOKEN": "secret"},
-                # a shell's background jobs ignore SIGINT, and so would all that the tests start
+                # A shell's background jobs ignore SIGINT, and all children of the tests would inherit that.
                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )
 
@@ -54,14 +54,14 @@ class Driven:
         return self.process.wait(scaled(seconds))
 
     def worker(self) -> int:
-        """The pid of the newest life's worker, once it says so."""
+        """Wait for the worker of the newest life to print its pid, and return that."""
         attempt = len(self.reports("exited"))
         wait_for(lambda: len(self.reports("started")) > attempt, what="the life's start")
         wait_for(lambda: len(self._words()) > attempt, what="the worker's word")
         return int(self._words()[-1])
 
     def _words(self) -> list[str]:
-        """Pids that workers have told, in whole lines."""
+        """Return the pids that workers have printed, in whole lines."""
         return re.findall(r"^up (\d+)\n", self.out.read_text(), re.MULTILINE)
 
     def close(self) -> None:

@@ -1,6 +1,9 @@
-"""The stock `slurm` scheduler's script for an app of ours: ``python -m tests.process.launch.slurm_script OPTIONS``, JSON in, script out.
+"""Print the batch script of the stock `slurm` scheduler for an app of ours.
 
-A process of its own, because the other TorchX line lives in another environment.
+Usage: ``python -m tests.process.launch.slurm_script OPTIONS``
+
+OPTIONS are the arguments of `script` as JSON. It runs as a process, because the other TorchX line has an environment of
+its own.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ NASTY = {
     "EMPTY": "",
     "UMLAUT": "ä→",
 }
-"""Values that a shell, sbatch or srun might take apart."""
+"""Values that a shell, sbatch or srun might split or expand."""
 
 
 def script(
@@ -41,7 +44,7 @@ def script(
     cfg: dict[str, Any] | None = None,
     lighthouses: int = 1,
 ) -> str:
-    """Return that of an app with `lighthouses`, and `groups` trainers, which all run `command`."""
+    """Return the batch script of an app with so many lighthouses and trainer groups, which all run `command`."""
     roles = []
     for kind, replicas in (("lighthouse", lighthouses), ("trainer", groups)):
         fields: dict[str, Any] = {

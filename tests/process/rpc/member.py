@@ -1,8 +1,8 @@
-"""A replica group as a process of its own, for tests that kill it: steps until told otherwise. Never loads torch.
+"""A replica group as a process, for tests that kill it. It commits steps until it ends, and never loads torch.
 
     python -m tests.process.rpc.member REPLICA_ID LIGHTHOUSE [LIFE_TOKEN]
 
-Prints ``step N QUORUM_ID`` for each committed step, and runs until it is killed or its input ends.
+It prints ``step N QUORUM_ID`` for each committed step, and runs until it is killed or its input ends.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from torchft_x.rpc.group.server import GroupServer
 
 def main() -> None:
     replica_id, lighthouse, token = (*sys.argv[1:4], "")[:3]
-    threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()  # not older than its parent
+    threading.Thread(
+        target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True
+    ).start()  # end with the parent, which holds the other end of stdin
     server = GroupServer(
         replica_id=replica_id,
         lighthouse=lighthouse,

@@ -1,8 +1,8 @@
-"""One group that trains apart, as a process of its own, for the tests that kill.
+"""One group that trains apart, as a process, for tests that kill it.
 
     python -m tests.process.train.apart_worker GROUP LIGHTHOUSE OUT_FILE STOP_FILE ALGORITHM [NAME=VALUE ...]
 
-Writes a digest of what the groups have in common after each exchange, and trains to the exchange in STOP_FILE.
+It writes a digest of the state common to all groups after each exchange, and trains to the exchange in STOP_FILE.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def main(told: Told, algorithm: str, *settings: str) -> None:
                 if not told.goes_on(seen):
                     break
             apart.step()
-            time.sleep(0.003)  # a step that takes a moment, so that kills hit inner steps as well as exchanges
+            time.sleep(0.003)  # lengthen steps, so that kills hit inner steps as well as exchanges
     apart.manager.shutdown()
 
 

@@ -1,9 +1,9 @@
-"""One group as a process of its own whose training thread can be told to stand still; everything else as by default.
+"""One group as a process whose training thread can be stopped by a file; all else has the defaults.
 
     python -m tests.process.train.late_worker GROUP LIGHTHOUSE OUT_FILE STOP_FILE
 
 While ``OUT_FILE.hold`` exists the training thread waits in the backward, between two buckets. The other threads of the
-process go on.
+process continue.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def main(told: Told) -> None:
             time.sleep(0.02)
 
     net = model(told.group)
-    next(iter(net.parameters())).register_hook(stand)  # of the first layer: the last gradient
+    next(iter(net.parameters())).register_hook(stand)  # the first layer's gradient is the last one
     trainer = Trainer(told.group, told.lighthouse, net=net, timeout=None, quorum_timeout=None, straggler_timeout=None)
     torch.set_num_threads(1)
     while told.goes_on(trainer.manager.current_step()):

@@ -1,8 +1,9 @@
-"""One group as a process of its own, on a loopback address of its own, so that whoever heals has mirrors.
+"""One group as a process on a loopback address of its own, so that healing groups have mirrors.
 
     python -m tests.process.train.mirrors_worker GROUP LIGHTHOUSE OUT_FILE STOP_FILE
 
-While ``OUT_FILE.die`` exists it dies by SIGKILL in the middle of what others copy from it.
+While ``OUT_FILE.die`` exists the process kills itself with SIGKILL in the middle of a copy that others make of its
+state.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from torch import nn
 from tests.torch.train.jobs import Told, Trainer, model
 from torchft_x.transfer.http import server, transport
 
-HELD = 4 << 20  # elements of what is copied and not trained: 16 blocks
-DIES_AFTER = 5 << 20  # bytes
+HELD = 4 << 20  # number of elements that are copied and not trained: 16 blocks
+DIES_AFTER = 5 << 20  # bytes sent to others
 
 
 def network(seed: int) -> nn.Module:

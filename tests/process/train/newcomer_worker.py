@@ -1,9 +1,9 @@
-"""One group as a process of its own whose heals can be told to stand still. Waits for others may take ten minutes, so
-that a group which waits for what stands still fails the test; all else is as by default.
+"""One group as a process whose heals can be stopped by a file.
 
     python -m tests.process.train.newcomer_worker GROUP LIGHTHOUSE OUT_FILE STOP_FILE
 
-While ``OUT_FILE.fetch`` exists, what this group copies from others waits.
+While ``OUT_FILE.fetch`` exists, this group's copies from others wait. Waits for other groups may take ten minutes, so
+that a group which waits for a stopped copy fails the test. All else has the defaults.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torchft_x.transfer.http.transport import HTTPTransport
 
 
 def network(seed: int) -> nn.Module:
-    """With what a forward changes besides gradients: running statistics, and torch's generator."""
+    """Return a model whose forward changes more than gradients: running statistics, and torch's generator."""
     with rng:
         torch.manual_seed(seed)
         return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.ReLU(), nn.Linear(8, 3))

@@ -1,4 +1,4 @@
-"""A process that shows where it is and answers, without a job around it: python -m tests.process.train.watched_worker FOLDER RANK HOW."""
+"""A process that publishes its status, without a job: python -m tests.process.train.watched_worker FOLDER RANK HOW."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torchft_x.train.setup.options import Options
 
 
 def options(rank: int) -> Options:
-    """Of a Manager that is never made."""
+    """Return the options of a Manager that is never made."""
     return Options(
         replica_id="7", group_rank=rank, group_world_size=rank + 1, timeout=60.0, quorum_timeout=60.0, quorum_patience=0.0,
         connect_timeout=60.0, quorum_retries=0, lighthouse="http://127.0.0.1:1", port=0, host="127.0.0.1",
@@ -32,7 +32,7 @@ def watch(folder: str, rank: int) -> SharedStatus:
 
 
 def telltale_sleep() -> None:
-    """With Python's lock in hand."""
+    """Sleep while holding the GIL."""
     ctypes.PyDLL(None).sleep(1000)
 
 
@@ -42,7 +42,7 @@ def telltale_wait() -> None:
 
 
 def count(status: SharedStatus) -> None:
-    """As quickly as it can. All fields have one value, so that a torn record is seen."""
+    """Publish counters as fast as possible. All fields have one value, so that a torn record is detectable."""
     step, n = status._step, 0
     while True:
         n += 1
@@ -52,14 +52,14 @@ def count(status: SharedStatus) -> None:
 
 
 def leave_slowly(status: SharedStatus) -> None:
-    """It has begun to end, and takes its time."""
+    """Delay the end of the process, so that it is observed while it ends."""
     import atexit
 
-    atexit.register(time.sleep, 1000)  # earlier than what follows, so it runs later
+    atexit.register(time.sleep, 1000)  # registered before the other handlers, so it runs after them
 
 
 def fork(status: SharedStatus) -> None:
-    """A child (a DataLoader's worker) that ends in an ordinary way, though it believes to be us."""
+    """Fork a child (as a DataLoader's worker) that ends normally, though it has this process's status."""
     pid = os.fork()
     if pid == 0:
         status._step.state = State(99, 99)
@@ -72,7 +72,7 @@ def fork(status: SharedStatus) -> None:
 
 
 def exits(folder: str, times: int) -> None:
-    """Children that end in the usual ways, each at a random moment. Prints how they ended, by exit code."""
+    """Fork children that end in the usual ways, each at a random moment. Print how many ended with each exit code."""
     ended: dict[int, int] = {}
     for rank in range(times):
         pid = os.fork()

@@ -1,4 +1,4 @@
-"""One group as a process of its own, for the tests that kill: writes a digest of its parameters at every commit.
+"""One group as a process, for tests that kill it. It writes a digest of its parameters at every commit.
 
     python -m tests.process.train.worker GROUP LIGHTHOUSE OUT_FILE STOP_FILE
 
@@ -20,7 +20,7 @@ def main(told: Told) -> None:
     trainer = Trainer(told.group, told.lighthouse, seed=told.group + int(time.time()), rehearse=True)
     while not leaving and told.goes_on(trainer.manager.current_step()):
         told.step(trainer, trainer.step())
-        time.sleep(0.005)  # a step that takes a moment, so that kills hit its middle
+        time.sleep(0.005)  # lengthen steps, so that kills hit their middle
     trainer.manager.shutdown()
 
 

@@ -1,4 +1,4 @@
-"""All kinds of faults. Importing this fills `tests.sim.faults.KINDS`."""
+"""All kinds of faults. Importing this package fills `KINDS` of the module `faults`."""
 
 from tests.sim.kinds import links, processes, traps
 

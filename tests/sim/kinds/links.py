@@ -1,4 +1,4 @@
-"""Links, collectives and heals: they break, stall, come late, or work for some and not for others."""
+"""Faults of links, collectives and heals: they break, stall, are late, or work for some members and not for others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 @kind
 def cut(world: World, fault: Fault) -> bool:
-    """A session breaks. `other`: who notices first (client or server); with 'lose', what is on its way is lost."""
+    """Break a session.
+
+    `other`: the side that notices first (client or server); with 'lose', messages under way are lost.
+    """
     owner = world.supervisors.get(fault.target.removeprefix("s")) if fault.target.startswith("s") else None
     session = owner or node_of(world, fault.target)
     if session is None or session.uplink.stream is None:
@@ -24,7 +27,7 @@ def cut(world: World, fault: Fault) -> bool:
 
 @kind
 def flap(world: World, fault: Fault) -> bool:
-    """A group's session breaks again and again; the server notices later than the client, if at all before the next."""
+    """Break a group's session again and again. The server notices later than the client, or after the next break."""
     return _flap(world, fault.target, world.now + fault.seconds)
 
 
@@ -42,7 +45,7 @@ def _flap(world: World, group: str, until: float) -> bool:
 
 @kind
 def flapping(world: World, fault: Fault) -> bool:
-    """A group's session breaks each `other` seconds, 0.5 if that is empty, and is made again at once."""
+    """Break a group's session each `other` seconds (0.5 if that is empty). It is restored at once."""
     return _cut_again(world, fault.target, float(fault.other or 0.5), world.now + fault.seconds)
 
 
@@ -55,7 +58,7 @@ def _cut_again(world: World, group: str, pause: float, until: float) -> bool:
 
 @kind
 def delay(world: World, fault: Fault) -> bool:
-    """Messages between a group and the lighthouse take up to 0.3 s, each its own time."""
+    """Let messages between a group and the lighthouse take up to 0.3 s, each its own time."""
     site, lighthouse = site_of(world, fault.target), world.lighthouse.site
     pairs = [(site, lighthouse), (lighthouse, site)]
     world.network.slow.update(dict.fromkeys(pairs, 0.3))
@@ -65,21 +68,24 @@ def delay(world: World, fault: Fault) -> bool:
 
 @kind
 def part(world: World, fault: Fault) -> bool:
-    """Nothing passes between two sites, either way."""
+    """Block all messages between two sites, in both directions."""
     a, b = site_of(world, fault.target), site_of(world, fault.other)
     return _block(world, [(a, b), (b, a)], fault.seconds)
 
 
 @kind
 def part_one_way(world: World, fault: Fault) -> bool:
-    """Nothing passes from one site to another; the other way all does."""
+    """Block all messages from one site to another. The other direction works."""
     return _block(world, [(site_of(world, fault.target), site_of(world, fault.other))], fault.seconds)
 
 
 @kind
 def bad_link(world: World, fault: Fault) -> bool:
-    """Nothing passes between two groups; both keep their sessions. `other`: the second group, and seconds if the link flaps:
-    it is mended and breaks again each time so many have passed."""
+    """Block all messages between two groups, while both keep their sessions.
+
+    `other`: the second group and, if the link flaps, seconds: it is mended and breaks again each time so many have
+    passed.
+    """
     other, _, pause = fault.other.partition(" ")
     return _break_again(world, fault.target, other, float(pause or fault.seconds), world.now + fault.seconds)
 
@@ -101,28 +107,28 @@ def _block(world: World, pairs: list[tuple[str, str]], seconds: float) -> bool:
 
 @kind
 def glitch(world: World, fault: Fault) -> bool:
-    """The group's next reduction fails on some members though all live: a false suspicion."""
+    """Let the group's next reduction fail on some members though all live: a false suspicion."""
     world.fabric.glitches.add(fault.target)
     return node_of(world, fault.target) is not None
 
 
 @kind
 def veto(world: World, fault: Fault) -> bool:
-    """The group's next vote is no for a reason of its own (the user's, or not a number): nothing is broken."""
+    """Make the group's next vote no for a reason of its own (the user's, or not a number); nothing is broken."""
     world.vetoes.add(fault.target)
-    return False  # it counts when it is cast
+    return False  # the fault counts when the vote is cast
 
 
 @kind
 def second_thoughts(world: World, fault: Fault) -> bool:
-    """The group's script throws the next step away that the groups decide to commit (decision 12)."""
+    """Let the group's script throw away the next step that the groups decide to commit (decision 12)."""
     world.regrets[fault.target] = None
-    return False  # it counts when it is thrown away
+    return False  # the fault counts when the step is thrown away
 
 
 @kind
 def late(world: World, fault: Fault) -> bool:
-    """A group's results come 0.2 s late."""
+    """Delay a group's results by 0.2 s."""
     world.fabric.late[fault.target] = 0.2
     world.after(fault.seconds, None, world.fabric.late.pop, fault.target, None)
     return node_of(world, fault.target) is not None
@@ -130,20 +136,20 @@ def late(world: World, fault: Fault) -> bool:
 
 @kind
 def spoil_fetch(world: World, fault: Fault) -> bool:
-    """The group's next heal breaks off half-way."""
+    """Break off the group's next heal half-way."""
     world.transfers.spoiled.add(fault.target)
-    return False  # it counts when a heal breaks off
+    return False  # the fault counts when a heal breaks off
 
 
 @kind
 def stall_fetch(world: World, fault: Fault) -> bool:
-    """What the group copies from others stands still, for all of this time."""
+    """Stop the progress of the group's heals for `seconds`."""
     world.transfers.stalled[fault.target] = world.now + fault.seconds
-    return False  # it counts when a heal meets it
+    return False  # the fault counts when a heal is delayed
 
 
 @kind
 def spoil_load(world: World, fault: Fault) -> bool:
-    """What the group's next heal brings can't be loaded: the rank is torn."""
+    """Make the state of the group's next heal impossible to load: the rank is torn."""
     world.broken_loads.add(fault.target)
-    return False  # it counts when a load breaks
+    return False  # the fault counts when a load fails

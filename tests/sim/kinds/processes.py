@@ -1,4 +1,4 @@
-"""Processes, hosts and members: they die, stop, slow down, leave, come, and are replaced."""
+"""Faults of processes, hosts and members: they die, stop, slow down, leave, come, and are replaced."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 _MOMENT = 0.003
-"""Seconds in which a death is reported, or not."""
+"""Seconds between the deaths of a group and of the lighthouse, at most: the first is reported, or not."""
 AROUND_RESTART = 2.0
-"""Seconds in which three die, in `deaths_around_restart`."""
-ANNOUNCED_TOO_MUCH = 0.5  # seconds; a pause ends before what was announced, as a rule
+"""Seconds within which three processes die, in `deaths_around_restart`."""
+ANNOUNCED_TOO_MUCH = 0.5  # seconds that an announcement adds to the pause, which ends earlier as a rule
 
 
 @kind
 def crash(world: World, fault: Fault) -> bool:
-    """kill -9 of all processes of a group; the supervisor starts it again. Of a peer's client, too."""
+    """Kill all processes of a group, or a client of the peer, with SIGKILL. The supervisor starts the group again."""
     if fault.target in world.peers:
         alive = world.peers[fault.target].alive
         world.peers[fault.target].crash()
@@ -37,7 +37,7 @@ def crash(world: World, fault: Fault) -> bool:
 
 @kind
 def crash_rank(world: World, fault: Fault) -> bool:
-    """kill -9 of one rank (`other`); torchrun ends the others a moment later."""
+    """Kill one rank (`other`) with SIGKILL. torchrun ends the others a moment later."""
     node = node_of(world, fault.target)
     if node is None:
         return False
@@ -48,7 +48,7 @@ def crash_rank(world: World, fault: Fault) -> bool:
 
 @kind
 def crash_all(world: World, fault: Fault) -> bool:
-    """kill -9 of all processes of all groups at once, or within `seconds`; their supervisors live."""
+    """Kill all processes of all groups with SIGKILL, at once or within `seconds`. Their supervisors live."""
     nodes = [node for group in world.supervisors if (node := node_of(world, group)) is not None]
     for node in nodes:
         world.after(fault.seconds * world.rng.random(), None, node.kill, -9)
@@ -57,9 +57,10 @@ def crash_all(world: World, fault: Fault) -> bool:
 
 @kind
 def pause(world: World, fault: Fault) -> bool:
-    """SIGSTOP of all processes of a group, or of one rank (`other`), or of the lighthouse; then SIGCONT.
+    """Stop a group, one of its ranks (`other`), or the lighthouse with SIGSTOP, and continue it with SIGCONT.
 
-    `other` "busy": its processes run, but neither hear nor speak. "planned": the same, and it was announced.
+    With `other` "busy" the processes run, but neither receive nor send. "planned" is the same, announced to the
+    lighthouse.
     """
     node = node_of(world, fault.target)
     if fault.other == "planned" and node is not None:
@@ -90,15 +91,18 @@ def pause_all(world: World, processes: list[Process], seconds: float, *, seen: b
 
 @kind
 def slow(world: World, fault: Fault) -> bool:
-    """Steps of a group take ten times as long."""
+    """Make steps of a group take ten times as long."""
     world.slowness[fault.target] = 10.0, world.now + fault.seconds
     return node_of(world, fault.target) is not None
 
 
 @kind
 def hang(world: World, fault: Fault) -> bool:
-    """The training thread of a group's ranks, or of one (`other`), stands still where it computes or between two steps, while
-    its process lives and its server speaks. `other` "end": its supervisor ends it then, otherwise it goes on."""
+    """Hang the training thread of a group's ranks, or of one (`other`), in its computation or between two steps.
+
+    The process lives and its server responds. With `other` "end" the supervisor kills the group after `seconds`;
+    otherwise the thread continues.
+    """
     node = node_of(world, fault.target)
     if node is None:
         return False
@@ -111,7 +115,7 @@ def hang(world: World, fault: Fault) -> bool:
 
 @kind
 def hang_first(world: World, fault: Fault) -> bool:
-    """A group dies, and the training thread of its next life stands still in its first step until this time is over."""
+    """Kill a group, and hang the training thread of its next life in its first step until `seconds` have passed."""
     node = node_of(world, fault.target)
     if node is None:
         return False
@@ -122,14 +126,14 @@ def hang_first(world: World, fault: Fault) -> bool:
 
 @kind
 def straggle(world: World, fault: Fault) -> bool:
-    """Steps of a group take thirty times as long."""
+    """Make steps of a group take thirty times as long."""
     world.slowness[fault.target] = 30.0, world.now + fault.seconds
     return node_of(world, fault.target) is not None
 
 
 @kind
 def stall(world: World, fault: Fault) -> bool:
-    """The clock of the group's host stands still (a suspended virtual machine), while its processes go on."""
+    """Stop the clock of the group's host (a suspended virtual machine), while its processes continue."""
     clock = world.clocks.get(site_of(world, fault.target))
     if clock is None:
         return False
@@ -147,7 +151,7 @@ def _wanted(world: World, group: str) -> SupervisorNode | None:
 
 @kind
 def power(world: World, fault: Fault) -> bool:
-    """The group's whole host loses its power, supervisor and all, and is back later."""
+    """Cut the power of the group's whole host, supervisor included, and restore it later."""
     supervisor = _wanted(world, fault.target)
     if supervisor is None:
         return False
@@ -158,7 +162,7 @@ def power(world: World, fault: Fault) -> bool:
 
 @kind
 def supervisor_dies(world: World, fault: Fault) -> bool:
-    """kill -9 of a group's supervisor and all processes of the group; another one is started there, and reports that end."""
+    """Kill a group's supervisor and all processes of the group with SIGKILL. Its successor there reports that end."""
     supervisor = _wanted(world, fault.target)
     if supervisor is None:
         return False
@@ -169,7 +173,7 @@ def supervisor_dies(world: World, fault: Fault) -> bool:
 
 @kind
 def leave(world: World, fault: Fault) -> bool:
-    """A graceful leave at the next boundary; wanted again later, if `seconds` says when."""
+    """Let the group leave at the next boundary. If `seconds` is not 0, it comes back after that time."""
     node = node_of(world, fault.target)
     if node is None or node.leaving_at is not None or node.left:
         return False
@@ -181,8 +185,11 @@ def leave(world: World, fault: Fault) -> bool:
 
 @kind
 def training_ends(world: World, fault: Fault) -> bool:
-    """Some steps from now all groups leave, and evaluate for up to `seconds`. `other`: in how many steps, and how likely an
-    evaluation ends with an error, until the faults are over: "5 0.3"."""
+    """Let all groups leave some steps from now, and evaluate for up to `seconds`.
+
+    `other`: the number of steps, and the probability that an evaluation ends with an error, until the faults are over:
+    "5 0.3".
+    """
     node, (steps, fails) = node_of(world, fault.target), fault.other.split()
     if node is None or world.ending is not None or world.peers:
         return False
@@ -193,7 +200,7 @@ def training_ends(world: World, fault: Fault) -> bool:
 
 @kind
 def join(world: World, fault: Fault) -> bool:
-    """Several new groups at once; `other`: how many."""
+    """Start several new groups at once. `other`: how many."""
     for _ in range(int(fault.other or 1)):
         world.add_group(f"g{len(world.supervisors)}")
     return True
@@ -201,8 +208,9 @@ def join(world: World, fault: Fault) -> bool:
 
 @kind
 def lighthouse(world: World, fault: Fault) -> bool:
-    """A lighthouse (the first, or `target`) dies; another starts at the same address after a while. It finds what the
-    one before has written down, unless the host is lost, too (`other` is "host").
+    """Kill a lighthouse (the first, or `target`), and start another at the same address after `seconds`.
+
+    The new one finds the journal of its predecessor, unless the host is lost, too (`other` is "host").
     """
     house = next((x for x in world.lighthouses if x.site == fault.target), world.lighthouse)
     if house.process is None:
@@ -216,20 +224,20 @@ def lighthouse(world: World, fault: Fault) -> bool:
 
 
 def _holder(world: World) -> LighthouseNode:
-    """The lighthouse that serves; the first one if none does."""
+    """Return the lighthouse that serves, or the first one if none does."""
     return next((x for x in world.lighthouses if x.machine is not None), world.lighthouse)
 
 
 @kind
 def holder_lost(world: World, fault: Fault) -> bool:
-    """The host of the lighthouse that serves is lost; another process stands by at its address after a while."""
+    """Lose the host of the lighthouse that serves. Another process stands by at its address after `seconds`."""
     house = _holder(world)
     return lighthouse(world, Fault(world.now, "lighthouse", house.site, fault.seconds, "host"))
 
 
 @kind
 def holder_stops_sending(world: World, fault: Fault) -> bool:
-    """SIGSTOP of the lighthouse that serves when it has written down the next quorum, and not sent it; then SIGCONT."""
+    """Stop the lighthouse that serves (SIGSTOP, later SIGCONT) between writing down the next quorum and sending it."""
     _holder(world).stops_sending = fault.seconds
 
     def nobody_has_asked() -> None:
@@ -242,7 +250,7 @@ def holder_stops_sending(world: World, fault: Fault) -> bool:
 
 @kind
 def shared_gone(world: World, fault: Fault) -> bool:
-    """The directory that the lighthouses share does not answer for a while."""
+    """Make the directory that the lighthouses share unreachable for `seconds`."""
     if world.shared is None or world.shared.away:
         return False
     world.shared.away = True
@@ -252,7 +260,7 @@ def shared_gone(world: World, fault: Fault) -> bool:
 
 @kind
 def lighthouse_and_group(world: World, fault: Fault) -> bool:
-    """A group (`target`) dies, and the lighthouse in the same moment; perhaps before it has heard of it."""
+    """Kill a group (`target`) and the lighthouse at nearly the same time, perhaps before the death is reported."""
     killed = crash(world, Fault(world.now, "crash", fault.target))
     again = Fault(world.now, "lighthouse", "", fault.seconds, fault.other)
     world.after(_MOMENT * world.rng.random(), None, lighthouse, world, again)
@@ -261,14 +269,20 @@ def lighthouse_and_group(world: World, fault: Fault) -> bool:
 
 @kind
 def deaths_around_restart(world: World, fault: Fault) -> bool:
-    """A group (`target`) dies; within a second the lighthouse does; and within another second, before or after the next
-    lighthouse is there, another group (`other`). After `AROUND_RESTART` seconds and `seconds` all of that is over."""
+    """Kill a group (`target`), within a second the lighthouse, and within another second another group (`other`).
+
+    The second group dies before or after the next lighthouse starts. All of it is over after `AROUND_RESTART` +
+    `seconds`.
+    """
     first, second = (world.rng.random() * AROUND_RESTART / 2 for _ in range(2))
     return deaths_around(world, fault, first, second, max(0.02, fault.seconds - AROUND_RESTART))
 
 
 def deaths_around(world: World, fault: Fault, first: float, second: float, down: float) -> bool:
-    """The same with these times: from each death to the next, and until there is a lighthouse again."""
+    """Kill a group (`target`), `first` seconds later the lighthouse, and `second` seconds later a group (`other`).
+
+    The lighthouse starts again after `down` seconds.
+    """
     killed = crash(world, Fault(world.now, "crash", fault.target))
     world.after(first, None, lighthouse, world, Fault(world.now + first, "lighthouse", "", down))
     world.after(first + second, None, crash, world, Fault(world.now + first + second, "crash", fault.other))
@@ -277,7 +291,7 @@ def deaths_around(world: World, fault: Fault, first: float, second: float, down:
 
 @kind
 def lighthouse_sending(world: World, fault: Fault) -> bool:
-    """The lighthouse dies at its next quorum, when it has sent it to some of the members; it is back later."""
+    """Kill the lighthouse at its next quorum, when it has sent it to some of the members. It starts again later."""
     house = world.lighthouse
     if house.process is None or house.dies_sending:
         return False
@@ -295,8 +309,9 @@ def lighthouse_sending(world: World, fault: Fault) -> bool:
 
 @kind
 def replace(world: World, fault: Fault) -> bool:
-    """The scheduler takes a host for lost and starts the group on another one, while the old life goes on, cut off
-    from the lighthouse for a while.
+    """Start the group on another host, as a scheduler does that takes its host for lost.
+
+    The old life continues, cut off from the lighthouse for `seconds`.
     """
     supervisor = world.supervisors.get(fault.target)
     if supervisor is None or not supervisor.running or not supervisor.wants:

@@ -1,4 +1,4 @@
-"""Traps: a fault that strikes a group exactly when it next comes to a point of its step (`World.reach`)."""
+"""Traps: faults that strike a group exactly when it next comes to a point of its step (`World.reach`)."""
 
 from __future__ import annotations
 
@@ -15,45 +15,48 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 POINTS = ("ask", "configure", "fetch", "serve", "reduce", "vote", "decided")
-"""`vote`: before the lease is checked; `decided`: after it, before the optimizer steps."""
+"""Points of a step. `vote`: before the lease is checked; `decided`: after that, before the optimizer steps."""
 VOTE_POINTS = ("prepared", "cross", "crossed", "settle")
-"""With the vote between groups: before it, in it, after it and before the lease is checked; and asking what it was."""
-_SOON = 0.004  # seconds; within a message's way
+"""Points of the vote between groups: before it, in it, after it and before the lease is checked, and when settling."""
+_SOON = 0.004  # seconds; shorter than a message may take
 
 
 @kind
 def trap_pause(world: World, fault: Fault) -> bool:
-    """The group is stopped exactly when it next comes to a point of its step (`other`)."""
+    """Stop the group exactly when it next comes to a point of its step (`other`)."""
     return _set_trap(world, fault, _pause_node)
 
 
 @kind
 def trap_crash(world: World, fault: Fault) -> bool:
-    """The group dies exactly when it next comes to a point of its step: as a source ('serve'), a healer ('fetch')."""
+    """Kill the group exactly when it next comes to a point of its step: as a source ('serve'), a healer ('fetch')."""
     return _set_trap(world, fault, _crash_node)
 
 
 @kind
 def trap_cut(world: World, fault: Fault) -> bool:
-    """The group is cut off from the lighthouse, both ways, exactly at that point."""
+    """Cut the group off from the lighthouse, in both directions, exactly at a point of its step (`other`)."""
     return _set_trap(world, fault, _cut_node)
 
 
 @kind
 def trap_break(world: World, fault: Fault) -> bool:
-    """The group's session breaks exactly at that point, with what is on its way; the server notices later."""
+    """Break the group's session, with the messages under way, exactly at a point of its step (`other`).
+
+    The server notices later.
+    """
     return _set_trap(world, fault, _break_session)
 
 
 @kind
 def trap_lighthouse(world: World, fault: Fault) -> bool:
-    """The lighthouse dies just after the group has come to that point, and is back later."""
+    """Kill the lighthouse just after the group has come to a point of its step (`other`). It starts again later."""
     return _set_trap(world, fault, _crash_lighthouse)
 
 
 def _set_trap(world: World, fault: Fault, act: Callable[[World, GroupNode, float], bool]) -> bool:
     world.traps.setdefault((fault.target, fault.other), []).append((fault.kind, act, fault.seconds))
-    return False  # it counts when somebody is caught
+    return False  # the fault counts when the group comes to the point
 
 
 def _pause_node(world: World, node: GroupNode, seconds: float) -> bool:

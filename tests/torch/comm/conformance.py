@@ -1,7 +1,7 @@
-"""What every process group does. A kind of group is tested by a subclass that says how to make one.
+"""Conformance tests of process groups. Each kind of group has a subclass that defines `make`.
 
-`Conformance` holds for a group with a single member, too. `Configuring` adds how members meet at a store, `Together` what
-releases a collective that waits for other members.
+`Conformance` applies to groups with a single member, too. `Configuring` adds how members meet at a store, `Together`
+the release of a collective that waits for other members.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from torchft_x.errors import CollectiveError, DeadlineError
 Members = list[ProcessGroup]
 Meeting = Callable[[], str]
 LONG = 60.0  # a timeout that no test may reach
-SOON = 5.0  # what "at once" may take on a busy machine
+SOON = 5.0  # seconds that "at once" may take on a busy machine
 DTYPES = ["float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64"]
 
 
 def ramp(rank: int, n: int = 6) -> torch.Tensor:
-    """n numbers that differ from rank to rank."""
+    """Return n numbers that differ from rank to rank."""
     return torch.arange(n, dtype=torch.float32) + 10 * rank
 
 
@@ -46,7 +46,7 @@ def total(size: int, n: int = 6) -> torch.Tensor:
 
 Issue = Callable[[ProcessGroup, torch.Tensor, int, int], Work]  # (group, memory for 6 numbers of each, rank, size)
 COLLECTIVES: dict[str, tuple[Issue, Callable[[int, int], torch.Tensor]]] = {
-    # how it is issued, and what is in the memory then
+    # name: (function that issues it, expected content of the memory)
     "allgather": (
         lambda group, out, rank, size: group.allgather([list(out.chunk(size))], [ramp(rank)]),
         lambda rank, size: ramps(size),
@@ -78,7 +78,7 @@ COLLECTIVES: dict[str, tuple[Issue, Callable[[int, int], torch.Tensor]]] = {
 
 
 def wait_error(work: Work, within: float = SOON) -> CollectiveError:
-    """The error that wait() raises, which must be soon."""
+    """Return the error that wait() raises, which it must do within so many seconds."""
     start = time.monotonic()
     with pytest.raises(CollectiveError) as raised:
         work.wait()
@@ -87,12 +87,12 @@ def wait_error(work: Work, within: float = SOON) -> CollectiveError:
 
 
 class Conformance:
-    """Subclass it, name it ``Test...``, and write `make`."""
+    """Tests for every process group. Subclass it, name the class ``Test...``, and define `make`."""
 
     sizes: tuple[int, ...] = (1, 2, 3)
-    reports_failures = True  # whether wait() raises
+    reports_failures = True  # whether wait() raises after a failure
     dtypes: list[str] = DTYPES
-    shuts_down = True  # whether shutdown() ends the group, or it is somebody else's
+    shuts_down = True  # whether shutdown() ends the group; False: the group has another owner
     backend = "torchft-gloo"
 
     def make(self) -> ProcessGroup:
@@ -258,7 +258,7 @@ class Conformance:
         each(members, lambda rank, group: group.barrier().wait())
 
     def test_reconfigured_by_handles(self, members: Members) -> None:
-        """The rank is the place of the own handle, here in reverse order."""
+        """Check that the rank is the position of the own handle, here in reverse order."""
         handles = [group.get_reconfigure_handle() for group in reversed(members)]
         assert all(group.supports_reconfigure for group in members)
         options = ReconfigureOptions(uuid=99, handles=handles, timeout=timedelta(seconds=scaled(LONG)))
@@ -380,7 +380,7 @@ class Together(Configuring):
         assert "imed out" in str(self.fails(trio[0], trio[0].allreduce([ramp(0)])))
 
     def test_limit_given_to_wait(self, trio: Members, meeting: Meeting) -> None:
-        """The group is aborted, and nothing writes to the tensor afterwards."""
+        """Check that the group is aborted, and that nothing writes to the tensor afterwards."""
         configure(trio[:2], meeting(), 1)
         t = ramp(0)
         work = trio[0].allreduce([t])

@@ -1,4 +1,4 @@
-"""One store for the whole room: connecting to a TCPStore looks up host names, which some machines do slowly."""
+"""One store for all tests of comm: connecting to a TCPStore looks up host names, which is slow on some machines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def store() -> dist.TCPStore:
 
 @pytest.fixture
 def meeting(store: dist.TCPStore) -> Callable[[], str]:
-    """Store addresses with a new prefix at each call."""
+    """Return a function that returns a store address with a new prefix at each call."""
     return lambda: f"127.0.0.1:{store.port}/test/{next(_numbers)}"
 
 
@@ -34,6 +34,6 @@ def nursery() -> Iterator[Nursery]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """The conformance suite runs at every number of members that a kind of group can have."""
+    """Run the conformance suite with every number of members that a kind of group can have."""
     if "members" in metafunc.fixturenames and metafunc.cls is not None:
         metafunc.parametrize("members", metafunc.cls.sizes, indirect=True, ids=lambda n: f"{n}ranks")

@@ -1,7 +1,8 @@
-"""Members in processes of their own. Reads lines ``KIND STORE_ADDRESS RANK SIZE CONFIG_ID``, forks a process for each and
-prints its pid; the process prints "ready" once it is configured and then does nothing, until somebody kills it.
+"""Members in processes of their own.
 
-KIND is the name of a class of `torchft_x.comm`. SIGTERM ends all.
+The program reads lines ``KIND STORE_ADDRESS RANK SIZE CONFIG_ID``, forks a process for each and prints its pid. The
+process prints "ready" once it is configured and then sleeps until it is killed. KIND is the name of a class of
+`torchft_x.comm`. SIGTERM ends all.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def main() -> None:
 
     def end(*_: object) -> None:
         for child in children:
-            os.kill(child, signal.SIGKILL)  # none is reaped before us, so each is still ours
+            os.kill(child, signal.SIGKILL)  # children are never reaped, so that no pid is reused
         os._exit(0)
 
     signal.signal(signal.SIGTERM, end)

@@ -1,4 +1,4 @@
-"""Several members of one group: in one process, a thread each, or forked from one that has torch imported."""
+"""Several members of one group: as threads of this process, or forked from a process that has imported torch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def several(number: int, make: Callable[[], G]) -> Iterator[list[G]]:
 
 
 def together(actions: Sequence[Callable[[], T]]) -> list[T]:
-    """Run all at the same time; their results in order, or the first exception."""
+    """Run all actions at the same time. Return their results in order, or raise the first exception."""
     return run_threads(len(actions), lambda index: actions[index](), 30)
 
 
@@ -42,7 +42,7 @@ def each(groups: Sequence[ProcessGroup], action: Callable[[int, ProcessGroup], T
 
 
 class Nursery:
-    """Members in processes of their own, each in milliseconds: see `tests.torch.comm.member`."""
+    """Members in processes of their own, each started in milliseconds by the program `member`."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -53,7 +53,7 @@ class Nursery:
         )
 
     def member(self, kind: str, address: str, rank: int, size: int, config_id: int) -> int:
-        """The pid of a new process that is configuring itself."""
+        """Start a process that configures itself as a member, and return its pid."""
         assert self._process.stdin is not None
         print(kind, address, rank, size, config_id, file=self._process.stdin, flush=True)
         return int(self.line())

@@ -1,5 +1,6 @@
-"""A member in a process of its own: in groups of the first so and so many members, one after the other, it reduces the
-tensors of `given` in every format, and tells the digests of what it got.
+"""A member in a process of its own, which reduces the tensors of `given` in every format, in groups of several sizes.
+
+A group consists of the first `size` members. The process sends the digests of its results.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ FORMATS = ("int8", "int4")
 
 
 def given(rank: int) -> list[torch.Tensor]:
-    """Any shape, stride and dtype; different on each rank."""
+    """Return tensors of many shapes, strides and dtypes, with values that differ from rank to rank."""
     g = torch.Generator().manual_seed(100 + rank)
     return [
         torch.randn(300, 70, generator=g),
@@ -42,7 +43,7 @@ def digest(tensors: list[torch.Tensor]) -> str:
 
 def main(pipe: Connection, port: int, rank: int, sizes: tuple[int, ...]) -> None:
     torch.set_num_threads(1)
-    collectives.CHUNK = 1 << 12  # several chunks, the last one short
+    collectives.CHUNK = 1 << 12  # elements; gives several chunks, the last one short
     found: dict[tuple[int, str], str] = {}
     group = ProcessGroupGloo(scaled(30.0), host="127.0.0.1")
     for size in sizes:

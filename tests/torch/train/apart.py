@@ -1,4 +1,4 @@
-"""Groups that train apart (LocalSGD, DiLoCo): as threads, and as one process that computes what all of them do."""
+"""Groups that train apart (LocalSGD, DiLoCo): as threads, and as a reference computed by one process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torchft_x.train.local.diloco import DiLoCo
 from torchft_x.train.local.local_sgd import LocalSGD
 from torchft_x.train.manager import Manager
 
-LR, MOMENTUM = 0.7, 0.9  # of the outer optimizer, with Nesterov's momentum
+LR, MOMENTUM = 0.7, 0.9  # settings of the outer optimizer, which uses Nesterov's momentum
 Weights = list[torch.Tensor]
 
 
@@ -25,7 +25,7 @@ def loss_of(net: nn.Module, group: int, inner: int) -> torch.Tensor:
 
 
 class Apart:
-    """One life of a group. Its weights start from a seed of its own."""
+    """One life of a group. Its initial weights depend on a seed of its own."""
 
     def __init__(
         self, group: int, lighthouse: str, *, algorithm: str = "diloco", sync_every: int = 4, fragments: int = 1,
@@ -47,8 +47,8 @@ class Apart:
             some = [torch.optim.SGD(m.parameters(), lr=LR, momentum=MOMENTUM, nesterov=True) for m in parts]
             one = torch.optim.SGD(self.net.parameters(), lr=LR, momentum=MOMENTUM, nesterov=True)
             self.loop = DiLoCo(self.manager, parts, self.inner, some if outers > 1 else one, sync_every, **kwargs)
-        self.steps = 0  # inner ones of this life
-        self.history: dict[int, Weights] = {}  # by exchange: what the groups have in common after it
+        self.steps = 0  # number of inner steps of this life
+        self.history: dict[int, Weights] = {}  # exchange -> common state of the groups after it
 
     def save(self) -> dict[str, Any]:
         return {"inner": self.inner.state_dict()}
@@ -57,7 +57,7 @@ class Apart:
         self.inner.load_state_dict(state["inner"])
 
     def loss(self) -> torch.Tensor:
-        """The n-th step of a life draws the group's n-th batch."""
+        """Return the loss of the n-th step of this life, on the group's n-th batch."""
         return loss_of(self.net, self.group, self.steps)
 
     def step(self, hook: Callable[[], None] | None = None) -> None:
@@ -102,9 +102,9 @@ def reference(
     algorithm: str = "diloco", weights: Sequence[float] | None = None,
     make: Callable[[int], nn.Module] = model, loss: Callable[[nn.Module, int, int], torch.Tensor] = loss_of,
 ) -> tuple[list[Weights], list[Weights]]:  # fmt: skip
-    """What `groups` come to in `steps` inner steps: (common weights after each exchange, each group's own at the end).
+    """Return the common weights after each exchange, and the final weights of each group, after `steps` inner steps.
 
-    Written from the papers, with nothing of torchft_x: DiLoCo's algorithm 1, Streaming DiLoCo's algorithm 2, and the
+    It is written from the papers, without torchft_x: DiLoCo's algorithm 1, Streaming DiLoCo's algorithm 2, and the
     outer optimizer by hand.
     """
     share = [w / sum(weights) for w in weights] if weights else [1.0 / groups] * groups

@@ -21,14 +21,14 @@ def address() -> Iterator[str]:
 
 @pytest.fixture
 def pair_address() -> Iterator[str]:
-    """Give the address of a lighthouse that lets nobody train alone."""
+    """Give the address of a lighthouse that lets no group train alone."""
     with _left(2) as address:
         yield address
 
 
 @pytest.fixture
 def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give the folder into which all write their events."""
+    """Give the folder into which all groups write their events."""
     monkeypatch.setenv("TORCHFT_X_RUN_DIR", str(tmp_path))
     return tmp_path
 

@@ -1,4 +1,4 @@
-"""A Manager without lighthouse: real gloo between threads, and errors on demand."""
+"""A Manager without a lighthouse: real gloo between threads, and errors on demand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def background(body: Callable[[], T]) -> Future[T]:
-    """Run `body` on a daemon thread. The future holds what it returns or raises."""
+    """Run `body` on a daemon thread. The future holds its result or exception."""
     future: Future[T] = Future()
 
     def run() -> None:
@@ -49,14 +49,14 @@ def gloo_groups(n: int) -> list[Any]:
 
 
 class FakeManager:
-    """What the reducer needs of a Manager, over one gloo group.
+    """Stand-in for a Manager with the methods that the reducer needs, over one gloo group.
 
     Args:
         contributes: False: this rank sends zeros.
         participants: the divisor.
         late: the quorum is known only when allreduce waits for it.
-        fail_at: the n-th allreduce (from 0) fails in wait().
-        votes: the end of a pass waits for others, so there is time for something else.
+        fail_at: numbers (from 0) of the allreduces that fail in wait().
+        votes: the end of a pass waits for others, so that `meanwhile` is called.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class FakeManager:
         self.votes = votes
         self.sizes: list[int] = []
         self.errors: list[Exception] = []
-        self.declared: dict[str, Trait] = {}  # by name
+        self.declared: dict[str, Trait] = {}  # traits, by name
         self.steps = self
 
     def declare(self, name: str, words: str, parts: Sequence[str] = (), digest: str = "") -> None:

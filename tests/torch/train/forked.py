@@ -1,5 +1,6 @@
-"""A module run as a program, as `python -m` does, in a process forked from the one that has torch imported: a group's
-life begins in some hundredths of a second instead of seconds.
+"""Run a module as a program, as `python -m` does, in a process forked from one that has imported torch.
+
+A group's life thereby starts in some hundredths of a second instead of seconds.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _context: Any = None
 
 
 def forkserver() -> Any:
-    """Has imported what ranks and workers need."""
+    """Return the multiprocessing context whose server has imported the modules of ranks and workers."""
     global _context
     if _context is None:
         _context = multiprocessing.get_context("forkserver")
@@ -38,7 +39,7 @@ def _run(module: str, arguments: Sequence[str], log: Path, environ: Mapping[str,
 
 
 class Program:
-    """Looks like a `subprocess.Popen`. Both streams go to the end of `log`."""
+    """A forked program with the interface of `subprocess.Popen`. Both streams are appended to `log`."""
 
     def __init__(self, module: str, arguments: Sequence[str], log: Path, environ: Mapping[str, str]) -> None:
         self._process = forkserver().Process(target=_run, args=(module, arguments, log, dict(environ)), daemon=True)
@@ -47,7 +48,7 @@ class Program:
 
     @property
     def returncode(self) -> int | None:
-        """-signal if it was killed; None while it runs."""
+        """Exit code, or -signal if it was killed; None while it runs."""
         code = self._process.exitcode
         return None if code is None else int(code)
 

@@ -30,13 +30,16 @@ from torchft_x.transfer.format.memory import memory_of
 T = TypeVar("T")
 HOST = "127.0.0.1"
 ROOT = Path(__file__).parents[3]
-rng = threading.Lock()  # threads share torch's generator
-managers: list[Manager] = []  # that `manager_of` has made
+rng = threading.Lock()  # guards torch's generator, which threads share
+managers: list[Manager] = []  # all that `manager_of` has made
 
 
 @contextlib.contextmanager
 def lighthouse(min_replicas: int = 1, heartbeat_timeout_ms: int = int(clock(5000))) -> Iterator[str]:
-    """Groups that are here but have not asked are waited for: else whose thread is late is not in the quorum."""
+    """Run a lighthouse, and yield its address.
+
+    Its join timeout makes it wait for connected groups whose thread asks late.
+    """
     server = LighthouseServer(f"{HOST}:0", min_replicas, int(clock(5000)), heartbeat_timeout_ms=heartbeat_timeout_ms)
     try:
         yield server.address()
@@ -61,7 +64,7 @@ def loss_of(net: nn.Module, group: int, step: int) -> torch.Tensor:
 def manager_of(
     group: int, lighthouse_addr: str, pg: Any, load: Any = None, save: Any = None, *, kind: type[Manager] = Manager, **kwargs: Any
 ) -> Manager:  # fmt: skip
-    """Make a Manager on loopback with the patience of tests."""
+    """Make a Manager on loopback with the time-outs of tests."""
     patience = dict.fromkeys(("timeout", "quorum_timeout", "connect_timeout"), scaled(20.0))
     place = {"rank": 0, "world_size": 1, "store_addr": HOST, "store_port": 0, "hostname": HOST, "min_replica_size": 1}
     made = kind(
@@ -75,7 +78,7 @@ def manager_of(
 class Trainer:
     """One life of a group: model, optimizer and Manager as a script would make them.
 
-    Its weights start from a seed of its own, so equal weights come from the protocol or not at all.
+    Its initial weights depend on a seed of its own, so that only the protocol can make weights equal.
     """
 
     def __init__(
@@ -84,8 +87,8 @@ class Trainer:
         self.group = group
         self.net = net or model(group if seed is None else seed)
         self.optim = torch.optim.AdamW(self.net.parameters(), lr=0.05)
-        kwargs.setdefault("straggler_timeout", scaled(20.0))  # these tests hold threads up; see test_stragglers
-        kwargs.setdefault("rehearse", False)  # a step more before a newcomer heals; see test_newcomers
+        kwargs.setdefault("straggler_timeout", scaled(20.0))  # these tests delay threads; see test_stragglers
+        kwargs.setdefault("rehearse", False)  # a rehearsal adds a step before a newcomer heals; see test_newcomers
         self.pg = ProcessGroupGloo(kwargs.pop("pg_timeout", scaled(20.0)), host=HOST)
         self.manager = manager_of(group, lighthouse_addr, self.pg, self.load, self.save, **kwargs)
         self.model = DistributedDataParallel(self.manager, self.net)
@@ -146,7 +149,7 @@ def ranks_of_one(ranks: int, address: str, end: Callable[..., None] = leave, **k
 def two_by_two(
     address: str, body: Callable[[int, Trainer], T], options: Callable[[int], dict[str, Any]] = lambda i: {}
 ) -> list[T]:
-    """Run two groups of two ranks: `body(i, trainer)` of rank i % 2 of group i // 2, whose settings are `options(i)`."""
+    """Run two groups of two ranks: `body(i, trainer)` for rank i % 2 of group i // 2, with settings `options(i)`."""
     stores = [host_store(HOST)[0] for _ in range(2)]
 
     def run(i: int) -> T:
@@ -160,7 +163,7 @@ def two_by_two(
 
 
 def reference(groups: int, steps: int, seed: int = 0) -> list[dict[str, torch.Tensor]]:
-    """Parameters after each step of one process that sees every group's batch."""
+    """Return the parameters after each step of one process that computes every group's batch."""
     net = model(seed)
     optim = torch.optim.AdamW(net.parameters(), lr=0.05)
     out = []
@@ -183,7 +186,7 @@ def near(found: dict[str, torch.Tensor], want: dict[str, torch.Tensor]) -> None:
 
 
 class Gate:
-    """Lets a thread run up to a point and wait there."""
+    """Barrier that lets a thread run up to a point and wait there."""
 
     def __init__(self) -> None:
         self.reached = threading.Event()
@@ -203,9 +206,11 @@ def digest(values: Iterable[torch.Tensor]) -> str:
 
 
 class Told:
-    """Side of a group's process in the talk with its test: writes lines of what, step, digest and time, and reads files.
+    """A group process's side of the exchange with its test: it writes lines and reads files.
 
-    `arguments` are the process's: GROUP LIGHTHOUSE OUT_FILE STOP_FILE, and more of its own.
+    A line has kind, step, digest and time.
+
+    `arguments` are the process's: GROUP LIGHTHOUSE OUT_FILE STOP_FILE, and further ones of its own.
     """
 
     def __init__(self, arguments: Sequence[str]) -> None:
@@ -217,23 +222,26 @@ class Told:
         self._out.write(f"{what} {step} {value} {time.monotonic()}\n")
 
     def step(self, trainer: Trainer, committed: bool, values: Iterable[torch.Tensor] | None = None) -> None:
-        """Write a line about a step of `trainer`. `values`: what must be equal in all groups; None: its whole state dict."""
+        """Write a line about a step of `trainer`.
+
+        `values`: tensors that must be equal in all groups; None: its state dict.
+        """
         values = trainer.net.state_dict().values() if values is None else values
         self.say(
             "commit" if committed else "drop", trainer.manager.current_step(), digest(values) if committed else "-"
         )
 
     def goes_on(self, step: int) -> bool:
-        """Return whether the test has not yet said where training ends, or that is beyond `step`."""
+        """Return whether the last step is not set yet, or is beyond `step`."""
         return not self._stop.exists() or step < int(self._stop.read_text())
 
     def file(self, name: str) -> Path:
-        """Return the file by which the test makes this process do something."""
+        """Return the file with which the test controls this process."""
         return self.path.with_name(f"{self.path.name}.{name}")
 
 
 class Group:
-    """A group's processes over its lives; all write to one file."""
+    """A group's processes over its lives, which all write to one file."""
 
     def __init__(
         self, number: int, address: str, folder: Path, module: str = "tests.process.train.worker", *more: str
@@ -249,18 +257,18 @@ class Group:
         self.process = Program(self._module, self._args, self._log, os.environ)
 
     def kill(self) -> float:
-        """Returns when (monotonic seconds)."""
+        """Kill the process, and return the time of that in monotonic seconds."""
         now = time.monotonic()
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
         return now
 
     def file(self, name: str) -> Path:
-        """Return the file by which this process is made to do something."""
+        """Return the file with which a test controls this process."""
         return self.path.with_name(f"{self.path.name}.{name}")
 
     def lines(self, kind: str = "commit") -> list[tuple[int, str, float]]:
-        """(step, digest, when) of whole lines."""
+        """Return (step, digest, monotonic time) of each complete line of this kind."""
         split = (line.split() for line in self.path.read_text().split("\n")[:-1])
         return [(int(step), digest, float(when)) for what, step, digest, when in split if what == kind]
 
@@ -270,7 +278,7 @@ class Group:
 
 @contextlib.contextmanager
 def running(count: int, *args: Any) -> Iterator[list[Group]]:
-    """Start groups 0, 1, ... (`args` as of a `Group`), and leave none of them behind."""
+    """Start groups 0, 1, ... (`args` as of a `Group`), and kill those that remain at the end."""
     groups = [Group(i, *args) for i in range(count)]
     try:
         yield groups
@@ -281,13 +289,13 @@ def running(count: int, *args: Any) -> Iterator[list[Group]]:
 
 
 def wait_steps(groups: Sequence[Group], more: int, what: str = "the groups to train") -> None:
-    """Wait until all are `more` steps further than any of them is."""
+    """Wait until all groups are `more` steps beyond the newest of them."""
     goal = max(g.last_step() for g in groups) + more
     wait_for(lambda: all(g.last_step() >= goal for g in groups), 60, what)
 
 
 def finish(groups: Sequence[Group], more: int) -> int:
-    """Let all train `more` steps further and end well. Return the last step."""
+    """Let all groups train `more` steps and end without error. Return the last step."""
     last = max(g.last_step() for g in groups) + more
     folder = groups[0].path.parent
     (folder / "new").write_text(str(last))
@@ -310,7 +318,7 @@ def digests_of(groups: Sequence[Group]) -> dict[int, set[str]]:
 
 
 def check_equal(groups: Sequence[Group], last: int) -> None:
-    """Check that no step up to the last one is missing, and that after each all had the same digest."""
+    """Check that no step up to the last one is missing, and that all groups had the same digest after each."""
     found = digests_of(groups)
     assert sorted(found) == list(range(1, last + 1))
     assert [step for step, digests in found.items() if len(digests) > 1] == []
@@ -319,12 +327,12 @@ def check_equal(groups: Sequence[Group], last: int) -> None:
 def killed_and_back(
     groups: Sequence[Group], rng: random.Random, *, kills: int, together: int, within: float, more: int
 ) -> tuple[list[float], int]:
-    """SIGKILL for a random group, and its next life, again and again; then all come to their end.
+    """Kill a random group with SIGKILL and start its next life, `kills` times; then let all groups finish.
 
     Args:
-        kills: how often; `together` steps of all groups before each, and of the last victim behind it.
-        within: seconds behind those in which the kill comes.
-        more: steps that all make at the end.
+        kills: number of kills; `together` steps of all groups come before each, and after the last of the last victim.
+        within: seconds after these steps within which the kill comes.
+        more: number of steps that all make at the end.
 
     Returns the seconds until the next step of each survivor of each kill, and the last step.
     """

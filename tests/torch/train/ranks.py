@@ -1,6 +1,8 @@
-"""Ranks of groups as real processes: FSDP2 needs a process group per group, and torch has one default group a process.
+"""Ranks of groups as real processes, for FSDP2.
 
-One forkserver imports torch once; each rank is a fork of it. The lighthouse lives in the test's process.
+FSDP2 needs a process group per group, and torch has one default group per process.
+
+One forkserver imports torch once; each rank is a fork of it. The lighthouse runs in the test's process.
 """
 
 from __future__ import annotations
@@ -34,9 +36,9 @@ class Place:
     rank: int
     ranks: int
     lighthouse: str
-    port: int  # of the group's store
+    port: int  # port of the group's store
     steps: Any = None  # shared counter of rank 0's committed steps
-    kwargs: dict[str, Any] = field(default_factory=dict)  # for the body
+    kwargs: dict[str, Any] = field(default_factory=dict)  # arguments for the body
 
     def manager(self, load: Any = None, save: Any = None, **kwargs: Any) -> Manager:
         where = {"rank": self.rank, "world_size": self.ranks, "store_port": self.port}
@@ -57,7 +59,7 @@ def _enter(pipe: Connection, body: Body, place: Place) -> None:
         dist.init_process_group(
             "gloo", store=dist.PrefixStore("default", store), rank=place.rank, world_size=place.ranks
         )
-        # Not `send`: torch would pass shared memory that ends with this process.
+        # `send` is unsuitable: torch would pass shared memory that ends with this process.
         pipe.send_bytes(pickle.dumps(("ok", body(place))))
         dist.destroy_process_group()
     except BaseException:
@@ -68,14 +70,14 @@ def _enter(pipe: Connection, body: Body, place: Place) -> None:
 
 
 class Group:
-    """One life of a group. `store` dies with this object."""
+    """One life of a group. Its `store` is closed with this object."""
 
     def __init__(self, number: int, lighthouse: str, body: Body, ranks: int, kwargs: dict[str, Any]) -> None:
         self.store = dist.TCPStore(HOST, 0, None, True, timedelta(seconds=20), wait_for_workers=False)
         self.number = number
         self.pipes: list[Connection] = []
         self.processes: list[Any] = []
-        self.steps = forkserver().Value("i", 0)  # committed by any rank
+        self.steps = forkserver().Value("i", 0)  # newest step committed by any rank
         for rank in range(ranks):
             mine, theirs = multiprocessing.Pipe(duplex=False)
             place = Place(number, rank, ranks, lighthouse, self.store.port, self.steps, kwargs)
@@ -86,7 +88,7 @@ class Group:
             self.processes.append(process)
 
     def results(self) -> list[Any]:
-        """What the body returned, by rank. Raises AssertionError with the first rank's traceback that failed."""
+        """Return the results of the body, by rank. Raise `AssertionError` with the traceback of a rank that failed."""
         deadline = time.monotonic() + scaled(40.0)
         found = []
         for rank, pipe in enumerate(self.pipes):
@@ -116,7 +118,7 @@ class Group:
 
 
 class Groups(ExitStack):
-    """Starts groups, and leaves none of their processes behind."""
+    """Starter of groups, as a context manager that kills their remaining processes."""
 
     def __init__(self, lighthouse: str, ranks: int = 2) -> None:
         super().__init__()
@@ -124,7 +126,7 @@ class Groups(ExitStack):
         self.ranks = ranks
 
     def start(self, number: int, body: Body, ranks: int = 0, **kwargs: Any) -> Group:
-        """`ranks`: of this group, if it is of another size than the others."""
+        """Start a group. `ranks`: its size, if it differs from that of the others."""
         group = Group(number, self.lighthouse, body, ranks or self.ranks, kwargs)
         self.callback(group.kill)
         return group

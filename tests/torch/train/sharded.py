@@ -1,4 +1,4 @@
-"""A sharded model and its training on one rank, for the tests; `ranks` starts the processes."""
+"""A sharded model and its training on one rank, for tests. The module `ranks` starts the processes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any
 
 import torch
-import torch._dynamo  # the first optimizer of a process imports it: once, here, for all the forks
+import torch._dynamo  # imported once for all forks, as the first optimizer of a process imports it
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
@@ -22,7 +22,10 @@ Tensors = dict[str, torch.Tensor]
 
 
 class Net(nn.Module):
-    """Blocks whose sizes don't divide by two (rank 1 has less, or nothing, of some), and two parts only some batches use."""
+    """Model with uneven blocks, and two parts that only some batches use.
+
+    The blocks' sizes don't divide by two, so that rank 1 has less, or nothing, of some.
+    """
 
     def __init__(self, frozen: bool = False, inner: int = 7) -> None:
         super().__init__()
@@ -81,7 +84,7 @@ class Trainer:
         self.model = HybridShardedDataParallel(self.manager, self.net, bucket_cap_mb=bucket_cap_mb)
         self.optimizer = OptimizerWrapper(self.manager, self.adamw)
         self.history: dict[int, Tensors] = {}  # this rank's shards after each committed step
-        self.attempts = 0  # steps that were computed
+        self.attempts = 0  # number of steps computed
 
     def backward(self, step: int) -> None:
         loss_of(self.model, batch(self.place.group, self.place.rank, step)).backward()
@@ -100,12 +103,12 @@ class Trainer:
         return bool(self.optimizer.committed)
 
     def whole(self) -> Tensors:
-        """Parameters put together by the ranks of the group, which all call this."""
+        """Return the parameters, assembled by the ranks of the group, which all call this."""
         with torch.no_grad():
             return {n: (p.full_tensor() if is_dtensor(p) else p).clone() for n, p in self.net.named_parameters()}
 
     def shards(self) -> Tensors:
-        """Parameters, and the optimizer's state as "NAME/KEY"."""
+        """Return this rank's parameters, and the optimizer's state as "NAME/KEY"."""
         found = {name: local(p).clone() for name, p in self.net.named_parameters()}
         for name, p in self.net.named_parameters():
             found |= {f"{name}/{key}": local(v).clone() for key, v in self.adamw.state.get(p, {}).items()}
@@ -122,7 +125,7 @@ class Trainer:
 
 
 def full(by_rank: list[Tensors], like: nn.Module) -> Tensors:
-    """Whole parameters from the shards of FSDP's default placement."""
+    """Return the whole parameters from the shards of FSDP's default placement."""
     return {
         name: torch.cat([shards[name] for shards in by_rank if shards[name].numel()]).view(p.shape)
         for name, p in like.named_parameters()
@@ -147,8 +150,10 @@ def reference(
     groups: int | Sequence[Sequence[int]], ranks: int, steps: int = 0, *, seed: int = 0, micro: int = 1,
     frozen: bool = False, inner: int = 7, clip: float = 0.0, extra: Callable[[int, int, int], bool] = lambda group, rank, step: False,
 ) -> list[Tensors]:  # fmt: skip
-    """Parameters after each step of one process that sees every rank's batches. `groups`: how many, or who takes part in
-    each step."""
+    """Return the parameters after each step of one process that computes every rank's batches.
+
+    `groups`: number of groups, or the groups that take part in each step.
+    """
     net = model(seed, frozen, inner)
     optim = torch.optim.AdamW(net.parameters(), lr=0.05)
     out = []

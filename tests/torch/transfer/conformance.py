@@ -1,4 +1,4 @@
-"""What every transport must do. A test module subclasses `TransportConformance` and gives `pair`."""
+"""Conformance tests of transports. A test module subclasses `TransportConformance` and defines `pair`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ WAIT = scaled(10)
 
 
 class TransportConformance:
-    """`pair`: a fixture with a source and a destination transport, both shut down by it afterwards."""
+    """Tests for every transport.
+
+    `pair`: a fixture that yields a source and a destination transport, and shuts both down.
+    """
 
     def test_a_training_state_arrives_bit_exact(self, pair: Pair) -> None:
         source, destination = pair

@@ -1,4 +1,4 @@
-"""State dicts for the tests: random ones, and the strictest comparison."""
+"""State dicts for tests: random ones, and the strictest comparison."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SAME_WIDTH = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 1
 
 
 def raw(tensor: torch.Tensor) -> bytes:
-    """Its elements in order, as bytes; for every dtype."""
+    """Return the elements of a tensor in order, as bytes, for every dtype."""
     tensor = tensor.detach().resolve_conj().resolve_neg()
     width = _SAME_WIDTH[tensor.dtype.itemsize]
     same = torch.empty(0, dtype=width).set_(
@@ -29,7 +29,7 @@ def raw(tensor: torch.Tensor) -> bytes:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Equal in type, order and every bit."""
+    """Return whether two states are equal in type, order and every bit."""
     if type(a) is not type(b):
         return False
     if isinstance(a, torch.Tensor):
@@ -88,7 +88,7 @@ hashables = st.recursive(
     lambda inner: st.lists(inner, max_size=2).map(tuple),
     max_leaves=3,
 )
-# Text with lone surrogates too: JSON alone would change it.
+# Text includes lone surrogates, which JSON alone would change.
 texts = st.text(st.characters(), max_size=8) | st.sampled_from(["\ud83d\ude00", "\x00", "a/b"])
 scalars = (
     st.none()
@@ -119,7 +119,7 @@ states = st.recursive(
 
 
 def training_state() -> dict[str, Any]:
-    """A small model after one AdamW step, with tied weights: what a Manager really sends."""
+    """Return a small model after one AdamW step, with tied weights, in the form that a Manager sends."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(300, 400), torch.nn.BatchNorm1d(400), torch.nn.Linear(400, 300))
     model[0].also = model[0].weight
@@ -133,7 +133,7 @@ def training_state() -> dict[str, Any]:
 
 
 def zeroed(state: Any) -> Any:
-    """A copy with the same structure and sharing, every tensor zero."""
+    """Return a copy with the same structure and sharing, and every tensor zero."""
     twin = copy.deepcopy(state)
 
     def clear(value: Any) -> None:

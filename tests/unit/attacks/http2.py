@@ -1,4 +1,4 @@
-"""As much of HTTP/2 as a hostile client needs: calls that are begun and not finished, on connections of its own."""
+"""The part of HTTP/2 that a hostile client needs: calls that are begun and not finished, on connections of its own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _RESET, _SETTINGS, _PING, _GOAWAY, _WINDOW = 0, 1, 3, 4, 6, 7, 8
 _END_STREAM, _END_HEADERS, _ACK = 1, 4, 1
-_FRAME = 16384  # bytes of one DATA frame that every receiver takes
+_FRAME = 16384  # bytes of a DATA frame that every receiver must accept
 
 
 def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
@@ -18,7 +18,7 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 def _text(value: bytes) -> bytes:
-    """HPACK's literal, not Huffman coded; of fewer than 16,000 bytes."""
+    """Encode an HPACK string literal without Huffman coding, of fewer than 16,000 bytes."""
     if len(value) < 127:
         return bytes([len(value)]) + value
     rest = len(value) - 127
@@ -30,16 +30,16 @@ def _headers(*pairs: tuple[str, str]) -> bytes:
 
 
 class Connection:
-    """Blocking, with time-outs; what breaks is told by `alive`."""
+    """A blocking connection with time-outs. `alive` becomes False when it breaks."""
 
     def __init__(self, address: tuple[str, int], timeout: float = 5.0) -> None:
         self._socket = socket.create_connection(address, timeout=timeout)
         self._socket.settimeout(timeout)
         self._next = 1  # number of the next stream
-        self._got = b""  # received, not a whole frame yet
-        self._window = 65535  # bytes of data the other side takes on the connection
-        self._initial = 65535  # and on a new stream
-        self._windows: dict[int, int] = {}  # on each stream
+        self._got = b""  # bytes received that are not a whole frame yet
+        self._window = 65535  # bytes of data that the other side accepts on the connection
+        self._initial = 65535  # bytes that it accepts on a new stream
+        self._windows: dict[int, int] = {}  # bytes that it accepts on each stream
         self.ended: set[int] = set()  # streams that the other side has ended
         self.alive = True
         self._socket.sendall(PREFACE + _frame(_SETTINGS, 0, 0))
@@ -56,7 +56,10 @@ class Connection:
         return stream
 
     def feed(self, stream: int, length: int, *, seconds: float) -> int:
-        """Send so many bytes of a message that is never finished, as the other side takes them; how many it took."""
+        """Send up to `length` bytes of a message that is never finished, as the other side accepts them.
+
+        Return the number of bytes sent.
+        """
         sent, deadline = 0, time.monotonic() + seconds
         while sent < length and self.alive and stream not in self.ended:
             room = min(self._window, self._windows.get(stream, 0), _FRAME, length - sent)
@@ -67,7 +70,9 @@ class Connection:
                 continue
             data = b"\0" * room
             if sent == 0:
-                data = b"\0" + struct.pack("!I", length + 1) + data[5:]  # one byte more than ever comes
+                data = (
+                    b"\0" + struct.pack("!I", length + 1) + data[5:]
+                )  # the announced length is one byte more than the data
             self._send(_frame(_DATA, 0, stream, data))
             self._window -= room
             self._windows[stream] -= room
@@ -75,7 +80,7 @@ class Connection:
         return sent
 
     def read(self, seconds: float) -> None:
-        """Take in what comes within so many seconds."""
+        """Handle the frames that arrive within so many seconds."""
         self._socket.settimeout(max(seconds, 0.001))
         try:
             data = self._socket.recv(1 << 16)

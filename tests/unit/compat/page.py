@@ -1,4 +1,7 @@
-"""The tables of docs/torchft.md that the code has: ``pytest --rewrite tests/unit/compat/test_page.py`` writes them."""
+"""Tables of docs/torchft.md that are generated from code.
+
+``pytest --rewrite tests/unit/compat/test_page.py`` writes them.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
 
 
 def put(text: str, name: str, words: str, command: str = "") -> str:
-    """The page with `words` between the marks of this name."""
+    """Return the page with `words` between the marks of this name."""
     begin, end = f"<!-- {name}{command} -->", f"<!-- end of {name} -->"
     before, found, rest = text.partition(begin)
     _, found_end, after = rest.partition(end)

@@ -1,4 +1,4 @@
-"""A lighthouse on a stage: short calls instead of events, and effects sorted by kind. Times are given, not measured."""
+"""A lighthouse without I/O for tests: short calls instead of events, effects by kind, the test sets the time."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from torchft_x.core.types import JoinReason, Life, Member, Quorum, State
 T = TypeVar("T")
 OURS = "torchft_x/0.1"
 BOOT = "boot-of-this-host"
-UNIX = 1_000_000.0  # seconds; the first id is this in milliseconds << 10
+UNIX = 1_000_000.0  # Unix time in seconds; the first id is this in milliseconds << 10
 
 
 def member(replica_id: str, state: State | None = None, **fields: Any) -> Member:
-    """A member of ours; a peer's client with library=''."""
+    """Return a member of ours, or a peer's client with library=''."""
     host = replica_id.replace(":", "-")
     values: dict[str, Any] = {"address": f"http://{host}", "store_address": f"{host}-store", "library": OURS, **fields}
     return Member(replica_id, state=state or State(), **values)
@@ -54,7 +54,7 @@ def of(kind: type[T], effects: list[LighthouseEffect]) -> list[T]:
 
 
 class Scene:
-    """One lighthouse with sessions 1, 2, ... opened in order. `now` only moves when told."""
+    """One lighthouse with sessions 1, 2, ... opened in order. `now` is changed by `wait` or by the test."""
 
     def __init__(self, *, now: float = 0.0, unix: float = UNIX, **config: Any) -> None:
         self.lighthouse = Lighthouse(
@@ -64,7 +64,7 @@ class Scene:
         self.tick: float = config.get("tick", 0.1)
         self.sessions: dict[str, int] = {}  # replica id -> newest session
         self.supervisors: dict[str, int] = {}  # group -> stream of its supervisor
-        self.quorums: dict[str, Quorum] = {}  # replica id -> newest quorum it was sent
+        self.quorums: dict[str, Quorum] = {}  # replica id -> newest quorum sent to it
         self.asked: dict[int, str] = {}  # unary call -> replica id
         self._count = 0
 
@@ -88,7 +88,7 @@ class Scene:
     # --- members of ours -----------------------------------------------------------------------------------------
 
     def hello(self, replica_id: str, **fields: Any) -> list[LighthouseEffect]:
-        """A new session. What it reports is the quorum it was last sent, unless told otherwise."""
+        """Open a session. The hello reports the quorum last sent to the member, unless `fields` say otherwise."""
         self._count += 1
         held = self.quorums.get(replica_id)
         values: dict[str, Any] = {
@@ -123,14 +123,14 @@ class Scene:
         return self.join(replica_id, *args, **fields)
 
     def join_all(self, *replica_ids: str, state: State | None = None) -> list[LighthouseEffect]:
-        """All ask; returns the effects of the last one."""
+        """Join with all. Return the effects of the last join."""
         effects: list[LighthouseEffect] = []
         for replica_id in replica_ids:
             effects = self.join(replica_id, state)
         return effects
 
     def start(self, *replica_ids: str, state: State | None = None) -> Quorum:
-        """Hello and join for all: a quorum of them."""
+        """Open sessions and join with all. Return the quorum of them."""
         for replica_id in replica_ids:
             self.hello(replica_id)
         (issue,) = of(Issue, self.join_all(*replica_ids, state=state))
@@ -138,11 +138,11 @@ class Scene:
         return issue.quorum
 
     def record(self, replica_id: str) -> MemberRecord:
-        """What the lighthouse knows of this member."""
+        """Return the lighthouse's record of this member."""
         return self.lighthouse._members.get(replica_id)
 
     def committed(self) -> State:
-        """The state of whoever commits the present quorum's step."""
+        """Return the state after a commit of the present quorum's step."""
         cur = self.lighthouse.current
         return State(cur.top.step + 1, cur.id)
 
@@ -156,7 +156,7 @@ class Scene:
         return self.feed(Closed(self.sessions[replica_id]))
 
     def kill(self, replica_id: str) -> list[LighthouseEffect]:
-        """Its stream breaks and a connect to it is refused."""
+        """End a member: its stream breaks and a connect to it is refused."""
         effects = self.close(replica_id)
         assert any(p.replica_id == replica_id for p in of(Probe, effects)), effects
         return effects + self.refused(replica_id)
@@ -165,7 +165,7 @@ class Scene:
         return self.feed(Probed(replica_id, True))
 
     def exited(self, replica_id: str, code: int = -9) -> list[LighthouseEffect]:
-        """Its supervisor says so."""
+        """Report the end of a member, as its supervisor does."""
         return self.feed(LifeEnded(f"token-{replica_id}", code))
 
     # --- peer's clients, supervisors, time -----------------------------------------------------------------------
@@ -187,7 +187,7 @@ class Scene:
             self.feed(SupervisorHere(group, "host", stream=self.supervisors[group]))
 
     def wait(self, seconds: float, *, alive: tuple[str, ...] = ()) -> list[LighthouseEffect]:
-        """Time passes tick by tick; those named ping meanwhile. Returns all effects."""
+        """Advance the time tick by tick, with pings of the members in `alive`. Return all effects."""
         effects: list[LighthouseEffect] = []
         end = self.now + seconds
         while self.now < end - 1e-9:
@@ -202,7 +202,7 @@ class Scene:
 
 
 def issued(effects: list[LighthouseEffect]) -> list[list[str]]:
-    """The members of each quorum issued."""
+    """Return the members of each quorum issued."""
     return [[m.replica_id for m in e.quorum.members] for e in of(Issue, effects)]
 
 

@@ -1,4 +1,4 @@
-"""The formation rules once more, written to be read and not to be fast or helpful: no reasons, one rule a line.
+"""A second implementation of the formation rules, written for reading and not for speed: no reasons, one rule a line.
 
 `test_formation` compares it with `torchft_x.core.quorum.rule.form` on thousands of situations.
 """
@@ -11,7 +11,7 @@ from torchft_x.timing import TIMING
 
 
 def simple_form(s: QuorumInputs) -> tuple[list[str], bool, bool] | None:
-    """(members, rebuild, new lineage), or None for "not yet"."""
+    """Return (members, rebuild, new lineage), or None for "not yet"."""
     old = [] if s.cur is None else [m.replica_id for m in s.cur.members]
     asked = {c.member.replica_id: c for c in s.candidates}
     if old:
@@ -69,6 +69,6 @@ def simple_form(s: QuorumInputs) -> tuple[list[str], bool, bool] | None:
 
 
 def holds_newer(s: QuorumInputs, asked: dict[str, Candidate]) -> bool:
-    """A supervisor holds a newer state than whoever asks."""
+    """Return whether a supervisor holds a newer state than all members that ask."""
     whole = [c.member.state for c in asked.values() if not c.member.torn]
     return any(state > max(whole, default=State()) for state in s.held.values())

@@ -1,4 +1,4 @@
-"""What five guides to torchft tell their readers to type, to set, to look at and to look for, in their own words."""
+"""Commands, settings, files and log lines that five guides to torchft give their readers, quoted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all tests of the launcher start from: a plain shell, outside of any job."""
+"""Environment of the launcher's tests: a plain shell, outside of any job."""
 
 from __future__ import annotations
 
@@ -29,6 +29,6 @@ def _plain_shell(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """A port whose owner takes connections and says nothing."""
+    """Yield a port whose owner accepts connections and sends nothing."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]

@@ -1,4 +1,4 @@
-"""TorchX's kubernetes requests for an app of ours, made by the interpreter of either line."""
+"""TorchX's Kubernetes requests for an app of ours, made by the interpreter of either line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def has_package(python: str) -> bool:
 
 
 def need_package(line: str) -> str:
-    """The interpreter of the line; TorchX makes no Kubernetes request without the ``kubernetes`` package."""
+    """Return the interpreter of the line, or skip the test if it has no package ``kubernetes``, which TorchX needs."""
     python = interpreter(line)
     if not has_package(python):
         pytest.skip(f"{python} has no package kubernetes: pip install kubernetes")
@@ -36,7 +36,7 @@ def need_package(line: str) -> str:
 
 
 def ask(line: str, options: dict[str, Any]) -> dict[str, Any]:
-    """See kube_request.py."""
+    """Return the answer of kube_request.py from the interpreter of the line."""
     python = need_package(line)
     if line == "this":
         from tests.unit.launch import kube_request
@@ -57,12 +57,12 @@ def ask(line: str, options: dict[str, Any]) -> dict[str, Any]:
 
 
 class Request:
-    """A Volcano job as it would be submitted."""
+    """A Volcano job as TorchX would submit it."""
 
     def __init__(self, job: dict, app: str = "", completing: str = "") -> None:
         self.job = job
         self.app = app  # repr of the AppDef
-        self.completing = completing  # TorchX's state for that phase
+        self.completing = completing  # TorchX's state for the phase Completing
         self.spec = job["spec"]
         self.tasks = {t["name"]: t for t in self.spec["tasks"]}
 
@@ -74,13 +74,13 @@ class Request:
         return container
 
     def env(self, task: str) -> dict[str, Any]:
-        """Plain values; for those that Kubernetes fills in, the path it takes them from."""
+        """Return a task's variables: plain values or, for those that Kubernetes sets, the path of the source field."""
         pairs = self.container(task)["env"]
         assert len({e["name"] for e in pairs}) == len(pairs)
         return {e["name"]: e["value"] if "value" in e else e["valueFrom"]["fieldRef"]["fieldPath"] for e in pairs}
 
     def everywhere(self, name: str) -> set[Any]:
-        """The values of a variable over all pods; None where it is absent."""
+        """Return the values of a variable over all pods, with None for a pod without it."""
         return {self.env(t).get(name) for t in self.tasks}
 
 

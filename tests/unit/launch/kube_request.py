@@ -1,6 +1,7 @@
-"""TorchX's kubernetes request for an app of ours, as JSON; run by the interpreter of either line: ``-m ... OPTIONS``.
+"""TorchX's Kubernetes request for an app of ours, as JSON; run by the interpreter of either line: ``-m ... OPTIONS``.
 
-No cluster is asked. The app is written by hand here, as app.py renders it, so that the golden file is about the request.
+No cluster is contacted. The app is written by hand, as app.py renders it, so that the golden file only depends on the
+request.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from torchft_x.launch.schedulers.role import FtRole, RoleFacts
 
 
 def answer(*, patched: str = "", **options: Any) -> dict[str, Any]:
-    """The request, with what else the tests look at. `patched`: the first role's image, once a workspace is built."""
+    """Return the request, with further facts that tests check.
+
+    `patched`: the first role's image after a workspace build.
+    """
     app = make_app(**options)
     if patched:
         app.roles[0].image = patched  # as TorchX does before it makes the request
@@ -27,7 +31,7 @@ def answer(*, patched: str = "", **options: Any) -> dict[str, Any]:
     if "validate_spec" in scheduler.run_opts()._opts:
         cfg["validate_spec"] = False
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # TorchX's, about retries
+        warnings.simplefilter("ignore")  # TorchX warns about retries
         info = scheduler.submit_dryrun(app, cfg)
     states = kubernetes_scheduler.JOB_STATE
     job = kubernetes_scheduler.sanitize_for_serialization(info.request.resource)

@@ -17,7 +17,7 @@ BOTH = ("this", "nightly")
 
 
 def interpreter(line: str) -> str:
-    """The Python of a line; skips the test where there is none."""
+    """Return the Python of a line, or skip the test if there is none."""
     if line == "this":
         return sys.executable
     python = env.read(env.NIGHTLY_PYTHON)
@@ -31,7 +31,7 @@ def interpreter(line: str) -> str:
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """Of a user's shell: nothing of ours (but what spares imports, and the scale), and not the clone on the path."""
+    """Return the variables of a user's shell: none of ours but those for import time and scale, and no PYTHONPATH."""
     mine, ours = ("PYTHONPATH", "TORCHFT_LIGHTHOUSE"), (env.WARM, env.TIME_SCALE)
     clean = {k: v for k, v in os.environ.items() if k not in mine and (k in ours or not k.startswith("TORCHFT_X_"))}
     return clean | variables
@@ -40,7 +40,7 @@ def environment(**variables: str) -> dict[str, str]:
 def torchx(
     *words: str, folder: Path = ROOT, line: str = "this", seconds: float = 60, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """The real command, to its end."""
+    """Run the real command to its end."""
     return subprocess.run(
         [str(Path(interpreter(line)).with_name("torchx")), *words],
         cwd=folder,

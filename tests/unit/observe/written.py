@@ -1,4 +1,4 @@
-"""Event logs of runs that never were, written as the processes of a real one would."""
+"""Event logs of invented runs, in the form in which real processes write them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-BOOT = 1_700_000_000.0  # unix seconds at which the monotonic clocks of these hosts stood at 0
+BOOT = 1_700_000_000.0  # Unix time in seconds at which the monotonic clocks of these hosts were 0
 
 
 class Log:
-    """The file of one process. Times are seconds of the run; `ahead`: how fast the wall clock of its host is."""
+    """The file of one process. Times are seconds of the run. `ahead`: seconds by which the host's clock is fast."""
 
     def __init__(
         self, run_dir: Path, role: str, pid: int, *, uptime: float = 100.0, ahead: float = 0.0, **common: Any
@@ -31,13 +31,13 @@ class Log:
 
 
 class Job:
-    """Groups of one worker each that train with a step a tenth of a second; group 1 is killed at 10.0, and is back at 12."""
+    """Groups of one worker each that commit ten steps a second. Group 1 is killed at 10.0 s and is back at 12 s."""
 
     def __init__(self, run_dir: Path, names: tuple[str, ...] = ("0", "1", "2"), *, ahead: float = 0.0) -> None:
         self.run_dir, self.names = run_dir, names
         self.lighthouse = Log(run_dir, "lighthouse", 1)
         self.supervisors = {g: Log(run_dir, "supervisor", 10 + k, group=g) for k, g in enumerate(names)}
-        # the last group is on a host of its own, whose clocks have nothing to do with the others'
+        # The last group is on a host of its own, whose clocks are independent of the others'.
         last = {"uptime": 5000.0, "ahead": ahead} if ahead else {}
         self.trainers = {
             g: Log(run_dir, "trainer", 20 + k, group=g, rank=0, attempt=0, replica_id=f"{g}:a", **(last if k == len(names) - 1 else {}))
@@ -66,10 +66,10 @@ class Job:
                 )  # fmt: skip
 
     def a_kill(self) -> None:
-        """Of the second group, at 10.0: the whole story."""
+        """Write all events around the kill of the second group at 10.0 s."""
         self.begin()
         victim, others = self.names[1], tuple(g for g in self.names if g != self.names[1])
-        self.steps(0, 78, 2.1, 100, self.names)  # the last at 9.9
+        self.steps(0, 78, 2.1, 100, self.names)  # the last commit is at 9.9 s
         rest = [f"{g}:a" for g in others]
         self.supervisors[victim].tell(10.001, "exit", attempt=0, code=-9, reason="worker 0 killed by SIGKILL")
         self.supervisors[victim].tell(10.002, "restart", attempt=1, delay=0.0, reason="worker 0 killed by SIGKILL")
@@ -81,7 +81,7 @@ class Job:
             log.tell(10.04 + 0.001 * k, "abort", quorum=100, step=79, reason="lost")
             log.tell(10.06, "quorum", quorum=101, number=2, step=79, members=rest, healing=[])
             log.tell(10.061, "redo", step=79, quorum=101)
-        self.steps(79, 98, 10.1, 101, others)  # the last at 12.0
+        self.steps(79, 98, 10.1, 101, others)  # the last commit is at 12.0 s
         self.supervisors[victim].tell(10.01, "start", attempt=1, life="y")
         self.trainers[victim] = Log(
             self.run_dir, "trainer", 30, group=victim, rank=0, attempt=1, replica_id=f"{victim}:b"

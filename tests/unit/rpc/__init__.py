@@ -1,1 +1,1 @@
-import torchft_x.rpc  # noqa: F401  # before any test loads grpc, whose settings it makes
+import torchft_x.rpc  # noqa: F401  # sets up grpc, before any test loads that

@@ -1,4 +1,4 @@
-"""Small pieces the tests of this room share: servers that close themselves, groups that step, raw streams."""
+"""Helpers shared by the tests of rpc: servers that close themselves, groups that step, raw streams."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LOCAL = "127.0.0.1:0"
 
 @contextlib.contextmanager
 def lighthouse(min_replicas: int = 1, bind: str = LOCAL, **kwargs: Any) -> Iterator[LighthouseServer]:
-    # Groups that are here but have not asked are waited for: else whose thread is late is not in the quorum.
+    # The join timeout makes the lighthouse wait for connected groups whose thread asks late.
     server = LighthouseServer(bind, min_replicas, **{"join_timeout_ms": int(clock(5000)), **kwargs})
     try:
         yield server
@@ -57,17 +57,17 @@ def client(address: str, **kwargs: Any) -> Iterator[GroupClient]:
 
 
 def asking(server: LighthouseServer) -> list[str]:
-    """Replica ids that wait for a quorum."""
+    """Return the replica ids that wait for a quorum."""
     return server.status()["asking"]
 
 
 def known(server: LighthouseServer) -> list[str]:
-    """Replica ids the lighthouse has heard of."""
+    """Return the replica ids of all members that the lighthouse knows."""
     return [x["replica_id"] for x in server.status()["members"]]
 
 
 def is_marked(server: LighthouseServer, replica_id: str, mark: str) -> bool:
-    """Whether the lighthouse counts it as ``lost`` or ``over``."""
+    """Return whether the lighthouse marks the member as ``lost`` or ``over``."""
     return any(x["replica_id"] == replica_id and x[mark] for x in server.status()["members"])
 
 
@@ -76,7 +76,7 @@ def life(attempt: int = 0, token: str = "") -> Life:
 
 
 class Asking(threading.Thread):
-    """One quorum request on a thread; `result()` returns the reply or raises what it raised."""
+    """One quorum request on a thread. `result` returns the reply, or raises the error of the request."""
 
     def __init__(self, target: GroupServer | GroupClient | LocalGroupClient, rank: int = 0, **kwargs: Any) -> None:
         super().__init__(daemon=True)
@@ -102,13 +102,13 @@ class Asking(threading.Thread):
 
 
 class Watched:
-    """Records what a watch calls back."""
+    """Recorder of a watch's callbacks."""
 
     def __init__(self) -> None:
         self.overs: list[tuple[int, tuple[str, ...], str]] = []
         self.ends: list[tuple[str, bool]] = []
         self.threads: set[str] = set()
-        self.left = False  # of the newest
+        self.left = False  # `left` of the newest callback
 
     def on_revoked(self, quorum_id: int, lost: tuple[str, ...], reason: str, left: bool) -> None:
         self.left = left
@@ -129,7 +129,7 @@ def members(reply: QuorumReply) -> list[str]:
 
 
 class RawSession:
-    """A session whose every byte the test writes."""
+    """A session in which the test writes every byte."""
 
     def __init__(
         self, address: str, method: str = f"/{grpc_options.SESSION}/Session", token: str | None = None
@@ -145,7 +145,7 @@ class RawSession:
         return pb.Down.FromString(next(self._call))
 
     def rest(self) -> list[pb.Down]:
-        """What still comes until the server ends the stream."""
+        """Return the remaining messages until the server ends the stream."""
         return [pb.Down.FromString(data) for data in self._call]
 
     def close(self) -> None:
@@ -159,7 +159,7 @@ def hello(replica_id: str = "a:1", **kwargs: Any) -> pb.Up:
 
 
 def welcomed(address: str, replica_id: str = "a:1") -> RawSession:
-    """Return the session of a member that has had its welcome."""
+    """Return the session of a member that has received its welcome."""
     made = RawSession(address)
     made.send(hello(replica_id))
     made.receive()
@@ -175,7 +175,7 @@ MEETING = "127.0.0.1:4321"
 
 
 class Supervisor:
-    """A client of one node, and what it was told."""
+    """A client of one node, with the orders that it received."""
 
     def __init__(self, address: str, node: int, nodes: int = 2, group: str = "a") -> None:
         self.client = SupervisorClient(address, group, f"host{node}", "boot", node=node, nodes=nodes)
@@ -190,7 +190,7 @@ class Supervisor:
         self.client.ready(attempt, MEETING if self.node == 0 else "")
 
     def next(self, kind: str, count: int = 1) -> Any:
-        """The newest of so many orders of that kind."""
+        """Wait for `count` orders of that kind, and return the newest."""
         wait_for(lambda: len(getattr(self, kind)) >= count, what=f"{count} {kind} at node {self.node}")
         return getattr(self, kind)[-1]
 

@@ -1,4 +1,4 @@
-"""The scripts are imported as they import each other: from their folder."""
+"""Put the folder of the scripts on the path, as they import each other from it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""In a process whose PYTHONPATH names this folder, torchtitan's Trainer finds a device: the CPU.
+"""Make the CPU the device of torchtitan's Trainer, in processes whose PYTHONPATH names this folder.
 
-torchtitan 0.3.0 asks torch for an accelerator, and takes "cuda" where there is none. Nothing of torchtitan is changed here:
-before it is imported torch's answer is; and triton, which it imports for kernels that the debug model has none of, is a
-mock while that file is read.
+torchtitan 0.3.0 asks torch for an accelerator, and assumes "cuda" if there is none. Nothing of torchtitan is changed:
+torch's answer is replaced before torchtitan is imported. torchtitan imports triton for kernels that the debug model
+does not use, so that triton is a mock while that file is imported.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from unittest.mock import MagicMock
 
 
 class _Cpu(ModuleType):
-    """`torch.cpu` with what torchtitan asks of `torch.cuda` besides."""
+    """`torch.cpu` with the further functions of `torch.cuda` that torchtitan calls."""
 
     def __getattr__(self, name: str) -> Any:
         import torch
@@ -43,14 +43,14 @@ _triton = MagicMock()
 
 
 class _Before(MetaPathFinder):
-    """Hears of imports, and finds nothing."""
+    """Import hook that acts before certain imports, and finds no module itself."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> None:
         if fullname == "torchtitan":
             import torch._utils as utils
             import torch.distributed as dist
 
-            if not hasattr(dist, "set_timeout"):  # of a later PyTorch
+            if not hasattr(dist, "set_timeout"):  # exists only in later versions of PyTorch
                 dist.set_timeout = dist.distributed_c10d._set_pg_timeout
             cpu = _Cpu("torch.cpu")
             utils._get_available_device_type = lambda: "cpu"
@@ -58,7 +58,8 @@ class _Before(MetaPathFinder):
         if fullname == "torchtitan.distributed.minimal_async_ep.kernels":
             sys.modules |= {"triton": _triton, "triton.language": _triton.language}
         elif sys.modules.get("triton") is _triton:
-            del sys.modules["triton"], sys.modules["triton.language"]  # torch's compiler looks for it, too
+            # torch's compiler imports triton, too, and must not find the mock.
+            del sys.modules["triton"], sys.modules["triton.language"]
 
 
 sys.meta_path.insert(0, _Before())

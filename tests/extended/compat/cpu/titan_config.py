@@ -1,8 +1,8 @@
-"""torchtitan's own fault-tolerant debug model, as a config of one's own: what a CPU can't do is left out.
+"""torchtitan's own fault-tolerant debug model as a user's config, without the parts that a CPU can't run.
 
     python -m torchft_x.compat -m torchtitan.train --module titan_config --config debugmodel --fault_tolerance.replica_id 0 ...
 
-Flex attention would be compiled, which takes minutes; CUDA graphs, the profiler and bfloat16 are for GPUs.
+Flex attention would be compiled, which takes minutes. CUDA graphs, the profiler and bfloat16 are for GPUs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torchtitan.tools.profiler import Profiler
 
 
 class Told(FaultTolerantTrainer):
-    """Says what it holds after each step that has changed what the groups share, so that they can be compared."""
+    """Trainer that prints a digest of its weights after each step that changed the shared state, for comparison."""
 
     @dataclass(kw_only=True, slots=True)
     class Config(FaultTolerantTrainer.Config):

@@ -1,1 +1,1 @@
-"""Faults of a whole cluster against a job that trains: what each costs. `python -m tests.extended.kubernetes.faults.run`."""
+"""Faults of a whole cluster against a training job, and costs: `python -m tests.extended.kubernetes.faults.run`."""

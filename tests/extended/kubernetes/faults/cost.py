@@ -1,4 +1,4 @@
-"""What a fault cost, from the events of the job."""
+"""The cost of a fault, computed from the events of the job."""
 
 from __future__ import annotations
 
@@ -15,20 +15,25 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one fault; seconds. None: it never happened."""
+    """Cost of one fault. Times in seconds."""
 
     pause: float
-    """Longest time a survivor went without a commit, less what a step usually takes."""
+    """Longest time that a survivor went without a commit, less the usual time of a step."""
     whole: float | None
-    """From the fault to the first commit of all groups in which the victim's next life takes part."""
+    """Seconds from the fault to the first commit of all groups in which the victim's next life takes part; None: there
+    is none.
+    """
     dropped: int
-    """Steps that survivors began and didn't commit."""
+    """Number of steps that survivors began and didn't commit."""
     undone: int
-    """Committed steps that were lost."""
+    """Number of committed steps that were lost."""
 
 
 def whole_at(events: Sequence[Event], victim: str, groups: int, t: float) -> float | None:
-    """When `groups` groups committed together again, with another life of the victim (empty: there is none)."""
+    """Return the time after `t` at which `groups` groups first committed together, or None.
+
+    If there is a `victim`, another life of it takes part in that commit.
+    """
     before = {e.get("replica_id") for e in commits(events, group=victim) if float(e["t"]) <= t}
     for e in commits(events):
         again = not victim or (str(e.get("group")) == victim and e.get("replica_id") not in before)
@@ -40,7 +45,7 @@ def whole_at(events: Sequence[Event], victim: str, groups: int, t: float) -> flo
 def cost(
     events: Sequence[Event], victim: str, survivors: Sequence[str], t: float, whole: float | None, end: float
 ) -> Cost:
-    """Of a fault at `t` against `victim`, looked at until `end`."""
+    """Return the cost of a fault at `t` against `victim`, over the events until `end`."""
     pauses = []
     for group in survivors:
         times = [float(e["t"]) for e in commits(events, group=group)]
@@ -54,7 +59,10 @@ def cost(
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Markdown: of each kind of fault, the number, medians and worst. `rows`: the fields of `Cost`, and `fault`."""
+    """Return a Markdown table with the number, medians and worst of each kind of fault.
+
+    `rows`: the fields of `Cost`, and `fault`.
+    """
     lines = [
         "| fault | n | pause of the survivors (s) | whole again (s) | steps dropped | undone |",
         "|---|---|---|---|---|---|",

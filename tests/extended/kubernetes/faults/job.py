@@ -1,4 +1,4 @@
-"""A job of kubernetes_ft that trains until it is told to stop, as whoever breaks it sees it."""
+"""A job of kubernetes_ft that trains until a test ends it, with the operations of a test that breaks it."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ _SHARED = "/shared"  # the run directory of the pods: a folder that all nodes sh
 
 
 class TrainingJob:
-    """Of two groups at first. `folder`: made, and shared by all nodes: the run directory, with the parameters at each step.
-    `words`: further parameters of the component.
+    """A training job, at first of two groups.
+
+    `folder` is created and shared by all nodes: the run directory, with the parameters at each step. `words` are
+    further parameters of the component.
     """
 
     def __init__(self, shell: Shell, folder: Path, *words: str) -> None:
         self.shell = shell
         self.space = shell.space
-        self.handle = self.app = ""  # once it is submitted
+        self.handle = self.app = ""  # set when the job is submitted
         self._folder, self._words = folder, words
         folder.mkdir()
         os.chown(folder, USER, -1)
@@ -39,7 +41,7 @@ class TrainingJob:
         self._events: list[Json] = []
 
     def begin(self) -> None:
-        """Submit it; both groups train on return."""
+        """Submit the job. Both groups train on return."""
         mount = f"type=bind,src={self._folder},dst={_SHARED}"
         words = ["--replicas", "2", "--mounts", mount, "--run_dir", _SHARED, "--env", "OMP_NUM_THREADS=1", *self._words]
         trains = [*MODEL, "--pace", "0.05", "--steps", "1000000"]
@@ -52,7 +54,7 @@ class TrainingJob:
         self.shell.own("scale", self.handle, "--replicas", str(groups))
 
     def finish(self) -> list[str]:
-        """Let it come to its end; findings, none if all is well."""
+        """Let the job come to its end. Return findings, none if all is well."""
         newest = max(int(e["step"]) for e in commits(self.events()))
         part, until = self._folder / "until.part", self._folder / "until"
         part.write_text(str(newest + 100))
@@ -67,7 +69,7 @@ class TrainingJob:
         return findings if checked.returncode == 0 else [*findings, checked.stdout.strip()[-2000:]]
 
     def events(self) -> list[Json]:
-        """All up to now, in order of time."""
+        """Return all events up to now, in order of time."""
         if new := self._tail.new():
             self._events = sorted([*self._events, *new], key=lambda e: float(e["t"]))
         return self._events
@@ -82,7 +84,7 @@ class TrainingJob:
         return found
 
     def pods(self, group: str) -> list[str]:
-        """The uids of all pods of a group, also of those that have ended."""
+        """Return the uids of all pods of a group, also of those that have ended."""
         every = self.space.list("pods")
         return [p["metadata"]["uid"] for p in every if names.label_of(p, names.GROUP) == group]
 

@@ -1,11 +1,11 @@
-"""Train on a cluster of three nodes, break what a cluster breaks, and say what each fault cost.
+"""Train on a cluster of three nodes, apply the faults of a cluster, and report the cost of each.
 
     python -m tests.extended.kubernetes.faults.run --rounds 5
 
-The job is kubernetes_ft's, submitted with `torchx run`. Its two groups train without end while pods, containers, nodes,
-the lighthouse and the API server are taken away in turn; at the end every group's parameters are compared as they were
-at every committed step (benchmarks/evidence/check_params.py). Exit code 0 only if all groups came back each time, the job SUCCEEDED
-and the comparison holds. Takes some four minutes a round; needs root.
+The job is kubernetes_ft's, submitted with `torchx run`. Its two groups train while pods, containers, nodes, the
+lighthouse and the API server are taken away in turn. At the end the parameters of all groups are compared at every
+committed step (benchmarks/evidence/check_params.py). The exit code is 0 only if all groups came back each time, the job
+SUCCEEDED and the comparison holds. A round takes some four minutes. Needs root.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from tests.unit.launch.lines import ROOT
 from tests.util import scaled, wait_for
 from torchft_x.observe.report import commits
 
-NODE_GRACE = 4.0  # seconds of silence until the controller manager calls a node not ready; 40 to 50 by default
+NODE_GRACE = 4.0  # seconds of silence until the controller manager marks a node not ready; 40 to 50 by default
 AWAY = 60.0  # seconds without an API server
-GPU = "nvidia.com/gpu"  # only counted: one on each node, so that two groups leave room for one
+GPU = "nvidia.com/gpu"  # only counted: one on each of three nodes, so that two groups leave one free
 FIGURES = ROOT / "docs/bench/kubernetes.json"
 
 Json = dict[str, Any]
 
 
 class Trial:
-    """What is done to a job that trains, and what came of it."""
+    """The faults applied to a training job, and their costs in `rows`."""
 
     def __init__(self, job: TrainingJob) -> None:
         self.job = job
@@ -48,15 +48,15 @@ class Trial:
         self.rows: list[Json] = []
 
     def fault(self, kind: str, victim: str, act: Callable[[], None], *, groups: int = 2, watch: float = 1.0) -> None:
-        """Do it to a job that trains, and note what it cost. `watch`: the least number of seconds to look at."""
+        """Apply a fault to a training job, and record its cost. `watch`: least number of seconds to observe."""
         wait_for(lambda: self.job.together(groups), 60, "all groups")
-        time.sleep(1.5)  # steps as usual, with which the pause is compared
+        time.sleep(1.5)  # undisturbed steps, with which the pause is compared
         began = time.time()
         act()
         self._watch(kind, victim, began, groups, watch)
 
     def _watch(self, kind: str, victim: str, began: float, groups: int = 2, seconds: float = 1.0) -> None:
-        """Wait until the victim is back, and note what the fault at `began` cost."""
+        """Wait until the victim is back, and record the cost of the fault at `began`."""
         at = lambda: whole_at(self.job.events(), victim, groups, began)  # noqa: E731
         whole = wait_for(at, 90, f"all groups after: {kind}")
         end = max(began + seconds, whole + 1.0 if victim else 0.0)
@@ -73,7 +73,7 @@ class Trial:
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Print what the cluster holds if the trial breaks off."""
+        """Print the state of the cluster if the trial fails."""
         try:
             yield
         except BaseException:
@@ -82,7 +82,7 @@ class Trial:
             raise
 
     def report(self, out: Path | None, findings: list[str]) -> int:
-        """Print the figures, and write them as JSON; return the exit code."""
+        """Print the figures, and write them as JSON. Return the exit code."""
         print(f"\n{table(self.rows)}")
         settings = {"node_grace": scaled(NODE_GRACE), "toleration": TOLERATION, "nodes": len(self.cluster.nodes)}
         result = {"settings": {**settings, "groups": 2}, "rows": self.rows, "findings": findings}
@@ -91,7 +91,7 @@ class Trial:
         return 1 if findings or any(row["undone"] for row in self.rows) else 0
 
     def all(self, rounds: int) -> list[str]:
-        """Everything; findings, none if all is well."""
+        """Apply all faults `rounds` times. Return findings, none if all is well."""
         self.job.begin()
         for n in range(rounds):
             self.kill_pod("1")
@@ -102,12 +102,12 @@ class Trial:
             self.preempt(f"urgent-{n}")
             self.kill_lighthouse()
             self.scale()
-        for _ in range(rounds):  # last: Kubernetes' controllers ask an API server that was away for up to 30 s later
+        for _ in range(rounds):  # last: Kubernetes' controllers retry an API server that was away only after up to 30 s
             self.api_away()
             self.kill_pod("1", "pod killed as the API server is back")
         return self.job.finish()
 
-    # --- what is done ----------------------------------------------------------------------------------------------
+    # --- faults -----------------------------------------------------------------------------------------------------
 
     def kill_pod(self, group: str, kind: str = "pod killed") -> None:
         name = self.job.pod(group)["metadata"]["name"]
@@ -128,7 +128,7 @@ class Trial:
         return self.cluster.nodes[pod["spec"]["nodeName"]], pod["metadata"]["uid"]
 
     def lose_node(self) -> None:
-        """Take the node of a group that shares it with nothing else of the job, so that one thing fails."""
+        """Lose the node of a group that shares it with no other part of the job, so that one thing fails."""
         group, node = wait_for(self._alone, 60, "a group with a node of its own")
         self.fault("node lost", group, node.lose)
         node.start()
@@ -143,7 +143,7 @@ class Trial:
         self.fault("evicted (the Eviction API)", group, lambda: self.cluster.api.post(at, body))
 
     def preempt(self, name: str) -> None:
-        """Start two pods of a higher priority that need a device each, of which one is free; they stay for 5 s."""
+        """Start two pods of a higher priority for 5 s. Each needs a device, and one is free."""
         above = {"metadata": {"name": name}, "value": 1000}
         self.cluster.api.post("/apis/scheduling.k8s.io/v1/priorityclasses", above)
         container = {"name": "main", "image": IMAGE, "imagePullPolicy": "Never", "command": ["sleep", "5"]}
@@ -161,7 +161,9 @@ class Trial:
 
         victim = wait_for(preempted, 30, "a preemption")
         self._watch("preempted by a higher priority for 5 s", victim, began)
-        self.space.delete("batch/v1/jobs", name, propagationPolicy="Background")  # with its pods, which have ended
+        self.space.delete(
+            "batch/v1/jobs", name, propagationPolicy="Background"
+        )  # its pods, which have ended, go with it
 
     def kill_lighthouse(self) -> None:
         name = self.job.lighthouse()["metadata"]["name"]
@@ -182,7 +184,7 @@ class Trial:
 
         self.fault(f"API server away for {AWAY:.0f} s", "", act, watch=AWAY + 10)
         free = lambda: not any(node["spec"].get("taints") for node in self.cluster.api.get("/api/v1/nodes")["items"])  # noqa: E731
-        wait_for(free, 60, "all nodes to take pods again")  # they were called not ready meanwhile
+        wait_for(free, 60, "all nodes to take pods again")  # they were marked not ready meanwhile
 
     def scale(self) -> None:
         self._scaled("scaled from 2 to 3 groups", 3)
@@ -204,7 +206,7 @@ class Trial:
         for group in ("1", "0"):
             if list(where.values()).count(where[group]) == 1:
                 return group, self.cluster.nodes[where[group]]
-        self.space.delete("pods", pods["1"]["metadata"]["name"])  # it is made again elsewhere
+        self.space.delete("pods", pods["1"]["metadata"]["name"])  # Kubernetes makes the pod again on another node
         wait_for(lambda: pods["1"]["metadata"]["uid"] != self.job.pod("1")["metadata"]["uid"], 60, "another place")
         return None
 

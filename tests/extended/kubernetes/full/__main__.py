@@ -1,10 +1,10 @@
-"""Train on a cluster of two nodes with real kubelets, kill a pod, a container and a node, and say what each cost.
+"""Train on a cluster of two nodes with real kubelets, kill a pod, a container and a node, and report the cost of each.
 
     python -m tests.extended.kubernetes.full
 
-The job is submitted as a person does it: `torchx run -s kubernetes_ft`. At the end every group's parameters are compared
-as they were at every committed step. Exit code 0 only if all groups came back each time, no committed step was lost and
-the comparison holds. Needs root, and `./scripts/kubernetes --node`; takes some three minutes.
+The job is submitted as a person does it: `torchx run -s kubernetes_ft`. At the end the parameters of all groups are
+compared at every committed step. The exit code is 0 only if all groups came back each time, no committed step was lost
+and the comparison holds. Needs root, and `./scripts/kubernetes --node`. Takes some three minutes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OVERLAY = """
 containers:
 - {name: lighthouse, imagePullPolicy: Never, resources: {requests: {cpu: 100m}}}
 - {name: trainer, imagePullPolicy: Never, resources: {requests: {cpu: 100m}}}
-"""  # a node that is left has room for all
+"""  # small requests, so that the remaining node has room for all pods
 
 
 def main() -> int:
@@ -45,7 +45,7 @@ def main() -> int:
             print(made.kubectl("get", "nodes", "-o", "wide"), flush=True)
             shell = Shell(Space(made), folder)
             shell.overlay.write_text(_OVERLAY)
-            shell.memory = 1500  # a real kubelet counts it
+            shell.memory = 1500  # MB; a real kubelet enforces it
             trial = Trial(TrainingJob(shell, folder / "run"))
             with trial.explained():
                 trial.job.begin()

@@ -1,7 +1,7 @@
-"""Cgroups (version 1) of a node, with all that runs on it: made, counted, killed.
+"""Cgroups (version 1) that hold all processes of a node: made, listed, killed.
 
-Run as ``python -m tests.extended.kubernetes.full.cgroups PREFIX`` it waits for the end of its stdin, then ends all whose name
-begins so: shims and containers are children of nobody, and whoever started them may have been killed.
+Run as ``python -m tests.extended.kubernetes.full.cgroups PREFIX``, the module waits for the end of its stdin, then ends
+all cgroups whose name begins with PREFIX. Shims and containers have no parent, and their starter may have been killed.
 """
 
 from __future__ import annotations
@@ -14,11 +14,18 @@ import time
 from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup")
-_NEEDED = ("cpu", "cpuacct", "cpuset", "memory", "pids", "systemd")  # without them this kubelet doesn't start
+_NEEDED = (
+    "cpu",
+    "cpuacct",
+    "cpuset",
+    "memory",
+    "pids",
+    "systemd",
+)  # controllers without which this kubelet doesn't start
 
 
 def missing(root: Path = ROOT) -> str:
-    """A sentence that says what a kubelet of 1.20 would miss on this machine; empty if nothing."""
+    """Return a sentence about what a kubelet of 1.20 lacks on this machine, or '' if nothing."""
     lacking = [name for name in _NEEDED if not (root / name / "cgroup.procs").exists()]
     if not lacking:
         return ""
@@ -30,11 +37,14 @@ def hierarchies(root: Path = ROOT) -> list[Path]:
 
 
 def make(name: str, root: Path = ROOT) -> Path:
-    """Make `name` in all hierarchies; the file to which a process writes its id that shall belong to the node."""
+    """Make the cgroup `name` in all hierarchies.
+
+    Return the file into which a process of the node writes its id to enter the cgroup.
+    """
     for hierarchy in hierarchies(root):
         made = hierarchy / name
         made.mkdir(exist_ok=True)
-        for setting in ("cpuset.cpus", "cpuset.mems"):  # empty in a new one, and then no process may enter
+        for setting in ("cpuset.cpus", "cpuset.mems"):  # empty in a new cgroup, which no process may then enter
             if (hierarchy / setting).exists():
                 (made / setting).write_text((hierarchy / setting).read_text())
     daemons = root / "pids" / name / "daemons"
@@ -43,17 +53,17 @@ def make(name: str, root: Path = ROOT) -> Path:
 
 
 def pids(name: str, root: Path = ROOT) -> set[int]:
-    """All processes in `name` and below."""
+    """Return the ids of all processes in `name` and below."""
     found: set[int] = set()
     for hierarchy in hierarchies(root):
         for listed in (hierarchy / name).rglob("cgroup.procs"):
-            with contextlib.suppress(OSError):  # it has just been removed
+            with contextlib.suppress(OSError):  # the cgroup has just been removed
                 found |= {int(pid) for pid in listed.read_text().split()}
-    return found - {0}  # of another namespace
+    return found - {0}  # 0 stands for processes of another namespace
 
 
 def end(name: str, seconds: float = 30.0, root: Path = ROOT) -> None:
-    """Kill all processes in `name` and below, and remove it. Raises TimeoutError with those that live on."""
+    """Kill all processes in `name` and below, and remove it. Raise `TimeoutError` that names the survivors."""
     deadline = time.monotonic() + seconds
     while True:
         for pid in pids(name, root):
@@ -75,7 +85,7 @@ def _removed(name: str, root: Path) -> bool:
         top = hierarchy / name
         inner = sorted((p for p in top.rglob("*") if p.is_dir()), key=lambda p: len(p.parts), reverse=True)
         for folder in [*inner, top]:
-            with contextlib.suppress(OSError):  # it was never there, or a process is still dying in it
+            with contextlib.suppress(OSError):  # the folder never existed, or a process is still dying in it
                 folder.rmdir()
         left = left or top.exists()
     return not left

@@ -1,4 +1,4 @@
-"""What the daemons of a node are told: containerd, its network plugin, and the kubelet."""
+"""Configuration of a node's daemons: containerd, its network plugin, and the kubelet."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tests.extended.kubernetes.kubelet import PORT
 
 Json = dict[str, Any]
 SOCKET = "/run/containerd/containerd.sock"  # each node has a /run of its own
-PAUSE = "local/pause:latest"  # image of what holds a pod's namespaces
+PAUSE = "local/pause:latest"  # image of the process that holds a pod's namespaces
 
 
 def containerd(programs: Path, folder: Path) -> str:
-    """TOML. `folder`: of this life of the node, with spec.json and cni/ in it."""
+    """Return containerd's configuration as TOML. `folder`: of this life of the node, with spec.json and cni/ in it."""
     cri = 'plugins."io.containerd.grpc.v1.cri"'
     text = {
         "": {"version": 2, "root": f"{folder}/containerd", "state": "/run/containerd"},
@@ -24,7 +24,7 @@ def containerd(programs: Path, folder: Path) -> str:
         cri: {
             "sandbox_image": PAUSE,
             "disable_apparmor": True,
-            "restrict_oom_score_adj": True,  # to lower it a capability is needed that root may lack in a container
+            "restrict_oom_score_adj": True,  # lowering the score needs a capability that root may lack in a container
         },
         f"{cri}.cni": {"bin_dir": str(programs.parent / "cni"), "conf_dir": f"{folder}/cni"},
         f"{cri}.containerd": {"snapshotter": "overlayfs", "default_runtime_name": "runc"},
@@ -34,7 +34,7 @@ def containerd(programs: Path, folder: Path) -> str:
         },
         f"{cri}.containerd.runtimes.runc.options": {"BinaryName": str(programs / "runc"), "SystemdCgroup": False},
     }
-    lines = ['disabled_plugins = ["io.containerd.internal.v1.opt"]']  # it would make a folder in /opt
+    lines = ['disabled_plugins = ["io.containerd.internal.v1.opt"]']  # this plugin would make a folder in /opt
     for table, values in text.items():
         lines += [f"[{table}]"] if table else []
         lines += [f"{key} = {json.dumps(value)}" for key, value in values.items()]
@@ -42,8 +42,9 @@ def containerd(programs: Path, folder: Path) -> str:
 
 
 def spec(default: Json, binds: Sequence[str]) -> Json:
-    """Of every container: containerd's own default, and directories of this machine, read-only. Pods' volumes come later,
-    so they lie over these.
+    """Return the runtime spec of every container: containerd's own default, and directories of this machine, read-only.
+
+    Pods' volumes are mounted later, so that they cover these directories.
     """
     outer_first = sorted(binds, key=lambda path: path.rstrip("/").count("/"))
     more = [{"destination": p, "source": p, "type": "bind", "options": ["rbind", "ro"]} for p in outer_first]
@@ -51,7 +52,7 @@ def spec(default: Json, binds: Sequence[str]) -> Json:
 
 
 def cni(node: int, folder: Path) -> Json:
-    """Each pod has a link of its own whose other end lies on the wire, so that all that it sends is routed there."""
+    """Return the network configuration: each pod has a link to the wire, which routes all of its packets."""
     subnet = f"{network.pod_address(node, 0)}/24"
     ranges = {"ranges": [[{"subnet": subnet}]], "routes": [{"dst": "0.0.0.0/0"}]}
     ipam = {"type": "host-local", **ranges, "dataDir": f"{folder}/addresses"}
@@ -59,14 +60,17 @@ def cni(node: int, folder: Path) -> Json:
 
 
 def kubelet(node: int, folder: Path, cgroup: str, heartbeat: float) -> Json:
-    """`heartbeat`: seconds. The node's lease is renewed four times in its duration, which is whole seconds."""
+    """Return the kubelet's configuration. `heartbeat`: seconds.
+
+    The node's lease is renewed four times in its duration, which is a whole number of seconds.
+    """
     small = dict.fromkeys(("nodefs.available", "nodefs.inodesFree", "imagefs.available"), "1%")
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
         "address": network.node_address(node),
         "port": PORT,
-        "healthzPort": 0,  # it would be the same of all nodes
+        "healthzPort": 0,  # all nodes would use the same port
         "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
         "authorization": {"mode": "AlwaysAllow"},
         "cgroupDriver": "cgroupfs",
@@ -76,13 +80,13 @@ def kubelet(node: int, folder: Path, cgroup: str, heartbeat: float) -> Json:
         "resolvConf": f"{folder}/resolv.conf",
         "failSwapOn": False,
         "oomScoreAdj": 0,
-        "makeIPTablesUtilChains": False,  # kube-proxy makes those that it needs
+        "makeIPTablesUtilChains": False,  # kube-proxy makes the chains that it needs
         "nodeStatusUpdateFrequency": f"{heartbeat:.1f}s",
         "nodeLeaseDurationSeconds": max(1, round(4 * heartbeat)),
         "evictionHard": {"memory.available": "100Mi", **small},
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
-        "featureGates": {"DevicePlugins": False},  # its sockets would lie in /var/lib/kubelet, whatever the root
+        "featureGates": {"DevicePlugins": False},  # its sockets would be in /var/lib/kubelet, with any root
     }
 
 

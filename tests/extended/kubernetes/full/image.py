@@ -1,4 +1,4 @@
-"""Images made by hand: an archive as `docker save` writes it, which containerd imports."""
+"""Container images built without docker: an archive in the format of `docker save`, which containerd imports."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 @dataclass(frozen=True)
 class Image:
-    name: str  # with its tag
+    name: str  # name and tag
     links: Mapping[str, str] = field(default_factory=dict)
-    folders: Mapping[str, int] = field(default_factory=dict)  # with their mode
-    programs: Mapping[str, Path] = field(default_factory=dict)  # copies of files of this machine
+    folders: Mapping[str, int] = field(default_factory=dict)  # empty folders, with their mode
+    programs: Mapping[str, Path] = field(default_factory=dict)  # files of this machine to copy
     env: Mapping[str, str] = field(default_factory=dict)
     command: Sequence[str] = ()
     cwd: str = "/"
 
 
 def write_archive(path: Path, images: Sequence[Image]) -> None:
-    """One file with all of them, each with one layer."""
+    """Write all images to one file, each with one layer."""
     manifest = []
     with tarfile.open(path, "w") as archive:
         for image in images:
@@ -57,7 +57,7 @@ def _layer(image: Image) -> bytes:
     parents = {str(p) for name in inner for p in Path(name).parents if str(p) != "."}
     folders = {**dict.fromkeys(parents, 0o755), **image.folders}
     with tarfile.open(fileobj=out, mode="w") as layer:
-        for name in sorted(folders):  # a folder comes before what lies in it
+        for name in sorted(folders):  # a folder comes before its contents
             _add(layer, name, mode=folders[name], type=tarfile.DIRTYPE)
         for name, target in sorted(image.links.items()):
             _add(layer, name, mode=0o777, type=tarfile.SYMTYPE, linkname=target)

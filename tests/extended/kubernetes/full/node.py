@@ -1,7 +1,7 @@
-"""A node with the real kubelet and containerd, and a cluster whose nodes are such ones.
+"""A node with the real kubelet and containerd, and a cluster of such nodes.
 
-A node has mounts of its own (its /run and /var/log, the file systems of its containers) and a cgroup of its own with all
-its processes. So losing it is killing what is in there, and nothing of it is left.
+A node has mounts of its own (its /run and /var/log, the file systems of its containers) and a cgroup of its own with
+all of its processes. Killing the processes in that cgroup therefore loses the node without any remains.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from tests.util import scaled, wait_for
 
 _ROOT = Path(__file__).resolve().parents[4]
 _FOREVER = "2147483647"
-# A kubelet sets the kernel's tunables: it shall set these files instead. What is written below /var/lib, as containerd's
-# network library does it, is the node's own; all else that daemons make lies in the node's folder.
+# A kubelet sets the kernel's tunables: these files receive the values instead. Files below /var/lib, which containerd's
+# network library writes, are the node's own. All other files of the daemons are in the node's folder.
 _MOUNTS = """
 mount --bind "$1/log" /var/log
 mount -t tmpfs -o mode=755 tmpfs /run
@@ -48,7 +48,7 @@ exec sleep infinity
 
 
 def missing() -> str:
-    """A sentence that says what is missing on this machine; empty if a full cluster can be started."""
+    """Return a sentence about what is missing on this machine, or '' if a full cluster can be started."""
     if found := small.missing() or cgroups.missing():
         return found
     if not (small.programs() / "bin/kubelet").exists() or not (small.programs() / "cni").exists():
@@ -57,7 +57,7 @@ def missing() -> str:
 
 
 class RealNode(small.LocalNode):
-    """A node of a `FullCluster`. Started again it is as a machine that was installed anew."""
+    """A node of a `FullCluster`. After a restart it is like a machine that was installed anew."""
 
     def __init__(self, cluster: FullCluster, settings: Settings) -> None:
         super().__init__(cluster, settings)
@@ -65,11 +65,11 @@ class RealNode(small.LocalNode):
         self._cgroup = f"{cluster.prefix}{settings.name}"
         self._lives = itertools.count(1)
         self._commands = itertools.count(1)
-        self._mounts = 0  # the process that holds its mounts
+        self._mounts = 0  # pid of the process that holds its mounts
 
     def start(self) -> None:
         name, number, wire = self._settings.name, self._settings.number, self._full._wire
-        network.remove(wire, self._links())  # of a life before
+        network.remove(wire, self._links())  # links of a previous life
         network.ip(wire, f"addr replace {network.node_address(number)}/32 dev lo")
         life = self.folder / str(next(self._lives))
         self._write(life)
@@ -91,7 +91,7 @@ class RealNode(small.LocalNode):
         wait_for(lambda: self._ready() and self._heard_since(began), 120, f"node {name}, see {self._log('kubelet')}")
 
     def kill_container(self, uid: str) -> None:
-        """SIGKILL to the first process of the container of a pod, which has only one."""
+        """Kill the first process of a pod's only container with SIGKILL."""
         container = self._container(uid)
         (listed,) = (cgroups.ROOT / "pids" / self._cgroup).rglob(f"{container}/cgroup.procs")
         first = next(pid for pid in map(int, listed.read_text().split()) if _number_inside(pid) == 1)
@@ -102,7 +102,7 @@ class RealNode(small.LocalNode):
         return self._ctr("tasks", "exec", "--exec-id", f"ours-{next(self._commands)}", container, *command).returncode
 
     def kill(self) -> None:
-        """Kubelet and containerd first, so that they tell nobody; then shims and containers."""
+        """Kill kubelet and containerd first, so that they report nothing, then shims and containers."""
         for program in ("kubelet", "containerd"):
             self._end(program)
         self._child = None
@@ -148,13 +148,13 @@ class RealNode(small.LocalNode):
         return network.routed(self._full._wire, self._settings.number)
 
     def _container(self, uid: str) -> str:
-        """containerd's name of it."""
+        """Return containerd's id of the pod's only container."""
         pods = self._full.api.get("/api/v1/pods")["items"]
         (pod,) = (pod for pod in pods if pod["metadata"]["uid"] == uid)
         return str(pod["status"]["containerStatuses"][0]["containerID"]).removeprefix("containerd://")
 
     def _heard_since(self, began: float) -> bool:
-        """Whether it was this kubelet that said it is ready, not one of a life before."""
+        """Return whether the present kubelet, not one of a previous life, has reported that it is ready."""
         node = self._full.api.get(f"/api/v1/nodes/{self._settings.name}")
         beats = [c["lastHeartbeatTime"] for c in node["status"]["conditions"] if c["type"] == "Ready"]
         return any(beat >= time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)) for beat in beats)
@@ -164,11 +164,11 @@ class RealNode(small.LocalNode):
 
 
 class FullCluster(small.Cluster):
-    """A cluster of such nodes, for `small.cluster(..., kind=FullCluster)`."""
+    """A cluster of `RealNode`, for `small.cluster(..., kind=FullCluster)`."""
 
     def __init__(self, folder: Path, node_grace: float) -> None:
         super().__init__(folder, node_grace)
-        self.prefix = f"torchft-x-{secrets.token_hex(3)}-"  # of its nodes' cgroups
+        self.prefix = f"torchft-x-{secrets.token_hex(3)}-"  # prefix of its nodes' cgroups
         self.archive = folder / "images.tar"
         self._guard: subprocess.Popen[bytes] | None = None
 
@@ -207,6 +207,6 @@ def _is_called(child: subprocess.Popen[Any], name: str) -> bool:
 
 
 def _number_inside(pid: int) -> int:
-    """Of a process in the innermost of its namespaces."""
+    """Return the pid of a process in the innermost of its namespaces."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("NSpid:")).split()[-1])

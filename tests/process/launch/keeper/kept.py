@@ -1,4 +1,4 @@
-"""Jobs that a real keeper keeps. The roles' programs are small scripts."""
+"""Jobs run by a real keeper. The roles' programs are small scripts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STAYS = "import time; print('here', flush=True); time.sleep(600)"
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + STAYS
 
 
-# it has a child in a session of its own, whose pid it prints; when it is told to, it ends in good order
+# It prints the pid of a child in a session of its own. On SIGTERM it kills the child and ends.
 PARENT = (
     "import os, signal, subprocess, sys, time; "
     "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True); "
@@ -41,7 +41,7 @@ def role(name: str, code: str, *, kind: str = "", replicas: int = 1, **more: Any
 
 
 class Kept:
-    """A job that is kept."""
+    """A job and its keeper, with access to the job's record and output."""
 
     def __init__(self, run_dir: Path, *roles: RolePlan, app_id: str = "app", launcher: int | None = None) -> None:
         self.run_dir = run_dir
@@ -83,7 +83,7 @@ class Kept:
         return path.read_text() if path.exists() else ""
 
     def child(self, name: str, number: int = 0) -> int:
-        """The pid that the newest `PARENT` has printed."""
+        """Return the pid that the newest `PARENT` has printed."""
         return int(wait_for(lambda: [w for w in self.printed(name, number).split() if w.isdigit()], 20, "a pid")[-1])
 
     def end(self) -> int:

@@ -1,4 +1,4 @@
-"""A file system on a local folder whose every operation can be the last one of its process."""
+"""A file system on a local folder in which any operation can be the last one of its process."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from fsspec.implementations.local import LocalFileSystem
 
 
 class Killed(BaseException):
-    """The process is gone: nothing that follows runs, not even clean-up."""
+    """The process has died: no later code runs, not even clean-up."""
 
 
 class FaultyFileSystem(LocalFileSystem):
-    """Counts what changes the folder. Before operation number `fatal` takes effect, or in the middle of it, it raises
-    `Killed`, and does nothing ever after."""
+    """File system that counts the operations that change the folder.
+
+    Before operation number `fatal` takes effect, or in the middle of it, it raises `Killed`. Every later operation
+    raises, too.
+    """
 
     protocol = "faulty"
     cachable = False
     count = 0
-    fatal = 0  # 0: never
+    fatal = 0  # number of the fatal operation; 0: none
     error: type[BaseException] = Killed
 
     @classmethod
@@ -33,7 +36,7 @@ class FaultyFileSystem(LocalFileSystem):
 
     @classmethod
     def step(cls) -> bool:
-        """Whether this operation is the fatal one. Raises if it came already."""
+        """Return whether this operation is the fatal one. Raise if that has passed."""
         cls.count += 1
         if cls.fatal and cls.count > cls.fatal:
             raise cls.error("after the end")
@@ -47,7 +50,7 @@ class FaultyFileSystem(LocalFileSystem):
         return _File(super()._open(path, mode, block_size, **kwargs))
 
     def rm(self, path: Any, recursive: bool = False, maxdepth: Any = None) -> None:
-        """A folder is removed file by file."""
+        """Remove a folder file by file."""
         for name in [path] if isinstance(path, str) else path:
             if os.path.isdir(name):
                 for child in sorted(os.listdir(name)):

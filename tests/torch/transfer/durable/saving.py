@@ -1,4 +1,4 @@
-"""States of pretended ranks, and saving them one rank after the other in one process."""
+"""States of simulated ranks, which one process saves one after the other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WAIT = scaled(10)
 
 
 def save(store: Store, state: Any, step: int, *, who: str = "0-a", ranks: int = 1, job: str = "job") -> Name:
-    """All ranks' shards, rank 0 last."""
+    """Save the shards of all ranks, rank 0's last. Return the name of the checkpoint."""
     name = names.name(step, who)
     for rank in reversed(range(ranks)):
         shard = freeze(state, step=step, rank=rank, ranks=ranks)
@@ -43,13 +43,13 @@ def load(store: Store, into: Any = None) -> Any:
 
 @contextlib.contextmanager
 def as_rank(rank: int, shape: tuple[int, ...]) -> Iterator[DeviceMesh]:
-    """Be one rank of a mesh that has no others: what is sharded is cut as there, and nothing is sent."""
+    """Act as one rank of a mesh without other processes: tensors are sharded as on that rank, and nothing is sent."""
     ranks = 1
     for n in shape:
         ranks *= n
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
     try:
-        # Named after the rank, as torch keeps results of operations by mesh, and its rank is no part of a mesh's identity.
+        # Named after the rank: torch caches results of operations by mesh, whose identity does not include its rank.
         yield init_device_mesh("cpu", shape, mesh_dim_names=tuple(f"{i}_of_rank_{rank}" for i in range(len(shape))))
     finally:
         dist.destroy_process_group()

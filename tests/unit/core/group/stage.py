@@ -1,4 +1,4 @@
-"""A group server on a stage: its calls are numbered, its effects come back as lists, and time only moves when told."""
+"""A group server without I/O for tests: calls are numbered, effects are returned as lists, the test sets the time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAME = "g:1"
 
 
 class Stage:
-    """A group with calls numbered 1, 2, ...; a step that is not 0 was committed in quorum 7 unless told otherwise."""
+    """A group with calls numbered 1, 2, ... A step that is not 0 was committed in quorum 7 unless `state` is given."""
 
     def __init__(
         self, world_size: int = 1, *, connected: bool = True, step_seconds: float = 0.0, **config: Any
@@ -56,20 +56,20 @@ class Stage:
         return self.feed(Vote(self.call(), rank, step, in_hand if quorum_id is None else quorum_id, ok, **fields))
 
     def commit(self, step: int) -> None:
-        """All ranks vote yes."""
+        """Vote yes with all ranks."""
         for rank in range(self.ranks):
             effects = self.vote(rank, step=step)
         assert effects
 
     def quorum(self, id: int = 7, **fields: Any) -> Quorum:
-        """A quorum with h:1 at step 0."""
+        """Return a quorum of this group and h:1, both at step 0."""
         return quorum(member(NAME), member("h:1"), id=id, **fields)
 
     def arrive(self, id: int = 7, **fields: Any) -> list[GroupEffect]:
         return self.feed(QuorumArrived(self.quorum(id, **fields)))
 
     def training(self, **fields: Any) -> Stage:
-        """Stands in quorum 7, all ranks answered at time 0."""
+        """Bring the group into quorum 7, with all ranks answered at time 0."""
         for rank in range(self.ranks):
             self.ask(rank)
         assert of(AnswerQuorum, self.arrive(**fields))

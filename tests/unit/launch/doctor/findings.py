@@ -1,4 +1,4 @@
-"""Comparison of a finding with what it should say."""
+"""Comparison of a finding with the expected one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program that answers what a test says in place of an API server, which does the rest on a real control plane (tests/kubernetes)."""
+"""An HTTP server with a test's answers in place of an API server (tests/extended/kubernetes has a real one)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Answer = Callable[[Request], tuple[int, Any]]
 
 @contextmanager
 def answering(answer: Answer, kubeconfig: Path) -> Iterator[list[Request]]:
-    """What it was asked; the namespace of the context is `team`."""
+    """Serve the answers. Yield the list of requests received; the namespace of the context is `team`."""
     asked: list[Request] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -49,7 +49,9 @@ def answering(answer: Answer, kubeconfig: Path) -> Iterator[list[Request]]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()  # how often it looks for its end
+    threading.Thread(
+        target=server.serve_forever, args=(0.01,), daemon=True
+    ).start()  # 0.01: seconds between checks for the end
     cluster = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_address[1]}"}}
     context = {"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "team"}}
     users = [{"name": "u", "user": {"token": "of-the-api-server"}}]

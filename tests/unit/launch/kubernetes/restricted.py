@@ -1,6 +1,6 @@
-"""What the level `restricted` of Kubernetes' Pod Security Standards asks of pods that have no other fields than ours.
+"""Rules of the level `restricted` of Kubernetes' Pod Security Standards, for pods with no other fields than ours.
 
-A field that no set here names is reported: whoever adds one looks up whether the standard restricts its values.
+A field that no set here names is reported. Before it is added, look up whether the standard restricts its values.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ VOLUMES = {"configMap", "emptyDir", "persistentVolumeClaim", "secret"}
 
 
 def violations(template: Json) -> list[str]:
-    """Return what admission would refuse of a pod or a pod's template, each as the field and its value."""
+    """Return the reasons for which admission would refuse a pod or its template, each as the field and its value."""
     spec = template["spec"]
     pod = spec.get("securityContext") or {}
     found = [f"pod: {field}" for field in spec.keys() - POD] + _of_context(pod, "pod")

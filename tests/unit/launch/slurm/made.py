@@ -1,4 +1,4 @@
-"""Requests to Slurm and batch scripts of a small job."""
+"""Slurm requests and batch scripts of a small job."""
 
 from __future__ import annotations
 

@@ -1,9 +1,12 @@
-"""What a real Slurm has said of jobs of all kinds: squeue with ``launch.slurm.rules.queue.output_format``, recorded on 25 November 2026.
+"""Recorded output of real Slurm for jobs of all kinds, of 25 November 2026.
 
-Each version ran the same: an array of three tasks of which one's node was set DOWN; batch scripts that ended with 0, 1, 2,
-137 and by SIGKILL; tasks that were cancelled while they ran, and while they waited; arrays whose tasks wait in one line.
-Of 23.11 and 24.05 nothing was recorded: the functions that print these ten fields (src/squeue/print.c of the branches
-slurm-23.11, slurm-24.05 and slurm-24.11 of SchedMD/slurm) are the same as those of 24.11; those of 22.05 differ in Exit_Code only.
+It is that of squeue with ``launch.slurm.rules.queue.output_format``.
+
+Each version ran the same jobs: an array of three tasks of which one's node was set DOWN; batch scripts that ended with
+0, 1, 2, 137 and by SIGKILL; tasks that were cancelled while they ran, and while they waited; arrays whose tasks wait in
+one line. 23.11 and 24.05 were not recorded. The functions that print these ten fields (src/squeue/print.c of the
+branches slurm-23.11, slurm-24.05 and slurm-24.11 of SchedMD/slurm) are the same as those of 24.11; those of 22.05
+differ in Exit_Code only.
 """
 
 from __future__ import annotations
@@ -45,11 +48,12 @@ V24_11_5 = """\
 21_2|21|1|PENDING|0:0||N/A|job requeued in held state|app-trainer|torchft_x:app:t21:/runs/7|
 """
 ALL = {"22.05.8": V22_05_8, "24.11.5": V24_11_5}
-"""By version. Two recordings of each were put together, so ids of the second one are higher by ten or twenty."""
+"""Recordings by version. Two recordings of each were merged, so that ids of the second one are higher by ten or twenty.
+"""
 
 
 def as_24_11(line: str) -> str:
-    """A line of 22.05's, as 24.11 writes it: the wait status is taken apart."""
+    """Return a line of 22.05's as 24.11 writes it, with the wait status split."""
     parts = line.split("|")
     status = int(parts[4])
     parts[4] = f"{status >> 8}:{status & 0x7F}"

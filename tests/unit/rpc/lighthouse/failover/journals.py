@@ -1,4 +1,4 @@
-"""Journals of lighthouses, and what is kept in them."""
+"""Journals of lighthouses, and entries for them."""
 
 from __future__ import annotations
 

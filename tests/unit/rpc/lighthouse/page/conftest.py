@@ -9,6 +9,6 @@ from tests.unit.rpc.lighthouse.page.served import Served, served
 
 @pytest.fixture(scope="module")
 def page() -> Iterator[Served]:
-    """A lighthouse with its page, for all tests of a module."""
+    """Yield a lighthouse with its page, shared by all tests of a module."""
     with served() as made:
         yield made

@@ -1,4 +1,4 @@
-"""A lighthouse with its page in this process, and somebody who asks it over real connections."""
+"""A lighthouse with its page in this process, and a client that uses real connections."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ class Answer(NamedTuple):
 
 
 class Served:
+    """A running lighthouse and its page, with requests to them."""
+
     def __init__(self, shell: LighthouseShell, address: str, page: start.Page) -> None:
         self.shell, self.address, self.page = shell, address, page
 
@@ -61,7 +63,7 @@ class Served:
         return str(folder)
 
     def status(self) -> dict[str, Any]:
-        """Return what the lighthouse says of itself, asked on its own thread."""
+        """Return the lighthouse's status, read on its own thread."""
 
         async def ask() -> dict[str, Any]:
             return self.shell.status()
