@@ -91,7 +91,7 @@ class QuorumChecks:
         """Record the lineage of a quorum.
 
         A quorum that stands at a state of an ended lineage begins another one. This happens when a member that was cut
-        off comes back with more steps and leads (protocol, section 6); the steps since then are undone.
+        off comes back with more steps and leads; the steps since then are undone.
         """
         top = quorum.top
         home = self._followed if top == self._base else self._lineages.get(top.committed_in, self._followed)

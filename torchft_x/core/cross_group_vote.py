@@ -1,6 +1,6 @@
 """Encode the vote between groups as numbers whose minimum over all members decides, without a leader.
 
-No message is needed (protocol, section 3). Each value that must be equal travels with its negative: min(x) + min(-x)
+No further message is needed. Each value that must be equal travels with its negative: min(x) + min(-x)
 is 0 exactly if all rows hold the same x.
 
 Now and then the members compare the state that the step starts from, too. If states differ, one member is wrong,

@@ -10,7 +10,8 @@ With the vote between groups a step may end undecided: this rank holds the resul
 has committed it. The next quorum then decides (R14): either `begin` commits the result first, or it was committed nowhere
 and may be reduced again.
 
-The shell (train.manager) calls the methods under its lock and carries out the returned actions. No method waits.
+The shell (train.step) calls the methods under the lock of `StepFailures` and carries out the returned actions. No method
+waits.
 There are two separate reasons for a vote against the commit.
 
 * An *error* is sticky for (quorum, step): this step's reductions are worthless, and the rest of them return at once. The

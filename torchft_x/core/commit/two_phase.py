@@ -1,9 +1,9 @@
 """Two-phase commit of a group: the vote inside the group, its promise to the other groups, and the vote between groups.
 
 Without the vote between groups there is one round: if all ranks vote yes and the lease is valid, the group commits. With
-it there are two rounds (protocol, section 5). When all ranks hold the result, the group is *prepared* and reports that to
-the others. Each rank then takes part in the vote between groups, and the group commits when that vote has passed on every
-rank. In between the group must keep the result: another group may have seen the vote pass and have committed (R12-R14).
+it there are two rounds. When all ranks hold the result, the group is *prepared* and reports that to the others. Rank 0
+then votes between groups for its group, and the group commits when that vote has passed. In between the group must keep
+the result: another group may have seen the vote pass and have committed (R12-R14).
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ class TwoPhaseCommit:
         return AnswerPrepared(answer.calls, against if self._carrier else None)
 
     def _digest(self) -> int:
-        """Return one digest over all ranks' digests, because a rank votes only with its own rank in other groups."""
+        """Return one digest over all ranks' digests, because rank 0 votes for all of them."""
         digests = [self._votes[rank].digest for rank in sorted(self._votes)]
         if len(digests) == 1:
             return digests[0]
