@@ -3,7 +3,7 @@ import sys
 from benchmarks.cli import main
 from torchft_x.launch.process import process_tree
 
-process_tree.become_subreaper()  # so that no orphan of a job escapes, however the benchmark ends
+process_tree.become_subreaper()  # orphans of a job become our children, so that the last line kills them, too
 try:
     code = main()
 finally:

@@ -1,6 +1,6 @@
-"""The one place that knows a difference between the libraries in a training script: torchft and torchft_x.
+"""Adapter that hides the differences between torchft and torchft_x in a training script.
 
-Run by both Pythons.
+The Pythons of both libraries run this module.
 """
 
 import importlib
@@ -14,7 +14,7 @@ from torch.distributed import TCPStore
 
 
 class Adapter:
-    """A library's Manager, with nothing changed that a user would leave alone."""
+    """A library's Manager, DistributedDataParallel and Optimizer, with their defaults except for `options`."""
 
     def __init__(self, module: str, model: nn.Module, optim: torch.optim.Optimizer, **options: Any) -> None:
         self.library = importlib.import_module(module)
@@ -29,10 +29,10 @@ class Adapter:
 
         if "RANK" not in os.environ:  # no torchrun: a group of one process
             options = {"rank": 0, "world_size": 1, **options}
-            if self.library.__name__ == "torchft":  # ours hosts its store itself
+            if self.library.__name__ == "torchft":  # torchft_x hosts its store itself
                 self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
                 options = {"store_addr": "127.0.0.1", "store_port": self._store.port, **options}
-        elif os.environ["RANK"] == "0" and self.library.__name__ == "torchft":  # it expects torchrun's
+        elif os.environ["RANK"] == "0" and self.library.__name__ == "torchft":  # it expects the store of torchrun
             where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
             self._store = TCPStore(*where, is_master=True, wait_for_workers=False)
         return self.library.Manager(
@@ -45,7 +45,7 @@ class Adapter:
         )
 
     def step(self) -> bool:
-        """Vote and step the optimizer. Was it committed?"""
+        """Vote, step the optimizer, and return whether the step was committed."""
         before = self.manager.current_step()
         self.optimizer.step()
         committed = getattr(self.optimizer, "committed", None)
@@ -53,5 +53,5 @@ class Adapter:
 
 
 def manager_options(module: str) -> set[str]:
-    """Names of the Manager's arguments, so that variants that a version doesn't have are left out."""
+    """Return the names of the Manager's arguments, so that a benchmark can leave out options that a version lacks."""
     return set(inspect.signature(importlib.import_module(module).Manager.__init__).parameters)

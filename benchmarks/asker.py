@@ -1,7 +1,8 @@
 """A group that only asks for quorums, through its library's own group server, as a rank of it does.
 
-Reads a JSON list per line (``["ask"]``), answers with one JSON line: when it asked and when it had the answer (monotonic
-seconds, one clock for all processes of a host), and how many members the quorum has. Run by both libraries' Pythons.
+The process reads a JSON list per line (``["ask"]``) and answers each with one JSON list: the time of its request, the
+time of the reply, and the number of members of the quorum. Times are monotonic seconds, on one clock for all processes
+of a host. The Pythons of both libraries run this program.
 """
 
 import argparse
@@ -20,27 +21,27 @@ _TIMEOUT = 60.0  # seconds
 
 
 def ours(lighthouse: str, group: str) -> Callable[[], int]:
-    """Asks for the next quorum, and says how many members it has."""
+    """Start torchft_x's group server, and return a function that asks for the next quorum and returns its size."""
     from torchft_x.core.types import JoinReason, State
     from torchft_x.rpc.group.server import GroupServer
 
     server = GroupServer(
         replica_id=f"{group}:life", lighthouse=lighthouse, store_address="127.0.0.1:1", world_size=1, commit_vote=True
     )
-    stands = State()
+    state = State()
 
     def ask() -> int:
-        nonlocal stands
-        reason = JoinReason.BOUNDARY if stands.step else JoinReason.NEW
-        quorum = server.quorum(group_rank=0, state=stands, reason=reason, timeout=_TIMEOUT).quorum
-        stands = State(stands.step + 1, quorum.id)
+        nonlocal state
+        reason = JoinReason.BOUNDARY if state.step else JoinReason.NEW
+        quorum = server.quorum(group_rank=0, state=state, reason=reason, timeout=_TIMEOUT).quorum
+        state = State(state.step + 1, quorum.id)
         return len(quorum.members)
 
     return ask
 
 
 def peers(lighthouse: str, group: str) -> Callable[[], int]:
-    """The same."""
+    """Start torchft's group server, and return a function that asks for the next quorum and returns its size."""
     from torchft.coordination import ManagerClient, ManagerServer
 
     limit = timedelta(seconds=_TIMEOUT)
@@ -52,7 +53,7 @@ def peers(lighthouse: str, group: str) -> Callable[[], int]:
     client = ManagerClient(server.address(), connect_timeout=limit)
     step = 0
 
-    def ask(server: Any = server) -> int:  # which must live as long as this
+    def ask(server: Any = server) -> int:  # the default keeps the server alive as long as this function
         nonlocal step
         quorum = client._quorum(
             group_rank=0, step=step, checkpoint_metadata="", shrink_only=False, timeout=limit, init_sync=False,
@@ -71,14 +72,14 @@ def main() -> None:
     p.add_argument("--group", required=True)
     args = p.parse_args()
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # whatever a library prints goes to the log
+    os.dup2(2, 1)  # output of the libraries goes to the log
     ask = (ours if args.library == "torchft_x" else peers)(args.lighthouse, args.group)
     print(json.dumps("ready"), file=answers)
     for _ in sys.stdin:
         began = time.monotonic()
         members = ask()
         print(json.dumps([began, time.monotonic(), members]), file=answers)
-    os._exit(0)  # measured; how it would leave is not the question
+    os._exit(0)  # skip the libraries' shutdown, which is not measured
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What every benchmark is given, and what it gives back."""
+"""Settings and results that all benchmarks share, and the interleaving of both libraries' runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.stats import Goal, Sample
 T = TypeVar("T")
 
 TOLERATED = 3
-"""So many failed tries of one library in a row end its side of a benchmark."""
+"""Number of failed tries of one library in a row that end its side of a benchmark."""
 
 
 @dataclass
@@ -26,17 +26,18 @@ class Measured:
     ours: list[Sample] = field(default_factory=list)
     peer: list[Sample] = field(default_factory=list)
     limit: list[Sample] = field(default_factory=list)
-    """A raw limit, or a control, in our pairs."""
+    """Samples of a raw limit, or of a control, each beside the sample of ours with the same index."""
     limit_is: str = ""
-    """What the limit is, in a few words."""
+    """Description of the limit, in a few words."""
     goal: Goal | None = None
     why_not: str = ""
-    """Why ours was not measured."""
+    """Reason why ours was not measured."""
     why_no_peer: str = ""
+    """Reason why the peer was not measured."""
     note: str = ""
     higher_is_better: bool = False
     timeline: dict[str, Any] = field(default_factory=dict)
-    """For a picture, see draw.py."""
+    """Rates and kills of the first run of each library, which draw.py draws."""
 
 
 @dataclass
@@ -44,14 +45,14 @@ class Bench:
     """Settings of one run of one benchmark."""
 
     ours: Library | None
-    """None: only the peer is asked for."""
+    """None if only the peer is to be measured."""
     peer: Library | str
-    """A sentence if it is not there."""
+    """The peer, or a sentence with the reason why it is missing."""
     pairs: int
     peer_pairs: int
-    """Where the peer's failures take minutes, fewer than `pairs`."""
+    """Pairs in which the peer runs: fewer than `pairs` where its failures take minutes."""
     quick: bool = False
-    """Smoke: everything once, small, as proof that it runs."""
+    """Whether this is a smoke run: one small pair, as proof that the benchmark runs."""
     say: Callable[[str], None] = print
     settings: dict[str, Any] = field(default_factory=dict)
     """Options of this benchmark from the command line."""
@@ -66,7 +67,7 @@ class Bench:
 
 
 class Pairs(Generic[T]):
-    """What A B B A gave: results of both libraries, pair by pair, and what failed."""
+    """Results of both libraries, pair by pair, and the errors of failed tries."""
 
     def __init__(self) -> None:
         self.got: dict[str, list[T]] = {"ours": [], "peer": []}
@@ -76,7 +77,7 @@ class Pairs(Generic[T]):
         return [read(x) for x in self.got[key]]
 
     def fill(self, row: Measured, read: Callable[[T], Sample], bench: Bench) -> Measured:
-        """Put the samples into `row`."""
+        """Put the samples, or the reasons why they are missing, into `row`, and return it."""
         row.ours, row.peer = self.values("ours", read), self.values("peer", read)
         row.why_no_peer = bench.why_no_peer or ("" if row.peer else "each try failed, see the notes")
         if not row.ours:
@@ -85,10 +86,10 @@ class Pairs(Generic[T]):
 
 
 def interleave(bench: Bench, once: Callable[[Library], T]) -> Pairs[T]:
-    """Run `once` for both libraries in the order A B B A ..., as many pairs as asked for.
+    """Run `once` for both libraries in the order A B B A ..., and return the results of `bench.pairs` pairs.
 
-    A try that fails (a job that doesn't come up, ...) is told, kept among the failures, and tried again, so that
-    sample i of both stay neighbours in time.
+    A failed try (a job that doesn't come up, ...) is printed, recorded among the failures, and repeated at once, so
+    that the samples i of both libraries stay neighbours in time.
     """
     out: Pairs[T] = Pairs()
     wanted = {"ours": bench.pairs, "peer": min(bench.pairs, bench.peer_pairs)}
@@ -109,7 +110,7 @@ def _try(bench: Bench, once: Callable[[Library], T], library: Library, failures:
     for _ in range(TOLERATED):
         try:
             return once(library)
-        except (GaveUp, OSError) as e:  # OSError: a process was gone that should have been there
+        except (GaveUp, OSError) as e:  # OSError: a process of the job has ended unexpectedly
             failures.append(f"{library.key}: {e}")
             bench.say(f"  a try failed: {library.module}: {e}")
     return None

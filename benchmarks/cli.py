@@ -1,4 +1,4 @@
-"""``./scripts/bench [NAME ...]``: runs benchmarks one after the other, and keeps what they found."""
+"""``./scripts/bench [NAME ...]``: run benchmarks one after the other, and save their results."""
 
 from __future__ import annotations
 
@@ -33,18 +33,19 @@ PAIRS = 30
 
 @dataclass(frozen=True)
 class Kind:
-    """A benchmark, and how many pairs it takes unless told otherwise."""
+    """A benchmark, and its default number of pairs."""
 
     run: Callable[[Bench], list[Measured]]
     words: str
     pairs: int = PAIRS
     peer_pairs: int = PAIRS
-    """Fewer where each takes the peer minutes."""
+    """Pairs of the peer: fewer where each takes minutes."""
     main_pairs: int = 0
-    """In `--main`, which gives the README's table in twenty minutes; 0: not in it."""
+    """Pairs in `--main`, which makes the README's table in twenty minutes; 0: `--main` leaves this benchmark out."""
     main_peer_pairs: int = PAIRS
+    """Pairs of the peer in `--main`."""
     main_settings: dict[str, Any] = field(default_factory=dict)
-    """And the options there."""
+    """Options of this benchmark in `--main`."""
 
 
 BENCHMARKS = {
@@ -136,7 +137,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     if args.markdown:
         p.error("--markdown goes with --show")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # __main__.py then kills all processes of the jobs
     _many_files()
     return run(args)
 
@@ -162,7 +163,7 @@ def run(args: argparse.Namespace) -> int:
     for name in names:
         code |= one(name, args, None if args.only == "peer" else ours, peer, data)
         data |= {"seconds": round(time.monotonic() - began, 1), "load_after": machine.load()}
-        results.write(args.out, data)  # after each, so that an interrupted run has left something
+        results.write(args.out, data)  # after each benchmark, so that an interrupted run leaves its results
     show(data, args.out)
     return code
 
@@ -174,7 +175,7 @@ def one(
     peer: libraries.Library | str,
     data: dict[str, Any],
 ) -> int:
-    """Run a benchmark and put it into `data`; 1 if it could not be done."""
+    """Run a benchmark, put its results into `data`, and return the exit code: 1 if it failed."""
     kind = BENCHMARKS[name]
     pairs = args.pairs or (1 if args.quick else kind.main_pairs if args.main else kind.pairs)
     peer_pairs = args.peer_pairs or min(pairs, kind.main_peer_pairs if args.main else kind.peer_pairs)
@@ -195,7 +196,7 @@ def one(
         measured = kind.run(bench)
         entry["rows"] = [results.row_of(m) for m in measured]
         entry["timelines"] = [m.timeline for m in measured if m.timeline]
-    except Exception as e:  # whatever it is, the benchmarks after it are worth having
+    except Exception as e:  # the following benchmarks run nevertheless
         if not isinstance(e, GaveUp):
             traceback.print_exc()
         entry["failed"] = str(e) or repr(e)
@@ -208,7 +209,7 @@ def one(
 
 
 def show(data: dict[str, Any], out: Path) -> None:
-    """Print the whole table and draw it."""
+    """Print the table and the notes of all benchmarks in `data`, and draw its pictures beside `out`."""
     where = data["machine"]
     print(f"\n{where['cpu']}, {where['cores']} cores, {where['memory_gb']} GB; {data['versions']}; {data['began']}")
     print(f"load {data['load_before']} before, {data.get('load_after')} after\n")
@@ -221,6 +222,6 @@ def show(data: dict[str, Any], out: Path) -> None:
 
 
 def _many_files() -> None:
-    """A thousand simulated groups are as many connections."""
+    """Raise the limit of open files: a thousand simulated groups need as many connections."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

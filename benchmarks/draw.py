@@ -1,4 +1,4 @@
-"""Two pictures of a result file: every row against its goal, and what kills did to the goodput."""
+"""Two pictures of a result file: every row against its goal, and the goodput over time with the kills."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from benchmarks.svg import Sheet
 OURS, PEER, LIMIT, GOAL, GRID, KILL = "#1b6ec2", "#e07b39", "#7a7a7a", "#2a9d4b", "#e4e4e4", "#c0392b"
 LEFT, RIGHT, TOP, ROW = 470, 330, 80, 24
 PLOT = 520  # width of the plot
-DECADES = 8  # at most, so that a far outlier doesn't squeeze the rest
+DECADES = 8  # bound of the axis, so that a far outlier doesn't squeeze the rest
 
 
 def draw_all(data: dict[str, Any], out: Path) -> list[Path]:
-    """Beside the result file. Returns what was drawn."""
+    """Draw the pictures beside the result file `out`, and return their paths."""
     drawn = []
     rows = [r for r in all_rows(data) if r["ours"] and is_drawn(r)]
     if rows:
@@ -33,13 +33,16 @@ def draw_all(data: dict[str, Any], out: Path) -> list[Path]:
 
 
 def is_drawn(row: Row) -> bool:
-    """Counts have no place on a logarithmic axis, and shares are of a row that is drawn anyway."""
+    """Return whether the row fits a logarithmic axis.
+
+    Counts don't, and the samples behind a total or a share are drawn as a row of their own.
+    """
     counts = row["unit"] == "batches" or (row["goal"] and row["goal"]["of"] in ("total", "share"))
     return not counts and scale_of(row) is not None
 
 
 def scale_of(row: Row) -> float | None:
-    """The value that is drawn at 1: the goal, else what there is to compare with; None if there is nothing."""
+    """Return the value that is drawn at 1: the goal, else the peer's or the limit's median; None without any."""
     goal = row["goal"]
     candidates = []
     if goal is not None:
@@ -54,7 +57,7 @@ def scale_of(row: Row) -> float | None:
 
 
 def place(value: float | None, row: Row) -> float:
-    """log10 of value/scale, larger is worse; "never" lies at the edge."""
+    """Return log10 of value/scale, where larger is worse; "never" (None) is infinite and is drawn at the edge."""
     if value is None:
         return math.inf
     scale = scale_of(row)
@@ -121,7 +124,7 @@ def _draw_row(sheet: Sheet, row: Row, y: float, x_of: Any) -> None:
 
 
 def draw_goodput(timelines: list[dict[str, Any]]) -> Sheet:
-    """Committed batches a second over the first run of each, with the kills."""
+    """Draw the committed batches per second in the first run of each library, and the kills."""
     panels = [(t["mtbf"], key, t[key]) for t in timelines for key in ("ours", "peer") if key in t]
     height, left, width = 110, 70, 900
     sheet = Sheet(left + width + 30, 50 + len(panels) * (height + 40))

@@ -1,4 +1,4 @@
-"""Quorum changes with up to a thousand simulated groups: each library's lighthouse as a real process."""
+"""Quorum changes with up to a thousand simulated groups, against each library's lighthouse as a real process."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ import grpc  # isort: skip  (after ours)
 SIZES = (2, 8, 64, 512, 1000)
 OF_THE_GOAL = 512
 LARGEST = 1000
-WORKS = 5000.0  # ms; more than the heartbeat timeout, and the groups would be taken for dead
+WORKS = 5000.0  # ms: the heartbeat timeout, after which a lighthouse would take waiting groups for dead
 
 
 THROUGH = 8
-"""So many groups are measured as processes of their own, too."""
+"""Largest number of groups that are also measured as processes of their own."""
 PATIENT = ("--heartbeat_timeout_ms", "60000")
-"""One process speaks for all groups: it may be slow, and a change is the question here, not who is dead."""
+"""Options of the lighthouse. One process simulates all groups and may be slow, so that none may be suspected early."""
 FAILURES = (GaveUp, RuntimeError, asyncio.TimeoutError, grpc.RpcError)
 
 
@@ -47,8 +47,10 @@ def run_fanout(bench: Bench) -> list[Measured]:
 
 
 def run_through(bench: Bench, number: int, folder: Path) -> list[Measured]:
-    """The same through group servers. Of both libraries in turn, each with a lighthouse of its own. One library's failure
-    ends its part and is said; the other goes on."""
+    """Measure quorum changes through real group servers, of both libraries in turn, each with its own lighthouse.
+
+    A failure of one library is printed and ends its part; the other goes on.
+    """
     name = f"quorum change through group servers, {number} groups: "
     settled = Measured(f"through.{number}", name + "last request -> last answer", "ms")
     burst = Measured(f"through.{number}.burst", name + "all ask at once -> last answer", "ms")
@@ -108,7 +110,8 @@ class Size:
                 lighthouse = Served(library, folder, *PATIENT)
                 groups: Groups = (OurGroups if library.is_ours else PeerGroups)(lighthouse.bind, self.number)
                 self._served.append((library, lighthouse, groups))
-            for library, _, groups in list(self._served):  # when all are up, or the first would be silent for long
+            # Sessions open once all lighthouses are up, or the first library's groups would be silent for long.
+            for library, _, groups in list(self._served):
                 await self._guarded(library, groups.open())
             for i in range(-1, self.bench.pairs):  # the first pair only warms up
                 for library, _, groups in self._served[:: 1 if i % 2 == 0 else -1]:
@@ -122,14 +125,14 @@ class Size:
 
     async def _pair(self, library: Library, groups: Groups, *, counts: bool) -> None:
         for row in (self.settled, self.burst):
-            for _, _, idle in self._served:  # the others' groups, too: while one is measured, nobody may seem dead
+            for _, _, idle in self._served:  # idle groups of all libraries must stay alive while one is measured
                 await idle.refresh()
             seconds = await change(groups, self.number, burst=row is self.burst)
             if counts:
                 (row.ours if library.is_ours else row.peer).append(1e3 * seconds)
 
     async def _guarded(self, library: Library, doing: Coroutine[Any, Any, None]) -> None:
-        """One library's failure ends its part and is said; the other goes on."""
+        """Await one library's work. A failure is printed and ends that library's part; the other goes on."""
         try:
             await doing
         except FAILURES as e:

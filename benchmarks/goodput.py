@@ -1,4 +1,4 @@
-"""Four groups under Poisson kills: how much of what they could have trained did they train?"""
+"""Goodput of four groups under Poisson kills: batches committed, as a share of those that were possible."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ from benchmarks.record import Life
 from benchmarks.stats import Goal
 
 GROUPS = 4
-FEW = 2  # in a smoke run
+FEW = 2  # number of groups in a smoke run
 SECONDS = 60.0
-QUIET = 10.0  # seconds without a kill, first: what the groups can do
+QUIET = 10.0  # seconds without a kill at the start, which give the groups' usual rate
 PACE = "0.05"  # seconds of a step: four groups must not compete for the machine, or a death would help the others
-GOALS = {15.0: 0.98, 5.0: 0.95}  # by mean time between kills
+GOALS = {15.0: 0.98, 5.0: 0.95}  # mean seconds between kills: least normalised goodput
 
 
 @dataclass(frozen=True)
 class Goodput:
-    """Committed batches as a share of what was possible."""
+    """Committed batches as a share of the possible ones."""
 
     normalised: float
-    """What a killed group could not do until it trained again does not count."""
+    """Share of the possible batches, of which those between a group's kill and its next commit don't count."""
     raw: float
+    """Share of the batches that were possible without kills."""
     kills: int
     timeline: dict[str, Any] = field(repr=False)
 
 
 def schedule(mtbf: float, seconds: float, seed: int, groups: int = GROUPS) -> list[tuple[float, str]]:
-    """When to kill which group; the same for both libraries of a pair."""
+    """Return (seconds, group) of each kill; equal seeds, as for both libraries of a pair, give equal kills."""
     rng, t, out = random.Random(seed), 0.0, []
     while (t := t + rng.expovariate(1 / mtbf)) < seconds:
         out.append((t, str(rng.randrange(groups))))
@@ -52,7 +53,7 @@ def goodput_once(library: Library, mtbf: float, seconds: float, seed: int, group
             time.sleep(max(0.0, begin + after - time.monotonic()))
             try:
                 kills.append((job.kill(group), group))
-            except ProcessLookupError:  # it is dead already
+            except ProcessLookupError:  # the group is still dead from an earlier kill
                 pass
         time.sleep(max(0.0, begin + seconds - time.monotonic()))
         end = time.monotonic()
@@ -67,7 +68,7 @@ def account(
     end: float,
     groups: int = GROUPS,
 ) -> Goodput:
-    """Between `begin` and `end`; the groups' rate is that of the time from `quiet` to `begin`."""
+    """Return the goodput between `begin` and `end`, against the groups' rate between `quiet` and `begin`."""
     commits = [(c.t, life.group) for life in lives for c in life.commits if c.mine]
     rate = sum(quiet <= t < begin for t, _ in commits) / (begin - quiet)  # batches a second, all groups
     done = sum(begin <= t < end for t, _ in commits)
@@ -86,12 +87,12 @@ def account(
 def _dead(
     commits: Sequence[tuple[float, str]], group: str, kills: Sequence[tuple[float, str]], begin: float, end: float
 ) -> float:
-    """Seconds between a kill of the group and its next commit."""
+    """Return the seconds between kills of the group and its next commits, summed up between `begin` and `end`."""
     own = sorted(t for t, g in commits if g == group)
     total, until = 0.0, begin
     for killed in sorted(t for t, g in kills if g == group):
         if killed < until:
-            continue  # it had not come back from the one before
+            continue  # the group had not come back from the kill before
         until = next((t for t in own if t > killed), end)
         total += min(until, end) - killed
     return total
@@ -105,7 +106,7 @@ def run_goodput(bench: Bench) -> list[Measured]:
         runs: dict[str, int] = {}
 
         def once(library: Library, mtbf: float = mtbf, runs: dict[str, int] = runs) -> Goodput:
-            seed = runs.get(library.key, 0)  # the same for both of a pair, also if one had to be tried again
+            seed = runs.get(library.key, 0)  # both runs of a pair use one seed, also if one had to be tried again
             result = goodput_once(library, mtbf, seconds, seed, groups)
             runs[library.key] = seed + 1
             return result

@@ -1,6 +1,6 @@
-"""Simulated groups for the fan-out: many clients of a real lighthouse in one process, with either library's wire.
+"""Simulated groups for the fan-out: many clients of a real lighthouse in one process, over either library's protocol.
 
-What arrives is not decoded, so that the client costs both libraries alike.
+Replies are not decoded (but for one per round), so that the client costs both libraries alike.
 """
 
 from __future__ import annotations
@@ -19,47 +19,47 @@ import grpc.aio  # isort: skip  (our room sets its environment first)
 
 _CHANNEL = [
     ("grpc.max_receive_message_length", grpc_options.MAX_MESSAGE),
-    ("grpc.use_local_subchannel_pool", 1),  # a connection each
+    ("grpc.use_local_subchannel_pool", 1),  # one connection per channel
     ("grpc.enable_http_proxy", 0),
 ]
 _QUORUM = pb.Down.DESCRIPTOR.fields_by_name["quorum"].number
 _AT_ONCE = 50  # groups that connect at the same time
-_QUIET = 1.0  # seconds without a word from the groups; five mean death
+_QUIET = 1.0  # seconds of silence after which the groups send a sign of life; the default heartbeat timeout is 5 s
 _PING = pb.Up(ping=pb.Ping()).SerializeToString()
 
 
 class Groups(Protocol):
-    """Numbered from 0; the same for both wires."""
+    """Simulated groups, numbered from 0. One implementation per protocol."""
 
     async def open(self) -> None: ...
     async def refresh(self) -> None:
-        """Signs of life between two rounds."""
+        """Send signs of life between two rounds, if the last ones are too old."""
 
     async def prepare(self) -> None:
-        """Make the requests of the next round."""
+        """Serialise the requests of the next round."""
 
     def ask(self, i: int) -> None:
-        """Send group i's request: it is on its way when the loop has run, as soon as nothing else is to be done."""
+        """Schedule sending group i's request, which leaves when the event loop runs next."""
 
     async def answer(self, i: int) -> None:
         """Wait for group i's quorum."""
 
     async def finish(self) -> None:
-        """Read what the round has brought."""
+        """Check the round's quorum, and take over its step. Raise RuntimeError if a group is missing."""
 
     async def close(self) -> None: ...
 
 
 class OurGroups:
-    """Sessions, as group servers keep them."""
+    """Groups that hold a session with torchft_x's lighthouse, as group servers do."""
 
     def __init__(self, target: str, number: int) -> None:
         self.number = number
         self._channels = [grpc.aio.insecure_channel(target, options=_CHANNEL) for _ in range(number)]
         self._calls: list[Any] = []
         self._requests: list[bytes] = []
-        self._asking: dict[int, asyncio.Future[None]] = {}  # requests on their way
-        self._state = pb.State()  # all stand alike
+        self._asking: dict[int, asyncio.Future[None]] = {}  # requests being sent, by group
+        self._state = pb.State()  # state of every group
         self._last = b""  # first group's last quorum
         self._quiet_since = time.monotonic()
 
@@ -68,7 +68,7 @@ class OurGroups:
             wave = range(begin, min(begin + _AT_ONCE, self.number))
             self._calls += [self._channels[i].stream_stream(f"/{grpc_options.SESSION}/Session")() for i in wave]
             await asyncio.gather(*(self._hello(i) for i in wave))
-            await self.refresh()  # those that came first are not to be silent
+            await self.refresh()  # the groups that connected first must not be suspected
 
     async def _hello(self, i: int) -> None:
         hello = pb.Hello(
@@ -139,7 +139,7 @@ class OurGroups:
 
 
 class PeerGroups:
-    """Unary calls, as the peer's manager servers make them."""
+    """Groups that send unary calls to torchft's lighthouse, as the peer's manager servers do."""
 
     def __init__(self, target: str, number: int) -> None:
         self.number = number
@@ -152,7 +152,7 @@ class PeerGroups:
         self._quiet_since = time.monotonic()
 
     async def open(self) -> None:
-        """All must be known before the first asks, or it gets a quorum of its own."""
+        """Send a heartbeat of each group: all must be known before the first asks, or it gets a quorum of its own."""
         for begin in range(0, self.number, _AT_ONCE):
             await asyncio.gather(*(self._beat(i) for i in range(begin, min(begin + _AT_ONCE, self.number))))
         self._quiet_since = time.monotonic()
@@ -199,8 +199,10 @@ class PeerGroups:
 
 
 async def change(groups: Groups, number: int, *, burst: bool) -> float:
-    """Seconds of one quorum change. `burst`: from the first request to the last answer, all asking at once; else from
-    the last request, all others having asked well before.
+    """Return the seconds of one quorum change, up to the last answer.
+
+    With `burst` all groups ask at once, and the time begins with the first request. Without it all but the last group
+    ask well before, and the time begins with the last request.
     """
     await groups.prepare()
     first = 0 if burst else number - 1
@@ -208,7 +210,7 @@ async def change(groups: Groups, number: int, *, burst: bool) -> float:
         groups.ask(i)
     answers = [asyncio.ensure_future(groups.answer(i)) for i in range(first)]
     if first:
-        await asyncio.sleep(0.05 + number / 2000)  # until the server has taken them all
+        await asyncio.sleep(0.05 + number / 2000)  # until the server has received all these requests
     begin = time.perf_counter()
     for i in range(first, number):
         groups.ask(i)

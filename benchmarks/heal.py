@@ -1,7 +1,8 @@
 """1 GB of state from one process to another: HTTPTransport of both libraries against raw TCP with two streams.
 
-Again and again between the same two processes, and *cold*: between processes that are new each time, as a group's are
-that comes back, with what a Manager makes: ours copies from memory as both are on one host; once more as between hosts.
+*Warm* heals repeat between the same two processes. *Cold* ones run between new processes each time, like those of a
+restarted group, with the transport that a Manager makes. On one host ours then copies through shared memory, so that
+cold heals are measured over TCP, too, as between hosts.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ for page in range(0, size, mmap.PAGESIZE):
 
 
 class End(Worker):
-    """A transfer.py."""
+    """A process of transfer.py: the source or the receiver of a heal."""
 
     def __init__(
         self, library: Library, role: str, megabytes: int, folder: Path, host: Host = HERE, tensors: int = 64
@@ -43,14 +44,15 @@ class End(Worker):
         command += ["--megabytes", str(megabytes), "--tensors", str(tensors), "--host", host.address]
         super().__init__(command, library.environment("0"), folder / f"{library.key}-{role}.log", folder)
 
-    def tell(self, *command: Any) -> Any:
+    def call(self, *command: Any) -> Any:
+        """Send a command, and return its answer. Raise `GaveUp` if there is none."""
         self.ask(*command)
         return self.answer()
 
 
 @contextmanager
 def ends(library: Library, megabytes: int, tensors: int = 64) -> Iterator[tuple[End, End]]:
-    """Source and receiver."""
+    """Start a source and a receiver, and kill them at the end."""
     folder = Path(tempfile.mkdtemp(prefix="bench-heal-"))
     started: list[End] = []
     try:
@@ -64,15 +66,17 @@ def ends(library: Library, megabytes: int, tensors: int = 64) -> Iterator[tuple[
 
 
 def free_memory_is_at_hand(megabytes: int) -> None:
-    """Take as much memory and give it back. A virtual machine returns to its host what has been free for seconds, and
-    getting it back takes ten times as long: who of the libraries found memory at hand was a matter of what ran before.
+    """Allocate and free as much memory, so that both libraries find it at hand.
+
+    A virtual machine returns memory to its host that has been free for seconds, and getting it back takes ten times as
+    long. Without this, the library whose run follows another one would be faster.
     """
     subprocess.run([sys.executable, "-c", AT_HAND, str(megabytes)], check=True, timeout=120.0)
 
 
 def run_heal(bench: Bench) -> list[Measured]:
     megabytes = bench.settings.get("megabytes") or (64 if bench.quick else 1024)
-    return [*_again(bench, megabytes), *_small(bench), *_cold(bench, megabytes)]
+    return [*_warm(bench, megabytes), *_small(bench), *_cold(bench, megabytes)]
 
 
 def _rate(bench: Bench, key: str, what: str, limit_is: str, goal: Goal) -> Measured:
@@ -87,8 +91,8 @@ def _share(bench: Bench, key: str, what: str, goal: Goal | None = None) -> Measu
     return row
 
 
-def _again(bench: Bench, megabytes: int) -> list[Measured]:
-    """Of both libraries the same two processes all the time."""
+def _warm(bench: Bench, megabytes: int) -> list[Measured]:
+    """Measure heals that repeat between the same two processes of each library."""
     size = (megabytes << 20) / 1e9
     name = f"heal, {megabytes} MiB, one source, {STREAMS} streams"
     plain, digest = (
@@ -104,19 +108,19 @@ def _again(bench: Bench, megabytes: int) -> list[Measured]:
     memory = _share(bench, "heal.memory", "receiver's extra memory during a heal", Goal(0.05))
     with ExitStack() as stack:
         both = [(library, *stack.enter_context(ends(library, megabytes))) for library in bench.libraries]
-        metadata = {library.key: source.tell("metadata") for library, source, _ in both}
-        port = next((source.tell("raw", megabytes) for library, source, _ in both if library.is_ours), None)
+        metadata = {library.key: source.call("metadata") for library, source, _ in both}
+        port = next((source.call("raw", megabytes) for library, source, _ in both if library.is_ours), None)
         step = 0
         for i in range(-1, bench.pairs):  # the first only warms up
             rows = [plain, digest] if i % 2 == 0 else [digest, plain]
             for library, source, receiver in both if i % 2 == 0 else both[::-1]:
                 if library.is_ours:
-                    raw = receiver.tell("raw", port, STREAMS)
+                    raw = receiver.call("raw", port, STREAMS)
                 for row in rows if library.is_ours else [plain]:
                     step += 1
-                    source.tell("freeze", step)  # anew: a heal never finds digests computed by an earlier one
+                    source.call("freeze", step)  # a new step, so that no digest of an earlier heal is reused
                     how = "network" if row is digest else "plain"
-                    seconds, extra = receiver.tell("fetch", metadata[library.key], step, how, True)
+                    seconds, extra = receiver.call("fetch", metadata[library.key], step, how, True)
                     if i < 0:
                         continue
                     (row.ours if library.is_ours else row.peer).append(size / seconds)
@@ -129,7 +133,7 @@ def _again(bench: Bench, megabytes: int) -> list[Measured]:
 
 
 def _small(bench: Bench) -> list[Measured]:
-    """Many small tensors: what counts is the work for each of them, at both ends."""
+    """Measure heals of many small tensors, in which the work per tensor at both ends dominates."""
     tensors = 2_000 if bench.quick else SMALL_TENSORS
     goal = Goal(5.0, of="peer/ours", at_most=False)
     rows = {
@@ -144,19 +148,19 @@ def _small(bench: Bench) -> list[Measured]:
     stop = Measured("heal.small.stop", f"of which the source's training stands still, {tensors:,} tensors", "s")
     with ExitStack() as stack:
         both = [(library, *stack.enter_context(ends(library, tensors >> 10, tensors))) for library in bench.libraries]
-        metadata = {library.key: source.tell("metadata") for library, source, _ in both}
+        metadata = {library.key: source.call("metadata") for library, source, _ in both}
         step = 0
         for i in range(-1, bench.pairs):  # the first only warms up
             for library, source, receiver in both if i % 2 == 0 else both[::-1]:
                 for how, row in rows.items() if library.is_ours else [("network", rows["network"])]:
                     step += 1
-                    stood = source.tell("freeze", step)
+                    stopped = source.call("freeze", step)
                     way = "network" if how == "fresh" else how
-                    seconds, _ = receiver.tell("fetch", metadata[library.key], step, way, how != "fresh")
+                    seconds, _ = receiver.call("fetch", metadata[library.key], step, way, how != "fresh")
                     if i >= 0:
-                        (row.ours if library.is_ours else row.peer).append(stood + seconds)
+                        (row.ours if library.is_ours else row.peer).append(stopped + seconds)
                         if how == "network":
-                            (stop.ours if library.is_ours else stop.peer).append(stood)
+                            (stop.ours if library.is_ours else stop.peer).append(stopped)
     for row in rows.values():
         row.peer, row.note = (
             list(rows["network"].peer),
@@ -168,7 +172,7 @@ def _small(bench: Bench) -> list[Measured]:
 
 
 def _cold(bench: Bench, megabytes: int) -> list[Measured]:
-    """New processes each time. The peer has one way, and it is what all of ours are compared with."""
+    """Measure heals between new processes. The peer has one way, with which all of ours are compared."""
     size = (megabytes << 20) / 1e9
     rates = _cold_rates(bench, megabytes)
     fresh = rates["defaults", False]
@@ -185,32 +189,32 @@ def _cold(bench: Bench, megabytes: int) -> list[Measured]:
     def once(library: Library, how: str, into: bool) -> None:
         row = rates[how, into]
         with ends(library, megabytes) as (source, receiver):
-            metadata = source.tell("metadata")
-            source.tell("freeze", 1)
+            metadata = source.call("metadata")
+            source.call("freeze", 1)
             free_memory_is_at_hand(megabytes)
-            before = source.tell("used") + receiver.tell("used")
-            seconds, extra = receiver.tell("fetch", metadata, 1, how, into)
-            after = source.tell("used") + receiver.tell("used")
+            before = source.call("used") + receiver.call("used")
+            seconds, extra = receiver.call("fetch", metadata, 1, how, into)
+            after = source.call("used") + receiver.call("used")
             (row.ours if library.is_ours else row.peer).append(size / seconds)
             if not into:
                 (used[how].ours if library.is_ours else used[how].peer).append(after - before)
             if row is fresh:
                 (receiver_memory.ours if library.is_ours else receiver_memory.peer).append(extra)
-                (source_memory.ours if library.is_ours else source_memory.peer).append(source.tell("extra"))
+                (source_memory.ours if library.is_ours else source_memory.peer).append(source.call("extra"))
 
     def lent(library: Library) -> None:
         with ends(library, megabytes) as (source, receiver):
-            source.tell("hold")
-            source.tell("freeze", 1)
-            receiver.tell("fetch", source.tell("metadata"), 1, "network", True)
-            lent_memory.ours.append(source.tell("extra"))
+            source.call("hold")
+            source.call("freeze", 1)
+            receiver.call("fetch", source.call("metadata"), 1, "network", True)
+            lent_memory.ours.append(source.call("extra"))
 
     def limits(library: Library) -> None:
         with ends(library, megabytes) as (source, receiver):
-            port = source.tell("raw", megabytes)
+            port = source.call("raw", megabytes)
             free_memory_is_at_hand(megabytes)
-            for into in (False, True):  # the first time the memory is new
-                rate = size / receiver.tell("raw", port, STREAMS)
+            for into in (False, True):  # the first copy goes into new memory, the second into the same
+                rate = size / receiver.call("raw", port, STREAMS)
                 rates["defaults", into].limit.append(rate)
                 rates["network", into].limit.append(rate)
 
@@ -230,7 +234,7 @@ def _cold(bench: Bench, megabytes: int) -> list[Measured]:
 
 
 def _cold_rates(bench: Bench, megabytes: int) -> dict[tuple[str, bool], Measured]:
-    """A row for each way of the receiver, and for whether it has targets."""
+    """Return a row for each transport of the receiver, with and without targets to receive into."""
     rows: dict[tuple[str, bool], Measured] = {}
     for how, key, where in (
         ("defaults", "heal.cold", "one host (shared memory)"),

@@ -1,4 +1,4 @@
-"""Hosts on one machine: network namespaces joined by virtual cables. Needs root and iproute2."""
+"""Simulated hosts on one machine: network namespaces joined by virtual cables. They need root and iproute2."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _SECONDS = 20.0
 
 @dataclass(frozen=True)
 class Host:
-    """Where a process runs. The default: here."""
+    """Network namespace in which a process runs. The default is this process's own."""
 
     address: str = "127.0.0.1"
     interface: str = "lo"
     enter: tuple[str, ...] = ()
-    """What a command begins with to run there."""
+    """First words of a command that runs in the namespace."""
 
     def listens(self, port: int) -> bool:
-        """Is a connect to this port accepted, from this host?"""
+        """Return whether a connect from this host to its own port is accepted."""
         command = [*self.enter, "bash", "-c", f"exec 3<>/dev/tcp/{self.address}/{port}"]
         return subprocess.run(command, capture_output=True, timeout=_SECONDS).returncode == 0
 
@@ -31,12 +31,12 @@ HERE = Host()
 
 
 class NoHosts(Exception):
-    """Namespaces can't be made here."""
+    """Raised where namespaces can't be made, with the reason."""
 
 
 @contextlib.contextmanager
 def two_hosts() -> Iterator[tuple[Host, Host]]:
-    """Raises `NoHosts` with the reason."""
+    """Make two hosts joined by a cable, and remove them at the end. Raise `NoHosts` with the reason if that fails."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         raise NoHosts("two hosts need root and iproute2's ip")
     names = [f"tfx{os.getpid()}{x}" for x in "ab"]
@@ -58,8 +58,10 @@ def two_hosts() -> Iterator[tuple[Host, Host]]:
 
 @contextlib.contextmanager
 def star(sources: int, rate: str) -> Iterator[tuple[Host, list[Host]]]:
-    """A host in the middle, and some with a cable of their own to it, over which they send no more than `rate` (as tc says
-    it: "1gbit"). Raises `NoHosts` with the reason."""
+    """Make a host in the middle, and `sources` more with a cable to it each, and remove them at the end.
+
+    The sources send at most `rate` (in tc's notation: "1gbit"). Raise `NoHosts` with the reason if that fails.
+    """
     if os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("tc") is None:
         raise NoHosts("hosts need root, and iproute2's ip and tc")
     middle, *names = [f"tfx{os.getpid()}{x}" for x in "mabcdefgh"[: sources + 1]]

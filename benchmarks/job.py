@@ -1,4 +1,4 @@
-"""One job of one library: a lighthouse and some groups as real processes, and what their trainers wrote down."""
+"""One job of one library: a lighthouse and some groups as real processes, and their trainers' records."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ SETTLED = 30  # shared commits after which a job counts as under way
 
 
 class Job:
-    """A context manager; nothing of it is left behind.
+    """A running job, as a context manager that leaves no process and no file behind.
 
     Args:
-        launched: each group under the library's own launcher, which starts it again when it dies. Otherwise the
+        launched: run each group under the library's own launcher, which restarts it when it dies. Otherwise the
             trainer is started directly and stays dead.
-        trainer: more arguments of trainer.py.
-        ranks: of each group; several only if launched.
+        trainer: further arguments of trainer.py.
+        ranks: processes of each group; several only if launched.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Job:
         self.records = Records(self.folder)
         self._trainer = [TRAINER, "--library", library.module, "--records", str(self.folder), *trainer]
         self._bind = f"127.0.0.1:{free_port()}"
-        self._started: list[Child] = []  # everything, in order
+        self._started: list[Child] = []  # all processes, in the order of their start
         self._groups: dict[str, Child] = {}  # newest process of each group
         self.lighthouse: Child | None = None
 
@@ -55,7 +55,7 @@ class Job:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        for child in reversed(self._started):  # launchers first, else they start trainers again
+        for child in reversed(self._started):  # launchers before the trainers that they would restart
             child.kill()
         kill_marked(str(self.folder))  # torchrun puts its workers into sessions of their own
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -79,7 +79,7 @@ class Job:
         wait_for(serves, START, "the lighthouse listens")
 
     def start(self, group: str, *extra: str) -> Child:
-        """Start a group (again)."""
+        """Start a group, or restart it. With `extra` arguments the process does not count as the group's."""
         environ = self.library.environment(
             group, NUM_REPLICA_GROUPS=str(len(self.names)), **{env.LIGHTHOUSE: f"http://{self._bind}"}
         )
@@ -95,14 +95,14 @@ class Job:
         return child
 
     def kill(self, group: str, number: int = signal.SIGKILL) -> float:
-        """Signal a group's trainer, not its launcher; returns when."""
+        """Signal a group's trainer, not its launcher, and return the monotonic time of the signal."""
         life = self.life(group)
         t = time.monotonic()
         os.kill(life.pid, number)
         return t
 
     def gone(self, group: str) -> bool:
-        """Has the group's launcher, or without one its trainer, ended?"""
+        """Return whether the group's launcher, or without one its trainer, has ended."""
         return not self._groups[group].alive
 
     def last_words(self, group: str) -> str:
@@ -111,21 +111,21 @@ class Job:
     # --- what happened ----------------------------------------------------------------------------------------------
 
     def life(self, group: str) -> Life:
-        """Its newest process."""
+        """Return the record of the group's newest process. Raise `GaveUp` if it has none."""
         life = self.records.newest(group)
         if life is None:
             raise GaveUp(f"group {group} has not started")
         return life
 
     def lives(self) -> list[Life]:
-        """The newest process of each group."""
+        """Return the record of each group's newest process."""
         return [self.life(name) for name in self.names]
 
     def wait_together(self, after: float = 0.0, steps: int = SETTLED) -> None:
-        """Until all groups have committed so many steps together since `after`."""
+        """Wait until all groups have committed `steps` steps together since `after` (monotonic seconds)."""
 
         def ready() -> bool:
-            self._complain()
+            self._check_alive()
             lives = {x.group: x for x in self.records.update() if x.group in self.names}
             return len(lives) == len(self.names) and all(
                 sum(c.t > after and c.mine and c.groups == len(self.names) for c in x.commits[-2 * steps :]) >= steps
@@ -135,18 +135,19 @@ class Job:
         wait_for(ready, START, f"{self.library.module}: {len(self.names)} groups train together")
 
     def wait_warm(self) -> None:
-        """Until each of our launchers has its pre-imported process, which takes some seconds of a job's life."""
+        """Wait until each of our launchers has its pre-imported process, some seconds after the job's start."""
         if not (self.launched and self.library.is_ours):
             return
 
         def ready() -> bool:
-            self._complain()
+            self._check_alive()
             warm = {str(e["group"]) for e in read_events(self.folder / "run") if e["event"] == "warm"}
             return warm == set(self.names)
 
         wait_for(ready, START, "every launcher has its pre-imported process", poll=0.25)
 
-    def _complain(self) -> None:
+    def _check_alive(self) -> None:
+        """Raise `GaveUp` if a group has ended."""
         for name in self.names:
             if self.gone(name):
                 raise GaveUp(f"group {name} of {self.library.module} ended:\n{self.last_words(name)}")

@@ -1,4 +1,4 @@
-"""kill -9 of one group's trainer: when do the survivors train on, and what did it cost them?"""
+"""kill -9 or SIGSTOP of one group's trainer: the survivors' time until they train on, and the batches they lose."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ from benchmarks.record import goes_on, thrown_away
 from benchmarks.stats import Goal, Sample
 
 BOUND = 30.0  # seconds to wait for the survivors
-HANG_BOUND = 90.0  # the peer needs 60
-AFTERWARDS = 0.5  # seconds to watch on: a step may be lost when the others settle
+HANG_BOUND = 90.0  # seconds; the peer needs 60
+AFTERWARDS = 0.5  # seconds to watch on: a survivor may lose a step after its first commit
 
 
 @dataclass(frozen=True)
 class Stall:
+    """Cost of a death to the survivors."""
+
     seconds: Sample
-    """Until the last survivor committed a step without the victim. None: never, or it died."""
+    """Time until the last survivor committed a step without the victim. None: never, or it died."""
     thrown: int
     """Batches that survivors drew and never committed."""
 
 
 def measure(job: Job, t: float, bound: float) -> Stall:
-    """The cost of a death at `t` of the last group."""
+    """Wait for at most `bound` seconds, and return the cost of the last group's death at `t` (monotonic seconds)."""
     survivors = [job.life(name) for name in job.names[:-1]]
 
     def all_go_on() -> list[float]:
@@ -56,7 +58,7 @@ def kill_once(library: Library, groups: int, rng: random.Random) -> Stall:
 
 
 def run_kill(bench: Bench) -> list[Measured]:
-    """2 groups and 3 groups, one killed; the trainers are started directly, so nobody but the sockets tells of it."""
+    """Kill one of 2 and of 3 groups. The trainers run without a launcher, so that only sockets report the death."""
     rows = []
     for groups in (2,) if bench.quick else (2, 3):
         rng = random.Random(groups)
@@ -91,19 +93,19 @@ def run_kill(bench: Bench) -> list[Measured]:
 
 
 def hang_once(library: Library, groups: int) -> Stall:
-    """SIGSTOP of a trainer that computes while the others wait for it in the collective of the same step."""
+    """Stop a trainer that computes while the others wait for it in the collective of the same step."""
     slow = str(groups - 1)
     with Job(library, groups, launched=True, trainer=("--slow-group", slow)) as job:
         job.wait_together(steps=5)
         victim = job.life(slow)
         drawn = len(victim.drawn)
         wait_for(lambda: (job.records.update(), len(victim.drawn))[1] > drawn, 30.0, "the next step", poll=0.001)
-        time.sleep(0.1)  # its steps take 0.2 s: the others are in the reduction now, and it has not begun with it
+        time.sleep(0.1)  # the victim's steps take 0.2 s: the others are in the reduction by now, and it is not
         return measure(job, job.kill(slow, signal.SIGSTOP), HANG_BOUND)
 
 
 def run_hang(bench: Bench) -> list[Measured]:
-    """Each group under its library's launcher, which for ours is who sees a stopped process."""
+    """Stop one of 2 groups, each under its library's launcher, since ours detects a stopped process there."""
     pairs = interleave(bench, lambda library: hang_once(library, 2))
     name = "SIGSTOP in a collective, 2 groups -> "
     note = "; ".join([f"the peer takes 60 s: {bench.peer_pairs} pairs", *pairs.failures])

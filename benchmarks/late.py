@@ -1,4 +1,4 @@
-"""One of three groups hangs or is slow, or all do other things now and then: what does it cost, and when is it back?"""
+"""Cost of a group that hangs or is slow, one of three, and of groups that all pause now and then for other work."""
 
 from __future__ import annotations
 
@@ -19,22 +19,24 @@ LATE = "1"
 PACE = 0.1  # seconds of a step
 BOUND = 150.0  # seconds to watch: the peer's others end after 60 + 60
 SLOW = 40.0  # seconds to watch a group that is always slow
-BUSY = 600.0  # seconds of a job in which everybody does something else now and then
-AFTERWARDS = 2.0  # seconds to watch on when it is back
+BUSY = 600.0  # seconds of a job in which all groups do other work now and then
+AFTERWARDS = 2.0  # seconds to watch on when the late group is back
 
 
 @dataclass(frozen=True)
 class Late:
+    """Cost of one late group to itself and to the others."""
+
     longest: Sample
-    """Seconds, the others' longest time between two commits. None: one of them ended."""
+    """Longest time between two commits of the others, in seconds. None: one of them ended."""
     back: Sample
     """Seconds until the group had committed with the others again. None: not within `BOUND`."""
     ended: int
-    """Processes of the other groups."""
+    """Number of the other groups' processes that ended."""
     thrown: int
-    """Batches that the others drew and never committed."""
+    """Number of batches that the others drew and never committed."""
     pace: float
-    """The others' commits in a second, as a share of what it was before."""
+    """Commits per second of the others, as a share of their rate before."""
 
 
 def late_once(library: Library, name: str) -> Late:
@@ -57,7 +59,7 @@ def _late(job: Job) -> float | None:
 
 
 def _over(job: Job, kind: Kind, first: list[Life], late: float) -> bool:
-    """Has everything happened?"""
+    """Return whether watching may stop: the group is back, and each other one has trained on or ended."""
     now = time.monotonic()
     if kind.place == "step":
         return now > late + SLOW
@@ -74,14 +76,14 @@ def _ended(job: Job, first: list[Life]) -> int:
 
 
 def _back(job: Job, kind: Kind, late: float) -> float | None:
-    """When the late group first committed with all others again; one that hangs, in another life."""
+    """Return the monotonic time at which the late group first committed again; a hung one must have restarted."""
     lives = [x for x in job.records.update() if x.group == LATE and (kind.seconds != FOR_EVER or x.started > late)]
     times = [c.t for x in lives for c in x.commits if c.mine and c.t > _end_of(kind, late)]
     return min(times, default=None)
 
 
 def _end_of(kind: Kind, late: float) -> float:
-    """When it stops being late by itself, or `late` if it doesn't."""
+    """Return the monotonic time at which the group stops being late by itself, or `late` if it doesn't."""
     return late + (kind.seconds if kind.place == "between" else 0.0)
 
 
@@ -104,20 +106,22 @@ def _measure(job: Job, kind: Kind, first: list[Life], late: float) -> Late:
 
 @dataclass(frozen=True)
 class Busy:
+    """Results of a job whose groups pause now and then for other work."""
+
     ended: int
-    """Processes of any group."""
+    """Number of processes that ended, of any group."""
     apart: int
-    """Times that a group was left out, or the others were."""
+    """Number of times that a group was left out, or the others were."""
     thrown: float
-    """Of all batches drawn."""
+    """Share of the drawn batches that were never committed."""
     rate: float
-    """Batches committed in a second, by all groups."""
+    """Batches per second that all groups committed together."""
     did: int
-    """Evaluations, checkpoints and compilations."""
+    """Number of evaluations, checkpoints and compilations."""
 
 
 def busy_once(library: Library, seconds: float) -> Busy:
-    """All groups do what `Mixed` says."""
+    """Run a job whose groups behave like `lateness.Mixed` for `seconds`, and return its results."""
     with Job(library, GROUPS, launched=True, trainer=("--late", "mixed", "--pace", str(PACE))) as job:
         job.wait_together(steps=5)
         begin = time.monotonic()
@@ -153,7 +157,10 @@ def run_busy(bench: Bench) -> list[Measured]:
 
 
 def run_late(bench: Bench) -> list[Measured]:
-    """Defaults of both libraries, each group under its launcher, steps of 0.1 s; medians of few: each takes minutes."""
+    """Measure each kind of lateness, with both libraries' defaults and launchers, and steps of 0.1 s.
+
+    The medians are of few samples, since each takes minutes.
+    """
     rows = []
     names = bench.settings.get("kinds") or (["thread"] if bench.quick else list(KINDS))
     for name in names:
@@ -179,7 +186,7 @@ def run_late(bench: Bench) -> list[Measured]:
             ("pace", "others' commits meanwhile, of the usual", "x", lambda x: x.pace, None),
         ):
             if hangs and key == "pace":
-                continue  # it says how long was watched
+                continue  # the pace of a hang depends on how long it is watched
             row = Measured(f"late.{name}.{key}", what + words, unit, goal=goal, note=note)
             row.higher_is_better = key == "pace"
             rows.append(pairs.fill(row, read, bench))

@@ -1,6 +1,7 @@
-"""The ways in which a trainer's group can be late: it hangs, is slow, or does something else. Run by both libraries' Pythons.
+"""The ways in which a trainer's group can be late: it hangs, is slow, or does other work.
 
-The last rank of group 1 is the one, once, when all groups have committed `AFTER` steps together; its log has ``L t`` then.
+The last rank of group 1 is late, once, when all groups have committed `AFTER` steps together; it then writes ``L t``
+into its record. The Pythons of both libraries run this module.
 """
 
 import os
@@ -16,14 +17,16 @@ AFTER = 30
 
 @dataclass(frozen=True)
 class Kind:
+    """A way to be late."""
+
     words: str
     place: str
-    """``loader``, ``worker`` (a process of the data loader), ``backward``, ``between`` (two steps), ``step`` (each one), or
-    ``mixed``: see `Mixed`."""
+    """Place of the delay: ``loader``, ``worker`` (a process of the data loader), ``backward``, ``between`` (two steps),
+    ``step`` (each one), or ``mixed`` (see `Mixed`)."""
     seconds: float = FOR_EVER
-    """How long; of ``step``, how many times as long as the others' steps."""
+    """Duration of the delay. For ``step``, the factor by which its steps are longer than the others'."""
     ranks: int = 1
-    """Of each group."""
+    """Number of ranks of each group."""
 
 
 KINDS = {
@@ -39,12 +42,14 @@ KINDS = {
 
 
 class Mixed:
-    """What jobs do and announce to nobody, at random in each group: one step of ten takes ten times as long, one of 150 is
-    followed by 3 to 12 s of evaluation, one of 150 by a checkpoint that is forced to the disk, one of 400 by a compilation.
+    """Unannounced pauses of ordinary jobs, at random in each group.
+
+    One step of ten takes ten times as long. One of 150 is followed by 3 to 12 s of evaluation, one of 150 by a
+    checkpoint that is forced to the disk, and one of 400 by a compilation.
 
     Args:
-        compiles: does it, for so many seconds or more.
-        saves: writes to this file.
+        compiles: compiles a model, which takes seconds.
+        saves: writes a checkpoint to the given file.
     """
 
     def __init__(self, group: str, compiles: Callable[[], None], saves: Callable[[Path], None], folder: Path) -> None:
@@ -54,11 +59,11 @@ class Mixed:
         self._file = folder / f"saved-{os.getpid()}"
 
     def step(self, pace: float) -> float:
-        """Seconds that this step takes more."""
+        """Return the seconds that this step takes longer than `pace`."""
         return 9 * pace if self._random.random() < 0.1 else 0.0
 
     def between(self) -> str:
-        """Perhaps do something between two steps; what."""
+        """Pause between two steps with some probability, and return the name of the pause, or an empty string."""
         dice = self._random.random()
         if dice < 1 / 150:
             until = time.monotonic() + self._random.uniform(3.0, 12.0)
@@ -76,11 +81,11 @@ class Mixed:
 
 
 class Lateness:
-    """Of this process, in its first life.
+    """Lateness of this process, which happens in the first attempt of its group only.
 
     Args:
-        folder: for the file that tells a worker of the data loader that it is time.
-        log: the record's writer.
+        folder: holds the file whose existence makes a worker of the data loader hang.
+        log: writes a line of the record.
     """
 
     def __init__(self, kind: str, group: str, folder: Path, log: Callable[[str], None]) -> None:
@@ -94,7 +99,7 @@ class Lateness:
         self._began = False
 
     def committed(self, groups: int) -> None:
-        """A step, with so many groups."""
+        """Count a step that so many groups committed."""
         self._together += groups == int(os.environ["NUM_REPLICA_GROUPS"])
 
     def at(self, place: str, pace: float) -> None:

@@ -1,4 +1,4 @@
-"""The two libraries: with which Python they run, and how their processes are started, with their own defaults."""
+"""The two libraries: their Pythons, and the commands and environments of their processes, with their own defaults."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parents[1]
 TRAINER = str(ROOT / "benchmarks" / "trainer.py")
 WORKER = str(ROOT / "benchmarks" / "worker.py")
 
-# What a trainer of either library gets, as our launcher gives it: one thread each on a small machine, and an allocator
-# that keeps its pages (torch's own DDP, too, is faster with it).
+# Environment of a trainer of either library, as our launcher sets it: one thread on a small machine, and an allocator
+# that keeps its pages (which also makes torch's own DDP faster).
 TRAINERS = {
     "OMP_NUM_THREADS": "1",
     "TORCH_CPP_LOG_LEVEL": "FATAL",
@@ -31,6 +31,8 @@ print(json.dumps({n: m.version(n) for n in ("torchft-nightly", "torch")}))
 
 @dataclass(frozen=True)
 class Library:
+    """One of the two libraries."""
+
     key: str
     """``ours`` or ``peer``."""
     module: str
@@ -42,11 +44,11 @@ class Library:
         return self.key == "ours"
 
     def environment(self, group: str | None = None, **more: str) -> dict[str, str]:
-        """For a process of this library; with `group`, for a trainer."""
+        """Return the environment of a process of this library; with `group`, of a trainer of that group."""
         out = {k: v for k, v in os.environ.items() if not k.startswith(("TORCHFT_", "TORCHELASTIC_", "MASTER_"))}
         for name in ("PYTHONPATH", "RANK", "WORLD_SIZE"):
             out.pop(name, None)
-        if self.is_ours:  # the peer's environment knows nothing of ours
+        if self.is_ours:  # the peer's process must not import torchft_x
             out["PYTHONPATH"] = str(ROOT)
             out[env.ADVERTISE_HOST] = "127.0.0.1"
         if group is not None:
@@ -58,7 +60,7 @@ class Library:
         return [self.python, *program, "--min_replicas", "1", "--bind", bind, *more]
 
     def launcher(self, group: str, groups: int, run_dir: Path, script: list[str], ranks: int = 1) -> list[str]:
-        """What each library's component starts for a group: it starts its trainers, and again when one dies."""
+        """Return the launcher's command, as in the library's component. It restarts the group when a trainer dies."""
         if not self.is_ours:
             torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)]
             return [self.python, *torchrun, "--max_restarts", "1000", *script]
@@ -68,7 +70,7 @@ class Library:
 
 
 def _script(python: str, name: str) -> str:
-    """A console script beside that interpreter."""
+    """Return the path of a console script beside that interpreter."""
     return str(Path(python).parent / name)
 
 
@@ -83,7 +85,7 @@ def ours() -> Library:
 
 
 def find_peer() -> Library | str:
-    """torchft-nightly in an environment of its own; else the sentence that says why there is none."""
+    """Return torchft-nightly in its own environment, or a sentence with the reason why it is missing."""
     python = env.read(env.PEER_PYTHON)
     if python is None:
         python = str(ROOT / ".venv-peer" / "bin" / "python")  # as .ci/run makes it

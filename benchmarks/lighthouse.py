@@ -1,4 +1,4 @@
-"""The lighthouse as a process: how soon it answers, and how much memory it takes."""
+"""The lighthouse as a process: its time to the first answer, its memory, and its processor time per heartbeat."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HEARTBEATS = 2000
 
 
 class Served:
-    """A lighthouse that answers, and how long that took (`ready`)."""
+    """A running lighthouse. `ready` holds the seconds from its start to its first answer."""
 
     def __init__(self, library: Library, folder: Path, *more: str) -> None:
         port = free_port()
@@ -40,11 +40,11 @@ class Served:
         self.ready = time.monotonic() - began
 
     def memory(self) -> float:
-        """Resident, in 1e6 bytes. Of ours two processes: the server, and the parent that starts it again."""
+        """Return the resident memory in 1e6 bytes. Ours has two processes: the server and its restarting parent."""
         return sum(memory_mb(pid) for pid in (self._child.pid, *process_tree.descendants(self._child.pid)))
 
     def heartbeat(self, number: int) -> float:
-        """Processor seconds for each of so many unary heartbeats, one after the other."""
+        """Return the processor seconds per heartbeat, of `number` unary ones in sequence."""
         beat = peer_pb.LighthouseHeartbeatRequest(replica_id="bench:life").SerializeToString()
         with grpc.insecure_channel(self.bind, options=[("grpc.enable_http_proxy", 0)]) as channel:
             call = channel.unary_unary(f"/{grpc_options.LIGHTHOUSE}/Heartbeat")
@@ -63,7 +63,7 @@ class Served:
 
 
 def _ask(bind: str) -> None:
-    """Return when the server answers: here, that it has no such method, which leaves no trace in either library's."""
+    """Call a method that the server lacks, which changes no state of either library, and return when it answers."""
     with grpc.insecure_channel(bind, options=[("grpc.enable_http_proxy", 0)]) as channel:
         try:
             channel.unary_unary(f"/{grpc_options.LIGHTHOUSE}/Nothing")(b"", timeout=BOUND, wait_for_ready=True)
@@ -74,17 +74,21 @@ def _ask(bind: str) -> None:
 
 @dataclass(frozen=True)
 class Start:
+    """Measurements of one lighthouse."""
+
     ready: float
+    """Seconds from the start to the first answer."""
     memory: float
+    """Resident memory in 1e6 bytes, idle."""
     heartbeat: float
-    """Processor seconds of the server for a unary heartbeat."""
+    """Processor seconds of the server per unary heartbeat."""
 
 
 def start_once(library: Library) -> Start:
     folder = Path(tempfile.mkdtemp(prefix="bench-lighthouse-"))
     try:
         served = Served(library, folder)
-        time.sleep(0.2)  # what it does right after the start counts
+        time.sleep(0.2)  # the memory includes the work right after the start
         try:
             return Start(served.ready, served.memory(), served.heartbeat(_HEARTBEATS))
         finally:

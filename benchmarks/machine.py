@@ -1,4 +1,4 @@
-"""Where and when figures were taken: they mean nothing without it."""
+"""Machine, versions, load and time of a measurement, without which its figures mean nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def machine() -> dict[str, Any]:
 
 
 def load() -> float:
-    """Processes that wanted to run, on average over the last minute."""
+    """Return the load average of the last minute: the mean number of runnable processes."""
     return round(os.getloadavg()[0], 2)
 
 
@@ -39,7 +39,7 @@ def versions(ours: Library, peer: Library | str) -> dict[str, Any]:
 
 
 def commit() -> str:
-    """Of the repository; with a plus sign if files differ from it."""
+    """Return the repository's commit, with a plus sign if tracked files differ from it."""
 
     def git(*args: str) -> str:
         return subprocess.run(["git", *args], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()

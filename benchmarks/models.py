@@ -1,4 +1,4 @@
-"""The two models every figure is about. Needs only torch: both libraries' Pythons run it."""
+"""The two models of all measurements. The Pythons of both libraries run this module, which needs only torch."""
 
 import os
 import time
@@ -13,7 +13,7 @@ from benchmarks import SMALL
 
 
 def make(size: str) -> tuple[nn.Module, torch.Tensor]:
-    """The model and one batch. small: 85,002 parameters; large: 25.2 million."""
+    """Return the model and one float32 batch: [16, 64] for small (85,002 parameters), [32, 2048] for large (25.2 M)."""
     if size == SMALL:
         model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
         return model, torch.randn(16, 64)
@@ -28,7 +28,7 @@ def loss_of(module: nn.Module, batch: torch.Tensor) -> torch.Tensor:
 
 
 class Batches(IterableDataset):  # type: ignore[type-arg]
-    """The same batch for ever; whoever reads it hangs once there is this file."""
+    """Endless repetition of one batch. Its reader hangs as soon as the file `hang` exists."""
 
     def __init__(self, batch: torch.Tensor, hang: Path) -> None:
         self.batch = batch
@@ -41,12 +41,12 @@ class Batches(IterableDataset):  # type: ignore[type-arg]
 
 
 def loader(batch: torch.Tensor, hang: Path) -> DataLoader:  # type: ignore[type-arg]
-    """With one worker, which prepares no more than the next batch."""
+    """Return a loader with one worker, which prepares at most the next batch."""
     return DataLoader(Batches(batch, hang), batch_size=None, num_workers=1, prefetch_factor=1)
 
 
 def compile_anew(batch: torch.Tensor) -> None:
-    """Compile a model that this process has not compiled."""
+    """Compile a model from scratch, after dropping all code that this process has compiled."""
     torch._dynamo.reset()
     model, _ = make(SMALL)
     with torch.no_grad():
@@ -54,7 +54,7 @@ def compile_anew(batch: torch.Tensor) -> None:
 
 
 def save(path: Path) -> None:
-    """100 MB, forced to the disk."""
+    """Write 100 MB to the file and force them to the disk."""
     with path.open("wb") as f:
         torch.save(torch.zeros(25_000_000), f)
         os.fsync(f.fileno())

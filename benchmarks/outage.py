@@ -1,4 +1,4 @@
-"""The lighthouse is killed and comes back at the same address: who stalls, what is lost, who dies?"""
+"""Stall, lost steps and deaths when the lighthouse is killed and restarted at the same address."""
 
 from __future__ import annotations
 
@@ -19,10 +19,14 @@ GROUPS = 2
 
 @dataclass(frozen=True)
 class Outage:
+    """Cost of one outage."""
+
     stall: Sample
-    """Longest time between two commits of a group beyond the longest of as long a time before. None: it died."""
+    """Seconds by which the longest time between two commits exceeds that before the kill. None: a trainer died."""
     lost: int
+    """Number of batches that were drawn and never committed."""
     died: int
+    """Number of trainers that ended."""
 
 
 def outage_once(library: Library, away: float) -> Outage:
@@ -46,7 +50,7 @@ def outage_once(library: Library, away: float) -> Outage:
             if not all(job.gone(name) for name in job.names):
                 time.sleep(1.0)
         except GaveUp:
-            pass  # the stall says it
+            pass  # the stall shows it
         end = time.monotonic()
         lives = job.lives()
         died = sum(job.gone(name) for name in job.names)

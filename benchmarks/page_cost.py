@@ -1,8 +1,8 @@
-"""What the page costs a lighthouse: ``python -m benchmarks.page_cost --groups 8 64 --rounds 40``.
+"""Cost of the page to a lighthouse: ``python -m benchmarks.page_cost --groups 8 64 --rounds 40``.
 
-Lighthouses without a page, with one that is looked at (a person's page each second, Prometheus each 5 s), and with one
-that strangers storm, change their quorums in turn, in rounds whose order alternates. Printed: medians, and the median of
-the rounds' ratios to the one without.
+Three lighthouses change their quorums in turn, in rounds of alternating order. The first has no page. The page of the
+second is polled by a browser each second and by Prometheus each 5 s; that of the third by a storm of strangers. The
+program prints medians, and the median of the rounds' ratios to the lighthouse without a page.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from benchmarks.processes import free_port
 ARMS = {"off": ("--http_bind", "off"), "on": (), "stormed": ()}
 
 
-LOOK = """
+POLLER = """
 import sys, time, urllib.request
 url, paths = sys.argv[1], [(word.split("=")[0], float(word.split("=")[1])) for word in sys.argv[2:]]
 due = dict.fromkeys((path for path, _ in paths), 0.0)
@@ -41,23 +41,23 @@ while True:
                 pass
     time.sleep(min(0.05, *(each for _, each in paths), 0.05))
 """
-"""Asks for paths, each so often (seconds); 0: as fast as it can, on a new connection each time."""
-LOOKERS = {"off": (), "on": ("status.json=1", "metrics=5"), "stormed": ("status.json=0",)}
-STORM = 4  # strangers
+"""Program that requests paths, each at its period in seconds, on a new connection each time; 0: as fast as it can."""
+POLLED = {"off": (), "on": ("status.json=1", "metrics=5"), "stormed": ("status.json=0",)}
+STORM = 4  # processes that poll without a pause
 
 
 @contextlib.contextmanager
-def looked_at(arm: str, url: str) -> Iterator[None]:
-    """By processes of the lowest priority. What they cost themselves all arms pay, as they run all the time."""
-    command = ["nice", "-n", "19", sys.executable, "-c", LOOK, url, *LOOKERS[arm]]
+def polled(arm: str, url: str) -> Iterator[None]:
+    """Poll the page by processes of the lowest priority, which run all the time, so that their load hits all arms."""
+    command = ["nice", "-n", "19", sys.executable, "-c", POLLER, url, *POLLED[arm]]
     number = {"off": 0, "on": 1, "stormed": STORM}[arm]
-    lookers = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(number)]
+    pollers = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(number)]
     try:
         yield
     finally:
-        for looker in lookers:
-            looker.kill()
-            looker.wait()
+        for poller in pollers:
+            poller.kill()
+            poller.wait()
 
 
 async def measure(library: Library, number: int, rounds: int, folder: Path) -> None:
@@ -71,7 +71,7 @@ async def measure(library: Library, number: int, rounds: int, folder: Path) -> N
             stack.callback(served.stop)
             groups = OurGroups(served.bind, number)
             await groups.open()
-            stack.enter_context(looked_at(arm, f"http://127.0.0.1:{port}/"))
+            stack.enter_context(polled(arm, f"http://127.0.0.1:{port}/"))
             up[arm] = (served, groups)
         for i in range(-2, rounds):  # the first two only warm up
             order = list(ARMS)[:: 1 if i % 2 == 0 else -1]

@@ -1,4 +1,4 @@
-"""Child processes: started with their output in a file, and none left behind."""
+"""Child processes whose output goes to a file, and waiting for conditions. No process is left behind."""
 
 from __future__ import annotations
 
@@ -19,15 +19,18 @@ from torchft_x import env
 T = TypeVar("T")
 
 ANSWER = 180.0
-"""Seconds a worker may take for an answer; a group that is not there for 60 s is waited for so long by the peer."""
+"""Seconds a worker may take for an answer. The peer alone may wait 60 s for a missing group."""
 
 
 class GaveUp(Exception):
-    """What was waited for did not happen."""
+    """Raised when a condition did not come true in time, or a process failed."""
 
 
 def wait_for(condition: Callable[[], T | None], seconds: float, what: str, poll: float = 0.01) -> T:
-    """The first truthy value of `condition()`. Raises `GaveUp` naming `what`. The scale of tests stretches it."""
+    """Return the first truthy value of `condition()`, called each `poll` seconds.
+
+    Raise `GaveUp` naming `what` after 3 x `seconds`, times the time scale of the tests.
+    """
     seconds *= 3 * env.time_scale()
     deadline = time.monotonic() + seconds
     while True:
@@ -40,13 +43,13 @@ def wait_for(condition: Callable[[], T | None], seconds: float, what: str, poll:
 
 
 def free_port() -> int:
-    """Of the loopback address. It is chosen before use because a lighthouse must come back at the same one."""
+    """Return a free port of the loopback address, chosen in advance so that a lighthouse can come back at it."""
     with socket.create_server(("127.0.0.1", 0)) as s:
         return int(s.getsockname()[1])
 
 
 def listens(bind: str) -> bool:
-    """Is a connect to ``host:port`` accepted?"""
+    """Return whether a connect to ``host:port`` is accepted."""
     host, port = bind.split(":")
     try:
         socket.create_connection((host, int(port)), 1.0).close()
@@ -56,7 +59,7 @@ def listens(bind: str) -> bool:
 
 
 class Child:
-    """A process in a session of its own. `folder` takes its temporary files, too: what it leaves goes with that."""
+    """A process in a session of its own. `folder` is its working directory, and holds its temporary files, too."""
 
     def __init__(
         self, command: Sequence[str], environ: dict[str, str], log: Path, folder: Path, *, pipes: bool = False
@@ -82,13 +85,13 @@ class Child:
         return self.process.poll() is None
 
     def signal(self, number: int) -> float:
-        """Send it; returns when, on the monotonic clock."""
+        """Send the signal, and return the monotonic time at which it was sent."""
         t = time.monotonic()
         os.kill(self.pid, number)
         return t
 
     def kill(self) -> float:
-        """SIGKILL, and collect it; returns when it was sent."""
+        """Send SIGKILL to the process's session, reap it, and return the monotonic time of the signal."""
         t = time.monotonic()
         if self.alive:
             os.killpg(self.pid, signal.SIGKILL)
@@ -110,20 +113,20 @@ class Worker(Child):
         super().__init__(command, environ, log, folder, pipes=True)
 
     def ask(self, *command: Any) -> None:
-        """Without waiting for the answer."""
+        """Send a command without waiting for the answer."""
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(json.dumps(command) + "\n")
             self.process.stdin.flush()
         except BrokenPipeError:
-            pass  # `answer` says it
+            pass  # `answer` raises
 
     def has_answered(self, within: float) -> bool:
-        """Whether there is something to read within so many seconds: an answer, or its end."""
+        """Return whether an answer, or the end of the output, can be read within so many seconds."""
         return bool(select.select([self.process.stdout], [], [], within)[0])
 
     def answer(self) -> Any:
-        """Raises `GaveUp` if the process ended, or is silent for `ANSWER` seconds."""
+        """Return the next answer. Raise `GaveUp` if the process ended, or is silent for `ANSWER` seconds."""
         assert self.process.stdout is not None
         if not self.has_answered(ANSWER):
             raise GaveUp(f"no answer within {ANSWER:.0f} s from {' '.join(self.command)}:\n{self.last_words()}")
@@ -134,7 +137,7 @@ class Worker(Child):
 
 
 def kill_marked(mark: str) -> None:
-    """SIGKILL every process whose command line contains `mark`, until there is none."""
+    """Send SIGKILL to every process whose command line contains `mark`, until there is none."""
     while marked := [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _is_marked(pid, mark)]:
         for pid in marked:
             with contextlib.suppress(ProcessLookupError):
@@ -150,7 +153,7 @@ def _is_marked(pid: int, mark: str) -> bool:
 
 
 def memory_mb(pid: int, field: str = "VmRSS") -> float:
-    """Resident memory in 1e6 bytes."""
+    """Return the process's memory in 1e6 bytes, by default the resident one. Raise `GaveUp` without that field."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith(field + ":"):
             return int(line.split()[1]) * 1024 / 1e6
@@ -158,6 +161,6 @@ def memory_mb(pid: int, field: str = "VmRSS") -> float:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time of all threads of a process so far, in seconds (of 10 ms)."""
+    """Return the processor time of all threads of a process so far, in seconds, at a resolution of 10 ms."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

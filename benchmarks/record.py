@@ -1,4 +1,4 @@
-"""What the trainers wrote down, and what can be read from it. Counted outside of any Manager."""
+"""The trainers' records, and the measures that benchmarks compute from them, independent of any Manager."""
 
 from __future__ import annotations
 
@@ -10,27 +10,30 @@ from typing import NamedTuple
 
 
 class Commit(NamedTuple):
-    t: float
+    """A committed step."""
+
+    t: float  # monotonic seconds
     step: int
-    groups: int
-    mine: bool
+    groups: int  # number of groups that took part
+    mine: bool  # whether the recording group was one of them
 
 
 @dataclass
 class Life:
-    """One process of one group."""
+    """Record of one process of one group. Times are monotonic seconds."""
 
     group: str = ""
     pid: int = 0
     started: float = 0.0
-    ready: float | None = None  # when its Manager stood
-    ended: float | None = None  # of a stand-in
-    late: float | None = None  # since when
-    did: list[tuple[float, str]] = field(default_factory=list)  # something else than training, until when
-    drawn: list[float] = field(default_factory=list)
+    ready: float | None = None  # end of the Manager's construction
+    ended: float | None = None  # end of a stand-in
+    late: float | None = None  # begin of the group's lateness
+    did: list[tuple[float, str]] = field(default_factory=list)  # end and name of each pause for other work
+    drawn: list[float] = field(default_factory=list)  # times at which batches were drawn
     commits: list[Commit] = field(default_factory=list)
 
     def take(self, line: str) -> None:
+        """Add a line of the record; trainer.py defines the format."""
         kind, at, *rest = line.split()
         t = float(at)
         if kind == "S":
@@ -50,15 +53,15 @@ class Life:
 
 
 class Records:
-    """All lives in a folder, read as they are written."""
+    """All lives in a folder of records, read while the trainers write them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.lives: dict[str, Life] = {}  # by file name
-        self._read: dict[str, int] = {}  # bytes of each file that were taken
+        self._read: dict[str, int] = {}  # bytes of each file that were read, by file name
 
     def update(self) -> list[Life]:
-        """All lives, oldest first. A line that is still being written waits for the next call."""
+        """Read the new whole lines of all records, and return all lives, oldest first."""
         for path in self.folder.glob("*.rec"):
             begin = self._read.get(path.name, 0)
             with path.open("rb") as f:
@@ -77,12 +80,12 @@ class Records:
 
 
 def goes_on(life: Life, after: float, fewer_than: int) -> float | None:
-    """When this life first committed a step without the dead: with fewer than so many groups."""
+    """Return when this life first committed a step with fewer than so many groups after `after`, or None."""
     return next((c.t for c in life.commits if c.t > after and c.groups < fewer_than), None)
 
 
 def longest_gap(times: Iterable[float], begin: float, end: float) -> float:
-    """Between two happenings; the last one before `begin` counts as a neighbour, and so does the first after `end`."""
+    """Return the longest time between neighbours of `times`, from the last before `begin` to the first after `end`."""
     chosen: list[float] = []
     for t in times:
         if t < begin:
@@ -99,7 +102,7 @@ def longest_gap(times: Iterable[float], begin: float, end: float) -> float:
 
 
 def thrown_away(life: Life, begin: float, end: float) -> int:
-    """Batches drawn in this time that were never committed, except the last, which may still be."""
+    """Return the number of batches drawn in this time and never committed, except the last, which may still be."""
     lost = 0
     commits = iter(c.t for c in life.commits)
     commit = next(commits, None)
@@ -112,7 +115,7 @@ def thrown_away(life: Life, begin: float, end: float) -> int:
 
 
 def together(lives: Sequence[Life], after: float) -> float | None:
-    """When all of these had first committed one and the same step in which all took part."""
+    """Return when all lives had committed the first step after `after` in which all took part, or None."""
     steps = [{c.step: c.t for c in x.commits if c.t > after and c.mine and c.groups == len(lives)} for x in lives]
     shared = set.intersection(*(set(s) for s in steps)) if steps else set()
     return max(s[min(shared)] for s in steps) if shared else None

@@ -1,4 +1,4 @@
-"""A killed group comes back: how soon do all train together, and how long do the others wait for it?"""
+"""Rejoining of a killed group: the time until all train together again, and the survivor's longest step meanwhile."""
 
 from __future__ import annotations
 
@@ -24,12 +24,16 @@ BOUND = 120.0  # seconds for a restart
 
 @dataclass(frozen=True)
 class Rejoin:
+    """Cost of one kill under a launcher."""
+
     seconds: float
+    """Time from the kill until all groups had committed a step together again."""
     thrown: int
+    """Number of batches that the survivor drew and never committed."""
 
 
 def rejoin_once(library: Library) -> Rejoin:
-    """Both groups under their library's launcher, which starts the killed trainer again."""
+    """Kill one of two groups under their library's launcher, which restarts it, and return the cost."""
     with Job(library, 2, launched=True) as job:
         job.wait_warm()
         job.wait_together(time.monotonic())
@@ -54,16 +58,19 @@ def run_rejoin(bench: Bench) -> list[Measured]:
 
 @dataclass(frozen=True)
 class Longest:
-    """Longest steps of the survivor, and a usual one before, in seconds."""
+    """Steps of the survivor in one job, in seconds."""
 
     rejoin: float
+    """Longest step while the group rejoins."""
     control: float
+    """Longest step while a stand-in of the group costs the machine the same, without the protocol."""
     usual: float
+    """Median step before the kill."""
 
 
 @contextmanager
 def raw_source() -> Iterator[str]:
-    """Sends to each caller as many bytes as it asks for in a first line; yields the address."""
+    """Serve over TCP as many bytes as a client's first line names, and yield the address."""
     block = bytes(4 << 20)
 
     def answer(connection: socket.socket) -> None:
@@ -90,7 +97,7 @@ def raw_source() -> Iterator[str]:
 
 
 def longest_once(library: Library, size: str) -> Longest:
-    """One job: the group is killed; a stand-in costs the machine the same (control); then the group is started again."""
+    """Kill a group, run a stand-in that costs the machine the same (control), and restart the group, in one job."""
     with raw_source() as source, Job(library, 2, trainer=("--model", size, "--pace", "0")) as job:
         job.wait_together(steps=10)
         survivor = job.life("0")

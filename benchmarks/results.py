@@ -1,4 +1,4 @@
-"""Samples become rows: what the table shows is what the file holds."""
+"""Conversion of samples to the rows of a result file, and printing of the file as a table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Row = dict[str, Any]
 
 
 def row_of(m: Measured) -> Row:
-    """A row of the table, with the samples it was made from."""
+    """Return a row of the table, with its samples, as JSON holds it."""
     verdict = judge(m.goal, m.ours, m.peer, m.limit, m.why_not)
     return {
         "key": m.key,
@@ -42,7 +42,7 @@ def _goal(goal: Goal) -> Row:
 
 
 def _summary(s: Summary | None) -> Row | None:
-    """JSON has no infinity: "never" is null there."""
+    """Return the summary as JSON holds it, where "never" is null, since JSON has no infinity."""
     if s is None:
         return None
     numbers = {
@@ -65,7 +65,7 @@ def all_rows(data: dict[str, Any]) -> list[Row]:
 
 
 def notes(data: dict[str, Any]) -> list[str]:
-    """What has to be said beside the table, each thing once."""
+    """Return the remarks that belong beside the table, without duplicates."""
     out: list[str] = []
     for name, entry in data["benchmarks"].items():
         if entry["quick"]:
@@ -86,7 +86,7 @@ def notes(data: dict[str, Any]) -> list[str]:
 
 
 def table(rows: Iterable[Row]) -> str:
-    """Plain text, columns aligned."""
+    """Return the rows as plain text with aligned columns."""
     lines = [["what", "goal", "ours", "peer", "ours/peer", "limit", ""]]
     lines += [_cells(row) for row in rows]
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
@@ -95,7 +95,7 @@ def table(rows: Iterable[Row]) -> str:
 
 
 def markdown(data: dict[str, Any]) -> str:
-    """The same for a page: fewer columns, and when and from which commit each benchmark was run."""
+    """Return the table as Markdown, with fewer columns, and with time, commit and load of each benchmark."""
     lines = ["| | goal | ours | peer | limit | |", "|---|---|---|---|---|---|"]
     for what, goal, ours, peer, _, limit, verdict in map(_cells, all_rows(data)):
         lines.append(f"| {what} | {goal} | {ours} | {peer} | {limit} | {verdict.strip('-')} |")
@@ -138,7 +138,10 @@ def goal_words(row: Row) -> str:
 
 
 def figure(summary: Row | None, unit: str) -> str:
-    """``0.081 s [0.079, 0.084] n=30``; ``never`` for what had no end; three dots where the range is no interval."""
+    """Return a summary as text: ``0.081 s [0.079, 0.084] n=30``.
+
+    ``never`` stands for an infinite value; ``[low..high]`` is a range of samples too few for an interval.
+    """
     if summary is None:
         return ""
     median, low, high = (_number(summary[k]) for k in ("median", "low", "high"))
@@ -147,7 +150,7 @@ def figure(summary: Row | None, unit: str) -> str:
 
 
 def _number(x: float | None) -> str:
-    """Three digits that count."""
+    """Return the number with three significant digits, or "never" for None."""
     if x is None:
         return "never"
     if x == 0 or abs(x) >= 100:

@@ -1,4 +1,4 @@
-"""Medians and their 95 % intervals, ratios by pairs, and whether a goal is met. Values in, values out.
+"""Medians and their 95 % intervals, ratios by pairs, and verdicts on goals, as pure functions.
 
 A sample is a number, or None for "never" (the trainer died, the bound ran out), which counts as infinitely much.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 Sample = float | None
 
 FEWEST = 6
-"""Below this no order statistic gives a 95 % interval of the median: the range is shown instead, and marked."""
+"""Fewest samples whose order statistics give a 95 % interval of the median. With fewer, the marked range is shown."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Summary:
 
 
 def summarize(samples: Sequence[Sample]) -> Summary | None:
-    """None if there is no sample. The interval needs no assumption about the distribution."""
+    """Return the summary, or None if there is no sample. The interval assumes nothing about the distribution."""
     values = sorted(math.inf if x is None else x for x in samples)
     if not values:
         return None
@@ -39,7 +39,7 @@ def summarize(samples: Sequence[Sample]) -> Summary | None:
 
 
 def _median(values: Sequence[float]) -> float:
-    """Of sorted values."""
+    """Return the median of sorted values."""
     middle = len(values) // 2
     if len(values) % 2:
         return values[middle]
@@ -47,7 +47,7 @@ def _median(values: Sequence[float]) -> float:
 
 
 def _skip(n: int) -> int:
-    """How many of the smallest and of the largest lie outside of the interval: the most with P(outside) <= 5 %."""
+    """Return the number of samples at each end that lie outside of the interval: the most with P(outside) <= 5 %."""
     below, skip = 0.0, -1
     for k in range(n // 2 + 1):
         below += math.comb(n, k) * 0.5**n  # the median is below the (k + 1)-th smallest with this probability
@@ -58,7 +58,10 @@ def _skip(n: int) -> int:
 
 
 def ratios(ours: Sequence[Sample], other: Sequence[Sample]) -> list[float]:
-    """Pair by pair, as far as both go; pairs in which both are "never", or the other is nothing or less, are left out."""
+    """Return ours/other pair by pair, up to the shorter sequence.
+
+    Pairs in which both are "never", or the other is zero or less, are left out.
+    """
     out = []
     for a, b in zip(ours, other, strict=False):
         if (a is None and b is None) or (b is not None and b <= 0):
@@ -69,32 +72,34 @@ def ratios(ours: Sequence[Sample], other: Sequence[Sample]) -> list[float]:
 
 @dataclass(frozen=True)
 class Goal:
-    """What a measurement shall reach. Met if the 95 % interval reaches `limit`."""
+    """Goal of a measurement, which is met if the 95 % interval reaches `limit`."""
 
     limit: float
     of: str = "ours"
-    """``ours``: the median; ``peer/ours``, ``ours/peer`` and ``ours/limit``: the median of that ratio; ``total``: the sum of all
-    samples; ``share``: `share` of the samples must be within `limit`."""
+    """Compared value. ``ours``: the median; ``peer/ours``, ``ours/peer`` and ``ours/limit``: the median of that ratio;
+    ``total``: the sum of all samples; ``share``: `share` of the samples must be within `limit`."""
     at_most: bool = True
-    """False: at least."""
+    """Whether `limit` is an upper bound; False: a lower one."""
     share: float = 0.99
     needs: int = 0
-    """Fewest samples for a word on it."""
+    """Fewest samples for a verdict."""
 
 
 @dataclass(frozen=True)
 class Verdict:
+    """Result of comparing a measurement with its goal."""
+
     word: str
     """``met``, ``not met``, ``undecided``, ``not measured``, or ``-`` where there is no goal."""
     why: str = ""
     value: Summary | None = None
-    """What was compared with the limit, where that is a median."""
+    """Summary of the values compared with the limit, where their median is compared."""
 
 
 def judge(
     goal: Goal | None, ours: Sequence[Sample], peer: Sequence[Sample], limit: Sequence[Sample], why_not: str = ""
 ) -> Verdict:
-    """`why_not`: why there are no samples, if so."""
+    """Compare the samples with the goal. `why_not` is the reason why there are no samples, if there are none."""
     if goal is None:
         return Verdict("-", why_not)
     if not ours:
@@ -122,12 +127,12 @@ def judge(
     best = summary.low if goal.at_most else summary.high
     word = "met" if sign * best <= sign * goal.limit else "not met"
     if summary.few and word == "met" and sign * summary.median > sign * goal.limit:
-        word = "undecided"  # some of so few samples say little
+        word = "undecided"  # the range of few samples may reach the limit by chance
     return Verdict(word, f"range of {summary.n}" if summary.few else "", summary)
 
 
 def _failed_already(goal: Goal, ours: Sequence[Sample]) -> bool:
-    """More samples can't make it good."""
+    """Return whether the goal is missed however many samples follow."""
     if goal.of == "total":
         return sum(math.inf if x is None else x for x in ours) > goal.limit
     if goal.of == "share":

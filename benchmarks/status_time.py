@@ -1,8 +1,8 @@
-"""How long ``torchft_x status`` takes by the clock: ``python -m benchmarks.status_time --groups 64 --rounds 20``.
+"""Wall-clock time of ``torchft_x status``: ``python -m benchmarks.status_time --groups 64 --rounds 20``.
 
-A real lighthouse with so many groups in a quorum, a run directory that leads to it with an event log for each group, and the
-command as a process of its own: by the lighthouse's page, and by grpc where there is none. Beside it an interpreter that does
-nothing, which takes its part of all of them.
+A real lighthouse has the given number of groups in a quorum, and a run directory holds its address and an event log of
+each group. The command runs as a process of its own: through the lighthouse's page, and through gRPC where there is no
+page. The time of an interpreter that does nothing, which is part of all others, is measured beside them.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from benchmarks.processes import free_port
 
 STATUS = [sys.executable, "-m", "torchft_x", "status"]
 BOUND = 60.0  # seconds for one command
-_EVENTS = 2000  # of each group: about a minute of steps
+_EVENTS = 2000  # events of each group: about a minute of steps
 
 
 def clocked(command: list[str], expect: str) -> float:
-    """Seconds from start to end. Raises RuntimeError if it does not say what it should."""
+    """Run the command, and return its seconds. Raise RuntimeError if it fails or its output lacks `expect`."""
     began = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=BOUND)
     took = time.perf_counter() - began
@@ -43,6 +43,7 @@ def clocked(command: list[str], expect: str) -> float:
 
 
 def run_dir(folder: Path, bind: str, page: str | None, groups: int) -> str:
+    """Make a run directory with the lighthouse's addresses and made-up event logs, and return its path."""
     (folder / "events").mkdir(parents=True)
     (folder / "lighthouse").write_text(f"http://{bind}\n")
     if page is not None:

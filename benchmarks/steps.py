@@ -1,4 +1,4 @@
-"""Steps in which nothing goes wrong: empty ones, and those of DistributedDataParallel against torch's own."""
+"""Steps without failures: empty ones, and those of DDP and HSDP against torch's own."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from benchmarks.stats import Goal
 from torchft_x import env
 
 GROUPS = 2
-TOGETHER = 120.0
-# Without a heal at the start: in the peer it races with steps that have no collective, and takes 60 s.
+TOGETHER = 120.0  # seconds until all groups must train together
+# Options without a heal at the start: the peer's races with steps that have no collective, and takes 60 s.
 _NO_HEAL: dict[str, Any] = {"init_sync": False}
 
 
 class NotOffered(Exception):
-    """This version of the library has no such option."""
+    """Raised when this version of the library lacks an option."""
 
 
 class Crew:
-    """One lighthouse and a worker.py per rank of each group, all given the same commands."""
+    """One lighthouse, and a worker.py per rank of each group. All workers get the same commands."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Crew:
                 unknown = worker.answer().get("unknown")
                 if unknown:
                     raise NotOffered(f"this {library.module} has no {', '.join(unknown)}")
-            wait_for(lambda: set(self.tell("groups")) == {GROUPS}, TOGETHER, "the groups train together")
+            wait_for(lambda: set(self.call("groups")) == {GROUPS}, TOGETHER, "the groups train together")
         except BaseException:
             self.close()
             raise
@@ -78,14 +78,14 @@ class Crew:
             log = self.folder / f"group-{group}-{rank}.log"
             self.workers.append(Worker([*command, *arguments], environ, log, self.folder))
 
-    def tell(self, *command: Any) -> list[Any]:
-        """The answer of each rank of each group."""
+    def call(self, *command: Any) -> list[Any]:
+        """Send a command to each rank of each group, and return their answers."""
         for worker in self.workers:
             worker.ask(*command)
         return [worker.answer() for worker in self.workers]
 
     def cpu_seconds(self) -> float:
-        """What all ranks have used of processors so far."""
+        """Return the processor time of all ranks so far, in seconds."""
         return sum(cpu_seconds(worker.pid) for worker in self.workers)
 
     def close(self) -> None:
@@ -101,8 +101,9 @@ def crew(
     ranks: int = 1,
     hosts: Sequence[Host] = (HERE, HERE),
 ) -> Iterator[Crew]:
+    """Start a crew, trying again if it does not come up, and close it at the end. Raise `GaveUp` after the last try."""
     folder = Path(tempfile.mkdtemp(prefix=f"bench-{library.key}-"))
-    # the ranks of torch's own DDP meet at the port
+    # The ranks of torch's own DDP rendezvous at this port.
     arguments = [] if size is None else ["--size", size, "--store-port", str(free_port())]
     made = None
     try:
@@ -124,7 +125,7 @@ def crew(
 def crews_of(
     bench: Bench, stack: ExitStack, rows: list[Measured], *args: Any, libraries: Sequence[Library] | None = None
 ) -> list[Crew]:
-    """A crew of each library. One that doesn't come up is said in the rows, and the other is measured alone."""
+    """Start a crew of each library, and return those that come up. The rows get the reason why another one doesn't."""
     out = []
     for row in rows:
         row.why_no_peer = row.why_no_peer or bench.why_no_peer
@@ -141,7 +142,7 @@ def crews_of(
 
 
 def run_empty(bench: Bench) -> list[Measured]:
-    """Blocks of empty steps, in turn: all libraries and variants are up at the same time, and idle but one."""
+    """Measure blocks of empty steps in turn. All libraries and variants are up at the same time, and idle but one."""
     number = 50 if bench.quick else 300
     row = Measured("empty.2", "empty step, 2 groups", "ms", goal=Goal(0.25))
     bare = Measured("empty.2.no_vote", "empty step, 2 groups, commit_vote=False", "ms")
@@ -153,13 +154,13 @@ def run_empty(bench: Bench) -> list[Measured]:
             except (NotOffered, GaveUp) as e:
                 bare.why_not = str(e)
         for one, _ in crews:
-            one.tell("steps", 20)
+            one.call("steps", 20)
         for i in range(bench.pairs):
             for one, samples in crews if i % 2 == 0 else crews[::-1]:
-                samples.append(1e3 * median(x for group in one.tell("steps", number) for x in group))
-        dropped = sum(sum(one.tell("dropped")) for one, _ in crews)
-    said = f"a sample is the median of {number} steps in each group; {dropped} were dropped"
-    row.note = "; ".join(x for x in (row.note, said) if x)
+                samples.append(1e3 * median(x for group in one.call("steps", number) for x in group))
+        dropped = sum(sum(one.call("dropped")) for one, _ in crews)
+    sampling = f"a sample is the median of {number} steps in each group; {dropped} were dropped"
+    row.note = "; ".join(x for x in (row.note, sampling) if x)
     rows = [row, bare]
     for ranks, goal in ((2, 0.4), (4, 1.0))[: 1 if bench.quick else 2]:
         rows += _empty_of(bench, ranks, Goal(goal), number)
@@ -183,7 +184,7 @@ def run_empty(bench: Bench) -> list[Measured]:
 def _empty_of(
     bench: Bench, ranks: int, goal: Goal | None, number: int, hosts: Sequence[Host] = (HERE, HERE)
 ) -> list[Measured]:
-    """Empty steps of two groups of several ranks: median, fastest tenth, and processor time."""
+    """Measure empty steps of two groups of several ranks: median, fastest tenth, and processor time."""
     apart = hosts[0] is not HERE
     shape = f"2 groups x {ranks} ranks{', over two hosts' if apart else ''}"
     key = f"empty.2x{ranks}{'.hosts' if apart else ''}"
@@ -192,28 +193,28 @@ def _empty_of(
     cpu = Measured(f"{key}.cpu", f"empty step, {shape}, processor time of all ranks", "ms")
     rows = [row, fast, cpu]
     with ExitStack() as stack:
-        if apart and bench.peer is not None:  # its workers do not come up in namespaces whose names nobody resolves
+        if apart and bench.peer is not None:  # the peer's workers need host names that resolve; a namespace has none
             for measured in rows:
                 measured.why_no_peer = "ours only: the peer needs hosts whose names resolve"
         of = bench.libraries if not apart else [x for x in bench.libraries if x.is_ours]
         crews = crews_of(bench, stack, rows, _NO_HEAL, None, ranks, hosts, libraries=of)
         for one in crews:
-            one.tell("steps", 20)
+            one.call("steps", 20)
         for i in range(bench.pairs):
             for one in crews if i % 2 == 0 else crews[::-1]:
                 before = one.cpu_seconds()
-                took = sorted(x for rank in one.tell("steps", number) for x in rank)
+                took = sorted(x for rank in one.call("steps", number) for x in rank)
                 spent = one.cpu_seconds() - before
                 for measured, seconds in zip(rows, (median(took), took[len(took) // 10], spent / number), strict=True):
                     (measured.ours if one.library.is_ours else measured.peer).append(1e3 * seconds)
-        dropped = sum(sum(one.tell("dropped")) for one in crews)
-    said = f"a sample is the median of {number} steps in each rank; {dropped} were dropped"
-    row.note = "; ".join(x for x in (row.note, said) if x)
+        dropped = sum(sum(one.call("dropped")) for one in crews)
+    sampling = f"a sample is the median of {number} steps in each rank; {dropped} were dropped"
+    row.note = "; ".join(x for x in (row.note, sampling) if x)
     return rows
 
 
 def run_overhead(bench: Bench) -> list[Measured]:
-    """Blocks of plain and fault-tolerant steps in turn, in the same processes; both libraries are up together."""
+    """Measure blocks of plain and fault-tolerant DDP steps in turn, in the same processes; both libraries are up."""
     rows = []
     for size, number in ((SMALL, 200), (LARGE, 10)):
         if bench.quick and size == LARGE:
@@ -223,7 +224,7 @@ def run_overhead(bench: Bench) -> list[Measured]:
             crews = crews_of(bench, stack, [ratio, added, fast], None, size)
             for one in crews:
                 for which in ("plain", "ft"):
-                    one.tell("steps", which, number)  # warm
+                    one.call("steps", which, number)  # warm up
             for i in range(bench.pairs):
                 for one in crews if i % 2 == 0 else crews[::-1]:
                     (plain, plain_fast), (ft, ft_fast) = _block(one, number, plain_first=i % 2 == 0)
@@ -232,15 +233,15 @@ def run_overhead(bench: Bench) -> list[Measured]:
                     (fast.ours if one.library.is_ours else fast.peer).append(1e3 * (ft_fast - plain_fast))
                     if one.library.is_ours:
                         added.limit.append(1e3 * plain)
-            dropped = sum(sum(one.tell("dropped")) for one in crews)
-        said = f"a sample is the median of {number} steps in each group; {dropped} were dropped"
-        ratio.note = "; ".join(x for x in (ratio.note, said) if x)
+            dropped = sum(sum(one.call("dropped")) for one in crews)
+        sampling = f"a sample is the median of {number} steps in each group; {dropped} were dropped"
+        ratio.note = "; ".join(x for x in (ratio.note, sampling) if x)
         rows += [ratio, added, fast]
     return rows
 
 
 def run_sharded(bench: Bench) -> list[Measured]:
-    """Blocks of plain and fault-tolerant steps of a model that FSDP2 shards in each of two groups of two ranks."""
+    """Measure blocks of plain and fault-tolerant steps of a model that FSDP2 shards over two ranks in each group."""
     rows = []
     for size, number in ((SMALL, 50), (LARGE, 5)):
         if bench.quick and size == LARGE:
@@ -262,16 +263,17 @@ def run_sharded(bench: Bench) -> list[Measured]:
                 row.why_not = plain_ms.why_not = str(e)
                 continue
             for which in ("plain", "ft"):
-                one.tell("steps", which, number)  # warm
+                one.call("steps", which, number)  # warm up
             for i in range(bench.pairs):
                 (plain, _), (ft, _) = _block(one, number, plain_first=i % 2 == 0)
                 row.ours.append(ft / plain)
                 plain_ms.ours.append(1e3 * plain)
-            row.note = f"a sample is the median of {number} steps in each rank; {sum(one.tell('dropped'))} were dropped"
+            row.note = f"a sample is the median of {number} steps in each rank; {sum(one.call('dropped'))} were dropped"
     return rows
 
 
 def _rows(size: str) -> tuple[Measured, Measured, Measured]:
+    """Return the rows of DDP: ratio of the medians, difference of the medians, difference of the fastest tenths."""
     large = size == LARGE
     what = "25 M parameters" if large else "small MLP"
     ratio = Measured(f"ddp.{size}", f"FT DDP / plain DDP step, {what}", "x", goal=Goal(0.95) if large else None)
@@ -284,9 +286,9 @@ def _rows(size: str) -> tuple[Measured, Measured, Measured]:
 
 
 def _block(one: Crew, number: int, *, plain_first: bool) -> list[tuple[float, float]]:
-    """Seconds of a step, median and fastest tenth of a block: plain, then fault tolerant."""
+    """Run a block of each kind, and return the median and the fastest tenth in seconds: plain, then fault tolerant."""
     block = {}
     for which in ("plain", "ft") if plain_first else ("ft", "plain"):
-        took = sorted(x for group in one.tell("steps", which, number) for x in group)
+        took = sorted(x for group in one.call("steps", which, number) for x in group)
         block[which] = median(took), took[len(took) // 10]
     return [block["plain"], block["ft"]]

@@ -1,4 +1,4 @@
-"""A state from several sources at a time, each on a host and a link of its own that carries 1 Gbit/s. Needs root and iproute2."""
+"""Heals from several sources at a time, each on a host with a link of 1 Gbit/s. They need root and iproute2."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RATE = "1gbit"
 
 
 def run_stripes(bench: Bench) -> list[Measured]:
-    """Of ours alone: the peer copies from one source."""
+    """Measure heals of ours alone from 1, 2 and 3 sources: the peer copies from one."""
     megabytes = bench.settings.get("megabytes") or (96 if bench.quick else 512)
     rows = [
         Measured(
@@ -56,15 +56,15 @@ def _measure(
             return made
 
         sources, receiver = [end("source", host) for host in hosts], end("receiver", middle)
-        metadata = [source.tell("metadata") for source in sources]
+        metadata = [source.call("metadata") for source in sources]
         step = 0
         for i in range(-1, bench.pairs):  # the first only warms up
             rates: dict[int, float] = {}
             for k in SOURCES if i % 2 == 0 else SOURCES[::-1]:
                 step += 1
                 for source in sources[:k]:
-                    source.tell("freeze", step)  # anew: none has digests computed for an earlier one
-                seconds, _ = receiver.tell("fetch", metadata[0], step, "network", True, metadata[1:k])
+                    source.call("freeze", step)  # a new step, so that no digest of an earlier heal is reused
+                seconds, _ = receiver.call("fetch", metadata[0], step, "network", True, metadata[1:k])
                 rates[k] = size / seconds
             for k, row in zip(SOURCES, rows, strict=True) if i >= 0 else ():
                 row.ours.append(rates[k])

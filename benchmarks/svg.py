@@ -1,4 +1,4 @@
-"""A sheet of SVG: as many shapes as two pictures need."""
+"""A small writer of SVG, with the shapes that the benchmarks' pictures need."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FONT = "font-family='DejaVu Sans, Helvetica, Arial, sans-serif'"
 
 
 class Sheet:
-    """Collects shapes; `write` makes the file. Coordinates are pixels from the upper left."""
+    """A picture that collects shapes until `write` makes the file. Coordinates are pixels from the upper left."""
 
     def __init__(self, width: float, height: float) -> None:
         self.width, self.height = width, height
@@ -37,7 +37,7 @@ class Sheet:
     def text(
         self, x: float, y: float, words: str, size: float = 12, color: str = "#222", anchor: str = "start"
     ) -> None:
-        """anchor: start, middle, end."""
+        """Add a line of text. `anchor`: start, middle or end."""
         self._shapes.append(
             f"<text x='{x:.1f}' y='{y:.1f}' font-size='{size}' fill='{color}' text-anchor='{anchor}' {FONT}>{escape(words)}</text>"
         )

@@ -1,4 +1,4 @@
-"""Quorum changes as groups meet them: through each library's own group servers, a process for each group."""
+"""Quorum changes through each library's own group servers, with a process for each group."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from benchmarks.libraries import ROOT, Library
 from benchmarks.processes import ANSWER, GaveUp, Worker
 
 ASKER = str(ROOT / "benchmarks" / "asker.py")
-_SETTLED = 0.05  # seconds until the lighthouse has heard all others
-_TRIES = 20  # rounds in which they fall apart
+_SETTLED = 0.05  # seconds until the lighthouse has received the other requests
+_TRIES = 20  # rounds that may end with more than one quorum
 _POLL = 0.01  # seconds
 
 
 class Askers:
-    """Of one library, for one lighthouse. Raises `GaveUp`."""
+    """Processes of asker.py, one per group, of one library and for one lighthouse. All methods may raise `GaveUp`."""
 
     def __init__(self, library: Library, bind: str, number: int, folder: Path) -> None:
         self._number = number
@@ -35,7 +35,7 @@ class Askers:
             raise
 
     def change(self, *, burst: bool) -> float:
-        """Seconds of one quorum change: see `groups.change`."""
+        """Return the seconds of one quorum change, as `groups.change` defines them."""
         pause = 0.0 if burst else _SETTLED
         for _ in range(_TRIES):
             seconds = self._round(self.workers, pause)
@@ -45,8 +45,11 @@ class Askers:
         raise GaveUp(f"{self._number} groups fall apart")
 
     def _gather(self) -> None:
-        """Until all are in one quorum. The first to come may be alone in its own, and the others wait for it: whoever was
-        in a smaller one asks again at once."""
+        """Ask until all groups are in one quorum.
+
+        The first group may get a quorum of its own, and the others then wait for it: a group whose quorum is too small
+        asks again at once.
+        """
         asking, deadline = list(self.workers), time.monotonic() + ANSWER
         for worker in asking:
             worker.ask("ask")
@@ -61,7 +64,7 @@ class Askers:
                         worker.ask("ask")
 
     def _round(self, workers: Sequence[Worker], pause: float) -> float | None:
-        """None: they were not all in one quorum."""
+        """Return the seconds of one round, or None if not all groups got one quorum."""
         for worker in workers[:-1]:
             worker.ask("ask")
         time.sleep(pause)

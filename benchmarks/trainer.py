@@ -1,10 +1,17 @@
-"""What a replica group runs in the benchmarks that kill it: trains for ever, and writes down when what happened.
+"""Training script of the benchmarks that kill replica groups: it trains for ever, and records its events.
 
-One line per happening, in a file of this process, with the system-wide monotonic clock:
-``S t pid group`` start, ``M t`` the Manager is made, ``B t`` a batch was drawn, ``C t step groups mine`` it was
-committed with so many groups, this one among them or not, ``L t`` it is late from now on, ``D t what`` it
-has done something else (lateness.py). Of a group of
-several ranks the first writes; another one, named ``group/rank``, only that it is late. Run by both libraries' Pythons.
+Each process has a file of its own, with a line per event and times of the system-wide monotonic clock:
+
+* ``S t pid group``: the process has started.
+* ``M t``: the Manager is made.
+* ``B t``: a batch is drawn.
+* ``C t step groups mine``: a step is committed with so many groups; `mine` is 1 if this group took part.
+* ``L t``: the group is late from now on.
+* ``D t what``: a pause for other work has ended (lateness.py).
+* ``E t``: the stand-in has ended.
+
+In a group of several ranks rank 0 records all this. Another rank, named ``group/rank``, records only ``S`` and ``L``.
+The Pythons of both libraries run this program.
 """
 
 import argparse
@@ -25,7 +32,7 @@ from benchmarks import SMALL, models  # noqa: E402
 
 
 class Log:
-    """Whole lines, even if the process is killed."""
+    """The record of this process. Each line is one write, so that it is whole even if the process is killed."""
 
     def __init__(self, folder: str, group: str) -> None:
         path = Path(folder, f"{group.replace('/', '-')}-{os.getpid()}-{time.monotonic_ns()}.rec")
@@ -54,7 +61,7 @@ def train(args: argparse.Namespace, log: Log) -> None:
 
 
 def train_late(args: argparse.Namespace, group: str, log: Log) -> None:
-    """The same with a data loader, and with a group that is late."""
+    """Train like `train`, with a data loader, and with a group that is late."""
     from benchmarks.adapter import Adapter
     from benchmarks.lateness import Lateness, Mixed
 
@@ -62,7 +69,7 @@ def train_late(args: argparse.Namespace, group: str, log: Log) -> None:
     model, batch = models.make(args.model)
     adapter = Adapter(args.library, model, torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9))
     manager = adapter.manager
-    speaks = os.environ.get("RANK", "0") == "0"
+    records = os.environ.get("RANK", "0") == "0"
     late = Lateness(args.late, group, Path(args.records), log)
     next(model.parameters()).register_hook(lambda grad: late.at("backward", args.pace))
     mixed = Mixed(group, lambda: models.compile_anew(batch), models.save, Path(args.records))
@@ -71,14 +78,14 @@ def train_late(args: argparse.Namespace, group: str, log: Log) -> None:
     for loaded in models.loader(batch, late.flag) if in_worker else models.Batches(batch, late.flag):
         late.at("loader", args.pace)
         adapter.optimizer.zero_grad()
-        if speaks:
+        if records:
             log("B")
         late.at("step", args.pace)
         time.sleep(args.pace + (mixed.step(args.pace) if is_mixed else 0.0))
         models.loss_of(adapter.ddp, loaded).backward()
         if adapter.step():
             late.committed(manager.num_participants())
-            if speaks:
+            if records:
                 log("C", manager.current_step(), manager.num_participants(), int(manager.is_participating()))
         late.at("worker", args.pace)
         late.at("between", args.pace)
@@ -87,12 +94,14 @@ def train_late(args: argparse.Namespace, group: str, log: Log) -> None:
 
 
 def stand_in(args: argparse.Namespace, log: Log) -> None:
-    """Everything that a restarted group costs the machine, without the protocol: the same imports, the same model, and
-    a plain copy of the bytes of its state (parameters and momentum) over TCP.
+    """Cost the machine what a restarted group does, without the protocol.
+
+    The stand-in does the same imports, makes the same model, and copies the bytes of its state (parameters and
+    momentum) over plain TCP.
     """
     from benchmarks import adapter
 
-    adapter.manager_options(args.library)  # loads the Manager's module
+    adapter.manager_options(args.library)  # imports the Manager's module
     model, _ = models.make(args.model)
     parameters = [p.data for p in model.parameters()]
     host, port = args.stand_in.rsplit(":", 1)

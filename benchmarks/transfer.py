@@ -1,6 +1,7 @@
 """The two ends of a heal, without training: a process that holds a state, and one that fetches it, on command.
 
-Reads one JSON list per line (name, arguments), answers with one JSON line. Run by both libraries' Pythons.
+The process reads one JSON list per line (name, arguments) and answers with one JSON line. The Pythons of both libraries
+run this program.
 """
 
 import argparse
@@ -30,12 +31,14 @@ def make_state(megabytes: int, tensors: int) -> dict[str, torch.Tensor]:
 
 
 class Source:
+    """The end that holds a state and serves it."""
+
     def __init__(self, library: str, megabytes: int, host: str, tensors: int) -> None:
         self.ours = library == "torchft_x"
         self.state = make_state(megabytes, tensors)
         self.before = _memory("VmRSS")
         module = importlib.import_module("torchft_x.transfer" if self.ours else "torchft.checkpointing.http_transport")
-        # each library's Manager makes it like this, but for the host's name
+        # Each library's Manager makes its transport with these arguments, except for the host's name.
         self.transport: Any = (
             module.HTTPTransport(60.0, host=host)
             if self.ours
@@ -46,12 +49,12 @@ class Source:
         return self.transport.metadata()
 
     def hold(self) -> None:
-        """From now on there are copies of the state, as a supervisor holds them, and what is offered is offered there."""
+        """Hold copies of the state as a supervisor does, and serve the state from them from now on."""
         self.transport.borrow_from(_holder(self.state))
         self.before = _memory("VmRSS")
 
     def freeze(self, step: int) -> float:
-        """Serve the state under this step. Seconds that the training stands still for it."""
+        """Serve the state under this step, and return the seconds for which training would stand still."""
         begin = time.perf_counter()
         if self.ours:
             self.transport.send_checkpoint([], step, self.state, 60.0)
@@ -61,15 +64,15 @@ class Source:
         return time.perf_counter() - begin
 
     def used(self) -> float:
-        """Processor time so far, in seconds."""
+        """Return the processor time so far, in seconds."""
         return processor_seconds()
 
     def extra(self) -> float:
-        """Memory beyond what was there before as a share of the state."""
+        """Return the peak of the additional memory, as a share of the state."""
         return _extra(self.before, self.state)
 
     def raw(self, megabytes: int) -> int:
-        """Serve as many plain bytes over TCP; the port."""
+        """Serve as many plain bytes over TCP, and return the port."""
         import socket
 
         from benchmarks.evidence.bench_transfer import serve_raw
@@ -82,7 +85,7 @@ class Source:
 
 
 def _holder(state: dict[str, torch.Tensor]) -> Any:
-    """Two copies, one of them in memory that it lends: what a Manager has from its supervisor."""
+    """Return a holder of two copies that lends the memory of one, as a supervisor does to a Manager."""
     from torchft_x.core.types import State
     from torchft_x.launch.process.checkpoint_memory import CheckpointMemory
     from torchft_x.transfer.memory_slots import MemorySlot
@@ -112,31 +115,34 @@ def _holder(state: dict[str, torch.Tensor]) -> Any:
 
 
 class Receiver:
-    """Holds a state of its own already, as a group that heals does."""
+    """The end that fetches a state. It has a state already, as a group that heals does."""
 
     def __init__(self, library: str, megabytes: int, host: str, tensors: int) -> None:
         self.ours = library == "torchft_x"
         self.state = make_state(megabytes, tensors)
-        self.buffer: Any = None  # of the raw copy
+        self.buffer: Any = None  # target of the raw copy, from its first use on
         if self.ours:
             from torchft_x.transfer import HTTPTransport
 
             self.transports: dict[str, Any] = {
                 "plain": HTTPTransport(60.0, 2, digest=False, shared_memory=False),
                 "network": HTTPTransport(60.0, shared_memory=False),  # as between hosts
-                "defaults": HTTPTransport(60.0),  # what a Manager makes
+                "defaults": HTTPTransport(60.0),  # as a Manager makes it
             }
         else:
             from torchft.checkpointing.http_transport import HTTPTransport
 
             peers = HTTPTransport(timeout=timedelta(seconds=60), num_chunks=0)
-            self.transports = dict.fromkeys(("plain", "network", "defaults"), peers)  # it has one way
-        self.before = _memory("VmRSS")  # with the state, and what the benchmark itself needs
+            self.transports = dict.fromkeys(("plain", "network", "defaults"), peers)  # torchft has one way
+        self.before = _memory("VmRSS")  # memory of the state and the benchmark itself
 
     def fetch(
         self, metadata: str, step: int, how: str, in_place: bool, mirrors: Sequence[str] = ()
     ) -> tuple[float, float]:
-        """Seconds, and memory beyond what was there before as a share of the state. `mirrors`: metadata of further sources."""
+        """Fetch the state, and return the seconds and the peak of the additional memory, as a share of the state.
+
+        `mirrors` holds the metadata of further sources. Raise RuntimeError if the state arrived wrong.
+        """
         transport = self.transports[how]
         begin = time.perf_counter()
         if self.ours:
@@ -155,7 +161,7 @@ class Receiver:
         return processor_seconds()
 
     def raw(self, port: int, streams: int) -> float:
-        """The first time into new memory, then into the same."""
+        """Copy plain bytes over TCP, first into new memory, later into the same, and return the seconds."""
         from benchmarks.evidence.bench_transfer import receive_raw
         from torchft_x.transfer.format.memory import allocate, memory_of
 
@@ -171,7 +177,7 @@ class Receiver:
 
 
 def processor_seconds() -> float:
-    """Of this process, in user code and in the system's."""
+    """Return the processor time of this process, in user and system mode."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
@@ -181,7 +187,7 @@ def _extra(before: float, state: dict[str, torch.Tensor]) -> float:
 
 
 def _memory(name: str) -> float:
-    """Bytes."""
+    """Return a field of /proc/self/status in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(name + ":"):
             return int(line.split()[1]) * 1024.0
@@ -198,7 +204,7 @@ def main() -> None:
     args = p.parse_args()
     torch.set_num_threads(1)
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # whatever a library prints goes to the log
+    os.dup2(2, 1)  # output of the libraries goes to the log
     subject = {"source": Source, "receiver": Receiver}[args.role](args.library, args.megabytes, args.host, args.tensors)
     for line in sys.stdin:
         name, *arguments = json.loads(line)

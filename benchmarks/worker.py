@@ -1,7 +1,8 @@
-"""A trainer on command, for figures that are shorter than a start: empty steps, and steps with and without us.
+"""A trainer on command, for times that are shorter than a start: empty steps, and steps with and without the library.
 
-Reads one JSON list per line (name, arguments), answers with one JSON line. Run by both libraries' Pythons, one process
-per group; the driver gives all groups the same command at the same time.
+The process reads one JSON list per line (name, arguments) and answers with one JSON line. There is one process per rank
+of each group, and steps.py sends all of them the same command at the same time. The Pythons of both libraries run this
+program.
 """
 
 import argparse
@@ -46,7 +47,7 @@ class Empty:
 
 
 class Overhead:
-    """The same model twice: in torch's DistributedDataParallel over gloo, and in the library's."""
+    """One model twice: in torch's DistributedDataParallel over gloo, and in the library's."""
 
     def __init__(self, library: str, options: dict[str, Any], size: str, store_port: int) -> None:
         group = int(os.environ["REPLICA_GROUP_ID"])
@@ -80,8 +81,11 @@ class Overhead:
 
 
 class Sharded:
-    """The same model twice, sharded by FSDP2 over the ranks of a group: reduced between the groups by plain all-reduces
-    after backward, and by the library."""
+    """One model twice, sharded by FSDP2 over the ranks of a group.
+
+    Gradients of the first are reduced between the groups by plain all-reduces after backward, of the second by the
+    library.
+    """
 
     def __init__(self, options: dict[str, Any], size: str, store_port: int) -> None:
         from torch.distributed.device_mesh import init_device_mesh
@@ -161,7 +165,7 @@ def main() -> None:
     torch.set_num_threads(1)
     options = json.loads(args.options)
     out = os.dup(1)
-    os.dup2(2, 1)  # whatever a library prints goes to the log
+    os.dup2(2, 1)  # output of the libraries goes to the log
     answers = os.fdopen(out, "w", buffering=1)
     unknown = set(options) - manager_options(args.library)
     if unknown:
@@ -177,7 +181,7 @@ def main() -> None:
     for line in sys.stdin:
         name, *arguments = json.loads(line)
         print(json.dumps(subject.dropped if name == "dropped" else getattr(subject, name)(*arguments)), file=answers)
-    os._exit(0)  # measured; how it would leave is not the question
+    os._exit(0)  # skip the libraries' shutdown, which is not measured
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-# Sourced by the other scripts: makes the environment on first use, and puts it first on PATH.
-# TORCHFT_X_VENV names another place for it (default: .venv in the repository).
-# It is made anew only when pyproject.toml, constraints.txt or the Python version have changed.
-# `tools=no source scripts/_env.sh` is content without the tools that test and check; who needs them adds them later.
+# Make the environment on first use, and put it first on PATH. The other scripts source this file.
+# TORCHFT_X_VENV names another directory for the environment (default: .venv in the repository).
+# The environment is made anew only when pyproject.toml, constraints.txt or the Python version has changed.
+# `tools=no source scripts/_env.sh` omits the tools that test and check; a later call without it adds them.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=${TORCHFT_X_VENV:-$root/.venv}
@@ -30,7 +30,7 @@ if ! is_made; then
         set -o pipefail
         began=$SECONDS
         torch=$(grep '^torch==' "$root/constraints.txt")
-        pip() { # what is fetched and how large it is, and every 15 s how long it has been
+        pip() { # pip that prints name and size of each download, and every 15 s the time so far
             "$venv/bin/python" -m pip install --disable-pip-version-check --progress-bar off "$@" |
                 sed -un 's/^ *\(Downloading [^ ]* ([^)]*B)\)$/      \1/p; s/^Installing collected packages:.*/      Installing what was fetched; this takes a minute or two/p' &
             local job=$!

@@ -27,7 +27,7 @@ def parse_args(
 ) -> argparse.Namespace:
     """Parse the arguments that all training scripts have, and torchtitan's --fault_tolerance.KEY and --config.
 
-    `parser` holds further arguments of one script. `apart`: its groups don't average each step.
+    `parser` holds further arguments of one script. `apart` is true if its groups don't average each step.
     """
     p = parser or argparse.ArgumentParser(description="Train a small byte-level transformer in replica groups.")
     p.add_argument("--steps", type=int, default=200, help="committed steps to train")
@@ -96,7 +96,10 @@ def parse_args(
 
 
 def load_bytes(url: str | None, limit: int) -> torch.Tensor:
-    """Return at most `limit` bytes of text, files in sorted order, as uint8. Raises ConfigError naming `url`."""
+    """Return at most `limit` bytes of text, files in sorted order, as uint8.
+
+    Raise ConfigError naming `url` if it can't be read or matches no file.
+    """
     if url is None:
         url = os.path.join(glob.escape(sysconfig.get_path("stdlib")), "*.py")
     text = bytearray()
@@ -116,7 +119,7 @@ def load_bytes(url: str | None, limit: int) -> torch.Tensor:
 
 
 def made_up(seed: int) -> torch.Tensor:
-    """Return a text that can be learned: words of a small made-up language, equal in all groups."""
+    """Return a text that can be learned, as uint8: words of a small made-up language, equal in all groups."""
     rng = random.Random(seed)
     words = ["".join(rng.choices("abcdefghij", k=rng.randint(2, 7))) for _ in range(200)]
     text = " ".join(rng.choices(words, k=50_000)).encode()
@@ -124,7 +127,7 @@ def made_up(seed: int) -> torch.Tensor:
 
 
 def load_data(args: argparse.Namespace) -> torch.Tensor:
-    """Return the text that the arguments name. Raises ConfigError if it isn't enough for one sequence."""
+    """Return the text that the arguments name, as uint8. Raise ConfigError if it is too short for one sequence."""
     data = made_up(args.seed) if args.mock_data else load_bytes(args.data, int(args.data_mb * 1e6))
     if len(data) <= args.seq_len:
         raise errors.ConfigError(f"--data has {len(data)} bytes; a sequence needs more than --seq-len {args.seq_len}.")
@@ -136,8 +139,8 @@ def get_batch(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return inputs and targets, int64 [batch, seq]: a function of (seed, committed step, stream) and of nothing else.
 
-    A step that is dropped is run again under its number, so that its samples are not skipped. Each participant draws
-    from a stream of its own, so that no two of them train on the same samples.
+    A dropped step is run again under its number, so that its samples are not skipped. Each participant draws from a
+    stream of its own, so that no two participants train on the same samples.
     """
     rng = random.Random(f"{args.seed}/{step}/{stream}")
     starts = [rng.randrange(len(data) - args.seq_len) for _ in range(args.batch_size)]
@@ -150,6 +153,8 @@ def get_batch(
 
 
 class Block(nn.Module):
+    """Transformer block: causal self-attention, then an MLP, each on normalised inputs."""
+
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
@@ -167,6 +172,8 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
+    """Transformer over bytes, whose forward pass returns the loss."""
+
     def __init__(self, args: argparse.Namespace) -> None:
         super().__init__()
         self.byte = nn.Embedding(256, args.width)
@@ -188,7 +195,7 @@ def make_optimizer(args: argparse.Namespace, model: nn.Module) -> torch.optim.Ad
 
 
 def set_learning_rate(args: argparse.Namespace, optimizer: torch.optim.Optimizer, step: int) -> None:
-    """Set the rate of the step with `step` committed steps before it: warm-up, then a cosine to a tenth."""
+    """Set the learning rate of the step after `step` committed steps: warm-up, then a cosine to a tenth."""
     if step < args.warmup:
         rate = args.lr * (step + 1) / args.warmup
     else:
@@ -221,7 +228,7 @@ def resume(args: argparse.Namespace, manager: Manager, parts: dict) -> Checkpoin
 
 
 def print_device(device: torch.device, pg: object) -> None:
-    """Print which accelerator this rank has, and what connects the groups."""
+    """Print this rank's accelerator, if any, and the process group between the groups."""
     if device.type != "cpu":
         name = torch.get_device_module(device.type).get_device_name(device)
         print(f"{device} ({name}), {type(pg).__name__} between the groups", flush=True)

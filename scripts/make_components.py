@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Write the component files, and the tables of docs/components.md, from the one list of parameters below.
 
-    python scripts/make_components.py            # writes what differs
-    python scripts/make_components.py --check    # only says what differs; exit code 1 then
+    python scripts/make_components.py            # write the files that differ
+    python scripts/make_components.py --check    # only print them; exit code 1 if any differs
 
-TorchX reads a component's signature and docstring from the text of the file it is in, and each way to name a component
-needs a file of its own. So the same `def`s stand in several files; a test holds them to this list.
+TorchX reads a component's signature and docstring from the text of its file, and each way to name a component needs a
+file of its own. So the same `def`s stand in several files. A test checks that they match this list.
 """
 
 from __future__ import annotations
@@ -21,31 +21,33 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True)
 class Parameter:
-    """Of a component. The types are those that every TorchX line reads from a command line (`str` where it doesn't)."""
+    """Parameter of a component. Its type is one that torchx and torchx-nightly can both parse, else `str`."""
 
     name: str
     type: str
     default: str
-    """As Python text."""
+    """Default value as Python source."""
     doc: str
 
 
 @dataclass(frozen=True)
 class Component:
+    """A TorchX component: a function that makes the app of a job."""
+
     name: str
     summary: str
     """First line of the docstring."""
     more: str
-    """The rest of its description."""
+    """Rest of the description; may be empty."""
     builder: str
     """Function of torchft_x.launch.job.build."""
     parameters: tuple[Parameter, ...]
     script: bool = True
-    """Whether it runs a script and takes its arguments."""
+    """Whether the component runs a script and takes the script's arguments."""
 
 
 def training(name: str, *more: Parameter, script: str = "scripts/train_ddp.py") -> tuple[Parameter, ...]:
-    """Of the components that train, `more` being a component's own."""
+    """Return the parameters of a component that trains, with its own `more`. An empty `script` leaves that one out."""
     return (
         *((Parameter("script", "str", f'"{script}"', "Python file that each worker runs"),) if script else ()),
         Parameter("replicas", "int", "2", "number of replica groups; each holds a whole copy of the model"),
@@ -174,7 +176,7 @@ FILES: dict[str, tuple[str, tuple[str, ...]]] = {
         "The components, installed as `torchft_x.components`.",
         ("ddp", "hsdp", "diloco", "titan", "lighthouse"),
     ),
-    # TorchX lists a package's modules, too (ft.ddp.ddp); this one has none
+    # TorchX also lists a package's modules (ft.ddp.ddp); listed.py is a module, which has none.
     "components/listed.py": (
         "The components as TorchX lists them once torchft_x is installed: ft.ddp, ft.hsdp, ft.diloco, ft.titan, ft.lighthouse.",
         ("ddp", "hsdp", "diloco", "titan", "lighthouse"),
@@ -217,7 +219,7 @@ def _names_script(c: Component) -> bool:
 
 
 def definition(c: Component) -> str:
-    """A component's `def`."""
+    """Return the source of a component's `def`."""
     lines = [f"def {c.name}("]
     if c.script:
         lines.append("    *script_args: str,")
@@ -237,7 +239,7 @@ def definition(c: Component) -> str:
 
 
 def component_file(title: str, names: tuple[str, ...]) -> str:
-    """The text of a file with these components."""
+    """Return the source of a file with these components."""
     chosen = [c for c in COMPONENTS if c.name in names]
     used = [t for t in ("Dict", "List", "Optional") if any(f"{t}[" in p.type for c in chosen for p in c.parameters)]
     header = HEADER.format(
@@ -249,7 +251,7 @@ def component_file(title: str, names: tuple[str, ...]) -> str:
 
 
 def table(parameters: tuple[Parameter, ...]) -> str:
-    """As Markdown."""
+    """Return the parameters as a Markdown table."""
     rows = ["| parameter | default | |", "|---|---|---|"]
     for p in parameters:
         default = {"None": "", '""': ""}.get(p.default, f"`{p.default.strip(chr(34))}`")
@@ -258,7 +260,7 @@ def table(parameters: tuple[Parameter, ...]) -> str:
 
 
 def documentation(text: str) -> str:
-    """docs/components.md with its tables made anew."""
+    """Return docs/components.md with new tables. Raise SystemExit if a table's markers are missing."""
     tables = {
         "training": table(training("NAME", script="see above")),
         "diloco": table(SYNC),
@@ -276,7 +278,7 @@ def documentation(text: str) -> str:
 
 
 def files() -> Iterator[tuple[Path, str]]:
-    """Every file this tool makes, and what should stand in it."""
+    """Yield the path and the content of every file that this program makes."""
     for place, (title, names) in FILES.items():
         yield ROOT / place, component_file(title, names)
     page = ROOT / "docs" / "components.md"

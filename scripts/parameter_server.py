@@ -2,11 +2,11 @@
 """Asynchronous training with a parameter server: workers come and go, and nobody waits for anybody.
 
     python scripts/parameter_server.py serve --port 29700
-    python scripts/parameter_server.py work http://HOST:29700/new_session --steps 200      # as many as you like, at any time
+    python scripts/parameter_server.py work http://HOST:29700/new_session --steps 200      # any number, at any time
 
-Each worker asks for a session; in it, again and again, it gets the newest parameters and gives a gradient for them, which
-the server applies at once. A worker that dies has no effect on the others. With TORCHFT_X_TOKEN set on both sides, only
-who knows it can train.
+Each worker requests a session. In it the worker repeatedly receives the newest parameters and sends a gradient for
+them, which the server applies at once. A worker that dies has no effect on the others. With TORCHFT_X_TOKEN set on both
+sides, only workers with the token can train.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ def make_model() -> nn.Module:
 
 
 class Server(ParameterServer):
+    """Parameter server that applies each gradient with plain SGD."""
+
     def __init__(self, port: int, lr: float) -> None:
         self.weights = parameters_to_vector(make_model().parameters()).detach()
         self.lr = lr
@@ -48,7 +50,7 @@ class Server(ParameterServer):
         return ProcessGroupGloo(timeout=TIMEOUT)
 
     def forward(self, session_id: str, pg: ProcessGroup) -> None:
-        """Until the worker goes away: the collective in hand then raises, which ends the session."""
+        """Serve one worker until it goes away: the current collective then raises, which ends the session."""
         grad = torch.empty_like(self.weights)
         while True:
             with self.lock:
@@ -63,6 +65,7 @@ class Server(ParameterServer):
 
 
 def work(address: str, steps: int, seed: int) -> None:
+    """Train as one worker, in a session with the server at `address`."""
     model = make_model()
     data = torch.Generator().manual_seed(seed)  # each worker has data of its own
     weights = parameters_to_vector(model.parameters()).detach()

@@ -9,8 +9,8 @@ or, without TorchX, a lighthouse and one supervisor per group (or torchrun: docs
     TORCHFT_LIGHTHOUSE=http://localhost:29510 torchft_x supervise --group 1 --groups 2 -- scripts/train_ddp.py
 
 Every worker holds the whole model; the workers of a group compute the same batch. Model, data and arguments are in
-byte_model.py. Whatever steers the training (data, learning rate, log, checkpoint) is a function of the number of
-*committed* steps: that is what makes it fault tolerant. docs/write_a_script.md says how to do it in your own script.
+byte_model.py. Data, learning rate, log and checkpoint are functions of the number of *committed* steps, which makes the
+training fault tolerant. docs/write_a_script.md explains how to write your own script.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from byte_model import (
 
 
 def train(args: argparse.Namespace) -> None:
-    defer_compiler_import()  # half of a start, and most trainings compile nothing
+    defer_compiler_import()  # importing the compiler is half of a start, and most trainings don't need it
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
     device = local_device(args.device)
@@ -62,7 +62,7 @@ def train(args: argparse.Namespace) -> None:
     data = load_data(args)
     model = Transformer(args).to(device)
     if args.compile:
-        model.compile(backend=args.compile)  # in place: it trains with groups that don't compile
+        model.compile(backend=args.compile)  # in place, so that it can train with groups that don't compile
     adamw = make_optimizer(args, model)
 
     def state_dict() -> dict:
@@ -92,13 +92,13 @@ def train(args: argparse.Namespace) -> None:
 
     with Leaving(manager, checkpoint) as leaving:
         while manager.current_step() < args.steps and not leaving.told():
-            optimizer.zero_grad()  # asks who takes part in this step
-            # None while this group heals: it contributes zeros, whatever it computes.
+            optimizer.zero_grad()  # starts the quorum, which decides who takes part in this step
+            # None while this group heals: any batch will do then, since the group contributes zeros.
             participant = manager.participating_rank() or 0
             x, y = get_batch(data, args, manager.current_step(), participant)
             loss = ddp(x.to(device), y.to(device))
-            loss.backward()  # averages the gradients over the groups while it runs
-            optimizer.step()  # ... if that worked; otherwise the step is dropped: nothing changes, and it is run again
+            loss.backward()  # also averages the gradients over the groups
+            optimizer.step()  # commits if that worked; else the step is dropped: nothing changes, and it is run again
             if not optimizer.committed:
                 continue
             set_learning_rate(args, adamw, manager.current_step())

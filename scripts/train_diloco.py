@@ -99,7 +99,7 @@ def make_loop(
     island: Island | None,
     tokens: int,
 ) -> DiLoCo | LocalSGD | object:
-    """Return the context in which `inner` steps, and groups exchange. `tokens`: of one inner step of this group."""
+    """Return the context in which `inner` steps and groups exchange. `tokens` is the number in a group's inner step."""
     ft = args.ft
     if manager is None:
         return island.follow(inner)
@@ -126,27 +126,27 @@ def make_loop(
 
 
 def train(args: argparse.Namespace) -> None:
-    defer_compiler_import()  # half of a start, and most trainings compile nothing
+    defer_compiler_import()  # importing the compiler is half of a start, and most trainings don't need it
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
     rank, ranks = env.read_int("RANK", 0), env.read_int("WORLD_SIZE", 1)
-    leads = rank == 0 or not args.ft.rank0_synchronization_only  # else another rank exchanges for this one
+    leads = rank == 0 or not args.ft.rank0_synchronization_only  # otherwise rank 0 exchanges for this rank
     device = local_device(args.device)
     pg = fault_tolerance.make_process_group(args.ft, device) if leads else None  # between the groups
     if args.track:
         track(args.track)
     data = load_data(args)
-    model = Transformer(args).to(device)  # made on the CPU: the same weights wherever it goes
+    model = Transformer(args).to(device)  # initialised on the CPU, so that all devices get the same weights
     if args.compile:
         for block in model.blocks:
-            block.compile(backend=args.compile)  # before FSDP cuts it
+            block.compile(backend=args.compile)  # before FSDP shards it
     island = shard_model(args, model, device, ranks)
     inner = make_optimizer(args, model)
-    state = ShardedState(nn.Module(), inner)  # the inner optimizer's alone: DiLoCo and LocalSGD heal the weights
+    state = ShardedState(nn.Module(), inner)  # state of the inner optimizer alone: DiLoCo and LocalSGD heal the weights
 
     manager = checkpoint = None
     if leads:
-        # Islands cut the inner optimizer's state differently, so that each begins with its own.
+        # Islands shard the inner optimizer's state differently, so that each starts with its own instead of healing it.
         manager = Manager(
             pg=pg,
             load_state_dict=state.load_state_dict if island is None else lambda state: None,
@@ -157,8 +157,9 @@ def train(args: argparse.Namespace) -> None:
             replica_id=args.group,
             **({} if island is None else {"rank": 0, "world_size": 1}),
         )
-        declare(manager, args, data, but=() if island is None else ("batch_size",))  # unequal islands, unequal batches
-    tokens = ranks * args.batch_size * args.seq_len  # of a group in an inner step
+        # Islands of unequal size have unequal batches.
+        declare(manager, args, data, but=() if island is None else ("batch_size",))
+    tokens = ranks * args.batch_size * args.seq_len  # tokens of a group in an inner step
     loop = make_loop(args, manager, model, inner, island, tokens)
     period = args.ft.sync_steps // args.ft.fragments  # inner steps between two exchanges
     last = -(-args.steps // period)  # training ends with an exchange
@@ -168,21 +169,19 @@ def train(args: argparse.Namespace) -> None:
         print_device(device, pg)
     log = StepLog(manager, every=max(1, args.log_every // period), last=last)
     held = sum(p.nbytes for p in model.parameters()) // (1 if island is not None else ranks)  # bytes of this rank
-    exchanged, per_step = (
-        0,
-        0,
-    )  # by this start: exchanges, and bytes that averaging each step's gradients would have sent
+    # Since this start: number of exchanges, and bytes that averaging each step's gradients would have sent.
+    exchanged, per_step = 0, 0
 
     # All ranks of the group leave together: the others would wait in the next forward.
     with Leaving(manager, checkpoint, dist.group.WORLD if ranks > 1 else None) as leaving, loop:
         while (done := loop.exchanges) < last and not leaving.told():
-            # Data and rate are functions of the common progress: what a group loses it draws again when it is back.
+            # Data and rate are functions of the common progress: a group that comes back draws its lost batches again.
             set_learning_rate(args, inner, loop.progress)
             x, y = get_batch(data, args, loop.progress, f"{args.group}.{rank}")
             inner.zero_grad()
             loss = model(x.to(device), y.to(device))
             loss.backward()  # within the group only
-            inner.step()  # the last one of a period comes back with what all groups have learned
+            inner.step()  # the last one of a period exchanges: it returns with the average of all groups
             if loop.exchanges == done:
                 continue
             if manager is not None:

@@ -9,7 +9,7 @@ or, without TorchX, a lighthouse and one supervisor per group (or torchrun: docs
     torchft_x supervise --group 0 --groups 2 --workers 2 -- scripts/train_hsdp.py
     torchft_x supervise --group 1 --groups 2 --workers 2 -- scripts/train_hsdp.py
 
-Model, data and arguments are in byte_model.py. docs/hsdp.md says how to do it in your own script.
+Model, data and arguments are in byte_model.py. docs/hsdp.md explains how to write your own script.
 """
 
 from __future__ import annotations
@@ -88,7 +88,10 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def make_mesh(args: argparse.Namespace, kind: str = "cpu") -> DeviceMesh:
-    """Return the group's ranks as (copy, shard, tensor). A group with more ranks than a copy needs has several copies."""
+    """Return the group's ranks as a mesh (copy, shard, tensor). More ranks than a copy needs make several copies.
+
+    Raise ConfigError if the degrees don't fit the number of ranks or groups.
+    """
     groups, ranks = env.read_int("NUM_REPLICA_GROUPS", 0), env.read_int("WORLD_SIZE", 1)
     if args.data_parallel_replica_degree not in (0, groups or args.data_parallel_replica_degree):
         raise errors.ConfigError(
@@ -109,7 +112,7 @@ def make_mesh(args: argparse.Namespace, kind: str = "cpu") -> DeviceMesh:
 
 
 def shard_model(model: Transformer, mesh: DeviceMesh) -> None:
-    """Shard the model over the group's ranks, as for any FSDP2 training: nothing in here knows of other groups."""
+    """Shard the model over the group's ranks, as for any FSDP2 training, without regard to other groups."""
     if mesh["tensor"].size() > 1:
         for block in model.blocks:
             parallelize_module(block, mesh["tensor"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
@@ -120,7 +123,7 @@ def shard_model(model: Transformer, mesh: DeviceMesh) -> None:
 
 
 def train(args: argparse.Namespace) -> None:
-    defer_compiler_import()  # half of a start, and most trainings compile nothing
+    defer_compiler_import()  # importing the compiler is half of a start, and most trainings don't need it
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
     device = local_device(args.device)
@@ -128,15 +131,15 @@ def train(args: argparse.Namespace) -> None:
     if args.track:
         track(args.track)
     data = load_data(args)
-    # The group's own process group, for FSDP. That between the groups is the Manager's.
+    # FSDP uses the group's own process group. The Manager uses `pg` between the groups.
     dist.init_process_group(in_group_backend(device), timeout=timedelta(seconds=IN_GROUP_TIMEOUT))
     mesh = make_mesh(args, device.type)
-    # Ranks that share a layer's work see the same batch; all others one of their own.
+    # Ranks that share a layer's work see the same batch; each other rank gets its own.
     streams, stream = mesh["copy"].size() * mesh["shard"].size(), dist.get_rank() // mesh["tensor"].size()
-    model = Transformer(args).to(device)  # made on the CPU: the same weights wherever it goes
+    model = Transformer(args).to(device)  # initialised on the CPU, so that all devices get the same weights
     if args.compile:
         for block in model.blocks:
-            block.compile(backend=args.compile)  # before FSDP cuts it
+            block.compile(backend=args.compile)  # before FSDP shards it
     shard_model(model, mesh)
     adamw = make_optimizer(args, model)
     shards = ShardedState(model, adamw)
@@ -149,7 +152,7 @@ def train(args: argparse.Namespace) -> None:
         timeout=args.timeout,
         replica_id=args.group,
     )
-    hsdp = HybridShardedDataParallel(manager, model)  # refuses a group that has another model, or shards it otherwise
+    hsdp = HybridShardedDataParallel(manager, model)  # refuses a group that has another model, or shards it differently
     optimizer = Optimizer(manager, adamw)
     declare(manager, args, data)
     manager.declare("process group", type(pg).__name__)
@@ -162,14 +165,13 @@ def train(args: argparse.Namespace) -> None:
     # All ranks of the group leave together: the others would wait in the next forward.
     with Leaving(manager, checkpoint, dist.group.WORLD) as leaving:
         while manager.current_step() < args.steps and not leaving.told():
-            optimizer.zero_grad()  # asks who takes part in this step
-            participant = (
-                manager.participating_rank() or 0
-            )  # a group that heals contributes zeros, whatever it computes
+            optimizer.zero_grad()  # starts the quorum, which decides who takes part in this step
+            # None while this group heals: any batch will do then, since the group contributes zeros.
+            participant = manager.participating_rank() or 0
             x, y = get_batch(data, args, manager.current_step(), participant * streams + stream)
             loss = hsdp(x.to(device), y.to(device))
             loss.backward()  # FSDP averages within the group, then rank r of all groups averages its shards
-            optimizer.step()  # ... if that worked; otherwise the step is dropped: nothing changes, and it is run again
+            optimizer.step()  # commits if that worked; else the step is dropped: nothing changes, and it is run again
             if not optimizer.committed:
                 continue
             set_learning_rate(args, adamw, manager.current_step())

@@ -1,11 +1,16 @@
 #!/usr/bin/env python
-"""What DiLoCo's bits cost and save: two groups in network namespaces joined by a veth. Needs root, iproute2 and tc.
+"""Costs and savings of DiLoCo's quantised exchanges between two groups. Needs root, iproute2 and tc.
 
     python -m benchmarks.evidence.bench_bytes --json bytes.json
 
-Bytes of an outer sync on the wire (headers, quorums, votes and all), against averaging each step; its time at 100 Mbit/s; how
-much of it streaming hides; and the loss of a small model of text after the same exchanges. Times are ratios within one run, of
-rounds in which every way has its turn: the median of the rounds' ratios, and an interval that holds the true one with 96 %.
+The groups are network namespaces joined by a veth. The program measures
+
+* the bytes of an outer sync on the wire (headers, quorums and votes included), against averaging each step;
+* the time of a sync at 100 Mbit/s, and the share of it that streaming hides;
+* the loss of a small language model after the same exchanges.
+
+Times are compared within one run, whose rounds take every format in turn. The table shows the median of the rounds'
+ratios, and an interval that holds the true median with 96 %.
 """
 
 from __future__ import annotations
@@ -34,14 +39,14 @@ from torch import nn  # noqa: E402
 from tests.scenario import networks  # noqa: E402
 from tests.scenario.cable import SIDES, Pair  # noqa: E402
 from torchft_x import DiLoCo, DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo  # noqa: E402
-from torchft_x.launch.process.environment import ALLOCATOR  # noqa: E402  # what a trainer has from its supervisor
+from torchft_x.launch.process.environment import ALLOCATOR  # noqa: E402  # as a supervisor sets it for its trainers
 from torchft_x.rpc.coordination import LighthouseServer  # noqa: E402
 
 WAYS = ("fp32", "int8", "int4")
-H = 100  # inner steps between two syncs that the comparison with per-step averaging is for
-LAYERS, WIDTH = 6, 2048  # square ones: 25 million values, 101 MB
+H = 100  # inner steps between two syncs in the comparison with per-step averaging
+LAYERS, WIDTH = 6, 2048  # square layers: 25 million values, 101 MB
 MBITS = 100
-ROUNDS = 9  # at that rate: of 9, the second least and the second greatest bound the median with 96 %
+ROUNDS = 9  # rounds at that rate: of 9, the second least and the second greatest bound the median with 96 %
 STREAMED = 8  # inner steps of delay
 TEXT = {"sync_every": 20, "exchanges": 15, "seeds": 3}
 
@@ -49,17 +54,17 @@ TEXT = {"sync_every": 20, "exchanges": 15, "seeds": 3}
 
 
 class Member:
-    """Goes through all runs in the same order as the other one."""
+    """One of the two groups. Both go through all runs in the same order."""
 
     def __init__(self, side: str, addresses: dict[str, str]) -> None:
         torch.set_num_threads(1)
-        logging.disable(logging.WARNING)  # each run ends with one of the two being lost
+        logging.disable(logging.WARNING)  # each run ends with warnings, as one of the two is lost
         self.side, self.addresses = side, addresses
         self.group = SIDES[side] - 1
         self.runs = 0
 
     def manager(self, **kwargs: Any) -> Manager:
-        """Of a job of its own."""
+        """Return the Manager of a new job, with a lighthouse of its own on the left side."""
         self.runs += 1
         here, port = self.addresses[self.side], 29700 + self.runs
         first = self.addresses["left"]
@@ -85,10 +90,10 @@ class Member:
     def rounds(
         self, number: int, *, delay: int = 0, pause: dict[str, float] | None = None
     ) -> dict[str, list[dict[str, float]]]:
-        """By way, what `Session.round` found, its inner steps' own time left out. Interleaved: the three jobs live side by
-        side, and each round takes one exchange of each, so that other work on the machine hits all alike.
+        """Return the results of `Session.round` by format, without the own time of the inner steps.
 
-        `pause`: seconds before each inner step, by way.
+        The three jobs live side by side, and each round takes one exchange of each, so that other work on the machine
+        hits all alike. `pause` holds the seconds before each inner step, by format.
         """
         with contextlib.ExitStack() as stack:
             sessions = {
@@ -108,6 +113,7 @@ class Member:
             return found
 
     def per_step(self, steps: int = 5) -> dict[str, float]:
+        """Return the median bytes on the wire of a step whose gradients are averaged."""
         net = model()
         optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
         manager = self.manager(load_state_dict=net.load_state_dict, state_dict=net.state_dict)
@@ -123,7 +129,7 @@ class Member:
         return {"bytes": statistics.median(found[1:])}
 
     def text(self, way: str, seed: int) -> dict[str, float]:
-        """Loss on text nobody has trained on, of the global weights after the last exchange."""
+        """Return the loss of the global weights after the last exchange, on text that no group has trained on."""
         args = byte_model.parse_args(
             ["--layers", "2", "--width", "64", "--seq-len", "64", "--seed", str(seed), "--data-mb", "2"]
         )
@@ -146,37 +152,38 @@ class Member:
             return {"loss": float(net(*byte_model.get_batch(data[cut:], args, 0, "held out")))}
 
     def all(self, out: str, *, text: bool) -> None:
+        """Do all runs, and write the results of group 0 as JSON to `out`."""
         found: dict[str, Any] = {}
 
-        def note(name: str, result: dict[str, float]) -> None:
+        def record(name: str, result: dict[str, float]) -> None:
             found.setdefault(name, []).append(result)
             if self.group == 0:
                 print(f"{name}: { ({k: round(v, 4) for k, v in result.items()}) }", file=sys.stderr, flush=True)
 
-        def note_rounds(kind: str, results: dict[str, list[dict[str, float]]]) -> None:
+        def record_rounds(kind: str, results: dict[str, list[dict[str, float]]]) -> None:
             for way in WAYS:
                 for result in results[way]:
-                    note(f"{kind} {way}", result)
+                    record(f"{kind} {way}", result)
 
-        note("per step", self.per_step())
-        note_rounds("free", self.rounds(4))
+        record("per step", self.per_step())
+        record_rounds("free", self.rounds(4))
         limit(MBITS)
-        note("load", {"before": os.getloadavg()[0]})
-        note_rounds("slow", self.rounds(ROUNDS))
-        note("load", {"after": os.getloadavg()[0]})
+        record("load", {"before": os.getloadavg()[0]})
+        record_rounds("slow", self.rounds(ROUNDS))
+        record("load", {"after": os.getloadavg()[0]})
         takes = {way: statistics.median(r["seconds"] for r in found[f"slow {way}"]) for way in WAYS}
         pause = {way: 2.0 * takes[way] / STREAMED for way in WAYS}
-        note_rounds("streamed", self.rounds(3, delay=STREAMED, pause=pause))
+        record_rounds("streamed", self.rounds(3, delay=STREAMED, pause=pause))
         limit(None)
         for seed in range(TEXT["seeds"] if text else 0):
             for way in WAYS:
-                note(f"text {way}", self.text(way, seed))
+                record(f"text {way}", self.text(way, seed))
         if self.group == 0:
             Path(out).write_text(json.dumps(found))
 
 
 class Session:
-    """A job of two groups that exchange in one way, a round at a time. Use as a context manager."""
+    """A job of two groups that exchange in one format, a round at a time, as a context manager."""
 
     def __init__(self, member: Member, way: str, *, delay: int, pause: float) -> None:
         self.member, self.delay, self.pause = member, delay, pause
@@ -198,9 +205,12 @@ class Session:
         self.member.close(self.manager)
 
     def round(self) -> dict[str, float]:
-        """With one exchange: seconds of all inner steps, and of the first, `plain`, which exchanges nothing; seconds of the
-        processor (this group's; of the kernel's work for the network only what happens in its name); bytes on the wire,
-        both ways."""
+        """Run the inner steps of one exchange, and return their costs.
+
+        `seconds` is the time of all inner steps, and `plain` that of the first, which exchanges nothing. `cpu` is this
+        group's processor time, with the kernel's network work only as far as the process is charged for it. `bytes` are
+        those on the wire in both directions.
+        """
         bytes_, cpu, steps = on_the_wire(), time.process_time(), []
         for _ in range(self.delay + 2):
             time.sleep(self.pause)
@@ -220,12 +230,13 @@ def model() -> nn.Module:
 
 
 def on_the_wire() -> int:
+    """Return the bytes that this namespace has sent and received so far."""
     folder = Path("/sys/class/net/eth0/statistics")
     return sum(int((folder / name).read_text()) for name in ("tx_bytes", "rx_bytes"))
 
 
 def limit(mbits: int | None) -> None:
-    """Of what this machine sends."""
+    """Limit what this namespace sends to `mbits` Mbit/s, or lift the limit (None)."""
     if mbits is None:
         subprocess.run(["tc", "qdisc", "del", "dev", "eth0", "root"], check=True)
     else:
@@ -233,16 +244,18 @@ def limit(mbits: int | None) -> None:
         subprocess.run(["tc", "qdisc", "add", "dev", "eth0", "root", *how], check=True)
 
 
-# --- both -------------------------------------------------------------------------------------------------------------
+# --- both groups ------------------------------------------------------------------------------------------------------
 
 
 def table(found: dict[str, list[dict[str, float]]]) -> tuple[list[dict[str, Any]], list[float]]:
+    """Return a row per format, and the load averages."""
+
     def of(name: str, what: str) -> float:
         return statistics.median(r[what] for r in found[name])
 
     rows = []
     for way in WAYS:
-        transfer = of(f"free {way}", "bytes") / 2 * 8 / (MBITS * 1e6)  # seconds: each way half of them
+        transfer = of(f"free {way}", "bytes") / 2 * 8 / (MBITS * 1e6)  # seconds: half of the bytes go in each direction
         pairs = zip(found["slow fp32"], found[f"slow {way}"], strict=True)
         ratios = sorted(a["seconds"] / b["seconds"] for a, b in pairs)
         best = {w: min(r["seconds"] for r in found[f"slow {w}"]) for w in ("fp32", way)}
@@ -258,7 +271,7 @@ def table(found: dict[str, list[dict[str, float]]]) -> tuple[list[dict[str, Any]
             "interval": [ratios[1], ratios[-2]],
             "faster, best rounds": ratio_of_best,
             "streamed": of(f"streamed {way}", "seconds"),
-            # What the link's rate still costs a streamed sync, of what it has to cost a sync at least.
+            # One minus the time that the slow link adds to a streamed sync, over the least time of the transfer.
             "hidden": 1 - max(0.0, of(f"streamed {way}", "seconds") - of(f"free {way}", "seconds")) / transfer,
         }
         if f"text {way}" in found:
@@ -295,7 +308,7 @@ def main() -> None:
     if networks.missing():
         sys.exit(networks.missing())
     with Pair("4") as pair:
-        told = ["--addresses", json.dumps({side: pair.address(side, "4") for side in SIDES})]
+        addresses = ["--addresses", json.dumps({side: pair.address(side, "4") for side in SIDES})]
         environ = {**os.environ, **ALLOCATOR}
         members = [
             subprocess.Popen(
@@ -307,7 +320,7 @@ def main() -> None:
                     *sys.argv[1:],
                     "--side",
                     side,
-                    *told,
+                    *addresses,
                 ],
                 env=environ,
             )

@@ -1,9 +1,9 @@
-"""What a durable save costs the training while it lasts: steps beside it against steps before it, in one process.
+"""Cost of a durable save to the training meanwhile: steps during a save against steps before it, in one process.
 
     python -m benchmarks.evidence.bench_checkpoint --gb 1 --threads 2 --rounds 5 --url /tmp/bench-checkpoint
 
 The state is ballast; a step is matrix products of a fixed size on the CPU. The copy of the state into memory, for which
-training stands still, counts as part of the steps. Prints one JSON object.
+training stands still, counts as part of the steps. The program prints one JSON object.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ def main() -> int:
         return time.monotonic() - began
 
     rounds: list[dict] = []
-    while len(rounds) <= args.rounds:  # the first one touches new memory
+    while len(rounds) <= args.rounds:  # the first round doesn't count: it touches new memory
         alone: list[float] = []
-        while (manager.current_step() + 1) % args.every:  # steps without a save, and then the one that begins it
+        while (manager.current_step() + 1) % args.every:  # steps without a save, before the one that begins it
             alone.append(step())
         known, beside = len(saved), [step()]
         stall = beside[0] - statistics.median(alone)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python
-"""Quantised all-reduce against float32, interleaved: one round of each after the other, medians and ratios at the end.
+"""Quantised all-reduce against float32, in interleaved rounds, with medians and ratios at the end.
 
 python -m benchmarks.evidence.bench_quantized --values 8000000 --size 2             # all members on this machine
-python -m benchmarks.evidence.bench_quantized --rank 0 --store 10.0.0.1:29600 ...   # one of them, on a machine of its own
+python -m benchmarks.evidence.bench_quantized --rank 0 --store 10.0.0.1:29600 ...   # one member, on its own machine
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ WAYS = ("float32", "int8", "int4")
 
 
 def member(args: argparse.Namespace) -> None:
+    """Run all rounds as member `args.rank`; rank 0 prints the results."""
     torch.set_num_threads(1)
     address, _ = split_store_address(args.store)
     store = host_store(address.host, 60.0, address.port) if args.rank == 0 else None
@@ -37,7 +38,7 @@ def member(args: argparse.Namespace) -> None:
         try:
             group.configure(f"{args.store}/bench", f"rank{args.rank}", args.rank, args.size, 1)
             break
-        except RuntimeError:  # rank 0 is not there yet
+        except RuntimeError:  # rank 0 does not serve the store yet
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.2)
@@ -52,7 +53,7 @@ def member(args: argparse.Namespace) -> None:
                 group.allreduce([t]).wait()
             else:
                 allreduce_quantized([t], ReduceOp.SUM, group, quantize=way).wait()
-            if round:  # the first one warms up
+            if round:  # the first round warms up
                 took[way].append(time.perf_counter() - began)
     if args.rank == 0:
         plain = took["float32"]

@@ -3,9 +3,9 @@
 
     python -m benchmarks.evidence.bench_transfer [--megabytes 1024] [--rounds 10] [--streams 1 2 4]
 
-Every variant receives the same bytes into memory that was touched before (cold pages measure the hypervisor, not us),
-interleaved round by round. The table shows best and median GB/s (1e9 bytes) and the ratio of the medians to raw TCP
-with two streams.
+Every variant receives the same bytes into memory that was touched before, since cold pages would measure the
+hypervisor. The variants are interleaved round by round. The table shows best and median GB/s (1e9 bytes), and the
+ratios of both to raw TCP with two streams.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def make_state(megabytes: int) -> dict[str, torch.Tensor]:
 
 
 def serve_raw(listener: socket.socket, data: memoryview) -> None:
-    """For each connection read two bytes (part, parts) and send that part of `data`."""
+    """Read two bytes (part, parts) from each connection, and send that part of `data`."""
 
     def answer(connection: socket.socket) -> None:
         with connection:
@@ -51,8 +51,10 @@ def serve_raw(listener: socket.socket, data: memoryview) -> None:
 
 
 def source(megabytes: int) -> None:
-    """The other process: prints the raw port and the transport's metadata; for each line on stdin it freezes the state
-    again under the step in the line (a heal never finds digests computed by an earlier one) and answers with a line.
+    """Serve the state as the other process.
+
+    It prints the raw port and the transport's metadata. For each line on stdin it freezes the state under the step in
+    the line, so that no digest of an earlier heal is reused, and prints the seconds of that.
     """
     torch.set_num_threads(1)
     state = make_state(megabytes)
@@ -68,6 +70,7 @@ def source(megabytes: int) -> None:
 
 
 def receive_raw(port: int, memory: memoryview, streams: int) -> None:
+    """Fill `memory` from the raw port, over `streams` connections at a time."""
     size = len(memory) // streams
 
     def part(i: int) -> None:
@@ -127,7 +130,7 @@ def main() -> None:
                 frozen.append(float(other.stdout.readline()))
                 start = time.perf_counter()
                 run(step)
-                if round_number:  # the first only warms up
+                if round_number:  # the first round only warms up
                     seconds[name].append(time.perf_counter() - start)
         other.stdin.close()
     report(seconds, args.megabytes, frozen)

@@ -1,13 +1,18 @@
-"""Faults by chance, whatever the job does meanwhile, against a real job of `local_ft`; what came of it, from outside.
+"""Strike a real job of `local_ft` with random faults, regardless of its state, and check the outcome from outside.
 
     python -m benchmarks.evidence.chaos_test --seeds 1,2,3 --out docs/bench/chaos-50.json
     python -m benchmarks.evidence.chaos_test --groups 2 --count 10 --kinds kill,hang
 
-For each seed a job is started as a user would, and ``torchft_x chaos`` strikes it: 50 Poisson kills, 5 s apart on the
-average, of workers, supervisors and the lighthouse. (kill_test.py waits until the job is whole again before the next one.)
-Then the job must train with all groups, and end by itself with 0 at the step that it is told; check_params.py compares all
-parameters that were written; ``torchft_x report`` must name every fault; and no process may be left. Exit code 0 only if all
-of that holds for all seeds. Arguments after ``--`` go to the training script, in place of those in kill_test.MODEL.
+For each seed a job is started as by a user. ``torchft_x chaos`` strikes it with 50 Poisson kills, 5 s apart on average,
+of workers, supervisors and the lighthouse. (In contrast, kill_test.py waits until the job is whole again.) Then
+
+1. all groups must train together again, and the job must end by itself with 0 at the step of its --until file;
+2. check_params.py compares all dumped parameters;
+3. ``torchft_x report`` must name every fault;
+4. no process may be left.
+
+The exit code is 0 only if all of that holds for all seeds. Arguments after ``--`` go to the training script, in place
+of those in kill_test.MODEL.
 """
 
 from __future__ import annotations
@@ -32,13 +37,13 @@ from torchft_x.observe.report import training_together
 from torchft_x.observe.run import read_run
 
 START = 180.0  # seconds until all groups train, the first time
-BACK = 420.0  # ... after the last fault: whoever may hold a newer state is waited for, for up to 300 s
-FAULT = 60.0  # seconds by which one fault may be put off at the most, until somebody is there who can be struck
+BACK = 420.0  # seconds until all train after the last fault; groups that may hold a newer state are awaited for 300 s
+FAULT = 60.0  # longest delay of one fault in seconds, while there is no victim
 GONE = 20.0  # seconds for the last processes to go
 
 
 def one(args: argparse.Namespace, seed: int, folder: Path) -> dict[str, Any]:
-    """One job under one seed: what is written as JSON."""
+    """Run one job under one seed, and return its results as JSON holds them."""
     began, load = time.monotonic(), os.getloadavg()[0]
     script = ["--steps", str(ENDLESS), "--log-every", "50", *(args.script_args or MODEL)]
     problems: list[str] = []
@@ -51,7 +56,7 @@ def one(args: argparse.Namespace, seed: int, folder: Path) -> dict[str, Any]:
             )
             if together:
                 job.stop_soon()
-                job.watch(lambda _: False, TOGETHER)  # to the end
+                job.watch(lambda _: False, TOGETHER)  # until the job ends
             else:
                 problems.append(f"not all groups trained together within {BACK:.0f} s of the last fault")
         else:
@@ -68,12 +73,12 @@ def one(args: argparse.Namespace, seed: int, folder: Path) -> dict[str, Any]:
         problems.append(f"the job ended with {code}: {last_words(job.output)}")
     if left:
         problems.append(f"{left} processes are left")
-    return {**poll(job, args, problems), "seed": seed, "exit_code": code, "seconds": round(time.monotonic() - began, 1),
-            "load": round(load, 1)}  # fmt: skip
+    return {**evaluate(job, args, problems), "seed": seed, "exit_code": code,
+            "seconds": round(time.monotonic() - began, 1), "load": round(load, 1)}  # fmt: skip
 
 
 def strike(job: Job, args: argparse.Namespace, seed: int, folder: Path) -> list[str]:
-    """All faults. What went wrong with that."""
+    """Do all faults, and return a sentence if ``torchft_x chaos`` failed."""
     words = ["--mean", str(args.mean), "--count", str(args.count), "--seed", str(seed), "--kinds", args.kinds]
     with (folder / "chaos.log").open("wb") as out:
         chaos = subprocess.Popen(
@@ -87,13 +92,13 @@ def strike(job: Job, args: argparse.Namespace, seed: int, folder: Path) -> list[
             pass
         finally:
             if chaos.poll() is None:
-                chaos.terminate()  # whoever is stopped goes on
+                chaos.terminate()  # it then continues the processes that it has stopped
                 chaos.wait(10.0)
     return [f"chaos ended with {chaos.returncode}: {last_words(folder / 'chaos.log')}"] if chaos.returncode else []
 
 
-def poll(job: Job, args: argparse.Namespace, problems: list[str]) -> dict[str, Any]:
-    """Parameters, lineages, and what the report says."""
+def evaluate(job: Job, args: argparse.Namespace, problems: list[str]) -> dict[str, Any]:
+    """Check parameters, lineages and the report, add findings to `problems`, and return the figures."""
     events = read_events(job.run_dir)
     begun = check_params.lineages(events)
     dumps = check_params.read_dumps(job.dumps) if job.dumps.is_dir() else []
@@ -151,7 +156,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.groups < 1 or args.count < 1 or not args.mean > 0:
         p.error("--groups and --count must be at least 1, --mean more than 0")
     top = (args.dir or ROOT / "runs" / f"chaos-test-{os.getpid()}").resolve()
-    # Jobs that `torchx list` of this user does not show; and the commands find torchft_x wherever this is run from.
+    # The user's `torchx list` shall not show these jobs, and their commands find torchft_x from any directory.
     os.environ[env.STATE_HOME] = str(top / "state")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     results = []

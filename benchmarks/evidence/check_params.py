@@ -2,19 +2,19 @@
 
     python -m benchmarks.evidence.check_params DIR [--run RUN_DIR] [--flip-one-bit] [--consume]
 
-DIR holds what ``benchmarks/trial/ddp.py --dump-params DIR`` wrote: one file per group, rank, attempt and committed step, a line of
-JSON (`digest`, `committed_in`, `t`, `healed`, ...) followed by the raw bytes of all parameters. This program
-compares bytes: it knows nothing of tensors, and trusts nothing the trainer says about itself. Checked:
+DIR holds the dumps of ``benchmarks/trial/ddp.py --dump-params DIR``: one file per group, rank, attempt and committed
+step, with a line of JSON (`digest`, `committed_in`, `t`, `healed`, ...) before the raw bytes of all parameters. This
+program compares bytes: it knows nothing of tensors, and trusts no statement of the trainer. It checks that
 
-1. each file's bytes have the digest its header names (else the file is damaged);
+1. each file's bytes have the digest in its header (else the file is damaged);
 2. at every step, all groups and attempts wrote the same bytes for the same rank;
 3. the steps have no gap: over all groups, and within each life unless it copied its state from another group.
 
-Where all groups that held the newest state were gone, training went on from an older one: a new lineage, whose steps have
-numbers that were given before. The events of the run (``--run``) say at which quorum one began. Each lineage is compared for
-itself, and must go on from a step that the one before had reached; without ``--run`` there is only one.
+Where all groups with the newest state were lost, training went on from an older one: a new lineage, which repeats step
+numbers. The events of the run (``--run``) name the quorum with which each began. Each lineage is checked for itself,
+and must go on from a step that the one before had reached. Without ``--run`` there is only one.
 
-Exit code 0 and one sentence if all holds, 1 and one sentence per finding if not, 2 if there is nothing to check.
+The exit code is 0 after one sentence if all holds, 1 after one sentence per finding, 2 if there is nothing to check.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from pathlib import Path
 from typing import Any
 
 NAME = re.compile(r"g(?P<group>.+)-r(?P<rank>\d+)-a(?P<attempt>\d+)-s(?P<step>\d+)\.bin")
-LEDGER = "checked.jsonl"  # with --consume: what was read and then deleted
+LEDGER = "checked.jsonl"  # with --consume: the reduced dumps whose files were deleted
 
 
 @dataclass(frozen=True, order=True)
 class Dump:
-    """One file, reduced to what is compared."""
+    """One file, reduced to the compared values."""
 
     group: str
     rank: int
     attempt: int
     step: int
-    digest: str  # of the bytes, as computed here
-    said: str  # as the header has it
+    digest: str  # SHA-256 of the bytes, computed by this program
+    header_digest: str
     size: int  # bytes of parameters
     committed_in: int = 0
     t: float = 0.0  # unix seconds of the commit
-    healed: bool = False  # was the state copied from another group just before this step?
-    drawn: int = 0  # batches its process had drawn until then; 0: it doesn't say
+    healed: bool = False  # whether the state was copied from another group just before this step
+    drawn: int = 0  # batches its process had drawn until then; 0: unknown
 
     @property
     def life(self) -> str:
@@ -58,26 +58,26 @@ class Dump:
 
 
 def read_dump(path: Path, *, flip: bool = False) -> Dump:
-    """Raises ValueError if the file is not a whole dump."""
+    """Read a dump; with `flip`, as if one bit had differed. Raise ValueError if the file is not a whole dump."""
     match = NAME.fullmatch(path.name)
     if not match:
         raise ValueError(f"{path.name}: not a name like g0-r0-a0-s000001.bin")
     line, _, body = path.read_bytes().partition(b"\n")
     try:
         header = json.loads(line)
-        said = str(header["digest"])
+        header_digest = str(header["digest"])
     except (ValueError, TypeError, KeyError):
         raise ValueError(f"{path.name}: its first line is not a header with a digest") from None
     if flip:
         body = bytes([body[0] ^ 1]) + body[1:]
-        said = hashlib.sha256(body).hexdigest()  # an honest header over different parameters: only comparing finds it
+        header_digest = hashlib.sha256(body).hexdigest()  # a valid header, so that only the comparison can find it
     return Dump(
         group=match["group"],
         rank=int(match["rank"]),
         attempt=int(match["attempt"]),
         step=int(match["step"]),
         digest=hashlib.sha256(body).hexdigest(),
-        said=said,
+        header_digest=header_digest,
         size=len(body),
         committed_in=int(header.get("committed_in") or 0),
         t=float(header.get("t") or 0.0),
@@ -87,7 +87,7 @@ def read_dump(path: Path, *, flip: bool = False) -> Dump:
 
 
 def read_dumps(folder: Path, *, flip_one_bit: bool = False) -> list[Dump]:
-    """All dumps of a folder, and those an earlier `consume` has noted. Raises ValueError naming a file that is none."""
+    """Return all dumps of a folder, and those in its ledger. Raise ValueError naming a file that is no dump."""
     ledger = folder / LEDGER
     dumps = []
     if ledger.exists():
@@ -99,7 +99,7 @@ def read_dumps(folder: Path, *, flip_one_bit: bool = False) -> list[Dump]:
 
 
 def consume(folder: Path) -> None:
-    """Note in the ledger what each dump holds, and delete the dump, so that a long run fits on the disk."""
+    """Add each dump to the ledger in its reduced form, and delete the file, so that a long run fits on the disk."""
     for path in sorted(folder.glob("*.bin")):
         dump = read_dump(path)
         with (folder / LEDGER).open("a") as f:
@@ -108,7 +108,7 @@ def consume(folder: Path) -> None:
 
 
 def _last_shared(paths: list[Path]) -> Path:
-    """The newest file whose step and rank another group has too; elsewhere an altered bit could not be seen."""
+    """Return the newest file whose step and rank another group has, too; elsewhere an altered bit has no effect."""
     by_step: dict[tuple[int, int], dict[str, Path]] = defaultdict(dict)
     for path in paths:
         if match := NAME.fullmatch(path.name):
@@ -120,12 +120,12 @@ def _last_shared(paths: list[Path]) -> Path:
 
 
 def lineages(events: Iterable[Mapping[str, Any]]) -> list[int]:
-    """Ids of the quorums with which a new lineage began, in order (quorum ids only ever increase)."""
+    """Return the ids of the quorums with which a new lineage began, in order (quorum ids only ever increase)."""
     return sorted({int(e["quorum"]) for e in events if e.get("event") == "new_lineage" and e.get("quorum")})
 
 
 def check(dumps: list[Dump], begun: Sequence[int] = ()) -> list[str]:
-    """Findings, one sentence each; an empty list is a pass. `begun`: see `lineages`."""
+    """Return the findings, one sentence each; an empty list is a pass. `begun` holds the result of `lineages`."""
     findings, reached = _damaged(dumps), 0
     for number, of in sorted(_by_lineage(dumps, begun).items()):
         where = f"lineage {number}, " if begun else ""
@@ -148,7 +148,7 @@ def _damaged(dumps: list[Dump]) -> list[str]:
     return [
         f"{d.life}, step {d.step}: the file is damaged: its bytes don't have the digest of its header"
         for d in dumps
-        if d.digest != d.said
+        if d.digest != d.header_digest
     ]
 
 
@@ -184,7 +184,7 @@ def _gaps(dumps: list[Dump]) -> list[str]:
 
 
 def shared_steps(dumps: list[Dump], begun: Sequence[int] = ()) -> int:
-    """Steps that at least two groups committed: where a comparison says something. `begun`: see `lineages`."""
+    """Return the number of steps that at least two groups committed, so that they could be compared."""
     at: dict[tuple[int, int], set[str]] = defaultdict(set)
     for number, of in _by_lineage(dumps, begun).items():
         for d in of:
@@ -194,20 +194,22 @@ def shared_steps(dumps: list[Dump], begun: Sequence[int] = ()) -> int:
 
 @dataclass(frozen=True)
 class Lost:
-    """Batches that were drawn by a process that lived on, and committed by nobody: the price of dropped steps. (What a
-    killed process was computing is known to nobody.)"""
+    """Batches that a surviving process drew and no group committed: the cost of dropped steps.
+
+    The batches of killed processes are unknown.
+    """
 
     group: str
     rank: int
     attempt: int
-    step: int  # its last committed one before
-    number: int
-    begin: float  # unix seconds of its commit before,
-    end: float  # ... and of the one behind
+    step: int  # last committed step before the loss
+    number: int  # number of batches
+    begin: float  # unix seconds of the commit before the loss
+    end: float  # unix seconds of the commit after the loss
 
 
 def lost(dumps: list[Dump]) -> list[Lost]:
-    """In the order of steps."""
+    """Return the lost batches, in the order of their steps."""
     lives: dict[str, list[Dump]] = defaultdict(list)
     for d in dumps:
         if d.drawn:
@@ -257,7 +259,7 @@ def main(argv: list[str] | None = None) -> int:
     print(table(dumps))
     begun: list[int] = []
     if args.run is not None:
-        from torchft_x.observe.events import read_events  # only here: else this program knows nothing but files
+        from torchft_x.observe.events import read_events  # only with --run: the checks need nothing but the files
 
         if not (args.run / "events").is_dir():
             print(f"check_params.py: {args.run} is no run directory: it has no events.", file=sys.stderr)

@@ -2,9 +2,10 @@
 
     python -m benchmarks.evidence.hsdp_reference DUMPS [--ranks N] -- ARG...        (ARG... as the trial was given them)
 
-DUMPS is what ``benchmarks/trial/hsdp.py --dump-params DUMPS`` wrote. Who took part in each step is read from the dumps' headers; the
-same steps are computed, and each loss that was written is compared, and, where all ranks of a group have written one
-step, their shards put together. Prints one line of JSON (`Result`). Exit code 0 if all is within NOISE, 1 if not.
+DUMPS is the folder that ``benchmarks/trial/hsdp.py --dump-params DUMPS`` wrote. The dumps' headers name the
+participants of each step. This program computes the same steps, and compares each loss. Where all ranks of a group
+have written a step, it also compares their shards, put together. It prints one line of JSON (`Result`). The exit code
+is 0 if all is within NOISE, 1 if not, and 2 if the dumps can't be used.
 """
 
 from __future__ import annotations
@@ -24,13 +25,15 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 import byte_model  # noqa: E402
 
-# Sums in float32 in another order, over hundreds of steps of AdamW; a batch that is missing or counted twice shows as
-# 0.001 and more.
+# Bound of the rounding errors: float32 sums in another order, over hundreds of steps of AdamW. A batch that is missing
+# or counted twice makes a difference of 0.001 and more.
 NOISE = 1e-4
 
 
 @dataclass(frozen=True)
 class Dump:
+    """One dump of a rank: the fields of its header."""
+
     group: str
     rank: int
     step: int  # after the commit
@@ -41,21 +44,23 @@ class Dump:
 
     @property
     def body(self) -> bytes:
-        """Read when it is asked for: all of them together may be more than there is memory."""
+        """Bytes of the parameters, read at each access, since those of all dumps may exceed the memory."""
         return self.path.read_bytes().partition(b"\n")[2]
 
 
 @dataclass(frozen=True)
 class Result:
+    """Result of the comparison."""
+
     steps: int
-    losses: int  # that were compared
-    loss_error: float  # the largest difference
-    wholes: int  # whole models that were put together and compared
-    value_error: float
+    losses: int  # number of compared losses
+    loss_error: float  # largest difference of a loss
+    wholes: int  # number of whole models that were put together and compared
+    value_error: float  # largest difference of a parameter
 
 
 def read(folder: Path) -> dict[int, list[Dump]]:
-    """Raises ValueError for what benchmarks/trial/hsdp.py has not written."""
+    """Return the dumps of a folder by step. Raise ValueError if there is none, or a header lacks the participants."""
     by_step: dict[int, list[Dump]] = defaultdict(list)
     for path in sorted(folder.glob("*.bin")):
         with path.open("rb") as f:
@@ -75,7 +80,7 @@ def read(folder: Path) -> dict[int, list[Dump]]:
 
 
 def streams_of(dumps: list[Dump]) -> list[int]:
-    """The places of the groups whose gradients made this step. One that died before it could write is among them."""
+    """Return the places of the groups whose gradients made this step, including one that died before its dump."""
     known = sorted({d.participant for d in dumps if d.participant is not None})
     n = dumps[0].participants
     if len(known) == n:
@@ -86,7 +91,11 @@ def streams_of(dumps: list[Dump]) -> list[int]:
 
 
 def compare(folder: Path, argv: list[str], ranks: int = 2, later: tuple[Path, int] | None = None) -> Result:
-    """`later`: the folder of a job that went on from the first one's checkpoint, and its number of ranks in a group."""
+    """Compute all steps of a job, and compare them with its dumps.
+
+    `later` holds the folder of a job that went on from the first one's checkpoint, and its number of ranks in a group.
+    Raise ValueError if a step has no dump.
+    """
     args = byte_model.parse_args(split_flags(argv)[1])
     torch.set_num_threads(1)
     torch.manual_seed(args.seed)
@@ -125,7 +134,7 @@ def compare(folder: Path, argv: list[str], ranks: int = 2, later: tuple[Path, in
 
 
 def difference(model: torch.nn.Module, bodies: list[bytes]) -> float:
-    """The largest difference between the model and what the ranks hold: rows of each parameter, cut as torch.chunk does."""
+    """Return the largest difference between the model and the ranks' shards: rows of each parameter, by torch.chunk."""
     at = [0] * len(bodies)
     worst = 0.0
     for p in model.parameters():
@@ -143,7 +152,7 @@ def main(argv: list[str] | None = None) -> int:
     p.add_argument("folder", metavar="DUMPS", type=Path)
     p.add_argument("--ranks", type=int, default=2, help="of a group")
     words = sys.argv[1:] if argv is None else argv
-    end = words.index("--") if "--" in words else len(words)  # argparse would take DUMPS for the only positional one
+    end = words.index("--") if "--" in words else len(words)  # argparse would reject the words after it
     args = p.parse_args(words[:end])
     try:
         result = compare(args.folder, words[end + 1 :], args.ranks)

@@ -1,4 +1,4 @@
-"""What kill_test.py says about a run: what each fault cost, and whose batches were lost."""
+"""Report of kill_test.py about a run: the cost of each fault, and the lost batches with their groups."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ KILL, HANG, LIGHTHOUSE = "kill -9", "SIGSTOP", "kill -9 of the lighthouse"
 
 @dataclass(frozen=True)
 class Fault:
+    """A fault that was done."""
+
     kind: str
-    group: str  # of the victim; empty: the lighthouse
+    group: str  # group of the victim; empty: the lighthouse
     t: float  # unix seconds
-    over: float  # until then the victim was kept from coming back
+    over: float  # unix seconds until which the victim could not come back
 
 
 def figures(values: list[float | None]) -> dict[str, float | None]:
+    """Return median and worst of the known values, and the number of missing ones (None)."""
     known = [v for v in values if v is not None]
     missing = len(values) - len(known)
     if not known:
@@ -33,7 +36,7 @@ def figures(values: list[float | None]) -> dict[str, float | None]:
 
 
 def longest_gap(events: list[dict[str, Any]], begin: float, end: float) -> float:
-    """Seconds in which no group committed, at the most."""
+    """Return the longest time in seconds in which no group committed."""
     times = [begin, *(float(e["t"]) for e in commits(events) if begin < float(e["t"]) < end)]
     return max((b - a for a, b in pairwise(times)), default=end - begin)
 
@@ -41,7 +44,7 @@ def longest_gap(events: list[dict[str, Any]], begin: float, end: float) -> float
 def report(
     events: list[Event], dumps: list[check_params.Dump], faults: list[Fault], *, reference: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """What is written as JSON. `reference`: what hsdp_reference.py has found."""
+    """Return the results of a run as JSON holds them. `reference` is the result of hsdp_reference.py."""
     ends = [f.t for f in faults[1:]] + [float("inf")] * bool(faults)
     deaths: dict[str, list[Death]] = {KILL: [], HANG: []}
     gaps: list[float | None] = []
@@ -83,8 +86,11 @@ def report(
 
 
 def lost_batch(lost: check_params.Lost, faults: Sequence[Fault], events: Sequence[Event]) -> dict[str, Any]:
-    """Whose it was and why it counts nowhere. `stopped`: its own group stood still meanwhile, so the others went on
-    without it, and its gradient is of a step that is over; any other one is a loss that should not be."""
+    """Return the owner of a lost batch, and the reason why it was dropped.
+
+    `stopped` tells the two kinds apart. If the batch's own group was stopped, the others went on without it, and its
+    gradient belongs to a step that is over. Any other batch should not have been lost.
+    """
     stopped = any(f.kind == HANG and f.group == lost.group and f.t < lost.end and f.over > lost.begin for f in faults)
     of_this_life = {"group": lost.group, "rank": lost.rank, "attempt": lost.attempt}
     reasons = [

@@ -1,14 +1,14 @@
-"""Train with real processes, kill or stop random ones at random times, and check from outside what came of it.
+"""Train with real processes, kill or stop random ones at random times, and check the outcome from outside.
 
     python -m benchmarks.evidence.kill_test --groups 2 --kills 20
     python -m benchmarks.evidence.kill_test --groups 3 --kills 100 --hangs 20 --lighthouse 20 --out kills.json -- --width 128
     python -m benchmarks.evidence.kill_test --component diloco --groups 3 --kills 20
 
-The job is started as a user would: ``torchx run ./components.py:ddp``. Workers are killed (kill -9) or stopped for some
-seconds (SIGSTOP), the lighthouse is killed, in an order by chance; each time all groups must train together again before
-the next. At the end check_params.py compares every rank's parameters as they were written at every committed step, and a
-table says what each cost, and whose batches were lost. Arguments after ``--`` go to the training script, in place of those in
-MODEL. Exit code 0 only if all was done, the job ended with 0, and the check passed.
+The job is started as by a user: ``torchx run ./components.py:ddp``. In random order, workers are killed (kill -9) or
+stopped for some seconds (SIGSTOP), and the lighthouse is killed. All groups must train together again before the next
+fault. At the end check_params.py compares every rank's parameters at every committed step, and a table shows the cost
+of the faults and the lost batches. Arguments after ``--`` go to the training script, in place of those in MODEL. The
+exit code is 0 only if all faults were done, the job ended with 0, and the check passed.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from torchft_x.timing import TIMING
 
 ROOT = Path(__file__).resolve().parents[2]
 TOGETHER = 120.0  # seconds all groups may need to train together again; a start of three cold groups takes about 15
-STALL = 5.0  # seconds without a commit that are worth a look: the run's folder is kept
-ENDLESS = 1_000_000  # steps; the job is told when to stop, since nobody knows how long groups take to be back
-NOTICE = 3.0  # seconds of steps between the word to stop and the last one: every rank has read it by then
-# Steps at least behind the last fault, so that a comparison says something.
+STALL = 5.0  # seconds without a commit after which the run's folder is kept for a closer inspection
+ENDLESS = 1_000_000  # steps; the --until file stops the job, since the time that groups need to rejoin is unknown
+NOTICE = 3.0  # seconds of steps between writing the --until file and the last step: all ranks have read it by then
+# Fewest steps after the last fault, so that there are shared ones to compare.
 SHARED = {"ddp": 25, "hsdp": 25, "diloco": 5}
-# Little to write per step, and steps of some 40 ms: dumping and checking don't slow the job down.
+# A small model, and steps of some 40 ms, so that dumping and checking don't slow the job down.
 MODEL = ["--width", "64", "--batch-size", "16", "--pace", "0.04"]
 
 
 def torchx(scheduler: str) -> list[str]:
-    """The command `torchx`. In a clone it does not find our scheduler: there is no installed package that names it."""
+    """Return the command `torchx`, with our scheduler registered: in a clone no installed package names it."""
     if scheduler == "local_ft":
         words = "import sys; from torchft_x.launch.plugin.command import register; register(); "
         return [sys.executable, "-c", words + "from torchx.cli.main import main; main(sys.argv[1:])"]
@@ -56,7 +56,7 @@ def torchx(scheduler: str) -> list[str]:
 
 
 class Job:
-    """One run of the real command. Use as a context manager: nothing of it is left behind."""
+    """One run of the real command, as a context manager that leaves no process behind."""
 
     def __init__(
         self,
@@ -74,8 +74,8 @@ class Job:
         self.dumps = folder / "dumps"
         self.output = folder / "output.log"
         self.until = folder / "until"
-        self.keep = keep  # the dumps; else they are read and deleted while the job runs
-        self.events: list[dict[str, Any]] = []  # everything read so far
+        self.keep = keep  # whether dumps are kept; otherwise they are read and deleted while the job runs
+        self.events: list[dict[str, Any]] = []  # all events read so far
         self._tail = EventTail(self.run_dir)
         command = [
             *torchx(scheduler),
@@ -113,11 +113,11 @@ class Job:
 
     @property
     def has_lighthouse(self) -> bool:
-        """Its process is there a moment after the event of its restart."""
+        """Whether the lighthouse's process exists, which it does a moment after the event of its restart."""
         return lighthouse_process(self.run_dir) is not None
 
     def watch(self, condition: Callable[[list[dict[str, Any]]], bool], seconds: float) -> bool:
-        """Read events until `condition(events)`; False if the job ends or time is up before. Checks dumps meanwhile."""
+        """Read events, and consume dumps, until `condition(events)`. Return False if job or time ends before."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and self.process.poll() is None:
             self.events += self._tail.new()
@@ -129,7 +129,7 @@ class Job:
         return False
 
     def stop_soon(self, least: int = 0) -> None:
-        """Name the last step: one that no group reaches within NOTICE, and `least` steps away on a slow machine too."""
+        """Write the --until file: a step that no group reaches within NOTICE, and at least `least` steps away."""
         steps = {int(e["step"]): float(e["t"]) for e in commits(self.events)}
         fresh = [step for step, t in steps.items() if t > time.time() - NOTICE]
         part = self.until.with_suffix(".part")
@@ -138,7 +138,7 @@ class Job:
 
 
 def commit_fault(job: Job, rng: random.Random, kind: str, what: str) -> Fault:
-    """Do it to a random victim. Raises ProcessLookupError if it has just ended."""
+    """Do a fault to a random victim. Raise ProcessLookupError if the victim has just ended."""
     if kind == LIGHTHOUSE:
         pid = lighthouse_process(job.run_dir)
         if pid is None:
@@ -155,17 +155,19 @@ def commit_fault(job: Job, rng: random.Random, kind: str, what: str) -> Fault:
     for pid in victims:
         os.kill(pid, signal.SIGSTOP if kind == HANG else signal.SIGKILL)
     if kind == HANG:
-        job.watch(lambda _: False, rng.uniform(2.0, 4.0) * TIMING.silence_stopped)  # 3 to 6 s, so that it is noticed
+        job.watch(
+            lambda _: False, rng.uniform(2.0, 4.0) * TIMING.silence_stopped
+        )  # 3 to 6 s, so that the stop is detected
         for pid in victims:
             try:
                 os.kill(pid, signal.SIGCONT)
-            except ProcessLookupError:  # its supervisor has ended it
+            except ProcessLookupError:  # its supervisor has killed it
                 pass
     return Fault(kind, worker.group, t, time.time() if kind == HANG else t)
 
 
 def recovered(events: list[dict[str, Any]], last: Fault | None, groups: int) -> bool:
-    """Whether what the last fault hit is back, and all groups train together."""
+    """Return whether the victim of the last fault is back, and all groups train together."""
     if last is None:
         return training_together(events, groups)
     later = [e for e in events if float(e["t"]) > last.over + 0.5]
@@ -177,7 +179,7 @@ def recovered(events: list[dict[str, Any]], last: Fault | None, groups: int) -> 
 
 
 def run(job: Job, args: argparse.Namespace) -> tuple[list[Fault], bool]:
-    """Do all faults; those that were done, and whether all groups trained together again after the last one."""
+    """Do all faults. Return those that were done, and whether all groups trained together again after the last one."""
     rng = random.Random(args.seed)
     kinds = [KILL] * args.kills + [HANG] * args.hangs + [LIGHTHOUSE] * args.lighthouse
     if args.hangs or args.lighthouse:
@@ -198,14 +200,14 @@ def run(job: Job, args: argparse.Namespace) -> tuple[list[Fault], bool]:
         job.watch(lambda _: False, rng.uniform(0.3, 2.0))
         try:
             done.append(commit_fault(job, rng, kinds[n], args.what))
-        except ProcessLookupError:  # it has just ended by itself: another one, or the job ends, as the next turn says
+        except ProcessLookupError:  # the victim has just ended by itself: the next turn picks another, or ends
             continue
         who = f"group {done[-1].group}" if done[-1].group else "the lighthouse"
         print(f"{n + 1}: {kinds[n].split(' of ')[0]}, {who}, at step {commits(job.events)[-1].get('step')}", flush=True)
 
 
 def compare(dumps: Path, ranks: int, script_args: list[str]) -> dict[str, Any]:
-    """What hsdp_reference.py says; under "error" if it is bad."""
+    """Run hsdp_reference.py, and return its result, or its last line under "error" if it failed."""
     print("comparing with one process that computes all batches", flush=True)
     command = [
         sys.executable,
@@ -220,8 +222,8 @@ def compare(dumps: Path, ranks: int, script_args: list[str]) -> dict[str, Any]:
     done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode == 0:
         return dict(json.loads(done.stdout))
-    said = (done.stderr or done.stdout).strip().splitlines()
-    return {"error": said[-1] if said else f"it ended with {done.returncode}"}
+    output = (done.stderr or done.stdout).strip().splitlines()
+    return {"error": output[-1] if output else f"it ended with {done.returncode}"}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -279,7 +281,7 @@ def main(argv: list[str] | None = None) -> int:
         faults, complete = run(job, args)
         if complete:
             job.stop_soon(SHARED[args.component])
-            job.watch(lambda _: False, TOGETHER)  # to the end
+            job.watch(lambda _: False, TOGETHER)  # until the job ends
         ended = job.process.poll() is not None
     reference = compare(job.dumps, args.workers, script_args) if args.reference and complete and ended else None
     result = {

@@ -1,11 +1,11 @@
-"""What a fault on a real Slurm costs: docs/slurm.md#when-something-fails.
+"""Cost of faults on a real Slurm: docs/slurm.md#when-something-fails.
 
     python -m benchmarks.evidence.slurm_faults [FAULT ...] [--repeat N] [--out docs/bench/slurm.json]
     python -m benchmarks.evidence.slurm_faults --groups 2 --nodes-per-group 2 power
 
-Three groups train on five nodes that are network namespaces of this machine, under a Slurm with its own times
-(SlurmdTimeout 300 s, cred_expire 120 s). One fault after the other strikes the same job. Needs root and Slurm's
-daemons. All parameters of all groups are compared at the end.
+Three groups train on five nodes that are network namespaces of this machine, under a Slurm with its default times
+(SlurmdTimeout 300 s, cred_expire 120 s). One fault after the other strikes the same job. All parameters of all groups
+are compared at the end. The program needs root and Slurm's daemons.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ GROUPS = 3
 PACE = 0.1  # seconds of a step
 LIMIT = 180.0  # seconds for a job to be whole again
 FULL = 140.0  # seconds for which no node is free: longer than a lease
-URGENT = 45  # seconds that the job lasts for which a group makes room
+URGENT = 45  # seconds that the preempting job lasts
 START_DEADLINE = 30  # seconds
-_LOOK = 0.05
+_POLL = 0.05  # seconds
 
 
 class Bench:
-    """One job and its cluster."""
+    """One job and its cluster, with the faults that may strike it."""
 
     def __init__(self, hosts: SlurmHosts, job: SlurmFtJob, groups: int) -> None:
         self.hosts = hosts
         self.job = job
         self.groups = groups
-        self.back = 0.0  # when a node was free again; unix seconds
-        self.repairs: list[Callable[[], object]] = []  # after a fault, for the next one
+        self.back = 0.0  # unix seconds at which a node was free again, if the job had to wait for one
+        self.repairs: list[Callable[[], object]] = []  # repairs of the cluster that the next fault needs
         self.faults: dict[str, Callable[[], str]] = {
             "process": self._process,
             "supervisor": self._supervisor,
@@ -67,11 +67,16 @@ class Bench:
         }
 
     def measure(self, kind: str) -> dict[str, Any]:
-        """Strike, wait until all groups train together again, put it right."""
+        """Strike, wait until all groups train together again, repair the cluster, and return the costs.
+
+        `pause` is the survivors' longest time between two commits in seconds. `whole` is the time until all groups
+        train together again, in seconds from the fault or from a node's return. `lost` is the number of the survivors'
+        gradients that were thrown away.
+        """
         self._whole(time.time())
         began, self.back = time.time(), 0.0
         struck = self.faults[kind]()
-        if kind == "slurmd":  # Slurm finds out after minutes, and nobody else needs to
+        if kind == "slurmd":  # only Slurm notices, after minutes, and the job needs no recovery
             time.sleep(20.0)
         whole = self._whole(began, struck)
         time.sleep(2.0)
@@ -86,7 +91,7 @@ class Bench:
             self.repairs.pop()()
         return found
 
-    # --- faults: each returns the group that is struck, or '' ------------------------------------------------------------
+    # --- faults: each returns the group that it hits, or '' ----------------------------------------------------------
 
     def _process(self) -> str:
         worker = next(w for w in workers(self.job.events()) if w.group == "1")
@@ -94,8 +99,8 @@ class Bench:
         return "1"
 
     def _supervisor(self) -> str:
-        told = [e for e in self.job.events() if e.get("role") == "supervisor" and e.get("group") == "1"]
-        self.hosts.kill(self.job.node("trainer/1"), int(told[-1]["pid"]))
+        events = [e for e in self.job.events() if e.get("role") == "supervisor" and e.get("group") == "1"]
+        self.hosts.kill(self.job.node("trainer/1"), int(events[-1]["pid"]))
         return "1"
 
     def _slurmd(self) -> str:
@@ -128,14 +133,14 @@ class Bench:
         return "1"
 
     def _lighthouse(self) -> str:
-        """The node with the lighthouse that serves, and a group."""
+        """Cut the power of the node with the serving lighthouse and a group."""
         group, node = self._serving()
         self.hosts.lose_power(node)
         self.repairs.append(lambda: self._boot(node))
         return group
 
     def _full(self) -> str:
-        """The same, while no other node is free."""
+        """Cut the power of the node with the serving lighthouse while no other node is free."""
         spare = self._spare()
         for node in spare:
             self.hosts.set_down(node)
@@ -147,7 +152,7 @@ class Bench:
         return group
 
     def _preempted(self) -> str:
-        """The group beside the lighthouse that serves makes room for somebody's job, while no other node is free."""
+        """Preempt the group beside the serving lighthouse by another user's job while no other node is free."""
         spare, (group, node) = self._spare(), self._serving()
         for one in spare:
             self.hosts.set_down(one)
@@ -159,7 +164,7 @@ class Bench:
         return group
 
     def _black_hole(self) -> str:
-        """Group 1 is moved to a node on which nothing starts."""
+        """Move group 1 to a node on which no process starts."""
         node, spare = self._node(), self._spare()
         hang = self.hosts.folder / "hang"
         hang.write_text("#!/bin/sh\nexec sleep 10000\n")
@@ -170,7 +175,7 @@ class Bench:
             self.repairs.append(lambda one=one: self.hosts.inside(one, "umount", srun))  # type: ignore[misc]
         self.hosts.set_down(node)
         while self.job.rows()["trainer/1"].nodes[-1:] not in [(one,) for one in spare]:
-            time.sleep(_LOOK * 10)
+            time.sleep(_POLL * 10)
         self._resume(node)
         return "1"
 
@@ -183,50 +188,55 @@ class Bench:
         self.hosts.run("scontrol", "requeue", self.job.rows()[f"trainer/{last}"].array)
         return last
 
-    # --- looks ---------------------------------------------------------------------------------------------------------
+    # --- observations ------------------------------------------------------------------------------------------------
 
     def _whole(self, since: float, struck: str = "") -> float:
-        """When all groups have committed together again, unix seconds; `struck` with a process that began after `since`."""
+        """Wait until all groups commit together again, `struck` with a process that is ready after `since`.
+
+        Return the time of that commit, in unix seconds. Raise SystemExit after LIMIT.
+        """
         deadline = time.monotonic() + LIMIT
         while time.monotonic() < deadline:
             after = since if not struck else self._joined(struck, since)
             for e in commits(self.job.events(), group=struck or None):
                 if float(e["t"]) > after and e.get("participants") == self.groups:
                     return float(e["t"])
-            time.sleep(_LOOK)
+            time.sleep(_POLL)
         raise SystemExit(f"not whole after {LIMIT:g} s:\n{self.job.output()}")
 
     def _joined(self, group: str, since: float) -> float:
-        """When a process of the group that began after `since` was ready; infinite: none is yet."""
+        """Return the unix time of the group's first `joined` event after `since`, or infinity if there is none."""
         joined = (e for e in self.job.events() if e.get("event") == "joined" and str(e.get("group")) == group)
         return min((float(e["t"]) for e in joined if float(e["t"]) > since), default=float("inf"))
 
     def _pause(self, group: str, since: float) -> float:
+        """Return the group's longest time between two commits after `since`, in seconds."""
         times = [float(e["t"]) for e in commits(self.job.events(), group=group) if float(e["t"]) > since - 1.0]
         return max((b - a for a, b in pairwise(times)), default=float("inf"))
 
     def _lost(self, survivors: list[str], since: float) -> int:
-        """Gradients of survivors that were computed and thrown away."""
+        """Return the number of the survivors' gradients that were thrown away after `since`."""
         events = self.job.events()
         return sum(
             e.get("event") == "drop" and str(e.get("group")) in survivors and float(e["t"]) > since for e in events
         )
 
     def _node(self) -> str:
-        """The last one of the group that is struck."""
+        """Return the last node of group 1, which most faults hit."""
         return self.job.rows()["trainer/1"].nodes[-1]
 
     def _serving(self) -> tuple[str, str]:
-        """The group beside the lighthouse that serves, and its node."""
+        """Return the group beside the serving lighthouse, and its node."""
         address = (self.job.run_dir / "lighthouse").read_text()
         nodes = ((str(g), self.job.node(f"trainer/{g}")) for g in range(self.groups))
         return next((g, node) for g, node in nodes if f"//{self.hosts.address(node)}:" in address)
 
     def _spare(self) -> list[str]:
+        """Return the nodes that the job does not use."""
         used = {node for row in self.job.rows().values() for node in row.nodes}
         return sorted(set(self.hosts.nodes) - used)
 
-    # --- repairs -------------------------------------------------------------------------------------------------------
+    # --- repairs -----------------------------------------------------------------------------------------------------
 
     def _boot(self, node: str) -> None:
         self.hosts.power_on(node)
@@ -242,7 +252,7 @@ class Bench:
 
 
 def one_job(kinds: list[str], groups: int, nodes: int) -> tuple[list[dict[str, Any]], str]:
-    """Every fault once; and what the comparison of all parameters has said."""
+    """Do every fault once. Return their costs, and exit code and output of check_params.py."""
     folder = Path(tempfile.mkdtemp(prefix="slurm-"))
     found = []
     try:
@@ -258,14 +268,14 @@ def one_job(kinds: list[str], groups: int, nodes: int) -> tuple[list[dict[str, A
                 print(json.dumps(found[-1] | {"load": os.getloadavg()[0]}), flush=True)
             hosts.run("scancel", "--me")
         check = [sys.executable, "-m", "benchmarks.evidence.check_params", str(dumps)]
-        said = subprocess.run(check, cwd=ROOT, capture_output=True, text=True)
-        return found, f"{said.returncode}: {said.stdout.strip()}{said.stderr.strip()}"
+        done = subprocess.run(check, cwd=ROOT, capture_output=True, text=True)
+        return found, f"{done.returncode}: {done.stdout.strip()}{done.stderr.strip()}"
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def table(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Medians and worst of each fault."""
+    """Return median and worst of each fault's costs."""
     out = []
     for kind in dict.fromkeys(row["fault"] for row in rows):
         mine = [row for row in rows if row["fault"] == kind]
@@ -287,7 +297,7 @@ def main() -> None:
     p.add_argument("--repeat", type=int, default=1)
     p.add_argument("--out", type=Path)
     args = p.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # namespaces are to be removed
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the namespaces are removed
     if sentence := missing():
         raise SystemExit(sentence)
     rows: list[dict[str, Any]] = []
@@ -296,10 +306,10 @@ def main() -> None:
     left_out = ("process", "supervisor") if several else ("power of the first node",)
     known = [kind for kind in Bench(None, None, 0).faults if kind not in left_out]  # type: ignore[arg-type]
     for _ in range(args.repeat):
-        found, said = one_job(args.faults or known, args.groups, args.nodes_per_group)
+        found, check = one_job(args.faults or known, args.groups, args.nodes_per_group)
         rows += found
-        checks.append(said)
-        print(said, flush=True)
+        checks.append(check)
+        print(check, flush=True)
         if args.out is not None:
             result = {
                 "groups": args.groups,

@@ -2,13 +2,18 @@
 
     python -m benchmarks.evidence.slurm_goodput [--minutes 30] [--every 60] [--least 0.95] [--out docs/bench/slurm-goodput.json]
 
-Four groups and a lighthouse train on six nodes that are network namespaces of this machine, under a Slurm with its own
-times (SlurmdTimeout 300 s, cred_expire 120 s). The nodes of the groups lose their power in turn, without a word; half
-the time later each boots again, so that there always is one to spare. Needs root and Slurm's daemons.
+Four groups and a lighthouse train on six nodes that are network namespaces of this machine, under a Slurm with its
+default times (SlurmdTimeout 300 s, cred_expire 120 s). The nodes of the groups lose their power in turn, without
+notice. Each boots again after half the time to the next loss, so that there is always a spare node. The program needs
+root and Slurm's daemons.
 
-Goodput is that of ``torchft_x report`` (docs/operate.md): the batches that count against those of all groups at their usual
-step, from the first commit to the last. Exit code 0: it was at least --least, every group was back before the next
-loss, all parameters of all groups are bit-equal, and the job ended when it was told to.
+Goodput is that of ``torchft_x report`` (docs/operate.md): committed batches against those of all groups at their usual
+step, from the first commit to the last. The exit code is 0 if
+
+* goodput was at least --least;
+* every group was back before the next loss, and none was given up;
+* all parameters of all groups are bit-equal;
+* the job ended when it was cancelled, and no process or namespace is left.
 """
 
 from __future__ import annotations
@@ -38,16 +43,16 @@ from torchft_x.observe.run.fold import read_run
 ROOT = Path(__file__).resolve().parents[2]
 
 GROUPS = 4
-NODES = GROUPS + 2  # the lighthouse's, and one to spare
+NODES = GROUPS + 2  # one for the lighthouse, and one to spare
 PACE = 0.1  # seconds of a step
-CALM = 20.0  # seconds of undisturbed training before the first loss, to compare with
+CALM = 20.0  # seconds of undisturbed training before the first loss, for comparison
 _RETRIES = 1000
 _END = 90.0  # seconds for the job to end
-_LOOK = 0.05
+_POLL = 0.2  # seconds
 
 
 class Run:
-    """One job, and the nodes that it loses."""
+    """One job, and the results of the nodes that it loses."""
 
     def __init__(self, hosts: SlurmHosts, job: SlurmFtJob, every: float) -> None:
         self.hosts = hosts
@@ -56,7 +61,7 @@ class Run:
         self.losses: list[dict[str, Any]] = []
 
     def lose(self, number: int) -> None:
-        """A group's node; and what came of it within the time until the next one."""
+        """Cut the power of a group's node, and record the recovery within the time until the next loss."""
         began, group = time.time(), str(number % GROUPS)
         node = self.job.node(f"trainer/{group}")
         self.hosts.lose_power(node)
@@ -69,14 +74,14 @@ class Run:
                 self.hosts.power_on(node)
                 self.hosts.settle(node, self.every / 2)
                 back = True
-            time.sleep(_LOOK * 4)
+            time.sleep(_POLL)
         others = [self._pause(str(g), began, began + self.every) for g in range(GROUPS) if str(g) != group]
         row["pause"] = round(max(others), 2)
         self.losses.append(row)
         print(json.dumps(row), flush=True)
 
     def _whole(self, group: str, since: float) -> float | None:
-        """When all groups committed together again, the lost one with another life."""
+        """Return when all groups committed together again, the lost one with a new process; None: not yet."""
         joined = [e for e in self.job.events() if e.get("event") == "joined" and str(e.get("group")) == group]
         ready = min((float(e["t"]) for e in joined if float(e["t"]) > since), default=None)
         if ready is None:
@@ -85,17 +90,18 @@ class Run:
         return next((float(e["t"]) for e in made if e.get("participants") == GROUPS), None)
 
     def _pause(self, group: str, since: float, until: float) -> float:
+        """Return the group's longest time between two commits in that time, in seconds."""
         times = [float(e["t"]) for e in commits(self.job.events(), group=group)]
         return max((b - a for a, b in pairwise(t for t in times if since - 1.0 < t < until)), default=float("inf"))
 
     def rate(self, since: float, until: float) -> float:
-        """Batches a second that counted."""
+        """Return the committed batches per second."""
         made = {int(e["step"]): int(e["participants"]) for e in commits(self.job.events()) if since < e["t"] <= until}
         return sum(made.values()) / (until - since)
 
 
 def measure(folder: Path, minutes: float, every: float) -> dict[str, Any]:
-    """Raises AssertionError with a sentence for what does not come in time."""
+    """Run the whole job, and return the record. Raise AssertionError with a sentence if a stage takes too long."""
     dumps = folder / "dumps"
     with slurm_hosts(folder / "c", NODES, stock=True) as hosts:
         on(hosts)
@@ -124,11 +130,11 @@ def measure(folder: Path, minutes: float, every: float) -> dict[str, Any]:
 
 
 def goodput(run_dir: Path) -> dict[str, Any]:
-    """By the report's own means."""
+    """Return the goodput of a run, computed by the functions of ``torchft_x report``."""
     found = read_run(run_dir)
     if found is None or found.goodput is None or found.trained is None:
         raise AssertionError(f"nothing can be said of the run in {run_dir}")
-    elapsed = found.trained[1] - found.trained[0] + found.goodput.usual  # the first step took one, too
+    elapsed = found.trained[1] - found.trained[0] + found.goodput.usual  # the first step counts as a usual one
     return {
         "goodput": round(found.goodput.share, 4),
         "goodput_of_steps": round(found.steps * found.goodput.usual / elapsed, 4),
@@ -140,28 +146,28 @@ def goodput(run_dir: Path) -> dict[str, Any]:
 
 
 def parameters(dumps: Path, run_dir: Path) -> str:
-    """The outside checker's exit code, and its last word."""
+    """Return exit code and last line of check_params.py."""
     command = [sys.executable, "-m", "benchmarks.evidence.check_params", str(dumps), "--run", str(run_dir)]
-    said = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
-    return f"{said.returncode}: {(said.stdout + said.stderr).strip().splitlines()[-1]}"
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    return f"{done.returncode}: {(done.stdout + done.stderr).strip().splitlines()[-1]}"
 
 
 def left(hosts: SlurmHosts) -> list[str]:
-    """Processes and namespaces of the cluster, after its end."""
+    """Return the processes and namespaces of the cluster that are left after its end."""
     spaces = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout.split()
     return [*map(str, hosts.processes()), *(name for name in spaces if name.startswith(hosts.tag))]
 
 
 def wrong(found: dict[str, Any], least: float) -> list[str]:
-    """Sentences; none if all is well."""
+    """Return a sentence for each failed requirement."""
     late = [f"group {x['group']} was not back before the next loss" for x in found["losses"] if x["whole"] is None]
-    said = [*late, *(f"group {group} was given up: {why}" for group, why in found["given_up"].items())]
-    said += [f"{one} was left behind" for one in found["left"]]
+    failures = [*late, *(f"group {group} was given up: {why}" for group, why in found["given_up"].items())]
+    failures += [f"{one} was left behind" for one in found["left"]]
     if found["goodput"] < least:
-        said.append(f"goodput is {found['goodput']:.1%}, less than {least:.1%}")
+        failures.append(f"goodput is {found['goodput']:.1%}, less than {least:.1%}")
     if not found["parameters"].startswith("0:"):
-        said.append(found["parameters"])
-    return said
+        failures.append(found["parameters"])
+    return failures
 
 
 def main() -> int:
@@ -174,7 +180,7 @@ def main() -> int:
     args = p.parse_args()
     if args.every < 30:
         p.error("--every must be 30 at least: a node takes its time to boot")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # namespaces are to be removed
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the namespaces are removed
     if sentence := missing():
         raise SystemExit(sentence)
     folder = Path(tempfile.mkdtemp(prefix="slurm-"))

@@ -1,10 +1,11 @@
-"""A node set DOWN, by hand and under slurm_ft, as typed and as answered: docs/slurm.md#a-node-set-down-as-you-see-it.
+"""Transcript of a node set DOWN, by hand and under slurm_ft: docs/slurm.md#a-node-set-down-as-you-see-it.
 
     python -m benchmarks.evidence.slurm_transcript > transcript.md
 
-Two groups train on nodes that are network namespaces of this machine, under a Slurm with its own times. First as people do it
-without a launcher: a lighthouse on the login node, an array of batch scripts, and an administrator who sets a node DOWN and
-takes it back. Then the same fault strikes a job of slurm_ft that has a spare node. Needs root and Slurm's daemons.
+Two groups train on nodes that are network namespaces of this machine, under a Slurm with its default times. The first
+job has no launcher: a lighthouse runs on the login node, the groups are an array of batch scripts, and an
+administrator sets a node DOWN and resumes it. Then the same fault strikes a job of slurm_ft that has a spare node. The
+program needs root and Slurm's daemons.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ TRAINER = ["benchmarks/trial/ddp.py", "--steps", "1000000", "--pace", "0.1", *SM
 BATCH = ROOT / "docs/examples/slurm/replicas.sh"
 
 
-class Desk:
-    """A person's terminal, on the side of the login node."""
+class Terminal:
+    """A user's terminal on the login node. It prints commands and their output with the time since its start."""
 
     def __init__(self, hosts: SlurmHosts, folder: Path, **environ: str) -> None:
         self.hosts = hosts
@@ -51,17 +52,21 @@ class Desk:
     def since(self) -> str:
         return f"{time.time() - self.began:6.1f} s"
 
-    def shown(self, command: str, *, real: str = "", only: str = "") -> None:
-        """Typed, and what it has answered. `real`: what is run, where a path of this machine stands in it."""
+    def run(self, command: str, *, real: str = "", only: str = "") -> None:
+        """Run a command, and print it with the lines of its output that contain `only`.
+
+        `real` is the command to run instead of the printed one, where it contains a path of this machine.
+        """
         done = self.hosts.try_run("bash", "-c", real or command, cwd=self.folder, env=self.environ, timeout=60)
-        said = (done.stdout + done.stderr).replace(str(self.folder), "").rstrip()
-        lines = [line.rstrip() for line in said.splitlines() if only in line]
+        output = (done.stdout + done.stderr).replace(str(self.folder), "").rstrip()
+        lines = [line.rstrip() for line in output.splitlines() if only in line]
         print(f"[{self.since()}] $ {command}", *lines, sep="\n", flush=True)
 
-    def say(self, text: str) -> None:
+    def print_comment(self, text: str) -> None:
         print(f"[{self.since()}] # {text}", flush=True)
 
     def wait(self, condition: Callable[[], object], seconds: float, what: str) -> None:
+        """Wait for a condition. Raise SystemExit after `seconds`, with the ends of all logs on stderr."""
         deadline = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > deadline:
@@ -74,98 +79,100 @@ class Desk:
         return training_together([e for e in self.events() if float(e["t"]) > since], 2)
 
     def cost(self, struck: float, group: str) -> None:
-        """What the fault has cost the other group, and when both trained together again."""
+        """Print the cost of the fault to the other group, and when both trained together again."""
         other = [e for e in commits(self.events()) if str(e.get("group")) != group and float(e["t"]) > struck - 1.0]
         longest = max(float(b["t"]) - float(a["t"]) for a, b in pairwise(other))
         alone = [e for e in other if float(e["t"]) > struck and e.get("participants") == 1]
         whole = next(float(e["t"]) for e in other if alone and e["t"] > alone[-1]["t"] and e["participants"] == 2)
-        self.say(f"the survivor's longest pause: {longest:.2f} s; it has committed {len(alone)} steps alone;")
-        self.say(f"both trained together again {whole - struck:.1f} s after DOWN")
+        self.print_comment(f"the survivor's longest pause: {longest:.2f} s; it has committed {len(alone)} steps alone;")
+        self.print_comment(f"both trained together again {whole - struck:.1f} s after DOWN")
 
 
 def by_hand(folder: Path) -> None:
     with slurm_hosts(folder / "c", 2, stock=True) as hosts:
         train = " ".join(TRAINER).replace("benchmarks/", f"{ROOT}/benchmarks/")
-        desk = Desk(hosts, folder, RUN=str(folder / "run"))
-        desk.environ["PATH"] = f"{Path(sys.executable).parent}:{hosts.environ['PATH']}"
+        terminal = Terminal(hosts, folder, RUN=str(folder / "run"))
+        terminal.environ["PATH"] = f"{Path(sys.executable).parent}:{hosts.environ['PATH']}"
         shutil.copy(BATCH, folder)
         words = f"--min_replicas 1 --bind 0.0.0.0:{PORT} --quorum_tick_ms 100 --join_timeout_ms 10000".split()
-        command = [sys.executable, "-m", "torchft_x", "lighthouse", *words, "--run_dir", str(desk.run_dir)]
+        command = [sys.executable, "-m", "torchft_x", "lighthouse", *words, "--run_dir", str(terminal.run_dir)]
         command += ["--advertise_host", hosts.login]
-        with background(command, folder / "lighthouse.out", desk):
-            desk.say("on the login node")
-            print(f"[{desk.since()}] $ torchft_x lighthouse {' '.join(words)} --run_dir /shared/run &")
-            desk.wait((desk.run_dir / "lighthouse").exists, 60, "lighthouse")
+        with background(command, folder / "lighthouse.out", terminal):
+            terminal.print_comment("on the login node")
+            print(f"[{terminal.since()}] $ torchft_x lighthouse {' '.join(words)} --run_dir /shared/run &")
+            terminal.wait((terminal.run_dir / "lighthouse").exists, 60, "lighthouse")
             batch = "sbatch --array=0-1 replicas.sh"
-            desk.shown(f"{batch} {TRAINER[0]} {TRAINER[1]} {TRAINER[2]} ...", real=f"{batch} {train}")
-            desk.wait(desk.together, WHOLE, "training")
+            terminal.run(f"{batch} {TRAINER[0]} {TRAINER[1]} {TRAINER[2]} ...", real=f"{batch} {train}")
+            terminal.wait(terminal.together, WHOLE, "training")
             time.sleep(5.0)
-            desk.shown("squeue")
-            desk.shown("tail -n 2 lighthouse.out")
+            terminal.run("squeue")
+            terminal.run("tail -n 2 lighthouse.out")
             (node,) = hosts.run("squeue", "-h", "-r", "-n", "tft_repl", "-o", "%i %N").splitlines()[:1]
             job, node = node.split()
             struck = time.time()
-            desk.shown(f'sudo scontrol update NodeName={node} State=DOWN Reason="manual maintenance"', real=_down(node))
+            terminal.run(
+                f'sudo scontrol update NodeName={node} State=DOWN Reason="manual maintenance"', real=_down(node)
+            )
             time.sleep(2.0)
-            desk.shown("squeue")
+            terminal.run("squeue")
             time.sleep(REPAIR - (time.time() - struck))
-            desk.shown(
+            terminal.run(
                 f"sudo scontrol update NodeName={node} State=RESUME",
                 real=f"scontrol update NodeName={node} State=RESUME",
             )
             time.sleep(2.0)
-            desk.shown("squeue")
+            terminal.run("squeue")
             group = job.partition("_")[2]
-            desk.wait(lambda: "(attempt 1)" in (folder / f"tft-{job}.out").read_text(), WHOLE, "restart")
-            desk.shown("squeue")
-            desk.shown(f"grep launching tft-{job}.out")
-            desk.wait(lambda: _rejoined(desk, group, struck), WHOLE, "rejoining")
+            terminal.wait(lambda: "(attempt 1)" in (folder / f"tft-{job}.out").read_text(), WHOLE, "restart")
+            terminal.run("squeue")
+            terminal.run(f"grep launching tft-{job}.out")
+            terminal.wait(lambda: _rejoined(terminal, group, struck), WHOLE, "rejoining")
             time.sleep(2.0)
-            desk.shown("tail -n 2 lighthouse.out")
-            desk.cost(struck, group)
-            desk.shown("scancel --me")
-            desk.wait(lambda: not hosts.run("squeue", "-h"), 90, "end")
+            terminal.run("tail -n 2 lighthouse.out")
+            terminal.cost(struck, group)
+            terminal.run("scancel --me")
+            terminal.wait(lambda: not hosts.run("squeue", "-h"), 90, "end")
 
 
 def under_slurm_ft(folder: Path) -> None:
     with slurm_hosts(folder / "c", 4, stock=True) as hosts:
-        desk = Desk(hosts, folder, **{env.STATE_HOME: str(folder / "state")})
+        terminal = Terminal(hosts, folder, **{env.STATE_HOME: str(folder / "state")})
         words = "run -s slurm_ft -cfg exclusive=True components.py:ddp --cpu 1 --memMB 1000"
-        options = f"--run_dir {desk.run_dir} --script {ROOT}/{TRAINER[0]} -- {' '.join(TRAINER[1:])}"
+        options = f"--run_dir {terminal.run_dir} --script {ROOT}/{TRAINER[0]} -- {' '.join(TRAINER[1:])}"
         real = f"{words.replace('components.py', f'{ROOT}/components.py')} {options}"
         torchx = f"{sys.executable} -c {_quoted(TORCHX)}"
-        desk.shown(
+        terminal.run(
             f"torchx {words} --run_dir /run --script {' '.join([TRAINER[0], '--', *TRAINER[1:]])}",
             real=f"{torchx} {real}",
             only="slurm_ft://",
         )
-        desk.wait(desk.together, WHOLE, "training")
+        terminal.wait(terminal.together, WHOLE, "training")
         time.sleep(5.0)
-        desk.shown("squeue")
+        terminal.run("squeue")
         node = hosts.run("squeue", "-h", "-r", "-o", "%j %i %N").splitlines()
         job, place = next(line.split()[1:] for line in node if line.split()[0].endswith("-trainer"))
         group = job.partition("_")[2]
         struck = time.time()
-        desk.shown(f'sudo scontrol update NodeName={place} State=DOWN Reason="manual maintenance"', real=_down(place))
+        terminal.run(f'sudo scontrol update NodeName={place} State=DOWN Reason="manual maintenance"', real=_down(place))
         time.sleep(3.0)
-        desk.shown("squeue")
-        desk.wait(lambda: _rejoined(desk, group, struck), WHOLE, "rejoining")
+        terminal.run("squeue")
+        terminal.wait(lambda: _rejoined(terminal, group, struck), WHOLE, "rejoining")
         time.sleep(2.0)
-        desk.shown(
+        terminal.run(
             "grep -h slurm-watch /run/slurm/logs/*.slurm.log",
-            real=f"grep -h slurm-watch {desk.run_dir}/slurm/logs/*.slurm.log",
+            real=f"grep -h slurm-watch {terminal.run_dir}/slurm/logs/*.slurm.log",
         )
-        desk.cost(struck, group)
+        terminal.cost(struck, group)
         for name in ("status --once", "scale --replicas 1", "status --once", "cancel", "status --once", "report"):
             verb, _, rest = name.partition(" ")
-            real = f"{sys.executable} -m torchft_x {verb} {desk.run_dir} {rest}"
-            desk.shown(f"torchft_x {verb} /run {rest}".rstrip(), real=real)
+            real = f"{sys.executable} -m torchft_x {verb} {terminal.run_dir} {rest}"
+            terminal.run(f"torchft_x {verb} /run {rest}".rstrip(), real=real)
 
 
-def _rejoined(desk: Desk, group: str, since: float) -> bool:
-    joined = (e for e in desk.events() if e.get("event") == "joined" and str(e.get("group")) == group)
+def _rejoined(terminal: Terminal, group: str, since: float) -> bool:
+    joined = (e for e in terminal.events() if e.get("event") == "joined" and str(e.get("group")) == group)
     again = min((float(e["t"]) for e in joined if float(e["t"]) > since), default=None)
-    return again is not None and desk.together(again)
+    return again is not None and terminal.together(again)
 
 
 def _down(node: str) -> str:
@@ -177,14 +184,16 @@ def _quoted(text: str) -> str:
 
 
 @contextmanager
-def background(command: list[str], out: Path, desk: Desk) -> Iterator[None]:
+def background(command: list[str], out: Path, terminal: Terminal) -> Iterator[None]:
     with out.open("wb") as f:
-        environ = {**os.environ, **desk.environ}
-        process = subprocess.Popen(command, env=environ, cwd=desk.folder, stdout=f, stderr=f, start_new_session=True)
+        environ = {**os.environ, **terminal.environ}
+        process = subprocess.Popen(
+            command, env=environ, cwd=terminal.folder, stdout=f, stderr=f, start_new_session=True
+        )
     try:
         yield
     finally:
-        for pid in (process.pid, *job_processes(desk.run_dir)):
+        for pid in (process.pid, *job_processes(terminal.run_dir)):
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
@@ -193,16 +202,16 @@ def background(command: list[str], out: Path, desk: Desk) -> Iterator[None]:
 
 
 def main() -> None:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # namespaces are to be removed
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the namespaces are removed
     if sentence := missing():
         raise SystemExit(sentence)
-    for title, scene in (("By hand", by_hand), ("Under slurm_ft", under_slurm_ft)):
+    for title, transcribe in (("By hand", by_hand), ("Under slurm_ft", under_slurm_ft)):
         if sys.argv[1:] and not title.lower().endswith(sys.argv[1]):
             continue
         folder = Path(tempfile.mkdtemp(prefix="slurm-"))
         try:
             print(f"## {title}\n\n```", flush=True)
-            scene(folder)
+            transcribe(folder)
             print(f"```\n\nLoad: {os.getloadavg()[0]:.1f}.\n", flush=True)
         finally:
             shutil.rmtree(folder, ignore_errors=True)

@@ -3,8 +3,9 @@
 
     TORCHFT_X_TRAINERS_PYTHON=.venv-trainers/bin/python python -m benchmarks.evidence.titan_curves --steps 120 --kills 3
 
-Two groups of one process each on the CPU; the group that is killed (SIGKILL) is number 1, each time after as many steps of
-its own. What is drawn is group 0's loss, which is its own batches'. Written: docs/bench/titan.json, docs/pictures/titan-loss.svg.
+Two groups of one process each train on the CPU. Group 1 is killed (SIGKILL), each time after the same number of its
+steps. The curve is the loss of group 0 on its own batches. The program writes docs/bench/titan.json and
+docs/pictures/titan-loss.svg.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def main() -> int:
 
 
 def train(method: str, steps: int, kills: int) -> tuple[list[list[float]], list[int]]:
-    """[step, loss] of group 0, and at which of its steps group 1 was killed."""
+    """Train, and return [step, loss] of group 0, and its steps at which group 1 was killed."""
     with tempfile.TemporaryDirectory(prefix="titan-curves-") as name:
         folder = Path(name)
         command, environ = trainer(
@@ -71,7 +72,7 @@ def train(method: str, steps: int, kills: int) -> tuple[list[list[float]], list[
 
 
 def has_come(job: Job, due: int) -> bool:
-    """Both groups train, group 1 that far."""
+    """Return whether both groups train and have reached step `due`."""
     return step(job, 1) >= due and step(job, 0) >= due
 
 

@@ -1,4 +1,4 @@
-"""What a trial adds to a training script of `scripts/`: it acts between two steps, where the script asks `Leaving`.
+"""Additions of a trial to a training script of `scripts/`: they act between two steps, where the script asks `Leaving`.
 
 The script's own `train` runs, with two of the names it imports replaced: `Transformer`, to know the model, and
 `Leaving`, whose `told` is called between two steps. `train_diloco.make_loop` is replaced to know the loop.
@@ -49,11 +49,11 @@ def _train(script: ModuleType) -> None:
         def told(self) -> bool:
             trial.dump()
             trial.pace()
-            return trial.is_over() or super().told()  # all ranks agree on the former: it is a step that none has passed
+            return trial.is_over() or super().told()  # all ranks agree on the former: none has passed that step
 
         def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
             if kind is None:
-                trial.dump()  # the last step
+                trial.dump()  # the last step ends without another call of `told`
             super().__exit__(kind, error, trace)
 
     script.Transformer = trial.capture("model", script.Transformer)
@@ -69,7 +69,7 @@ class Trial:
     def __init__(self, flags: argparse.Namespace) -> None:
         self._flags = flags
         self.model: nn.Module | None = None
-        self.loop: Any = None  # of groups that train apart
+        self.loop: Any = None  # DiLoCo or LocalSGD, where groups train apart
         self._manager: Any = None
         self._dumper: Dumper | None = None
         self._dumped = 0  # number of the newest commit that is dumped
@@ -77,7 +77,7 @@ class Trial:
         self._began: float | None = None  # monotonic time at which the current step began
         self._commit: dict[str, Any] = {}  # newest event `commit`
         self._healed = False  # whether the state was loaded since the newest commit
-        self._forward: dict[str, Any] = {}  # of the newest forward
+        self._forward: dict[str, Any] = {}  # participant and loss of the newest forward
         observe.subscribe(self._take)
 
     def capture(self, name: str, make: Any) -> Any:
@@ -91,7 +91,7 @@ class Trial:
         return made
 
     def begin(self, manager: Any) -> None:
-        """Take the Manager (None on a rank without one), when model and loop are complete."""
+        """Store the Manager (None on a rank without one), once model and loop are complete, and prepare the dumps."""
         self._manager = manager
         self._dumped = self._commits()
         if self._flags.dump_params is None or manager is None:

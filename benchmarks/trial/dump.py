@@ -11,9 +11,9 @@ import torch
 
 
 class Dumper:
-    """Writes ``g{group}-r{rank}-a{attempt}-s{step}.bin``: one line of JSON, then every parameter's bytes in order.
+    """Writer of ``g{group}-r{rank}-a{attempt}-s{step}.bin``: one line of JSON, then every parameter's bytes in order.
 
-    `params` are plain tensors, whose memory is read at each `write`.
+    `params` are plain tensors, whose memory each `write` reads.
     """
 
     def __init__(self, folder: str, params: Iterable[torch.Tensor], group: str, rank: int, attempt: int) -> None:
@@ -22,9 +22,10 @@ class Dumper:
         self._header = {"group": group, "rank": rank, "attempt": attempt}
         self._params = [p.detach() for p in params]
         self._bytes = bytearray(sum(p.numel() * p.element_size() for p in self._params))
-        self._flat = torch.frombuffer(self._bytes, dtype=torch.uint8)  # the same memory as self._bytes
+        self._flat = torch.frombuffer(self._bytes, dtype=torch.uint8)  # a view of self._bytes
 
     def write(self, step: int, **fields: object) -> None:
+        """Write the dump of a step, with `fields` and the SHA-256 of the bytes in its header."""
         at = 0
         for p in self._params:
             raw = p.reshape(-1).view(torch.uint8)

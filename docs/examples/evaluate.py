@@ -1,4 +1,4 @@
-"""Evaluator of my_component.py: evaluates each new model on its own data, until it is stopped at the end of the job."""
+"""Evaluator of my_component.py: evaluates each new model on held-out data, until the job's end stops it."""
 
 import os
 import time

@@ -2,7 +2,7 @@
 
     torchx run -s local_cwd ./my_component.py:my_job --replicas 3 -- --lr 0.05
 
-TorchX reads this file as text: whole `def`s with plain annotations, imports, and nothing else at the top.
+TorchX reads this file as text. At the top it may hold imports and whole `def`s with plain annotations only.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ def my_job(
     cpu: int = 2,
     mail: str = "",
 ) -> specs.AppDef:
-    """Trains a small regression, and evaluates the newest model while it trains.
+    """Train a small regression, and evaluate the newest model meanwhile.
 
     Args:
         script_args: arguments of train.py, after --
@@ -30,7 +30,7 @@ def my_job(
         run_dir: shared directory of the run; a new one below runs/ if empty
         image: container image, where the scheduler uses one
         cpu: cores of one group
-        mail: on Slurm, who is told when the job ends
+        mail: on Slurm, address to notify when the job ends
     """
 
     def tell(scheduler: str, info: Any) -> None:

@@ -1,6 +1,8 @@
 """Training loop with the features of real loops. docs/write_a_script.md, "Recipes", explains the place of each line.
 
-Alone (`python recipes.py`) or in groups: `torchx run -s local_cwd ./components.py:ddp --script docs/examples/recipes.py`.
+The script runs alone (`python recipes.py`) or in groups:
+
+    torchx run -s local_cwd ./components.py:ddp --script docs/examples/recipes.py
 """
 
 import argparse
@@ -14,11 +16,11 @@ from torch.utils.data import BatchSampler, DataLoader, TensorDataset
 
 from torchft_x import DistributedDataParallel, DistributedSampler, Leaving, Manager, Optimizer, ProcessGroupGloo
 
-BATCH, ACCUMULATE = 16, 2  # samples of a backward, backwards of a step
+BATCH, ACCUMULATE = 16, 2  # samples per backward, backwards per step
 
 
 class Batches:
-    """Batches of a step. A repeated step gets the same batches; a heal or a checkpoint that changes the step moves them."""
+    """Batches by step. A repeated step gets the same ones; after a heal or a checkpoint they follow the new step."""
 
     def __init__(self, data: TensorDataset) -> None:
         group, groups = int(os.environ.get("REPLICA_GROUP_ID", 0)), int(os.environ.get("NUM_REPLICA_GROUPS", 1))
@@ -26,6 +28,7 @@ class Batches:
         self.step, self.batches, self.rest = -1, [], iter(())
 
     def of(self, step: int) -> list:
+        """Return the ACCUMULATE batches of a step."""
         if step != self.step:
             per_epoch = len(self.sampler) // BATCH // ACCUMULATE  # steps
             if step != self.step + 1 or step % per_epoch == 0:
@@ -64,15 +67,15 @@ def main() -> None:
 
     manager = Manager(
         ProcessGroupGloo(), load_state_dict, state_dict, min_replica_size=1,
-        vote_in_backward=not args.scaler,  # a scaler throws steps away
+        vote_in_backward=not args.scaler,  # a scaler skips steps after backward
     )  # fmt: skip
     ddp, optimizer, scaler = DistributedDataParallel(manager, model), Optimizer(manager, adamw), parts["scaler"]
-    with Leaving(manager) as leaving:  # SIGTERM: out at the next boundary, exit code 143
+    with Leaving(manager) as leaving:  # after SIGTERM the group leaves at the next boundary, with exit code 143
         while (step := manager.current_step()) < args.steps and not leaving.told():
             if step - best["step"] > args.patience:
-                break  # early: all groups know the same best loss
+                break  # all groups stop early at the same step, since they know the same best loss
             optimizer.zero_grad()
-            step = manager.current_step()  # the first time a group that comes back knows it only now
+            step = manager.current_step()  # a group that comes back knows its step only now
             total = torch.zeros(())
             for left, (inputs, targets) in zip(range(ACCUMULATE)[::-1], batches.of(step), strict=True):
                 with ddp.no_sync() if left else nullcontext():  # the last backward averages the sum
@@ -83,11 +86,11 @@ def main() -> None:
                     scaler.scale(loss).backward()
             work.wait()
             scaler.unscale_(optimizer)
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # of the average, so alike in all groups
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # the average is clipped, alike in all groups
             scaler.step(optimizer)
             scaler.update()
             if manager.current_step() == step:
-                continue  # dropped, or thrown away by the scaler: nothing has changed, the same step comes again
+                continue  # the step was dropped, or skipped by the scaler: nothing has changed, and it is run again
             parts["schedule"].step()
             parts["ema"].update_parameters(model)
             if total.item() < best["loss"]:

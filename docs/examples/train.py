@@ -57,7 +57,7 @@ def main() -> None:
 def save(state: dict) -> None:
     """Write the state atomically into the run directory."""
     path = os.path.join(os.environ["TORCHFT_X_RUN_DIR"], "model.pt")
-    with open(f"{path}.part-{os.getpid()}", "wb") as f:  # with a path, torch would hide an error of the disk
+    with open(f"{path}.part-{os.getpid()}", "wb") as f:  # given a path, torch would hide errors of the disk
         torch.save(state, f)
     os.replace(f"{path}.part-{os.getpid()}", path)
 

@@ -1,6 +1,7 @@
 """Lightning over replica groups that may leave and rejoin: docs/trainers.md.
 
-One process a group, one optimizer. `FaultTolerantStrategy` is all that is added to an ordinary script for Lightning.
+Each group has one process and one optimizer. `FaultTolerantStrategy` is the only addition to an ordinary script for
+Lightning.
 """
 
 import argparse
@@ -47,10 +48,10 @@ class FaultTolerantStrategy(SingleDeviceStrategy):
                 print(f"step {done}: loss {float(loss):.4f}", flush=True)
             return loss
 
-        optimizer.step = MethodType(step, optimizer)  # a method: schedulers of torch's look into it
+        optimizer.step = MethodType(step, optimizer)  # a method, as torch's schedulers require
         module = self.lightning_module
         schedule = module.lr_scheduler_step
-        # A step that is dropped must change nothing: the next one is the same step again.
+        # A dropped step must change nothing, since it is run again.
         module.lr_scheduler_step = lambda *a, **k: schedule(*a, **k) if self._committed else None
 
     def optimizer_step(self, optimizer, closure, model=None, **kwargs):

@@ -2,15 +2,15 @@
 
     torchx run ./components.py:hsdp --replicas 2 --workers_per_replica 2 --script docs/examples/train_pipeline.py -- --steps 200
 
-Each rank holds one stage and its optimizer, and averages its gradients with the same stage of the other groups. What a
-failure costs is what it costs in train.py beside this file: the step's gradients are kept and reduced again.
+Each rank holds one stage and its optimizer, and averages its gradients with the same stage of the other groups. After a
+failure the step's gradients are kept and reduced again, as in train.py beside this file.
 """
 
 import argparse
 import time
 import warnings
 
-warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # torch says so on machines without NumPy
+warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # torch's, on machines without NumPy
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
@@ -29,7 +29,7 @@ def make_stage(rank: int) -> nn.Module:
 
 
 def make_batch(seed: int, size: int = 32) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same for the same seed; what is to be learned is the mean of the inputs."""
+    """Return the inputs and their means, the targets. Equal seeds give equal batches."""
     x = torch.randn(size, 8, generator=torch.Generator().manual_seed(seed))
     return x, x.mean(1, keepdim=True)
 
@@ -53,7 +53,7 @@ def main() -> None:
         sgd.load_state_dict(state["sgd"])
 
     manager = Manager(pg=ProcessGroupGloo(), state_dict=state_dict, load_state_dict=load_state_dict, min_replica_size=1)
-    ddp = DistributedDataParallel(manager, module)  # rank r meets rank r of the other groups
+    ddp = DistributedDataParallel(manager, module)  # rank r averages with rank r of the other groups
     optimizer = Optimizer(manager, sgd)
     stage = PipelineStage(module, rank, 2, torch.device("cpu"))
     schedule = ScheduleGPipe(stage, MICROBATCHES, loss_fn=nn.functional.mse_loss)

@@ -1,6 +1,6 @@
 """HuggingFace's Trainer over replica groups that may leave and rejoin: docs/trainers.md.
 
-One process a group. `FaultTolerantTrainer` is all that is added to an ordinary script for `transformers`.
+Each group has one process. `FaultTolerantTrainer` is the only addition to an ordinary script for `transformers`.
 """
 
 import argparse
@@ -54,9 +54,9 @@ class FaultTolerantTrainer(Trainer):
             committed = self.manager.should_commit()
             if committed:
                 plain(closure)
-            self.optimizer._is_overflow = not committed  # accelerate's word: the scheduler stands still, too
+            self.optimizer._is_overflow = not committed  # accelerate then skips the scheduler's step, too
 
-        optimizer.step = MethodType(step, optimizer)  # a method: schedulers of torch's look into it
+        optimizer.step = MethodType(step, optimizer)  # a method, as torch's schedulers require
         return optimizer
 
     def _clip_grad_norm(self, model):
@@ -68,6 +68,8 @@ class FaultTolerantTrainer(Trainer):
 
 
 class _Steps(TrainerCallback):
+    """Callback that starts a quorum before each step, and keeps `global_step` equal to the Manager's step."""
+
     def __init__(self, manager: Manager) -> None:
         self._manager = manager
 
