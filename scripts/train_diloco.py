@@ -174,7 +174,7 @@ def train(args: argparse.Namespace) -> None:
 
     # All ranks of the group leave together: the others would wait in the next forward.
     with Leaving(manager, checkpoint, dist.group.WORLD if ranks > 1 else None) as leaving, loop:
-        while (done := loop.exchanges) < last and not leaving.told():
+        while (done := loop.exchanges) < last and not leaving.requested():
             # Data and rate are functions of the common progress: a group that comes back draws its lost batches again.
             set_learning_rate(args, inner, loop.progress)
             x, y = get_batch(data, args, loop.progress, f"{args.group}.{rank}")

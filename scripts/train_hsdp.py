@@ -164,7 +164,7 @@ def train(args: argparse.Namespace) -> None:
 
     # All ranks of the group leave together: the others would wait in the next forward.
     with Leaving(manager, checkpoint, dist.group.WORLD) as leaving:
-        while manager.current_step() < args.steps and not leaving.told():
+        while manager.current_step() < args.steps and not leaving.requested():
             optimizer.zero_grad()  # starts the quorum, which decides who takes part in this step
             # None while this group heals: any batch will do then, since the group contributes zeros.
             participant = manager.participating_rank() or 0

@@ -1,7 +1,7 @@
 """Additions of a trial to a training script of `scripts/`: they act between two steps, where the script asks `Leaving`.
 
 The script's own `train` runs, with two of the names it imports replaced: `Transformer`, to know the model, and
-`Leaving`, whose `told` is called between two steps. `train_diloco.make_loop` is replaced to know the loop.
+`Leaving`, whose `requested` is called between two steps. `train_diloco.make_loop` is replaced to know the loop.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def _train(script: ModuleType) -> None:
             super().__init__(manager, *args)
             trial.begin(manager)
 
-        def told(self) -> bool:
+        def requested(self) -> bool:
             trial.dump()
             trial.pace()
-            return trial.is_over() or super().told()  # all ranks agree on the former: none has passed that step
+            return trial.is_over() or super().requested()  # all ranks agree on the former: none has passed that step
 
         def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
             if kind is None:

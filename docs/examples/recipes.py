@@ -71,7 +71,7 @@ def main() -> None:
     )  # fmt: skip
     ddp, optimizer, scaler = DistributedDataParallel(manager, model), Optimizer(manager, adamw), parts["scaler"]
     with Leaving(manager) as leaving:  # after SIGTERM the group leaves at the next boundary, with exit code 143
-        while (step := manager.current_step()) < args.steps and not leaving.told():
+        while (step := manager.current_step()) < args.steps and not leaving.requested():
             if step - best["step"] > args.patience:
                 break  # all groups stop early at the same step, since they know the same best loss
             optimizer.zero_grad()

@@ -31,17 +31,17 @@ class Leaving:
     ::
 
         with Leaving(manager, checkpoint) as leaving:
-            while manager.current_step() < STEPS and not leaving.told():
+            while manager.current_step() < STEPS and not leaving.requested():
                 ...  # one step
 
     On exit it saves the last step, if there is a checkpoint, and shuts the Manager down. If the loop ended because
-    `told` was true, it then ends the program with exit code 143; started again, the program continues from that step.
+    `requested` was true, it then ends the program with exit code 143; started again, the program continues from that step.
     Otherwise the training is done. After an exception it does nothing. Enter it on the main thread.
 
     Args:
         manager: this rank's Manager; None on a rank that has none (the followers of an `Island`).
         checkpoint: the job's checkpoint, if there is one.
-        group: process group of this replica group's ranks, which takes tensors on the CPU. With it `told` is the same
+        group: process group of this replica group's ranks, which takes tensors on the CPU. With it `requested` is the same
             on all ranks, by an all-reduce of four bytes. Ranks that compute together, as in FSDP2, must leave together.
         seconds: longest time from the signal to the boundary, or twice the last step if that is longer. After it the
             process kills itself, because a step may wait for groups that leave as well. Saving after the boundary may
@@ -61,15 +61,15 @@ class Leaving:
         self._group = group
         self._seconds = seconds
         self._signalled = False
-        self._leaves = False  # what `told` returned last
-        self._asked = time.monotonic()  # monotonic time of the last call of `told`
-        self._step = 0.0  # seconds between the last two calls of `told`
+        self._leaves = False  # what `requested` returned last
+        self._asked = time.monotonic()  # monotonic time of the last call of `requested`
+        self._step = 0.0  # seconds between the last two calls of `requested`
         self._at_boundary = threading.Event()
         # A signal handler may put into a SimpleQueue, but not start a thread.
         self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._before: Any = None  # the previous handler of SIGTERM
 
-    def told(self) -> bool:
+    def requested(self) -> bool:
         """Return whether the loop must end. Call it between two steps, on all ranks of `group`."""
         now = time.monotonic()
         self._asked, self._step = now, now - self._asked

@@ -28,7 +28,7 @@ class Fake:
 def test_a_loop_that_is_done_saves_and_says_so() -> None:
     fake = Fake()
     with Leaving(fake, fake) as leaving:
-        assert not leaving.told()
+        assert not leaving.requested()
     assert fake.told == ["finish", "shutdown wait=True finished=True"]
 
 
@@ -37,7 +37,7 @@ def test_a_signal_ends_the_loop_at_its_boundary_and_the_program_with_143() -> No
 
     def train() -> None:
         with Leaving(fake, fake) as leaving:
-            while not leaving.told():
+            while not leaving.requested():
                 signal.raise_signal(signal.SIGTERM)
                 fake.told.append("the step's end")
 
@@ -51,7 +51,7 @@ def test_a_signal_ends_the_loop_at_its_boundary_and_the_program_with_143() -> No
 def test_a_signal_in_the_last_step_comes_too_late() -> None:
     fake = Fake()
     with Leaving(fake) as leaving:
-        assert not leaving.told()
+        assert not leaving.requested()
         signal.raise_signal(signal.SIGTERM)
     assert fake.told == ["shutdown wait=True finished=True"]
 
