@@ -18,7 +18,7 @@ from torchft_x.rpc.transport import grpc_options
 import grpc.aio  # isort: skip  (our room sets its environment first)
 
 _CHANNEL = [
-    ("grpc.max_receive_message_length", grpc_options.MAX_MESSAGE),
+    ("grpc.max_receive_message_length", grpc_options.MAX_CLIENT_MESSAGE),
     ("grpc.use_local_subchannel_pool", 1),  # one connection per channel
     ("grpc.enable_http_proxy", 0),
 ]

@@ -53,7 +53,7 @@ def _train(script: ModuleType) -> None:
 
         def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
             if kind is None:
-                trial.dump()  # the last step ends without another call of `told`
+                trial.dump()  # the last step ends without another call of `requested`
             super().__exit__(kind, error, trace)
 
     script.Transformer = trial.capture("model", script.Transformer)

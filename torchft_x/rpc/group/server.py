@@ -26,7 +26,7 @@ from torchft_x.net import Address, any_host, parse_address
 from torchft_x.rpc.group import liveness_socket
 from torchft_x.rpc.group.service import GroupService
 from torchft_x.rpc.group.shell import GroupSettings, GroupShell, Push
-from torchft_x.rpc.transport import file_limits, grpc_options, loop
+from torchft_x.rpc.transport import descriptor_limits, grpc_options, loop
 from torchft_x.rpc.transport.notifier import Notifier
 from torchft_x.rpc.transport.resolve import find_lighthouses, moved_to
 from torchft_x.rpc.transport.token import TokenCheck, check_token
@@ -113,7 +113,7 @@ class GroupServer:
     ) -> None:
         options = grpc_options.server_options(
             guarded=settings.token is not None,
-            connections=file_limits.for_group(file_limits.raise_limit(), settings.world_size),
+            connections=descriptor_limits.for_group(descriptor_limits.raise_limit(), settings.world_size),
         )
         server = grpc.aio.server(interceptors=[TokenCheck(settings.token)], options=options)
         liveness_socket.end()

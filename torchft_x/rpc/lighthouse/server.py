@@ -38,7 +38,7 @@ from torchft_x.rpc.lighthouse.services.finished_supervisors import FinishedSuper
 from torchft_x.rpc.lighthouse.services.supervisor_service import LighthouseCallbacks, SupervisorService
 from torchft_x.rpc.lighthouse.services.torchft_service import TorchftService
 from torchft_x.rpc.proto import torchft_x_pb2 as pb
-from torchft_x.rpc.transport import file_limits, grpc_options, limits
+from torchft_x.rpc.transport import descriptor_limits, grpc_options, limits
 from torchft_x.rpc.transport.streams.stream import Stream, answering
 from torchft_x.rpc.transport.token import TokenCheck, check_token
 from torchft_x.timing import TIMING
@@ -127,7 +127,8 @@ class LighthouseShell:
     async def start(self, bind: Address) -> int:
         """Listen and return the port. Raises `AddressError`."""
         options = grpc_options.server_options(
-            guarded=self.token is not None, connections=file_limits.for_lighthouse(file_limits.raise_limit())
+            guarded=self.token is not None,
+            connections=descriptor_limits.for_lighthouse(descriptor_limits.raise_limit()),
         )
         server = grpc.aio.server(interceptors=[TokenCheck(self.token)], options=options)
         server.add_generic_rpc_handlers(

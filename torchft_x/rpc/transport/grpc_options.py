@@ -23,7 +23,7 @@ WIRE = 2
 """Version of our own messages. A session of another version is refused with a sentence. 2: grants over many steps and
 the vote between groups."""
 
-MAX_MESSAGE = 16 << 20
+MAX_CLIENT_MESSAGE = 16 << 20
 """Bytes of one message to a client: 4096 members of 4 KiB, far above what the limits of `codec.messages` let
 through."""
 MAX_REQUEST = 4 << 20
@@ -47,7 +47,7 @@ STATUS = "torchft_x.StatusService"
 GROUP = "torchft_x.GroupService"
 
 _COMMON = [
-    ("grpc.max_send_message_length", MAX_MESSAGE),
+    ("grpc.max_send_message_length", MAX_CLIENT_MESSAGE),
     # A remote host that vanished without closing (power, cable) is noticed after time + timeout, even on an idle
     # connection.
     ("grpc.keepalive_time_ms", 10_000),
@@ -71,7 +71,7 @@ _SERVER_OPTIONS = [
 
 CHANNEL_OPTIONS = [
     *_COMMON,
-    ("grpc.max_receive_message_length", MAX_MESSAGE),
+    ("grpc.max_receive_message_length", MAX_CLIENT_MESSAGE),
     ("grpc.max_metadata_size", 16 << 10),  # a refusal's sentence comes in a header
     ("grpc.use_local_subchannel_pool", 1),  # channels must not share state, such as the back-off
     ("grpc.initial_reconnect_backoff_ms", 50),

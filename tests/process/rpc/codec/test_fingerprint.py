@@ -19,4 +19,4 @@ def test_what_we_declare_is_within_the_limits() -> None:
     assert len(whole.items) == t.MAX_TRAITS
     data = fingerprint.TRAITS.encode(whole).SerializeToString()
     assert fingerprint.TRAITS.read(data, "fingerprint") == whole
-    assert len(data) < grpc_options.MAX_MESSAGE / 16
+    assert len(data) < grpc_options.MAX_CLIENT_MESSAGE / 16

@@ -97,7 +97,7 @@ def test_a_message_over_the_size_limit_is_refused(server: LighthouseServer) -> N
     target = parse_address(server.address()).target  # a client without limits of its own
     with grpc.insecure_channel(target) as c, pytest.raises(grpc.RpcError) as e:
         c.unary_unary(f"/{grpc_options.LIGHTHOUSE}/Heartbeat")(
-            b"x" * (grpc_options.MAX_MESSAGE + 1), timeout=scaled(5.0)
+            b"x" * (grpc_options.MAX_CLIENT_MESSAGE + 1), timeout=scaled(5.0)
         )
     assert e.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
 

@@ -42,7 +42,7 @@ from torchft_x.rpc.transport import grpc_options, limits
 
 log = logging.getLogger(__name__)
 
-MAX_LEDGER = 2 * grpc_options.MAX_MESSAGE
+MAX_LEDGER = 2 * grpc_options.MAX_CLIENT_MESSAGE
 """Bytes that are read at most. A quorum fits in one message, and the other data about its members is smaller."""
 MAX_DONE = limits.MAX_MEMBERS * 16
 """Finished supervisors, of all groups and nodes."""
