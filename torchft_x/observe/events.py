@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -58,6 +59,7 @@ EVENTS = frozenset(
 BEGIN = '{"t":'
 """Beginning of each line."""
 _INCOMPLETE = ".incomplete"
+_TAIL = 1 << 16  # bytes at the end of a log that are searched for its last event
 _PART = ".p{:04}.jsonl"  # sorts behind the first part's ".jsonl"
 PART_BYTES, PARTS = 64 << 20, 16
 """Size of a file, and number of files that are kept, of one process. The first one and the newest others are kept."""
@@ -265,6 +267,20 @@ def incomplete(run_dir: str | os.PathLike[str]) -> list[str]:
 def read_events(run_dir: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Return all events of a run in order of time. Skips a torn last line, of a process killed while writing."""
     return EventTail(run_dir).new()
+
+
+def last_event(run_dir: str | os.PathLike[str], role: str, name: str = "") -> dict[str, Any] | None:
+    """Return the newest event of all processes of a role; with `name`, the newest of that name. None if there is none.
+
+    Reads only the end of each log.
+    """
+    found: list[dict[str, Any]] = []
+    for path in Path(run_dir, "events").glob(f"{role}-*.jsonl"):
+        with contextlib.suppress(OSError), path.open("rb") as f:
+            f.seek(max(0, os.fstat(f.fileno()).st_size - _TAIL))
+            events = map(_parse, reversed(f.read().split(b"\n")))
+            found += islice((e for e in events if e and name in ("", e.get("event"))), 1)
+    return max(found, key=lambda e: float(e["t"]), default=None)
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:

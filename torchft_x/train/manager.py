@@ -292,17 +292,14 @@ class Manager:
         A group that dies during the pause, or whose process is stopped, is lost as at any other time.
         """
         limit = seconds_of(seconds, "seconds of planned_pause")
-        client = self._context.connection.client
+        client, status = self._context.connection.client, self._context.status
         client.pause(limit, reason)
-        status = self._context.status
-        if status is not None:
-            status.pause(limit)
+        status.pause(limit)
         try:
             yield
         finally:
             client.pause(0.0, reason)
-            if status is not None:
-                status.pause(0.0)
+            status.pause(0.0)
 
     def errored(self) -> ExceptionWithTraceback | None:
         """Return the first error of this step; None if there is none."""
@@ -358,10 +355,8 @@ class Manager:
         The supervisor measures the group's progress by these calls.
         """
         self.steps.rehearsal.skip()  # no other group waits for inner steps
-        if self._context.memory is not None:
-            self._context.memory.apart = True
-        if self._context.status is not None:
-            self._context.status.trained()
+        self._context.memory.apart = True
+        self._context.status.trained()
 
     def note_exchange(self) -> None:
         """Copy this rank's state to memory if a copy is due, after an exchange and before the next inner step.
@@ -486,10 +481,9 @@ class Manager:
         atexit.unregister(self._at_exit)
         c = self._context
         self.steps.close()
-        if c.memory is not None:
-            if not finished:
-                copy_last(c)
-            c.memory.close()
+        if not finished:
+            copy_last(c)
+        c.memory.close()
         c.transport.shutdown(wait=wait)
         c.connection.close(wait, early=not finished)
         c.peers.shutdown()

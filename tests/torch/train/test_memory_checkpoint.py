@@ -51,9 +51,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[CheckpointMemory]:
 
 
 def memory_of(trainer: Trainer) -> MemoryCheckpoint:
-    found = trainer.manager._context.memory
-    assert found is not None
-    return found
+    return trainer.manager._context.memory
 
 
 def common(trainer: Trainer) -> State | None:

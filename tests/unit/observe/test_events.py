@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from torchft_x.observe.events import EVENTS, EventLog, EventTail, incomplete, read_events
+from torchft_x.observe.events import EVENTS, EventLog, EventTail, incomplete, last_event, read_events
 from torchft_x.observe.report import summarize, workers
 from torchft_x.observe.run import reading
 
@@ -27,6 +27,19 @@ def test_a_line_carries_the_common_fields_and_leaves_out_none(tmp_path: Path) ->
 def test_an_unknown_event_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="unknown event 'committed'"):
         EventLog(tmp_path, "trainer").emit("committed")
+
+
+def test_the_newest_event_of_a_role(tmp_path: Path) -> None:
+    assert last_event(tmp_path, "lighthouse") is None
+    for name, *events in (("lighthouse-1", (1, "start"), (3, "exit")), ("lighthouse-2", (2, "exit"), (4, "error"))):
+        lines = [json.dumps({"t": t, "event": event}) for t, event in events]
+        path = tmp_path / "events" / f"{name}.jsonl"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("\n".join(["x" * (1 << 16), *lines, '{"t": 9, "ev']))
+    (tmp_path / "events" / "trainer-1.jsonl").write_text('{"t": 8, "event": "exit"}\n')
+    assert last_event(tmp_path, "lighthouse") == {"t": 4, "event": "error"}
+    assert last_event(tmp_path, "lighthouse", "exit") == {"t": 3, "event": "exit"}
+    assert last_event(tmp_path, "lighthouse", "scale") is None
 
 
 def test_the_tail_gives_each_event_once_and_waits_for_whole_lines(tmp_path: Path) -> None:

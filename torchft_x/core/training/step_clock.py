@@ -67,7 +67,7 @@ class WaitBudget:
         *,
         most: float,
         fixed: float | None = None,
-        tell: Callable[[bool], object] | None = None,
+        tell: Callable[[bool], object] = lambda _: None,
     ) -> None:
         self._most = most
         self._fixed = fixed
@@ -117,8 +117,7 @@ class WaitBudget:
             self._own += now - self._works_since
             self._works_since = None
         self._waits_since, self._unlimited = now, self.somebody_heals or not connected
-        if self._tell is not None:
-            self._tell(True)
+        self._tell(True)
         return self.limit
 
     def work(self, now: float) -> None:
@@ -126,8 +125,7 @@ class WaitBudget:
         if self._waits_since is not None:
             self._waited, self._waits_since = max(self._waited, now - self._waits_since), None
         self._works_since = now
-        if self._tell is not None:
-            self._tell(False)
+        self._tell(False)
 
     def explain(self, error: Exception, seconds: float) -> Exception:
         """Return the error with which a wait of `seconds` ended: one that gives the reason if the limit was ours."""

@@ -10,7 +10,6 @@ the file when it gives up a group, ``torchft_x scale`` when it changes the numbe
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
@@ -118,16 +117,6 @@ def lost_groups(run_dir: str | Path) -> dict[str, str]:
         return {end.group: end.sentence for end in parse((folder(run_dir) / "groups.json").read_text("utf-8")).ended}
     except (OSError, UnicodeDecodeError, ConfigError):
         return {}
-
-
-def last_sentence(run_dir: str | Path) -> str:
-    """Return the sentence with which the job's lighthouse has ended the job, or '' if none can be read."""
-    found: list[tuple[float, str]] = []
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        for path in Path(run_dir, "events").glob("lighthouse-*.jsonl"):
-            events = (json.loads(line) for line in path.read_text("utf-8").splitlines() if '"exit"' in line)
-            found += [(float(e["t"]), str(e["reason"])) for e in events if e.get("event") == "exit" and e.get("reason")]
-    return max(found, default=(0.0, ""))[1]
 
 
 @contextmanager

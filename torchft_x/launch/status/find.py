@@ -5,7 +5,6 @@ Imports neither grpc nor torch.
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from torchft_x.address_files import lighthouse_files, read_address
 from torchft_x.errors import AddressError, ConfigError
 from torchft_x.launch.kubernetes.handle import is_handle
 from torchft_x.net import Address, parse_addresses
+from torchft_x.observe.events import last_event
 
 if TYPE_CHECKING:
     from torchft_x.launch.kubernetes.remote import Remote
@@ -26,7 +26,6 @@ RUNS = "runs"
 """Folder in which components create a run directory if none is named."""
 _OF_A_RUN = ("events", "lighthouse", "lighthouses", "token")  # a run directory has one of these
 _CONNECT = 1.0  # seconds for a connect to one address
-_TAIL = 1 << 16  # bytes at the end of an event file that are searched for the last event
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,8 @@ def find(given: str | None, token_file: str | None = None) -> Run:
     run_dir = Path(given) if given is not None else _usual()
     try:
         there = run_dir.is_dir() and any((run_dir / name).exists() for name in _OF_A_RUN)
-        ended = _ended(run_dir) if there else None
+        last = last_event(run_dir, "lighthouse") if there else None
+        ended = last if last and last.get("event") == "exit" else None
         addresses = _addresses(run_dir) if there and ended is None else ()
     except OSError as e:  # another user's
         raise ConfigError(f"The run directory {run_dir} can't be read ({e.strerror}).") from None
@@ -125,37 +125,3 @@ def _answering(what: str, run_dir: Path | None, addresses: tuple[Address, ...], 
     if run_dir is None:
         raise ConfigError(f"No lighthouse answers at {tried}.")
     raise ConfigError(f"No lighthouse of {what} answers ({tried}), and its events don't say how it ended.")
-
-
-def _ended(run_dir: Path) -> dict[str, Any] | None:
-    """Return the last event of the run's newest lighthouse if that event is its exit, else None."""
-    newest: dict[str, Any] = {}
-    try:
-        files = [p for p in (run_dir / "events").iterdir() if p.name.startswith("lighthouse-")]
-    except OSError:
-        files = []
-    for file in files:
-        if file.suffix == ".jsonl":
-            last = _last_event(file)
-            if last is not None and float(last["t"]) > float(newest.get("t", 0.0)):
-                newest = last
-    return newest if newest.get("event") == "exit" else None
-
-
-def _last_event(file: Path) -> dict[str, Any] | None:
-    """Return the last complete event of a file, or None. A torn last line is skipped."""
-    try:
-        with file.open("rb") as f:
-            f.seek(max(0, os.fstat(f.fileno()).st_size - _TAIL))
-            lines = f.read().split(b"\n")
-    except OSError:
-        return None
-    for line in reversed(lines):
-        try:
-            event = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        t = event.get("t") if isinstance(event, dict) else None
-        if isinstance(t, (int, float)) and not isinstance(t, bool) and isinstance(event.get("event"), str):
-            return dict(event)
-    return None

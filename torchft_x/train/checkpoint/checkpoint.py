@@ -243,11 +243,11 @@ class Checkpoint:
         Call it after ``manager.shutdown(finished=False)``, so that the other groups don't wait meanwhile. A save that
         is late causes only a warning, because the process is soon killed.
         """
-        limit, status = None if timeout is None else seconds(timeout), self._manager.context.status
+        limit = None if timeout is None else seconds(timeout)
         try:
             if self._duty.first:
-                if status is not None:
-                    status.pause(limit or self._timeout)  # its supervisor then waits as long as the signal's sender
+                # The supervisor then waits as long as the signal's sender.
+                self._manager.context.status.pause(limit or self._timeout)
                 self._save_last(limit)
         except TorchftXError as e:
             log.warning("%s", e)

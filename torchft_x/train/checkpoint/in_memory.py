@@ -24,15 +24,12 @@ class InMemory:
         self._job = job
         self._keep = keep
         self._state = state
-        if manager.context.memory is not None:
-            manager.context.memory.describe_with(self._describe)
+        manager.context.memory.describe_with(self._describe)
 
     def note(self) -> None:
         """Record that the script is at a point where it would save."""
-        memory = self._manager.context.memory
-        if memory is not None:
-            counters = self._manager.state_dict()
-            memory.note(State(counters["step"], counters["committed_in"]))
+        counters = self._manager.state_dict()
+        self._manager.context.memory.note(State(counters["step"], counters["committed_in"]))
 
     def _describe(self) -> dict[str, Any]:
         options = self._manager.context.options

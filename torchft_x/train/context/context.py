@@ -43,20 +43,19 @@ class RankContext:
     transport: CheckpointTransport[Any]
     awaits_commits: bool  # `transport` must be called before each commit changes the state
     takes_mirrors: bool  # `transport` can copy a state from several sources at a time
-    metadata: str | None  # `transport`'s metadata; None if it may change and is read for each quorum
     state_dicts: StateDicts
     committed: CommittedState
     step: Step  # read and changed under failures.lock
     failures: StepFailures
     events: EventLog
-    status: SharedStatus | None  # published at each change of phase; None if no supervisor reads it
+    status: SharedStatus  # published at each change of phase
     log: logging.LoggerAdapter[Any]
     world_size_mode: WorldSizeMode
     init_sync: bool
     step_time: StepTimeEstimate
     waits: WaitBudget  # limits of the waits for other groups
     fingerprint: FingerprintBuilder  # traits that must be alike in all groups
-    memory: MemoryCheckpoint | None  # copies that outlive this process; None if no supervisor holds any
+    memory: MemoryCheckpoint  # copies that outlive this process
 
     def counters(self) -> dict[str, int]:
         """Return this library's own part of the state."""
@@ -117,8 +116,8 @@ def assemble(
         transport = HTTPTransport(options.timeout, host=options.host, token=options.token)
     carrier = adapted(transport)
     _tell(connection, events, carrier)
-    memory = _memory(options, connection, events, log)
-    if memory is not None and isinstance(carrier, HTTPTransport):
+    memory = MemoryCheckpoint(options, connection, events, log)
+    if isinstance(carrier, HTTPTransport):
         carrier.borrow_from(memory)
     return RankContext(
         options=options,
@@ -127,7 +126,6 @@ def assemble(
         transport=carrier,
         awaits_commits=getattr(type(carrier), "before_commit", None) is not CheckpointTransport.before_commit,
         takes_mirrors=takes_mirrors(carrier),
-        metadata=carrier.metadata() if getattr(type(carrier), "metadata", None) is HTTPTransport.metadata else None,
         state_dicts=states,
         committed=CommittedState(compares=compares),
         step=step,
@@ -138,22 +136,10 @@ def assemble(
         world_size_mode=mode,
         init_sync=init_sync,
         step_time=StepTimeEstimate(),
-        waits=WaitBudget(
-            time.monotonic(),
-            most=options.timeout,
-            fixed=options.straggler_timeout,
-            tell=None if status is None else status.waits,
-        ),
+        waits=WaitBudget(time.monotonic(), most=options.timeout, fixed=options.straggler_timeout, tell=status.waits),
         fingerprint=fingerprint,
         memory=memory,
     )
-
-
-def _memory(
-    options: Options, connection: GroupConnection, events: EventLog, log: StepLogger
-) -> MemoryCheckpoint | None:
-    """Make the memory checkpoint on all ranks of a group or on none, because they agree on the copy to begin with."""
-    return MemoryCheckpoint(options, connection, events, log) if options.memory_slots else None
 
 
 def _event_log(options: Options, group: str, replica_id: str) -> EventLog:

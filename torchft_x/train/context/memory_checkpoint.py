@@ -43,8 +43,10 @@ def open_slots(options: Options) -> list[MemorySlot]:
 class MemoryCheckpoint:
     """Memory checkpoint of one rank. Owns its slots, and makes and loads copies. Used by the training thread.
 
+    Without a supervisor that holds memory for the group, nothing is ever copied.
+
     Args:
-        connection: connection to the other ranks of the group, which must make one too.
+        connection: connection to the other ranks of the group, with which it agrees on the copy to begin with.
     """
 
     def __init__(
@@ -54,7 +56,8 @@ class MemoryCheckpoint:
         self._log = log
         self._slots = open_slots(options)  # two slots, or none
         self._holds = [slot.state for slot in self._slots]  # state of the complete copy in each slot
-        self._copies = HeldCopies(connection.newest_copy([s for s in self._holds if s is not None]))
+        held = [s for s in self._holds if s is not None]
+        self._copies = HeldCopies(connection.newest_copy(held) if options.memory_slots else None)
         self._schedule = CopySchedule()  # used on rank 0 only
         self._worker: threading.Thread | None = None  # seals a copy or grows slots, beside the training
         self._off = "" if self._slots else "there is no memory for it"  # why nothing is copied; or empty

@@ -41,16 +41,15 @@ _status: SharedStatus | None = None  # status of the newest Manager
 
 def status_of(
     options: Options, step: Step, replica_id: str, group_story: Callable[[], list[str]] = list
-) -> SharedStatus | None:
-    """Make this Manager's status and show it to the supervisor; return None if there is none. Never raises.
+) -> SharedStatus:
+    """Make this Manager's status and show it to the supervisor, if there is one. Never raises.
 
     `group_story` returns the group's latest decisions.
     """
     global _status
-    folder = env.read(env.PRIVATE, None)
+    status, folder = SharedStatus(options, step, replica_id, group_story), env.read(env.PRIVATE, None)
     if folder is None or not os.path.isdir(folder):
-        return None
-    status = SharedStatus(options, step, replica_id, group_story)
+        return status
     subscribe(status.receive)
     with _lock:
         if _owner != os.getpid():

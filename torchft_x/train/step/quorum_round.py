@@ -103,7 +103,7 @@ class QuorumRound:
         self._options = options
         self._limit = options.timeout + options.patience  # seconds until the quorum must have come
         self._in_place = in_place  # state may be loaded at once, because the training thread waits
-        self._healing: StateExchange | None = None  # None until state may be copied
+        self._healing = StateExchange(context, in_place=in_place)
         self._counts_after_heal = counts_after_heal
         self._previous = previous  # standing in the quorum before this one
         self._keeps = keeps  # this rank can reduce the step's gradients again
@@ -139,8 +139,7 @@ class QuorumRound:
             late = DeadlineError(f"the state has not come within {2 * c.options.timeout:g} s.")
             c.failures.heal_failed(late, torn=self._in_place)
             return
-        if self._healing is not None:
-            self._healing.load_fetched()
+        self._healing.load_fetched()
 
     def log_outcome(self, vote: LocalVote, outcome: Outcome, sent: int, took: float) -> None:
         """Log how the step ended, at INFO if it failed or members changed, else at DEBUG. `sent` and `took` are
@@ -197,8 +196,7 @@ class QuorumRound:
         assert reply.base is not None, "it goes on from somewhere"
         with c.failures.lock:
             self.ended = c.step.begin(plan.quorum_id, reply.base, held.part.rank, held.part.size, reply.commit)
-        if c.status is not None:
-            c.status.publish()
+        c.status.publish()
         self.role, self.again, self.computed = held, reply.again, Computed(reply.base, held.part)
         self.votes_late = self.votes_late or held.votes_late
         self._plan = plan
@@ -250,7 +248,6 @@ class QuorumRound:
         """Offer the state that others need, and copy the state this rank needs. Only the first call has an effect."""
         plan, self._plan = self._plan, None
         if plan is not None and self._options.allow_heal:
-            self._healing = StateExchange(self._context, in_place=self._in_place)
             self._healing.offer(plan)
             self._healing.heal(plan)
             if plan.heal and self._in_place:
@@ -304,7 +301,7 @@ class QuorumRound:
             torn=t.torn,
             shrink_only=self._options.shrink_only,
             commit_failures=t.commit_failures,
-            checkpoint_metadata=c.transport.metadata() if c.metadata is None else c.metadata,
+            checkpoint_metadata=c.transport.metadata(),
             reason=t.reason,
             suspects=t.suspects,
             unreached=t.unreached,
@@ -321,8 +318,7 @@ class QuorumRound:
         with c.failures.lock:
             if c.step.phase is Phase.ASKING:
                 c.step.unanswered()
-        if c.status is not None:
-            c.status.publish()
+        c.status.publish()
         return error
 
     def _begin(self, reply: QuorumReply) -> Plan:
@@ -347,8 +343,7 @@ class QuorumRound:
         self.role = QuorumRole(reply.quorum, plan, part, self._counts_after_heal, late, settled)
         self.heals, self.again, self.votes_late = plan.heal, reply.again, self.votes_late or late
         self.ended = c.failures.begin(plan, top, part.rank, part.size, reply.commit)
-        if c.status is not None:
-            c.status.publish()
+        c.status.publish()
         c.waits.somebody_heals = len(reply.quorum.carriers) < len(reply.quorum.members) and self._others_heal(reply)
         if c.failures.given_up:
             for member in reply.quorum.carriers:

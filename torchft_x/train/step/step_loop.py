@@ -93,8 +93,7 @@ class StepLoop:
         if not self.rehearsal.is_over and self.rehearsal.start(ordinary=options.allow_heal and not options.shrink_only):
             return
         self._options = options
-        if c.failures.ended is not None:
-            c.failures.raise_if_ended()
+        c.failures.raise_if_ended()
         passed, self._passed = self._passed, None
         if passed is not None:
             self._throw_away(passed, "the next step was started without should_commit()")
@@ -107,15 +106,13 @@ class StepLoop:
         if in_hand and c.step.error is None:
             self.need_round().exchange_state()
             return
-        if c.memory is not None:
-            before_asking(c, c.memory, between_steps=True)
+        before_asking(c, between_steps=True)
         with c.failures.lock:
             given_up = (c.step.quorum_id, c.step.top.step) if c.step.phase is Phase.RUNNING else None
             terms = c.step.ask()
         if given_up is not None:
             self._vote.abandon(*given_up)
-        if c.status is not None:
-            c.status.asked()
+        c.status.asked()
         # A newcomer's forward on stale weights would be thrown away, and the heal could not write into the live tensors. At
         # step 0 all groups take one group's weights first, so that all of their gradients count.
         waits = self.waits or self.role is None or terms.state.step == 0 or c.committed.script_moves_them
@@ -123,8 +120,7 @@ class StepLoop:
         if round.continues():  # answered at once, so no status "asking" was ever visible
             self.wait_quorum()
             return
-        if c.status is not None:
-            c.status.publish(story=True)
+        c.status.publish(story=True)
         if waits:
             round.run_inline()
             self.wait_quorum()
@@ -162,8 +158,7 @@ class StepLoop:
 
     def reduce(self, tensor: torch.Tensor, op: Any, fmt: Format | None = None, **quantized: Any) -> dist.Work:
         """Start a reduction (`Manager.allreduce`). `quantized` holds further arguments of `Reductions.reduce`."""
-        if self._context.failures.ended is not None:
-            self._context.failures.raise_if_ended()
+        self._context.failures.raise_if_ended()
         if self.rehearsal.is_on:
             return self.rehearsal.reduce(tensor)
         self.wait_quorum()
@@ -247,8 +242,7 @@ class StepLoop:
 
     def commit(self, limit: float) -> bool:
         """End the step (`Manager.should_commit`); `limit` is in seconds."""
-        if self._context.failures.ended is not None:
-            self._context.failures.raise_if_ended()
+        self._context.failures.raise_if_ended()
         if self.rehearsal.is_on:
             self.rehearsal.end()
             return False
@@ -300,8 +294,7 @@ class StepLoop:
                 round.wait_done()
             with self._context.failures.lock:
                 vote = self._context.step.vote()
-            if self._context.status is not None:
-                self._context.status.publish()
+            self._context.status.publish()
             reply = self._vote.decide(vote, [w.digest for w in self.reductions.works], limit, meanwhile)
             if early and reply.commit:
                 self._passed = DecidedStep(round, vote, reply, len(self.reductions.works))
@@ -403,12 +396,11 @@ class StepLoop:
         c = self._context
         moved = self._find_moved()  # if so, the next step exchanges the state
         keeps = self._may_retry(vote.errored, early=early)
-        if c.memory is not None and not moved:
-            before_asking(c, c.memory, between_steps=False)
+        if not moved:
+            before_asking(c, between_steps=False)
         with c.failures.lock:
             terms = c.step.ask()
-        if c.status is not None:
-            c.status.publish()
+        c.status.publish()
         self.round = round = self._new_round(terms, waits=True, keeps=keeps)
         try:
             round.run_inline(exchange=False)

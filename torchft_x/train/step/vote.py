@@ -76,7 +76,7 @@ class StepVote:
         with c.failures.lock:
             size, broken = c.step.size, c.step.error is not None
             torn, behind = c.step.torn, c.step.state != c.step.top
-        copies = 0 if c.memory is None else c.memory.word(torn=torn, behind=behind).bits
+        copies = c.memory.word(torn=torn, behind=behind).bits
         state = c.committed.digest() if vote.ok and c.options.commit_vote else 0
         mine = RankVote(vote.quorum_id, vote.step, vote.ok, broken, digest, size, copies=copies, state=state)
         try:
@@ -135,18 +135,15 @@ class StepVote:
 
     def _say_copies(self, votes: Collection[RankVote], mine: RankVote, reply: VoteReply) -> int:
         """Decide for the group about copies of the state in memory. Return the bits that the decision carries."""
-        memory = self._context.memory
-        if memory is None:
-            return 0
         leads_to = mine.step + 1 if reply.commit else None
-        word = memory.decide([RankWord.of(v.copies) for v in votes], leads_to, self._context.step_time.seconds)
+        word = self._context.memory.decide(
+            [RankWord.of(v.copies) for v in votes], leads_to, self._context.step_time.seconds
+        )
         self._hear_copies(word, mine, commit=reply.commit)
         return word.bits
 
     def _hear_copies(self, word: GroupWord, mine: RankVote, *, commit: bool) -> None:
-        memory = self._context.memory
-        if memory is not None:
-            memory.receive(word, State(mine.step + 1, mine.quorum) if commit else None)
+        self._context.memory.receive(word, State(mine.step + 1, mine.quorum) if commit else None)
 
     # --- the state that the step starts from --------------------------------------------------------------------------
 
@@ -171,8 +168,7 @@ class StepVote:
             c.step.refute()
             if self._wrong == _WRONG_MOST:
                 c.failures.ended = c.failures.ended or StepError(_WRONG_AGAIN.format(tensor=first or "another rank's"))
-        if c.memory is not None:
-            c.memory.drop()  # its copies hold the wrong state too
+        c.memory.drop()  # its copies hold the wrong state too
 
     def _find_wrong(self, mine: int, limit: float) -> bool:
         """Find the groups whose state differs from that of most groups. Return whether this group is one of them.

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from tests.process.train.watched_worker import options
+from torchft_x import env
 from torchft_x.core.commit.step import Step
 from torchft_x.core.types import State
+from torchft_x.train.introspection import setup
 from torchft_x.train.introspection import shared_status as module
 from torchft_x.train.introspection.shared_status import SharedStatus
 
@@ -102,3 +104,12 @@ def test_inner_steps_are_the_progress_of_a_group_that_trains_apart(now: list[flo
     said = status.read()
     assert (said["apart"], said["step_seconds"], said["longest_step"]) == (True, 1.0, 8.0)
     assert not make().read()["apart"]
+
+
+def test_without_a_supervisor_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(env.PRIVATE, raising=False)
+    monkeypatch.setattr(setup, "subscribe", None)
+    status = setup.status_of(options(0), Step(min_replica_size=1), "1:a", lambda: pytest.fail("nobody reads it"))
+    status.publish(story=True)
+    status.trained()
+    status.pause(1.0)

@@ -12,6 +12,7 @@ from torchft_x.launch.slurm.commands import tell_cancelled
 from torchft_x.launch.slurm.controller import Controller
 from torchft_x.launch.slurm.rules.manifest import Manifest
 from torchft_x.launch.slurm.rules.state import ALIVE, part_status
+from torchft_x.observe.events import last_event
 from torchft_x.rpc.lighthouse.failover.lease_directory import LeaseDirectory
 
 _LEAVE = 90.0  # seconds for groups to end by themselves after the lighthouse has reported that the job is over
@@ -41,7 +42,8 @@ def end(run_dir: str, me: str, controller: Controller) -> None:
     entry = LeaseDirectory(store.lease_folder(run_dir) / "lease").read()
     if entry is None or entry.verdict is None:
         return  # this lighthouse was stopped, and another one serves
-    verdict, why, first = entry.verdict, store.last_sentence(run_dir), False
+    end_event = last_event(run_dir, "lighthouse", "exit") or {}
+    verdict, why, first = entry.verdict, str(end_event.get("reason", "")), False
 
     def settled(now: Manifest) -> Manifest:
         nonlocal first
