@@ -15,7 +15,8 @@ from typing import Any
 from torchx import specs
 from torchx.schedulers.slurm_scheduler import create_scheduler
 
-from torchft_x.launch.schedulers.role import FtRole, RoleFacts
+from torchft_x.launch.schedulers.facts import RoleFacts
+from torchft_x.launch.schedulers.role import FtRole
 
 NASTY = {
     "COMMA": "0,1,2",

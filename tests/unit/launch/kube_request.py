@@ -15,7 +15,8 @@ from torchx import specs
 from torchx.schedulers import kubernetes_scheduler
 
 from torchft_x import env
-from torchft_x.launch.schedulers.role import FtRole, RoleFacts
+from torchft_x.launch.schedulers.facts import RoleFacts
+from torchft_x.launch.schedulers.role import FtRole
 
 
 def answer(*, patched: str = "", **options: Any) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from torchx.specs import AppDef
 from torchft_x import env
 from torchft_x.launch.job.build import ft_app, lighthouse_app
 from torchft_x.launch.schedulers.docker import adjust
-from torchft_x.launch.schedulers.role import FtRole, RoleFacts
+from torchft_x.launch.schedulers.facts import RoleFacts
+from torchft_x.launch.schedulers.role import FtRole
 
 OWN = "/tmp/torchft_x/run"
 

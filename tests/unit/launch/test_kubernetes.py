@@ -11,8 +11,9 @@ import pytest
 from tests.unit.launch.kube import PVC, SHARED, request
 from tests.util import write_secret
 from torchft_x import env
+from torchft_x.launch.schedulers.facts import RoleFacts
 from torchft_x.launch.schedulers.kubernetes import adjust
-from torchft_x.launch.schedulers.role import FtRole, RoleFacts
+from torchft_x.launch.schedulers.role import FtRole
 
 
 def refusal(**options: Any) -> str:

@@ -10,7 +10,8 @@ from torchx import specs
 
 from torchft_x import env
 from torchft_x.launch.devices.assignment import Machine
-from torchft_x.launch.schedulers.role import FtRole, RoleFacts
+from torchft_x.launch.schedulers.facts import RoleFacts
+from torchft_x.launch.schedulers.role import FtRole
 
 FOUR = Machine("NVIDIA", ("0", "1", "2", "3"), "as nvidia-smi -L lists them")
 

@@ -35,7 +35,7 @@ from torchft_x.launch.job.job import DilocoSettings, ExtraRole, FtJob
 from torchft_x.launch.job.lighthouse_job import FtLighthouse
 from torchft_x.launch.job.parse import parse_addresses, parse_bool, parse_counts, parse_env, parse_mounts
 from torchft_x.launch.schedulers import excepthook
-from torchft_x.launch.schedulers.role import Hook
+from torchft_x.launch.schedulers.facts import Hook
 
 AUTO = "auto"  # value of --lighthouse: the job has its own lighthouse
 

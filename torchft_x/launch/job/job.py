@@ -13,7 +13,7 @@ from torchft_x import env as environment
 from torchft_x.core.formats import FORMATS
 from torchft_x.errors import ConfigError
 from torchft_x.launch.job.parse import NAME, check_env, parse_addresses, parse_command, parse_resource
-from torchft_x.launch.schedulers.role import Hook
+from torchft_x.launch.schedulers.facts import Hook
 from torchft_x.net import MOST
 
 LOG_LEVELS = ("debug", "info", "warning", "error")

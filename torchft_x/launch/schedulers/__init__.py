@@ -1,18 +1,16 @@
 """Adjusts each stock scheduler's request so that a group's failure stays limited to the group. One module per scheduler.
 
-* `role`: the TorchX role of our apps, which calls `adjust` once the scheduler is known.
+* `role`: the TorchX role of our apps, which calls `adjust` once the scheduler is known. `facts`: what `adjust` reads.
 * `containers`: what docker and kubernetes have in common.
 * `excepthook`: ends ``torchx run`` with one sentence instead of TorchX's traceback.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torchft_x.launch.schedulers import docker, kubernetes, local, slurm
-
-if TYPE_CHECKING:
-    from torchft_x.launch.schedulers.role import FtRole
+from torchft_x.launch.schedulers.facts import RoleWithFacts
 
 # Scheduler's own name -> module. local_cwd calls itself "local" here, local_docker "docker".
 _KNOWN = {
@@ -25,7 +23,7 @@ _KNOWN = {
 }
 
 
-def adjust(role: FtRole, scheduler: str, info: Any) -> Any:
+def adjust(role: RoleWithFacts, scheduler: str, info: Any) -> Any:
     """Return the request, adjusted for this role. Requests of unknown schedulers, or of an unknown shape, are not changed.
 
     Raise `TorchftXError` with one sentence if the job can't work on this scheduler.

@@ -7,19 +7,17 @@ its own, and the token is in the containers' environment.
 from __future__ import annotations
 
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torchft_x import env
 from torchft_x.errors import ConfigError
 from torchft_x.launch.schedulers.containers import LOCAL_RUN_DIR, check_shared, find_token, set_run_dir
-
-if TYPE_CHECKING:
-    from torchft_x.launch.schedulers.role import FtRole
+from torchft_x.launch.schedulers.facts import RoleWithFacts
 
 _ROLE_NAME = "torchx.pytorch.org/role-name"
 
 
-def adjust(role: FtRole, info: Any) -> Any:
+def adjust(role: RoleWithFacts, info: Any) -> Any:
     """Return the adjusted request. Raise `ConfigError` if its containers could not start, or not find each other."""
     containers = _containers(info)
     own = [c for c in containers if c.kwargs["labels"].get(_ROLE_NAME) == role.name]
@@ -39,7 +37,7 @@ def adjust(role: FtRole, info: Any) -> Any:
     return info
 
 
-def _give_token(role: FtRole, own: list[Any], containers: list[Any], shared: bool) -> None:
+def _give_token(role: RoleWithFacts, own: list[Any], containers: list[Any], shared: bool) -> None:
     if any(_environment(c).get(name) for c in own for name in (env.TOKEN, env.TOKEN_FILE)):
         return
     of_others = next((t for c in containers if (t := _environment(c).get(env.TOKEN))), None)
@@ -49,7 +47,7 @@ def _give_token(role: FtRole, own: list[Any], containers: list[Any], shared: boo
             _environment(container)[env.TOKEN] = token
 
 
-def _patch_images(role: FtRole, own: list[Any], containers: list[Any]) -> None:
+def _patch_images(role: RoleWithFacts, own: list[Any], containers: list[Any]) -> None:
     """Give all containers with the role's image the patched one: TorchX sets it only for the first role."""
     patched = own[0].image
     if own[0] is not containers[0] or patched == role.given_image:

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torchft_x import env
 from torchft_x.errors import ConfigError
 from torchft_x.launch.devices import accelerators, assignment
+from torchft_x.launch.schedulers.facts import RoleWithFacts
 from torchft_x.net import check_resolvable, parse_address
-
-if TYPE_CHECKING:
-    from torchft_x.launch.schedulers.role import FtRole
 
 log = logging.getLogger(__name__)
 
 
-def adjust(role: FtRole, info: Any) -> Any:
+def adjust(role: RoleWithFacts, info: Any) -> Any:
     """Return the adjusted request. Raise `ConfigError` if this machine can't run the role."""
     if env.LIGHTHOUSE in role.env:
         check_lighthouse(role.env[env.LIGHTHOUSE])
@@ -32,7 +30,7 @@ def adjust(role: FtRole, info: Any) -> Any:
     return info
 
 
-def _give_gpus(role: FtRole, info: Any) -> None:
+def _give_gpus(role: RoleWithFacts, info: Any) -> None:
     """Assign each replica its own GPUs, unless the user has set the devices by ``--env``."""
     replicas = _replicas(info, role.name)
     if any(variable in role.env for variable in assignment.ALL_VARIABLES):
@@ -60,7 +58,7 @@ def _give_gpus(role: FtRole, info: Any) -> None:
     log.info("GPUs are shared out by %s, whatever TorchX says about it: %s", devices.variable, shares)
 
 
-def _restore(role: FtRole, replicas: list[Any]) -> None:
+def _restore(role: RoleWithFacts, replicas: list[Any]) -> None:
     """Restore the user's CUDA_VISIBLE_DEVICES, which TorchX's option has overwritten."""
     given = role.env.get(env.CUDA_VISIBLE_DEVICES)
     if given is not None:

@@ -9,13 +9,11 @@ and the tests on a real cluster.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torchft_x import env
 from torchft_x.errors import ConfigError
-
-if TYPE_CHECKING:
-    from torchft_x.launch.schedulers.role import FtRole
+from torchft_x.launch.schedulers.facts import RoleWithFacts
 
 _FIRST_HOST = "SLURM_JOB_NODELIST_HET_GROUP_0"  # TorchX's variable for the host of the first role, with the node's name
 _LIGHTHOUSE = "lighthouse-"  # prefix of a lighthouse's key in the request, before its number
@@ -26,7 +24,7 @@ _BESIDE = """out=$1 err=$2 n=$3; shift 3
 trap : TERM; "$@"; code=$?; wait "$lighthouse"; other=$?; exit $((code > other ? code : other))"""
 
 
-def adjust(role: FtRole, info: Any) -> Any:
+def adjust(role: RoleWithFacts, info: Any) -> Any:
     """Return the adjusted request. Raise `ConfigError` if the job could not run. Slurm is not contacted."""
     request: Any = getattr(info, "request", None)
     replicas = _replicas(request, role)
@@ -50,7 +48,7 @@ def adjust(role: FtRole, info: Any) -> Any:
     return info
 
 
-def _replicas(request: Any, role: FtRole) -> list[Any]:
+def _replicas(request: Any, role: RoleWithFacts) -> list[Any]:
     """Return this role's components in TorchX's request, or none if its shape is unknown."""
     components = getattr(request, "replicas", None)
     if not isinstance(components, dict):
@@ -60,7 +58,7 @@ def _replicas(request: Any, role: FtRole) -> list[Any]:
     return [r for r in found if all(isinstance(getattr(r, o, None), dict) for o in options)]
 
 
-def _check(role: FtRole, replicas: list[Any], job_dir: str | None) -> None:
+def _check(role: RoleWithFacts, replicas: list[Any], job_dir: str | None) -> None:
     if role.mounts:
         raise ConfigError("Slurm mounts nothing: leave --mounts out and name paths that the nodes share.")
     if role.image not in ("", job_dir) or any("container-image" in r.srun_opts for r in replicas):

@@ -3,8 +3,7 @@
 A supervisor runs where its processes run (in their container, or as a process of the local scheduler) and outlives their
 lives. It joins no quorum and is never on the data path: if it can't reach the lighthouse, the trainer trains on.
 
-Everything happens on the main thread, in a loop that sleeps until a pipe, a process or a request to stop (requests.py)
-wakes it.
+Everything happens on the main thread, in a loop that a pipe, a process or a request to stop (requests.py) wakes.
 """
 
 from __future__ import annotations
@@ -35,7 +34,8 @@ from torchft_x.launch.supervisor.locate import FoundLighthouse, Locator
 from torchft_x.launch.supervisor.reports import Reports
 from torchft_x.launch.supervisor.requests import Stop, StopRequests, TakenOrders, grace_is_over
 from torchft_x.launch.workers import lives_file
-from torchft_x.launch.workers.attempt import Attempt, AttemptSpec
+from torchft_x.launch.workers.attempt import Attempt
+from torchft_x.launch.workers.attempt_spec import AttemptSpec
 from torchft_x.launch.workers.warm_client import WarmParent
 from torchft_x.observe.events import EventLog
 from torchft_x.timing import TIMING

@@ -33,7 +33,8 @@ from torchft_x.launch.supervisor.locate import FoundLighthouse
 from torchft_x.launch.supervisor.reports import NodeReports, Reports, connector
 from torchft_x.launch.supervisor.requests import Stop
 from torchft_x.launch.workers import lives_file
-from torchft_x.launch.workers.attempt import Attempt, AttemptSpec
+from torchft_x.launch.workers.attempt import Attempt
+from torchft_x.launch.workers.attempt_spec import AttemptSpec
 from torchft_x.launch.workers.save_copies import SaveCopies
 from torchft_x.launch.workers.warm_client import WarmParent
 from torchft_x.timing import TIMING

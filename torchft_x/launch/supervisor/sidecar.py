@@ -21,7 +21,7 @@ from torchft_x.launch.supervisor.base import BaseSupervisor
 from torchft_x.launch.supervisor.config import BaseConfig, own_package_root
 from torchft_x.launch.supervisor.coordination import Attempts, SingleNode, StartedAttempt
 from torchft_x.launch.supervisor.reports import Reports, connector
-from torchft_x.launch.workers.attempt import AttemptSpec
+from torchft_x.launch.workers.attempt_spec import AttemptSpec
 from torchft_x.timing import TIMING
 
 

@@ -10,14 +10,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from torchft_x.launch.process.environment import Rendezvous, error_file, worker_environment
 from torchft_x.launch.process.group_store import SHIM, GroupStore, loopback
+from torchft_x.launch.workers.attempt_spec import AttemptSpec
 from torchft_x.net import parse_address
-
-if TYPE_CHECKING:
-    from torchft_x.launch.workers.attempt import AttemptSpec
 
 
 def open_store(spec: AttemptSpec, log: Path, fork: Callable[[GroupStore], int | None]) -> GroupStore | None:
