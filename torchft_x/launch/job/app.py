@@ -1,4 +1,4 @@
-"""Renders a job as a TorchX app. Pure; tests compare the result with golden files.
+"""Renders a job as a TorchX app, and finds the run directory of an app. Tests compare apps with golden files.
 
 The roles are ``lighthouse`` (one or several replicas), ``trainer`` with one replica per group, or per node of a group, and
 the extra roles. The lighthouse ends when the groups are done, and its exit code is the job's. It is the first role, so that
@@ -8,12 +8,14 @@ TorchX's macro for the first replica's host means the lighthouse's. A job with a
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from torchx import specs
 
 from torchft_x import env
+from torchft_x.errors import ConfigError
 from torchft_x.launch.job.job import DEBUG_ENV, ExtraRole, FtJob
 from torchft_x.launch.job.lighthouse_job import FtLighthouse
 from torchft_x.launch.schedulers.facts import RoleFacts
@@ -50,6 +52,20 @@ def lighthouse_app(job: FtLighthouse) -> specs.AppDef:
         ft=RoleFacts(kind="lighthouse", groups=0, min_replicas=job.min_replicas, own_lighthouse=False),
     )
     return specs.AppDef(name=job.name, roles=[role])
+
+
+def run_dir_of(app: specs.AppDef, cfg: Mapping[str, Any]) -> str:
+    """Return the job's run directory: the component's, or the option's, or a new one. Raise `ConfigError` if they differ."""
+    mine = {role.env.get(env.RUN_DIR) for role in app.roles} - {None}
+    given = cfg.get("run_dir")
+    if mine:
+        (own,) = mine if len(mine) == 1 else [sorted(str(m) for m in mine)[0]]
+        if given and os.path.abspath(str(given)) != own:
+            raise ConfigError(
+                f"-cfg run_dir={given}: the component has a run directory, {own}; choose it by --run_dir."
+            )
+        return str(own)
+    return os.path.abspath(str(given)) if given else os.path.abspath(os.path.join("runs", specs.macros.app_id))
 
 
 def _lighthouse(job: FtJob) -> FtRole:

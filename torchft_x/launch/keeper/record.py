@@ -16,14 +16,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from torchft_x.errors import TorchftXError
+from torchft_x.launch.job.states import OVER, STATES
 from torchft_x.launch.keeper.plan import folder
 
 T = TypeVar("T")
 
 FORMAT = 1
-STATES = ("PENDING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLED")
-"""States of a job, and of a replica, with TorchX's names."""
-OVER = ("SUCCEEDED", "FAILED", "CANCELLED")
 _LIMIT = 1 << 24  # bytes; enough for thousands of replicas
 
 

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torchft_x.launch.job.states import FAILED, SUCCEEDED
 from torchft_x.launch.kubernetes.cluster import Cluster, ClusterError
 from torchft_x.launch.kubernetes.rules import names, state
 from torchft_x.launch.kubernetes.rules.objects import BUDGET, owned
-from torchft_x.launch.kubernetes.rules.state import FAILED, SUCCEEDED, JobState, PartState
+from torchft_x.launch.kubernetes.rules.state import JobState, PartState
 from torchft_x.observe.events import BEGIN
 
 Json = dict[str, Any]

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchft_x.errors import ConfigError, RefusedError, UnreachableError
+from torchft_x.launch.job.states import FAILED, SUCCEEDED
 from torchft_x.launch.kubernetes import jobs
 from torchft_x.launch.kubernetes.cluster import Cluster
 from torchft_x.launch.kubernetes.handle import parse
 from torchft_x.launch.kubernetes.rules import names
 from torchft_x.launch.kubernetes.rules.pod import TOKEN_KEY
-from torchft_x.launch.kubernetes.rules.state import FAILED, SUCCEEDED
 from torchft_x.observe.run.collected import events_in
 
 Json = dict[str, Any]

@@ -19,10 +19,11 @@ from torchx.specs import AppDef, AppDryRunInfo, AppState, Role, RoleStatus, runo
 from torchx.specs.api import NONE, ReplicaStatus
 
 from torchft_x.errors import TorchftXError
+from torchft_x.launch.job.states import RUNNING, SUCCEEDED
 from torchft_x.launch.kubernetes import app as apps
 from torchft_x.launch.kubernetes import handle, jobs, options
 from torchft_x.launch.kubernetes.cluster import Cluster
-from torchft_x.launch.kubernetes.rules.state import RUNNING, SUCCEEDED, JobState, PartState
+from torchft_x.launch.kubernetes.rules.state import JobState, PartState
 from torchft_x.launch.schedulers import excepthook
 from torchft_x.launch.schedulers.role import FtRole
 

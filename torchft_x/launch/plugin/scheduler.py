@@ -26,13 +26,13 @@ from torchx.schedulers.local_scheduler import (
 )
 from torchx.specs import AppDef, AppState, Role, macros, runopts
 
-from torchft_x import env
 from torchft_x.address_files import make_run_dir
 from torchft_x.errors import ConfigError, TorchftXError
 from torchft_x.launch.devices.assignment import ALL_VARIABLES
+from torchft_x.launch.job.app import run_dir_of
+from torchft_x.launch.job.index import Index
 from torchft_x.launch.keeper import plan, record
 from torchft_x.launch.keeper.commands import send
-from torchft_x.launch.keeper.index import Index
 from torchft_x.launch.keeper.plan import REPLICA, Plan, Process, RolePlan
 from torchft_x.launch.keeper.record import JobRecord, RecordError
 from torchft_x.launch.keeper.streams import COMBINED, STDERR, STDOUT
@@ -262,20 +262,6 @@ def end_keeper(keeper: subprocess.Popen[bytes]) -> None:
     if keeper.poll() is None:
         keeper.kill()
         keeper.wait()
-
-
-def run_dir_of(app: AppDef, cfg: Mapping[str, Any]) -> str:
-    """Return the job's run directory: the component's, or the option's, or a new one. Raise `ConfigError` if they differ."""
-    mine = {role.env.get(env.RUN_DIR) for role in app.roles} - {None}
-    given = cfg.get("run_dir")
-    if mine:
-        (own,) = mine if len(mine) == 1 else [sorted(str(m) for m in mine)[0]]
-        if given and os.path.abspath(str(given)) != own:
-            raise ConfigError(
-                f"-cfg run_dir={given}: the component has a run directory, {own}; choose it by --run_dir."
-            )
-        return str(own)
-    return os.path.abspath(str(given)) if given else os.path.abspath(os.path.join("runs", macros.app_id))
 
 
 def make_plan(app: AppDef, request: Any, *, session: str, run_dir: str, detach: bool) -> Plan:

@@ -17,7 +17,7 @@ from torchx.specs import AppDef, AppDryRunInfo, AppState, Role, RoleStatus, macr
 from torchx.specs.api import NONE, ReplicaStatus
 
 from torchft_x.errors import TorchftXError
-from torchft_x.launch.plugin.scheduler import run_dir_of
+from torchft_x.launch.job.app import run_dir_of
 from torchft_x.launch.schedulers import excepthook
 from torchft_x.launch.schedulers.role import FtRole
 from torchft_x.launch.slurm import commands, options

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 
 from torchft_x.errors import ConfigError
+from torchft_x.launch.job.states import ALIVE
 from torchft_x.launch.slurm import options, script, store
 from torchft_x.launch.slurm.build import Request, arrays
 from torchft_x.launch.slurm.controller import Controller, Partition, SlurmError
 from torchft_x.launch.slurm.rules.manifest import Manifest
-from torchft_x.launch.slurm.rules.state import ALIVE, part_status
+from torchft_x.launch.slurm.rules.state import part_status
 
 
 def check_cluster(request: Request, controller: Controller) -> None:

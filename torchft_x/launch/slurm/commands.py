@@ -11,11 +11,12 @@ from pathlib import Path
 
 from torchft_x.arguments import Parser
 from torchft_x.errors import ConfigError, TorchftXError
+from torchft_x.launch.job.states import ALIVE
 from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.controller import Controller, SlurmError
 from torchft_x.launch.slurm.rules.manifest import SUBMITTING, Manifest, Part
 from torchft_x.launch.slurm.rules.queue import Row
-from torchft_x.launch.slurm.rules.state import ALIVE, part_status
+from torchft_x.launch.slurm.rules.state import part_status
 from torchft_x.launch.slurm.submit import read_script, submit_parts, take_back
 from torchft_x.observe.events import EventLog
 

@@ -11,12 +11,13 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchft_x.launch.keeper.index import Index, index_folder
+from torchft_x.launch.job.index import Index, index_folder
+from torchft_x.launch.job.states import ALIVE, OVER
 from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.controller import Controller, SlurmError
 from torchft_x.launch.slurm.rules.manifest import SUBMITTING, Manifest, Part, rows_by_part
 from torchft_x.launch.slurm.rules.queue import Row
-from torchft_x.launch.slurm.rules.state import ALIVE, OVER, PartStatus, app_state, part_status
+from torchft_x.launch.slurm.rules.state import PartStatus, app_state, part_status
 from torchft_x.launch.slurm.store import ManifestError
 
 _FRESH = 1.0  # seconds for which an answer of Slurm's is reused

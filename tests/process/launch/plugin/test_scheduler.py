@@ -15,10 +15,11 @@ from torchx.specs import AppDef, AppState, Role, resource
 
 from tests.util import wait_for
 from torchft_x import env
+from torchft_x.launch.job.app import run_dir_of
 from torchft_x.launch.job.build import ft_app
 from torchft_x.launch.keeper import record
 from torchft_x.launch.plugin import scheduler as plugin
-from torchft_x.launch.plugin.scheduler import LocalFtScheduler, create_scheduler, make_plan, run_dir_of
+from torchft_x.launch.plugin.scheduler import LocalFtScheduler, create_scheduler, make_plan
 from torchft_x.launch.process import process_tree
 
 

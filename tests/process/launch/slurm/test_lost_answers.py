@@ -12,7 +12,7 @@ from torchft_x import env
 from torchft_x.core.restart.lease import LeaseEntry
 from torchft_x.errors import ConfigError
 from torchft_x.launch.job.build import ft_app
-from torchft_x.launch.keeper.index import Index
+from torchft_x.launch.job.index import Index
 from torchft_x.launch.slurm import commands, store
 from torchft_x.launch.slurm.build import Request, build
 from torchft_x.launch.slurm.controller import Controller, SlurmError

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torchft_x.launch.job.states import FAILED, PENDING, RUNNING, SUCCEEDED
 from torchft_x.launch.kubernetes.rules import names
 from torchft_x.launch.kubernetes.rules.parts import LIGHTHOUSE, TRAINER
 
 Json = Mapping[str, Any]
 
-PENDING, RUNNING, SUCCEEDED, FAILED = "PENDING", "RUNNING", "SUCCEEDED", "FAILED"
 _FAILED = "failed: "  # prefix of the last words of a part that has failed
 
 

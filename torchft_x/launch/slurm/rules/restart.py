@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torchft_x.launch.job.states import ALIVE
 from torchft_x.launch.slurm.rules.actions import (
     Action,
     Cancel,
@@ -36,7 +37,7 @@ from torchft_x.launch.slurm.rules.ending import UNREPORTED, ending
 from torchft_x.launch.slurm.rules.manifest import SUBMITTING, Manifest, Part, rows_by_part
 from torchft_x.launch.slurm.rules.memory import PartMemory, from_json
 from torchft_x.launch.slurm.rules.queue import Row
-from torchft_x.launch.slurm.rules.state import ALIVE, part_status
+from torchft_x.launch.slurm.rules.state import part_status
 from torchft_x.timing import TIMING
 
 WINDOW = 3600.0

@@ -19,8 +19,6 @@ _OVER = {
     "FAILED": "FAILED", "TIMEOUT": "FAILED", "NODE_FAIL": "FAILED", "OUT_OF_MEMORY": "FAILED", "BOOT_FAIL": "FAILED",
     "DEADLINE": "FAILED", "PREEMPTED": "FAILED", "LAUNCH_FAILED": "FAILED",
 }  # fmt: skip
-OVER = ("SUCCEEDED", "FAILED", "CANCELLED")
-ALIVE = ("PENDING", "RUNNING")
 _HOLDS = {"JobHeldUser", "JobHeldAdmin", "launch failed requeued held"}
 
 

@@ -7,11 +7,12 @@ import sys
 import time
 
 from torchft_x.errors import TorchftXError
+from torchft_x.launch.job.states import ALIVE
 from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.commands import tell_cancelled
 from torchft_x.launch.slurm.controller import Controller
 from torchft_x.launch.slurm.rules.manifest import Manifest
-from torchft_x.launch.slurm.rules.state import ALIVE, part_status
+from torchft_x.launch.slurm.rules.state import part_status
 from torchft_x.observe.events import last_event
 from torchft_x.rpc.lighthouse.failover.lease_directory import LeaseDirectory
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from torchft_x.launch.keeper import index
-from torchft_x.launch.keeper.index import Index
+from torchft_x.launch.job import index
+from torchft_x.launch.job.index import Index
 
 
 def test_what_was_added_is_found(tmp_path: Path) -> None:
