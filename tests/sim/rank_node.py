@@ -144,7 +144,7 @@ class RankNode:
         elif name == "vote":
             if self.rank == 0:
                 self.node.hub.give_up()
-            self.step.unknown()
+            self.step.decision_lost()
             self.end(1, "no decision in time")
         elif name == "configure":
             missing = ", ".join(world.fabric.missing(self.mesh)) or "nobody"
@@ -241,7 +241,7 @@ class RankNode:
         try:
             plan = heal.plan(quorum, self.node.replica_id, self.rank, init_sync=config.init_sync, base=base)
         except (ConfigError, StepError) as e:
-            self.step.unanswered()
+            self.step.ask_failed()
             self.world.checker.on_hopeless(self, e)
             self.end(1, str(e))
             return
@@ -267,7 +267,7 @@ class RankNode:
         self._unanswered(sentence, retry)
 
     def _unanswered(self, why: str, retry: bool = True) -> None:
-        self.step.unanswered()
+        self.step.ask_failed()
         if retry and self.world.config.retry_quorum and not self.node.process.dead:
             self.wait = ""
             self.world.after(self.world.rng.uniform(0.01, 0.5), self.process, self.again)

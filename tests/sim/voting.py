@@ -73,7 +73,9 @@ class Voting:
         elif settling:
             kept, computed = rank.reduction.kept, rank.reduction.computed
             self.redoes = (
-                rank.plan is not None and not rank.plan.heal and rank.step.redo(computed, rank.part, all_keep=True)
+                rank.plan is not None
+                and not rank.plan.heal
+                and rank.step.may_redo_with(computed, rank.part, all_keep=True)
             )
             other_part = computed is not None and bool(misfit(computed.part, rank.part, all_keep=True))
             if other_part:

@@ -277,7 +277,7 @@ class Manager:
         that, the others may have committed, and this group copies their state in the next step. From then on the groups
         vote in `should_commit` (`vote_in_backward`).
         """
-        self.steps.object(e)
+        self.steps.reject_step(e)
 
     @contextlib.contextmanager
     def planned_pause(self, reason: str, seconds: Seconds) -> Iterator[None]:
@@ -318,7 +318,7 @@ class Manager:
         report = (
             self.steps.rehearsal.report
             if self.steps.rehearsal.is_on
-            else partial(self.steps.object, quorum_id=quorum_id)
+            else partial(self.steps.reject_step, quorum_id=quorum_id)
         )
         return wrap_future(fut, default, limit, report)
 

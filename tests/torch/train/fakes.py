@@ -86,7 +86,7 @@ class FakeManager:
             meanwhile()
         return True
 
-    def object(self, error: Exception) -> None:
+    def reject_step(self, error: Exception) -> None:
         self.errors.append(error)
 
     def scale(self) -> float | None:

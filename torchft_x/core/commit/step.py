@@ -4,7 +4,7 @@
 
     IDLE --ask--> ASKING --begin--> RUNNING --vote--> VOTING --settle--> IDLE
                     |                  |
-                    +---unanswered--> IDLE   (an `ask` in RUNNING abandons that step)
+                    +---ask_failed--> IDLE   (an `ask` in RUNNING abandons that step)
 
 With the vote between groups a step may end undecided: this rank holds the result, and does not know whether another group
 has committed it. The next quorum then decides (R14): either `begin` commits the result first, or it was committed nowhere
@@ -118,7 +118,7 @@ class Step:
         )
 
     @property
-    def waits_on(self) -> bool:
+    def skips_log(self) -> bool:
         """Whether this dropped step, for too few groups, need not be logged: only attempts 1, 2, 4, 8 ... are.
 
         Up to four steps are dropped per second."""
@@ -138,7 +138,7 @@ class Step:
         self._reason = reason
         return Terms(self.state, self.torn, self.commit_failures, reason, self._suspects, self._unreached)
 
-    def unanswered(self) -> None:
+    def ask_failed(self) -> None:
         """Return to IDLE after an ask without a quorum. The next ask repeats this one's reason."""
         self._need(Phase.ASKING)
         self.phase = Phase.IDLE
@@ -215,7 +215,7 @@ class Step:
         """Whether the gradients in hand may be reduced once more in the next quorum."""
         return self._redone < self._max_redo
 
-    def redo(self, kept: Computed | None, part: Part, *, all_keep: bool) -> bool:
+    def may_redo_with(self, kept: Computed | None, part: Part, *, all_keep: bool) -> bool:
         """Return whether the local gradients in hand are reduced again in this quorum (R15), and count that.
 
         Args:
@@ -308,7 +308,7 @@ class Step:
         why = self._why(vote) or why
         return Outcome(vote.step, vote.quorum_id, False, vote.participants, why, self._give_up(why))
 
-    def forsake(self) -> None:
+    def abandon_in_doubt(self) -> None:
         """Discard the undecided result, because the caller stops waiting for the next quorum.
 
         As another group may have committed it, this rank is torn until a heal."""
@@ -320,12 +320,12 @@ class Step:
         self.batches_committed += vote.participants
         self.commit_failures = self._redone = 0
 
-    def refute(self) -> None:
+    def mark_divergent(self) -> None:
         """Record that most groups hold another state under the same name. This rank votes against the step, and heals."""
         self._need(Phase.VOTING)
         self.torn = True
 
-    def unknown(self) -> None:
+    def decision_lost(self) -> None:
         """Record that the group's decision did not arrive. The group may have committed without this rank, which must stop."""
         self._need(Phase.VOTING)
         self.phase, self._vote, self.torn = Phase.IDLE, None, True

@@ -81,7 +81,7 @@ class StepLogger(logging.LoggerAdapter[logging.Logger]):
         self._machine = step
 
     def isEnabledFor(self, level: int) -> bool:
-        quiet = level <= logging.INFO and self._machine.waits_on
+        quiet = level <= logging.INFO and self._machine.skips_log
         return super().isEnabledFor(logging.DEBUG if quiet else level)
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:

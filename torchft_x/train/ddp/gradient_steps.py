@@ -23,7 +23,7 @@ class GradientSteps(Protocol):
     def reduce(self, tensor: torch.Tensor, op: Any) -> Any:
         """Start a reduction in place, SUM or AVG. Return a `Work` whose ``wait`` returns whether it succeeded."""
 
-    def object(self, error: Exception) -> None:
+    def reject_step(self, error: Exception) -> None:
         """Report that this step can't be committed."""
 
     def end_pass(self, kept: LocalGradients, works: int, good: bool, meanwhile: Callable[[], None]) -> bool:
@@ -62,7 +62,7 @@ class _ThroughManager:
             return self._manager.allreduce(tensor)
         return self._manager.allreduce(tensor, reduce_op=op)
 
-    def object(self, error: Exception) -> None:
+    def reject_step(self, error: Exception) -> None:
         self._manager.report_error(error)
 
     def end_pass(self, kept: LocalGradients, works: int, good: bool, meanwhile: Callable[[], None]) -> bool:

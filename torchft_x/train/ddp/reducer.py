@@ -173,7 +173,7 @@ class Reducer:
             words = (
                 f"the gradient of {name} is sparse; only dense ones can be averaged: say sparse=False (nn.Embedding)."
             )
-            self._steps.object(ConfigError(words))
+            self._steps.reject_step(ConfigError(words))
             return
         self._local[index] = grad
         if not small:
@@ -193,7 +193,7 @@ class Reducer:
         """Take a second gradient in one backward (shared parameter, reentrant checkpointing), which holds the sum."""
         bucket, _ = self._place[index]
         if bucket < self._next:
-            self._steps.object(
+            self._steps.reject_step(
                 StepError(
                     f"parameter {index} got another gradient after its bucket was sent; use checkpoint(use_reentrant=False)."
                 )
@@ -216,7 +216,7 @@ class Reducer:
             self._works.append(self._steps.reduce(flat, _AVG if self._scale is None else _SUM))
         except Exception as e:
             self._works.append(None)
-            self._steps.object(e)
+            self._steps.reject_step(e)
 
     def _fill(self, k: int) -> torch.Tensor:
         """Complete bucket `k`: copy small gradients together, write zeros for missing ones, and set the flags."""
@@ -280,7 +280,7 @@ class Reducer:
                 good = work is not None and work.wait() is not False and good
             except Exception as e:
                 good = False
-                self._steps.object(e)
+                self._steps.reject_step(e)
         return good
 
     def _install(self) -> None:

@@ -142,8 +142,10 @@ class QuorumRound:
         self._healing.load_fetched()
 
     def log_outcome(self, vote: LocalVote, outcome: Outcome, sent: int, took: float) -> None:
-        """Log how the step ended, at INFO if it failed or members changed, else at DEBUG. `sent` and `took` are
-        the bytes and seconds of its reductions."""
+        """Log how the step ended, at INFO if it failed or members changed, else at DEBUG.
+
+        `sent` and `took`: bytes and seconds of its reductions.
+        """
         c = self._context
         c.waits.next_step(now := time.monotonic())
         level = logging.DEBUG if outcome.committed and not self._changed else logging.INFO
@@ -163,8 +165,10 @@ class QuorumRound:
     # --- the quorum ---------------------------------------------------------------------------------------------------
 
     def continues(self) -> bool:
-        """Ask for the quorum. Return False if `run` is needed. It is not if the group goes on in the quorum it holds
-        and the answer came at once, or if asking failed."""
+        """Ask for the quorum, and return False if `run` is needed.
+
+        It is not if the group goes on in the quorum it holds and the answer came at once, or if asking failed.
+        """
         connection, before, held = self._context.connection, self._context.failures.plan, self._previous
         try:
             asked = self._asked = self._request()
@@ -216,8 +220,10 @@ class QuorumRound:
             self.ready, self.done = threading.Event(), threading.Event()
 
     def run(self, *, exchange: bool = True) -> None:
-        """Get the quorum, configure the process group and exchange state. Pass exchange=False while the state is being
-        changed, and call `exchange_state` later."""
+        """Get the quorum, configure the process group and exchange state.
+
+        Pass exchange=False while the state is being changed, and call `exchange_state` later.
+        """
         self._pend()
         try:
             try:
@@ -317,7 +323,7 @@ class QuorumRound:
         c = self._context
         with c.failures.lock:
             if c.step.phase is Phase.ASKING:
-                c.step.unanswered()
+                c.step.ask_failed()
         c.status.publish()
         return error
 

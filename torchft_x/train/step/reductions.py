@@ -244,7 +244,7 @@ class Reductions:
         self._kept_works = 0 if again else self._kept_works + works
         return self._keeps
 
-    def object(self, error: Exception) -> None:
+    def reject_step(self, error: Exception) -> None:
         """Record that the script rejects the step, which may have failed before for another reason."""
         self._unwanted = self._unwanted or not isinstance(error, TRANSPORT)
 

@@ -195,7 +195,7 @@ class StepLoop:
 
     # --- 4 and 5: vote, end --------------------------------------------------------------------------------------------
 
-    def object(self, error: Exception, quorum_id: int | None = None) -> None:
+    def reject_step(self, error: Exception, quorum_id: int | None = None) -> None:
         """Reject the current step for the script, unless `quorum_id` names another quorum than the step's.
 
         The step may have failed before for another reason.
@@ -209,7 +209,7 @@ class StepLoop:
                 return
             if isinstance(error, ConfigError):  # it would recur in each step
                 failures.ended = failures.ended or error
-        self.reductions.object(error)
+        self.reductions.reject_step(error)
         if self._passed is not None:
             self._failed = self._failed or error
         failures.fail(error, quorum_id)
@@ -407,7 +407,7 @@ class StepLoop:
             self.wait_quorum()
         except Exception:
             with c.failures.lock:
-                c.step.forsake()
+                c.step.abandon_in_doubt()
             raise
         ended = round.ended
         if ended is not None and ended.committed:
@@ -440,7 +440,7 @@ class StepLoop:
         # Late scripts may have changed their gradients, and torchft's clients keep none: both compute for a new number.
         all_keep = early and all(m.library for m in round.role.quorum.members)
         with c.failures.lock:
-            again = c.step.redo(kept, part, all_keep=all_keep)
+            again = c.step.may_redo_with(kept, part, all_keep=all_keep)
         why = misfit(kept.part, part, all_keep=all_keep)
         if why:
             c.log.info("step %s is computed again: %s", kept.state.step, why)

@@ -90,7 +90,7 @@ class StepVote:
                 reply = self._gather(c.connection.hub, mine, vote, limit, meanwhile)
         except Exception:
             with c.failures.lock:
-                c.step.unknown()
+                c.step.decision_lost()
             c.failures.raise_if_ended()
             raise
         if reply.commit and state:
@@ -165,7 +165,7 @@ class StepVote:
             return
         self._wrong += 1
         with c.failures.lock:
-            c.step.refute()
+            c.step.mark_divergent()
             if self._wrong == _WRONG_MOST:
                 c.failures.ended = c.failures.ended or StepError(_WRONG_AGAIN.format(tensor=first or "another rank's"))
         c.memory.drop()  # its copies hold the wrong state too

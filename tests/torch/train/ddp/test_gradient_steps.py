@@ -37,12 +37,12 @@ def test_a_managers_own_way_to_reduce_is_taken() -> None:
     kept: Any = object()
     assert steps.end_pass(kept, 2, False, print)
     made.steps.end_pass.assert_called_once_with(kept, 2, False, print)
-    steps.object(error := ValueError("why"))  # by the Manager's report_error, to its loop
-    made.steps.object.assert_called_once_with(error)
+    steps.reject_step(error := ValueError("why"))  # by the Manager's report_error, to its loop
+    made.steps.reject_step.assert_called_once_with(error)
 
 
 def test_so_is_one_that_was_put_in_its_place() -> None:
     made = manager()
     made.report_error = mock.Mock()
-    steps_of(made).object(error := ValueError("why"))
+    steps_of(made).reject_step(error := ValueError("why"))
     made.report_error.assert_called_once_with(error)

@@ -39,7 +39,7 @@ def restored(**fields: int) -> Step:
 def redo(step: Step, kept: State | None) -> bool:
     """Of a rank that computed at `kept`, and whose part is the same as then."""
     part = Part(step.rank, ("a", "b"))
-    return step.redo(None if kept is None else Computed(kept, part), part, all_keep=True)
+    return step.may_redo_with(None if kept is None else Computed(kept, part), part, all_keep=True)
 
 
 def test_a_good_step_moves_the_state() -> None:
@@ -159,7 +159,7 @@ def test_who_is_too_few_asks_again_more_and_more_rarely() -> None:
         outcome = end(step, False, "a member is not ok", undecided=n % 2 == 0)
         assert "2 participants, but min_replica_size is 3" in outcome.reason
         pauses.append(outcome.pause)
-        told.append(not step.waits_on)
+        told.append(not step.skips_log)
     assert pauses == [0.01, 0.02, 0.04, 0.08, 0.16, 0.25, 0.25]
     assert told == [True, True, False, True, False, False, False]  # 1, 2, 4, 8
     running(step, quorum=8, size=3)
@@ -264,7 +264,7 @@ def test_who_never_had_a_quorum_has_failed_nobody() -> None:
     step.fail(BOOM)
     assert step.ask().reason is JoinReason.NEW
     step.fail(BOOM)
-    step.unanswered()
+    step.ask_failed()
     assert step.ask().reason is JoinReason.NEW
 
 
@@ -302,8 +302,8 @@ def test_each_verb_has_its_phase() -> None:
             lambda s: s.healed(State(), 0),
             lambda s: s.heal_failed(BOOM, torn=True),
         ),
-        "voting": (lambda s: s.settle(False), lambda s: s.unknown()),
-        "asking": (lambda s: s.unanswered(), lambda s: s.begin(Q, State(), 0, 1)),
+        "voting": (lambda s: s.settle(False), lambda s: s.decision_lost()),
+        "asking": (lambda s: s.ask_failed(), lambda s: s.begin(Q, State(), 0, 1)),
     }
     places = {"idle": idle, "asking": asking, "running": running(), "voting": voting}
     for phase, calls in verbs.items():
@@ -318,7 +318,7 @@ def test_each_verb_has_its_phase() -> None:
 def test_an_unknown_outcome_leaves_the_rank_torn() -> None:
     step = running()
     step.vote()
-    step.unknown()
+    step.decision_lost()
     assert step.ask().torn
 
 
@@ -425,19 +425,19 @@ class TestUndecided:
 
     def test_forsaking_costs_only_what_another_group_may_have_committed(self) -> None:
         held = self.held()
-        held.forsake()
+        held.abandon_in_doubt()
         assert held.torn
         nothing = Step(min_replica_size=1)
-        nothing.forsake()
+        nothing.abandon_in_doubt()
         assert not nothing.torn
         bad = running()
         bad.fail(BOOM)
         end(bad, False, undecided=True)
-        bad.forsake()
+        bad.abandon_in_doubt()
         assert not bad.torn
         torn = running(top=State(5, 3))
         torn.heal_failed(BOOM, torn=True)
-        torn.forsake()
+        torn.abandon_in_doubt()
         assert torn.torn
 
     def test_a_result_that_was_no_good_is_never_committed(self) -> None:
@@ -455,7 +455,9 @@ class TestUndecided:
         s = restored(max_redo=2)
         begin(s, 4, State(4, 3), 1, 2)
         part = Part(1, ("b:1", "c:1"))
-        assert not s.redo(Computed(State(4, 3), Part(None, ("a:1", "b:1"))), part, all_keep=True)  # uses up none (I9)
+        assert not s.may_redo_with(
+            Computed(State(4, 3), Part(None, ("a:1", "b:1"))), part, all_keep=True
+        )  # uses up none (I9)
         s.fail(RuntimeError("x"), 4)
         done = []
         for quorum_id in range(5, 9):
@@ -498,7 +500,7 @@ def test_I9_which_gradients_count(computed: Part, part: Part, all_keep: bool, co
     assert counts or f"number {part.rank} now" in why
     step = restored()
     begin(step, 8, State(4, 3), part.rank, part.size)
-    assert step.redo(Computed(State(4, 3), computed), part, all_keep=all_keep) is counts
+    assert step.may_redo_with(Computed(State(4, 3), computed), part, all_keep=all_keep) is counts
 
 
 def test_I9_the_part_stays_that_of_the_computation() -> None:
@@ -507,7 +509,7 @@ def test_I9_the_part_stays_that_of_the_computation() -> None:
     kept = Computed(State(4, 3), Part(1, ABC[:2]))
     for quorum_id, part in ((8, Part(None, ("0:1", "a:1"))), (9, Part(1, ABC[:2]))):
         begin(step, quorum_id, State(4, 3), part.rank, part.size)
-        assert step.redo(kept, part, all_keep=True)
+        assert step.may_redo_with(kept, part, all_keep=True)
 
 
 def test_every_ask_gives_its_reason_again_until_it_is_answered() -> None:
@@ -515,6 +517,6 @@ def test_every_ask_gives_its_reason_again_until_it_is_answered() -> None:
     step.fail(BOOM)
     end(step, False)
     assert step.ask().reason is JoinReason.FAILED
-    step.unanswered()
+    step.ask_failed()
     assert step.ask().reason is JoinReason.FAILED
     assert running().ask().reason is JoinReason.FAILED  # a step that is abandoned releases the others
