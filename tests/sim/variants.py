@@ -29,7 +29,8 @@ from torchft_x.core.group.machine import Group
 from torchft_x.core.in_doubt import Settlement, settle
 from torchft_x.core.lighthouse.machine import Lighthouse
 from torchft_x.core.membership.current_quorum import QuorumState
-from torchft_x.core.membership.members import MemberRecord, MemberTable
+from torchft_x.core.membership.members import MemberTable
+from torchft_x.core.membership.record import MemberRecord
 from torchft_x.core.messages.group import GrantArrived, SendJoin
 from torchft_x.core.messages.lighthouse import CloseSession
 from torchft_x.core.quorum import rule
@@ -129,6 +130,7 @@ def _keep_the_join(self: MemberTable, record: MemberRecord) -> None:
     join = record.join
     _close(self, record)
     record.join = join
+    self.on_change(record)
 
 
 def _go_on_while_asking(self: Group, ask: Any, now: float) -> list[Any]:

@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 
 from torchft_x.core.fingerprint import DATA, LIBRARY, TORCH, WORLD_SIZE, Difference, Fingerprint, Trait, difference
 from torchft_x.core.membership.current_quorum import QuorumState
-from torchft_x.core.membership.members import MemberRecord, MemberTable
+from torchft_x.core.membership.members import MemberTable
+from torchft_x.core.membership.record import MemberRecord
 from torchft_x.core.types import group_number, group_of
 
 # Fingerprint of torchft's clients, which can't declare one. torchft's groups and ours differ in how they cut gradients,

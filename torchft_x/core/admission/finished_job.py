@@ -20,7 +20,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from torchft_x.core.journal import Departure, JournalEntry
-from torchft_x.core.membership.members import MemberRecord, MemberTable
+from torchft_x.core.membership.members import MemberTable
+from torchft_x.core.membership.record import MemberRecord
 from torchft_x.core.messages.lighthouse import LighthouseEffect, Probe, Refuse, SendPatience, StopGroup
 from torchft_x.core.quorum.rule import Candidate, Form, Wait
 from torchft_x.core.types import Member, State, group_of, listed

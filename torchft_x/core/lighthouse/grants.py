@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from torchft_x.core.membership.config import LighthouseConfig
 from torchft_x.core.membership.current_quorum import QuorumState
-from torchft_x.core.membership.members import MemberRecord, MemberTable
+from torchft_x.core.membership.members import MemberTable
+from torchft_x.core.membership.record import MemberRecord
 from torchft_x.core.messages.lighthouse import Extend, Hello, Join, LighthouseEffect, Progress
 from torchft_x.core.types import JoinReason, Member
 
@@ -55,8 +56,7 @@ class Grants:
                 and member.state.step < self._quorum_state.granted_through
             ):
                 effects.append(self._extend(record, record.number, now))
-                record.join = None
-                self._quorum_state.recount(record)
+                members.withdraw(record)
         return effects
 
     def on_progress(self, record: MemberRecord, progress: Progress, now: float) -> list[LighthouseEffect]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from torchft_x.core.admission.finished_job import FinishedJob
 from torchft_x.core.journal import Absent, Departure, JournalEntry, MemberEntry
 from torchft_x.core.membership.current_quorum import QuorumState
-from torchft_x.core.membership.members import LEFT, MemberRecord, MemberTable
+from torchft_x.core.membership.members import MemberTable
+from torchft_x.core.membership.record import LEFT, MemberRecord
 from torchft_x.core.messages.lighthouse import Keep, LighthouseEffect
 from torchft_x.core.types import Quorum
 from torchft_x.timing import TIMING

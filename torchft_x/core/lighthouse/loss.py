@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from torchft_x.core.membership.config import LighthouseConfig
 from torchft_x.core.membership.current_quorum import QuorumState
 from torchft_x.core.membership.failure_detector import suspect
-from torchft_x.core.membership.members import MemberRecord, MemberTable
+from torchft_x.core.membership.members import MemberTable
+from torchft_x.core.membership.record import MemberRecord, Standing
 from torchft_x.core.messages.common import Note
 from torchft_x.core.messages.lighthouse import LighthouseEffect, Probe, Refuse, RevokeQuorum
 
@@ -42,21 +43,17 @@ class LossHandler:
         cause: str,
         *,
         proof: str = "",
+        late: bool = False,
         quietly: bool = False,
         left: str = "",
     ) -> list[LighthouseEffect]:
         """Mark this member lost, so that nobody waits for it, and tell the others if that is new.
 
-        `cause`: one of `CAUSES`. `proof`: why it is over, too (R9b); '': it may not be. `quietly`: it stood at a
-        boundary, so no collective breaks. `left`: the words for a leave in good order; '': it did not leave so.
+        `cause`: one of `CAUSES`. `proof`, `late`: as for `MemberTable.lose`. `quietly`: it stood at a boundary, so no
+        collective breaks. `left`: the words for a leave in good order; '': it did not leave so.
         """
-        record.proof = record.proof or proof
-        newly = not record.lost
-        record.lost = record.lost or reason
-        self._quorum_state.recount(record)
-        if not newly:
+        if not self._members.lose(record, reason, proof=proof, late=late):
             return []
-        record.notified = False
         cur = self._quorum_state.current
         if cur is None or record.replica_id not in self._quorum_state.inside or quietly:
             return []
@@ -123,9 +120,10 @@ class LossHandler:
         notes: list[LighthouseEffect] = []
         limits = self._config.silence
         for record in self._members.silent(now, limits):
-            text = "" if record.suspected else suspect(self._members.sight(record, limits, now), limits, now)
+            known = record.standing is Standing.SUSPECTED
+            text = "" if known else suspect(self._members.sight(record, limits, now), limits, now)
             if text:
-                record.suspected = True
+                record.enter(Standing.SUSPECTED)
                 notes.append(Note("suspect", f"{record.replica_id} {text}.", record.replica_id))
         return notes
 

@@ -3,7 +3,7 @@
 Events change its parts here. The parts hold the rules:
 
 * `core.quorum.rule`, `core.restart.recover`: whether a quorum may form (pure).
-* `core.membership.members`: who is here, lost or over.
+* `core.membership.members`: who is here or lost. `core.membership.record`: what that means.
 * `core.membership.current_quorum`: the present quorum. `core.lighthouse.next_quorum`: what follows it.
 * `core.admission.compatibility`: who may train with whom.
 * `core.lighthouse.loss`: what is said when a member is gone.
@@ -28,7 +28,8 @@ from torchft_x.core.lighthouse.stragglers import Stragglers
 from torchft_x.core.membership.config import LighthouseConfig
 from torchft_x.core.membership.current_quorum import QuorumState
 from torchft_x.core.membership.failure_detector import StoppedProcess
-from torchft_x.core.membership.members import LEFT, MemberRecord, MemberTable
+from torchft_x.core.membership.members import MemberTable
+from torchft_x.core.membership.record import LEFT, MemberRecord, Standing
 from torchft_x.core.messages.common import Note, Tick
 from torchft_x.core.messages.job import GroupRests, SupervisorGone, SupervisorHere
 from torchft_x.core.messages.lighthouse import (
@@ -73,8 +74,8 @@ class Lighthouse:
         self._now = now  # time of the latest event
         self._decisions: tuple[Decision, ...] = ()  # the newest decisions, for `story`
         first_id = int(unix * 1000) << 10  # R1: above all earlier ids, unless the clock went back
-        self._quorum_state = QuorumState(first_id)
         self._members = MemberTable(now)  # every known member
+        self._quorum_state = QuorumState(first_id, self._members)
         self._losses = LossHandler(config, self._members, self._quorum_state)  # what is said when a member is gone
         self._grants = Grants(config, self._quorum_state)  # how far members may run without asking
         self._compatibility = CompatibilityCheck(self._members, self._quorum_state)  # which members may train together
@@ -256,12 +257,11 @@ class Lighthouse:
             effects.append(CloseSession(known.session))
         record = self._members.open(hello, now)
         self._journal_writer.on_hello(record)
-        self._quorum_state.recount(record)
         self._quorum_state.raise_ids(hello.state.committed_in)
         effects.append(Note("hello", f"{hello.replica_id} is here, at {hello.state}.", hello.replica_id))
         if hello.quorum is not None:
             self._quorum_state.raise_ids(hello.quorum.id)
-            self._quorum_state.received(record, hello.quorum.id)
+            self._quorum_state.chain.received(record.replica_id, hello.quorum.id)
             self._quorum_state.committed(hello.state.committed_in)
             self._next_quorum.notice_newer(hello.replica_id, hello.quorum, now)
         self._next_quorum.takeover.receive(hello)
@@ -284,7 +284,6 @@ class Lighthouse:
         quorum_state = self._quorum_state
         if quorum_state.current is None:
             self._members.find(record)
-            quorum_state.recount(record)
             return []
         if quorum_state.holds_current(record):
             return self._losses.notify(record, quorum_state.broken) if record.lost or quorum_state.broken else []
@@ -297,7 +296,6 @@ class Lighthouse:
             effects += self._losses.notify(record, f"quorum {quorum_state.current.id} has been formed since.")
         elif not inside:
             self._members.find(record)
-            self._quorum_state.recount(record)
         return effects
 
     def _on_join(self, join: Join, now: float) -> list[LighthouseEffect]:
@@ -312,7 +310,7 @@ class Lighthouse:
         if text:
             return self._losses.refuse(record, text)
         record.receive(now)
-        self._quorum_state.received(record, record.quorum_id)  # this quorum answered its previous join
+        self._quorum_state.chain.received(record.replica_id, record.quorum_id)  # this quorum answered its previous join
         self._quorum_state.committed(member.state.committed_in)
         record.address = member.address or record.address
         changed = self._compatibility.declare(record, join.traits) if join.traits is not None else ""
@@ -342,18 +340,15 @@ class Lighthouse:
         if record is None:
             return []
         record.note_step(progress.step, progress.step_seconds, now)
-        self._quorum_state.received(record, progress.quorum_id)
+        self._quorum_state.chain.received(record.replica_id, progress.quorum_id)
         return self._on_heard(progress.session, now) + self._grants.on_progress(record, progress, now)
 
     def _ask(self, record: MemberRecord, candidate: Candidate, number: int = 0) -> None:
         """Record a join. A member that asks is alive and waited for, unless it is kept out as a straggler."""
+        self._members.ask(record, candidate, number)
         if record.lost and not self._stragglers.keeps_out(record, self._now):
             self._members.find(record)
-        record.proof = ""
-        record.notified = False
-        record.join, record.number = candidate, number
         self._quorum_state.raise_ids(candidate.member.state.committed_in)
-        self._quorum_state.recount(record)
 
     def _after_ask(self, record: MemberRecord) -> list[LighthouseEffect]:
         """End the quorum for the others if this member asks because something went wrong (R5).
@@ -393,7 +388,7 @@ class Lighthouse:
         record.receive(now)
         if not record.lost:
             return []
-        record.proof = ""  # it speaks, so a refused connect proves nothing
+        record.disprove()
         if record.late:  # a sign of life does not prove that it trains
             return self._losses.notify(record, record.lost) if record.join is None and record.quorum_id else []
         if record.join is None and record.quorum_id and self.current is not None:
@@ -409,7 +404,6 @@ class Lighthouse:
         since = self._now - self._config.silence.host
         if self._members.supervisors.halt_of(record.life.token, since) is None:
             self._members.find(record)
-            self._quorum_state.recount(record)
 
     def _on_halted(self, event: LifeHalted, now: float) -> list[LighthouseEffect]:
         """Record that a process of a life is stopped, or goes on. Wait again for a member whose join is still open.
@@ -418,15 +412,9 @@ class Lighthouse:
         """
         halt = StoppedProcess(now - event.seconds, event.who) if event.who else None
         self._members.supervisors.halt(event.stream, event.life_token, halt)
-        for record in self._members.of_life(event.life_token):
-            if (
-                halt is None
-                and record.lost
-                and not record.late
-                and not record.proof
-                and record.session is not None
-                and record.join
-            ):
+        for record in self._members.of_life(event.life_token) if halt is None else ():
+            waits = record.session is not None and record.join is not None
+            if waits and record.standing is Standing.LOST and not record.proof:
                 self._find_again(record)
         return []
 
@@ -435,7 +423,6 @@ class Lighthouse:
         if record is None:
             return []
         self._members.close(record)
-        self._quorum_state.recount(record)
         return self._losses.probe(record, now)
 
     # --- torchft's clients ---------------------------------------------------------------------------------------
@@ -450,7 +437,7 @@ class Lighthouse:
             return [Refuse(text, call=call)]
         record.receive(now)
         record.address = member.address
-        self._quorum_state.received(record, record.quorum_id)  # it can't report that, so it is assumed
+        self._quorum_state.chain.received(record.replica_id, record.quorum_id)  # it can't report that, so it is assumed
         self._members.call(record, call)
         since = record.join.since if record.join else now
         reason = JoinReason.FAILED if member.commit_failures > 0 else JoinReason.BOUNDARY
@@ -462,11 +449,7 @@ class Lighthouse:
         return effects
 
     def _on_unary_gone(self, call: int) -> list[LighthouseEffect]:
-        record = self._members.hang_up(call)
-        if record is not None:
-            if not record.calls:
-                record.join = None
-            self._quorum_state.recount(record)
+        self._members.hang_up(call)
         return []
 
     def _on_heartbeat(self, replica_id: str, now: float) -> list[LighthouseEffect]:
@@ -474,7 +457,6 @@ class Lighthouse:
         record.receive(now)
         if record.unary and not record.late and record.lost != REFUSED:
             self._members.find(record)  # torchft's rule: a member that sends heartbeats is waited for
-            self._quorum_state.recount(record)
         return []
 
     # --- who is gone ---------------------------------------------------------------------------------------------

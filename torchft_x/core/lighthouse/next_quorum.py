@@ -116,7 +116,7 @@ class QuorumTransition:
         c = self._config
         decision = form(
             self._quorum_state.situation(
-                self._members, over, now=now, min_replicas=c.min_replicas,
+                over, now=now, min_replicas=c.min_replicas,
                 join_timeout=c.join_timeout, longest_wait=c.longest_wait, without=without,
             )
         )  # fmt: skip
@@ -207,9 +207,7 @@ class QuorumTransition:
         records = self._members.of(decision.members)
         sessions = tuple([r.session for r in records if r.session is not None])
         calls = tuple([call for r in records for call in r.calls])
-        quorum = self._quorum_state.issue(
-            decision, self._members, now=now, unix=self._unix + now, lease=self._config.lease
-        )
+        quorum = self._quorum_state.issue(decision, now=now, unix=self._unix + now, lease=self._config.lease)
         self._quorum_state.chain.close(lambda r: (x := self._members.get(r)) is None or self._losses.is_over(x, now))
         self._end_takeover()
         effects: list[LighthouseEffect] = []
@@ -278,22 +276,14 @@ class QuorumTransition:
         for entry in previous.members:
             self._members.restore(entry, now)
         self._end_takeover()
-        self._quorum_state.adopt(
-            quorum,
-            previous.open,
-            self._members,
-            started_at=now,
-            leased=previous.leased,
-            granted_through=previous.granted_through,
-        )
+        granted = previous.granted_through
+        self._quorum_state.adopt(quorum, previous.open, started_at=now, leased=previous.leased, granted_through=granted)
         self._quorum_state.reached = max(self._quorum_state.reached, previous.reached)
         for absent in previous.absent:
             record = self._members.restore_absent(absent, now)
-            if record is not None and record.lost:
-                self._quorum_state.recount(record)
-                if record.replica_id in self._quorum_state.inside:
-                    # Members are told when they come back.
-                    self._quorum_state.broken = f"{record.replica_id} is lost: {record.lost}."
+            if record is not None and record.lost and record.replica_id in self._quorum_state.inside:
+                # Members are told when they come back.
+                self._quorum_state.broken = f"{record.replica_id} is lost: {record.lost}."
         self._inherited, self._inherits = quorum.id, True
         text = f"Quorum {quorum.id} of {listed([m.replica_id for m in quorum.members])} at {quorum.top} is taken over."
         return [Note("adopted", text, quorum_id=quorum.id)]
@@ -314,8 +304,6 @@ class QuorumTransition:
             self._inherited = 0
             self._quorum_state.forget()
             self.takeover = RestartRecovery(self._config, now)
-            for record in self._members:
-                self._quorum_state.recount(record)
 
     def _adopt(self, adopt: Adopt, now: float) -> list[LighthouseEffect]:
         """Go on where the lighthouse before us stopped (R8).
@@ -325,9 +313,7 @@ class QuorumTransition:
         quorum = adopt.quorum
         granted = self.takeover.granted_through(quorum)
         self._end_takeover()
-        self._quorum_state.adopt(
-            quorum, adopt.older, self._members, started_at=self._started_at, granted_through=granted
-        )
+        self._quorum_state.adopt(quorum, adopt.older, started_at=self._started_at, granted_through=granted)
         self._finished_job.trains(m.replica_id for m in quorum.members)
         text = f"Adopted quorum {quorum.id} of {listed([m.replica_id for m in quorum.members])} at {quorum.top}."
         effects: list[LighthouseEffect] = [Note("adopted", text, quorum_id=quorum.id)]

@@ -7,7 +7,8 @@ members that wait for it, at the boundary or for the next quorum, are told how m
 from __future__ import annotations
 
 from torchft_x.core.membership.current_quorum import QuorumState
-from torchft_x.core.membership.members import MemberRecord, MemberTable
+from torchft_x.core.membership.members import MemberTable
+from torchft_x.core.membership.record import MemberRecord
 from torchft_x.core.messages.common import Note
 from torchft_x.core.messages.lighthouse import LighthouseEffect, Paused, SendPatience
 

@@ -8,7 +8,8 @@ from typing import Any
 from torchft_x.core.heal import first_sources
 from torchft_x.core.membership.config import LighthouseConfig
 from torchft_x.core.membership.current_quorum import QuorumState
-from torchft_x.core.membership.members import LEFT, MemberRecord, MemberTable
+from torchft_x.core.membership.members import MemberTable
+from torchft_x.core.membership.record import LEFT, MemberRecord, Standing
 from torchft_x.core.messages.common import Note
 from torchft_x.core.messages.lighthouse import Fence, Issue, LighthouseEffect, Refuse, RevokeQuorum, StopGroup
 from torchft_x.core.types import Quorum
@@ -83,7 +84,7 @@ def view(
             lost=r.lost,
             left=r.lost == LEFT,
             late=r.late,
-            suspected=r.suspected,
+            suspected=r.standing is Standing.SUSPECTED,
             stopped=halt.who if halt is not None else "",
             connected=r.unary or r.session is not None,
             unary=r.unary,
@@ -144,7 +145,7 @@ def member_status(record: MemberRecord, *, inside: bool, over: bool, now: float)
         "reason": join.reason.value if join else None,
         "step": join.member.state.step if join else None,
         "lost": record.lost,
-        "suspected": record.suspected,
+        "suspected": record.standing is Standing.SUSPECTED,
         "pause": max(0.0, record.pause_until - now),
         "over": over,
     }

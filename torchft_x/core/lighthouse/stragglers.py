@@ -21,7 +21,8 @@ from dataclasses import dataclass, replace
 
 from torchft_x.core.lighthouse.loss import LossHandler
 from torchft_x.core.membership.current_quorum import QuorumState
-from torchft_x.core.membership.members import MemberRecord, MemberTable
+from torchft_x.core.membership.members import MemberTable
+from torchft_x.core.membership.record import MemberRecord
 from torchft_x.core.messages.common import Note
 from torchft_x.core.messages.lighthouse import LighthouseEffect, SendWaits
 from torchft_x.core.types import JoinReason, Member, group_of, listed
@@ -90,20 +91,18 @@ class Stragglers:
         names = frozenset(record.replica_id for record in out)
         if not names or not goes_without(names):
             return []
-        for record in out:
-            record.late = True
         self._out |= names
         effects: list[LighthouseEffect] = []
         for record in self._records(cut):
             where = cut[record.replica_id]
             reason = f"it was waited for in a reduction, and its supervisor on {where} is silent for {host:g} s"
-            effects += self._losses.lose(record, reason, "silent")
+            effects += self._losses.lose(record, reason, "silent", late=True)
         for record, waited in late:
             kept_out = self._note((group_of(record.replica_id),), now)
             others = sorted(self._quorum_state.asking)
             wait = f"{listed(others)} {'has' if len(others) == 1 else 'have'} waited for it"
             reason = f"its training thread does not come: {wait}, at last {waited:.1f} s at the boundary"
-            effects += self._losses.lose(record, reason, "straggler")
+            effects += self._losses.lose(record, reason, "straggler", late=True)
             if kept_out:
                 text = (
                     f"{record.replica_id} is late again and again; it is let in again in {kept_out:g} s, as each time "
@@ -134,11 +133,10 @@ class Stragglers:
             others = listed([other for link in links for other in link if other != name])
             seconds = max(waits[link] for link in links)
             why = f"the link between {name} and {others} is broken"
-            record.late, record.lost, record.notified = True, why, False
+            self._members.lose(record, why, late=True)
             key = (group_of(name),)
             self._series[key] = replace(self._series.get(key, _Series(now)), until=now + seconds, why=why)
             self._out.add(name)
-            self._quorum_state.recount(record)
             text = (
                 f"The link between {name} and {others} is broken: they could not connect with each other again, and the "
                 f"lighthouse hears both; the others go on without {name}, which is let in again in {seconds:g} s."
@@ -211,7 +209,6 @@ class Stragglers:
         for record in out:
             if record.join is not None and not self.keeps_out(record, now):
                 self._members.find(record)
-                self._quorum_state.recount(record)
 
     def _records(self, names: Iterable[str]) -> list[MemberRecord]:
         return self._members.named(sorted(names))

@@ -7,7 +7,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from math import inf
 
-from torchft_x.core.membership.members import MemberRecord, MemberTable
+from torchft_x.core.membership.members import MemberTable
+from torchft_x.core.membership.record import MemberRecord
 from torchft_x.core.quorum.open_quorums import OpenQuorums
 from torchft_x.core.quorum.rule import Candidate, Form, QuorumInputs
 from torchft_x.core.types import Member, Quorum, State, group_names, settlement
@@ -15,9 +16,11 @@ from torchft_x.timing import TIMING
 
 
 class QuorumState:
-    """The present quorum, and progress to the next one. `recount` must follow every change to a record."""
+    """The present quorum, and progress to the next one. Counts each record again that the member table changes."""
 
-    def __init__(self, first_id: int) -> None:
+    def __init__(self, first_id: int, members: MemberTable) -> None:
+        self._members = members
+        members.on_change = self._recount
         self.current: Quorum | None = None  # newest quorum issued or adopted
         self.chain = OpenQuorums()  # quorums before it that are still open
         self.inside: frozenset[str] = frozenset()  # replica ids of current's members
@@ -88,7 +91,7 @@ class QuorumState:
         committed_in = {cur.top.step: cur.top.committed_in, cur.top.step + 1: cur.id}.get(member.state.step, 0)
         return replace(member, state=State(member.state.step, committed_in))
 
-    def recount(self, record: MemberRecord) -> None:
+    def _recount(self, record: MemberRecord) -> None:
         """Bring the sets in line with the record. They make "not yet" cheap to see."""
         self.changed = True
         replica_id, lost = record.replica_id, bool(record.lost)
@@ -121,7 +124,6 @@ class QuorumState:
 
     def situation(
         self,
-        members: MemberTable,
         over: frozenset[str],
         *,
         now: float,
@@ -135,20 +137,20 @@ class QuorumState:
             now=now,
             cur=self.current,
             open=self.chain.open,
-            candidates=tuple([c for c in candidates(members) if c.member.replica_id not in without]),
+            candidates=tuple([c for c in candidates(self._members) if c.member.replica_id not in without]),
             asked_since=self.asked_since,
             lost=self.gone | without,
             over=over,
             broken=bool(self.broken),
             silent_healthy=self.silent - without,
-            absent_groups=self.absent_groups(members.supervisors.groups),
-            held=self.held_elsewhere(members.supervisors.held),
+            absent_groups=self.absent_groups(self._members.supervisors.groups),
+            held=self.held_elsewhere(self._members.supervisors.held),
             min_replicas=min_replicas,
             join_timeout=join_timeout,
             longest_wait=longest_wait,
         )
 
-    def issue(self, decision: Form, members: MemberTable, *, now: float, unix: float, lease: float) -> Quorum:
+    def issue(self, decision: Form, *, now: float, unix: float, lease: float) -> Quorum:
         """Make the decided quorum the present one: use up the joins, begin leases. `unix`: now, in unix seconds."""
         cur = self.current
         settled = settlement(decision.members)
@@ -166,34 +168,21 @@ class QuorumState:
             self.chain.leave(cur)
         if self.gone:
             self.lost_at = now
-        self._begin(quorum, members)
-        records, pace = members.of(quorum.members), (settled.top.step, now)  # before that the members waited
-        for record in records:
-            record.join = None
-            if record.calls:
-                members.answer(record)
-            record.quorum_id = quorum.id
-            record.lease_sent = now
-            record.pace = pace
-        self.leased = now
-        self._answered(records)
-        return quorum
-
-    def _answered(self, records: list[MemberRecord]) -> None:
-        """Do `recount` for all members of current at once, after their joins were answered. They are still here."""
-        self.changed = True
+        self._begin(quorum)
+        self.leased, self.changed = now, True
+        # Count all of them again at once: their joins are answered, and most are still here.
         self.asking -= self.inside
         self.asked_since = inf
         self.silent |= self.inside
-        for record in records:
+        for record in self._members.issue(quorum, now):
             if record.lost or (record.session is None and not record.unary):
-                self.recount(record)
+                self._recount(record)
+        return quorum
 
     def adopt(
         self,
         quorum: Quorum,
         older: tuple[Quorum, ...],
-        members: MemberTable,
         *,
         started_at: float,
         leased: float | None = None,
@@ -207,19 +196,11 @@ class QuorumState:
         leased = started_at if leased is None else min(leased, started_at)
         self.leased = max(self.leased, leased)
         self.raise_ids(quorum.id)
-        self._begin(quorum, members)
+        self._begin(quorum)
         self.chain.begin(older)
         self.granted_through = max(self.granted_through, granted_through)
         for member in {m.replica_id: m for q in (*older, quorum) for m in q.members}.values():
-            record = members.ensure(member.replica_id, started_at, unary=not member.library)
-            record.address = record.address or member.address
-            record.lease_sent = leased
-            self.recount(record)
-
-    def received(self, record: MemberRecord, quorum_id: int) -> None:
-        """Record that this member has received this quorum."""
-        record.received_id = max(record.received_id, quorum_id)
-        self.chain.received(record.replica_id, quorum_id)
+            self._members.adopt(member, started_at, leased)
 
     def committed(self, quorum_id: int) -> None:
         """Record that a step was committed in this quorum.
@@ -241,8 +222,10 @@ class QuorumState:
         self.inside = frozenset()
         self.missing, self.gone = set(), set()
         self.broken, self.granted_through, self._steady = "", 0, False
+        for record in self._members:
+            self._recount(record)
 
-    def _begin(self, quorum: Quorum, members: MemberTable) -> None:
+    def _begin(self, quorum: Quorum) -> None:
         self.current = quorum
         self.inside = frozenset([m.replica_id for m in quorum.members])
         self.missing = set(self.inside)
@@ -250,7 +233,7 @@ class QuorumState:
         self.broken = ""
         self.granted_through = quorum.granted_through
         self.reached = quorum.top.step
-        records = members.of(quorum.members)
+        records = self._members.of(quorum.members)
         whole = len(quorum.carriers) == len(records) == len(quorum.members)
         self._steady = whole and not [r for r in records if not r.runs_on]
         self._number = max(self._number, quorum.number)

@@ -1,95 +1,19 @@
-"""Records what the lighthouse knows about each member: whether it is here, lost, fenced or provably over.
+"""Table of the members: their records, sessions and lives, and all changes of a member's standing.
 
-The last three differ, and confusing them leads to split brains:
-
-* *lost*: nobody waits for it any more. A suspicion is enough, and it may be wrong.
-* *fenced*: a newer life of its group is here (R2). Nobody waits for it either, but its lease still runs.
-* *over*: it provably commits nothing more in the quorum it holds (R9b): its exit was reported, it left, a connect
-  to it was refused on the lighthouse's own host and boot, or its lease has ended.
+The quorum state counts members by their standing and joins. It is told of every change here, and nobody else makes one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 
-from torchft_x.core.fingerprint import Fingerprint
 from torchft_x.core.journal import Absent, MemberEntry
 from torchft_x.core.membership.failure_detector import Observation, SilenceLimits, judge
+from torchft_x.core.membership.record import LEFT, MemberRecord, Standing
 from torchft_x.core.membership.supervisors import SupervisorLiveness
 from torchft_x.core.messages.lighthouse import Hello
 from torchft_x.core.quorum.rule import Candidate
-from torchft_x.core.types import Life, Member, group_number, group_of
-
-LEFT = "it has left"
-"""Proof that a member is over: its own leave."""
-
-
-@dataclass(slots=True, eq=False)
-class MemberRecord:
-    """What the lighthouse knows of one member. Times are monotonic seconds on the lighthouse's clock."""
-
-    replica_id: str
-    heard: float  # last sign of life
-    place: int = 0  # number of the record, in the order in which records were made
-    unary: bool = False  # a client of torchft without a session: no lease, no push, torchft's rules
-    life: Life = Life()
-    address: str = ""
-    boot_id: str = ""
-    library: str = ""
-    runs_on: bool = False  # whether it accepts a grant as the answer to a join
-    traits: Fingerprint | None = None  # what it has declared; None: nothing yet
-    session: int | None = None  # newest open session
-    calls: tuple[int, ...] = ()  # open unary requests
-    join: Candidate | None = None  # unanswered join of the present session or calls (R3)
-    number: int = 0  # number of that join, for a grant that answers it; 0: only a quorum does
-    quorum_id: int = 0  # newest quorum it holds: sent to it, or reported by it
-    received_id: int = 0  # newest quorum it is known to have received
-    lease_sent: float | None = None  # when a lease was last sent to it
-    lost: str = ""  # why nobody waits for it
-    late: bool = False  # lost because it did not ask (R20): only a join brings it back, a sign of life does not
-    proof: str = ""  # why it provably commits nothing more
-    notified: bool = False  # whether it was told to ask again since it was lost
-    probed_at: float | None = None  # when the newest probe was sent; None: the member has spoken since
-    refused: bool = False  # its address refused a connect since it last spoke; from afar that proves nothing
-    pause_until: float = float("-inf")  # it has announced that it may be silent until then
-    pause_reason: str = ""  # reason for the pause, in the member's words
-    pace: tuple[int, float] | None = None  # a step at which it stood, and when it went on from it; None: unknown
-    longest_step: float = 0.0  # seconds of the longest step seen
-    suspected: bool = False  # whether the log says that it is silent, though it runs
-
-    def __repr__(self) -> str:
-        where = f"session {self.session}" if self.session is not None else ("unary" if self.unary else "no session")
-        return f"<{self.replica_id} {where} {'asking ' if self.join else ''}{self.lost}>"
-
-    def receive(self, now: float) -> None:
-        """Record a sign of life, which outweighs the answer to any probe sent before."""
-        self.heard = now
-        self.probed_at = None
-        self.refused = self.suspected = False
-
-    def note_step(self, step: int, notified: float, now: float) -> None:
-        """Record that the member stands at this step, and how long the last steps took. A pause is not a step.
-
-        `notified`: seconds of a step, as the member reports; 0: it reports none.
-        """
-        self.longest_step = max(self.longest_step, notified)
-        if self.pace is not None and step > self.pace[0] and self.pause_until < self.pace[1] and not self.lost:
-            self.longest_step = max(self.longest_step, (now - self.pace[1]) / (step - self.pace[0]))
-        if self.pace is not None:
-            self.pace = (step, now)
-
-    def is_over(self, now: float, *, lease: float, alone: float) -> bool:
-        """Return whether the member provably commits nothing more in the quorum that it holds (R9(b)).
-
-        `lease`: seconds from the sending of a lease until it has ended for sure, margin included. `alone`: seconds of
-        silence after which a client of torchft is over.
-        """
-        if self.proof:
-            return True
-        if self.unary:
-            return now - self.heard > alone
-        return self.lease_sent is not None and now >= self.lease_sent + lease
+from torchft_x.core.types import Life, Member, Quorum, group_number, group_of
 
 
 class MemberTable:
@@ -110,6 +34,7 @@ class MemberTable:
         self._made = 0  # number of records made so far
         self._last_tick = now  # to notice when the lighthouse itself was not scheduled
         self.supervisors = SupervisorLiveness()  # what supervisors say about the members
+        self.on_change: Callable[[MemberRecord], None] = lambda record: None  # keeps the quorum state's counts right
 
     def __iter__(self) -> Iterator[MemberRecord]:
         return iter(self._records.values())
@@ -140,9 +65,10 @@ class MemberTable:
             self._made += 1
             record = MemberRecord(replica_id, heard, self._made, unary=unary)
             self._records[replica_id] = self._apart[replica_id] = record
+            self.on_change(record)
         return record
 
-    # --- sessions and lives --------------------------------------------------------------------------------------
+    # --- sessions and calls --------------------------------------------------------------------------------------
 
     def open(self, hello: Hello, now: float) -> MemberRecord:
         """Open a new session of a member. It replaces the older one, and drops the older one's join (R3)."""
@@ -158,11 +84,12 @@ class MemberTable:
         record.boot_id = hello.boot_id
         record.library = hello.library
         record.runs_on = hello.runs_on
-        record.quorum_id = record.received_id = hello.quorum.id if hello.quorum else 0
+        record.quorum_id = hello.quorum.id if hello.quorum else 0
         record.session = hello.session
         self._apart.pop(record.replica_id, None)
         record.notified = False  # what was sent on the older stream may not have arrived
         self._sessions[hello.session] = record
+        self.on_change(record)
         return record
 
     def restore(self, entry: MemberEntry, now: float) -> None:
@@ -182,7 +109,7 @@ class MemberTable:
         if record is not None and absent.leased is not None:
             record.lease_sent = min(absent.leased, now)
         if record is not None and absent.proof:
-            record.lost = record.proof = absent.proof
+            self.lose(record, absent.proof, proof=absent.proof)
             if absent.proof != LEFT:
                 self._ended.add(record.life.token)
         return record
@@ -197,25 +124,79 @@ class MemberTable:
             self._sessions.pop(record.session, None)
             record.session = None
             self._apart[record.replica_id] = record
-        record.join = None
+        self.withdraw(record)
 
     def call(self, record: MemberRecord, call: int) -> None:
         """Record one more open unary request of this member."""
         record.calls = (*record.calls, call)
         self._callers[call] = record
 
-    def hang_up(self, call: int) -> MemberRecord | None:
-        """Drop this unary request, which is gone. Return its member; None: it was answered before."""
+    def hang_up(self, call: int) -> None:
+        """Drop this unary request, which is gone, and its member's join with the last one."""
         record = self._callers.pop(call, None)
         if record is not None:
             record.calls = tuple(c for c in record.calls if c != call)
-        return record
+            record.join = record.join if record.calls else None
+            self.on_change(record)
 
     def answer(self, record: MemberRecord) -> None:
         """Drop all unary requests of this member, because they are answered."""
         for call in record.calls:
             self._callers.pop(call, None)
         record.calls = ()
+
+    # --- standing and joins --------------------------------------------------------------------------------------
+
+    def ask(self, record: MemberRecord, candidate: Candidate, number: int = 0) -> None:
+        """Record a join, which disproves that the member is over. If nobody waits for it, that takes `find` to change."""
+        record.join, record.number = candidate, number
+        record.proof, record.notified = "", False
+        self.on_change(record)
+
+    def withdraw(self, record: MemberRecord) -> None:
+        """Drop the member's join, if there is one: a grant answers it, or its session has ended."""
+        record.join = None
+        self.on_change(record)
+
+    def lose(self, record: MemberRecord, reason: str, *, proof: str = "", late: bool = False) -> bool:
+        """Record that nobody waits for the member any more. Return whether that is new.
+
+        `proof`: why it is over, too (R9b); '': it may not be. `late`: it is left out (R20).
+        """
+        record.proof = record.proof or proof
+        newly = not record.lost
+        if newly:
+            record.enter(Standing.LATE if late else Standing.LOST, reason)
+            record.notified = False
+        self.on_change(record)
+        return newly
+
+    def find(self, record: MemberRecord) -> None:
+        """Record that the member is waited for, also if it was lost or late."""
+        if record.lost:
+            record.enter(Standing.HERE)
+        self.on_change(record)
+
+    def issue(self, quorum: Quorum, now: float) -> list[MemberRecord]:
+        """Answer the joins of the quorum's members with it; their leases begin. Return their records, not yet counted."""
+        records, pace = self.of(quorum.members), (quorum.top.step, now)  # before that the members waited
+        for record in records:
+            record.join = None
+            if record.calls:
+                self.answer(record)
+            record.quorum_id = quorum.id
+            record.lease_sent = now
+            record.pace = pace
+        return records
+
+    def adopt(self, member: Member, heard: float, leased: float) -> None:
+        """Record a member of a quorum that is taken over (R8). A lease was last sent to it at `leased`."""
+        record = self.ensure(member.replica_id, heard, unary=not member.library)
+        record.address = record.address or member.address
+        record.lease_sent = leased
+        self.on_change(record)
+
+    # --- lives ---------------------------------------------------------------------------------------------------
 
     def superseded_by(self, hello: Hello) -> str:
         """Return the replica id of a newer life of this group that has been heard (R2); '': there is none."""
@@ -290,10 +271,6 @@ class MemberTable:
         halt = self.supervisors.halt_of(token, now - limits.host)
         connected = record.session is not None
         return Observation(record.heard, watched, halt, connected, record.longest_step, record.pause_until)
-
-    def find(self, record: MemberRecord) -> None:
-        """Record that the member is waited for again."""
-        record.lost, record.late = "", False
 
     def silent(self, now: float, limits: SilenceLimits) -> list[MemberRecord]:
         """Return the members to check more closely: silent for a while, or stopped."""

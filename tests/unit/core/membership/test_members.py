@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
-from tests.unit.core.scene import quorum
+from tests.unit.core.scene import member, quorum
 from torchft_x.core.journal import MemberEntry
 from torchft_x.core.membership.failure_detector import SilenceLimits
-from torchft_x.core.membership.members import MemberRecord, MemberTable
+from torchft_x.core.membership.members import MemberTable
+from torchft_x.core.membership.record import MemberRecord, Standing
 from torchft_x.core.messages.job import SupervisorHere
 from torchft_x.core.messages.lighthouse import Hello
+from torchft_x.core.quorum.rule import Candidate
 from torchft_x.core.types import Life
 
 
@@ -65,12 +67,16 @@ class TestSessions:
         record = members.ensure("peer", 0.0, unary=True)
         for call in (1, 2, 3):
             members.call(record, call)
-        assert members.hang_up(2) is record
-        assert record.calls == (1, 3)
-        assert members.hang_up(2) is None
+        members.ask(record, join := Candidate(member("peer"), since=0.0))
+        members.hang_up(2)
+        assert (record.calls, record.join) == ((1, 3), join)
         members.answer(record)
-        assert record.calls == ()
-        assert members.hang_up(1) is None
+        assert (record.calls, record.join) == ((), join)
+        members.hang_up(1)
+        assert record.join is join  # it was answered before
+        members.call(record, 4)
+        members.hang_up(4)
+        assert (record.calls, record.join) == ((), None)
 
 
 class TestLives:
@@ -147,19 +153,18 @@ class TestTime:
     def test_whoever_is_found_again_is_late_no_more_and_may_be_silent_at_once(self) -> None:
         members, limits = MemberTable(0.0), SilenceLimits.all(1.5)
         found = members.ensure("a", 0.0, unary=False)
-        found.lost, found.late = "stopped", True
+        assert members.lose(found, "stopped", late=True)
         members.ensure("b", 1.0, unary=False)
         assert members.silent(1.6, limits) == []
         members.find(found)
-        assert (found.lost, found.late) == ("", False)
+        assert (found.standing, found.lost, found.late) == (Standing.HERE, "", False)
         assert members.silent(1.7, limits) == [found]
 
     def test_silent_are_those_for_whom_time_has_just_run_out(self) -> None:
         members = MemberTable(0.0)
         for name, heard in (("a", 0.0), ("b", 0.1), ("c", 0.0)):
             members.ensure(name, heard, unary=False)
-        lost = members.get("c")
-        lost.lost = "silent"
+        members.lose(members.get("c"), "silent")
         limits = SilenceLimits.all(5.0)
         assert members.gone(5.0, limits) == []
         assert [(r.replica_id, why) for r, why in members.gone(5.1, limits)] == [("a", "silent for 5 s")]
@@ -186,7 +191,8 @@ class TestTime:
         members = MemberTable(0.0)
         for n, name in enumerate(("gone", "kept", "speaks", "asks", "lives")):
             record = members.open(hello(name, n + 1, life=Life(0, 0.0, name)), 0.0)
-            record.lost = "" if name == "lives" else "silent"
+            if name != "lives":
+                members.lose(record, "silent")
             if name != "speaks":
                 members.close(record)
             if name == "asks":
@@ -200,7 +206,7 @@ class TestTime:
         members = MemberTable(0.0)
         for n, name in enumerate(("gone", "kept")):
             record = members.open(hello(name, n + 1, life=Life(0, 0.0, "both")), 0.0)
-            record.lost = "silent"
+            members.lose(record, "silent")
             members.close(record)
         members.prune(frozenset({"kept"}))
         assert [r.replica_id for r in members.end("both")] == ["kept"]
@@ -222,16 +228,18 @@ class TestPace:
         record.note_step(3, 0.0, 9.0)  # it asks again at the same step: the time between was waiting
         assert (record.longest_step, record.pace) == (2.0, (3, 9.0))
 
-    @pytest.mark.parametrize("fields", [{"lost": "silent"}, {"pause_until": 1.0}, {"pause_until": 2.0}])
+    @pytest.mark.parametrize(
+        "fields", [{"standing": Standing.LOST, "lost": "silent"}, {"pause_until": 1.0}, {"pause_until": 2.0}]
+    )
     def test_a_loss_and_a_pause_are_no_steps(self, fields: dict[str, Any]) -> None:
         record = MemberRecord("a", 0.0, pace=(1, 1.0), **fields)
         record.note_step(2, 0.0, 90.0)
         assert record.longest_step == 0.0
 
     def test_whoever_speaks_is_under_no_suspicion(self) -> None:
-        record = MemberRecord("a", 0.0, suspected=True, probed_at=1.0)
+        record = MemberRecord("a", 0.0, standing=Standing.SUSPECTED, probed_at=1.0)
         record.receive(2.0)
-        assert (record.heard, record.suspected, record.probed_at) == (2.0, False, None)
+        assert (record.heard, record.standing, record.probed_at) == (2.0, Standing.HERE, None)
 
 
 class TestRestored:
@@ -259,7 +267,8 @@ class TestRecordsByName:
         gone, here, other = (members.open(hello(f"{name}:1", i), 0.0) for i, name in enumerate("abc", 1))
         for record in (gone, here, other):
             members.close(record)
-        gone.lost = other.lost = "it was silent"
+        for record in (gone, other):
+            members.lose(record, "it was silent")
         assert members.lost(frozenset({"a:1", "b:1"})) == [gone]
 
     def test_a_member_of_before_runs_on_as_it_did(self) -> None:
