@@ -16,7 +16,7 @@ from torchft_x.timing import TIMING
 
 
 class QuorumState:
-    """The present quorum, and progress to the next one. Counts each record again that the member table changes."""
+    """The present quorum, and progress to the next one. Recounts every record that the member table changes."""
 
     def __init__(self, first_id: int, members: MemberTable) -> None:
         self._members = members

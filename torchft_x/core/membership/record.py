@@ -83,7 +83,7 @@ class MemberRecord:
 
     @property
     def late(self) -> bool:
-        """True if it is left out: only a join brings it back, a sign of life does not."""
+        """True if it is left out: a sign of life does not bring it back."""
         return self.standing is Standing.LATE
 
     def enter(self, standing: Standing, lost: str = "") -> None:
