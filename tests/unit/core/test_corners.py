@@ -89,6 +89,18 @@ class TestComingBack:
         assert not s.record("b:1").lost
         assert "b:1" in s.lighthouse._quorum_state.silent
 
+    def test_a_new_session_refutes_the_refused_connect_of_one_that_nobody_waits_for(self) -> None:
+        """Before the first quorum it is waited for again at once, and a proof that stayed would hold once it falls silent."""
+        s = Scene()
+        s.hello("a:1")
+        s.hello("b:1")
+        s.close("b:1")
+        s.refused("b:1")
+        assert s.record("b:1").proof
+        s.hello("b:1")
+        assert not s.record("b:1").lost
+        assert not s.record("b:1").proof
+
     @pytest.mark.parametrize("joins", [False, True])
     def test_a_word_from_it_refutes_the_refused_connect(self, joins: bool) -> None:
         s = Scene.started("a:1", "b:1")

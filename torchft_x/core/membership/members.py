@@ -88,6 +88,8 @@ class MemberTable:
         record.session = hello.session
         self._apart.pop(record.replica_id, None)
         record.notified = False  # what was sent on the older stream may not have arrived
+        if record.proof != LEFT:  # a life whose exit was reported is refused before
+            record.disprove()
         self._sessions[hello.session] = record
         self.on_change(record)
         return record

@@ -5,7 +5,7 @@ Three things are easily confused, which leads to split brains. Each is modelled 
 * *lost* and *late* are standings: nobody waits for the member any more. A suspicion is enough, and it may be wrong.
 * *over* is a proof beside the standing (`proof`, `is_over`): the member commits nothing more in the quorum it holds
   (R9b). Its exit was reported, it left, a connect to it was refused on the lighthouse's own host and boot, or its lease
-  has ended. A join disproves all but the last, whatever the standing.
+  has ended. A join disproves all but the last, whatever the standing, and a new session a refused connect.
 * *fenced* is a fact about a group's lives, which `MemberTable` keeps for ever (R2): a newer life of the group is here.
   The fenced one is lost with its session closed, so no transition leads back; but its lease still runs.
 """
@@ -103,12 +103,12 @@ class MemberRecord:
         """Record that the member speaks, so that a refused connect proves nothing."""
         self.proof = ""
 
-    def note_step(self, step: int, notified: float, now: float) -> None:
+    def note_step(self, step: int, reported: float, now: float) -> None:
         """Record that the member stands at this step, and how long the last steps took. A pause is not a step.
 
-        `notified`: seconds of a step, as the member reports; 0: it reports none.
+        `reported`: seconds of a step, as the member says; 0: it reports none.
         """
-        self.longest_step = max(self.longest_step, notified)
+        self.longest_step = max(self.longest_step, reported)
         if self.pace is not None and step > self.pace[0] and self.pause_until < self.pace[1] and not self.lost:
             self.longest_step = max(self.longest_step, (now - self.pace[1]) / (step - self.pace[0]))
         if self.pace is not None:
