@@ -30,10 +30,12 @@ def kill_all(job: Job) -> float:
     return began
 
 
-def after(job: Job, began: float, name: str) -> list[dict[str, Any]]:
-    """Events of the lives after that."""
-    newest = max(e["attempt"] for e in job.events() if e["event"] == "joined" and e["role"] == "trainer")
-    return [e for e in job.events() if e["event"] == name and e["t"] > began and e.get("attempt") == newest]
+def after(job: Job, began: float, name: str, attempt: int) -> list[dict[str, Any]]:
+    """Events after that, of all groups' lives with this number.
+
+    The older lives may still commit while `kill_all` kills one process after the other.
+    """
+    return [e for e in job.events() if e["event"] == name and e["t"] > began and e.get("attempt") == attempt]
 
 
 def last_step(job: Job) -> int:
@@ -47,17 +49,19 @@ def killed(command: list[str], folder: Path, run_dir: Path, ranks: int, *, lives
         for life in range(1, lives + 1):
             if variables:
                 job.wait_for(lambda: sum(e["event"] == "warm" for e in job.events()) >= 2, 120, "both warm parents")
-            job.wait_for(lambda n=life: len(after(job, 0.0, "held")) > 4 * ranks * n, 60, "some copies")
+            job.wait_for(lambda n=life: len(after(job, 0.0, "held", n - 1)) > 4 * ranks * n, 60, "some copies")
             began = kill_all(job)
             reached = last_step(job)
             job.wait_for(
-                lambda t=began: any(e["participants"] == 2 for e in after(job, t, "commit")), 60, "the next commit"
+                lambda t=began, n=life: any(e["participants"] == 2 for e in after(job, t, "commit", n)),
+                60,
+                "the next commit",
             )
-            restored = after(job, began, "restored")
+            restored = after(job, began, "restored", life)
             assert len(restored) == 2 * ranks
             steps = {e["group"]: e["step"] for e in restored}
             assert len({(e["group"], e["step"]) for e in restored}) == 2  # the ranks of a group go on from one step
-            first = after(job, began, "commit")[0]
+            first = after(job, began, "commit", life)[0]
             assert first["step"] == max(steps.values())
             assert 0 < reached - first["step"] + 1 < 60
             print(f"life {life}: {first['t'] - began:.2f} s to the next commit, {reached - first['step']} steps back")
