@@ -110,6 +110,7 @@ def test_a_job_is_watched_and_steered(tmp_path: Path) -> None:
         assert (killed.returncode, killed.stdout) == (
             0, "Group 0 is killed by request, and started again by whoever keeps it running.\n",
         )  # fmt: skip
+        job.wait_for(lambda: any(x["group"] == "0" for x in shown(job)["losses"]), 60, "the loss of group 0")
         job.wait_for(lambda: does(job) == {"0": "trains", "1": "trains", "2": "drained"}, 60, "two that train")
         pictures(tab, tmp_path)
 
