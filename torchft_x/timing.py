@@ -230,7 +230,7 @@ class Timing:
     late_answer: float = 1.0  # from a call's own deadline to gRPC's
     late_loop: float = 5.0  # for the group server's loop to take a call back
     late_store: float = 1.0  # from the end of a wait in the store to its answer
-    late_gloo: float = 3.0  # from the timeout, for gloo to give up and the store to name the missing members; seldom used up
+    late_gloo: float = 3.0  # from the timeout, for gloo to give up and the store to name the missing members
     late_accelerator: float = 0.5  # like `late_gloo`, for a connecting thread
     late_child: float = 1.0  # like `late_gloo`, for the child of a process group
     late_vote: float = 1.0  # from rank 0's own deadlines to its vote
