@@ -51,9 +51,7 @@ ADVERTISE_INTERFACE = "TORCHFT_X_ADVERTISE_INTERFACE"  # network interface that 
 ATTEMPT = "TORCHFT_X_ATTEMPT"  # number of this start, which continues when a group's supervisor is replaced
 LIFE = "TORCHFT_X_LIFE"  # random token for each start of a group, which the supervisor's exit report names
 MIN_REPLICAS = "TORCHFT_X_MIN_REPLICAS"  # least number of groups for a quorum and for a commit
-FLIGHT_RECORDER = (
-    "TORCHFT_X_FLIGHT_RECORDER"  # folder for flight records of an aborted group; "1": in the run directory
-)
+FLIGHT_RECORDER = "TORCHFT_X_FLIGHT_RECORDER"  # folder for records of an aborted group; "1": in the run directory
 _FLIGHT_ON_ABORT = "TORCHFT_TRIGGER_FR_ON_ABORT"  # the peer's; "true" is equivalent to FLIGHT_RECORDER "1"
 LIGHTHOUSE_HOST_IN = "TORCHFT_X_LIGHTHOUSE_HOST_IN"  # name of the variable with the first role's host
 LIGHTHOUSES = "TORCHFT_X_LIGHTHOUSES"  # number of the job's own lighthouses, if more than one

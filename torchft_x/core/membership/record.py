@@ -5,7 +5,7 @@ Three things are easily confused, which leads to split brains. Each is modelled 
 * *lost* and *late* are standings: nobody waits for the member any more. A suspicion is enough, and it may be wrong.
 * *over* is a proof beside the standing (`proof`, `is_over`): the member commits nothing more in the quorum it holds
   (R9b). Its exit was reported, it left, a connect to it was refused on the lighthouse's own host and boot, or its lease
-  has ended. A join disproves all but the last, whatever the standing, and a new session a refused connect.
+  has ended. A join disproves all but the last, whatever the standing. A new session disproves a refused connect.
 * *fenced* is a fact about a group's lives, which `MemberTable` keeps for ever (R2): a newer life of the group is here.
   The fenced one is lost with its session closed, so no transition leads back; but its lease still runs.
 """

@@ -73,7 +73,7 @@ class _Event:
     why: str  # kind, in one word
     what: str  # name of the event, which is the same for all supervisors
     reason: str  # clause for people
-    scene: Incident
+    incident: Incident
     held: dict[int, Files] = field(default_factory=dict)  # files that were collected before, by rank
 
 
@@ -106,21 +106,21 @@ class Collector:
         self._thread = threading.Thread(target=self._run, name="collector", daemon=True)
         self._thread.start()
 
-    def watch(self, scene: Incident | None) -> None:
+    def watch(self, incident: Incident | None) -> None:
         """Set the running life; None if none runs."""
-        self._incident = scene
+        self._incident = incident
 
-    def stopped(self, scene: Incident, who: str, seconds: float) -> None:
+    def stopped(self, incident: Incident, who: str, seconds: float) -> None:
         """Collect evidence about a worker that has been stopped for this many seconds."""
         reason = f"{who} has been stopped for {seconds:.0f} s"
-        self._hand_over(_Event("stopped", f"{self._group}-{scene.life[:8]}", reason, scene))
+        self._hand_over(_Event("stopped", f"{self._group}-{incident.life[:8]}", reason, incident))
 
-    def last_words(self, scene: Incident, dead: Sequence[int]) -> dict[int, Files]:
+    def last_words(self, incident: Incident, dead: Sequence[int]) -> dict[int, Files]:
         """Return status, stacks and Flight Recorder of ranks that will be killed because another died, by rank.
 
         Wait for them `dump_last_words` seconds at most.
         """
-        alive = [t for t in scene.targets if t.rank not in dead]
+        alive = [t for t in incident.targets if t.rank not in dead]
         if not alive:
             return {}
         pool = ThreadPoolExecutor(min(16, len(alive)), thread_name_prefix="last words")
@@ -129,13 +129,13 @@ class Collector:
         pool.shutdown(wait=False)
         return {futures[f]: f.result() for f in done}
 
-    def died(self, scene: Incident, reason: str, held: dict[int, Files]) -> None:
+    def died(self, incident: Incident, reason: str, held: dict[int, Files]) -> None:
         """Collect evidence about a life that has failed. Its private folder may be removed after this call."""
-        for target in scene.targets:
-            error = _error_file(scene, target.rank)
+        for target in incident.targets:
+            error = _error_file(incident, target.rank)
             if error is not None:
                 held.setdefault(target.rank, {})["error.json"] = error
-        self._hand_over(_Event("died", f"{self._group}-{scene.life[:8]}", reason, scene, held))
+        self._hand_over(_Event("died", f"{self._group}-{incident.life[:8]}", reason, incident, held))
 
     def take(self) -> list[tuple[Path, str]]:
         """Return the new findings, each a folder and a sentence."""
@@ -165,47 +165,47 @@ class Collector:
                     self._collect(self._events.popleft())
                 if self._closing:
                     return
-                scene = self._incident
-                if scene is not None:
-                    self._look_at(scene)
-                    self._look_for_hang(scene)
-                    self._join_others(scene)
+                incident = self._incident
+                if incident is not None:
+                    self._look_at(incident)
+                    self._look_for_hang(incident)
+                    self._join_others(incident)
             except Exception as e:  # such as a full disk or a malformed file, which must not affect the training
                 self._say(self._run_dir / "dumps", f"collecting failed: {type(e).__name__}: {e}")
                 if self._closing:
                     return
 
-    def _look_at(self, scene: Incident) -> None:
-        for pid in set(self._views) - {target.pid for target in scene.targets}:
+    def _look_at(self, incident: Incident) -> None:
+        for pid in set(self._views) - {target.pid for target in incident.targets}:
             self._views.pop(pid).close()
-        for target in scene.targets:
+        for target in incident.targets:
             said = self._read(target)
             if said is None or not probe_worker.goes_on(target):
                 continue  # `stopped` and `died` report such workers; one that starts has no status yet
-            if stalls.is_stalled(said) and self._stalled != (scene.life, said.get("step")):
-                self._stalled = (scene.life, said.get("step"))
+            if stalls.is_stalled(said) and self._stalled != (incident.life, said.get("step")):
+                self._stalled = (incident.life, said.get("step"))
                 seconds = float(said.get("step_seconds", 0.0))
                 reason = f"no step for {seconds:.0f} s, the limit is {stalls.limit(said):.0f} s"
-                self._collect(_Event("stalled", f"step-{said.get('step')}", reason, scene))
+                self._collect(_Event("stalled", f"step-{said.get('step')}", reason, incident))
             self._hear_of_losses(said)
         for replica_id, (due, reason) in list(self._lost.items()):
             if time.monotonic() > due:
                 del self._lost[replica_id]
                 group, _, nonce = replica_id.partition(":")
                 if not any(f"-{group}-" in f.name and is_fresh(f) for f in all_folders(self._run_dir)):
-                    self._collect(_Event("lost", f"{group}-{nonce[:8]}", f"group {group}: {reason}", scene))
+                    self._collect(_Event("lost", f"{group}-{nonce[:8]}", f"group {group}: {reason}", incident))
 
-    def _look_for_hang(self, scene: Incident) -> None:
+    def _look_for_hang(self, incident: Incident) -> None:
         """Set `hung` if the life hangs, after collecting its evidence."""
-        if self._hangs is None or self._hangs[0] != scene.life:
+        if self._hangs is None or self._hangs[0] != incident.life:
             self._hangs = (
-                scene.life,
+                incident.life,
                 HangDetector(self._hang_timeout, self._hangs[1] if self._hangs is not None else None),
             )
-        if self.hung is not None and self.hung.life == scene.life:
+        if self.hung is not None and self.hung.life == incident.life:
             return
         hangs = self._hangs[1]
-        said = {t: s for t in scene.targets if (s := self._read(t)) is not None}
+        said = {t: s for t in incident.targets if (s := self._read(t)) is not None}
         if not said or not all(map(probe_worker.goes_on, said)):  # `stopped` reports a stopped one
             return
         over = hangs.is_over(list(said.values()))
@@ -226,8 +226,8 @@ class Collector:
         where = f" in {place(stacks[still])}" if stacks[still] else ""
         what = "no step" if over else "no step, nothing computed, read or written"
         reason = f"hung: rank {still.rank} stands still{where}; {what} for {seconds:.0f} s"
-        hung = Hung(scene.life, reason)
-        self._collect(_Event("hung", f"{self._group}-{scene.life[:8]}", reason, scene), lambda: self._end(hung))
+        hung = Hung(incident.life, reason)
+        self._collect(_Event("hung", f"{self._group}-{incident.life[:8]}", reason, incident), lambda: self._end(hung))
 
     def _end(self, hung: Hung) -> None:
         self.hung = hung
@@ -251,10 +251,10 @@ class Collector:
                 self._lost_done.add(replica_id)
                 self._lost[replica_id] = (time.monotonic() + TIMING.dump_lost, str(lost.get("reason")))
 
-    def _join_others(self, scene: Incident) -> None:
+    def _join_others(self, incident: Incident) -> None:
         for folder in all_folders(self._run_dir):
             if folder.name not in self._done_in and is_fresh(folder):
-                self._put(folder, _Event("", "", "", scene))
+                self._put(folder, _Event("", "", "", incident))
 
     def _collect(self, event: _Event, then: Callable[[], None] = lambda: None) -> None:
         """Write our part into the event's folder, call `then`, and wait for the others' parts if the folder is new."""
@@ -283,24 +283,24 @@ class Collector:
         self._done_in.add(folder.name)
         began = time.time()
         stem = self._group.replace("/", "_")
-        scene = event.scene
+        incident = event.incident
         missing = []
         recorder = bool(event.why) or _needs_recorder(folder)
-        for target in scene.targets:
+        for target in incident.targets:
             files = event.held.get(target.rank, {})
             if "status.json" not in files:
                 dead = event.why == "died"
                 files = {**(self._left_by(target) if dead else _ask_all(target, TIMING.dump_answer, recorder)), **files}
-            log = _log_end(scene, target.rank)
+            log = _log_end(incident, target.rank)
             if log:
                 files["log.txt"] = log
             if silent := files.pop("silent", b"").decode():
                 missing.append(f"rank {target.rank} (process {target.pid}) does not answer: {silent}")
             for name, data in files.items():
                 _write(folder / f"{stem}-{target.rank}.{name}", data)
-        why = {"group": self._group, "life": scene.life, "why": event.why, "reason": event.reason, "t": began}
-        why |= {"ranks": [t.rank for t in scene.targets], "missing": missing}
-        first = min((t.rank for t in scene.targets), default=0)
+        why = {"group": self._group, "life": incident.life, "why": event.why, "reason": event.reason, "t": began}
+        why |= {"ranks": [t.rank for t in incident.targets], "missing": missing}
+        first = min((t.rank for t in incident.targets), default=0)
         part = stem if first == 0 else f"{stem}-from-{first}"  # for the group's other nodes
         _write(folder / f"{part}.why.json", json.dumps(why).encode())
 
@@ -356,10 +356,10 @@ def _training_thread(target: Target, said: dict[str, Any]) -> list[Frame]:
     return parse(text.decode("utf-8", "replace")).get(str(said.get("main_thread")), [])
 
 
-def _error_file(scene: Incident, rank: int) -> bytes | None:
+def _error_file(incident: Incident, rank: int) -> bytes | None:
     """Return a rank's error file: torchelastic's (``@record``), else ours (train/introspection/setup.py), or None."""
-    first = min(t.rank for t in scene.targets)
-    for path in (error_file(scene.folder, rank - first), scene.folder / f"{rank}.error.json"):
+    first = min(t.rank for t in incident.targets)
+    for path in (error_file(incident.folder, rank - first), incident.folder / f"{rank}.error.json"):
         try:
             with path.open("rb") as f:
                 return f.read(_ERROR_LIMIT)
@@ -368,15 +368,15 @@ def _error_file(scene: Incident, rank: int) -> bytes | None:
     return None
 
 
-def _log_end(scene: Incident, rank: int) -> bytes:
+def _log_end(incident: Incident, rank: int) -> bytes:
     """Return the last lines of the worker's output."""
-    if scene.log is None:
+    if incident.log is None:
         return b""
     try:
-        with scene.log.open("rb") as f:
+        with incident.log.open("rb") as f:
             f.seek(max(0, os.fstat(f.fileno()).st_size - _LOG_READ))
             lines = f.read(_LOG_READ).splitlines(keepends=True)
     except OSError:
         return b""
-    prefix = b"[rank %d] " % rank if scene.ranks else b""
+    prefix = b"[rank %d] " % rank if incident.ranks else b""
     return b"".join([line for line in lines if line.startswith(prefix)][-_LOG_LINES:])

@@ -56,7 +56,7 @@ class Supervisor(BaseSupervisor):
         self._warm: WarmParent = warm
         warm.report = lambda **fields: self._events.emit("warm", **fields)
         self._collector: Collector | None = None  # made with the first life
-        self._incident: Incident | None = None  # scene of the life that runs or ran last
+        self._incident: Incident | None = None  # incident of the life that runs or ran last
         self._held: dict[int, Files] = {}  # evidence from ranks that were killed because another died
         self._memory: CheckpointMemory | None = None  # made with the first life, if copies are wanted
         # Lowest number of the next life, from the lives file of an earlier supervisor or the lighthouse; set by any thread.
@@ -133,13 +133,13 @@ class Supervisor(BaseSupervisor):
     def _on_turn(self, life: Attempt, started: StartedAttempt, halt: tuple[str, float] | None) -> None:
         if self._watched is None:
             return
-        scene = incident_of(life, started.life)
-        if scene != self._incident:
-            self._incident = scene
-            self._watched.watch(scene)
+        incident = incident_of(life, started.life)
+        if incident != self._incident:
+            self._incident = incident
+            self._watched.watch(incident)
             life.before_kill = self._hear_last_words
         if halt is not None and halt[0]:
-            self._watched.stopped(scene, *halt)
+            self._watched.stopped(incident, *halt)
         if self._stops.first is not None:
             self._watched.watch(None)
         self._say_findings()
@@ -166,18 +166,18 @@ class Supervisor(BaseSupervisor):
             self._reports.held(self._memory.newest())
 
     def _on_end(self, started: StartedAttempt, end: AttemptEnd) -> None:
-        scene, held = self._incident, self._held
+        incident, held = self._incident, self._held
         self._incident, self._held = None, {}
         if end.ok and not end.managed and env.read(env.WORKER_SERVER, None, self._environ) != "0":
             self._say(
                 f"{self.config.whole} has ended well, but its script made no torchft_x.Manager: each group has trained for "
                 "itself, and nothing was averaged. docs/write_a_script.md shows how to."
             )
-        if self._collector is None or scene is None:
+        if self._collector is None or incident is None:
             return
         self._collector.watch(None)
         if not end.ok and self._stops.first is None and not end.explained:
-            self._collector.died(scene, end.reason, held)
+            self._collector.died(incident, end.reason, held)
 
     def _on_close(self) -> None:
         if self._memory is not None:

@@ -65,7 +65,7 @@ class StepLog:
             step: number of committed steps, this one included.
             loss: a number or a tensor of one element. It is only read for a line.
             tokens: tokens that one group has trained on since the last call.
-            label: further text for the line, behind the number of the step.
+            label: text at the beginning of the line, in place of the step's number.
         """
         self._tokens += tokens * self.participants
         if step % self._every and step != self._last:

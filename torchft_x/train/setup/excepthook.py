@@ -37,10 +37,14 @@ def exit_code(main: Callable[[], object]) -> int:
         main()
     except TorchftXError as e:
         print(f"{os.path.basename(sys.argv[0])}: {e}", file=sys.stderr, flush=True)
-        if isinstance(e, UnsavedError):
-            return UNSAVED
-        return EXIT_CODE if isinstance(e, (ConfigError, RefusedError)) else 1
+        return _code_of(e)
     return 0
+
+
+def _code_of(error: TorchftXError) -> int:
+    if isinstance(error, UnsavedError):
+        return UNSAVED
+    return EXIT_CODE if isinstance(error, (ConfigError, RefusedError)) else 1
 
 
 def end_with_a_sentence() -> None:
@@ -61,6 +65,6 @@ def end_with_a_sentence() -> None:
             return
         print(f"torchft_x: {error}", file=sys.stderr, flush=True)
         # The interpreter exits with this code after the atexit functions.
-        raise SystemExit(UNSAVED if isinstance(error, UnsavedError) else EXIT_CODE)
+        raise SystemExit(_code_of(error))
 
     sys.excepthook = hook
