@@ -30,6 +30,8 @@ _LAZY = {
     "exit_code": "torchft_x.train.setup.excepthook",
     "defer_compiler_import": "torchft_x.train.lazy_compiler",
     "DistributedSampler": "torchft_x.train.data",
+    "ElasticLoader": "torchft_x.train.elastic.loader",
+    "ElasticSampler": "torchft_x.train.elastic.sampler",
     "describe_data": "torchft_x.train.context.data_digest",
     "local_device": "torchft_x.train.device",
     "process_group_for": "torchft_x.train.device",

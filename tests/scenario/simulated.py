@@ -15,7 +15,7 @@ from tests.sim.group_node import GroupNode
 from tests.sim.invariants import Checker
 from tests.sim.rank_node import RankNode
 from tests.sim.world import World
-from torchft_x.core.commit.step import LocalVote
+from torchft_x.core.commit.values import LocalVote
 from torchft_x.core.lighthouse.machine import LighthouseConfig
 from torchft_x.core.types import State
 

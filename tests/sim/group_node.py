@@ -13,7 +13,7 @@ from tests.sim.base import Process, fold
 from tests.sim.hub import Hub
 from tests.sim.rank_node import RankNode
 from tests.sim.uplink import Uplink
-from torchft_x.core.commit.step import LocalVote, Terms
+from torchft_x.core.commit.values import LocalVote, Terms
 from torchft_x.core.group.machine import Group, GroupConfig
 from torchft_x.core.group.quorum_deadline import QuorumDeadline
 from torchft_x.core.messages import group as gm

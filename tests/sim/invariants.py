@@ -14,7 +14,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from tests.sim.quorum_checks import QuorumChecks, Violation, is_sentence
-from torchft_x.core.commit.step import LocalVote
+from torchft_x.core.commit.values import LocalVote
 from torchft_x.core.heal import Plan
 from torchft_x.core.types import Member, Prepared, Quorum, State
 from torchft_x.errors import ConfigError

@@ -25,7 +25,8 @@ from tests.sim.held import HeldState
 from tests.sim.reduction import Reduction
 from tests.sim.voting import Voting
 from torchft_x.core import heal
-from torchft_x.core.commit.step import Phase, Step, Terms
+from torchft_x.core.commit.step import Phase, Step
+from torchft_x.core.commit.values import Terms
 from torchft_x.core.heal import Plan, WorldSizeMode
 from torchft_x.core.training.step_clock import StepTimeEstimate, WaitBudget
 from torchft_x.core.types import JoinReason, Part, Prepared, Quorum, State

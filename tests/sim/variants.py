@@ -25,6 +25,7 @@ from torchft_x.core.admission.finished_job import FinishedJob
 from torchft_x.core.commit import step
 from torchft_x.core.commit.step import Step
 from torchft_x.core.commit.two_phase import GroupVote, TwoPhaseCommit
+from torchft_x.core.data.deal import Deal
 from torchft_x.core.group.machine import Group
 from torchft_x.core.in_doubt import Settlement, settle
 from torchft_x.core.lighthouse.machine import Lighthouse
@@ -37,7 +38,7 @@ from torchft_x.core.quorum import rule
 from torchft_x.core.quorum.open_quorums import OpenQuorums
 from torchft_x.core.restart import recover
 from torchft_x.core.restart.recover import Adopt, RestartRecovery, Start
-from torchft_x.core.types import JoinReason, Member, Part, Quorum, State
+from torchft_x.core.types import Computed, JoinReason, Member, Part, Quorum, State
 
 Patch = Callable[[], AbstractContextManager[Any]]
 
@@ -377,14 +378,14 @@ SLOW_TAKEOVER = patched(
 it.
 """
 
-ANY_PART = patched((step, "misfit", lambda computed, part, *, all_keep: ""))
+ANY_PART = patched((step, "misfit", lambda kept, part, deal, *, all_keep: ""))
 """I9 left out: a step is redone with gradients of any part. Only a model with spares, or with heals in place, detects
 it.
 """
 
 
-def _any_number(computed: Part, part: Part, *, all_keep: bool) -> str:
-    return _misfit(computed, part, all_keep=all_keep) if computed.rank is None else ""
+def _any_number(kept: Computed, part: Part, deal: Deal | None, *, all_keep: bool) -> str:
+    return _misfit(kept, part, deal, all_keep=all_keep) if kept.part.rank is None else ""
 
 
 ANY_NUMBER = patched((step, "misfit", _any_number))

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from tests.sim.base import fold
 from tests.sim.collective import Contribution
 from torchft_x.core import cross_group_vote
-from torchft_x.core.commit.step import LocalVote, Outcome, Phase, misfit
+from torchft_x.core.commit.step import Phase
+from torchft_x.core.commit.values import LocalVote, Outcome, misfit
 from torchft_x.core.cross_group_vote import CrossVote
 from torchft_x.core.training.memory_checkpoint import GroupWord
 from torchft_x.core.types import State
@@ -77,7 +78,7 @@ class Voting:
                 and not rank.plan.heal
                 and rank.step.may_redo_with(computed, rank.part, all_keep=True)
             )
-            other_part = computed is not None and bool(misfit(computed.part, rank.part, all_keep=True))
+            other_part = computed is not None and bool(misfit(computed, rank.part, None, all_keep=True))
             if other_part:
                 count["lost: another part"] += 1
             count["redos" if self.redoes else "dropped"] += 1

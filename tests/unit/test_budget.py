@@ -47,11 +47,11 @@ BUDGET = {  # package: (lines of its files, numbers at the top of its modules)
     "": (1600, 10),
     "comm": (7300, 61),
     "compat": (1200, 2),
-    "core": (9450, 42),
+    "core": (9900, 45),
     "launch": (18000, 142),
     "observe": (5000, 39),
-    "rpc": (7400, 57),
-    "train": (9750, 51),
+    "rpc": (7450, 60),
+    "train": (10300, 51),
     "transfer": (6400, 50),
 }
 """Upper bounds. Raise one only with a line in the commit's message that says what went out instead."""

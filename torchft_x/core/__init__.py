@@ -10,6 +10,7 @@ The packages are listed bottom up. Each imports only from those before it in the
                   cross_group_vote, fingerprint (facts that must be equal in all groups), journal, presence (state of a
                   supervisor's stream), decisions (reasons of a machine's decisions)
     messages      events and effects of each machine
+    data          deals samples out to groups, each once per epoch
     commit        decides whether a step is committed
     group         asks, quorums and deadlines of a replica group
     job           decides whether the job is done, and its exit code

@@ -14,6 +14,9 @@ from enum import Enum
 
 from torchft_x.core.in_doubt import Settlement, settle
 
+Ranges = tuple[tuple[int, int], ...]
+"""Sorted, disjoint, half-open ranges of integers (from, to), none of them empty and none touching the next."""
+
 
 @dataclass(frozen=True, order=True, slots=True)
 class State:
@@ -83,6 +86,8 @@ class Member:
     library: str = ""  # "torchft_x/<version>"; empty: a torchft client on the unary service
     carried: tuple[int, ...] = ()  # quorums that it carried since it reached `state`; used by `core.in_doubt`
     votes_late: bool = False  # the script reduces after backward, so backward can't decide a step
+    held: Ranges = ()  # slots of the failed step whose gradients all ranks keep (`core.data.deal`)
+    weight: int = 1  # weight in the sharing of slots
 
     @property
     def group_id(self) -> str:
@@ -110,10 +115,11 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """State and part for which a rank's local gradients were computed."""
+    """State, part and slots for which a rank's local gradients were computed."""
 
     state: State
     part: Part
+    slots: Ranges | None = None  # slots of the data (`core.data`); None: the script chooses its data itself
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ from torchft_x.train.lazy_compiler import in_compiled_code
 from torchft_x.train.loader_workers import spare_loader_workers
 from torchft_x.train.setup.excepthook import end_with_a_sentence
 from torchft_x.train.setup.options import resolve
-from torchft_x.train.step.quorum_round import QuorumOptions
+from torchft_x.train.step.quorum_role import QuorumOptions
 from torchft_x.train.step.step_loop import StepLoop
 from torchft_x.transfer.format.flatten import check_sendable
 from torchft_x.transfer.http.transport import HTTPTransport
@@ -422,15 +422,18 @@ class Manager:
         """Forbid snapshots while the parameters change outside of a commit. Waits for a snapshot in progress."""
         self._context.state_dicts.forbid()
 
-    def state_dict(self) -> dict[str, int]:
-        """Return the Manager's own part of a checkpoint: its counters."""
+    def state_dict(self) -> dict[str, Any]:
+        """Return the Manager's own part of a checkpoint: its counters, and the position in the data if it deals them."""
         return self._context.counters()
 
-    def load_state_dict(self, state_dict: dict[str, int]) -> None:
-        """Restore the counters of a checkpoint, ours or torchft's. Call it between steps."""
-        state, batches = read_state(state_dict)
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the Manager's part of a checkpoint, ours or torchft's. Call it between steps.
+
+        Raises `ConfigError` if the checkpoint's position in the data is one in another data set or order.
+        """
+        state, batches, data = read_state(state_dict)
         with self._failures.lock:
-            self._context.step.restore(state, batches)
+            self._context.step.restore(state, batches, data)
 
     def bytes_sent(self) -> int:
         """Return the bytes of reductions that this rank has sent to other groups so far: the payload, without headers.

@@ -74,6 +74,7 @@ class FakeManager:
         self.errors: list[Exception] = []
         self.declared: dict[str, Trait] = {}  # traits, by name
         self.steps = self
+        self.accumulates = False
 
     def declare(self, name: str, words: str, parts: Sequence[str] = (), digest: str = "") -> None:
         self.declared[name] = describe(name, words, parts, digest)

@@ -77,8 +77,8 @@ def quorum(members: int, **fields: Any) -> pb.Quorum:
 @pytest.mark.parametrize(
     ("told", "sentence"),
     [
-        (quorum(4096, carried=range(200)), "819200 handles and carried quorums, at most 262144"),
-        (quorum(4096, handles=[""] * 100), "409600 handles and carried quorums"),
+        (quorum(4096, carried=range(200)), "819200 handles, carried quorums and held slots, at most 262144"),
+        (quorum(4096, handles=[""] * 100), "409600 handles, carried quorums and held slots"),
         (quorum(4097), "4097 members"),
     ],
 )

@@ -20,7 +20,7 @@ from tests.sim.invariants import Violation
 from tests.sim.rank_node import RankNode
 from tests.sim.world import World
 from torchft_x.core import heal
-from torchft_x.core.commit.step import LocalVote
+from torchft_x.core.commit.values import LocalVote
 from torchft_x.core.lighthouse.machine import Lighthouse, LighthouseConfig
 from torchft_x.core.types import Member, Part, Quorum, State
 

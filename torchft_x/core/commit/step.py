@@ -22,11 +22,15 @@ There are two separate reasons for a vote against the commit.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
+from torchft_x.core.commit.values import LocalVote, Outcome, Terms, misfit
+from torchft_x.core.data.deal import Deal
+from torchft_x.core.data.options import DataOptions
+from torchft_x.core.data.ranges import size as size_of
+from torchft_x.core.data.state import DataState, check_same
 from torchft_x.core.types import Computed, JoinReason, Part, Prepared, State
-from torchft_x.errors import CollectiveError, StepError
+from torchft_x.errors import StepError
 
 
 class Phase(Enum):
@@ -34,47 +38,6 @@ class Phase(Enum):
     ASKING = "asking"  # joined and frozen: nothing is reduced or committed until the answer (R4)
     RUNNING = "running"  # a quorum is in hand
     VOTING = "voting"  # the local vote is out
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """State of this rank as reported in its ask for a quorum."""
-
-    state: State
-    torn: bool
-    commit_failures: int  # number of failed commits in a row
-    reason: JoinReason
-    suspects: tuple[str, ...]  # replica ids
-    unreached: tuple[str, ...] = ()  # replica ids of members to which this rank could not connect
-
-
-@dataclass(frozen=True, slots=True)
-class LocalVote:
-    """This rank's vote. `step` is the quorum's top step, which is equal on all ranks, also on those that heal."""
-
-    step: int
-    quorum_id: int
-    participants: int  # number of that quorum's participants
-    ok: bool
-    enough_replicas: bool
-    errored: Exception | None  # first error of the step, else the objection
-
-    def __str__(self) -> str:
-        return f"enough_replicas={self.enough_replicas}, errored={self.errored}"
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """End of a step. `give_up` is the sentence for the user after too many failed commits in a row, else ''."""
-
-    step: int  # step that was tried
-    quorum_id: int
-    committed: bool
-    participants: int
-    reason: str  # reason why it was dropped; '' if committed
-    give_up: str = ""
-    undecided: bool = False  # whether the next quorum decides on the commit
-    pause: float = 0.0  # seconds to wait before the next ask, after a quorum with too few participants
 
 
 class Step:
@@ -90,6 +53,9 @@ class Step:
         self.phase = Phase.IDLE  # see the module's picture
         self.state = State()  # state that this rank holds completely (R19: a heal changes it only at its end)
         self.batches_committed = 0  # sum of participants over committed steps
+        self.data: DataState | None = None  # position in the data at `state`; None: the script chooses its data itself
+        self.data_options: DataOptions | None = None  # not None exactly if `data` is not; set before the first ask
+        self.deal: Deal | None = None  # slots of the step in hand
         self.commit_failures = 0  # failed commits in a row; if not 0, the lighthouse has new process groups made
         self.torn = False  # whether a heal was half applied: this rank holds no complete state and never commits
         self.quorum_id = 0  # quorum in hand (RUNNING, VOTING) or last one (IDLE); 0 before the first and while ASKING
@@ -133,7 +99,7 @@ class Step:
         failed = self.error is not None or self.phase is Phase.RUNNING
         reason = JoinReason.FAILED if failed and self._reason is not JoinReason.NEW else self._reason
         self.phase, self.quorum_id = Phase.ASKING, 0
-        self.rank, self.size = None, 0
+        self.rank, self.size, self.deal = None, 0, None
         self.error = self.objection = None
         self._reason = reason
         return Terms(self.state, self.torn, self.commit_failures, reason, self._suspects, self._unreached)
@@ -144,17 +110,24 @@ class Step:
         self.phase = Phase.IDLE
 
     def begin(
-        self, quorum_id: int, top: State, rank: int | None, size: int, commit: Prepared | None = None
+        self,
+        quorum_id: int,
+        top: State,
+        rank: int | None,
+        size: int,
+        commit: Prepared | None = None,
+        deal: Deal | None = None,
     ) -> Outcome | None:
         """Start a step in a new quorum. `rank` is this rank's number among the `size` participants, None to contribute zeros.
 
-        `top` is the state from which the step starts. `commit` is a result that this rank holds and must commit first.
+        `top` is the state from which the step starts. `commit` is a result that this rank holds and must commit first. `deal`
+        shares out the step's data.
         Return the outcome of an undecided step, committed now or committed nowhere, or None if there was none.
         """
         self._need(Phase.ASKING)
         ended = self._decide_open(commit)
         self.phase, self.quorum_id, self.top = Phase.RUNNING, quorum_id, top
-        self.rank, self.size = rank, size
+        self.rank, self.size, self.deal = rank, size, deal
         self._reason, self._healed = JoinReason.BOUNDARY, False
         self._suspects = self._unreached = ()
         if self._over is not None and self._over[0] >= quorum_id:
@@ -226,7 +199,7 @@ class Step:
         self._need(Phase.RUNNING)
         if kept is None or kept.state != self.top or self.state != self.top or self.torn or not self.may_redo:
             return False
-        if misfit(kept.part, part, all_keep=all_keep):
+        if misfit(kept, part, self.deal, all_keep=all_keep):
             return False
         if self.top.step == 0:
             return False  # nothing is committed yet, so equal states need not be equal parameters (init_sync)
@@ -235,12 +208,12 @@ class Step:
 
     # --- healing ----------------------------------------------------------------------------------------------------
 
-    def healed(self, state: State, batches_committed: int) -> None:
+    def healed(self, state: State, batches_committed: int, data: DataState | None = None) -> None:
         """Record that the whole state is loaded. Raise `StepError` unless it is the quorum's (R17)."""
         self._need(Phase.RUNNING)
         if state != self.top:
             raise StepError(f"healed to {state}, but quorum {self.quorum_id} stands at {self.top}; ask again.")
-        self.state, self.batches_committed = state, batches_committed
+        self.state, self.batches_committed, self.data = state, batches_committed, data
         self.torn, self._healed, self._redone = False, True, 0
 
     def heal_failed(self, error: Exception, *, torn: bool) -> bool:
@@ -266,7 +239,9 @@ class Step:
             )
         enough = self.size >= self._min_replica_size
         errored = self.error or self.objection
-        self._vote = LocalVote(self.top.step, self.quorum_id, self.size, enough and errored is None, enough, errored)
+        self._vote = LocalVote(
+            self.top.step, self.quorum_id, self.size, enough and errored is None, enough, errored, self.deal
+        )
         self.phase = Phase.VOTING
         return self._vote
 
@@ -318,6 +293,8 @@ class Step:
     def _commit(self, vote: LocalVote) -> None:
         self.state = State(vote.step + 1, vote.quorum_id)
         self.batches_committed += vote.participants
+        if self.data is not None and self.data_options is not None and vote.deal is not None:
+            self.data = self.data.commit(vote.deal.slots, self.data_options)
         self.commit_failures = self._redone = 0
 
     def mark_divergent(self) -> None:
@@ -330,10 +307,32 @@ class Step:
         self._need(Phase.VOTING)
         self.phase, self._vote, self.torn = Phase.IDLE, None, True
 
-    def restore(self, state: State, batches_committed: int) -> None:
+    def restore(self, state: State, batches_committed: int, data: DataState | None = None) -> None:
         """Take over the counters of a loaded complete state: the user's checkpoint, or the group's own copy in memory."""
         self._need(Phase.IDLE)
+        if data is not None and self.data is not None:
+            check_same(data, self.data)
         self.state, self.batches_committed, self.torn = state, batches_committed, False
+        self.data = data if data is not None else self.data
+
+    def scale(self) -> float:
+        """Return the factor for this rank's gradients before the sum: the result is a mean over participants, or slots."""
+        if self.rank is None or self.size == 0:
+            return 0.0
+        if self.deal is None or self.data is None or self.data_options is None:
+            return 1.0 / self.size
+        own = self.data.present(self.deal.share(self.rank), self.data_options)
+        return 1.0 / size_of(self.data.present(self.deal.slots, self.data_options)) if own else 0.0
+
+    def deal_data(self, data: DataState, options: DataOptions) -> None:
+        """Share out the slots of every step from now on. Keep a position that was restored before.
+
+        Raises `ConfigError` if that position is one in another data set.
+        """
+        self._need(Phase.IDLE)
+        if self.data is not None:
+            check_same(self.data, data)
+        self.data, self.data_options = self.data or data, options
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
@@ -365,35 +364,9 @@ class Step:
             raise StepError(f"this needs the phase {phase.value!r}, but {self._doing()}.")
 
 
-def misfit(computed: Part, part: Part, *, all_keep: bool) -> str:
-    """Return the reason why gradients computed for the part `computed` must not count in `part`, or '' if they may (I9).
-
-    Scripts choose their data by their number, so no two gradients of one reduction may be computed for the same number.
-    New contributors compute for their present number. Without new ones, because members were only lost, the numbers of the
-    others still differ, though they may not be the present ones.
-
-    `all_keep` is whether each group of this quorum keeps its gradients. Otherwise one may recompute, for its new number.
-    """
-    if part.rank is None or part.rank == computed.rank:
-        return ""  # zeros are always right
-    if computed.rank is None:
-        return f"its gradients were computed without a number, and this group is number {part.rank} now"
-    if all_keep and set(part.contributors) <= set(computed.contributors):
-        return ""
-    return f"its gradients were computed as number {computed.rank}, and this group is number {part.rank} now"
-
-
 def _pause(too_few: int) -> float:
     """Return the seconds to wait before the next ask, after `too_few` votes in a row with too few participants.
 
     The lighthouse's minimum may be lower than the script's: it would answer at once, with the same few groups."""
     # The exponent's limit avoids an overflow of float.
     return min(0.25, 0.005 * 2 ** min(too_few, 6)) if too_few else 0.0
-
-
-def over_error(quorum_id: int, lost: tuple[str, ...], reason: str) -> CollectiveError:
-    """Return the error that a rank reports when its quorum is over. `lost` has the lost members, () if there are none."""
-    if not lost:
-        return CollectiveError(f"quorum {quorum_id} is over: {reason}")
-    who = ", ".join(lost)
-    return CollectiveError(f"quorum {quorum_id} is over: lost {who} ({reason}); the next quorum goes on without it.")

@@ -81,6 +81,8 @@ def make_join(
         prepared=two_phase.prepared,
         carried=two_phase.carried,
         votes_late=any(a.votes_late for a in ordered),
+        held=ordered[0].held if len({(a.keeps, a.held) for a in ordered}) == 1 and ordered[0].keeps else (),
+        weight=ordered[0].weight,
     )
     reason = min((a.reason for a in ordered), key=_REASON_ORDER.index)
     if lapsed and reason is JoinReason.BOUNDARY:

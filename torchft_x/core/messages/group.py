@@ -8,7 +8,7 @@ from math import inf
 from torchft_x.core.cross_group_vote import CrossVote
 from torchft_x.core.fingerprint import Fingerprint
 from torchft_x.core.messages.common import Note, Tick
-from torchft_x.core.types import JoinReason, Member, Prepared, Quorum, State
+from torchft_x.core.types import JoinReason, Member, Prepared, Quorum, Ranges, State
 
 # --- in ---------------------------------------------------------------------------------------------------------------
 
@@ -34,6 +34,8 @@ class Ask:
     patience: float = inf  # seconds for which the rank waits for other groups that do not ask (R20)
     usual: float = 0.0  # limit in seconds while the lighthouse gives no reason to wait; 0: the call's own deadline only
     unreached: tuple[str, ...] = ()  # as in `messages.lighthouse.Join`
+    held: Ranges = ()  # slots whose gradients the rank keeps; equal on all ranks of the group that `keeps`
+    weight: int = 1  # as in `Member`
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torchft_x.core.types import JoinReason
+from torchft_x.core.types import JoinReason, Ranges
 from torchft_x.errors import RefusedError
 from torchft_x.rpc.transport.limits import (
     MAX_ATTEMPT,
     MAX_CARRIED,
     MAX_DATA,
+    MAX_HELD,
     MAX_MEMBERS,
     MAX_RANKS,
+    MAX_SLOTS,
+    MAX_WEIGHT,
+    check_count,
     check_plain,
     check_replica_id,
     check_said,
@@ -47,6 +52,17 @@ def _carried(values: Sequence[int]) -> tuple[int, ...]:
     return tuple([check_whole(q, "carried quorum") for q in values]) if values else ()
 
 
+def _held(values: Sequence[int]) -> Ranges:
+    """Read slots, which are sent as from, to, from, to ... in strictly rising order. Raises `RefusedError`."""
+    if not values:
+        return ()
+    check_count(values, "held slots", MAX_HELD)
+    known = [check_whole(v, "held slot", MAX_SLOTS) for v in values]
+    if len(known) % 2 or any(low >= high for low, high in itertools.pairwise(known)):
+        raise RefusedError("A message was refused: the held slots are no ranges in rising order.")
+    return tuple(zip(known[::2], known[1::2], strict=True))
+
+
 def check_token(value: str) -> str:
     """Check the token of a life that a supervisor is told to start or to end. Raises `RefusedError`."""
     if not value:
@@ -72,6 +88,7 @@ LIMITS: dict[str, Limit] = {
     "granted_through": (check_whole, "granted_through"),
     "handle": (check_text, "reconfigure handle"),
     "handles": (check_texts, "handles", MAX_RANKS),
+    "held": _held,
     "id": (check_whole, "quorum id"),
     "lease": (check_seconds, "lease"),
     "lease_left": (check_seconds, "lease_left"),
@@ -95,9 +112,14 @@ LIMITS: dict[str, Limit] = {
     "token": (check_text, "life token", 512),
     "unreached": (check_texts, "unreached", MAX_MEMBERS),
     "usual": (check_seconds, "usual time"),
+    "weight": lambda value: check_whole(value, "weight", MAX_WEIGHT) or 1,
     "world_size": (check_whole, "world size", MAX_RANKS),
 }
 TYPES: dict[object, Limit] = {JoinReason: _reason_to_join}
 """Limits by a field's type. They take precedence over those by name."""
-WRITERS: dict[str, Convert] = {"patience": lambda value: 0.0 if value == math.inf else value}
+WRITERS: dict[str, Convert] = {
+    "held": lambda value: [n for pair in value for n in pair],
+    "patience": lambda value: 0.0 if value == math.inf else value,
+    "weight": lambda value: 0 if value == 1 else value,
+}
 """Conversions of fields that are not sent as they are, by field name."""

@@ -28,10 +28,10 @@ def _check_quorum(p: pb.Quorum) -> None:
         raise RefusedError(
             f"A message was refused: a quorum of {len(p.members)} members, 1 to {limits.MAX_MEMBERS} are allowed."
         )
-    values = sum(len(m.handles) + len(m.carried) for m in p.members)
+    values = sum(len(m.handles) + len(m.carried) + len(m.held) for m in p.members)
     if values > limits.MAX_TOLD_VALUES:
         raise RefusedError(
-            f"A message was refused: a quorum has {values} handles and carried quorums, at most "
+            f"A message was refused: a quorum has {values} handles, carried quorums and held slots, at most "
             f"{limits.MAX_TOLD_VALUES} are allowed."
         )
 
@@ -110,7 +110,7 @@ _PEER_MEMBER = Codec(
     peer_pb.QuorumMember,
     Member,
     names={"handles": "reconfigure_handles"},
-    apart=["state", "step", "torn", "prepared", "library", "carried", "votes_late"],
+    apart=["state", "step", "torn", "prepared", "library", "carried", "votes_late", "held", "weight"],
 )
 
 

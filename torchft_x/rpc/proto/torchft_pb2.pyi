@@ -65,7 +65,7 @@ class LighthouseHeartbeatResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ManagerQuorumRequest(_message.Message):
-    __slots__ = ("group_rank", "step", "checkpoint_metadata", "shrink_only", "init_sync", "commit_failures", "reconfigure_handle", "committed_in", "torn", "reason", "suspects", "ours", "traits", "step_seconds", "holds", "keeps", "votes_late", "patience_s", "unreached", "usual_s")
+    __slots__ = ("group_rank", "step", "checkpoint_metadata", "shrink_only", "init_sync", "commit_failures", "reconfigure_handle", "committed_in", "torn", "reason", "suspects", "ours", "traits", "step_seconds", "holds", "keeps", "votes_late", "patience_s", "unreached", "held", "weight", "usual_s")
     GROUP_RANK_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_METADATA_FIELD_NUMBER: _ClassVar[int]
@@ -85,6 +85,8 @@ class ManagerQuorumRequest(_message.Message):
     VOTES_LATE_FIELD_NUMBER: _ClassVar[int]
     PATIENCE_S_FIELD_NUMBER: _ClassVar[int]
     UNREACHED_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
     USUAL_S_FIELD_NUMBER: _ClassVar[int]
     group_rank: int
     step: int
@@ -105,8 +107,10 @@ class ManagerQuorumRequest(_message.Message):
     votes_late: bool
     patience_s: float
     unreached: _containers.RepeatedScalarFieldContainer[str]
+    held: _containers.RepeatedScalarFieldContainer[int]
+    weight: int
     usual_s: float
-    def __init__(self, group_rank: _Optional[int] = ..., step: _Optional[int] = ..., checkpoint_metadata: _Optional[str] = ..., shrink_only: bool = ..., init_sync: bool = ..., commit_failures: _Optional[int] = ..., reconfigure_handle: _Optional[str] = ..., committed_in: _Optional[int] = ..., torn: bool = ..., reason: _Optional[str] = ..., suspects: _Optional[_Iterable[str]] = ..., ours: bool = ..., traits: _Optional[bytes] = ..., step_seconds: _Optional[float] = ..., holds: _Optional[int] = ..., keeps: bool = ..., votes_late: bool = ..., patience_s: _Optional[float] = ..., unreached: _Optional[_Iterable[str]] = ..., usual_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, group_rank: _Optional[int] = ..., step: _Optional[int] = ..., checkpoint_metadata: _Optional[str] = ..., shrink_only: bool = ..., init_sync: bool = ..., commit_failures: _Optional[int] = ..., reconfigure_handle: _Optional[str] = ..., committed_in: _Optional[int] = ..., torn: bool = ..., reason: _Optional[str] = ..., suspects: _Optional[_Iterable[str]] = ..., ours: bool = ..., traits: _Optional[bytes] = ..., step_seconds: _Optional[float] = ..., holds: _Optional[int] = ..., keeps: bool = ..., votes_late: bool = ..., patience_s: _Optional[float] = ..., unreached: _Optional[_Iterable[str]] = ..., held: _Optional[_Iterable[int]] = ..., weight: _Optional[int] = ..., usual_s: _Optional[float] = ...) -> None: ...
 
 class ManagerQuorumResponse(_message.Message):
     __slots__ = ("quorum_id", "recover_src_manager_address", "recover_src_replica_rank", "recover_dst_replica_ranks", "store_address", "max_step", "max_replica_rank", "max_world_size", "replica_rank", "replica_world_size", "heal", "commit_failures", "replica_ids", "reconfigure_handles", "quorum", "lease_left_s", "base", "commit", "holds", "again")

@@ -26,7 +26,7 @@ class Prepared(_message.Message):
     def __init__(self, quorum: _Optional[int] = ..., step: _Optional[int] = ..., digest: _Optional[int] = ...) -> None: ...
 
 class Member(_message.Message):
-    __slots__ = ("replica_id", "address", "store_address", "state", "torn", "world_size", "shrink_only", "commit_failures", "data", "handles", "prepared", "library", "traits", "carried", "votes_late")
+    __slots__ = ("replica_id", "address", "store_address", "state", "torn", "world_size", "shrink_only", "commit_failures", "data", "handles", "prepared", "library", "traits", "carried", "votes_late", "held", "weight")
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     STORE_ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -42,6 +42,8 @@ class Member(_message.Message):
     TRAITS_FIELD_NUMBER: _ClassVar[int]
     CARRIED_FIELD_NUMBER: _ClassVar[int]
     VOTES_LATE_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
     replica_id: str
     address: str
     store_address: str
@@ -57,7 +59,9 @@ class Member(_message.Message):
     traits: Traits
     carried: _containers.RepeatedScalarFieldContainer[int]
     votes_late: bool
-    def __init__(self, replica_id: _Optional[str] = ..., address: _Optional[str] = ..., store_address: _Optional[str] = ..., state: _Optional[_Union[State, _Mapping]] = ..., torn: bool = ..., world_size: _Optional[int] = ..., shrink_only: bool = ..., commit_failures: _Optional[int] = ..., data: _Optional[str] = ..., handles: _Optional[_Iterable[str]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., library: _Optional[str] = ..., traits: _Optional[_Union[Traits, _Mapping]] = ..., carried: _Optional[_Iterable[int]] = ..., votes_late: bool = ...) -> None: ...
+    held: _containers.RepeatedScalarFieldContainer[int]
+    weight: int
+    def __init__(self, replica_id: _Optional[str] = ..., address: _Optional[str] = ..., store_address: _Optional[str] = ..., state: _Optional[_Union[State, _Mapping]] = ..., torn: bool = ..., world_size: _Optional[int] = ..., shrink_only: bool = ..., commit_failures: _Optional[int] = ..., data: _Optional[str] = ..., handles: _Optional[_Iterable[str]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., library: _Optional[str] = ..., traits: _Optional[_Union[Traits, _Mapping]] = ..., carried: _Optional[_Iterable[int]] = ..., votes_late: bool = ..., held: _Optional[_Iterable[int]] = ..., weight: _Optional[int] = ...) -> None: ...
 
 class Trait(_message.Message):
     __slots__ = ("name", "digest", "words", "parts", "ranks")

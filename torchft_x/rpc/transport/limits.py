@@ -20,11 +20,17 @@ MAX_RANKS = 16384
 """Ranks of a group, and so handles of a member."""
 MAX_CARRIED = 256
 """Quorums that a member claims to have been a carrier of; `core.commit.two_phase` keeps no more."""
+MAX_SLOTS = 1 << 24
+"""Slots of a step."""
+MAX_HELD = 256
+"""Numbers that name the ranges of slots a member holds. One range is usual; each loss in the same step may add one."""
+MAX_WEIGHT = 1 << 16
+"""Weight of a member in the sharing of slots."""
 MAX_FOLLOWED = 1024
 """Open quorums before a quorum. There is nearly always one; even a row of quorums that no member received is far
 shorter."""
 MAX_TOLD_VALUES = 64 * MAX_MEMBERS
-"""Handles and carried quorums of all members of a quorum."""
+"""Handles, carried quorums and held slots of all members of a quorum."""
 MAX_NODES = 4096
 """Nodes of one group."""
 MAX_ATTEMPT = 2**31

@@ -57,14 +57,16 @@ class RankContext:
     fingerprint: FingerprintBuilder  # traits that must be alike in all groups
     memory: MemoryCheckpoint  # copies that outlive this process
 
-    def counters(self) -> dict[str, int]:
-        """Return this library's own part of the state."""
+    def counters(self) -> dict[str, Any]:
+        """Return this library's own part of the state: numbers, and the position in the data as text, if it deals them."""
         with self.failures.lock:
             step = self.step
+            data = {} if step.data is None else {"data": step.data.to_json()}
             return {
                 "step": step.state.step,
                 "batches_committed": step.batches_committed,
                 "committed_in": step.state.committed_in,
+                **data,
             }
 
     def full_state(self) -> dict[str, Any]:

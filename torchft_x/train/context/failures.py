@@ -15,7 +15,10 @@ from collections.abc import Callable
 from math import inf
 from typing import Any, Protocol
 
-from torchft_x.core.commit.step import Outcome, Step, over_error
+from torchft_x.core.commit.step import Step
+from torchft_x.core.commit.values import Outcome, over_error
+from torchft_x.core.data.deal import Deal
+from torchft_x.core.data.state import DataState
 from torchft_x.core.heal import Plan
 from torchft_x.core.training.heal_retries import HealRetries
 from torchft_x.core.types import Prepared, State, listed, readable
@@ -72,14 +75,20 @@ class StepFailures:
     # --- from the training and the quorum thread ----------------------------------------------------------------------
 
     def begin(
-        self, plan: Plan, top: State, rank: int | None, size: int, commit: Prepared | None = None
+        self,
+        plan: Plan,
+        top: State,
+        rank: int | None,
+        size: int,
+        commit: Prepared | None = None,
+        deal: Deal | None = None,
     ) -> Outcome | None:
         """Begin a step at `top` in the quorum of `plan`. Return how an undecided step ended (`Step.begin`)."""
         with self.lock:
             self.plan = plan
             if not plan.heal:
                 self._heal_retries.over()
-            return self.step.begin(plan.quorum_id, top, rank, size, commit)
+            return self.step.begin(plan.quorum_id, top, rank, size, commit, deal)
 
     def configure(
         self, plan: Plan, make: Callable[[], None], silent: Callable[[], tuple[str, ...]] = lambda: ()
@@ -166,11 +175,11 @@ class StepFailures:
         if release:
             self._abort(config, str(error))
 
-    def healed(self, state: State, batches_committed: int) -> None:
+    def healed(self, state: State, batches_committed: int, data: DataState | None = None) -> None:
         """Record a complete heal (`Step.healed`)."""
         with self.lock:
             self._heal_retries.over()
-            self.step.healed(state, batches_committed)
+            self.step.healed(state, batches_committed, data)
 
     def raise_if_ended(self) -> None:
         if self.ended is not None:

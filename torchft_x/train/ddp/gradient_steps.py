@@ -17,6 +17,10 @@ _REDUCES = ("allreduce", "report_error")
 class GradientSteps(Protocol):
     """The part of `StepLoop` that reductions of gradients need."""
 
+    @property
+    def accumulates(self) -> bool:
+        """Whether gradients of this backward only accumulate."""
+
     def scale(self) -> float | None:
         """Return the factor for this rank's gradients without waiting; None while the quorum has not come."""
 
@@ -53,6 +57,10 @@ class _ThroughManager:
     def __init__(self, manager: Any, steps: GradientSteps | None) -> None:
         self._manager = manager
         self._steps = steps
+
+    @property
+    def accumulates(self) -> bool:
+        return self._steps is not None and self._steps.accumulates
 
     def scale(self) -> float | None:
         return None if self._steps is None else self._steps.scale()

@@ -127,8 +127,8 @@ class Reducer:
     # --- in backward ------------------------------------------------------------------------------------------------
 
     def _ready(self, index: int, param: torch.Tensor) -> None:
-        if not self.synchronise or (self._armed and self._at_once):
-            return  # `_end` takes the gradient
+        if not self.synchronise or self._steps.accumulates or (self._armed and self._at_once):
+            return  # a later pass, or `_end`, takes the gradient
         if torch.is_grad_enabled():  # backward(create_graph=True)
             with torch.no_grad():
                 self._ready(index, param)
@@ -224,7 +224,7 @@ class Reducer:
         flat = flats.flat[k]
         if self._scale == 0.0:
             self._all_came = False
-            return flat  # the Manager sends zeros
+            return flat.zero_()
         for i in [i for i in self._inside[k] if local[i] is None]:
             flats.views[i].zero_()
         small = [i for i in self._small[k] if local[i] is not None]

@@ -60,7 +60,7 @@ def _load(context: RankContext, copy: State) -> None:
         came = c.memory.read(copy, c.full_state())
         if not isinstance(came, dict) or not {"user", "torchft"} <= set(came):
             raise TransferError("it is not a Manager's state.")
-        state, batches = read_state(came["torchft"])
+        state, batches, data = read_state(came["torchft"])
         if state != copy:
             raise TransferError(f"it is of {state}.")
         c.state_dicts.load(came["user"])
@@ -72,7 +72,7 @@ def _load(context: RankContext, copy: State) -> None:
             "group's next start goes on without it. Start the job anew if the script was changed meanwhile."
         ) from e
     with c.failures.lock:
-        c.step.restore(copy, batches)
+        c.step.restore(copy, batches, data)
     duration = time.monotonic() - began
     c.log.info("this group goes on from %s, of which its supervisor holds a copy in memory (%.2f s)", copy, duration)
     c.events.emit("restored", step=copy.step, quorum=copy.committed_in, duration=duration)

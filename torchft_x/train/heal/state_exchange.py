@@ -6,9 +6,10 @@ import time
 from functools import partial
 from typing import Any
 
+from torchft_x.core.data.state import DataState
 from torchft_x.core.heal import Plan
 from torchft_x.core.types import Member, State
-from torchft_x.errors import TransferError
+from torchft_x.errors import ConfigError, TransferError
 from torchft_x.train.context.context import RankContext
 from torchft_x.train.heal.overseer import look_after
 from torchft_x.transfer.format.flatten import has_dtensors, new_dtensors
@@ -156,14 +157,19 @@ def _name(state: Any, top: State) -> None:
         named.setdefault("committed_in", top.committed_in)
 
 
-def read_state(saved: Any) -> tuple[State, int]:
-    """Return (state, batches committed) from a Manager's state dict; torchft's has no ``committed_in``.
+def read_state(saved: Any) -> tuple[State, int, DataState | None]:
+    """Return (state, batches committed, position in the data) from a Manager's state dict.
+
+    torchft's has no ``committed_in``. The position is None if the script chooses its data itself.
 
     Raises `TransferError` if it is not a Manager's state dict.
     """
     try:
         state = State(int(saved["step"]), int(saved.get("committed_in", 0)))
-        return state, int(saved["batches_committed"])
+        data = DataState.from_json(saved["data"]) if "data" in saved else None
+        return state, int(saved["batches_committed"]), data
+    except ConfigError as e:
+        raise TransferError(str(e)) from None
     except (KeyError, TypeError, ValueError, AttributeError):
         raise TransferError(
             f"a Manager's state dict has the keys step, batches_committed and committed_in; this one is {saved!r:.200}."

@@ -12,53 +12,26 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from torchft_x.core import heal
-from torchft_x.core.commit.step import LocalVote, Outcome, Phase, Terms
+from torchft_x.core.commit.step import Phase
+from torchft_x.core.commit.values import LocalVote, Outcome, Terms
+from torchft_x.core.data.deal import Deal, deals_of
 from torchft_x.core.heal import Plan
 from torchft_x.core.messages.group import Ask, QuorumReply
-from torchft_x.core.types import Computed, JoinReason, Part, Quorum, State, group_of
+from torchft_x.core.types import Computed, JoinReason, Part, Quorum, Ranges, State, group_of
 from torchft_x.errors import DeadlineError, StepError
 from torchft_x.timing import TIMING
 from torchft_x.train.context.context import RankContext
 from torchft_x.train.context.peer_links import silent
 from torchft_x.train.heal.state_exchange import StateExchange
+from torchft_x.train.step.quorum_role import QuorumOptions, QuorumRole
 
 _SOON = 0.001  # seconds in which rank 0 usually starts the step; after them a thread waits beside the forward pass
 Wait = Callable[[float], QuorumReply]
 """Function that waits the given number of seconds for an answer that is on its way."""
 _SET = threading.Event()  # shared by rounds that wait for nothing, which most are, because making an Event takes time
 _SET.set()
-
-
-@dataclass(frozen=True)
-class QuorumOptions:
-    """Options with which a step asks for its quorum.
-
-    Args:
-        timeout: seconds until the quorum must have come.
-        patience: further seconds while the lighthouse is away or waits for a lease.
-        allow_heal: whether members may heal in this quorum.
-        shrink_only: whether newcomers are kept out.
-    """
-
-    timeout: float
-    patience: float = 0.0
-    allow_heal: bool = True
-    shrink_only: bool = False
-
-
-@dataclass(frozen=True)
-class QuorumRole:
-    """A quorum and its meaning for this rank: computed once, and read by each further step in the quorum."""
-
-    quorum: Quorum
-    plan: Plan
-    part: Part
-    counts_after_heal: bool  # the value with which `part` was computed
-    votes_late: bool  # some member's script reduces after backward
-    settled: bool  # this rank neither heals nor serves a heal, so the next step begins like this one
 
 
 class QuorumRound:
@@ -70,6 +43,7 @@ class QuorumRound:
         in_place: whether the heal may overwrite the live tensors, because the training thread waits for it.
         counts_after_heal: whether a healed rank contributes in this same quorum (synchronous quorums).
         keeps: whether the quorum is asked for inside a step whose gradients this rank can reduce again.
+        held: slots of those gradients.
         votes_late: whether this rank's script reduces after backward.
     """
 
@@ -83,6 +57,7 @@ class QuorumRound:
         counts_after_heal: bool,
         previous: QuorumRole | None,
         keeps: bool = False,
+        held: Ranges = (),
         votes_late: bool = False,
     ) -> None:
         self.ready = _SET  # set when the quorum and the process group are ready, or `error` is set
@@ -107,6 +82,7 @@ class QuorumRound:
         self._counts_after_heal = counts_after_heal
         self._previous = previous  # standing in the quorum before this one
         self._keeps = keeps  # this rank can reduce the step's gradients again
+        self._held = held
         self._asked: QuorumReply | Wait | None = None  # answer, or a wait for it; None before the request
         self._plan: Plan | None = None  # between the quorum's arrival and `exchange_state`
 
@@ -199,9 +175,12 @@ class QuorumRound:
         c, plan = self._context, held.plan
         assert reply.base is not None, "it goes on from somewhere"
         with c.failures.lock:
-            self.ended = c.step.begin(plan.quorum_id, reply.base, held.part.rank, held.part.size, reply.commit)
+            self.ended = c.step.begin(
+                plan.quorum_id, reply.base, held.part.rank, held.part.size, reply.commit, held.deal
+            )
         c.status.publish()
-        self.role, self.again, self.computed = held, reply.again, Computed(reply.base, held.part)
+        self.role, self.again = held, reply.again
+        self.computed = _computed(reply.base, held.part, held.deal)
         self.votes_late = self.votes_late or held.votes_late
         self._plan = plan
         self._check_intact(plan)
@@ -265,7 +244,7 @@ class QuorumRound:
         with self._context.failures.lock:
             whole = step.state == plan.top and not step.torn
         if whole and self.role is not None:
-            self.computed = Computed(plan.top, self.role.part)
+            self.computed = _computed(plan.top, self.role.part, step.deal)
 
     def _request(self) -> QuorumReply | Wait:
         """Ask for the quorum, or follow rank 0, which starts the step for the whole group after each commit."""
@@ -317,6 +296,8 @@ class QuorumRound:
             keeps=self._keeps,
             votes_late=self.votes_late,
             usual=self._options.timeout if self._options.patience > 0 else 0.0,
+            held=self._held,
+            weight=c.step.data_options.weight if c.step.data_options is not None else 1,
         )
 
     def _request_failed(self, error: Exception) -> Exception:
@@ -346,9 +327,11 @@ class QuorumRound:
         )
         late = any(m.votes_late for m in reply.quorum.members)
         settled = not (plan.heal or plan.sources or plan.offers)
-        self.role = QuorumRole(reply.quorum, plan, part, self._counts_after_heal, late, settled)
+        first, later = deals_of(reply.quorum, part, c.step.data_options)
+        self.role = QuorumRole(reply.quorum, plan, part, self._counts_after_heal, late, settled, later)
+        deal = first if reply.base is None else later
         self.heals, self.again, self.votes_late = plan.heal, reply.again, self.votes_late or late
-        self.ended = c.failures.begin(plan, top, part.rank, part.size, reply.commit)
+        self.ended = c.failures.begin(plan, top, part.rank, part.size, reply.commit, deal)
         c.status.publish()
         c.waits.somebody_heals = len(reply.quorum.carriers) < len(reply.quorum.members) and self._others_heal(reply)
         if c.failures.given_up:
@@ -356,7 +339,7 @@ class QuorumRound:
                 c.failures.given_up.pop(group_of(member.replica_id), None)
         if reply.base is not None:
             self._check_intact(plan)
-        self.computed = None if plan.heal else Computed(top, part)
+        self.computed = None if plan.heal else _computed(top, part, deal)
         self._plan = plan
         if self._previous is None or self._previous.quorum.id != reply.quorum.id:
             self._compare(plan, part.size, reply.quorum)
@@ -398,3 +381,7 @@ class QuorumRound:
         duration = c.failures.configure(plan, make, lambda: silent(quorum, c.connection.replica_id))
         if duration is not None:
             c.events.emit("configure", quorum=plan.quorum_id, config=plan.config_id, duration=duration)
+
+
+def _computed(state: State, part: Part, deal: Deal | None) -> Computed:
+    return Computed(state, part, None if deal is None else deal.share(part.rank))

@@ -12,7 +12,7 @@ step. That quorum resolves the failed step in one of these ways (protocol, secti
 
 * *adopt*: another group may have committed the step, so this rank commits the same bits;
 * *redo*: no group has committed it, so the remaining groups reduce their local gradients again, if they were computed
-  for the part that this rank has in the new quorum (`core.commit.step.misfit`);
+  for the part that this rank has in the new quorum (`core.commit.values.misfit`);
 * *drop*: this rank is behind, or has nothing to reduce. The new quorum is then that of the next step.
 
 At the start of a step the parameters must be the committed ones, because newcomers copy them. A script that moves them
@@ -33,24 +33,46 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from torchft_x.comm.quantized.format import Format
-from torchft_x.core.commit.step import LocalVote, Outcome, Phase, Terms, misfit
+from torchft_x.core.commit.step import Phase
+from torchft_x.core.commit.values import LocalVote, Outcome, Terms, misfit
+from torchft_x.core.data.deal import Deal
+from torchft_x.core.data.options import DataOptions
+from torchft_x.core.data.ranges import members
+from torchft_x.core.data.state import DataState
 from torchft_x.core.messages.group import VoteReply
-from torchft_x.core.types import Quorum
+from torchft_x.core.types import Quorum, Ranges
 from torchft_x.errors import CollectiveError, ConfigError, StepError
 from torchft_x.train.context.context import RankContext
 from torchft_x.train.heal.own_copy import before_asking
 from torchft_x.train.heal.rehearsal import Rehearsal
-from torchft_x.train.step.quorum_round import QuorumOptions, QuorumRole, QuorumRound
+from torchft_x.train.step.quorum_role import QuorumOptions, QuorumRole
+from torchft_x.train.step.quorum_round import QuorumRound
 from torchft_x.train.step.quorum_thread import QuorumThread
 from torchft_x.train.step.reductions import LocalGradients, Reductions
 from torchft_x.train.step.vote import DecidedStep, StepVote
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """Data of one step of one rank's group."""
+
+    data: DataState
+    options: DataOptions
+    deal: Deal
+    later: Deal  # deal of the next steps, unless the quorum changes
+    number: int | None  # this group's number among the contributors; None: it contributes zeros
+
+    @property
+    def slots(self) -> list[int]:
+        """Slots that this group computes, in rising order."""
+        return members(self.data.present(self.deal.share(self.number), self.options))
 
 
 class StepLoop:
@@ -79,6 +101,8 @@ class StepLoop:
         self._ended: bool | None = None  # whether the step committed, if it ended inside backward with another quorum
         self._failed: Exception | None = None  # error that backward could not raise
         self._in_hand = False  # the quorum of the next step has come already
+        self.accumulates = False  # gradients of this backward only accumulate: more of the step's slots follow
+        self.dealt: Dealt | None = None  # slots of the current step, once the script has asked for them
 
     @property
     def quorum(self) -> Quorum | None:
@@ -100,7 +124,8 @@ class StepLoop:
         if self.round is not None and not self.round.at_once:
             self.round.wait_idle()
         self.reductions.clear()
-        self._ended = self._failed = None
+        self._ended = self._failed = self.dealt = None
+        self.accumulates = False
         in_hand, self._in_hand = self._in_hand, False
         c.committed.start_step(c.step.state)
         if in_hand and c.step.error is None:
@@ -127,11 +152,11 @@ class StepLoop:
         else:
             self._background.submit(round.run)
 
-    def _new_round(self, terms: Terms, *, waits: bool, keeps: bool) -> QuorumRound:
+    def _new_round(self, terms: Terms, *, waits: bool, keeps: bool, held: Ranges = ()) -> QuorumRound:
         """Make the round that asks with `terms`. `waits`: the training thread waits for it."""
         return QuorumRound(
             self._context, terms, self._options, previous=self.role, in_place=waits,
-            counts_after_heal=self.waits and self._options.allow_heal, keeps=keeps, votes_late=self._late,
+            counts_after_heal=self.waits and self._options.allow_heal, keeps=keeps, held=held, votes_late=self._late,
         )  # fmt: skip
 
     def need_round(self) -> QuorumRound:
@@ -154,6 +179,20 @@ class StepLoop:
     def close(self) -> None:
         self._background.close()
 
+    # --- the data of the step ---------------------------------------------------------------------------------------
+
+    def deal(self) -> Dealt | None:
+        """Return the slots of the current step, after waiting for its quorum; None in a rehearsal."""
+        if self.rehearsal.is_on:
+            return None
+        self.wait_quorum()
+        step, role = self._context.step, self.role
+        with self._context.failures.lock:
+            if step.data is None or step.data_options is None or step.deal is None or role is None or role.deal is None:
+                raise StepError("this step's data is not dealt: make the ElasticLoader before the first step.")
+            self.dealt = Dealt(step.data, step.data_options, step.deal, role.deal, step.rank)
+        return self.dealt
+
     # --- 3: reduce -----------------------------------------------------------------------------------------------------
 
     def reduce(self, tensor: torch.Tensor, op: Any, fmt: Format | None = None, **quantized: Any) -> dist.Work:
@@ -167,7 +206,8 @@ class StepLoop:
     def scale(self) -> float | None:
         """Return the factor for this rank's gradients before the sum, without waiting.
 
-        It is 1/participants; 0 if this rank contributes zeros; None while the quorum has not come.
+        It is 1/participants, or 1/slots if the data is dealt; 0 if this rank contributes zeros; None while the quorum has
+        not come.
 
         Raises `StepError` if no quorum was ever started: gradients would silently stay local.
         """
@@ -177,7 +217,7 @@ class StepLoop:
             return None
         step = self._context.step
         with self._context.failures.lock:
-            return 0.0 if step.rank is None or step.size == 0 else 1.0 / step.size
+            return step.scale()
 
     @property
     def decided(self) -> bool:
@@ -246,11 +286,22 @@ class StepLoop:
         if self.rehearsal.is_on:
             self.rehearsal.end()
             return False
+        self._check_data_used()
         self._find_moved()
         committed = self._end(limit)
         if committed and self._context.awaits_commits:
             self._context.transport.before_commit()
         return committed
+
+    def _check_data_used(self) -> None:
+        """Reject the step if its data is dealt and the script has not computed all of its slots."""
+        step = self._context.step
+        if step.deal is not None and not self.decided and (self.dealt is None or self.accumulates):
+            self.reject_step(
+                StepError(
+                    "the step is ended before the loop over step() of its ElasticLoader or ElasticSampler has ended."
+                )
+            )
 
     def _find_moved(self) -> bool:
         """Return whether the script has moved the parameters since this step started."""
@@ -396,12 +447,13 @@ class StepLoop:
         c = self._context
         moved = self._find_moved()  # if so, the next step exchanges the state
         keeps = self._may_retry(vote.errored, early=early)
+        held = before.computed.slots or () if keeps and before.computed is not None else ()
         if not moved:
             before_asking(c, between_steps=False)
         with c.failures.lock:
             terms = c.step.ask()
         c.status.publish()
-        self.round = round = self._new_round(terms, waits=True, keeps=keeps)
+        self.round = round = self._new_round(terms, waits=True, keeps=keeps, held=held)
         try:
             round.run_inline(exchange=False)
             self.wait_quorum()
@@ -435,13 +487,15 @@ class StepLoop:
         if not round.again or round.heals or before.computed is None or round.role is None:
             return False
         part, kept = round.role.part, before.computed
-        if not self.reductions.numbered:
+        with c.failures.lock:
+            deal = c.step.deal
+        if not self.reductions.numbered and deal is None:
             kept = replace(kept, part=part)
         # Late scripts may have changed their gradients, and torchft's clients keep none: both compute for a new number.
         all_keep = early and all(m.library for m in round.role.quorum.members)
         with c.failures.lock:
             again = c.step.may_redo_with(kept, part, all_keep=all_keep)
-        why = misfit(kept.part, part, all_keep=all_keep)
+        why = misfit(kept, part, deal, all_keep=all_keep)
         if why:
             c.log.info("step %s is computed again: %s", kept.state.step, why)
         return again

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from torchft_x.comm.votes.ranks import Decision, Hub, RankVote, Spoke
 from torchft_x.core import cross_group_vote
-from torchft_x.core.commit.step import LocalVote
+from torchft_x.core.commit.values import LocalVote
 from torchft_x.core.messages.group import CrossVoteEnded, Vote, VoteReply
 from torchft_x.core.training.memory_checkpoint import GroupWord, RankWord
 from torchft_x.core.types import State, readable

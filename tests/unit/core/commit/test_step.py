@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from torchft_x.core.commit.step import LocalVote, Phase, Step, misfit, over_error
+from torchft_x.core.commit.step import Phase, Step
+from torchft_x.core.commit.values import LocalVote, misfit, over_error
 from torchft_x.core.types import Computed, JoinReason, Part, Prepared, State
 from torchft_x.errors import CollectiveError, StepError
 
@@ -495,7 +496,7 @@ ABC = ("a:1", "b:1", "c:1")
     ],
 )
 def test_I9_which_gradients_count(computed: Part, part: Part, all_keep: bool, counts: bool) -> None:
-    why = misfit(computed, part, all_keep=all_keep)
+    why = misfit(Computed(State(4, 3), computed), part, None, all_keep=all_keep)
     assert (why == "") is counts
     assert counts or f"number {part.rank} now" in why
     step = restored()

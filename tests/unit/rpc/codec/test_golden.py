@@ -34,13 +34,15 @@ STATE, LIFE, PREPARED = State(7, 1 << 40), Life(3, 1.5, "token"), Prepared(9, 8,
 TRAITS = Fingerprint((Trait("model", "d1", "2 tensors", ("a (2,)", "b (3,)"), (0, 300)), Trait("data set", "d2", "w")))
 LEAST = Member("a:1")
 MEMBER = Member(
-    "b:2", "http://h:1", "h:2/p", STATE, True, 300, True, 2, '{"k": 1}', ("x", ""), PREPARED, "lib/1", (4, 1 << 33), True
+    "b:2", "http://h:1", "h:2/p", STATE, True, 300, True, 2, '{"k": 1}', ("x", ""), PREPARED, "lib/1", (4, 1 << 33), True,
+    ((0, 4), (6, 300)), 3,
 )  # fmt: skip
 SMALL = Quorum(1, 1, 1, (LEAST,))
 QUORUM = Quorum(900, 800, 7, (LEAST, MEMBER), 12.5, 1 << 20, 120.0)
 HELLO = lm.Hello(7, "b:2", LIFE, "http://h:1", STATE, QUORUM, 5, 6.5, "boot", "torchft_x/1", True)
 ASK = gm.Ask(
-    0, 3, STATE, True, True, 2, "meta", "handle", JoinReason.FAILED, ("a:1", "c:3"), TRAITS, 0.25, True, True, 30.0, 4.5, ("d:4",)
+    0, 3, STATE, True, True, 2, "meta", "handle", JoinReason.FAILED, ("a:1", "c:3"), TRAITS, 0.25, True, True, 30.0, 4.5, ("d:4",),
+    ((0, 4), (6, 300)), 3,
 )  # fmt: skip
 CROSS = CrossVote(True, 900, 8, 1 << 63, 12)
 PLAN = Plan(900, 800, 7, 1, 2, STATE, True, (MEMBER,), 1, (0, 2), "h:2/p", 1, 2, ("a:1", "b:2"), ("x", ""), 3)
@@ -168,6 +170,7 @@ READ: dict[str, tuple[type[Message], Read]] = {
 HONEST: dict[str, object] = {
     "replica_id": "a:1", "group": "g", "host": "h", "life": "token", "reason": "new", "meeting": "h:1", "nodes": 2,
     "name": "model", "digest": "d", "words": "w", "quorum_id": 5, "holds": 1,
+    "held": [2, 4],
 }  # fmt: skip
 """By field name, where the type's usual value would be refused."""
 
@@ -183,9 +186,9 @@ def honest(kind: type[Message]) -> Any:
             continue  # each is tried by itself: they say what the message is
         elif _is_message(field):
             value = honest(field.message_type._concrete_class)
-        elif not isinstance(value, int):
+        elif not isinstance(value, int | list):
             value = 1
-        _put(made, field, [value] if field.is_repeated else value)
+        _put(made, field, [value] if field.is_repeated and not isinstance(value, list) else value)
     return made
 
 

@@ -42,6 +42,10 @@ members = st.builds(
     library=words,
     carried=st.lists(numbers, max_size=3).map(tuple),
     votes_late=st.booleans(),
+    held=st.lists(st.integers(0, limits.MAX_SLOTS), max_size=6, unique=True).map(
+        lambda ends: tuple(zip(*[iter(sorted(ends)[: len(ends) // 2 * 2])] * 2, strict=True))
+    ),
+    weight=st.integers(1, limits.MAX_WEIGHT),
 )
 seconds = st.floats(0, 1e12)
 quorums = st.builds(
@@ -110,7 +114,7 @@ def test_the_peers_member_keeps_what_the_peer_knows(member: Member) -> None:
     back = messages.peer_member_from_proto(messages.peer_member_to_proto(member))
     state = State(member.state.step)
     assert back == dataclasses.replace(
-        member, state=state, torn=False, prepared=None, library="", carried=(), votes_late=False
+        member, state=state, torn=False, prepared=None, library="", carried=(), votes_late=False, held=(), weight=1
     )
 
 

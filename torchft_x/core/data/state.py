@@ -1,0 +1,138 @@
+"""The position of a training in its data: equal in all groups, and changed by commits only."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+
+from torchft_x.core.data.options import DataOptions, Tail
+from torchft_x.core.data.ranges import ranges, without
+from torchft_x.core.types import Ranges
+from torchft_x.errors import ConfigError
+
+_VERSION = 1
+Piece = tuple[int, int, int]
+"""Positions of an epoch: (epoch, from, to)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataState:
+    """Position in a data set of `length` samples. Positions of an epoch before `cursor` are committed, but for `debt`.
+
+    The next step's places are first those of the debt, then the positions from the cursor on; slot s of `batch` samples has the
+    places s * batch to (s + 1) * batch. `cursor` counts samples, so slots and batch may change between two runs.
+    """
+
+    seed: int
+    length: int  # number of samples
+    digest: str = ""  # digest of the data set
+    epoch: int = 0
+    cursor: int = 0
+    debt: tuple[Piece, ...] = ()  # in rising order
+
+    @property
+    def completed(self) -> int:
+        """Number of epochs of which every sample is committed."""
+        return min([self.epoch, *(epoch for epoch, _, _ in self.debt)])
+
+    @property
+    def owed(self) -> int:
+        """Number of samples in debt."""
+        return sum(stop - start for _, start, stop in self.debt)
+
+    def present(self, slots: Ranges, options: DataOptions) -> Ranges:
+        """Return those of the next step's `slots` that hold samples: all, but at a short end of an epoch.
+
+        There the last slot of fewer samples has a step of its own, so that every step is a mean over its samples.
+        """
+        if options.tail is not Tail.SHORT:
+            return slots
+        most = max(1, (self.owed + self.length - self.cursor) // options.batch)
+        return tuple((start, min(stop, most)) for start, stop in slots if start < most)
+
+    def slot(self, slot: int, options: DataOptions) -> tuple[Piece, ...]:
+        """Return the positions of a slot of the next step."""
+        return self._pieces(slot * options.batch, (slot + 1) * options.batch, options)
+
+    def commit(self, slots: Ranges, options: DataOptions) -> DataState:
+        """Return the state after a commit of these slots of the next step. Slots left out before the last one become debt."""
+        slots = self.present(slots, options)
+        if not slots:
+            return self
+        batch, length, owed = options.batch, options.used(self.length), self.owed
+        reached = slots[-1][1] * batch  # earlier places are committed or become debt
+        missing = without(((0, slots[-1][1]),), slots)
+        debt = [piece for start, stop in missing for piece in self._pieces(start * batch, stop * batch, options)]
+        debt += self._pieces(reached, owed, options)
+        done = min(self.cursor, length) + max(0, reached - owed)
+        if options.tail is Tail.SHORT:
+            done = min(done, length)
+            if debt and done == length:
+                return replace(self, cursor=done, debt=_joined(debt))  # the epoch lasts until its debt is trained
+        epochs, cursor = divmod(done, length)
+        return replace(self, epoch=self.epoch + epochs, cursor=cursor, debt=_joined(debt))
+
+    def _pieces(self, start: int, stop: int, options: DataOptions) -> tuple[Piece, ...]:
+        """Return the positions at the places `start` to `stop`."""
+        length = options.used(self.length)
+        if options.tail is Tail.SHORT:
+            stop = min(stop, self.owed + length - self.cursor)
+        found: list[Piece] = []
+        for epoch, low, high in self.debt:
+            size = high - low
+            if start < min(stop, size):
+                found.append((epoch, low + start, low + min(stop, size)))
+            start, stop = max(0, start - size), max(0, stop - size)
+        place, end = min(self.cursor, length) + start, min(self.cursor, length) + stop
+        while place < end:
+            epochs, low = divmod(place, length)
+            high = min(length, low + end - place)
+            found.append((self.epoch + epochs, low, high))
+            place += high - low
+        return tuple(found)
+
+    # --- as text ------------------------------------------------------------------------------------------------------
+
+    def to_json(self) -> str:
+        """Return the state as JSON of less than 1 KB, unless dozens of groups were lost in one step."""
+        return json.dumps([_VERSION, self.seed, self.length, self.digest, self.epoch, self.cursor, self.debt])
+
+    @staticmethod
+    def from_json(text: str) -> DataState:
+        """Read the result of `to_json`. Raises `ConfigError` if it is none."""
+        try:
+            version, seed, length, digest, epoch, cursor, debt = json.loads(text)
+            pieces = tuple((e, low, high) for e, low, high in debt)
+            numbers = [length, epoch, cursor, *(n for piece in pieces for n in piece)]
+            whole = all(type(n) is int for n in [seed, *numbers]) and type(digest) is str
+            sound = whole and length > 0 and min(numbers) >= 0 and all(low < high <= length for _, low, high in pieces)
+            if version != _VERSION or not sound or cursor > length:
+                raise ValueError
+        except (ValueError, TypeError):
+            raise ConfigError(f"this is no position in a data set that this version can read: {text!r:.200}") from None
+        return DataState(seed, length, digest, epoch, cursor, pieces)
+
+
+def check_same(saved: DataState, mine: DataState) -> None:
+    """Raise `ConfigError` unless a saved position is one in this group's data set, in its order."""
+    for what, there, here in (
+        ("samples", saved.length, mine.length),
+        ("the digest", saved.digest, mine.digest),
+        ("the seed", saved.seed, mine.seed),
+    ):
+        if there != here:
+            raise ConfigError(
+                f"the saved position is one in another order of samples: {what} {there!r} there, {here!r} here; resume with the "
+                "data set and seed of the saved run, or begin at step 0 without its checkpoint."
+            )
+
+
+def _joined(pieces: list[Piece]) -> tuple[Piece, ...]:
+    """Return the pieces in rising order, touching ones as one."""
+    by_epoch = {e: ranges((low, high) for epoch, low, high in pieces if epoch == e) for e, _, _ in sorted(pieces)}
+    return tuple((e, low, high) for e, found in by_epoch.items() for low, high in found)
+
+
+def samples(pieces: tuple[Piece, ...]) -> list[tuple[int, int]]:
+    """Return the (epoch, position) of each sample."""
+    return [(epoch, position) for epoch, start, stop in pieces for position in range(start, stop)]

@@ -1,0 +1,5 @@
+"""Samplers and loaders whose every sample is committed exactly once per epoch, whatever groups are lost, join or heal.
+
+`core.data` decides which samples a group trains on. A commit of the step advances the position in the data, so the vote on the
+step is the only agreement that is needed.
+"""
