@@ -22,6 +22,7 @@ There are two separate reasons for a vote against the commit.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import Enum
 
 from torchft_x.core.commit.values import LocalVote, Outcome, Terms, misfit
@@ -294,7 +295,8 @@ class Step:
         self.state = State(vote.step + 1, vote.quorum_id)
         self.batches_committed += vote.participants
         if self.data is not None and self.data_options is not None and vote.deal is not None:
-            self.data = self.data.commit(vote.deal.slots, self.data_options)
+            moved = self.data.commit(vote.deal.slots, self.data_options)
+            self.data = moved if moved.lanes == vote.deal.lanes else replace(moved, lanes=vote.deal.lanes)
         self.commit_failures = self._redone = 0
 
     def mark_divergent(self) -> None:

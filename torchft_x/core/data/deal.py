@@ -30,6 +30,7 @@ class Deal:
     held: tuple[Ranges, ...]  # slots whose gradients are computed already, each held once
     given: tuple[Ranges, ...]  # slots that a contributor computes in this quorum, each given once
     slots: Ranges  # all of them: what a commit settles
+    lanes: int = 0  # members of the quorum, if groups train apart
 
     def share(self, number: int | None) -> Ranges:
         """Return the slots of the contributor with this number; none for a rank that contributes zeros (None)."""
@@ -60,12 +61,14 @@ def deal(options: DataOptions, claims: Sequence[Claim]) -> Deal:
 
 
 def deals_of(quorum: Quorum, part: Part, options: DataOptions | None) -> tuple[Deal | None, Deal | None]:
-    """Return the deals of a quorum's first step and of its later ones. They are None without options.
+    """Return the deals of a quorum's first step and of its later ones.
+
+    They are None without options, and if groups train apart: then the members count their slots at each exchange.
 
     Only members at the top hold gradients of the step that the quorum begins with. Before the first commit equal states need
     not be equal parameters, so nobody does (R15).
     """
-    if options is None:
+    if options is None or options.period:
         return None, None
     by_id = {m.replica_id: m for m in quorum.members}
     members = [by_id[replica_id] for replica_id in part.contributors]

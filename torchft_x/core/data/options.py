@@ -31,6 +31,7 @@ class DataOptions:
     batch: int
     tail: Tail = Tail.WRAP
     weight: int = 1  # this group's weight in the sharing of slots; may differ between groups
+    period: int = 0  # inner steps between two exchanges of groups that train apart; 0: every step is a commit
 
     def used(self, length: int) -> int:
         """Return how many of `length` samples an epoch has: all, or with `Tail.DROP` only those that fill steps."""

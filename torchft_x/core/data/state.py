@@ -29,6 +29,7 @@ class DataState:
     epoch: int = 0
     cursor: int = 0
     debt: tuple[Piece, ...] = ()  # in rising order
+    lanes: int = 0  # members of the quorum of the last commit, if groups train apart (`core.data.lanes`)
 
     @property
     def completed(self) -> int:
@@ -95,22 +96,24 @@ class DataState:
 
     def to_json(self) -> str:
         """Return the state as JSON of less than 1 KB, unless dozens of groups were lost in one step."""
-        return json.dumps([_VERSION, self.seed, self.length, self.digest, self.epoch, self.cursor, self.debt])
+        return json.dumps(
+            [_VERSION, self.seed, self.length, self.digest, self.epoch, self.cursor, self.debt, self.lanes]
+        )
 
     @staticmethod
     def from_json(text: str) -> DataState:
         """Read the result of `to_json`. Raises `ConfigError` if it is none."""
         try:
-            version, seed, length, digest, epoch, cursor, debt = json.loads(text)
+            version, seed, length, digest, epoch, cursor, debt, lanes = json.loads(text)
             pieces = tuple((e, low, high) for e, low, high in debt)
-            numbers = [length, epoch, cursor, *(n for piece in pieces for n in piece)]
+            numbers = [length, epoch, cursor, lanes, *(n for piece in pieces for n in piece)]
             whole = all(type(n) is int for n in [seed, *numbers]) and type(digest) is str
             sound = whole and length > 0 and min(numbers) >= 0 and all(low < high <= length for _, low, high in pieces)
             if version != _VERSION or not sound or cursor > length:
                 raise ValueError
         except (ValueError, TypeError):
             raise ConfigError(f"this is no position in a data set that this version can read: {text!r:.200}") from None
-        return DataState(seed, length, digest, epoch, cursor, pieces)
+        return DataState(seed, length, digest, epoch, cursor, pieces, lanes)
 
 
 def check_same(saved: DataState, mine: DataState) -> None:

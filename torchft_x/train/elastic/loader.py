@@ -8,7 +8,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from torchft_x.train.elastic.prefetch import Prefetch
-from torchft_x.train.elastic.sampler import ElasticSampler, Micro
+from torchft_x.train.elastic.sampler import ElasticSampler, Micro, Sample
+from torchft_x.train.step.dealt import Dealt, DealtApart
 
 if TYPE_CHECKING:
     from torchft_x.train.manager import Manager
@@ -70,9 +71,13 @@ class ElasticLoader(ElasticSampler):
                 continue
             dealt = dealt or self._manager.steps.dealt
             assert dealt is not None, "the sampler has got it"
-            rest = (self.micro(dealt.data, dealt.options, slot) for slot in dealt.slots[i + 1 :])
-            following = (m.samples for m in chain(rest, self.upcoming(dealt)))
+            following = self._following(dealt, i + 1)
             yield replace(micro, batch=self._prefetch.get(micro.samples, following))
+
+    def _following(self, dealt: Dealt | DealtApart, done: int) -> Iterator[list[Sample]]:
+        """Yield the samples of what this group will probably compute after the first `done` slots of a step."""
+        rest = ((dealt.data, slot) for slot in dealt.slots[done:])
+        return (self.micro(data, dealt.options, slot).samples for data, slot in chain(rest, dealt.upcoming()))
 
     def close(self) -> None:
         """End the workers. The loader can't be used any more."""

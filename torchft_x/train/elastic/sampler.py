@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torchft_x.core.data.options import DataOptions, Policy, Tail
 from torchft_x.core.data.permutation import permute
 from torchft_x.core.data.state import DataState, samples
 from torchft_x.errors import ConfigError
-from torchft_x.train.step.step_loop import Dealt
 
 if TYPE_CHECKING:
     from torchft_x.train.manager import Manager
@@ -153,13 +152,6 @@ class ElasticSampler:
         places = samples(data.slot(slot, options))
         part = len(places) // self._ranks
         return Micro([self._sample(*place) for place in places[self._rank * part : (self._rank + 1) * part]])
-
-    def upcoming(self, dealt: Dealt) -> Iterator[Micro]:
-        """Yield the micro batches of the steps after that of `dealt`, if no group is lost or joins. Endless, or empty."""
-        while dealt.later.share(dealt.number):
-            dealt = replace(dealt, data=dealt.data.commit(dealt.deal.slots, dealt.options), deal=dealt.later)
-            for slot in dealt.slots:
-                yield self.micro(dealt.data, dealt.options, slot)
 
     def _sample(self, epoch: int, position: int) -> Sample:
         index = permute(position, self._length, self._seed, epoch) if self._shuffle else position

@@ -19,6 +19,7 @@ from torchft_x.comm.quantized.format import format_of
 from torchft_x.core.training.sync_schedule import Census
 from torchft_x.errors import StepError
 from torchft_x.train.ddp.gradient_steps import steps_of
+from torchft_x.train.local.dealt_data import DealtData
 from torchft_x.train.local.flat_buffers import Filling, FlatBuffers, Part
 
 if TYPE_CHECKING:
@@ -151,21 +152,28 @@ def _fill(filling: Filling, number: int, first: int, a: int, b: int) -> None:
 
 
 def take_census(
-    manager: Manager, *, weight: float, waiting: bool, exchanges: int, device: torch.device | None = None
+    manager: Manager,
+    *,
+    weight: float,
+    waiting: bool,
+    exchanges: int,
+    data: DealtData,
+    device: torch.device | None = None,
 ) -> Census | None:
     """Add up the weights of the current quorum's members. Return None if that failed; the step then fails too.
 
-    `device` is one on which the process group can reduce; None: the CPU.
+    `data` adds the inner steps of each group. `device` is one on which the process group can reduce; None: the CPU.
 
     Raises `StepError` for a bad weight, or if the members have made different numbers of exchanges, because they would
     reduce different fragments with each other.
     """
     if not (math.isfinite(weight) and weight >= 0.0):
         raise StepError(f"the weight of this group's work is {weight}; it must be a number of 0 or more.")
-    row = torch.tensor([weight, float(waiting), float(exchanges), 1.0], dtype=torch.float64, device=device)
+    numbers = [weight, float(waiting), float(exchanges), 1.0, *data.row()]
+    row = torch.tensor(numbers, dtype=torch.float64, device=device)
     if manager.allreduce(row, reduce_op=ReduceOp.SUM).wait() is False:
         return None
-    total, others_wait, sum_of_exchanges, members = row.tolist()
+    total, others_wait, sum_of_exchanges, members, *steps = row.tolist()
     if members and sum_of_exchanges != exchanges * members:
         error = StepError(
             f"this group has made {exchanges} exchanges and the {members:g} groups of this quorum "
@@ -173,4 +181,5 @@ def take_census(
         )
         manager.report_error(error)
         raise error
+    data.counted(steps)
     return Census(total, others_wait > 0.0)

@@ -18,6 +18,7 @@ from torchft_x.core.training.sync_schedule import Act, Census, Settings, SyncSch
 from torchft_x.durations import Seconds, seconds
 from torchft_x.errors import ConfigError, TransferError
 from torchft_x.train.ddp.trainable import TrainableParameters
+from torchft_x.train.local.dealt_data import DealtData
 from torchft_x.train.local.error_feedback import ErrorFeedback
 from torchft_x.train.local.exchange import Exchange, take_census
 from torchft_x.train.local.flat_buffers import Part
@@ -106,6 +107,9 @@ class InnerLoop:
         self._trainable = trainable
         self._hooks: list[RemovableHandle] = []
         self._begun = False  # whether `begin` has run since `enter`
+        self._data = DealtData(
+            manager, settings.period, delay=settings.delay, island=followers is not None, begin=self.begin
+        )
         manager.note_inner_step()
         manager.register_state_dict_fn(key, self._load, lambda: {"exchanges": self.schedule.exchanges})
 
@@ -129,6 +133,7 @@ class InnerLoop:
             return
         self._begun = True
         try:
+            self._data.start()
             self._go(self.schedule.enter())
         except BaseException:
             self.exit(None, None, None)
@@ -178,8 +183,7 @@ class InnerLoop:
                 act = self._ask()
             elif act is Act.BEGIN:
                 committed = bool(self._manager.should_commit())
-                self._take_in_heal()
-                self._behind = self._behind and not committed
+                self._ended(committed)
                 act = self.schedule.begun(committed)
             elif act is Act.SEND:
                 self._exchange = self._new_exchange()
@@ -201,8 +205,7 @@ class InnerLoop:
         exchange, self._exchange = self._exchange, None
         assert exchange is not None
         committed = exchange.finish()
-        self._take_in_heal()
-        self._behind = self._behind and not committed
+        self._ended(committed)
         part = self._parts[self.schedule.fragment]
         if committed and exchange.moved:
             part.apply(exchange.averages)
@@ -211,6 +214,12 @@ class InnerLoop:
         elif part.feedback is not None:
             part.feedback.drop()
         return self.schedule.finished(committed, moved=exchange.moved)
+
+    def _ended(self, committed: bool) -> None:
+        self._take_in_heal()
+        self._behind = self._behind and not committed
+        if committed:
+            self._data.committed()
 
     def _new_exchange(self) -> Exchange:
         part = self._parts[self.schedule.fragment]
@@ -228,7 +237,7 @@ class InnerLoop:
     def _count(self, *, waiting: bool) -> Census | None:
         return take_census(
             self._manager, weight=self._share, waiting=waiting, exchanges=self.schedule.exchanges,
-            device=self._parts[0].device,
+            data=self._data, device=self._parts[0].device,
         )  # fmt: skip
 
     def _own_weight(self) -> float:
@@ -240,6 +249,7 @@ class InnerLoop:
         healed, self._healed = self._healed, False
         if healed:
             self._behind = self._manager.context.step.state.step > 0
+            self._data.healed()
             for part in self._parts:
                 part.after_heal()
                 if part.feedback is not None:

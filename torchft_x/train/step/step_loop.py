@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -43,36 +43,18 @@ from torchft_x.comm.quantized.format import Format
 from torchft_x.core.commit.step import Phase
 from torchft_x.core.commit.values import LocalVote, Outcome, Terms, misfit
 from torchft_x.core.data.deal import Deal
-from torchft_x.core.data.options import DataOptions
-from torchft_x.core.data.ranges import members
-from torchft_x.core.data.state import DataState
 from torchft_x.core.messages.group import VoteReply
 from torchft_x.core.types import Quorum, Ranges
 from torchft_x.errors import CollectiveError, ConfigError, StepError
 from torchft_x.train.context.context import RankContext
 from torchft_x.train.heal.own_copy import before_asking
 from torchft_x.train.heal.rehearsal import Rehearsal
+from torchft_x.train.step.dealt import Dealt, DealtApart
 from torchft_x.train.step.quorum_role import QuorumOptions, QuorumRole
 from torchft_x.train.step.quorum_round import QuorumRound
 from torchft_x.train.step.quorum_thread import QuorumThread
 from torchft_x.train.step.reductions import LocalGradients, Reductions
 from torchft_x.train.step.vote import DecidedStep, StepVote
-
-
-@dataclass(frozen=True)
-class Dealt:
-    """Data of one step of one rank's group."""
-
-    data: DataState
-    options: DataOptions
-    deal: Deal
-    later: Deal  # deal of the next steps, unless the quorum changes
-    number: int | None  # this group's number among the contributors; None: it contributes zeros
-
-    @property
-    def slots(self) -> list[int]:
-        """Slots that this group computes, in rising order."""
-        return members(self.data.present(self.deal.share(self.number), self.options))
 
 
 class StepLoop:
@@ -102,7 +84,8 @@ class StepLoop:
         self._failed: Exception | None = None  # error that backward could not raise
         self._in_hand = False  # the quorum of the next step has come already
         self.accumulates = False  # gradients of this backward only accumulate: more of the step's slots follow
-        self.dealt: Dealt | None = None  # slots of the current step, once the script has asked for them
+        self.dealt: Dealt | DealtApart | None = None  # slots of the current step, once the script has asked for them
+        self.deal_apart: Callable[[], DealtApart] | None = None  # in place of `deal`, if groups train apart
 
     @property
     def quorum(self) -> Quorum | None:
@@ -181,10 +164,13 @@ class StepLoop:
 
     # --- the data of the step ---------------------------------------------------------------------------------------
 
-    def deal(self) -> Dealt | None:
+    def deal(self) -> Dealt | DealtApart | None:
         """Return the slots of the current step, after waiting for its quorum; None in a rehearsal."""
         if self.rehearsal.is_on:
             return None
+        if self.deal_apart is not None:
+            self.dealt = self.deal_apart()
+            return self.dealt
         self.wait_quorum()
         step, role = self._context.step, self.role
         with self._context.failures.lock:
@@ -192,6 +178,12 @@ class StepLoop:
                 raise StepError("this step's data is not dealt: make the ElasticLoader before the first step.")
             self.dealt = Dealt(step.data, step.data_options, step.deal, role.deal, step.rank)
         return self.dealt
+
+    def settle_apart(self, slots: Ranges) -> None:
+        """Let the commit of the current quorum settle these slots, which its members have trained apart."""
+        assert self.role is not None, "its quorum has come"
+        with self._context.failures.lock:
+            self._context.step.deal = Deal((), (), slots, lanes=self.role.plan.replica_world_size)
 
     # --- 3: reduce -----------------------------------------------------------------------------------------------------
 
@@ -296,7 +288,8 @@ class StepLoop:
     def _check_data_used(self) -> None:
         """Reject the step if its data is dealt and the script has not computed all of its slots."""
         step = self._context.step
-        if step.deal is not None and not self.decided and (self.dealt is None or self.accumulates):
+        dealt = step.deal is not None and self.deal_apart is None
+        if dealt and not self.decided and (self.dealt is None or self.accumulates):
             self.reject_step(
                 StepError(
                     "the step is ended before the loop over step() of its ElasticLoader or ElasticSampler has ended."

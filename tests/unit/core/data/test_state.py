@@ -112,7 +112,15 @@ def test_the_state_is_small() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{}", '[2,0,5,"",0,0,[]]', '[1,0,5,"",0,6,[]]', '[1,0,5,"",0,0,[[0,3,3]]]', '[1,0,true,"",0,0,[]]'],
+    [
+        "",
+        "[]",
+        "{}",
+        '[2,0,5,"",0,0,[],0]',
+        '[1,0,5,"",0,6,[],0]',
+        '[1,0,5,"",0,0,[[0,3,3]],0]',
+        '[1,0,true,"",0,0,[],0]',
+    ],
 )
 def test_what_is_no_position_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="no position in a data set"):
