@@ -15,6 +15,7 @@ import torch.distributed as dist
 from tests.util import scaled
 from torchft_x.core.fingerprint import Trait, describe
 from torchft_x.train.context.committed import CommittedState
+from torchft_x.train.ddp.gradient_steps import UNDEALT
 
 T = TypeVar("T")
 
@@ -74,7 +75,7 @@ class FakeManager:
         self.errors: list[Exception] = []
         self.declared: dict[str, Trait] = {}  # traits, by name
         self.steps = self
-        self.accumulates = False
+        self.data = UNDEALT
 
     def declare(self, name: str, words: str, parts: Sequence[str] = (), digest: str = "") -> None:
         self.declared[name] = describe(name, words, parts, digest)

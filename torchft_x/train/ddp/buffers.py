@@ -10,17 +10,23 @@ import torch
 from torch import nn
 
 from torchft_x import env
+from torchft_x.errors import ConfigError
 from torchft_x.train.ddp.shards import is_dtensor
 
 _SAMPLE = 4096  # number of values of a buffer that are compared; statistics change in all of them
 
 
 @contextlib.contextmanager
-def watch_buffers(module: nn.Module) -> Iterator[None]:
-    """Warn, on rank 0, of the buffers that the training forward in this block changes."""
+def watch_buffers(module: nn.Module, *, refuse: bool) -> Iterator[None]:
+    """Warn, on rank 0, of the buffers that the training forward in this block changes; or `refuse` them with a `ConfigError`."""
     before = {name: (b, sample) for name, b in module.named_buffers() if (sample := _sample(b)) is not None}
     yield
     changed = [name for name, (b, sample) in before.items() if not torch.equal(sample, _sample(b))]
+    if changed and refuse:
+        raise ConfigError(
+            f"the forward changes the buffer {changed[0]}, as BatchNorm does, so that each group's depends on its own slots; "
+            "reproducible steps need a norm without running statistics."
+        )
     if changed and env.read_int(env.RANK, 0) == 0:
         warnings.warn(sentence(changed), stacklevel=4)
 

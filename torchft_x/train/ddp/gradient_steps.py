@@ -2,30 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 
+from torchft_x.errors import StepError
 from torchft_x.train.manager import Manager
 from torchft_x.train.step.reductions import LocalGradients
 
 _REDUCES = ("allreduce", "report_error")
 
 
-class GradientSteps(Protocol):
-    """The part of `StepLoop` that reductions of gradients need."""
+class DataOfStep(Protocol):
+    """The part of `StepData` that reductions of gradients need."""
 
     @property
     def accumulates(self) -> bool:
         """Whether gradients of this backward only accumulate."""
+
+    @property
+    def reproducible(self) -> bool:
+        """Whether the step's slots are summed in a fixed order, with `GradientSteps.sum_slots`."""
+
+    @property
+    def dealt(self) -> object:
+        """Value that differs between steps whose data is dealt."""
+
+    @property
+    def slot(self) -> int | None:
+        """Slot of this backward; None if its gradient does not count."""
+
+
+UNDEALT: DataOfStep = SimpleNamespace(accumulates=False, reproducible=False, dealt=None, slot=None)
+"""Data that the script chooses by itself."""
+
+
+class GradientSteps(Protocol):
+    """The part of `StepLoop` that reductions of gradients need."""
+
+    @property
+    def data(self) -> DataOfStep:
+        """What the gradients of the current backward are of."""
 
     def scale(self) -> float | None:
         """Return the factor for this rank's gradients without waiting; None while the quorum has not come."""
 
     def reduce(self, tensor: torch.Tensor, op: Any) -> Any:
         """Start a reduction in place, SUM or AVG. Return a `Work` whose ``wait`` returns whether it succeeded."""
+
+    def sum_slots(self, out: torch.Tensor, values: Sequence[torch.Tensor]) -> Any:
+        """Start the sum of all slots into `out`, from this rank's sums over nodes (`StepLoop.sum_slots`)."""
 
     def reject_step(self, error: Exception) -> None:
         """Report that this step can't be committed."""
@@ -59,8 +88,11 @@ class _ThroughManager:
         self._steps = steps
 
     @property
-    def accumulates(self) -> bool:
-        return self._steps is not None and self._steps.accumulates
+    def data(self) -> DataOfStep:
+        return UNDEALT if self._steps is None else self._steps.data
+
+    def sum_slots(self, out: torch.Tensor, values: Sequence[torch.Tensor]) -> Any:
+        raise StepError("reproducible steps need the Manager's own reductions.")
 
     def scale(self) -> float | None:
         return None if self._steps is None else self._steps.scale()

@@ -73,7 +73,7 @@ class HybridShardedDataParallel(nn.Module):
                 self._trainable.check()
                 if not self._buffers_known:
                     self._buffers_known = True
-                    with watch_buffers(self.module):
+                    with watch_buffers(self.module, refuse=self._reducer.reproducible):
                         return self.module(*args, **kwargs)
         return self.module(*args, **kwargs)
 

@@ -14,6 +14,8 @@ A pass, from the first gradient of a synchronised backward to its end::
   no gradient in *any* group thus keeps ``grad = None``, and all optimizers skip it alike.
 * ``zero_grad(set_to_none=False)`` and repeated backwards leave ``p.grad`` in the flat buffers; the next pass then
   reduces into a second set.
+* If steps are reproducible, the gradient of each slot is taken by itself, at the end of its backward, and summed in the order
+  of a tree (`core.data.tree`). Nothing is sent before the last slot's end.
 * For a parameter that is sharded within the group (DTensor) only this rank's shard is reduced. Rank r reduces with rank
   r of the other groups.
 """
@@ -31,6 +33,7 @@ import torch.distributed as dist
 from torch.autograd import Variable
 from torch.nn import Parameter
 
+from torchft_x.comm.slot_sum.sums import SlotSums
 from torchft_x.errors import ConfigError, StepError
 from torchft_x.train.ddp.buckets import Bucket
 from torchft_x.train.ddp.gradient_steps import GradientSteps
@@ -73,12 +76,19 @@ class Reducer:
         self._works: list[Any] = []  # handles of the launched buckets
         self._ending = False  # the pass has ended, but backward has not returned
         self._versions: list[int] | None = None  # flat buffers' versions when they became p.grad; None before
+        self._in_slot = False  # a backward runs whose slot is not the last one of the step
+        self._sums = SlotSums(None)  # slots of the current or last step, if steps are reproducible
         self._all_came = False  # this rank has contributed all gradients, so every flag is set
         self._scale: float | None = None  # 1/participants; 0 if this rank contributes zeros; None before the quorum
         # Not FSDP's `set_all_reduce_hook`: its buffer holds only what got a gradient in this group, so that groups would
         # reduce different sizes; and it comes before the division, the cast and the copy to the CPU (offload).
         for i, p in enumerate(self._params):
             p.register_post_accumulate_grad_hook(functools.partial(self._ready, i))
+
+    @property
+    def reproducible(self) -> bool:
+        """Whether the slots of the current step are summed in a fixed order."""
+        return self._steps.data.reproducible
 
     def release(self) -> None:
         """Drop the last pass's local gradients when a forward begins; close a pass that a failed backward left open."""
@@ -127,8 +137,12 @@ class Reducer:
     # --- in backward ------------------------------------------------------------------------------------------------
 
     def _ready(self, index: int, param: torch.Tensor) -> None:
-        if not self.synchronise or self._steps.accumulates or (self._armed and self._at_once):
-            return  # a later pass, or `_end`, takes the gradient
+        data = self._steps.data
+        if not self.synchronise or data.accumulates or (self._armed and (self._at_once or data.reproducible)):
+            if data.reproducible and self.synchronise and not self._armed and not self._in_slot:
+                self._in_slot = True
+                Variable._execution_engine.queue_callback(self._at_slot_end)
+            return  # a later pass, or the end of backward, takes the gradient
         if torch.is_grad_enabled():  # backward(create_graph=True)
             with torch.no_grad():
                 self._ready(index, param)
@@ -203,6 +217,8 @@ class Reducer:
         self._take(index, grad)
 
     def _launch_full(self) -> None:
+        if self._steps.data.reproducible:
+            return  # the slots are summed at the end
         while self._next < len(self.buckets) and self._missing[self._next] == 0:
             if self._scale is None and self._steps.scale() is None:
                 return  # the quorum has not come: backward goes on, and `_end` waits for it
@@ -212,8 +228,10 @@ class Reducer:
         """Start the all-reduce of the next bucket. An error drops the step and is not raised."""
         k, self._next = self._next, self._next + 1
         try:
-            flat = self._fill(k)
-            self._works.append(self._steps.reduce(flat, _AVG if self._scale is None else _SUM))
+            if self._steps.data.reproducible:
+                self._works.append(self._steps.sum_slots(self._flats[self._current].flat[k], self._sums.values(k)))
+            else:
+                self._works.append(self._steps.reduce(self._fill(k), _AVG if self._scale is None else _SUM))
         except Exception as e:
             self._works.append(None)
             self._steps.reject_step(e)
@@ -258,6 +276,8 @@ class Reducer:
                         # Unused in this backward, but gradients that no_sync accumulated before still count.
                         grad = p.grad
                         self._take(i, grad if type(grad) is torch.Tensor else local_grad(p))
+                if self._steps.data.reproducible:
+                    self._add_slot()
                 while self._next < len(self.buckets):
                     self._launch()
                 works = self._works
@@ -272,6 +292,32 @@ class Reducer:
                 self._install()
             if not wanted:
                 self._local = [None] * len(self._params)
+
+    def _at_slot_end(self) -> None:
+        """Queue `_slot_end` behind all callbacks queued so far, as `_at_end` does."""
+        Variable._execution_engine.queue_callback(self._slot_end)
+
+    @torch.no_grad()
+    def _slot_end(self) -> None:
+        """Take the gradient of a slot that is not the last one of the step (reproducible steps)."""
+        with self._lock:
+            self._in_slot = False
+            self._arm()
+            self._armed = False
+            for i, p in enumerate(self._params):
+                grad = p.grad
+                self._take(i, grad if type(grad) is torch.Tensor else local_grad(p))
+                p.grad = None
+            self._add_slot()
+
+    def _add_slot(self) -> None:
+        """Add the taken gradient to the sums of the step's slots."""
+        if self._sums.step is not self._steps.data.dealt:
+            self._sums = SlotSums(self._steps.data.dealt)
+        for k in range(len(self.buckets)):
+            self._fill(k)
+        if self._steps.data.slot is not None:
+            self._sums.add(self._steps.data.slot, self._flats[self._current].flat)
 
     def _join(self, works: Sequence[Any]) -> bool:
         good = True

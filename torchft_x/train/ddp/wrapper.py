@@ -82,7 +82,7 @@ class DistributedDataParallel(nn.Module):
         if self._buffers_known:
             return self.module(*args, **kwargs)
         self._buffers_known = True
-        with watch_buffers(self.module):
+        with watch_buffers(self.module, refuse=self._reducer.reproducible):
             return self.module(*args, **kwargs)
 
     @property

@@ -69,7 +69,7 @@ class ElasticLoader(ElasticSampler):
                     self._spared = self._prefetch.load(micro.samples)
                 yield replace(micro, batch=self._spared)
                 continue
-            dealt = dealt or self._manager.steps.dealt
+            dealt = dealt or self._manager.steps.data.dealt
             assert dealt is not None, "the sampler has got it"
             following = self._following(dealt, i + 1)
             yield replace(micro, batch=self._prefetch.get(micro.samples, following))

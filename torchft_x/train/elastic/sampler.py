@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from torchft_x.core.data.options import DataOptions, Policy, Tail
 from torchft_x.core.data.permutation import permute
@@ -83,6 +86,9 @@ class ElasticSampler:
         digest: digest of the data set. Groups whose digest or sizes differ are refused (`describe_data`).
         rank, ranks: the part of each slot for this rank of the group: one of `ranks` equal parts. Give them if ranks of the
             group see different data (HSDP: group rank and group size); by default all ranks of a group see the same.
+        reproducible: sum the slots in a fixed order, so that the parameters have the same bits whatever the number of groups and
+            whoever is lost, given equal hardware, threads and deterministic kernels. Takes policy "strict". Torch's random
+            generators are seeded by (seed, step, slot) before each micro batch, so that dropout is alike, too.
         weight: this group's weight in the sharing of slots, such as 2 for hardware that is twice as fast.
 
     Raises:
@@ -104,8 +110,13 @@ class ElasticSampler:
         rank: int = 0,
         ranks: int = 1,
         weight: int = 1,
+        reproducible: bool = False,
     ) -> None:
         options = _options(length, micro_batch, global_batch, policy, tail, ranks, weight)
+        if reproducible:
+            if options.policy is not Policy.STRICT or options.tail is Tail.SHORT:
+                raise ConfigError("reproducible=True needs the policy 'strict' and the tail 'wrap' or 'drop'.")
+            options = replace(options, reproducible=True)
         if not 0 <= rank < ranks:
             raise ConfigError(f"rank {rank} is not among the {ranks} ranks that share a slot.")
         self._manager, self._options = manager, options
@@ -117,7 +128,13 @@ class ElasticSampler:
                 raise ConfigError("a Manager takes one ElasticLoader or ElasticSampler, made before the first step.")
             context.step.deal_data(DataState(seed, length, digest), options)
         sizes = f"{length} samples, {options.slots} slots of {micro_batch}"
-        order = [f"seed {seed}", f"shuffle {shuffle}", f"policy {policy}", f"tail {tail}"]
+        order = [
+            f"seed {seed}",
+            f"shuffle {shuffle}",
+            f"policy {policy}",
+            f"tail {tail}",
+            f"reproducible {reproducible}",
+        ]
         manager.declare("data order", sizes, order, digest)
 
     @property
@@ -137,14 +154,17 @@ class ElasticSampler:
 
         Raises the errors of `Manager.wait_quorum`, and `StepError` before the first step.
         """
-        steps = self._manager.steps
-        dealt = steps.deal()
+        data = self._manager.steps.data
+        dealt = data.deal()
         found = [] if dealt is None else [self.micro(dealt.data, dealt.options, slot) for slot in dealt.slots]
-        if not found:
+        if not found or dealt is None:
+            data.slot = None
             yield self._spare()
             return
-        for i, micro in enumerate(found):
-            steps.accumulates = i < len(found) - 1
+        for i, (slot, micro) in enumerate(zip(dealt.slots, found, strict=True)):
+            data.slot, data.accumulates = slot, i < len(found) - 1
+            if self._options.reproducible:
+                torch.manual_seed(_seed_of(self._seed, self._manager.current_step(), slot))
             yield micro
 
     def micro(self, data: DataState, options: DataOptions, slot: int) -> Micro:
@@ -192,3 +212,8 @@ def _options(
     if options.tail is Tail.SHORT and length % ranks:
         raise ConfigError(f"tail 'short' needs a number of samples that can be divided by {ranks} ranks, not {length}.")
     return options
+
+
+def _seed_of(seed: int, step: int, slot: int) -> int:
+    data = hashlib.blake2b(f"{seed}/{step}/{slot}".encode(), digest_size=8).digest()
+    return int.from_bytes(data, "big") >> 1

@@ -39,7 +39,7 @@ class DealtData:
         self._used = False  # whether the script has made a sampler
         self._deals = "steps" in vars(manager)  # a stand-in for a Manager does not deal
         if self._deals:
-            manager.steps.deal_apart = self._deal
+            manager.steps.data.deal_apart = self._deal
 
     def start(self) -> None:
         """Use the sampler that the script has made, if any. Raises `ConfigError` if it does not suit."""
@@ -75,7 +75,7 @@ class DealtData:
     def counted(self, row: list[float]) -> None:
         """Take the sum over all members: the commit of this quorum settles these slots."""
         if self._used:
-            self._manager.steps.settle_apart(lane_slots([int(n) for n in row], self._period))
+            self._manager.steps.data.settle_apart(lane_slots([int(n) for n in row], self._period))
 
     def committed(self) -> None:
         """Begin a new round, because an exchange was committed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -17,6 +17,8 @@ from torchft_x.comm.quantized.agree_format import agree
 from torchft_x.comm.quantized.collectives import reduce_quantized
 from torchft_x.comm.quantized.format import Format
 from torchft_x.comm.quantized.work import QuantizedWork
+from torchft_x.comm.slot_sum.reduce import reduce_nodes
+from torchft_x.core.data.tree import Node
 from torchft_x.errors import CollectiveError, ConfigError, DeadlineError, UnreachableError
 from torchft_x.train.context.context import RankContext
 from torchft_x.train.context.tensor_digest import digest
@@ -149,6 +151,40 @@ class Reductions:
 
         Raises `ConfigError` if the groups quantise differently.
         """
+
+        def issue(rank: int | None, size: int, quorum_id: int) -> Any:
+            if rank is None:
+                with torch.no_grad():
+                    fill_neutral(tensor, op)
+            if fmt is not None:
+                return self._issue_quantized(tensor, op, fmt, rank, size, quorum_id, lost, before)
+            if before is not None and rank is not None:
+                raise ConfigError("`before` is for quantised reductions; in full precision make the values beforehand.")
+            return self._issue(tensor, op, rank, size)
+
+        return self._start(tensor, issue, possible=possible)
+
+    def sum_slots(
+        self,
+        out: torch.Tensor,
+        values: Sequence[torch.Tensor],
+        nodes: Sequence[Sequence[Node]],
+        slots: int,
+        *,
+        possible: bool,
+    ) -> ManagedWork:
+        """Start the sum of `slots` slots into `out`. `values`: this rank's nodes. `nodes`: those of each member."""
+        step = self._context.step
+
+        def issue(rank: int | None, size: int, quorum_id: int) -> Any:
+            return reduce_nodes(out, values, nodes, slots, self._pg, self._count, lambda: step.quorum_id == quorum_id)
+
+        return self._start(out, issue, possible=possible)
+
+    def _start(
+        self, tensor: torch.Tensor, issue: Callable[[int | None, int, int], Any], *, possible: bool
+    ) -> ManagedWork:
+        """Issue a reduction of `tensor` in the current quorum: `issue(rank, participants, quorum id)`."""
         c = self._context
         if not self.works:
             self._began = time.monotonic()
@@ -158,17 +194,7 @@ class Reductions:
         inner = None
         if possible and not failed:
             try:
-                if rank is None:
-                    with torch.no_grad():
-                        fill_neutral(tensor, op)
-                if fmt is not None:
-                    inner = self._issue_quantized(tensor, op, fmt, rank, size, quorum_id, lost, before)
-                elif before is not None and rank is not None:
-                    raise ConfigError(
-                        "`before` is for quantised reductions; in full precision make the values beforehand."
-                    )
-                else:
-                    inner = self._issue(tensor, op, rank, size)
+                inner = issue(rank, size, quorum_id)
             except Exception as e:
                 c.failures.fail(e, quorum_id)
                 if isinstance(e, ConfigError):

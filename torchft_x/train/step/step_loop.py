@@ -32,7 +32,7 @@ members of a quorum with it. A late failure can be reduced again only if nothing
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -42,18 +42,17 @@ import torch.distributed as dist
 from torchft_x.comm.quantized.format import Format
 from torchft_x.core.commit.step import Phase
 from torchft_x.core.commit.values import LocalVote, Outcome, Terms, misfit
-from torchft_x.core.data.deal import Deal
 from torchft_x.core.messages.group import VoteReply
 from torchft_x.core.types import Quorum, Ranges
 from torchft_x.errors import CollectiveError, ConfigError, StepError
 from torchft_x.train.context.context import RankContext
 from torchft_x.train.heal.own_copy import before_asking
 from torchft_x.train.heal.rehearsal import Rehearsal
-from torchft_x.train.step.dealt import Dealt, DealtApart
 from torchft_x.train.step.quorum_role import QuorumOptions, QuorumRole
 from torchft_x.train.step.quorum_round import QuorumRound
 from torchft_x.train.step.quorum_thread import QuorumThread
 from torchft_x.train.step.reductions import LocalGradients, Reductions
+from torchft_x.train.step.step_data import INCOMPLETE, StepData
 from torchft_x.train.step.vote import DecidedStep, StepVote
 
 
@@ -83,9 +82,7 @@ class StepLoop:
         self._ended: bool | None = None  # whether the step committed, if it ended inside backward with another quorum
         self._failed: Exception | None = None  # error that backward could not raise
         self._in_hand = False  # the quorum of the next step has come already
-        self.accumulates = False  # gradients of this backward only accumulate: more of the step's slots follow
-        self.dealt: Dealt | DealtApart | None = None  # slots of the current step, once the script has asked for them
-        self.deal_apart: Callable[[], DealtApart] | None = None  # in place of `deal`, if groups train apart
+        self.data = StepData(context, self)  # samples of the current step, if they are dealt
 
     @property
     def quorum(self) -> Quorum | None:
@@ -107,8 +104,8 @@ class StepLoop:
         if self.round is not None and not self.round.at_once:
             self.round.wait_idle()
         self.reductions.clear()
-        self._ended = self._failed = self.dealt = None
-        self.accumulates = False
+        self._ended = self._failed = None
+        self.data.start()
         in_hand, self._in_hand = self._in_hand, False
         c.committed.start_step(c.step.state)
         if in_hand and c.step.error is None:
@@ -162,29 +159,6 @@ class StepLoop:
     def close(self) -> None:
         self._background.close()
 
-    # --- the data of the step ---------------------------------------------------------------------------------------
-
-    def deal(self) -> Dealt | DealtApart | None:
-        """Return the slots of the current step, after waiting for its quorum; None in a rehearsal."""
-        if self.rehearsal.is_on:
-            return None
-        if self.deal_apart is not None:
-            self.dealt = self.deal_apart()
-            return self.dealt
-        self.wait_quorum()
-        step, role = self._context.step, self.role
-        with self._context.failures.lock:
-            if step.data is None or step.data_options is None or step.deal is None or role is None or role.deal is None:
-                raise StepError("this step's data is not dealt: make the ElasticLoader before the first step.")
-            self.dealt = Dealt(step.data, step.data_options, step.deal, role.deal, step.rank)
-        return self.dealt
-
-    def settle_apart(self, slots: Ranges) -> None:
-        """Let the commit of the current quorum settle these slots, which its members have trained apart."""
-        assert self.role is not None, "its quorum has come"
-        with self._context.failures.lock:
-            self._context.step.deal = Deal((), (), slots, lanes=self.role.plan.replica_world_size)
-
     # --- 3: reduce -----------------------------------------------------------------------------------------------------
 
     def reduce(self, tensor: torch.Tensor, op: Any, fmt: Format | None = None, **quantized: Any) -> dist.Work:
@@ -194,6 +168,18 @@ class StepLoop:
             return self.rehearsal.reduce(tensor)
         self.wait_quorum()
         return self.reductions.reduce(tensor, op, fmt, possible=self._may_reduce(), **quantized)
+
+    def sum_slots(self, out: torch.Tensor, values: Sequence[torch.Tensor]) -> dist.Work:
+        """Start the sum of all slots of a reproducible step into `out`, which is flat.
+
+        `values`: this rank's sums over the nodes of `core.data.tree` that its slots consist of.
+        """
+        self._context.failures.raise_if_ended()
+        if self.rehearsal.is_on:
+            return self.rehearsal.reduce(out)
+        self.wait_quorum()
+        nodes, slots = self.data.nodes()
+        return self.reductions.sum_slots(out, values, nodes, slots, possible=self._may_reduce())
 
     def scale(self) -> float | None:
         """Return the factor for this rank's gradients before the sum, without waiting.
@@ -278,23 +264,13 @@ class StepLoop:
         if self.rehearsal.is_on:
             self.rehearsal.end()
             return False
-        self._check_data_used()
+        if not self.decided and self.data.incomplete:
+            self.reject_step(StepError(INCOMPLETE))
         self._find_moved()
         committed = self._end(limit)
         if committed and self._context.awaits_commits:
             self._context.transport.before_commit()
         return committed
-
-    def _check_data_used(self) -> None:
-        """Reject the step if its data is dealt and the script has not computed all of its slots."""
-        step = self._context.step
-        dealt = step.deal is not None and self.deal_apart is None
-        if dealt and not self.decided and (self.dealt is None or self.accumulates):
-            self.reject_step(
-                StepError(
-                    "the step is ended before the loop over step() of its ElasticLoader or ElasticSampler has ended."
-                )
-            )
 
     def _find_moved(self) -> bool:
         """Return whether the script has moved the parameters since this step started."""

@@ -1,0 +1,102 @@
+"""The parameters have the same bits whatever the number of groups and whoever is lost."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.torch.train.fakes import run_threads
+from tests.torch.train.jobs import Trainer, leave, lighthouse, rng, same
+from tests.util import scaled
+from torchft_x.errors import ConfigError
+from torchft_x.train.elastic.sampler import ElasticSampler
+
+DEALING: dict[str, Any] = {"global_batch": 14, "micro_batch": 2, "policy": "strict", "reproducible": True}
+DATA = torch.randn(60, 6, generator=torch.Generator().manual_seed(1)) * torch.logspace(-3, 3, 60)[:, None]
+STEPS = 10
+
+
+class Slots(Trainer):
+    def __init__(self, group: int, address: str, **kwargs: Any) -> None:
+        with rng:
+            torch.manual_seed(7)
+            net = nn.Sequential(nn.Linear(6, 33), nn.Tanh(), nn.Linear(33, 5), nn.Linear(5, 3))
+        super().__init__(group, address, net=net, **kwargs)
+        self.data = ElasticSampler(self.manager, len(DATA), **DEALING)
+
+    def train(self, meet: threading.Barrier | None = None, *, leaves: bool = False) -> Slots:
+        while self.manager.current_step() < STEPS:
+            self.optimizer.zero_grad()
+            for micro in self.data.step():
+                loss = self.model(DATA[micro.indices]).square().mean()
+                if meet is not None and self.manager.current_step() == 4:
+                    meet.wait(scaled(20))
+                    meet = None
+                    if leaves:
+                        self.manager.shutdown(finished=False)
+                        return self
+                loss.backward()
+            self.optimizer.step()
+        return self
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, torch.Tensor]:
+    """The parameters of a single group."""
+    with lighthouse(1) as address:
+        trainer = Slots(0, address).train()
+        leave(trainer)
+    return trainer.net.state_dict()
+
+
+@pytest.mark.parametrize("groups", [2, 3, 9])
+def test_any_number_of_groups(groups: int, alone: dict[str, torch.Tensor]) -> None:
+    """With nine groups and seven slots two groups contribute nothing."""
+    with lighthouse(groups) as address:
+        trainers = run_threads(groups, lambda g: Slots(g, address, min_replica_size=groups))
+        run_threads(groups, lambda g: trainers[g].train())
+        assert all(same(t.net.state_dict(), alone) for t in trainers)
+        leave(*trainers)
+
+
+@pytest.mark.parametrize("leaver", [0, 2])
+def test_a_group_is_lost_inside_a_step(leaver: int, alone: dict[str, torch.Tensor]) -> None:
+    meet = threading.Barrier(3)
+    with lighthouse(2) as address:
+        trainers = run_threads(3, lambda g: Slots(g, address, min_replica_size=2))
+        run_threads(3, lambda g: trainers[g].train(meet, leaves=g == leaver))
+        stayed = [t for t in trainers if t.group != leaver]
+        assert all(same(t.net.state_dict(), alone) for t in stayed)
+        leave(*stayed)
+
+
+def test_an_ordinary_run_has_other_bits(alone: dict[str, torch.Tensor]) -> None:
+    """Else the tests above show nothing."""
+    with pytest.MonkeyPatch.context() as patch, lighthouse(3) as address:
+        patch.setitem(DEALING, "reproducible", False)
+        trainers = run_threads(3, lambda g: Slots(g, address, min_replica_size=3))
+        run_threads(3, lambda g: trainers[g].train())
+        assert not same(trainers[0].net.state_dict(), alone)
+        leave(*trainers)
+
+
+def test_what_cannot_be_reproduced_is_refused(address: str) -> None:
+    trainer = Trainer(0, address)
+    with pytest.raises(ConfigError, match="needs the policy 'strict'"):
+        ElasticSampler(trainer.manager, 10, **{**DEALING, "policy": "constant"})
+    leave(trainer)
+
+
+def test_running_statistics_are_refused(address: str) -> None:
+    trainer = Trainer(0, address, net=nn.BatchNorm1d(6))
+    data = ElasticSampler(trainer.manager, len(DATA), **DEALING)
+    trainer.optimizer.zero_grad()
+    micro = next(data.step())
+    with pytest.raises(ConfigError, match="a norm without running statistics"):
+        trainer.model(DATA[micro.indices])
+    trainer.manager.report_error(InterruptedError())
+    leave(trainer)

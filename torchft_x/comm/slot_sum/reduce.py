@@ -1,0 +1,63 @@
+"""All-reduce in the fixed order of `core.data.tree`, so that the result has the same bits for any division of the slots.
+
+Each member holds sums over some nodes of the tree. It sends the owner's part of each to every owner (all-to-all), the owners
+add in the order of the tree, and every member gets all parts (all-to-all).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed import Work
+
+from torchft_x.comm.quantized.work import Phases, start
+from torchft_x.core.data.tree import Node, total
+
+
+def reduce_nodes(
+    out: Tensor,
+    values: Sequence[Tensor],
+    nodes: Sequence[Sequence[Node]],
+    slots: int,
+    pg: Any,
+    sent: Callable[[int], None],
+    still: Callable[[], bool],
+) -> Work:
+    """Sum over all slots into `out`. The handle's ``wait()`` does half of the work.
+
+    Args:
+        out: flat result; must be equal in size and type on all members.
+        values: this member's nodes, each like `out`.
+        nodes: the nodes of each member of `pg`, which together cover each slot once.
+        slots: number of slots.
+        pg: a process group with ``alltoall_base``.
+        sent: called with the number of bytes that go to other members.
+        still: returns whether `pg` has the members with which the call began.
+    """
+    return start(_phases(out, values, nodes, slots, pg, sent), [out], pg, None, still)
+
+
+def _phases(
+    out: Tensor,
+    values: Sequence[Tensor],
+    nodes: Sequence[Sequence[Node]],
+    slots: int,
+    pg: Any,
+    sent: Callable[[int], None],
+) -> Phases:
+    rank, world = pg.rank(), pg.size()
+    bounds = [out.numel() * r // world for r in range(world + 1)]
+    sizes = [bounds[r + 1] - bounds[r] for r in range(world)]
+    mine = slice(bounds[rank], bounds[rank + 1])
+    given = [v[bounds[r] : bounds[r + 1]] for r in range(world) for v in values]
+    send = torch.cat(given) if given else out.new_empty(0)
+    received = out.new_empty(sum(map(len, nodes)) * sizes[rank])
+    sent((len(values) * (out.numel() - sizes[rank]) + (world - 1) * sizes[rank]) * out.element_size())
+    yield pg.alltoall_base(received, send, [len(n) * sizes[rank] for n in nodes], [len(values) * s for s in sizes])
+    parts = received.split(sizes[rank]) if sizes[rank] else [received] * sum(map(len, nodes))
+    by_node = dict(zip((node for its in nodes for node in its), parts, strict=True))
+    out[mine] = total(by_node, slots, Tensor.add_)
+    yield pg.alltoall_base(out, out[mine].repeat(world), sizes, [sizes[rank]] * world)

@@ -1,0 +1,74 @@
+"""Samples of the current step, which an `ElasticSampler` takes and the reducer sums the gradients of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from torchft_x.core.data.deal import Deal
+from torchft_x.core.data.tree import Node, nodes_of
+from torchft_x.core.types import Ranges
+from torchft_x.errors import StepError
+from torchft_x.train.context.context import RankContext
+from torchft_x.train.step.dealt import Dealt, DealtApart
+
+if TYPE_CHECKING:
+    from torchft_x.train.step.step_loop import StepLoop
+
+INCOMPLETE = "the step is ended before the loop over step() of its ElasticLoader or ElasticSampler has ended."
+
+
+class StepData:
+    """Slots of the current step, and the one that is computed at present. Used by the training thread."""
+
+    def __init__(self, context: RankContext, steps: StepLoop) -> None:
+        self.dealt: Dealt | DealtApart | None = None  # slots of the step, once the script has asked for them
+        self.slot: int | None = None  # slot of this backward; None: its gradient does not count
+        self.accumulates = False  # gradients of this backward only accumulate: more of the step's slots follow
+        self.reproducible = False  # slots are summed in a fixed order
+        self.deal_apart: Callable[[], DealtApart] | None = None  # in place of `deal`, if groups train apart
+        self._context = context
+        self._steps = steps
+
+    def start(self) -> None:
+        """Begin a step, whose slots nobody has asked for yet."""
+        self.dealt, self.slot, self.accumulates = None, None, False
+
+    def deal(self) -> Dealt | DealtApart | None:
+        """Return the slots of the current step, after waiting for its quorum; None in a rehearsal."""
+        if self._steps.rehearsal.is_on:
+            return None
+        if self.deal_apart is not None:
+            self.dealt = self.deal_apart()
+            return self.dealt
+        self._steps.wait_quorum()
+        step, role = self._context.step, self._steps.role
+        with self._context.failures.lock:
+            if step.data is None or step.data_options is None or step.deal is None or role is None or role.deal is None:
+                raise StepError("this step's data is not dealt: make the ElasticLoader before the first step.")
+            self.dealt = Dealt(step.data, step.data_options, step.deal, role.deal, step.rank)
+            self.reproducible = step.data_options.reproducible
+        return self.dealt
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether the script has left out slots of this step."""
+        dealt = self._context.step.deal is not None and self.deal_apart is None
+        return dealt and (self.dealt is None or self.accumulates)
+
+    def nodes(self) -> tuple[list[list[Node]], int]:
+        """Return the nodes that each member of the quorum sums by itself, and the number of slots (reproducible steps)."""
+        step, role = self._context.step, self._steps.role
+        with self._context.failures.lock:
+            deal, options = step.deal, step.data_options
+        if deal is None or options is None or role is None:
+            raise StepError("this step's data is not dealt.")
+        number = {member: i for i, member in enumerate(role.part.contributors)}
+        return [nodes_of(deal.share(number.get(member))) for member in role.plan.replica_ids], options.slots
+
+    def settle_apart(self, slots: Ranges) -> None:
+        """Let the commit of the current quorum settle these slots, which its members have trained apart."""
+        role = self._steps.role
+        assert role is not None, "its quorum has come"
+        with self._context.failures.lock:
+            self._context.step.deal = Deal((), (), slots, lanes=role.plan.replica_world_size)
