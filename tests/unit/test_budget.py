@@ -47,12 +47,12 @@ BUDGET = {  # package: (lines of its files, numbers at the top of its modules)
     "": (1600, 10),
     "comm": (7400, 61),
     "compat": (1200, 2),
-    "core": (10000, 45),
+    "core": (10100, 46),
     "launch": (18000, 142),
     "observe": (5000, 39),
     "rpc": (7450, 60),
-    "train": (10850, 51),
-    "transfer": (6400, 50),
+    "train": (11100, 51),
+    "transfer": (6450, 51),
 }
 """Upper bounds. Raise one only with a line in the commit's message that says what went out instead."""
 VARIABLES = 86

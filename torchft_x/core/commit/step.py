@@ -28,8 +28,8 @@ from enum import Enum
 from torchft_x.core.commit.values import LocalVote, Outcome, Terms, misfit
 from torchft_x.core.data.deal import Deal
 from torchft_x.core.data.options import DataOptions
+from torchft_x.core.data.position import Position, check_same
 from torchft_x.core.data.ranges import size as size_of
-from torchft_x.core.data.state import DataState, check_same
 from torchft_x.core.types import Computed, JoinReason, Part, Prepared, State
 from torchft_x.errors import StepError
 
@@ -54,7 +54,7 @@ class Step:
         self.phase = Phase.IDLE  # see the module's picture
         self.state = State()  # state that this rank holds completely (R19: a heal changes it only at its end)
         self.batches_committed = 0  # sum of participants over committed steps
-        self.data: DataState | None = None  # position in the data at `state`; None: the script chooses its data itself
+        self.data: Position | None = None  # position in the data at `state`; None: the script chooses its data itself
         self.data_options: DataOptions | None = None  # not None exactly if `data` is not; set before the first ask
         self.deal: Deal | None = None  # slots of the step in hand
         self.commit_failures = 0  # failed commits in a row; if not 0, the lighthouse has new process groups made
@@ -209,7 +209,7 @@ class Step:
 
     # --- healing ----------------------------------------------------------------------------------------------------
 
-    def healed(self, state: State, batches_committed: int, data: DataState | None = None) -> None:
+    def healed(self, state: State, batches_committed: int, data: Position | None = None) -> None:
         """Record that the whole state is loaded. Raise `StepError` unless it is the quorum's (R17)."""
         self._need(Phase.RUNNING)
         if state != self.top:
@@ -309,7 +309,7 @@ class Step:
         self._need(Phase.VOTING)
         self.phase, self._vote, self.torn = Phase.IDLE, None, True
 
-    def restore(self, state: State, batches_committed: int, data: DataState | None = None) -> None:
+    def restore(self, state: State, batches_committed: int, data: Position | None = None) -> None:
         """Take over the counters of a loaded complete state: the user's checkpoint, or the group's own copy in memory."""
         self._need(Phase.IDLE)
         if data is not None and self.data is not None:
@@ -326,7 +326,7 @@ class Step:
         own = self.data.present(self.deal.share(self.rank), self.data_options)
         return 1.0 / size_of(self.data.present(self.deal.slots, self.data_options)) if own else 0.0
 
-    def deal_data(self, data: DataState, options: DataOptions) -> None:
+    def deal_data(self, data: Position, options: DataOptions) -> None:
         """Share out the slots of every step from now on. Keep a position that was restored before.
 
         Raises `ConfigError` if that position is one in another data set.

@@ -92,6 +92,19 @@ class DataState:
             place += high - low
         return tuple(found)
 
+    def check_same(self, mine: DataState) -> None:
+        """Raise `ConfigError` unless this saved position is one in the data set of `mine`, in its order."""
+        for what, there, here in (
+            ("samples", self.length, mine.length),
+            ("the digest", self.digest, mine.digest),
+            ("the seed", self.seed, mine.seed),
+        ):
+            if there != here:
+                raise ConfigError(
+                    f"the saved position is one in another order of samples: {what} {there!r} there, {here!r} here; resume with "
+                    "the data set and seed of the saved run, or begin at step 0 without its checkpoint."
+                )
+
     # --- as text ------------------------------------------------------------------------------------------------------
 
     def to_json(self) -> str:
@@ -114,20 +127,6 @@ class DataState:
         except (ValueError, TypeError):
             raise ConfigError(f"this is no position in a data set that this version can read: {text!r:.200}") from None
         return DataState(seed, length, digest, epoch, cursor, pieces, lanes)
-
-
-def check_same(saved: DataState, mine: DataState) -> None:
-    """Raise `ConfigError` unless a saved position is one in this group's data set, in its order."""
-    for what, there, here in (
-        ("samples", saved.length, mine.length),
-        ("the digest", saved.digest, mine.digest),
-        ("the seed", saved.seed, mine.seed),
-    ):
-        if there != here:
-            raise ConfigError(
-                f"the saved position is one in another order of samples: {what} {there!r} there, {here!r} here; resume with the "
-                "data set and seed of the saved run, or begin at step 0 without its checkpoint."
-            )
 
 
 def _joined(pieces: list[Piece]) -> tuple[Piece, ...]:

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from torchft_x.core.commit.step import Step
 from torchft_x.core.commit.values import Outcome, over_error
 from torchft_x.core.data.deal import Deal
-from torchft_x.core.data.state import DataState
+from torchft_x.core.data.position import Position
 from torchft_x.core.heal import Plan
 from torchft_x.core.training.heal_retries import HealRetries
 from torchft_x.core.types import Prepared, State, listed, readable
@@ -175,7 +175,7 @@ class StepFailures:
         if release:
             self._abort(config, str(error))
 
-    def healed(self, state: State, batches_committed: int, data: DataState | None = None) -> None:
+    def healed(self, state: State, batches_committed: int, data: Position | None = None) -> None:
         """Record a complete heal (`Step.healed`)."""
         with self.lock:
             self._heal_retries.over()

@@ -11,6 +11,7 @@ import torch
 
 from torchft_x.core.data.options import DataOptions, Policy, Tail
 from torchft_x.core.data.permutation import permute
+from torchft_x.core.data.position import Position
 from torchft_x.core.data.state import DataState, samples
 from torchft_x.errors import ConfigError
 
@@ -122,11 +123,7 @@ class ElasticSampler:
         self._manager, self._options = manager, options
         self._length, self._seed, self._shuffle = length, seed, shuffle
         self._rank, self._ranks = rank, ranks
-        context = manager.context
-        with context.failures.lock:
-            if manager.steps.round is not None or context.step.data_options is not None:
-                raise ConfigError("a Manager takes one ElasticLoader or ElasticSampler, made before the first step.")
-            context.step.deal_data(DataState(seed, length, digest), options)
+        manager.steps.data.use(DataState(seed, length, digest), options)
         sizes = f"{length} samples, {options.slots} slots of {micro_batch}"
         order = [
             f"seed {seed}",
@@ -141,7 +138,7 @@ class ElasticSampler:
     def position(self) -> DataState:
         """Position after the last committed step."""
         data = self._manager.context.step.data
-        assert data is not None, "set by deal_data"
+        assert isinstance(data, DataState), "set by this class"
         return data
 
     @property
@@ -167,8 +164,9 @@ class ElasticSampler:
                 torch.manual_seed(_seed_of(self._seed, self._manager.current_step(), slot))
             yield micro
 
-    def micro(self, data: DataState, options: DataOptions, slot: int) -> Micro:
+    def micro(self, data: Position, options: DataOptions, slot: int) -> Micro:
         """Return this rank's part of a slot of the step at `data`."""
+        assert isinstance(data, DataState), "set by this class"
         places = samples(data.slot(slot, options))
         part = len(places) // self._ranks
         return Micro([self._sample(*place) for place in places[self._rank * part : (self._rank + 1) * part]])

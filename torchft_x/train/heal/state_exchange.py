@@ -6,7 +6,7 @@ import time
 from functools import partial
 from typing import Any
 
-from torchft_x.core.data.state import DataState
+from torchft_x.core.data.position import Position, read_position
 from torchft_x.core.heal import Plan
 from torchft_x.core.types import Member, State
 from torchft_x.errors import ConfigError, TransferError
@@ -157,7 +157,7 @@ def _name(state: Any, top: State) -> None:
         named.setdefault("committed_in", top.committed_in)
 
 
-def read_state(saved: Any) -> tuple[State, int, DataState | None]:
+def read_state(saved: Any) -> tuple[State, int, Position | None]:
     """Return (state, batches committed, position in the data) from a Manager's state dict.
 
     torchft's has no ``committed_in``. The position is None if the script chooses its data itself.
@@ -166,7 +166,7 @@ def read_state(saved: Any) -> tuple[State, int, DataState | None]:
     """
     try:
         state = State(int(saved["step"]), int(saved.get("committed_in", 0)))
-        data = DataState.from_json(saved["data"]) if "data" in saved else None
+        data = read_position(saved["data"]) if "data" in saved else None
         return state, int(saved["batches_committed"]), data
     except ConfigError as e:
         raise TransferError(str(e)) from None

@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from torchft_x.core.data.deal import Deal
 from torchft_x.core.data.lanes import lane_slot
 from torchft_x.core.data.options import DataOptions
+from torchft_x.core.data.position import Position
 from torchft_x.core.data.ranges import members
-from torchft_x.core.data.state import DataState
 
 
 @dataclass(frozen=True)
 class Dealt:
     """Slots of a step in which all groups average their gradients."""
 
-    data: DataState
+    data: Position
     options: DataOptions
     deal: Deal
     later: Deal  # deal of the next steps, unless the quorum changes
@@ -27,7 +27,7 @@ class Dealt:
         """Slots that this group computes, in rising order."""
         return members(self.data.present(self.deal.share(self.number), self.options))
 
-    def upcoming(self) -> Iterator[tuple[DataState, int]]:
+    def upcoming(self) -> Iterator[tuple[Position, int]]:
         """Yield the slots of the next steps, if no group is lost or joins. Endless, or empty."""
         step = self
         while self.later.share(self.number):
@@ -39,7 +39,7 @@ class Dealt:
 class DealtApart:
     """Slot of an inner step of a group that trains apart."""
 
-    data: DataState
+    data: Position
     options: DataOptions
     step: int  # inner steps since the last exchange
     lane: int
@@ -49,7 +49,7 @@ class DealtApart:
         """Slots of the inner step: a single one."""
         return [lane_slot(self.step, self.lane, self.data.lanes, self.options.period)]
 
-    def upcoming(self) -> Iterator[tuple[DataState, int]]:
+    def upcoming(self) -> Iterator[tuple[Position, int]]:
         """Yield the slots of the next inner steps, if no group is lost or joins. Endless."""
         data, step = self.data, self.step
         while True:

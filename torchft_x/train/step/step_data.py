@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from torchft_x.core.data.deal import Deal
+from torchft_x.core.data.options import DataOptions
+from torchft_x.core.data.position import Position
 from torchft_x.core.data.tree import Node, nodes_of
 from torchft_x.core.types import Ranges
-from torchft_x.errors import StepError
+from torchft_x.errors import ConfigError, StepError
 from torchft_x.train.context.context import RankContext
 from torchft_x.train.step.dealt import Dealt, DealtApart
 
@@ -29,6 +31,17 @@ class StepData:
         self.deal_apart: Callable[[], DealtApart] | None = None  # in place of `deal`, if groups train apart
         self._context = context
         self._steps = steps
+
+    def use(self, position: Position, options: DataOptions) -> None:
+        """Deal the data of every step from now on, beginning at `position` unless one was restored from a checkpoint.
+
+        Raises `ConfigError` after the first step, for a second time, and if the restored position is one in other data.
+        """
+        step = self._context.step
+        with self._context.failures.lock:
+            if self._steps.round is not None or step.data_options is not None:
+                raise ConfigError("a Manager takes one ElasticLoader, Sampler or Streams, made before the first step.")
+            step.deal_data(position, options)
 
     def start(self) -> None:
         """Begin a step, whose slots nobody has asked for yet."""

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from torchft_x.core.data.deal import Claim, deal
 from torchft_x.core.data.options import DataOptions, Policy, Tail
 from torchft_x.core.data.permutation import permute
+from torchft_x.core.data.position import check_same
 from torchft_x.core.data.ranges import cut, members, overlap, ranges, size, without
-from torchft_x.core.data.state import DataState, check_same, samples
+from torchft_x.core.data.state import DataState, samples
 from torchft_x.core.types import Ranges
 from torchft_x.errors import ConfigError
 

@@ -1,0 +1,163 @@
+"""Each item of each stream is committed once, whoever reads it."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.torch.train.elastic.ledger import Count, Ledger
+from tests.torch.train.fakes import run_threads
+from tests.torch.train.jobs import Trainer, leave, lighthouse, same
+from tests.util import scaled
+from torchft_x.errors import ConfigError, StepError
+from torchft_x.train.elastic.streams import ElasticStreams
+from torchft_x.train.optim import OptimizerWrapper
+
+STREAMS, LENGTH, STEPS = 5, 30, 12
+
+
+class Numbers:
+    """A stream with state: the numbers 0 to LENGTH - 1. Counts what is read, by stream."""
+
+    def __init__(self, stream: int, reads: Counter[int], length: int = LENGTH) -> None:
+        self.stream, self.reads, self.length, self.at = stream, reads, length, 0
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        while self.at < self.length:
+            self.at += 1
+            self.reads[self.stream] += 1
+            yield self.stream, self.at - 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at = state["at"]
+
+
+class Streamed(Trainer):
+    """Counts the items that are committed: parameter [stream, number]."""
+
+    def __init__(
+        self, group: int, address: str, *, every: int = 100, policy: str = "constant", state: bool = True
+    ) -> None:
+        super().__init__(group, address, net=Ledger(STREAMS, LENGTH))
+        self.optim = Count(self.net.parameters())  # type: ignore[assignment]
+        self.optimizer = OptimizerWrapper(self.manager, self.optim)
+        self.reads: Counter[int] = Counter()
+
+        def open_stream(stream: int, epoch: int) -> Any:
+            source = Numbers(stream, self.reads)
+            return source if state else iter(source)
+
+        self.data = ElasticStreams(self.manager, open_stream, streams=STREAMS, every=every, policy=policy)
+
+    def train(self, hook: Callable[[], None] = lambda: None) -> Streamed:
+        while self.manager.current_step() < STEPS:
+            self.optimizer.zero_grad()
+            for item in self.data.step():
+                loss = self.model([item])
+                hook()
+                loss.backward()
+            self.optimizer.step()
+        return self
+
+    @property
+    def counts(self) -> list[int]:
+        count: Any = self.net.count
+        assert count.max() <= 1
+        done = [int(n) for n in count.sum(1).tolist()]
+        assert all(count[stream, :n].sum() == n for stream, n in enumerate(done)), "a gap"
+        position: Any = self.manager.context.step.data
+        assert list(position.counts) == done
+        return done
+
+
+def lose_one(address: str, leaver: int, **kwargs: Any) -> list[Streamed]:
+    """Let one of three groups leave inside step 7. Return the others."""
+    meet = threading.Barrier(3)
+
+    def body(i: int) -> None:
+        met = False
+
+        def hook() -> None:
+            nonlocal met
+            if trainers[i].manager.current_step() == 7 and not met:
+                met = True
+                meet.wait(scaled(20))
+                if i == leaver:
+                    trainers[i].manager.shutdown(finished=False)
+                    raise InterruptedError
+
+        try:
+            trainers[i].train(hook)
+        except InterruptedError:
+            assert i == leaver
+
+    trainers = run_threads(3, lambda g: Streamed(g, address, **kwargs))
+    run_threads(3, body)
+    stayed = [t for t in trainers if t.group != leaver]
+    assert same(stayed[0].net.state_dict(), stayed[1].net.state_dict())
+    leave(*stayed)
+    return stayed
+
+
+@pytest.mark.parametrize("state", [True, False], ids=["state", "no state"])
+def test_a_lost_groups_streams_stay_where_they_are(state: bool) -> None:
+    with lighthouse(2) as address:
+        stayed = lose_one(address, 0, state=state)
+    assert sorted(stayed[0].counts) == [STEPS - 1, STEPS - 1, STEPS, STEPS, STEPS]
+    assert stayed[0].counts[:2] == [STEPS - 1] * 2, "the streams of group 0"
+
+
+def test_strict_leaves_no_stream_behind() -> None:
+    with lighthouse(2) as address:
+        assert lose_one(address, 1, policy="strict")[0].counts == [STEPS] * STREAMS
+
+
+def test_snapshots_bound_what_is_read_again() -> None:
+    with lighthouse(2) as address:
+        stayed = lose_one(address, 0, every=2)
+    # Streams 0 and 1 were read by group 0 up to item 7, and go on from the snapshot of step 6.
+    reads = stayed[0].reads + stayed[1].reads
+    assert reads[0] + reads[1] <= 2 * (STEPS - 6)
+
+
+def test_a_stream_that_ends_begins_anew() -> None:
+    epochs: list[tuple[int, int]] = []
+
+    def open_stream(stream: int, epoch: int) -> Any:
+        epochs.append((stream, epoch))
+        return Numbers(stream, Counter(), length=5)
+
+    with lighthouse(1) as address:
+        trainer = Streamed(0, address)
+        trainer.data._open_stream = open_stream
+        seen = []
+        for _ in range(STEPS):
+            trainer.optimizer.zero_grad()
+            for item in trainer.data.step():
+                seen.append(item)
+                trainer.model([item]).backward()
+            trainer.optimizer.step()
+        assert [n for stream, n in seen if stream == 3] == [i % 5 for i in range(STEPS)]
+        assert [epoch for stream, epoch in epochs if stream == 3] == [0, 1, 2]
+        leave(trainer)
+
+
+def test_bad_streams_are_refused(address: str) -> None:
+    trainer = Trainer(0, address)
+    with pytest.raises(ConfigError, match="choose 'constant' or 'strict'"):
+        ElasticStreams(trainer.manager, lambda s, e: [], streams=2, policy="shrink")
+    data = ElasticStreams(trainer.manager, lambda s, e: [], streams=2)
+    with pytest.raises(ConfigError, match="takes one ElasticLoader"):
+        ElasticStreams(trainer.manager, lambda s, e: [], streams=2)
+    trainer.optimizer.zero_grad()
+    with pytest.raises(StepError, match="stream 0 has no items"):
+        next(data.step())
+    trainer.manager.report_error(InterruptedError())
+    leave(trainer)
