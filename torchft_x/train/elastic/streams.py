@@ -12,7 +12,7 @@ from torch.distributed import ReduceOp
 from torchft_x.core.data.options import DataOptions, Policy
 from torchft_x.core.data.stream_state import StreamState
 from torchft_x.errors import ConfigError, StepError, TransferError
-from torchft_x.transfer.format.packed import pack, unpack
+from torchft_x.transfer.packed import pack, unpack
 
 if TYPE_CHECKING:
     from torchft_x.train.manager import Manager

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from torchft_x.errors import LeafError, TransferError
-from torchft_x.transfer.format.packed import pack, unpack
+from torchft_x.transfer.packed import pack, unpack
 
 
 def test_a_state_survives() -> None:
