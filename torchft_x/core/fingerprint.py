@@ -21,6 +21,7 @@ WORLD_SIZE = "group world size"
 MODEL = "model"
 BUCKETS = "bucket layout"
 DATA = "data set"
+ORDER = "data order"  # which samples a step has
 QUANTIZATION = "quantisation"
 COMPILED = "_orig_mod"
 """Component that torch.compile(module) inserts into the names of the module's parameters."""

@@ -24,6 +24,7 @@ from torchft_x.comm.dense import check_dense
 from torchft_x.comm.quantized.collectives import check_quantized
 from torchft_x.comm.quantized.format import format_of
 from torchft_x.core.commit.step import Phase, Step
+from torchft_x.core.fingerprint import ORDER
 from torchft_x.core.heal import WorldSizeMode
 from torchft_x.core.types import group_of
 from torchft_x.durations import Seconds, seconds
@@ -212,6 +213,8 @@ class Manager:
         c = self._context
         if self.steps.role is None and isinstance(c.transport, HTTPTransport):
             check_sendable(c.full_state())
+        if self.steps.round is None and not self._declared.has(ORDER):  # groups that deal their data must refuse it
+            self._declared.add(ORDER, "chosen by the script", ["no ElasticLoader"])
         if not self._prepared and c.step.state.step > 0 and self._has_company():
             self._prepared = True  # after step 0, when the optimizer has its state; else the first heal waits for pages
             c.transport.prepare(c.full_state())

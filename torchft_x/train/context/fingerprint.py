@@ -42,6 +42,10 @@ class FingerprintBuilder:
         if name not in self._may_differ:
             self._append(describe(name if nth == 1 else f"{name} {nth}", words, parts, digest))
 
+    def has(self, name: str) -> bool:
+        """Return whether a trait of this name was added."""
+        return name in self._count
+
     def quantizes(self, fmt: Format | None) -> None:
         """Declare the format of this group's reductions (None: full precision).
 

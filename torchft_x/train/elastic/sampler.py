@@ -13,6 +13,7 @@ from torchft_x.core.data.options import DataOptions, Policy, Tail
 from torchft_x.core.data.permutation import permute
 from torchft_x.core.data.position import Position
 from torchft_x.core.data.state import DataState, samples
+from torchft_x.core.fingerprint import ORDER
 from torchft_x.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -125,14 +126,8 @@ class ElasticSampler:
         self._rank, self._ranks = rank, ranks
         manager.steps.data.use(DataState(seed, length, digest), options)
         sizes = f"{length} samples, {options.slots} slots of {micro_batch}"
-        order = [
-            f"seed {seed}",
-            f"shuffle {shuffle}",
-            f"policy {policy}",
-            f"tail {tail}",
-            f"reproducible {reproducible}",
-        ]
-        manager.declare("data order", sizes, order, digest)
+        order = {"seed": seed, "shuffle": shuffle, "policy": policy, "tail": tail, "reproducible": reproducible}
+        manager.declare(ORDER, sizes, [f"{name} {value}" for name, value in {**order, "digest": digest}.items()])
 
     @property
     def position(self) -> DataState:
@@ -193,7 +188,9 @@ def _options(
             f"{length} samples, micro_batch {micro_batch}, ranks {ranks}, weight {weight}: each is at least 1."
         )
     if micro_batch % ranks:
-        raise ConfigError(f"micro_batch {micro_batch} can't be divided among the {ranks} ranks of a group.")
+        raise ConfigError(
+            f"micro_batch {micro_batch} can't be divided among the {ranks} ranks of a group; choose a multiple of {ranks}."
+        )
     if (global_batch is None) != (policy == Policy.SHRINK.value):
         raise ConfigError(
             f"policy {policy!r} {'needs a' if global_batch is None else 'takes no'} global_batch: with 'shrink' each group has "

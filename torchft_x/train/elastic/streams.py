@@ -11,6 +11,7 @@ from torch.distributed import ReduceOp
 
 from torchft_x.core.data.options import DataOptions, Policy
 from torchft_x.core.data.stream_state import StreamState
+from torchft_x.core.fingerprint import ORDER
 from torchft_x.errors import ConfigError, StepError, TransferError
 from torchft_x.transfer.packed import pack, unpack
 
@@ -79,7 +80,7 @@ class ElasticStreams:
         ] = {}  # by stream: number and content of the newest item, until it is committed
         options = DataOptions(Policy(policy), streams, batch=1, weight=weight)
         manager.steps.data.use(StreamState((0,) * streams), options)
-        manager.declare("data order", f"{streams} streams", [f"policy {policy}", f"snapshots every {every} steps"])
+        manager.declare(ORDER, f"{streams} streams", [f"policy {policy}", f"snapshots every {every} steps"])
 
     def step(self) -> Iterator[Any]:
         """Yield the items of the step that ``zero_grad()`` has started.

@@ -31,6 +31,7 @@ class StepData:
         self.deal_apart: Callable[[], DealtApart] | None = None  # in place of `deal`, if groups train apart
         self._context = context
         self._steps = steps
+        self._warned = 0  # id of the newest quorum in which this group was warned that it has no slots
 
     def use(self, position: Position, options: DataOptions) -> None:
         """Deal the data of every step from now on, beginning at `position` unless one was restored from a checkpoint.
@@ -59,15 +60,27 @@ class StepData:
         with self._context.failures.lock:
             if step.data is None or step.data_options is None or step.deal is None or role is None or role.deal is None:
                 raise StepError("this step's data is not dealt: make the ElasticLoader before the first step.")
-            self.dealt = Dealt(step.data, step.data_options, step.deal, role.deal, step.rank)
+            dealt = self.dealt = Dealt(step.data, step.data_options, step.deal, role.deal, step.rank)
             self.reproducible = step.data_options.reproducible
-        return self.dealt
+        self._warn_if_idle(dealt, role.quorum.id)
+        return dealt
 
-    @property
+    def _warn_if_idle(self, dealt: Dealt, quorum_id: int) -> None:
+        """Warn once in a quorum if this group has no slot in any step of it. Rank 0 does."""
+        idle = dealt.number is not None and not dealt.later.share(dealt.number)
+        if idle and quorum_id != self._warned and self._context.options.group_rank == 0:
+            self._warned = quorum_id
+            self._context.log.warning(
+                "this group contributes nothing: a step has %s slots, which %s groups share. Choose a larger global_batch or a "
+                "smaller micro_batch, or more streams.", dealt.options.slots, len(dealt.later.given),
+            )  # fmt: skip
+
     def incomplete(self) -> bool:
-        """Whether the script has left out slots of this step."""
-        dealt = self._context.step.deal is not None and self.deal_apart is None
-        return dealt and (self.dealt is None or self.accumulates)
+        """Return whether the script has left out slots of this step. Waits for its quorum, which deals them."""
+        if self._context.step.data_options is None or self.deal_apart is not None:
+            return False
+        self._steps.wait_quorum()
+        return self.dealt is None or self.accumulates
 
     def nodes(self) -> tuple[list[list[Node]], int]:
         """Return the nodes that each member of the quorum sums by itself, and the number of slots (reproducible steps)."""

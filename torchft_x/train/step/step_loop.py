@@ -264,7 +264,7 @@ class StepLoop:
         if self.rehearsal.is_on:
             self.rehearsal.end()
             return False
-        if not self.decided and self.data.incomplete:
+        if not self.decided and self.data.incomplete():
             self.reject_step(StepError(INCOMPLETE))
         self._find_moved()
         committed = self._end(limit)
