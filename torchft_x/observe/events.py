@@ -23,38 +23,11 @@ from torchft_x import env
 from torchft_x.address_files import make_run_dir
 from torchft_x.observe.facts_collector import TOLD, FactsCollector
 
-EVENTS = frozenset(
-    [
-        "start",
-        "joined",
-        "quorum",
-        "configure",
-        "rehearsal",
-        "restored",
-        "held",
-        "memory",
-        "heal_begin",
-        "heal_end",
-        "commit",
-        "drop",
-        "redo",
-        "adopt",
-        "abort",
-        "member_lost",
-        "new_lineage",
-        "leave",
-        "exit",
-        "restart",
-        "scale",
-        "warm",
-        "dump",
-        "checkpoint",
-        "metrics",
-        "fault",
-        "error",
-    ]
-)
-
+EVENTS = frozenset([
+    "start", "joined", "quorum", "configure", "rehearsal", "restored", "held", "memory", "heal_begin", "heal_end",
+    "commit", "drop", "redo", "adopt", "abort", "member_lost", "new_lineage", "leave", "exit", "restart", "scale",
+    "warm", "dump", "checkpoint", "metrics", "fault", "error",
+])  # fmt: skip
 
 BEGIN = '{"t":'
 """Beginning of each line."""
@@ -68,7 +41,7 @@ _KINDS: tuple[tuple[str, type], ...] = (
     ("mono", float),
     ("event", str),
     ("duration", float),
-    *((name, int) for name in ("pid", "rank", "attempt", "step", "quorum", "number", "participants")),
+    *((name, int) for name in ("pid", "rank", "attempt", "step", "quorum", "number", "participants", "samples")),
     *((name, list) for name in ("members", "lost")),
 )
 """Types of the fields on which readers of events rely, see docs/events.md."""

@@ -41,6 +41,11 @@ class DataState:
         """Number of samples in debt."""
         return sum(stop - start for _, start, stop in self.debt)
 
+    def committed(self, options: DataOptions) -> int:
+        """Return the number of samples committed so far."""
+        length = options.used(self.length)
+        return self.epoch * length + min(self.cursor, length) - self.owed
+
     def present(self, slots: Ranges, options: DataOptions) -> Ranges:
         """Return those of the next step's `slots` that hold samples: all, but at a short end of an epoch.
 

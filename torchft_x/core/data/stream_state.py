@@ -23,9 +23,8 @@ class StreamState:
     counts: tuple[int, ...]
     lanes: int = 0  # as in `DataState`; streams are not for groups that train apart
 
-    @property
-    def committed(self) -> int:
-        """Number of items committed, of all streams together."""
+    def committed(self, options: DataOptions) -> int:
+        """Return the number of items committed so far, of all streams together."""
         return sum(self.counts)
 
     @property

@@ -99,6 +99,12 @@ def state(run: Run, now: float) -> str:
     return f"The end of the job was not written: its newest event is of {when}."
 
 
+def samples(run: Run) -> str:
+    """Describe what became of the samples; '' if the script chose its data itself."""
+    s = run.samples
+    return "" if s is None else f"{s.committed:,} committed, {s.repeated:,} repeated, {s.debt:,} in debt"
+
+
 def kinds(losses: Sequence[Loss]) -> str:
     """Return the number of losses by kind, e.g. ``4 died, 1 left out``."""
     found = Counter(loss.kind if loss.group else "lighthouse" for loss in losses)

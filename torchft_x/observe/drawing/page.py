@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from torchft_x._version import __version__
 from torchft_x.observe.console import plural
 from torchft_x.observe.drawing import charts
-from torchft_x.observe.drawing.figures import FIGURES, doubts, kinds, lost, ratio, state, usual, words
+from torchft_x.observe.drawing.figures import FIGURES, doubts, kinds, lost, ratio, samples, state, usual, words
 from torchft_x.observe.drawing.shapes import amount, clock, safe, seconds
 from torchft_x.observe.drawing.text import what
 from torchft_x.observe.drawing.timeline import MOST_GROUPS, Timeline, dearest
@@ -63,6 +63,7 @@ def page(run: Run, now: float, other: Run | None = None) -> str:
         f"<p>{safe(state(run, now), 600)}</p>",
         *(f'<p class="dim">{safe(text, 400)}</p>' for text in doubts(run)),
         _tiles(run),
+        f"<p>Samples: {samples(run)}.</p>" if run.samples is not None else "",
         _against(run, other) if other is not None else "",
         "<h2>What happened when</h2>",
         f'<div class="panel wide">{Timeline(run).draw().svg()}</div>',

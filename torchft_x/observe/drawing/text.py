@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torchft_x.observe.console import harmless, plural
-from torchft_x.observe.drawing.figures import FIGURES, doubts, kinds, ratio, state, words
+from torchft_x.observe.drawing.figures import FIGURES, doubts, kinds, ratio, samples, state, words
 from torchft_x.observe.drawing.shapes import clock, seconds
 from torchft_x.observe.run.values import Loss, Run
 
@@ -32,6 +32,8 @@ def _figures(run: Run, other: Run | None) -> list[str]:
         for f in FIGURES
         if f.of(run) or (other is not None and f.of(other))
     ]
+    if told := samples(run):
+        rows.append(["samples", told, *([samples(other) or "-", ""] if other is not None else [])])
     return _table(rows)
 
 

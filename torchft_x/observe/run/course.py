@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from torchft_x.observe.run.reading import Log, Note
-from torchft_x.observe.run.values import Goodput, Point, StepTimes
+from torchft_x.observe.run.values import Goodput, Point, Samples, StepTimes
 
 BARS = 48  # bars of the histogram of step times
 PARTS = 240  # intervals of the rate over time, at most
@@ -22,12 +22,15 @@ class Course:
     def __init__(self, logs: Sequence[Log], lineages: Sequence[int] = ()) -> None:
         """`lineages`: ids of quorums that resumed from an older state. An undone step counts at its later commit."""
         t, step, quorum, participants = array("d"), array("q"), array("q"), array("l")
+        samples, debt = array("q"), array("q")
         for log in logs:
             if log.role == "trainer" and not log.rank:
                 t.extend(x + log.shift for x in log.commits.t)
                 step.extend(log.commits.step)
                 quorum.extend(log.commits.quorum)
                 participants.extend(log.commits.participants)
+                samples.extend(log.commits.samples)
+                debt.extend(log.commits.debt)
         first: dict[int, int] = {}  # by step: index of the commit that counts
         for i, s in enumerate(step):
             k = first.setdefault(s, i)
@@ -40,6 +43,8 @@ class Course:
         self.step = array("q", (step[i] for i in order))
         self.quorum = array("q", (quorum[i] for i in order))
         self.participants = array("l", (participants[i] for i in order))
+        self.samples = array("q", (samples[i] for i in order))
+        self.debt = array("q", (debt[i] for i in order))
         self.groups = max(self.participants, default=0)  # the largest number that contributed to a step
         self.usual = self._usual()
 
@@ -143,6 +148,15 @@ def step_times(logs: Sequence[Log]) -> StepTimes | None:
         edges=tuple(edges),
         bars=tuple(bars),
     )
+
+
+def samples(course: Course) -> Samples | None:
+    """Return what became of the samples; None if the script chose its data itself."""
+    if not course.samples or course.samples[-1] < 0:
+        return None
+    pairs = zip(pairwise(course.step), pairwise(course.samples), strict=True)
+    repeated = sum(max(0, before - after) for steps, (before, after) in pairs if steps[0] < steps[1])
+    return Samples(committed=course.samples[-1], repeated=repeated, debt=course.debt[-1])
 
 
 def curve(notes: Sequence[Note]) -> tuple[Point, ...]:

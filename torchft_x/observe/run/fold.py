@@ -47,6 +47,7 @@ def fold(heard: RunFiles, run_dir: str, cut: tuple[str, ...] = ()) -> Run:
         trained=(steps.t[0], steps.t[-1]) if len(steps) else None,
         goodput=course.goodput(steps),
         step_times=course.step_times(logs),
+        samples=course.samples(steps),
         dropped=len({(n.of.get("step"), n.of.get("quorum")) for n in notes if n.name == "drop"}),
         redone=len({n.of.get("step") for n in notes if n.name == "redo"}),
         rate=course.rate(steps),

@@ -54,6 +54,8 @@ class Commits:
         self.quorum = array("q")  # 0: unknown
         self.participants = array("l")
         self.duration = array("d")
+        self.samples = array("q")  # samples committed so far; -1: unknown
+        self.debt = array("q")  # samples in debt
         self.bytes = 0.0  # bytes of all commits together
 
     def __len__(self) -> int:
@@ -62,9 +64,10 @@ class Commits:
     def add(self, mono: float, event: Event) -> None:
         """Add a commit. Raises `ValueError`, `TypeError`, `KeyError` or `OverflowError` for invalid fields."""
         step, quorum, number = event["step"], event.get("quorum", 0), event.get("participants", 1)
-        if not (type(step) is type(quorum) is type(number) is int):
+        samples, debt = event.get("samples", -1), event.get("debt", 0)
+        if not all(type(value) is int for value in (step, quorum, number, samples, debt)):
             raise TypeError
-        if not (0 <= step < _LARGEST and 0 <= quorum < _LARGEST and 0 <= number < _LARGEST):
+        if min(step, quorum, number, samples + 1, debt) < 0 or max(step, quorum, number, samples, debt) >= _LARGEST:
             raise ValueError
         duration, sent = float(event.get("duration", 0.0)), float(event.get("bytes", 0))
         if not (-1e15 < duration < 1e15 and 0 <= sent < 1e18):  # nan and infinity fail this, too
@@ -74,6 +77,8 @@ class Commits:
         self.quorum.append(quorum)
         self.participants.append(number)
         self.duration.append(duration)
+        self.samples.append(samples)
+        self.debt.append(debt)
         self.bytes += sent
 
 

@@ -182,6 +182,15 @@ class Goodput:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Samples:
+    """Samples that a loader of ours dealt."""
+
+    committed: int  # at the newest commit, since the first step of the training
+    repeated: int  # by how many the position in the data went back while the steps went on
+    debt: int  # skipped so far, to be trained next
+
+
+@dataclass(frozen=True, kw_only=True)
 class Host:
     offset: float  # seconds by which its wall clock is ahead of the first host's
     estimated: bool
@@ -211,6 +220,7 @@ class Run:
     trained: tuple[float, float] | None  # times of the first and the last commit
     goodput: Goodput | None  # None: there are too few steps
     step_times: StepTimes | None
+    samples: Samples | None  # None: the script chose its data itself
     dropped: int  # number of dropped steps
     redone: int  # number of steps that were reduced again
     rate: tuple[float, ...]  # batches per second, in equal intervals of `trained`

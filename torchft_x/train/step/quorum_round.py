@@ -136,7 +136,15 @@ class QuorumRound:
             bytes=sent or None,
             reduction=took or None,
             reason=outcome.reason or None,
+            **(self._position() if outcome.committed else {}),
         )
+
+    def _position(self) -> dict[str, int]:
+        """Return fields of rank 0's commits about the data, if it is dealt."""
+        step = self._context.step
+        if self._context.options.group_rank or step.data is None or step.data_options is None:
+            return {}
+        return {"samples": step.data.committed(step.data_options), "debt": step.data.owed}
 
     # --- the quorum ---------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ OPTIONS = DataOptions(Policy.CONSTANT, 3, 1)
 def test_streams_that_are_left_out_stay() -> None:
     state = StreamState((0, 4, 4)).commit(((0, 1), (2, 3)), OPTIONS)
     assert state == StreamState((1, 4, 5))
-    assert (state.committed, state.owed) == (10, 0)
+    assert (state.committed(OPTIONS), state.owed) == (10, 0)
 
 
 @pytest.mark.parametrize("position", [StreamState((0, 7)), DataState(1, 10, "d", 2, 3, ((1, 0, 4),))])

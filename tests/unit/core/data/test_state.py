@@ -30,6 +30,17 @@ def test_what_a_commit_leaves_out_is_trained_first() -> None:
     assert data.commit(((0, 4),), options()) == DataState(0, 100, cursor=18)
 
 
+@pytest.mark.parametrize("tail", list(Tail))
+def test_the_samples_committed_so_far_are_counted(tail: Tail) -> None:
+    some = options(tail)  # steps of 12 samples; 40 of an epoch, or 36 with DROP
+    data = DataState(0, 40)
+    for slots in [((0, 4),), ((1, 4),), ((0, 2), (3, 4)), ((0, 4),), ((0, 4),)]:
+        before, trained = data.committed(some), data.present(slots, some)
+        places = sum(stop - start for s in members(trained) for _, start, stop in data.slot(s, some))
+        data = data.commit(slots, some)
+        assert data.committed(some) == before + places
+
+
 def test_slots_behind_the_last_committed_one_are_not_debt() -> None:
     assert DataState(0, 100).commit(((0, 2),), options()) == DataState(0, 100, cursor=6)
 

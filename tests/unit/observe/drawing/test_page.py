@@ -15,7 +15,7 @@ from torchft_x.observe.drawing import as_json, page, summary
 from torchft_x.observe.drawing.shapes import amount, clock, moments, seconds, ticks
 from torchft_x.observe.drawing.timeline import visible
 from torchft_x.observe.run import Run, read_run
-from torchft_x.observe.run.values import Span
+from torchft_x.observe.run.values import Samples, Span
 
 EVIL = '"><script>alert(1)</script>\x1b[31m\n</title><img src=//x onerror=y>\u202e&amp;'
 
@@ -99,6 +99,15 @@ def test_how_a_run_stands(run: Run) -> None:
     assert "x.jsonl could not be written to the end" in summary(replace(run, incomplete=("x.jsonl",)), 0.0)
     assert "x.jsonl and 1 more could not" in summary(replace(run, incomplete=("x.jsonl", "y.jsonl")), 0.0)
     assert "The logs end at step 121 of 500 (disk full?)" in summary(replace(run, steps=500, unlogged=379), 0.0)
+
+
+def test_samples_have_a_row(run: Run) -> None:
+    assert "samples" not in summary(run, BOOT)
+    dealt = replace(run, samples=Samples(committed=12345, repeated=0, debt=8))
+    row = "12,345 committed, 0 repeated, 8 in debt"
+    assert re.search(rf"^  samples +{row}$", summary(dealt, BOOT), re.MULTILINE)
+    assert re.search(rf"^  samples +{row} +-$", summary(dealt, BOOT, run), re.MULTILINE)
+    assert f"<p>Samples: {row}.</p>" in page(dealt, BOOT)
 
 
 def test_two_runs_side_by_side(run: Run) -> None:

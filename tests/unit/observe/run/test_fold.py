@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.observe.written import BOOT, Job, Log, killed
 from torchft_x.observe.run import read_run
-from torchft_x.observe.run.values import Loss, Run
+from torchft_x.observe.run.values import Loss, Run, Samples
 
 
 def the(run_dir: Path) -> Run:
@@ -192,6 +192,29 @@ def test_cause_stands_beside_effect(tmp_path: Path) -> None:
     assert [(x.kind, x.by and x.by.number) for x in run.losses] == [("died", 1), ("nothing", 2), ("lighthouse", 3)]
     assert dict(run.losses[0].phases)["detected"] == pytest.approx(0.04)  # from what chaos knows
     assert dict(run.losses[2].phases)["back"] == pytest.approx(0.51)
+
+
+def test_the_samples_of_the_newest_commit_and_how_far_the_position_went_back(tmp_path: Path) -> None:
+    """Step 5 is undone by a new lineage: what it had trained is trained again, in other weights, and counts once."""
+    job = Job(tmp_path)
+    job.begin()
+    log = job.trainers["0"]
+
+    def commit(at: float, step: int, quorum: int, samples: int, debt: int = 0) -> None:
+        log.tell(at, "commit", step=step, quorum=quorum, participants=3, duration=0.1, samples=samples, debt=debt)
+
+    for step in range(6):
+        commit(3.0 + step, step, 100, 8 * (step + 1))
+    job.lighthouse.tell(9.5, "new_lineage", quorum=101, steps=1, reason="lost")
+    commit(10.0, 5, 101, 46, 2)
+    assert the(tmp_path).samples == Samples(committed=46, repeated=0, debt=2)
+    commit(11.0, 6, 101, 36)
+    assert the(tmp_path).samples == Samples(committed=36, repeated=10, debt=0)
+
+
+def test_a_job_whose_script_chooses_its_data_has_no_samples(tmp_path: Path) -> None:
+    killed(tmp_path)
+    assert the(tmp_path).samples is None
 
 
 def test_a_job_that_is_stopped_has_lost_nobody(tmp_path: Path) -> None:
