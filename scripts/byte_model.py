@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from torchft_x import Checkpoint, Manager, describe_data, env, errors
+from torchft_x import Checkpoint, ElasticLoader, Manager, describe_data, env, errors
 from torchft_x.train import fault_tolerance
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -34,7 +34,20 @@ def parse_args(
     p.add_argument("--data", help="file, directory, glob or any fsspec URL (default: Python's own standard library)")
     p.add_argument("--data-mb", type=float, default=8.0, help="read at most this many megabytes of text")
     p.add_argument("--mock-data", action="store_true", help="train on made-up text (--training.mock_data)")
-    p.add_argument("--batch-size", type=int, default=8, help="sequences per group and step")
+    p.add_argument(
+        "--batch-size", type=int, default=8, help="sequences of a micro batch, which the ranks of a group divide"
+    )
+    if not apart:
+        p.add_argument(
+            "--global-batch",
+            type=int,
+            help="sequences of a step over all groups, a multiple of --batch-size (default: --batch-size for each group)",
+        )
+        p.add_argument(
+            "--data-policy",
+            choices=("constant", "strict", "shrink"),
+            help="what a step commits if a group is lost in it (docs/data.md); constant with --global-batch, else shrink",
+        )
     p.add_argument("--seq-len", type=int, default=128)
     p.add_argument("--layers", type=int, default=4)
     p.add_argument("--width", type=int, default=128)
@@ -132,6 +145,38 @@ def load_data(args: argparse.Namespace) -> torch.Tensor:
     if len(data) <= args.seq_len:
         raise errors.ConfigError(f"--data has {len(data)} bytes; a sequence needs more than --seq-len {args.seq_len}.")
     return data
+
+
+class Sequences:
+    """Data set of the sequences of a text, one behind the other. Sample i begins at byte i * seq_len."""
+
+    def __init__(self, text: torch.Tensor, seq_len: int) -> None:
+        self.text, self.seq_len = text, seq_len
+
+    def __len__(self) -> int:
+        return (len(self.text) - 1) // self.seq_len
+
+    def __getitem__(self, i: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return inputs and targets, int64 [seq]."""
+        row = self.text[i * self.seq_len : (i + 1) * self.seq_len + 1].long()
+        return row[:-1], row[1:]
+
+
+def make_loader(
+    manager: Manager, args: argparse.Namespace, text: torch.Tensor, *, rank: int = 0, ranks: int = 1
+) -> ElasticLoader:
+    """Return the loader of a training whose groups average each step. `ranks` ranks of a group divide each micro batch."""
+    return ElasticLoader(
+        manager,
+        Sequences(text, args.seq_len),
+        micro_batch=args.batch_size,
+        global_batch=args.global_batch,
+        policy=args.data_policy or ("shrink" if args.global_batch is None else "constant"),
+        seed=args.seed,
+        digest=describe_data(text).digest,
+        rank=rank,
+        ranks=ranks,
+    )
 
 
 def get_batch(

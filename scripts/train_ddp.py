@@ -41,8 +41,8 @@ from torchft_x.observe.export import track
 from byte_model import (
     Transformer,
     declare,
-    get_batch,
     load_data,
+    make_loader,
     make_optimizer,
     parse_args,
     print_device,
@@ -84,6 +84,7 @@ def train(args: argparse.Namespace) -> None:
     optimizer = Optimizer(manager, adamw)
     declare(manager, args, data)
     manager.declare("process group", type(pg).__name__)
+    batches = make_loader(manager, args, data)
     checkpoint = resume(args, manager, {"model": model, "optim": adamw})
     # The rate of the coming step is part of the optimizer's state, so that a group that heals gets it with the rest.
     set_learning_rate(args, adamw, manager.current_step())
@@ -93,16 +94,16 @@ def train(args: argparse.Namespace) -> None:
     with Leaving(manager, checkpoint) as leaving:
         while manager.current_step() < args.steps and not leaving.requested():
             optimizer.zero_grad()  # starts the quorum, which decides who takes part in this step
-            # None while this group heals: any batch will do then, since the group contributes zeros.
-            participant = manager.participating_rank() or 0
-            x, y = get_batch(data, args, manager.current_step(), participant)
-            loss = ddp(x.to(device), y.to(device))
-            loss.backward()  # also averages the gradients over the groups
+            tokens = 0
+            for micro in batches.step():  # this group's part of the step's data
+                loss = ddp(micro.x.to(device), micro.y.to(device))
+                loss.backward()  # the last one also averages the gradients over the groups
+                tokens += micro.x.numel()
             optimizer.step()  # commits if that worked; else the step is dropped: nothing changes, and it is run again
             if not optimizer.committed:
                 continue
             set_learning_rate(args, adamw, manager.current_step())
-            log.step(manager.current_step(), loss, tokens=x.numel())
+            log.step(manager.current_step(), loss, tokens=tokens)
             if checkpoint:
                 checkpoint.step()  # one group saves, beside the training
     log.close()

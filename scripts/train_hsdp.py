@@ -50,8 +50,8 @@ import byte_model
 from byte_model import (
     Transformer,
     declare,
-    get_batch,
     load_data,
+    make_loader,
     make_optimizer,
     print_device,
     resume,
@@ -134,8 +134,8 @@ def train(args: argparse.Namespace) -> None:
     # FSDP uses the group's own process group. The Manager uses `pg` between the groups.
     dist.init_process_group(in_group_backend(device), timeout=timedelta(seconds=IN_GROUP_TIMEOUT))
     mesh = make_mesh(args, device.type)
-    # Ranks that share a layer's work see the same batch; each other rank gets its own.
-    streams, stream = mesh["copy"].size() * mesh["shard"].size(), dist.get_rank() // mesh["tensor"].size()
+    # Ranks that share a layer's work see the same part of a micro batch; each other rank has its own.
+    parts, part = mesh["copy"].size() * mesh["shard"].size(), dist.get_rank() // mesh["tensor"].size()
     model = Transformer(args).to(device)  # initialised on the CPU, so that all devices get the same weights
     if args.compile:
         for block in model.blocks:
@@ -156,6 +156,7 @@ def train(args: argparse.Namespace) -> None:
     optimizer = Optimizer(manager, adamw)
     declare(manager, args, data)
     manager.declare("process group", type(pg).__name__)
+    batches = make_loader(manager, args, data, rank=part, ranks=parts)
     checkpoint = resume(args, manager, {"model": model, "optim": adamw})  # each rank saves its shards
     # The rate of the coming step is part of the optimizer's state, so that a group that heals gets it with the rest.
     set_learning_rate(args, adamw, manager.current_step())
@@ -166,16 +167,16 @@ def train(args: argparse.Namespace) -> None:
     with Leaving(manager, checkpoint, dist.group.WORLD) as leaving:
         while manager.current_step() < args.steps and not leaving.requested():
             optimizer.zero_grad()  # starts the quorum, which decides who takes part in this step
-            # None while this group heals: any batch will do then, since the group contributes zeros.
-            participant = manager.participating_rank() or 0
-            x, y = get_batch(data, args, manager.current_step(), participant * streams + stream)
-            loss = hsdp(x.to(device), y.to(device))
-            loss.backward()  # FSDP averages within the group, then rank r of all groups averages its shards
+            tokens = 0
+            for micro in batches.step():  # this rank's part of the step's data
+                loss = hsdp(micro.x.to(device), micro.y.to(device))
+                loss.backward()  # FSDP averages within the group; the last one averages shards over the groups, too
+                tokens += parts * micro.x.numel()
             optimizer.step()  # commits if that worked; else the step is dropped: nothing changes, and it is run again
             if not optimizer.committed:
                 continue
             set_learning_rate(args, adamw, manager.current_step())
-            log.step(manager.current_step(), loss, tokens=streams * x.numel())
+            log.step(manager.current_step(), loss, tokens=tokens)
             if checkpoint:
                 checkpoint.step()
     log.close()

@@ -2,10 +2,11 @@
 
     python -m benchmarks.evidence.hsdp_reference DUMPS [--ranks N] -- ARG...        (ARG... as the trial was given them)
 
-DUMPS is the folder that ``benchmarks/trial/hsdp.py --dump-params DUMPS`` wrote. The dumps' headers name the
-participants of each step. This program computes the same steps, and compares each loss. Where all ranks of a group
-have written a step, it also compares their shards, put together. It prints one line of JSON (`Result`). The exit code
-is 0 if all is within NOISE, 1 if not, and 2 if the dumps can't be used.
+DUMPS is the folder that ``benchmarks/trial/hsdp.py --dump-params DUMPS`` wrote. The dumps' headers have the position in
+the data after each step. This program trains on the samples between two positions, each once, and compares the loss of
+each rank's micro batches. Where all ranks of a group have written a step, it also compares their shards, put together.
+It prints one line of JSON (`Result`). The exit code is 0 if all is within NOISE, 1 if not, and 2 if the dumps can't be
+used.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.trial.common import split_flags
+from torchft_x.core.data.permutation import permute
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -37,9 +39,9 @@ class Dump:
     group: str
     rank: int
     step: int  # after the commit
-    participant: int | None  # place of the group when it computed its gradients; None: they did not count
-    participants: int
-    loss: float
+    position: str  # `DataState` as JSON, after the commit
+    micros: list[list[int]]  # indices of the samples of each micro batch that counted
+    losses: list[float]  # their losses
     path: Path
 
     @property
@@ -60,17 +62,15 @@ class Result:
 
 
 def read(folder: Path) -> dict[int, list[Dump]]:
-    """Return the dumps of a folder by step. Raise ValueError if there is none, or a header lacks the participants."""
+    """Return the dumps of a folder by step. Raise ValueError if there is none, or a header lacks the data."""
     by_step: dict[int, list[Dump]] = defaultdict(list)
     for path in sorted(folder.glob("*.bin")):
         with path.open("rb") as f:
             h = json.loads(f.readline())
         try:
-            d = Dump(h["group"], h["rank"], h["step"], h["participant"], h["participants"], h["loss"], path)
+            d = Dump(h["group"], h["rank"], h["step"], h["position"], h["micros"], h["losses"], path)
         except KeyError as e:
-            raise ValueError(
-                f"{path}: its header lacks {e}; only dumps of benchmarks/trial say who took part"
-            ) from None
+            raise ValueError(f"{path}: its header lacks {e}; only dumps of benchmarks/trial have the data") from None
         by_step[d.step].append(d)
     if not by_step:
         raise ValueError(
@@ -79,15 +79,19 @@ def read(folder: Path) -> dict[int, list[Dump]]:
     return by_step
 
 
-def streams_of(dumps: list[Dump]) -> list[int]:
-    """Return the places of the groups whose gradients made this step, including one that died before its dump."""
-    known = sorted({d.participant for d in dumps if d.participant is not None})
-    n = dumps[0].participants
-    if len(known) == n:
-        return known
-    if n < len(known):
-        raise ValueError(f"step {dumps[0].step}: the groups at {known} took part, but the divisor was {n}")
-    return list(range(n))
+def trained(before: str | None, after: str) -> list[int]:
+    """Return the indices of the samples that a step trained between these positions, each an index of the data set.
+
+    `before` is None at the first step. All samples of a step have the same weight.
+    """
+    _, seed, length, _, epoch, cursor, debt, _ = json.loads(after)
+    old_epoch, old_cursor, old_debt = json.loads(before)[4:7] if before is not None else (0, 0, [])
+    places = [
+        (place // length, place % length) for place in range(old_epoch * length + old_cursor, epoch * length + cursor)
+    ]
+    owed = {(e, i) for e, start, stop in debt for i in range(start, stop)}
+    due = [(e, i) for e, start, stop in old_debt for i in range(start, stop)] + places
+    return [permute(i, length, seed, e) for e, i in due if (e, i) not in owed]
 
 
 def compare(folder: Path, argv: list[str], ranks: int = 2, later: tuple[Path, int] | None = None) -> Result:
@@ -109,22 +113,30 @@ def compare(folder: Path, argv: list[str], ranks: int = 2, later: tuple[Path, in
         ranks_at.update(dict.fromkeys(more, later[1]))
     if missing := set(range(1, max(by_step) + 1)) - by_step.keys():
         raise ValueError(f"no dump of step {min(missing)} in {folder}: every step is needed")
+    samples = byte_model.Sequences(data, args.seq_len)
+
+    def batch(indices: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        x, y = zip(*(samples[i] for i in indices), strict=True)
+        return torch.stack(x), torch.stack(y)
+
+    before: str | None = None
     losses, wholes, loss_error, value_error = 0, 0, 0.0, 0.0
     for step in range(max(by_step)):
         byte_model.set_learning_rate(args, adamw, step)
         adamw.zero_grad()
-        dumps = by_step[step + 1]
-        streams, ranks = streams_of(dumps), ranks_at[step + 1]
-        computed: dict[int, float] = {}
-        for stream in (p * ranks + r for p in streams for r in range(ranks)):
-            loss = model(*byte_model.get_batch(data, args, step, stream))
-            (loss / (len(streams) * ranks)).backward()
-            computed[stream] = loss.item()
+        dumps, ranks = by_step[step + 1], ranks_at[step + 1]
+        positions = {d.position for d in dumps}
+        if len(positions) > 1:
+            raise ValueError(f"step {step + 1}: the groups stand at different positions in the data: {positions}")
+        after = positions.pop()
+        with torch.no_grad():
+            for d in dumps:
+                for micro, loss in zip(d.micros, d.losses, strict=True):
+                    losses += 1
+                    loss_error = max(loss_error, abs(loss - model(*batch(micro)).item()))
+        model(*batch(trained(before, after))).backward()
         adamw.step()
-        for d in dumps:
-            if d.participant is not None:
-                losses += 1
-                loss_error = max(loss_error, abs(d.loss - computed[d.participant * ranks + d.rank]))
+        before = after
         for group in {d.group for d in dumps}:
             parts = {d.rank: d for d in dumps if d.group == group}
             if len(parts) == ranks:

@@ -1,7 +1,8 @@
 """Additions of a trial to a training script of `scripts/`: they act between two steps, where the script asks `Leaving`.
 
-The script's own `train` runs, with two of the names it imports replaced: `Transformer`, to know the model, and
-`Leaving`, whose `requested` is called between two steps. `train_diloco.make_loop` is replaced to know the loop.
+The script's own `train` runs, with some of the names it imports replaced: `Transformer`, to know the model, and
+`Leaving`, whose `requested` is called between two steps. `train_diloco.make_loop` is replaced to know the loop, and
+`make_loader` of the others to know the samples of each micro batch.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import functools
 import os
 import sys
 import time
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -60,6 +62,8 @@ def _train(script: ModuleType) -> None:
     script.Leaving = Boundary
     if hasattr(script, "make_loop"):
         script.make_loop = trial.capture("loop", script.make_loop)
+    else:
+        script.make_loader = trial.capture("data", script.make_loader)
     script.train(script.parse_args(rest))
 
 
@@ -77,7 +81,9 @@ class Trial:
         self._began: float | None = None  # monotonic time at which the current step began
         self._commit: dict[str, Any] = {}  # newest event `commit`
         self._healed = False  # whether the state was loaded since the newest commit
-        self._forward: dict[str, Any] = {}  # participant and loss of the newest forward
+        self.data: Any = None  # the ElasticLoader, where groups average each step
+        self._micros: list[list[int]] = []  # indices of the samples of the step's micro batches, if they count
+        self._losses: list[torch.Tensor] = []  # losses of the step's micro batches
         observe.subscribe(self._take)
 
     def capture(self, name: str, make: Any) -> Any:
@@ -100,6 +106,7 @@ class Trial:
         attempt = env.read_int(env.ATTEMPT, 0)
         self._dumper = Dumper(self._flags.dump_params, self._parameters(), group, int(rank), attempt)
         if self.loop is None:
+            self._watch_data()
             self.model.register_forward_hook(self._after_forward)
 
     def dump(self) -> None:
@@ -109,8 +116,13 @@ class Trial:
         if self.loop is None:
             if self._commit.get("step") != self._commits() - 1:
                 return  # a state was copied, and the step was dropped
-            drawn = {"drawn": self._rounds, "participants": self._commit["participants"], **self._forward}
-            drawn["loss"] = drawn["loss"].item()
+            drawn = {
+                "drawn": self._rounds,
+                "participants": self._commit["participants"],
+                "position": self.data.position.to_json(),
+                "micros": self._micros,
+                "losses": [loss.item() for loss in self._losses[: len(self._micros)]],
+            }
         else:
             drawn = {}
         self._dumped = self._commits()
@@ -148,6 +160,19 @@ class Trial:
         elif event["event"] in ("heal_end", "restored"):
             self._healed = True
 
+    def _watch_data(self) -> None:
+        """Record the micro batches that the script gets."""
+        step = self.data.step
+
+        def watched() -> Iterator[Any]:
+            self._micros, self._losses = [], []
+            for micro in step():
+                if micro.counts:
+                    self._micros.append(micro.indices)
+                yield micro
+
+        self.data.step = watched
+
     @torch.compiler.disable
     def _after_forward(self, module: nn.Module, inputs: Any, loss: torch.Tensor) -> None:
-        self._forward = {"participant": self._manager.participating_rank(), "loss": loss.detach()}
+        self._losses.append(loss.detach())

@@ -21,21 +21,28 @@ sys.path.insert(0, {scripts!r})
 from benchmarks.trial.common import run
 import train_hsdp as script
 
-good = script.get_batch
+good = script.make_loader
 
-def get_batch(data, args, step, participant):
-    if step >= 120:
-        raise RuntimeError("a batch that ends whoever reads it")
-    return good(data, args, step, participant)
+def make_loader(manager, args, text, **kwargs):
+    loader = good(manager, args, text, **kwargs)
+    step = loader.step
 
-script.get_batch = get_batch
+    def bad():
+        if manager.current_step() >= 120:
+            raise RuntimeError("a batch that ends whoever reads it")
+        return step()
+
+    loader.step = bad
+    return loader
+
+script.make_loader = make_loader
 sys.exit(run(script))
 """
 
 
 def command_of(run_dir: Path, script: str, workers: int, url: str) -> list[str]:
     command = hsdp(run_dir, workers, 2, *ARGS, "--checkpoint", url, *SMALL)
-    command[command.index("scripts/train_hsdp.py")] = script
+    command[command.index("benchmarks/trial/hsdp.py")] = script
     command[command.index("--replicas") : command.index("--replicas")] = ["--max_restarts", "0"]
     return command
 
