@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from torchft_x.core.data.options import DataOptions
 from torchft_x.core.lighthouse.machine import LighthouseConfig
 from torchft_x.core.membership.failure_detector import SilenceLimits
 from torchft_x.timing import TIMING
@@ -106,6 +107,10 @@ class WorldConfig:
     """
     memory: bool = False
     """Let supervisors hold copies of their groups' states (decision 51)."""
+    data: DataOptions | None = None
+    """How data is dealt. None: it is not."""
+    samples: int = 40
+    """Length of the data set."""
     comes_back: float = 0.5
     """Seconds for which a client retries a lighthouse whose session has ended (core.group.lighthouse_choice)."""
 

@@ -201,6 +201,8 @@ class GroupNode:
             step_seconds=rank.pace.seconds,
             patience=rank.budget.patience(self.world.now),
             usual=self.world.config.quorum_timeout if self.world.config.endures else 0.0,
+            keeps=bool(rank.reduction.claim),
+            held=rank.reduction.claim,
         )
 
     def ask_now(self, rank: RankNode, terms: Terms) -> tuple[int, bool]:

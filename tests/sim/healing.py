@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.sim.base import fold
+from tests.sim.data import Copy
 from torchft_x.core.heal import Plan
 from torchft_x.core.training.heal_wait import HealWait
 from torchft_x.core.types import State, group_of
@@ -24,13 +25,13 @@ class Healing:
     """Heals of one rank, over all of its steps: those that it serves and those that it needs."""
 
     def __init__(self, rank: RankNode) -> None:
-        self.snapshot: tuple[State, int] | None = None  # (name, parameters) offered to healers, frozen (R17)
+        self.snapshot: tuple[State, Copy] | None = None  # (name, contents) offered to healers, frozen (R17)
         self.owed = 0  # number of readers that were promised the snapshot and have not come
         self.done = False  # in the present quorum nothing has to be fetched any more
         self._signs = 0  # number of checks in which readers made progress
         self._rank = rank
         self._in_place = False  # the training thread waits for the heal
-        self._fetched: tuple[State, int] | None = None  # state and parameters that have come and are not loaded yet
+        self._fetched: tuple[State, Copy] | None = None  # state that has come and is not loaded yet
 
     def forget(self) -> None:
         """Reset for a new step."""
@@ -42,7 +43,7 @@ class Healing:
         self._in_place = in_place
         whole = rank.step.state == plan.top and not rank.step.torn
         offers = plan.offers and whole
-        world.transfers.offer(rank, (plan.snapshot, rank.value) if offers else None, len(plan.dst_ranks))
+        world.transfers.offer(rank, (plan.snapshot, rank.copy) if offers else None, len(plan.dst_ranks))
         quorum = rank.node.machine.quorum
         carriers = quorum.carriers if quorum is not None else ()
         given_up = rank.failures.given_up
@@ -84,9 +85,9 @@ class Healing:
         rank.failures.fail(CollectiveError(f"{', '.join(names)} heals, and nothing has moved for {still:.1f} s.", names),
                         plan.quorum_id)  # fmt: skip
 
-    def on_fetched(self, state: State, value: int) -> None:
+    def on_fetched(self, state: State, copy: Copy) -> None:
         self._rank.deadlines.disarm("fetch")
-        self._fetched = (state, value)
+        self._fetched = (state, copy)
         self.done = True
         if self._in_place:
             self.load()
@@ -102,16 +103,15 @@ class Healing:
         """Pass the fetched state, if there is one, to the user's load_state_dict."""
         if self._fetched is None:
             return
-        (state, value), self._fetched = self._fetched, None
+        (state, copy), self._fetched = self._fetched, None
         rank = self._rank
         if rank.world.breaks_load(rank):
             self._fail(StepError("the user's load_state_dict failed"), torn=True)
             return
-        rank.value = value
-        rank.failures.healed(state, 0)
+        rank.failures.healed(state, 0, rank.load(copy))
         rank.held.healed(state)
         rank.world.note(rank.process.name, "healed to {}", state)
-        rank.world.checker.on_held(rank, state, value)
+        rank.world.checker.on_held(rank, state, copy.value)
 
     def _fail(self, error: Exception, *, torn: bool) -> None:
         rank = self._rank

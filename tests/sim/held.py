@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.sim.data import Copy
 from torchft_x.core.training.memory_checkpoint import NOTHING, GroupWord, HeldCopies, RankWord, newest_common
 from torchft_x.core.types import State
 
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
     from tests.sim.group_node import GroupNode
     from tests.sim.rank_node import RankNode
 
-Slot = tuple[State, int] | None
-"""A complete copy: the state and the parameters. None: there is no complete copy."""
+Slot = tuple[State, Copy] | None
+"""A complete copy: the state and its contents. None: there is no complete copy."""
 DUE = 0.3  # seconds between two copies
 COPY = (0.001, 0.2)  # seconds that one copy takes
 
@@ -88,7 +89,7 @@ class HeldState:
         world.checker.on_copy(rank, newest, self._memory.newest)
         self._due = world.now + DUE
         world.note(rank.process.name, "copies {}", wanted)
-        world.after(world.rng.uniform(*COPY), rank.process, self._sealed, index, (wanted, rank.value))
+        world.after(world.rng.uniform(*COPY), rank.process, self._sealed, index, (wanted, rank.copy))
 
     def _sealed(self, index: int, slot: Slot) -> None:
         self._copying = False
@@ -101,9 +102,8 @@ class HeldState:
         if common is None or self._slots is None:
             return
         self.given_up = False
-        value = next(slot[1] for slot in self._slots if slot is not None and slot[0] == common)
-        rank.value = value
-        rank.step.restore(common, 0)
+        copy = next(slot[1] for slot in self._slots if slot is not None and slot[0] == common)
+        rank.step.restore(common, 0, rank.load(copy))
         rank.world.note(rank.process.name, "goes on from its copy of {}", common)
         rank.world.checker.figures["restored"] += 1
-        rank.world.checker.on_held(rank, common, value)
+        rank.world.checker.on_held(rank, common, copy.value)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.sim.base import Process, fold
 from tests.sim.collective import Mesh
+from tests.sim.data import Copy
 from tests.sim.deadlines import Deadlines
 from tests.sim.healing import Healing
 from tests.sim.held import HeldState
@@ -27,6 +28,8 @@ from tests.sim.voting import Voting
 from torchft_x.core import heal
 from torchft_x.core.commit.step import Phase, Step
 from torchft_x.core.commit.values import Terms
+from torchft_x.core.data.deal import deals_of
+from torchft_x.core.data.state import DataState
 from torchft_x.core.heal import Plan, WorldSizeMode
 from torchft_x.core.training.step_clock import StepTimeEstimate, WaitBudget
 from torchft_x.core.types import JoinReason, Part, Prepared, Quorum, State
@@ -68,6 +71,9 @@ class RankNode:
         )
         seed = (node.replica_id, rank) if config.init_sync else (rank,)
         self.value = fold("init", *seed)  # number that stands for its parameters
+        self.trained = 0  # ledger of the samples in them (`tests.sim.data`)
+        if config.data is not None:
+            self.step.deal_data(DataState(0, config.samples), config.data)
         self.healing = Healing(self)
         self.reduction = Reduction(self)
         self.voting = Voting(self)
@@ -101,6 +107,16 @@ class RankNode:
     @property
     def site_is_on(self) -> bool:
         return self.process.site not in self.world.network.off
+
+    @property
+    def copy(self) -> Copy:
+        """Contents of this rank's state, as others copy it."""
+        return Copy(self.value, self.trained, self.step.data)
+
+    def load(self, copy: Copy) -> DataState | None:
+        """Take over a copy, but for the position in the data, which is returned: `step` takes it with the state."""
+        self.value, self.trained, data = copy
+        return data
 
     # --- a training thread that hangs, and how long others wait for it ---------------------------------------------
 
@@ -253,7 +269,9 @@ class RankNode:
             mode=WorldSizeMode.FIXED_WITH_SPARES if config.spares else WorldSizeMode.DYNAMIC,
             min_replica_size=config.min_replica_size,
         )
-        ended = self.failures.begin(plan, plan.top, part.rank, part.size, commit)
+        first, later = deals_of(quorum, part, config.data)
+        deal = first if base is None else later
+        ended = self.failures.begin(plan, plan.top, part.rank, part.size, commit, deal)
         self.voting.on_begin(ended)
         self.world.checker.on_begin(self, quorum, plan)
         self._configure(plan)

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.sim.collective import Contribution
+from tests.sim.data import Gradient
 from torchft_x.core.commit.step import Phase
-from torchft_x.core.types import Computed, Part, State
+from torchft_x.core.data.ranges import members
+from torchft_x.core.data.state import Piece
+from torchft_x.core.types import Computed, Part, Ranges, State
 from torchft_x.errors import TorchftXError
 
 if TYPE_CHECKING:
@@ -23,6 +26,8 @@ class Reduction:
         self._base = 0  # parameters from which the gradients were computed
         self.kept: State | None = None  # state at which the local gradients were computed; None: there are none
         self.part: Part | None = None  # their part; None: the script has not asked for its number
+        self._slots: Ranges | None = None  # their slots, if data is dealt
+        self._samples: tuple[tuple[Piece, ...], ...] = ()  # samples of each of these slots
         self._computing = 0  # id of the present forward; 0: none
         self._computed = False  # the local gradients are complete
 
@@ -30,6 +35,7 @@ class Reduction:
         """Reset for a new step. A forward of an older step is ignored."""
         self.done = self._computed = False
         self.result, self._computing, self.kept, self.part = None, 0, None, None
+        self._slots, self._samples = None, ()
 
     def keep(self) -> None:
         """Retain the local gradients for another quorum."""
@@ -37,8 +43,13 @@ class Reduction:
 
     @property
     def computed(self) -> Computed | None:
-        """State at which, and part for which, the local gradients were computed; None without either."""
-        return None if self.kept is None or self.part is None else Computed(self.kept, self.part)
+        """State at which, and part and slots for which, the local gradients were computed; None without either."""
+        return None if self.kept is None or self.part is None else Computed(self.kept, self.part, self._slots)
+
+    @property
+    def claim(self) -> Ranges:
+        """Slots whose gradients this rank keeps, as it reports them inside a step that failed."""
+        return self._slots or () if self._rank.step.may_redo else ()
 
     def compute(self) -> None:
         rank, world = self._rank, self._rank.world
@@ -65,7 +76,8 @@ class Reduction:
         rank = self._rank
         if not (rank.ready and self._computed) or self.done or rank.wait == "reduce":
             return
-        self.part = self.part or rank.part
+        if self.part is None:
+            self._take_part()
         if rank.step.error is not None or rank.mesh is None:
             self.end()
             return
@@ -73,8 +85,19 @@ class Reduction:
         rank.deadlines.arm("reduce", rank.waits())
         contributes = rank.step.rank is not None
         gradient = (rank.who, rank.step.top.step, self._base, self.part) if contributes else None
+        if gradient is not None and rank.step.deal is not None:
+            gradient = Gradient(gradient, self._samples, rank.step.scale())
         rank.world.fabric.reduce(rank, rank.mesh, gradient)
         rank.world.reach(rank.node, "reduce")
+
+    def _take_part(self) -> None:
+        """Take the part, and the samples if data is dealt, for which the local gradients are computed."""
+        step, options = self._rank.step, self._rank.world.config.data
+        self.part = self._rank.part
+        if step.deal is not None:
+            slots = step.deal.share(step.rank)
+            self._slots = slots if self.kept == step.top else None
+            self._samples = tuple(step.data.slot(slot, options) for slot in members(step.data.present(slots, options)))
 
     def on_failed(self, error: TorchftXError) -> None:
         self._rank.failures.fail(error)

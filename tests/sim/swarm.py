@@ -18,6 +18,7 @@ from tests.sim.kinds.processes import AROUND_RESTART
 from tests.sim.kinds.traps import POINTS, VOTE_POINTS
 from tests.sim.supervisor_node import SupervisorNode
 from tests.sim.world import World
+from torchft_x.core.data.options import DataOptions, Policy, Tail
 from torchft_x.core.lighthouse.machine import LighthouseConfig
 from torchft_x.timing import TIMING
 
@@ -40,6 +41,9 @@ LATER_SHARE, LATEST_SHARE, NEWEST_SHARE = 0.3, 0.15, 0.3
 """Probability of each of these kinds in a run."""
 MEMORY = 0.3
 """Probability that supervisors hold copies in a run (decision 51)."""
+DATA = 0.6
+"""Probability that data is dealt in a run in which gradients are reduced again: their slots decide there, not their
+numbers. In other runs nothing but the check of I10 depends on the data, so it is always dealt."""
 OF_SUPERVISORS = ("supervisor_dies",)
 """Kinds for runs in which supervisors die, too."""
 OF_MEMORY = ("crash_all",)
@@ -209,10 +213,22 @@ def _bad_links(rng: Rng, config: WorldConfig, faults: list[Fault], _end: float) 
     return config, ([] if rng.chance(0.3) else faults) + _several(rng, config, "bad_link", 3, until)
 
 
+def _data(rng: Rng, config: WorldConfig, faults: list[Fault], _end: float) -> tuple[WorldConfig, list[Fault]]:
+    """Deal data, with epochs of a few steps."""
+    if config.peers or (config.max_redo and not rng.chance(DATA)):
+        return config, faults
+    policy, slots = rng.choose(tuple(Policy)), 1 + rng.below(8)
+    slots = 1 if policy is Policy.SHRINK else slots
+    options = DataOptions(policy, slots, 1 + rng.below(3), rng.choose(tuple(Tail)))
+    least = options.slots * options.batch if options.tail is Tail.DROP else 1
+    return replace(config, data=options, samples=least + rng.below(rng.choose((20, 100)))), faults
+
+
 _ADDED = {
     0x1A7E5: _later, 0x1A7E57: _latest, 0x2E3A1: _newest, 0x4E1D: _memory, 0x57A2D: _take_overs, 0xA9A27: _apart,
     0x5D1E5: _supervisors,
     0xBAD11: _bad_links,
+    0xDA7A: _data,
 }  # fmt: skip
 """Kinds added after seeds had been written down: each draws from a generator of its own, in this order."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.sim.data import Copy
 from torchft_x.core.heal import Plan
 from torchft_x.core.types import State
 from torchft_x.errors import TransferError
@@ -32,7 +33,7 @@ class Fetch:
         self.asked: GroupNode | None = None  # group whose server was asked for the state's address
         self.server: RankNode | None = None  # rank that serves it, once found
         self.mirrors = [m.replica_id for m in plan.mirrors]
-        self.value = 0  # parameters under way
+        self.copy: Copy | None = None  # what is under way
         self.began = False  # pieces have arrived
         self.over = False
         self.stalled_until = 0.0  # virtual time before which nothing moves
@@ -47,7 +48,7 @@ class Transfers:
         self._world = world
         self._fetches: list[Fetch] = []  # fetches under way
 
-    def offer(self, rank: RankNode, snapshot: tuple[State, int] | None, readers: int) -> None:
+    def offer(self, rank: RankNode, snapshot: tuple[State, Copy] | None, readers: int) -> None:
         """Set the snapshot that this rank serves, with the number of readers to which it is promised.
 
         None: no new one; the present one stays while promised readers are outstanding.
@@ -113,7 +114,7 @@ class Transfers:
             ):
                 continue
             fetch.mirrors.remove(name)
-            fetch.server, fetch.value = mirror, offered[1]
+            fetch.server, fetch.copy = mirror, offered[1]
             world.checker.figures["heals from a mirror"] += 1
             world.note(fetch.healer.process.name, "{} is gone, {} sends the rest", fetch.source, name)
             world.after(world.rng.uniform(*world.config.fetch), mirror.process, self._served, fetch)
@@ -150,13 +151,13 @@ class Transfers:
         server, world = fetch.server, self._world
         if fetch.over or fetch.began or server.healing.snapshot is None:
             return
-        name, value = server.healing.snapshot
+        name, copy = server.healing.snapshot
         if name != fetch.name:
             if name > fetch.name:
                 reason = f"it offers {name} by now"
                 world.network.send(server.process.site, fetch.healer.process, self.fail, fetch, reason)
             return
-        fetch.began, fetch.value = True, value
+        fetch.began, fetch.copy = True, copy
         server.healing.owed -= 1
         seconds = world.rng.uniform(*world.config.fetch)
         stalls = self.stalled.get(fetch.healer.node.group, 0.0) - world.now
@@ -181,4 +182,4 @@ class Transfers:
             self.fail(fetch, "the connection broke half-way")
             return
         self._end(fetch)
-        fetch.healer.healing.on_fetched(fetch.state, fetch.value)
+        fetch.healer.healing.on_fetched(fetch.state, fetch.copy)

@@ -25,7 +25,9 @@ from torchft_x.core.admission.finished_job import FinishedJob
 from torchft_x.core.commit import step
 from torchft_x.core.commit.step import Step
 from torchft_x.core.commit.two_phase import GroupVote, TwoPhaseCommit
+from torchft_x.core.data import deal as dealing
 from torchft_x.core.data.deal import Deal
+from torchft_x.core.data.state import DataState
 from torchft_x.core.group.machine import Group
 from torchft_x.core.in_doubt import Settlement, settle
 from torchft_x.core.lighthouse.machine import Lighthouse
@@ -121,6 +123,7 @@ _begin_two_phase, _served = TwoPhaseCommit.__init__, Transfers._served
 _begin_tenure, _close, _decide, _fence = QuorumState.__init__, MemberTable.close, GroupVote._decide, Lighthouse._fence
 _on_hello, _misfit = Lighthouse._on_hello, step.misfit
 _on_ask, _on_grant, _send_join, _vote = Group._on_ask, Group._on_grant, Group._send_join, Step.vote
+_settle, _healed, _commit, _moved = Step.settle, Step.healed, Step._commit, DataState.commit
 
 
 def _ids_from_one(self: QuorumState, first_id: int, *rest: Any) -> None:
@@ -226,8 +229,16 @@ def _no_vote_between_groups(self: TwoPhaseCommit, *args: Any, **options: Any) ->
 
 
 def _serve_live(self: Transfers, fetch: Fetch) -> None:
-    fetch.value = fetch.server.value
+    fetch.copy = fetch.server.copy
     _served(self, fetch)
+
+
+def _moves_on_a_drop(self: Step, commit: bool, reason: str = "", *, undecided: bool = False) -> Any:
+    vote = self._vote
+    outcome = _settle(self, commit, reason, undecided=undecided)
+    if not commit and not undecided and vote.deal is not None:
+        self.data = self.data.commit(vote.deal.slots, self.data_options)
+    return outcome
 
 
 _ALL = [
@@ -369,6 +380,50 @@ _ALL = [
         caught_by="quorum.test_open_quorums:test_R9_of_two_groups",
         patch=patched((OpenQuorums, "leave", lambda self, quorum: None)),
     ),
+    Variant(
+        name="I10 drop", left_out="the position in the data stays when a step is dropped",
+        harm="the samples of the step are never trained",
+        caught_by="data.test_outcomes:test_a_drop_stays",
+        patch=patched((Step, "settle", _moves_on_a_drop)),
+    ),
+    Variant(
+        name="I10 lost", left_out="slots of a lost group become debt",
+        harm="its samples are never trained",
+        caught_by="data.test_state:test_what_a_commit_leaves_out_is_trained_first",
+        patch=patched((DataState, "commit", lambda self, slots, options: _moved(
+            self, ((0, max(options.slots, slots[-1][1])),), options))),
+    ),
+    Variant(
+        name="I10 overlap", left_out="a claim that overlaps with another one counts for nothing",
+        harm="samples are trained twice in one step",
+        caught_by="data.test_deal:test_a_second_holder_of_a_slot_computes_others",
+        patch=patched((dealing, "overlap", lambda one, other: False)),
+    ),
+    Variant(
+        name="I10 heal", left_out="a heal brings the source's position in the data",
+        harm="the group trains on other samples than those that the others count",
+        caught_by="data.test_outcomes:test_a_heal_brings_the_sources_position",
+        patch=patched((Step, "healed", lambda self, state, batches, data=None: _healed(
+            self, state, batches, self.data))),
+    ),
+    Variant(
+        name="I10 top", left_out="claims count at the top only",
+        harm="a step has fewer slots, as gradients of another step are taken for its own",
+        caught_by="data.test_deal:test_nobody_holds_what_an_adopted_step_was_made_of",
+        patch=patched((dealing, "_counts", lambda member, top: True)),
+    ),
+    Variant(
+        name="I10 late", left_out="a late commit moves the position past the slots of the quorum in which it was reduced",
+        harm="samples are trained twice",
+        caught_by="data.test_outcomes:test_a_late_commit_moves_past_the_slots_of_the_quorum_in_which_it_was_reduced",
+        patch=patched((Step, "_commit", lambda self, vote: _commit(self, replace(vote, deal=self.deal)))),
+    ),
+    Variant(
+        name="I10 redo", left_out="gradients are reduced again only if they are of the slots that the quorum expects",
+        harm="samples are trained twice, or never",
+        caught_by="data.test_outcomes:test_gradients_of_other_slots_are_not_reduced_again",
+        patch=patched((step, "misfit", lambda kept, part, deal, *, all_keep: "")),
+    ),
 ]  # fmt: skip
 VARIANTS = {variant.name: variant for variant in _ALL}
 SLOW_TAKEOVER = patched(
@@ -378,7 +433,7 @@ SLOW_TAKEOVER = patched(
 it.
 """
 
-ANY_PART = patched((step, "misfit", lambda kept, part, deal, *, all_keep: ""))
+ANY_PART = VARIANTS["I10 redo"].patch
 """I9 left out: a step is redone with gradients of any part. Only a model with spares, or with heals in place, detects
 it.
 """

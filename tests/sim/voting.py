@@ -78,7 +78,8 @@ class Voting:
                 and not rank.plan.heal
                 and rank.step.may_redo_with(computed, rank.part, all_keep=True)
             )
-            other_part = computed is not None and bool(misfit(computed, rank.part, None, all_keep=True))
+            deal = rank.step.deal if rank.world.config.max_redo else None
+            other_part = computed is not None and bool(misfit(computed, rank.part, deal, all_keep=True))
             if other_part:
                 count["lost: another part"] += 1
             count["redos" if self.redoes else "dropped"] += 1

@@ -14,6 +14,7 @@ from tests.sim import swarm
 from tests.sim.base import Clock
 from tests.sim.collective import Contribution
 from tests.sim.config import WorldConfig
+from tests.sim.data import Gradient
 from tests.sim.ending import Departures
 from tests.sim.group_node import GroupNode
 from tests.sim.invariants import Violation
@@ -21,6 +22,8 @@ from tests.sim.rank_node import RankNode
 from tests.sim.world import World
 from torchft_x.core import heal
 from torchft_x.core.commit.values import LocalVote
+from torchft_x.core.data.options import DataOptions, Policy
+from torchft_x.core.data.state import DataState
 from torchft_x.core.lighthouse.machine import Lighthouse, LighthouseConfig
 from torchft_x.core.types import Member, Part, Quorum, State
 
@@ -157,6 +160,31 @@ def two_gradients_for_one_number(hand: Hand) -> None:
     hand.checker.on_committed(hand.rank(), hand.vote(), (kept, second), 2)
 
 
+def samples_once_more(hand: Hand) -> None:
+    rank = hand.rank()
+    hand.checker.samples.on_committed(rank, rank.step.state, (Gradient(hand.result()[0], (((0, 0, 1),),), 1.0),))
+
+
+def a_wrong_scale(hand: Hand) -> None:
+    rank = hand.rank()
+    fresh = (rank.step.data.epoch + 9, 0, 1)
+    hand.checker.samples.on_committed(rank, rank.step.state, (Gradient(hand.result()[0], ((fresh,),), 0.5),))
+
+
+def a_position_without_its_samples(hand: Hand) -> None:
+    rank = hand.rank()
+    rank.step.data = replace(rank.step.data, epoch=rank.step.data.epoch + 1)
+    hand.checker.on_held(rank, rank.step.state, rank.value)
+
+
+def another_position(hand: Hand) -> None:
+    """Each of the two members is right for itself."""
+    for count, group in enumerate(("g0", "g1")):
+        rank = hand.rank(group)
+        rank.step.data, rank.trained = DataState(0, 40, cursor=count), (1 << count) - 1
+        hand.checker.samples.on_committed(rank, State(1000, 1), ())
+
+
 def redone_another_way(hand: Hand) -> None:
     rank, vote, result = hand.rank(), hand.vote(), hand.result()
     hand.checker.on_committed(rank, vote, result, 2)
@@ -196,6 +224,7 @@ def apart_for_ever(hand: Hand) -> None:
 
 
 GRANTS = {"runs_on": True}
+DEALT = {"data": DataOptions(Policy.CONSTANT, 3, 2)}
 CASES: dict[str, tuple[str, Callable[[Hand], Any], dict[str, Any]]] = {
     "unequal parameters": ("I1", unequal_parameters, {}),
     "another result": ("I1", another_result, {}),
@@ -218,6 +247,10 @@ CASES: dict[str, tuple[str, Callable[[Hand], Any], dict[str, Any]]] = {
     "a lighthouse without a reason": ("I8", a_lighthouse_without_a_reason, {}),
     "a gradient for nobody": ("I9", a_gradient_for_nobody, {}),
     "two gradients for one number": ("I9", two_gradients_for_one_number, {}),
+    "samples once more": ("I10", samples_once_more, DEALT),
+    "a wrong scale": ("I10", a_wrong_scale, DEALT),
+    "a position without its samples": ("I10", a_position_without_its_samples, DEALT),
+    "another position": ("I10", another_position, DEALT),
     "redone another way": ("A1", redone_another_way, {"commit_vote": True}),
     "stopped at unequal steps": ("R7", stopped_at_unequal_steps, GRANTS),
     "a commit that is counted over": ("R13", a_commit_that_is_counted_over, GRANTS),

@@ -9,10 +9,13 @@ import pytest
 from tests.sim.config import WorldConfig
 from tests.sim.faults import Fault, strike
 from tests.sim.kinds.processes import pause_all
+from tests.sim.rank_node import RankNode
 from tests.sim.swarm import check_newcomer
 from tests.sim.world import World
 from tests.unit.sim.test_world import all_is_well, cluster, hit, members, said, step_of
+from torchft_x.core.data.options import DataOptions, Policy
 from torchft_x.core.lighthouse.machine import LighthouseConfig
+from torchft_x.core.types import State
 
 
 def full(**config: Any) -> World:
@@ -43,6 +46,25 @@ def test_killed_in_the_reduction_nobody_drops_a_gradient() -> None:
     world.run_for(0.5)
     assert said(world, "reduces again step")
     assert not world.checker.figures["dropped"]
+    assert all_is_well(world)
+
+
+@pytest.mark.parametrize("policy", Policy)
+def test_killed_in_the_reduction_its_slots_become_debt_or_the_step_is_computed_again(policy: Policy) -> None:
+    """I10, in each commit of each member. The slots of g1 lie between those of the others."""
+    world = full(data=DataOptions(policy, 1 if policy is Policy.SHRINK else 5, 2), samples=37)
+    owed, check = [], world.checker.samples.check
+
+    def record(rank: RankNode, state: State) -> None:
+        check(rank, state)
+        owed.append(rank.step.data.owed)
+
+    world.checker.samples.check = record  # type: ignore[method-assign]
+    hit(world, "trap_crash", "g1", other="reduce")
+    world.run_for(0.5)
+    assert bool(said(world, "reduces again step")) == (policy is not Policy.STRICT)
+    assert max(owed) == {Policy.SHRINK: 2, Policy.CONSTANT: 4, Policy.STRICT: 0}[policy]
+    assert owed[-1] == 0
     assert all_is_well(world)
 
 

@@ -36,7 +36,7 @@ from tests.sim.world import World
 )
 def test_what_the_soak_has_found(seed: int, standby: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Replay seeds that once violated an invariant. `standby`: the share of runs with two lighthouses in that soak."""
-    for setting in ("LATER_SHARE", "LATEST_SHARE", "NEWEST_SHARE", "MEMORY"):
+    for setting in ("LATER_SHARE", "LATEST_SHARE", "NEWEST_SHARE", "MEMORY", "DATA"):
         monkeypatch.setattr(swarm, setting, 0.0)
     monkeypatch.setattr(swarm, "STANDBY", standby)
     swarm.run(seed)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torchft_x.core.data.options import DataOptions, Policy
 from torchft_x.core.data.ranges import cut, overlap, ranges, size, without
-from torchft_x.core.types import Part, Quorum, Ranges
+from torchft_x.core.types import Member, Part, Quorum, Ranges, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,6 @@ def deals_of(quorum: Quorum, part: Part, options: DataOptions | None) -> tuple[D
 
     They are None without options, and if groups train apart: then the members count their slots at each exchange.
 
-    Only members at the top hold gradients of the step that the quorum begins with. Before the first commit equal states need
-    not be equal parameters, so nobody does (R15).
     """
     if options is None or options.period:
         return None, None
@@ -74,11 +72,20 @@ def deals_of(quorum: Quorum, part: Part, options: DataOptions | None) -> tuple[D
     members = [by_id[replica_id] for replica_id in part.contributors]
     later = deal(options, [Claim((), m.weight) for m in members])
     top = quorum.top
-    counts = [m.state == top and not m.torn and top.step > 0 for m in members]
+    counts = [_counts(m, top) for m in members]
     if not any(m.held for m, it in zip(members, counts, strict=True) if it):
         return later, later
     claims = [Claim(m.held if it else (), m.weight) for m, it in zip(members, counts, strict=True)]
     return deal(options, claims), later
+
+
+def _counts(member: Member, top: State) -> bool:
+    """Return whether this member's claim counts in a step that begins at `top`.
+
+    Only members at the top hold gradients of that step. Before the first commit equal states need not be equal parameters, so
+    nobody does (R15).
+    """
+    return member.state == top and not member.torn and top.step > 0
 
 
 def shares(count: int, weights: Sequence[int]) -> list[int]:
