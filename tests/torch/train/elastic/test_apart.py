@@ -52,9 +52,12 @@ class Apart:
         self.loop = DiLoCo(self.manager, [self.net], self.inner, Outer(self.net.parameters()), EVERY, **(loop or {}))
         self.steps = 0
 
-    def train(self, stop: int = 10**9) -> Apart:
+    def train(self, stop: int = 10**9, wait: threading.Event | None = None) -> Apart:
+        """Train all epochs, or leave before inner step `stop`. Before step 9 wait for an event."""
         with self.loop:
             while self.data.epoch < EPOCHS and self.steps < stop:
+                if self.steps == 9 and wait is not None:
+                    assert wait.wait(scaled(30))
                 self.inner.zero_grad()
                 for micro in self.data.step():
                     self.net([(s.epoch, s.index) for s in micro.samples]).backward()
@@ -79,17 +82,19 @@ def test_each_sample_once() -> None:
 @pytest.mark.parametrize("leaves", [0, 2])
 def test_what_a_lost_group_had_trained_is_trained_by_others(leaves: int) -> None:
     """It leaves between two exchanges; another life joins later."""
-    gone = threading.Event()
+    gone, back = threading.Event(), threading.Event()
 
     def body(i: int) -> Apart:
         if i == 3:
             assert gone.wait(scaled(30))
-            return Apart(leaves, address).train()
+            newcomer = Apart(leaves, address)
+            back.set()  # the next quorum waits for it, as it is connected
+            return newcomer.train()
         if i == leaves:
             trainers[i].train(6)
             gone.set()
         else:
-            trainers[i].train()
+            trainers[i].train(wait=back)
         return trainers[i]
 
     with lighthouse(2) as address:
