@@ -136,7 +136,8 @@ class DataState:
 
 def _joined(pieces: list[Piece]) -> tuple[Piece, ...]:
     """Return the pieces in rising order, touching ones as one."""
-    by_epoch = {e: ranges((low, high) for epoch, low, high in pieces if epoch == e) for e, _, _ in sorted(pieces)}
+    epochs = sorted({epoch for epoch, _, _ in pieces})
+    by_epoch = {e: ranges((low, high) for epoch, low, high in pieces if epoch == e) for e in epochs}
     return tuple((e, low, high) for e, found in by_epoch.items() for low, high in found)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 from torchft_x.train.elastic.prefetch import Prefetch
@@ -65,8 +65,8 @@ class ElasticLoader(ElasticSampler):
         dealt = None
         for i, micro in enumerate(super().step()):
             if not micro.counts:
-                if self._spared is None:
-                    self._spared = self._prefetch.load(micro.samples)
+                if self._spared is None:  # workers start with it: in a rehearsal no other group waits for that
+                    self._spared = self._prefetch.get(micro.samples, repeat(micro.samples))
                 yield replace(micro, batch=self._spared)
                 continue
             dealt = dealt or self._manager.steps.data.dealt

@@ -12,8 +12,9 @@ from itertools import chain
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import DataLoader
 
+from torchft_x.errors import ConfigError, StepError
 from torchft_x.train.elastic.sampler import Sample
 
 Key = tuple[Sample, ...]
@@ -28,6 +29,9 @@ class Prefetch:
         collate_fn: makes a batch of samples; torch's default if None.
         workers: number of processes that load; 0: `get` loads.
         options: further arguments of torch's DataLoader.
+
+    Raises:
+        ConfigError: workers may return batches in another order than that in which they were asked for.
     """
 
     def __init__(
@@ -38,24 +42,31 @@ class Prefetch:
         workers: int,
         options: dict[str, Any],
     ) -> None:
-        self._source = _Seeded(dataset, seed)
-        self._collate = collate_fn or default_collate
+        if not options.get("in_order", True):
+            raise ConfigError("in_order=False: each batch must be the one that was asked for; leave the argument out.")
         self._predicted: Iterator[list[Sample]] = iter(())  # batches to send to workers, the next one first
         self._sent: deque[Key] = deque()  # batches that workers load, in the order in which they come back
         self._stash: dict[Key, Any] = {}  # batches that came and were not wanted at that moment, oldest first
         self._batches: Iterator[Any] | None = None  # the DataLoader's; None before the first batch
-        self._loader: DataLoader[Any] | None = None
-        if workers:
-            self._loader = DataLoader(
-                self._source, batch_sampler=_Predictions(self._predict), collate_fn=self._collate, num_workers=workers,
-                generator=torch.Generator().manual_seed(seed), **options,
-            )  # fmt: skip
-            self._most = 4 * workers * (self._loader.prefetch_factor or 2)  # batches in the stash
+        self._loader: DataLoader[Any] | None = DataLoader(
+            _Seeded(dataset, seed), batch_sampler=_Predictions(self._predict), collate_fn=collate_fn, num_workers=workers,
+            generator=torch.Generator().manual_seed(seed), **options,
+        )  # fmt: skip
+        self._workers = workers
+        self._most = 4 * workers * (self._loader.prefetch_factor or 0)  # batches in the stash
 
     def get(self, samples: list[Sample], following: Iterable[list[Sample]]) -> Any:
-        """Return the batch of these samples. `following`: those that will probably be wanted next, in order."""
+        """Return the batch of these samples. `following`: those that will probably be wanted next, in order.
+
+        Raises the data set's error. Raises `StepError` after `close`.
+        """
         if self._loader is None:
-            return self.load(samples)
+            raise StepError("this loader is closed; make its Manager and loader anew.")
+        if not self._workers:
+            self._predicted = iter([samples])
+            self._sent.clear()
+            with _own_random_state():
+                return next(iter(self._loader))
         key = tuple(samples)
         if key in self._stash:
             return self._stash.pop(key)
@@ -63,11 +74,19 @@ class Prefetch:
             self._predicted = chain([samples], following)
         while True:
             if self._batches is None:
+                self._predicted = chain([samples], following)
+                self._sent.clear()
                 self._batches = iter(self._loader)
             try:
                 batch = next(self._batches)
             except StopIteration:  # nothing was predicted for a while
                 self._batches = None
+                continue
+            except Exception:
+                # torch does not tell whether its workers still live. New ones keep batches and `_sent` in step.
+                self._batches = None
+                if not self._sent or self._sent[0] == key:
+                    raise
                 continue
             came = self._sent.popleft()
             if came == key:
@@ -76,19 +95,21 @@ class Prefetch:
             if len(self._stash) > self._most:
                 del self._stash[next(iter(self._stash))]
 
-    def load(self, samples: list[Sample]) -> Any:
-        """Load a batch in this process, whose random generators stay as they are."""
-        with _own_random_state():
-            return self._collate(self._source.__getitems__(samples))
-
     def _predict(self) -> list[Sample]:
-        samples = next(self._predicted)
-        self._sent.append(tuple(samples))
+        """Return the next batch to load, without those that are loaded already."""
+        for _ in range(len(self._sent) + len(self._stash) + 1):
+            samples = next(self._predicted)
+            key = tuple(samples)
+            if key not in self._stash and key not in self._sent:
+                break
+        self._sent.append(key)
         return samples
 
     def close(self) -> None:
         """End the workers."""
-        self._batches = None
+        self._batches = self._loader = None
+        self._stash.clear()
+        self._sent.clear()
 
 
 class _Predictions:

@@ -144,7 +144,7 @@ class ElasticSampler:
     def step(self) -> Iterator[Micro]:
         """Yield the micro batches of the step that ``zero_grad()`` has started, without their data.
 
-        Raises the errors of `Manager.wait_quorum`, and `StepError` before the first step.
+        Raises the errors of `Manager.wait_quorum`, and `StepError` before the first step and for a second loop in one.
         """
         data = self._manager.steps.data
         dealt = data.deal()
@@ -154,7 +154,7 @@ class ElasticSampler:
             yield self._spare()
             return
         for i, (slot, micro) in enumerate(zip(dealt.slots, found, strict=True)):
-            data.slot, data.accumulates = slot, i < len(found) - 1
+            data.begin(dealt, slot, last=i == len(found) - 1)
             if self._options.reproducible:
                 torch.manual_seed(_seed_of(self._seed, self._manager.current_step(), slot))
             yield micro

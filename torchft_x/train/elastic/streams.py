@@ -98,7 +98,7 @@ class ElasticStreams:
         assert isinstance(position, StreamState), "set by this class"
         self._exchange(position, dealt.slots)
         for i, slot in enumerate(dealt.slots):
-            data.slot, data.accumulates = slot, i < len(dealt.slots) - 1
+            data.begin(dealt, slot, last=i == len(dealt.slots) - 1)
             yield self._item(slot, position.counts[slot])
 
     def _item(self, stream: int, number: int) -> Any:

@@ -263,9 +263,13 @@ class Reductions:
 
     # --- again --------------------------------------------------------------------------------------------------------
 
+    def has(self, kept: LocalGradients) -> bool:
+        """Return whether a pass of `kept` has ended in this step."""
+        return kept in self._kept
+
     def keep(self, kept: LocalGradients, works: int) -> bool:
         """Record that `kept` can repeat the newest `works` reductions. Return whether it must keep its gradients."""
-        again = kept in self._kept  # a second pass over the same parameters has added to the first result
+        again = self.has(kept)  # a second pass over the same parameters has added to the first result
         self._kept = [] if again else [*self._kept, kept]
         self._kept_works = 0 if again else self._kept_works + works
         return self._keeps

@@ -17,8 +17,6 @@ from torchft_x.train.step.dealt import Dealt, DealtApart
 if TYPE_CHECKING:
     from torchft_x.train.step.step_loop import StepLoop
 
-INCOMPLETE = "the step is ended before the loop over step() of its ElasticLoader or ElasticSampler has ended."
-
 
 class StepData:
     """Slots of the current step, and the one that is computed at present. Used by the training thread."""
@@ -49,12 +47,17 @@ class StepData:
         self.dealt, self.slot, self.accumulates = None, None, False
 
     def deal(self) -> Dealt | DealtApart | None:
-        """Return the slots of the current step, after waiting for its quorum; None in a rehearsal."""
+        """Return the slots of the current step, after waiting for its quorum; None in a rehearsal.
+
+        Raises `StepError` if they were returned before: the script would train on them twice.
+        """
         if self._steps.rehearsal.is_on:
             return None
         if self.deal_apart is not None:
             self.dealt = self.deal_apart()
             return self.dealt
+        if self.dealt is not None:
+            raise StepError("step() was called twice in a step; call it once after each zero_grad().")
         self._steps.wait_quorum()
         step, role = self._context.step, self._steps.role
         with self._context.failures.lock:
@@ -75,12 +78,38 @@ class StepData:
                 "smaller micro_batch, or more streams.", dealt.options.slots, len(dealt.later.given),
             )  # fmt: skip
 
-    def incomplete(self) -> bool:
-        """Return whether the script has left out slots of this step. Waits for its quorum, which deals them."""
-        if self._context.step.data_options is None or self.deal_apart is not None:
-            return False
-        self._steps.wait_quorum()
-        return self.dealt is None or self.accumulates
+    def begin(self, dealt: Dealt | DealtApart, slot: int, *, last: bool) -> None:
+        """Begin the backward of a slot of the step that was `dealt`. Raises `StepError` if that step is over."""
+        if self.dealt is not dealt:
+            raise StepError("the loop over step() goes on after its step has ended; begin a new one for each step.")
+        self.slot, self.accumulates = slot, not last
+
+    @property
+    def deals(self) -> bool:
+        """Whether the quorum of each step deals its data."""
+        return self._context.step.data_options is not None and self.deal_apart is None
+
+    def mistake(self, *, reduced: bool, again: bool = False) -> Exception | None:
+        """Return why the step can't be committed: the script has not computed each of its slots in one backward.
+
+        Args:
+            reduced: whether anything was reduced in this step.
+            again: whether a second pass over the same parameters has ended. It scales by the slots what the first one has
+                averaged.
+        """
+        if not self.deals or self._context.step.deal is None:
+            return None
+        if self.dealt is None and reduced:
+            return ConfigError(
+                "a step was computed without step() of the ElasticLoader or sampler that deals its samples."
+            )
+        if again:
+            return ConfigError(
+                "two backward passes of one micro batch reach the same parameters: add the losses, call backward() once."
+            )
+        if self.dealt is None or self.accumulates or not reduced:
+            return StepError("the step is ended before the loop over step() has ended, or without the last backward().")
+        return None
 
     def nodes(self) -> tuple[list[list[Node]], int]:
         """Return the nodes that each member of the quorum sums by itself, and the number of slots (reproducible steps)."""

@@ -52,7 +52,7 @@ from torchft_x.train.step.quorum_role import QuorumOptions, QuorumRole
 from torchft_x.train.step.quorum_round import QuorumRound
 from torchft_x.train.step.quorum_thread import QuorumThread
 from torchft_x.train.step.reductions import LocalGradients, Reductions
-from torchft_x.train.step.step_data import INCOMPLETE, StepData
+from torchft_x.train.step.step_data import StepData
 from torchft_x.train.step.vote import DecidedStep, StepVote
 
 
@@ -243,6 +243,7 @@ class StepLoop:
         """
         if self.rehearsal.is_on:
             return False
+        self._reject_mistake(again=self.reductions.has(kept))
         wanted = self.reductions.keep(kept, works)
         with self._context.failures.lock:
             running = self._context.step.phase is Phase.RUNNING
@@ -264,13 +265,20 @@ class StepLoop:
         if self.rehearsal.is_on:
             self.rehearsal.end()
             return False
-        if not self.decided and self.data.incomplete():
-            self.reject_step(StepError(INCOMPLETE))
+        if self.data.deals:
+            self.wait_quorum()  # it deals the step's data
+            self._reject_mistake()
+            self._context.failures.raise_if_ended()
         self._find_moved()
         committed = self._end(limit)
         if committed and self._context.awaits_commits:
             self._context.transport.before_commit()
         return committed
+
+    def _reject_mistake(self, *, again: bool = False) -> None:
+        mistake = self.data.mistake(reduced=bool(self.reductions.works), again=again)
+        if mistake is not None:
+            self.reject_step(mistake)
 
     def _find_moved(self) -> bool:
         """Return whether the script has moved the parameters since this step started."""

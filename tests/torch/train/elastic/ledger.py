@@ -49,13 +49,21 @@ class LedgerTrainer(Trainer):
         super().__init__(group, address, net=Ledger(epochs + 3, length), **kwargs)
         self.optim = Count(self.net.parameters())  # type: ignore[assignment]
         self.optimizer = OptimizerWrapper(self.manager, self.optim)
-        self.data = ElasticSampler(self.manager, length, **dealing)
+        self.data = self.make_data(length, dict(dealing))
         self.epochs = epochs
+
+    def make_data(self, length: int, dealing: dict[str, Any]) -> ElasticSampler:
+        return ElasticSampler(self.manager, length, **dealing)
+
+    def compute(self, micro: Micro) -> torch.Tensor:
+        """Return the loss of a micro batch."""
+        loss: torch.Tensor = self.model([(s.epoch, s.index) for s in micro.samples])
+        return loss
 
     def one_step(self, hook: Callable[[Micro], None] = lambda micro: None) -> bool:
         self.optimizer.zero_grad()
         for micro in self.data.step():
-            loss = self.model([(s.epoch, s.index) for s in micro.samples])
+            loss = self.compute(micro)
             hook(micro)
             loss.backward()
         self.optimizer.step()

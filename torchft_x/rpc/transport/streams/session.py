@@ -32,6 +32,7 @@ from torchft_x.rpc.transport.token import Metadata
 from torchft_x.timing import TIMING
 
 log = logging.getLogger(__name__)
+_random = random.Random()  # the process's own generator is the script's
 
 MISSED_PINGS = 5
 """Least number of pings in a row without an answer after which the stream counts as broken, whatever TCP reports."""
@@ -192,7 +193,7 @@ class ReconnectingStream:
             away = 0.0 if self.away_since is None else time.monotonic() - self.away_since
             pause = lighthouse_choice.pause(None if stood else pause, away)
             if not self._closing:
-                await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # so that 500 groups don't come at once
+                await asyncio.sleep(pause * _random.uniform(0.5, 1.0))  # so that 500 groups don't come at once
 
     async def _look_anew(self) -> None:
         """Look up the lighthouses' addresses again, since one may have moved to another host."""
