@@ -5,7 +5,6 @@ Lightning.
 """
 
 import argparse
-import os
 from types import MethodType
 
 import lightning
@@ -13,15 +12,18 @@ import torch
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch.utils.data import DataLoader, TensorDataset
 
-from torchft_x import DistributedSampler, Manager, ProcessGroupGloo
+from torchft_x import DistributedDataParallel, ElasticLoader, Manager, ProcessGroupGloo
 
 
 class FaultTolerantStrategy(SingleDeviceStrategy):
-    """Strategy whose optimizer steps are committed by all groups or by none. Training ends after `steps` committed steps."""
+    """Strategy whose optimizer steps are committed by all groups or by none. Training ends after `steps` committed steps.
 
-    def __init__(self, steps: int, device: str = "cpu") -> None:
+    Each sample of `dataset` is committed exactly once per epoch. `data`: further arguments of `ElasticLoader`.
+    """
+
+    def __init__(self, steps: int, dataset, device: str = "cpu", **data) -> None:
         super().__init__(device=torch.device(device))
-        self._steps = steps
+        self._steps, self._dataset, self._data = steps, dataset, data
 
     def setup(self, trainer) -> None:
         super().setup(trainer)
@@ -35,10 +37,13 @@ class FaultTolerantStrategy(SingleDeviceStrategy):
         self.manager = Manager(
             pg=ProcessGroupGloo(), state_dict=self._save_all, load_state_dict=self._load_all, min_replica_size=1
         )
+        self.samples = ElasticLoader(self.manager, self._dataset, **self._data)
+        self.model = DistributedDataParallel(self.manager, self.model)
 
         def step(_, closure):
             self.manager.start_quorum()
-            loss = closure()  # forward, backward, average, clip
+            optimizer.zero_grad()
+            loss = closure()  # forward and backward of each micro batch, average, clip
             self._committed = self.manager.should_commit()
             if self._committed:
                 plain()
@@ -52,29 +57,37 @@ class FaultTolerantStrategy(SingleDeviceStrategy):
         module = self.lightning_module
         schedule = module.lr_scheduler_step
         # A dropped step must change nothing, since it is run again.
+        module.optimizer_zero_grad = lambda *args: None  # the micro batches of a step accumulate
         module.lr_scheduler_step = lambda *a, **k: schedule(*a, **k) if self._committed else None
 
     def optimizer_step(self, optimizer, closure, model=None, **kwargs):
-        def averaged():
-            loss = closure()
-            works = [self.manager.allreduce(p.grad) for p in self.model.parameters() if p.grad is not None]
-            for work in works:
-                work.wait()
+        def all_micro_batches():
+            for micro in self.samples.step():
+                self._batch = self.batch_to_device(micro.batch, self.root_device)
+                loss = closure()
             return loss
 
-        return super().optimizer_step(optimizer, averaged, model, **kwargs)
+        return super().optimizer_step(optimizer, all_micro_batches, model, **kwargs)
+
+    def training_step(self, batch, *args, **kwargs):
+        return super().training_step(self._batch, *args, **kwargs)
 
     def _save_all(self) -> dict:
         schedulers = [c.scheduler.state_dict() for c in self.lr_scheduler_configs]
-        return {"model": self.model.state_dict(), "optim": self.optimizers[0].state_dict(), "schedulers": schedulers}
+        return {
+            "model": self.lightning_module.state_dict(),
+            "optim": self.optimizers[0].state_dict(),
+            "schedulers": schedulers,
+        }
 
     def _load_all(self, state: dict) -> None:
-        self.model.load_state_dict(state["model"])
+        self.lightning_module.load_state_dict(state["model"])
         self.optimizers[0].load_state_dict(state["optim"])
         for config, saved in zip(self.lr_scheduler_configs, state["schedulers"], strict=True):
             config.scheduler.load_state_dict(saved)
 
     def teardown(self) -> None:
+        self.samples.close()
         self.manager.shutdown(finished=self.manager.current_step() >= self._steps)
         super().teardown()
 
@@ -102,17 +115,15 @@ def main() -> None:
     torch.manual_seed(0)
     x = torch.randn(4096, 8, generator=torch.Generator().manual_seed(0))
     data = TensorDataset(x, x.mean(1, keepdim=True))
-    group, groups = int(os.environ["REPLICA_GROUP_ID"]), int(os.environ["NUM_REPLICA_GROUPS"])
-    sampler = DistributedSampler(data, group, groups, group_rank=0, num_replicas=1)
-    strategy = FaultTolerantStrategy(args.steps)
+    strategy = FaultTolerantStrategy(args.steps, data, global_batch=64, micro_batch=16)
     trainer = lightning.Trainer(
-        strategy=strategy, precision=args.precision, max_epochs=-1, accumulate_grad_batches=2, gradient_clip_val=1.0, use_distributed_sampler=False,
+        strategy=strategy, precision=args.precision, max_epochs=-1, gradient_clip_val=1.0, use_distributed_sampler=False,
         logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
     model = Regression()
     trainer.fit(
         torch.compile(model, backend=args.compile) if args.compile else model,
-        DataLoader(data, batch_size=16, sampler=sampler),
+        DataLoader(range(10**9)),  # counts the steps; the strategy takes the samples
     )
     digest = sum(float(p.detach().double().sum()) for p in model.parameters())
     print(f"done at step {strategy.manager.current_step()}: sum of the weights {digest:.12f}", flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 from contextlib import ExitStack
@@ -26,11 +27,11 @@ LIGHTNING = (str(EXAMPLES / "train_lightning.py"), "--precision", "bf16-mixed", 
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
-    [(HF, "'loss'"), (LIGHTNING, "step 20:")],
+    ("words", "told", "each"),
+    [(HF, "'loss'", 32), (LIGHTNING, "step 20:", 64)],
     ids=["transformers", "lightning"],
 )
-def test_a_trainer_goes_on_through_a_kill(tmp_path: Path, words: tuple[str, ...], told: str) -> None:
+def test_a_trainer_goes_on_through_a_kill(tmp_path: Path, words: tuple[str, ...], told: str, each: int) -> None:
     python, steps = env.read(env.TRAINERS_PYTHON), 250
     if python is None:
         pytest.skip(HOW)
@@ -43,7 +44,8 @@ def test_a_trainer_goes_on_through_a_kill(tmp_path: Path, words: tuple[str, ...]
                 "RANK": "0", "WORLD_SIZE": "1", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1",
                 env.MIN_REPLICAS: "2",  # the survivor waits, so that it is not done when the other one is back
             }  # fmt: skip
-            command = [python, *words, "--steps", str(steps)]
+            recorded = [str(ROOT / "tests/extended/compat/record_samples.py"), str(tmp_path / f"{number}.samples")]
+            command = [python, *recorded, *words, "--steps", str(steps)]
             return stack.enter_context(trainer(tmp_path, f"{number}-{life}", command, **variables))
 
         stays, dies = group(0, 0), group(1, 0)
@@ -59,3 +61,13 @@ def test_a_trainer_goes_on_through_a_kill(tmp_path: Path, words: tuple[str, ...]
         assert ends[0] == ends[1]
         assert len(ends[0]) == 1
         assert re.search(r"group \S*1 .*rejoined", stays.output())
+    check_samples(tmp_path, steps, each=each)
+
+
+def check_samples(folder: Path, steps: int, *, each: int) -> None:
+    """Check that no sample was committed twice, and that at most those are missing which the killed group did not write."""
+    lines = [json.loads(line) for n in (0, 1) for line in (folder / f"{n}.samples").read_text().splitlines()]
+    found = [tuple(sample) for _, samples in lines for sample in samples]
+    assert {step for step, _ in lines} == set(range(1, steps + 1))
+    assert len(found) == len(set(found)), "a sample was committed twice"
+    assert steps * each - 2 * each <= len(found) <= steps * each

@@ -91,7 +91,7 @@ def test_no_worker_is_restarted_when_a_group_is_lost_and_another_joins(tmp_path:
     def start(g: int) -> LoaderTrainer:
         return LoaderTrainer(g, address, 240, 2, {**dealing, "dataset": Indices(240, logs[g])})
 
-    def body(g: int) -> LoaderTrainer:
+    def body(g: int) -> None:
         met = False
 
         def hook(micro: Any) -> None:
@@ -101,14 +101,14 @@ def test_no_worker_is_restarted_when_a_group_is_lost_and_another_joins(tmp_path:
                 meet.wait(scaled(20))
                 if g == 1:
                     trainers[1].manager.shutdown(finished=False)
-                    trainers[1].data.close()
+                    trainers[1].loader.close()
                     raise InterruptedError
 
         try:
-            return trainers[g].train(hook)
+            trainers[g].train(hook)
         except InterruptedError:
             trainers.append(start(2))
-            return trainers[2].train()
+            trainers[2].train()
 
     with lighthouse(2) as address:
         trainers = run_threads(2, start)
@@ -116,7 +116,7 @@ def test_no_worker_is_restarted_when_a_group_is_lost_and_another_joins(tmp_path:
         ends = trainers[0], trainers[2]
         for trainer in ends:
             trainer.check()
-            trainer.data.close()
+            trainer.loader.close()
         assert same(ends[0].net.state_dict(), ends[1].net.state_dict())
         assert [len({pid for pid, _ in loads(log)}) for log in logs] == [2, 2, 2]
         leave(*ends)

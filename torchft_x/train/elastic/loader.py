@@ -29,7 +29,8 @@ class ElasticLoader(ElasticSampler):
 
     Workers load ahead what this group computes if no group is lost or joins. A random augmentation draws the same numbers
     whichever group, worker or attempt loads the sample: before each sample the generators of Python, NumPy and torch are
-    seeded by (seed, epoch, position).
+    seeded by (seed, epoch, position). A data set with ``__getitems__`` is seeded once for a micro batch, by its first
+    sample. Other generators, such as NumPy's `default_rng`, are the data set's own to seed.
 
     Args:
         manager: this rank's Manager.
@@ -40,7 +41,7 @@ class ElasticLoader(ElasticSampler):
         dealing: arguments of `ElasticSampler`.
 
     Raises:
-        ConfigError: sizes that don't fit, or a second loader.
+        ConfigError: sizes that don't fit, a second loader, or in_order=False.
     """
 
     def __init__(

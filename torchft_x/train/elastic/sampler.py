@@ -68,10 +68,12 @@ class ElasticSampler:
                 loss_fn(ddp(x), y).backward()
             optimizer.step()
 
-    A step has global_batch / micro_batch slots, whatever the number of groups; a group computes its share of them one after
-    the other. The gradient that the optimizer gets is the mean over the slots: divide nothing. All backward passes of a step
-    but the last only accumulate. Compute every micro batch of the step. A group that contributes nothing (it heals, is a
-    spare, or there are fewer slots than groups) gets one micro batch whose samples don't count.
+    A step has global_batch / micro_batch slots, whatever the number of groups; a group computes its share of them one
+    after the other. The gradient that the optimizer gets is the mean over the slots: divide nothing.
+    `DistributedDataParallel` and `HybridShardedDataParallel` average so; `Manager.allreduce` and process groups made of it
+    divide by groups. All backward passes of a step but the last only accumulate, and a micro batch has one backward.
+    Compute every micro batch of the step. A group that contributes nothing (it heals, is a spare, or there are fewer slots
+    than groups) gets one micro batch whose samples don't count.
 
     Args:
         manager: this rank's Manager. One sampler or loader for each Manager, made before the first step.

@@ -55,7 +55,8 @@ class LoaderTrainer(LedgerTrainer):
     """Trains a `Ledger` with an `ElasticLoader` whose batches are the indices, and checks that they are the right ones."""
 
     def make_data(self, length: int, dealing: dict[str, Any]) -> ElasticSampler:
-        return ElasticLoader(self.manager, dealing.pop("dataset", range(length)), **dealing)
+        self.loader = ElasticLoader(self.manager, dealing.pop("dataset", range(length)), **dealing)
+        return self.loader
 
     def compute(self, micro: Micro) -> torch.Tensor:
         assert micro.batch.tolist() == micro.indices

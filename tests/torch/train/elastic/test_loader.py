@@ -58,7 +58,7 @@ def test_a_newcomer_goes_on_at_the_others_position(kwargs: dict[str, Any]) -> No
 
 
 def test_spares_train_on_nothing_until_they_are_needed() -> None:
-    fixed = {"world_size_mode": WorldSizeMode.FIXED_WITH_SPARES, "min_replica_size": 2}
+    fixed: dict[str, Any] = {"world_size_mode": WorldSizeMode.FIXED_WITH_SPARES, "min_replica_size": 2}
     meet = threading.Barrier(3)
 
     def body(g: int) -> None:
