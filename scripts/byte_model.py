@@ -95,6 +95,8 @@ def parse_args(
         p.error(f"--checkpoint-every must be at least 1, not {args.checkpoint_every}")
     if args.width % args.heads:
         p.error(f"--width {args.width} can't be divided among --heads {args.heads}")
+    if apart:
+        args.global_batch = args.data_policy = None  # a batch for each group
     args.group = env.read(env.REPLICA_GROUP_ID, "0")
     args.min_groups = max(args.min_groups, args.ft.min_replica_size)
     if args.process_group == "auto" and "process_group" in args.given:

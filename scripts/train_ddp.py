@@ -38,7 +38,7 @@ from torchft_x.observe.export import track
 
 # Modules of one's own are imported last, so that a first start can be forked (docs/write_a_script.md).
 # isort: split
-from byte_model import (
+from byte_model import (  # scripts/byte_model.py: copy it beside this script
     Transformer,
     declare,
     load_data,

@@ -53,12 +53,13 @@ from torchft_x.train.step.reductions import ring_bytes
 
 # Modules of one's own are imported last, so that a first start can be forked (docs/write_a_script.md).
 # isort: split
-import byte_model
+import byte_model  # scripts/byte_model.py: copy it beside this script
 from byte_model import (
     Transformer,
     declare,
     get_batch,
     load_data,
+    make_loader,
     make_optimizer,
     print_device,
     resume,
@@ -159,7 +160,11 @@ def train(args: argparse.Namespace) -> None:
         )
         # Islands of unequal size have unequal batches.
         declare(manager, args, data, but=() if island is None else ("batch_size",))
-    tokens = ranks * args.batch_size * args.seq_len  # tokens of a group in an inner step
+    # An island's other ranks have no Manager, and an exchange in the background ends behind the samples of later steps: both
+    # draw their data at random instead.
+    exact = island is None and manager is not None and not args.ft.fragment_sync_delay
+    batches = make_loader(manager, args, data, rank=rank, ranks=ranks) if exact else None
+    tokens = (1 if exact else ranks) * args.batch_size * args.seq_len  # tokens of a group in an inner step
     loop = make_loop(args, manager, model, inner, island, tokens)
     period = args.ft.sync_steps // args.ft.fragments  # inner steps between two exchanges
     last = -(-args.steps // period)  # training ends with an exchange
@@ -175,9 +180,13 @@ def train(args: argparse.Namespace) -> None:
     # All ranks of the group leave together: the others would wait in the next forward.
     with Leaving(manager, checkpoint, dist.group.WORLD if ranks > 1 else None) as leaving, loop:
         while (done := loop.exchanges) < last and not leaving.requested():
-            # Data and rate are functions of the common progress: a group that comes back draws its lost batches again.
+            # Data and rate are functions of the common progress, so that a group that comes back goes on with the others.
             set_learning_rate(args, inner, loop.progress)
-            x, y = get_batch(data, args, loop.progress, f"{args.group}.{rank}")
+            if batches is not None:
+                micro = next(batches.step())  # this rank's part of the group's next samples
+                x, y = micro.x, micro.y
+            else:
+                x, y = get_batch(data, args, loop.progress, f"{args.group}.{rank}")
             inner.zero_grad()
             loss = model(x.to(device), y.to(device))
             loss.backward()  # within the group only

@@ -46,7 +46,7 @@ from torchft_x.train.device import in_group_backend
 
 # Modules of one's own are imported last, so that a first start can be forked (docs/write_a_script.md).
 # isort: split
-import byte_model
+import byte_model  # scripts/byte_model.py: copy it beside this script
 from byte_model import (
     Transformer,
     declare,
