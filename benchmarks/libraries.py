@@ -88,9 +88,12 @@ def find_peer() -> Library | str:
     """Return torchft-nightly in its own environment, or a sentence with the reason why it is missing."""
     python = env.read(env.PEER_PYTHON)
     if python is None:
-        python = str(ROOT / ".venv-peer" / "bin" / "python")  # as .ci/run makes it
+        python = str(ROOT / ".venv-peer" / "bin" / "python")  # as ./scripts/test --extended makes it
         if not Path(python).exists():
-            return f"torchft-nightly is not here: {env.PEER_PYTHON} is not set and there is no .venv-peer (.ci/run makes it)"
+            return (
+                f"torchft-nightly is not here: {env.PEER_PYTHON} is not set and there is no .venv-peer "
+                "(./scripts/test --extended makes it)"
+            )
     try:
         out = subprocess.run([python, "-c", _PROBE], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired) as e:

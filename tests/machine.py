@@ -41,10 +41,14 @@ def needs_measure(config: pytest.Config) -> bool:
     """Return whether the session's tests may be scaled: none of them is of `VIRTUAL`, whose clocks are virtual.
 
     A session that includes some of these runs at scale 1, so that its tests of processes may fail on a slow machine.
+    Folders that `--ignore` leaves out do not count.
     """
-    paths = [Path(arg.split("::")[0]).absolute() for arg in config.known_args_namespace.file_or_dir]
+    asked = config.known_args_namespace
+    paths = [Path(arg.split("::")[0]).absolute() for arg in asked.file_or_dir]
+    ignored = [Path(arg).absolute() for arg in asked.ignore or ()]
+    virtual = [folder for folder in VIRTUAL if not any(folder.is_relative_to(path) for path in ignored)]
     return bool(paths) and not any(
-        path.is_relative_to(folder) or folder.is_relative_to(path) for path in paths for folder in VIRTUAL
+        path.is_relative_to(folder) or folder.is_relative_to(path) for path in paths for folder in virtual
     )
 
 

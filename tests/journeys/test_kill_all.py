@@ -76,7 +76,7 @@ def killed(command: list[str], folder: Path, run_dir: Path, ranks: int, *, lives
 
 
 def test_two_sharded_groups_of_two(tmp_path: Path) -> None:
-    """Once; twice in a row: tests/extended/jobs/test_kill_all.py."""
+    """Kill all once. tests/extended/jobs/test_diloco.py does it twice in a row."""
     run_dir = tmp_path / "run"
     args = ("--steps", "100000", "--pace", "0.06", "--dump-params", str(tmp_path / "dumps"), *SMALL)
     killed(hsdp(run_dir, 2, 2, *args), tmp_path, run_dir, ranks=2, lives=1, **WARM)

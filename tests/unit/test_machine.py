@@ -10,8 +10,10 @@ import pytest
 from tests import machine
 
 
-def session(*paths: str) -> pytest.Config:
-    asked = SimpleNamespace(file_or_dir=[str(machine.ROOT / p) for p in paths])
+def session(*paths: str, ignore: str | None = None) -> pytest.Config:
+    asked = SimpleNamespace(
+        file_or_dir=[str(machine.ROOT / p) for p in paths], ignore=ignore and [str(machine.ROOT / ignore)]
+    )
     return cast(Any, SimpleNamespace(known_args_namespace=asked))
 
 
@@ -33,4 +35,7 @@ def test_only_a_session_without_unit_tests_is_measured() -> None:
     assert not machine.needs_measure(session("tests/unit/core/test_x.py::test_x"))
     assert not machine.needs_measure(session("tests/process", "tests/unit"))
     assert not machine.needs_measure(session("tests"))
+    assert not machine.needs_measure(session("tests/extended"))
+    assert machine.needs_measure(session("tests/extended", ignore="tests/extended/sim"))
+    assert not machine.needs_measure(session("tests", ignore="tests/extended/sim"))
     assert not machine.needs_measure(session())

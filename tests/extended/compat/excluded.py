@@ -14,7 +14,7 @@ _CLIENT = (
     "played by real processes in tests/torch/train/test_manager.py"
 )
 _RENDEZVOUS = "is about private functions of torchft's rendezvous; ours: tests/torch/comm/test_handles.py"
-_STORE = "puts a mock in the place of torch's store in torchft's module; ours reads addresses in tests/comm/store"
+_STORE = "puts a mock in the place of torch's store in torchft's module; ours reads addresses in tests/torch/comm/store"
 _PRIVATE = "looks at private fields of DiLoCo's fragments, or gives it an allreduce without reduce_op"
 _PICKLED = "has a DTensor received into nothing; we don't unpickle meshes, so a DTensor needs one to be received into"
 _GRANT = (

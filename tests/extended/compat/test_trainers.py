@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.timeout(300)]
 
 HOW = (
     f"{env.TRAINERS_PYTHON} is not set: the Python of an environment with torchft_x, torch, transformers, accelerate, "
-    "lightning and torchtitan (.ci/run makes one)"
+    "lightning and torchtitan (./scripts/test --extended makes one)"
 )
 EXAMPLES = ROOT / "docs/examples"
 COMPILED = ("--compile", "aot_eager")  # by each life in its first step. Inductor would take minutes of g++ on a CPU

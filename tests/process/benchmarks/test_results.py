@@ -18,4 +18,4 @@ def test_a_missing_peer_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert "can't be run" in str(libraries.find_peer())
     monkeypatch.delenv(env.PEER_PYTHON)
     monkeypatch.setattr(libraries, "ROOT", tmp_path)
-    assert ".ci/run makes it" in str(libraries.find_peer())
+    assert "scripts/test --extended makes it" in str(libraries.find_peer())

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.timeout(300)]
 ROOT = Path(__file__).parents[4]
 HOW = (
     f"{env.TRAINERS_PYTHON} is not set: the Python of an environment with torchft_x, torch, tensorboard and wandb "
-    "(.ci/run makes one)"
+    "(./scripts/test --extended makes one)"
 )
 STEPS = 12
 
@@ -56,12 +56,13 @@ def test_the_tool_has_each_step(tmp_path: Path, tool: str, reader: str) -> None:
     python = env.read(env.TRAINERS_PYTHON)
     if python is None:
         pytest.skip(HOW)
-    with lighthouse(tmp_path, "--run_dir", str(tmp_path / "run")):
+    with lighthouse(tmp_path) as address:
         trainer = [python, "-m", "torchft_x", "supervise", "--group", "0", "--groups", "1", "--run_dir"]
         trainer += [str(tmp_path / "run"), "--", str(ROOT / "scripts/train_ddp.py"), "--steps", str(STEPS)]
         trainer += ["--log-every", "4", "--layers", "1", "--width", "32", "--data-mb", "0.1"]
         trainer += ["--track", f"{tool}:{tmp_path if tool == 'tensorboard' else 'made'}"]
-        environ = {**env.everything(), "PYTHONPATH": str(ROOT), "WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path)}
+        environ = {**env.everything(), env.LIGHTHOUSE: address, "PYTHONPATH": str(ROOT)}
+        environ |= {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path)}
         done = subprocess.run(trainer, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=scaled(60))
         assert done.returncode == 0, done.stderr
     read = subprocess.run([python, "-c", reader, str(tmp_path)], capture_output=True, text=True, timeout=scaled(30))

@@ -110,4 +110,4 @@ class TestHeal(TransportConformance):
         assert Store(f"{bucket}/heals").children() == {}
 
     def test_disallow_keeps_new_readers_waiting(self, pair: Any) -> None:
-        """tests/transfer/storage has it with the time that the removal takes."""
+        """tests/torch/transfer/storage has it with the time that the removal takes."""
