@@ -31,7 +31,8 @@ class TestCommandLine:
 
     @pytest.mark.parametrize("scheduler", ["slurm", "kubernetes"])
     def test_titan_on_a_cluster(self, scheduler: str, line: str, tmp_path: Path) -> None:
-        words = {"slurm": [], "kubernetes": ["-cfg", "queue=default"]}[scheduler]
+        offline = ",validate_spec=False" if line == "nightly" else ""
+        words = {"slurm": [], "kubernetes": ["-cfg", f"queue=default{offline}"]}[scheduler]
         options = {"slurm": ["--run_dir", str(tmp_path / "run")], "kubernetes": ["--image", "registry/titan:1"]}[
             scheduler
         ]
