@@ -125,7 +125,8 @@ def run_ranks(context: Any, target: Any, root: str, form: Form) -> None:
 
 
 def test_any_form_goes_on_in_any_other_bit_by_bit(tmp_path: Path) -> None:
-    with fork_server("tests.extended.train.checkpoint.test_parts") as context:
+    # Otherwise each of 28 processes would import torch's compiler by itself.
+    with fork_server("tests.extended.train.checkpoint.test_parts", "torch._dynamo") as context:
         for form in FORMS:
             run_ranks(context, save, str(tmp_path), form)
         for form in FORMS:
