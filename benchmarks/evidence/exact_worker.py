@@ -1,0 +1,278 @@
+"""One rank of `exact_data`: the training script. It trains a model that counts, and logs its samples by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+warnings.filterwarnings("ignore", message=".*NumPy.*")
+
+import torch  # noqa: E402
+import torch._dynamo  # noqa: E402  # imported once for all forks, as the first optimizer of a process imports it
+import torch.distributed as dist  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.distributed.fsdp import fully_shard  # noqa: E402
+
+from torchft_x import (  # noqa: E402
+    Checkpoint,
+    DistributedDataParallel,
+    DistributedSampler,
+    ElasticLoader,
+    HybridShardedDataParallel,
+    Manager,
+    Optimizer,
+    ProcessGroupGloo,
+    ShardedState,
+    observe,
+)
+
+HOST = "127.0.0.1"
+SAMPLERS = ("sampler", "sampler_fresh")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all lives of all groups share. `policy`: one of `ElasticSampler`, or one of SAMPLERS, for comparison.
+
+    "sampler" is torchft's sampler with the loader's position in the Manager's state, so that a heal copies it. With
+    "sampler_fresh" each life begins its share anew, as in torchft's train_ddp.py.
+    """
+
+    folder: Path
+    groups: int  # groups at the start
+    ranks: int  # ranks of a group; more than one: HSDP
+    length: int
+    epochs: int
+    policy: str
+    tail: str
+    slots: int
+    batch: int
+    workers: int
+    every: int  # steps between two checkpoints
+
+
+@dataclass(frozen=True)
+class Life:
+    """One rank's place in one life of its group."""
+
+    group: int
+    number: int  # of the life
+    rank: int
+    port: int  # of the group's store
+    lighthouse: str
+
+
+class Samples:
+    """A data set whose samples are their own indices."""
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor(index)
+
+
+class Counts(nn.Module):
+    """Parameters that count how often each sample was trained, in all epochs together.
+
+    The loss is a mean, so its gradient is 1/n at each of the batch's n samples.
+    """
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self.count = nn.Parameter(torch.zeros(length))
+
+    def forward(self, indices: torch.Tensor) -> torch.Tensor:
+        return self.count[indices].mean()
+
+
+class Count(torch.optim.Optimizer):
+    """Adds to each count how often its sample is in the gradient: a sample that is in it once has the least value."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        (param,) = self.param_groups[0]["params"]
+        mine, grad = (t.to_local() if hasattr(t, "to_local") else t for t in (param, param.grad))
+        where = grad.nonzero().squeeze(1)
+        if len(where):
+            found = grad[where]
+            times = found / found.min()
+            torch.testing.assert_close(times, times.round(), msg="the samples of a step have different weights")
+            mine[where] += times.round()
+
+
+class Log:
+    """Lines of one life: what it tries in each step, and what is committed."""
+
+    def __init__(self, job: Job, life: Life, manager: Manager) -> None:
+        name = f"group{life.group}-life{life.number:04}-rank{life.rank}.jsonl"
+        self._file = (job.folder / name).open("w", buffering=1)
+        self._who = {"who": manager.context.connection.replica_id, "rank": life.rank, "ranks": job.ranks}
+        self._manager = manager
+        self._contributors: dict[int, tuple[str, ...]] = {}  # by quorum
+        self._before = 0
+        observe.subscribe(self._take)
+
+    def _write(self, kind: str, **values: Any) -> None:
+        self._file.write(json.dumps({"kind": kind, **self._who, **values}) + "\n")
+
+    def tries(self, samples: list[tuple[int, int]]) -> None:
+        """Log the samples of this step that count, before its last backward."""
+        quorum, top = self._learn(), self._manager.context.step.top
+        if quorum:
+            self._before = top.committed_in
+            self._write("try", step=top.step, quorum=quorum, samples=samples)
+
+    def committed(self) -> None:
+        state = self._manager.context.step.state
+        self._write(
+            "commit", step=state.step - 1, committed_in=state.committed_in, before=self._before,
+            contributors=self._contributors[state.committed_in],
+        )  # fmt: skip
+
+    def _learn(self) -> int:
+        """Remember the contributors of the quorum in hand, and return its id; 0 in a rehearsal."""
+        role = self._manager.steps.role
+        if role is None:
+            return 0
+        self._contributors[role.quorum.id] = role.part.contributors
+        return role.quorum.id
+
+    def _take(self, event: dict[str, Any]) -> None:
+        if event["event"] == "redo":  # the gradients of the same try, in another quorum
+            self._learn()
+        if event["event"] in ("redo", "adopt", "drop", "new_lineage"):
+            self._write(event["event"], step=event.get("step"))
+
+
+class Sampled:
+    """A loop over torchft's sampler, for comparison. `state_dict` has the position, as StatefulDataLoader's has it."""
+
+    def __init__(self, job: Job, life: Life) -> None:
+        self._job, self._batch = job, job.slots * job.batch // job.groups
+        self._sampler = DistributedSampler(Samples(job.length), life.group, job.groups, 0, 1, shuffle=True)
+        self.epoch = self.drawn = 0
+        self._share: list[int] = []
+        self._shared = -1  # epoch of `_share`
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self.epoch, "drawn": self.drawn}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.epoch, self.drawn = state["epoch"], state["drawn"]
+
+    @property
+    def samples_done(self) -> int:
+        return self.epoch * self._job.length + self.drawn * self._job.groups
+
+    def step(self) -> Iterator[tuple[list[int], torch.Tensor]]:
+        """Yield the next batch of this group's share: epochs and indices."""
+        if self._shared != self.epoch:
+            self._sampler.set_epoch(self.epoch)
+            self._share, self._shared = list(self._sampler), self.epoch
+        found = self._share[self.drawn : self.drawn + self._batch]
+        yield [self.epoch] * len(found), torch.tensor(found)
+        self.drawn += self._batch
+        if self.drawn >= len(self._share):
+            self.epoch, self.drawn = self.epoch + 1, 0
+
+
+class Dealt:
+    """A loop over `ElasticLoader`."""
+
+    def __init__(self, job: Job, life: Life, manager: Manager) -> None:
+        sizes: dict[str, Any] = {} if job.policy == "shrink" else {"global_batch": job.slots * job.batch}
+        self._length = job.length
+        self._data = ElasticLoader(
+            manager, Samples(job.length), micro_batch=job.batch, policy=job.policy, tail=job.tail, rank=life.rank,
+            ranks=job.ranks, num_workers=job.workers, **sizes,
+        )  # fmt: skip
+
+    @property
+    def epoch(self) -> int:
+        return self._data.epoch
+
+    @property
+    def samples_done(self) -> int:
+        at = self._data.position
+        return at.epoch * self._length + at.cursor - at.owed
+
+    def step(self) -> Iterator[tuple[list[int], torch.Tensor]]:
+        """Yield the micro batches of this step: epochs and indices. Epochs are empty if the batch does not count."""
+        for micro in self._data.step():
+            yield [s.epoch for s in micro.samples] if micro.counts else [], micro.batch
+
+
+def train(job: Job, life: Life, done: Any, stop: Any) -> None:
+    """Train until all epochs are complete. `done[group]`: samples committed, once this life has committed a step."""
+    with (job.folder / f"group{life.group}.log").open("ab") as out:
+        os.dup2(out.fileno(), 1)
+        os.dup2(out.fileno(), 2)
+    torch.set_num_threads(1)
+    torch.manual_seed(life.group)
+    net = Counts(job.length)
+    if job.ranks > 1:
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        store = dist.TCPStore(HOST, life.port, None, False, timedelta(seconds=60))
+        dist.init_process_group("gloo", store=dist.PrefixStore("default", store), rank=life.rank, world_size=job.ranks)
+        fully_shard(net)
+    optim = Count(net.parameters())
+    state = ShardedState(net, optim)
+    manager = Manager(
+        pg=ProcessGroupGloo(20.0, host=HOST), load_state_dict=state.load_state_dict, state_dict=state.state_dict,
+        min_replica_size=1, timeout=30.0, quorum_timeout=60.0, connect_timeout=60.0, rank=life.rank,
+        world_size=job.ranks, store_addr=HOST, store_port=life.port, hostname=HOST, lighthouse_addr=life.lighthouse,
+        replica_id=f"group_{life.group}",
+    )  # fmt: skip
+    model = (HybridShardedDataParallel if job.ranks > 1 else DistributedDataParallel)(manager, net)
+    optimizer = Optimizer(manager, optim)
+    data: Dealt | Sampled
+    if job.policy in SAMPLERS:
+        data = Sampled(job, life)
+        if job.policy == "sampler":
+            manager.register_state_dict_fn("loader", data.load_state_dict, data.state_dict)
+    else:
+        data = Dealt(job, life, manager)
+    parts = {"model": net, "optim": optim, **({"loader": data} if job.policy == "sampler" else {})}
+    checkpoint = Checkpoint(manager, str(job.folder / "checkpoints"), parts, every=job.every) if job.every else None
+    if checkpoint is not None:
+        checkpoint.resume()
+    log = Log(job, life, manager)
+    while data.epoch < job.epochs and not stop[life.group]:
+        optimizer.zero_grad()
+        samples: list[tuple[int, int]] = []
+        for epochs, indices in data.step():
+            samples += zip(epochs, indices.tolist(), strict=False)
+            if not manager.steps.accumulates:
+                log.tries(samples if manager.is_participating() else [])
+            model(indices).backward()
+        optimizer.step()
+        if optimizer.committed:
+            log.committed()
+            if life.rank == 0:
+                done[life.group] = data.samples_done
+        if checkpoint is not None:
+            checkpoint.step()
+    finished = not stop[life.group]
+    if finished:
+        count = net.count.full_tensor() if job.ranks > 1 else net.count
+        if life.rank == 0:
+            raw = bytes(count.detach().to(torch.uint8).tolist())
+            (job.folder / f"group{life.group}.counts").write_bytes(raw)
+    if checkpoint is not None:
+        checkpoint.close()
+    manager.shutdown(finished=finished)
+    if job.ranks > 1:
+        dist.destroy_process_group()
