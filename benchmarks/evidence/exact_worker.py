@@ -250,7 +250,8 @@ def train(job: Job, life: Life, done: Any, stop: Any) -> None:
     if checkpoint is not None:
         checkpoint.resume()
     log = Log(job, life, manager)
-    while data.epoch < job.epochs and not stop[life.group]:
+    leaves = False
+    while data.epoch < job.epochs and not leaves:
         optimizer.zero_grad()
         samples: list[tuple[int, int]] = []
         for epochs, indices in data.step():
@@ -265,14 +266,23 @@ def train(job: Job, life: Life, done: Any, stop: Any) -> None:
                 done[life.group] = data.samples_done
         if checkpoint is not None:
             checkpoint.step()
-    finished = not stop[life.group]
-    if finished:
+        leaves = _any_rank(stop[life.group], job.ranks)
+    if not leaves:
         count = net.count.full_tensor() if job.ranks > 1 else net.count
         if life.rank == 0:
             raw = bytes(count.detach().to(torch.uint8).tolist())
             (job.folder / f"group{life.group}.counts").write_bytes(raw)
     if checkpoint is not None:
         checkpoint.close()
-    manager.shutdown(finished=finished)
+    manager.shutdown(finished=not leaves)
     if job.ranks > 1:
         dist.destroy_process_group()
+
+
+def _any_rank(flag: int, ranks: int) -> bool:
+    """Return whether the flag is set on a rank of the group: ranks that compute together must leave together."""
+    if ranks == 1:
+        return bool(flag)
+    flags = torch.tensor([flag])
+    dist.all_reduce(flags, dist.ReduceOp.MAX)
+    return bool(flags)
