@@ -2,6 +2,7 @@
 
     python -m benchmarks.evidence.exact_data --kills 1000 --length 100000 --epochs 3 --policy strict
     python -m benchmarks.evidence.exact_data --kills 100 --length 20000 --layout hsdp2x2
+    python -m benchmarks.evidence.exact_data --kills 100 --length 20000 --layout diloco --policy shrink --every 5
     python -m benchmarks.evidence.exact_data --kills 300 --length 100000 --policy sampler      # torchft's, for comparison
 
 Groups are real processes, with gloo and a lighthouse on loopback, and train with `ElasticLoader` (`exact_worker`). A group
@@ -216,12 +217,12 @@ def main(argv: list[str] | None = None) -> int:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--policy", choices=["constant", "strict", "shrink", *SAMPLERS], default="constant")
     p.add_argument("--tail", choices=["wrap", "short", "drop"], default="wrap")
-    p.add_argument("--layout", choices=["ddp", "hsdp2x2"], default="ddp")
+    p.add_argument("--layout", choices=["ddp", "hsdp2x2", "diloco"], default="ddp")
     p.add_argument("--kills", type=int, default=100)
     p.add_argument("--length", type=int, default=10_000, help="samples of the data set")
     p.add_argument("--epochs", type=int, default=3)
     p.add_argument("--groups", type=int, default=0, help="groups at the start (default: 4, or 2 for hsdp2x2)")
-    p.add_argument("--slots", type=int, default=6, help="micro batches of a step")
+    p.add_argument("--slots", type=int, default=6, help="micro batches of a step; diloco: steps of a period")
     p.add_argument("--batch", type=int, default=2, help="samples of a micro batch")
     p.add_argument("--workers", type=int, default=0, help="loader processes of each rank")
     p.add_argument("--every", type=int, default=100, help="steps between two checkpoints")
@@ -235,14 +236,16 @@ def main(argv: list[str] | None = None) -> int:
     groups = args.groups or (2 if ranks > 1 else 4)
     if groups < 2:
         p.error("--groups must be at least 2: one must go on when another is killed")
-    if ranks > 1 and args.policy in SAMPLERS:
+    if args.layout != "ddp" and args.policy in SAMPLERS:
         p.error(f"--policy {args.policy} is for --layout ddp")
+    if args.layout == "diloco" and args.policy != "shrink":
+        p.error("--layout diloco is for --policy shrink: each inner step has one micro batch")
     with tempfile.TemporaryDirectory() as made:
         folder = (args.keep or Path(made)).resolve()
         folder.mkdir(parents=True, exist_ok=True)
         every = 0 if args.no_restart else args.every
         job = Job(
-            folder, groups, ranks, args.length, args.epochs, args.policy, args.tail, args.slots, args.batch,
+            folder, args.layout, groups, ranks, args.length, args.epochs, args.policy, args.tail, args.slots, args.batch,
             args.workers, every,
         )  # fmt: skip
         scale = not (args.no_scale or args.policy in SAMPLERS)  # the sampler's shares are fixed at the start

@@ -21,6 +21,7 @@ from torch.distributed.fsdp import fully_shard  # noqa: E402
 
 from torchft_x import (  # noqa: E402
     Checkpoint,
+    DiLoCo,
     DistributedDataParallel,
     DistributedSampler,
     ElasticLoader,
@@ -45,13 +46,14 @@ class Job:
     """
 
     folder: Path
+    layout: str  # ddp, hsdp2x2 or diloco
     groups: int  # groups at the start
-    ranks: int  # ranks of a group; more than one: HSDP
+    ranks: int  # ranks of a group
     length: int
     epochs: int
     policy: str
     tail: str
-    slots: int
+    slots: int  # diloco: inner steps between two exchanges
     batch: int
     workers: int
     every: int  # steps between two checkpoints
@@ -108,7 +110,7 @@ class Count(torch.optim.Optimizer):
         where = grad.nonzero().squeeze(1)
         if len(where):
             found = grad[where]
-            times = found / found.min()
+            times = found.abs() / found.abs().min()  # DiLoCo's pseudo-gradients are negative
             torch.testing.assert_close(times, times.round(), msg="the samples of a step have different weights")
             mine[where] += times.round()
 
@@ -121,40 +123,54 @@ class Log:
         self._file = (job.folder / name).open("w", buffering=1)
         self._who = {"who": manager.context.connection.replica_id, "rank": life.rank, "ranks": job.ranks}
         self._manager = manager
+        self._apart = job.layout == "diloco"
         self._contributors: dict[int, tuple[str, ...]] = {}  # by quorum
-        self._before = 0
+        self._before = manager.context.step.state  # state from which the step in hand starts
+        self.commits = 0
         observe.subscribe(self._take)
 
     def _write(self, kind: str, **values: Any) -> None:
         self._file.write(json.dumps({"kind": kind, **self._who, **values}) + "\n")
 
     def tries(self, samples: list[tuple[int, int]]) -> None:
-        """Log the samples of this step that count, before its last backward."""
-        quorum, top = self._learn(), self._manager.context.step.top
-        if quorum:
-            self._before = top.committed_in
-            self._write("try", step=top.step, quorum=quorum, samples=samples)
+        """Log the samples of this step that count, before its last backward.
+
+        Groups that train apart log all samples since the last commit. They ask for the quorum only after that.
+        """
+        if self._apart:
+            self._write("try", step=self._manager.current_step(), quorum=0, samples=samples)
+        elif quorum := self._learn():
+            self._before = self._manager.context.step.top
+            self._write("try", step=self._before.step, quorum=quorum, samples=samples)
 
     def committed(self) -> None:
+        self.commits += 1
         state = self._manager.context.step.state
         self._write(
-            "commit", step=state.step - 1, committed_in=state.committed_in, before=self._before,
+            "commit", step=state.step - 1, committed_in=state.committed_in, before=self._before.committed_in,
             contributors=self._contributors[state.committed_in],
         )  # fmt: skip
 
     def _learn(self) -> int:
-        """Remember the contributors of the quorum in hand, and return its id; 0 in a rehearsal."""
-        role = self._manager.steps.role
-        if role is None:
+        """Remember the contributors of the quorum in hand, and return its id; 0 if there is none (a rehearsal)."""
+        round = self._manager.steps.round
+        if round is None or round.role is None:
             return 0
-        self._contributors[role.quorum.id] = role.part.contributors
+        role = round.role
+        self._contributors[role.quorum.id] = role.plan.carriers if self._apart else role.part.contributors
         return role.quorum.id
 
     def _take(self, event: dict[str, Any]) -> None:
-        if event["event"] == "redo":  # the gradients of the same try, in another quorum
-            self._learn()
-        if event["event"] in ("redo", "adopt", "drop", "new_lineage"):
-            self._write(event["event"], step=event.get("step"))
+        kind = event["event"]
+        if kind in ("quorum", "redo", "commit"):
+            self._learn()  # after "redo" the try is the one before
+        if self._apart and kind == "heal_end" and self._manager.steps.round is not None:
+            self._before = self._manager.steps.round.role.plan.top  # the state that has come
+        if self._apart and kind == "commit":
+            self.committed()
+            self._before = self._manager.context.step.state
+        if kind in ("redo", "adopt", "drop", "new_lineage"):
+            self._write(kind, step=event.get("step"))
 
 
 class Sampled:
@@ -222,6 +238,10 @@ def train(job: Job, life: Life, done: Any, stop: Any) -> None:
         os.dup2(out.fileno(), 2)
     torch.set_num_threads(1)
     torch.manual_seed(life.group)
+    (_train_apart if job.layout == "diloco" else _train_together)(job, life, done, stop)
+
+
+def _train_together(job: Job, life: Life, done: Any, stop: Any) -> None:
     net = Counts(job.length)
     if job.ranks > 1:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
@@ -230,12 +250,7 @@ def train(job: Job, life: Life, done: Any, stop: Any) -> None:
         fully_shard(net)
     optim = Count(net.parameters())
     state = ShardedState(net, optim)
-    manager = Manager(
-        pg=ProcessGroupGloo(20.0, host=HOST), load_state_dict=state.load_state_dict, state_dict=state.state_dict,
-        min_replica_size=1, timeout=30.0, quorum_timeout=60.0, connect_timeout=60.0, rank=life.rank,
-        world_size=job.ranks, store_addr=HOST, store_port=life.port, hostname=HOST, lighthouse_addr=life.lighthouse,
-        replica_id=f"group_{life.group}",
-    )  # fmt: skip
+    manager = _manager(job, life, state.load_state_dict, state.state_dict)
     model = (HybridShardedDataParallel if job.ranks > 1 else DistributedDataParallel)(manager, net)
     optimizer = Optimizer(manager, optim)
     data: Dealt | Sampled
@@ -246,9 +261,7 @@ def train(job: Job, life: Life, done: Any, stop: Any) -> None:
     else:
         data = Dealt(job, life, manager)
     parts = {"model": net, "optim": optim, **({"loader": data} if job.policy == "sampler" else {})}
-    checkpoint = Checkpoint(manager, str(job.folder / "checkpoints"), parts, every=job.every) if job.every else None
-    if checkpoint is not None:
-        checkpoint.resume()
+    checkpoint = _resumed(job, manager, parts)
     log = Log(job, life, manager)
     leaves = False
     while data.epoch < job.epochs and not leaves:
@@ -267,11 +280,62 @@ def train(job: Job, life: Life, done: Any, stop: Any) -> None:
         if checkpoint is not None:
             checkpoint.step()
         leaves = _any_rank(stop[life.group], job.ranks)
-    if not leaves:
-        count = net.count.full_tensor() if job.ranks > 1 else net.count
-        if life.rank == 0:
-            raw = bytes(count.detach().to(torch.uint8).tolist())
-            (job.folder / f"group{life.group}.counts").write_bytes(raw)
+    _end(job, life, manager, checkpoint, net.count.full_tensor() if job.ranks > 1 else net.count, leaves=leaves)
+
+
+def _train_apart(job: Job, life: Life, done: Any, stop: Any) -> None:
+    net = Counts(job.length)
+    inner, outer = Count(net.parameters()), Count(net.parameters())
+    manager = _manager(job, life, None, None, use_async_quorum=False)
+    data = Dealt(job, life, manager)
+    loop = DiLoCo(manager, [net], inner, outer, sync_every=job.slots)
+    checkpoint = _resumed(job, manager, {"loop": loop, "inner": inner})
+    log = Log(job, life, manager)
+    log.tries([])  # the first commit of a life may be one without samples
+    leaves = False
+    with loop:
+        samples: list[tuple[int, int]] = []
+        while data.epoch < job.epochs and not leaves:
+            inner.zero_grad()
+            for epochs, indices in data.step():
+                samples += zip(epochs, indices.tolist(), strict=False)
+                net(indices).backward()
+            log.tries(samples)
+            commits = log.commits
+            inner.step()
+            if log.commits > commits:
+                samples = []
+                log.tries(samples)
+                done[life.group] = data.samples_done
+            if checkpoint is not None:
+                checkpoint.step()
+            leaves = bool(stop[life.group])
+    _end(job, life, manager, checkpoint, loop.global_parameters[0]["count"], leaves=leaves)
+
+
+def _manager(job: Job, life: Life, load: Any, save: Any, **options: Any) -> Manager:
+    return Manager(
+        pg=ProcessGroupGloo(20.0, host=HOST), load_state_dict=load, state_dict=save, min_replica_size=1, timeout=30.0,
+        quorum_timeout=60.0, connect_timeout=60.0, rank=life.rank, world_size=job.ranks, store_addr=HOST,
+        store_port=life.port, hostname=HOST, lighthouse_addr=life.lighthouse, replica_id=f"group_{life.group}", **options,
+    )  # fmt: skip
+
+
+def _resumed(job: Job, manager: Manager, parts: dict[str, Any]) -> Checkpoint | None:
+    if not job.every:
+        return None
+    checkpoint = Checkpoint(manager, str(job.folder / "checkpoints"), parts, every=job.every)
+    checkpoint.resume()
+    return checkpoint
+
+
+def _end(
+    job: Job, life: Life, manager: Manager, checkpoint: Checkpoint | None, count: torch.Tensor, *, leaves: bool
+) -> None:
+    """Write the final counts unless the group leaves before the end, and end."""
+    if life.rank == 0 and not leaves:
+        raw = bytes(count.detach().to(torch.uint8).tolist())
+        (job.folder / f"group{life.group}.counts").write_bytes(raw)
     if checkpoint is not None:
         checkpoint.close()
     manager.shutdown(finished=not leaves)
