@@ -10,7 +10,7 @@ import pytest
 from benchmarks.evidence import exact_data
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("words", ["--policy constant", "--policy strict --layout hsdp2x2 --no-scale"])
 def test_each_sample_is_committed_once_under_kills(words: str, tmp_path: Path) -> None:
     out = tmp_path / "figures.jsonl"
