@@ -36,6 +36,7 @@ class DealtData:
         self._begin = begin
         self._steps = 0  # inner steps since the last commit; their samples are not committed
         self._lane: int | None = None  # this group's lane; None: the group was no member of the last commit's quorum
+        self._next: int | None = None  # the lane after a commit of the quorum that has counted last
         self._used = False  # whether the script has made a sampler
         self._deals = "steps" in vars(manager)  # a stand-in for a Manager does not deal
         if self._deals:
@@ -74,14 +75,15 @@ class DealtData:
 
     def counted(self, row: list[float]) -> None:
         """Take the sum over all members: the commit of this quorum settles these slots."""
-        if self._used:
+        role = self._manager.steps.role if self._used else None
+        if role is not None:
+            self._next = role.plan.replica_rank
             self._manager.steps.data.settle_apart(lane_slots([int(n) for n in row], self._period))
 
     def committed(self) -> None:
-        """Begin a new round, because an exchange was committed."""
+        """Begin a new round, because an exchange was committed. The quorum in hand may be a later one (an adoption)."""
         if self._used:
-            role = self._manager.steps.role
-            self._steps, self._lane = 0, None if role is None else role.plan.replica_rank
+            self._steps, self._lane = 0, self._next
 
     def healed(self) -> None:
         """Forget the inner steps that a heal has thrown away."""
