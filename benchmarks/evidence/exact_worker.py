@@ -269,7 +269,7 @@ def _train_together(job: Job, life: Life, done: Any, stop: Any) -> None:
         samples: list[tuple[int, int]] = []
         for epochs, indices in data.step():
             samples += zip(epochs, indices.tolist(), strict=False)
-            if not manager.steps.accumulates:
+            if not manager.steps.data.accumulates:
                 log.tries(samples if manager.is_participating() else [])
             model(indices).backward()
         optimizer.step()
