@@ -126,7 +126,7 @@ class Log:
         self._apart = job.layout == "diloco"
         self._contributors: dict[int, tuple[str, ...]] = {}  # by quorum
         self._before = manager.context.step.state  # state from which the step in hand starts
-        self.commits = 0
+        self.rounds = 0  # commits and heals of groups that train apart, with which their samples begin anew
         observe.subscribe(self._take)
 
     def _write(self, kind: str, **values: Any) -> None:
@@ -144,12 +144,17 @@ class Log:
             self._write("try", step=self._before.step, quorum=quorum, samples=samples)
 
     def committed(self) -> None:
-        self.commits += 1
         state = self._manager.context.step.state
         self._write(
             "commit", step=state.step - 1, committed_in=state.committed_in, before=self._before.committed_in,
             contributors=self._contributors[state.committed_in],
         )  # fmt: skip
+
+    def _start_round(self, state: Any) -> None:
+        """Begin a round of inner steps at `state`. The next exchange may come before the first of them."""
+        self._before = state
+        self.rounds += 1
+        self._write("try", step=state.step, quorum=0, samples=[])
 
     def _learn(self) -> int:
         """Remember the contributors of the quorum in hand, and return its id; 0 if there is none (a rehearsal)."""
@@ -165,10 +170,10 @@ class Log:
         if kind in ("quorum", "redo", "commit"):
             self._learn()  # after "redo" the try is the one before
         if self._apart and kind == "heal_end" and self._manager.steps.round is not None:
-            self._before = self._manager.steps.round.role.plan.top  # the state that has come
+            self._start_round(self._manager.steps.round.role.plan.top)  # the state that has come
         if self._apart and kind == "commit":
             self.committed()
-            self._before = self._manager.context.step.state
+            self._start_round(self._manager.context.step.state)
         if kind in ("redo", "adopt", "drop", "new_lineage"):
             self._write(kind, step=event.get("step"))
 
@@ -301,11 +306,10 @@ def _train_apart(job: Job, life: Life, done: Any, stop: Any) -> None:
                 samples += zip(epochs, indices.tolist(), strict=False)
                 net(indices).backward()
             log.tries(samples)
-            commits = log.commits
+            rounds = log.rounds
             inner.step()
-            if log.commits > commits:
+            if log.rounds > rounds:
                 samples = []
-                log.tries(samples)
                 done[life.group] = data.samples_done
             if checkpoint is not None:
                 checkpoint.step()
