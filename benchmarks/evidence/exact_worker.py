@@ -206,7 +206,7 @@ class Sampled:
         found = self._share[self.drawn : self.drawn + self._batch]
         yield [self.epoch] * len(found), torch.tensor(found)
         self.drawn += self._batch
-        if self.drawn >= len(self._share):
+        if self.drawn + self._batch > len(self._share):  # like drop_last=True, so that all batches have one size
             self.epoch, self.drawn = self.epoch + 1, 0
 
 
