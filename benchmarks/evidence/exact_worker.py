@@ -339,7 +339,8 @@ def _end(
     """Write the final counts unless the group leaves before the end, and end."""
     if life.rank == 0 and not leaves:
         raw = bytes(count.detach().to(torch.uint8).tolist())
-        (job.folder / f"group{life.group}.counts").write_bytes(raw)
+        name = "last" if job.policy in SAMPLERS else f"group{life.group}"  # with those, groups end at different steps
+        (job.folder / f"{name}.counts").write_bytes(raw)
     if checkpoint is not None:
         checkpoint.close()
     manager.shutdown(finished=not leaves)
