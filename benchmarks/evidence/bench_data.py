@@ -2,11 +2,13 @@
 
     python -m benchmarks.evidence.bench_data state
     python -m benchmarks.evidence.bench_data step --pairs 30
+    python -m benchmarks.evidence.bench_data reproducible
 
 "state" is pure Python: 10^9 samples, 1,000 groups, 8 slots of 8 samples for each.
 
 "step": two groups train 25 million parameters in two jobs side by side, one with `ElasticLoader` and one with a plain loop
 over batches of the same size, in blocks that alternate. Both load in the training process. A pair is a block of each.
+"reproducible": as "step", one job with reproducible steps and one with the policy strict alone; 8 slots for each group.
 """
 
 from __future__ import annotations
@@ -89,7 +91,7 @@ class Rows:
 class Trained:
     """One job of one group."""
 
-    def __init__(self, group: int, lighthouse: str, dataset: Rows, *, elastic: bool) -> None:
+    def __init__(self, group: int, lighthouse: str, dataset: Rows, *, dealing: dict[str, Any] | None) -> None:
         torch.manual_seed(0)
         net, batch = models.make(LARGE)
         sgd = torch.optim.SGD(net.parameters(), lr=1e-4, momentum=0.9)
@@ -103,7 +105,10 @@ class Trained:
         self._ddp = DistributedDataParallel(self._manager, net)
         self._optimizer = Optimizer(self._manager, sgd)
         size = len(batch)
-        self._data = ElasticLoader(self._manager, dataset, global_batch=2 * size, micro_batch=size) if elastic else None
+        self._data = None
+        if dealing is not None:
+            sizes = {"global_batch": 2 * size, "micro_batch": size // dealing.pop("slots")}
+            self._data = ElasticLoader(self._manager, dataset, **sizes, **dealing)
         drawn = torch.randint(ROWS, (10_000, size), generator=torch.Generator().manual_seed(group)).tolist()
         self._plain = iter(DataLoader(dataset, batch_sampler=drawn))  # type: ignore[arg-type]
 
@@ -130,10 +135,10 @@ class Trained:
         self._manager.shutdown()
 
 
-def group(number: int, lighthouses: list[str], pairs: int, steps: int, out: Any) -> None:
+def group(number: int, lighthouses: list[str], dealings: list[Any], pairs: int, steps: int, out: Any) -> None:
     torch.set_num_threads(1)
     dataset = Rows()
-    jobs = [Trained(number, lighthouse, dataset, elastic=i == 1) for i, lighthouse in enumerate(lighthouses)]
+    jobs = [Trained(number, at, dataset, dealing=how) for at, how in zip(lighthouses, dealings, strict=True)]
     found = []
     for pair in range(pairs + 1):
         block: dict[int, list[tuple[float, float, float]]] = {}
@@ -146,11 +151,11 @@ def group(number: int, lighthouses: list[str], pairs: int, steps: int, out: Any)
         job.close()
 
 
-def measure_step(pairs: int, steps: int) -> None:
+def measure_step(dealings: list[Any], pairs: int, steps: int) -> None:
     servers = [LighthouseServer(f"{HOST}:0", 2, 60_000) for _ in range(2)]
     context = multiprocessing.get_context("spawn")
     out = context.Queue()
-    arguments = ([s.address() for s in servers], pairs, steps, out)
+    arguments = ([s.address() for s in servers], dealings, pairs, steps, out)
     groups = [context.Process(target=group, args=(n, *arguments), daemon=True) for n in range(2)]
     for process in groups:
         process.start()
@@ -161,7 +166,7 @@ def measure_step(pairs: int, steps: int) -> None:
         server.shutdown()
     print(f"{pairs} pairs of blocks of {steps} steps in each of two groups; load {os.getloadavg()[0]:.1f}")
     step, cpu, batch = (1e3 * statistics.median(p[0][at] for p in found) for at in range(3))
-    print(f"a plain step: {step:.1f} ms, {cpu:.1f} ms of CPU time, {batch:.2f} ms of it for the batch")
+    print(f"a step of the first job: {step:.1f} ms, {cpu:.1f} ms of CPU time, {batch:.2f} ms of it for the batch")
     for name, at, base in (("time of a step", 0, 0), ("CPU time of a step", 1, 1), ("CPU time for the batch", 2, 1)):
         s = summarize([100 * (elastic[at] - plain[at]) / plain[base] for plain, elastic in found])
         assert s is not None
@@ -170,11 +175,16 @@ def measure_step(pairs: int, steps: int) -> None:
 
 def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("what", choices=["state", "step"])
+    p.add_argument("what", choices=["state", "step", "reproducible"])
     p.add_argument("--pairs", type=int, default=30)
     p.add_argument("--steps", type=int, default=5, help="steps of a block")
     args = p.parse_args()
-    measure_state() if args.what == "state" else measure_step(args.pairs, args.steps)
+    strict = {"policy": "strict", "slots": 8}
+    if args.what == "state":
+        measure_state()
+    else:
+        dealings = [None, {"slots": 1}] if args.what == "step" else [strict, strict | {"reproducible": True}]
+        measure_step(dealings, args.pairs, args.steps)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
     python -m benchmarks.evidence.exact_data --kills 100 --length 20000 --layout hsdp2x2
     python -m benchmarks.evidence.exact_data --kills 100 --length 20000 --layout diloco --policy shrink --every 5
     python -m benchmarks.evidence.exact_data --kills 300 --length 100000 --policy sampler      # torchft's, for comparison
+    python -m benchmarks.evidence.exact_data --kills 100 --policy strict --reproducible        # compare the digests
 
 Groups are real processes, with gloo and a lighthouse on loopback, and train with `ElasticLoader` (`exact_worker`). A group
 is killed with SIGKILL at a random moment and started again at once, whatever it does just then, as long as another group
@@ -195,7 +196,7 @@ class Run:
 
 def result_of(args: argparse.Namespace, job: Job, run: Run, seconds: float) -> dict[str, Any]:
     """Run the checker, and return the figures."""
-    if not list(job.folder.glob("*.counts")):
+    if not list(job.folder.glob("*.digest" if job.reproducible else "*.counts")):
         run.problems.append("no group came to the end")
     left_out = job.length % (job.batch * (1 if job.policy == "shrink" else job.slots)) if job.tail == "drop" else 0
     checker = Path(__file__).with_name("check_samples.py")
@@ -209,6 +210,7 @@ def result_of(args: argparse.Namespace, job: Job, run: Run, seconds: float) -> d
         "epochs": job.epochs, "global_batch": job.slots * job.batch, "micro_batch": job.batch, "seed": args.seed,
         **run.counts, "of groups": {k: kinds[k] for k in ("redo", "adopt", "drop", "new_lineage")},
         "seconds": round(seconds, 1), "load": round(os.getloadavg()[0], 1), "problems": run.problems,
+        "digests": sorted({path.read_text() for path in job.folder.glob("*.digest")}),
         "checker": [*done.stdout.splitlines(), *done.stderr.splitlines()[-1:]], "exit_code": done.returncode,
     }  # fmt: skip
 
@@ -227,6 +229,9 @@ def main(argv: list[str] | None = None) -> int:
     p.add_argument("--workers", type=int, default=0, help="loader processes of each rank")
     p.add_argument("--every", type=int, default=100, help="steps between two checkpoints")
     p.add_argument("--seed", type=int, default=1)
+    p.add_argument(
+        "--reproducible", action="store_true", help="train a model whose final bits are printed; with strict"
+    )
     p.add_argument("--no-scale", action="store_true", help="add no groups in the middle")
     p.add_argument("--no-restart", action="store_true", help="do not restart everything in the middle")
     p.add_argument("--keep", type=Path, help="folder in which the lines and logs stay (default: a temporary one)")
@@ -246,7 +251,7 @@ def main(argv: list[str] | None = None) -> int:
         every = 0 if args.no_restart else args.every
         job = Job(
             folder, args.layout, groups, ranks, args.length, args.epochs, args.policy, args.tail, args.slots, args.batch,
-            args.workers, every,
+            args.workers, every, args.reproducible,
         )  # fmt: skip
         scale = not (args.no_scale or args.policy in SAMPLERS)  # the sampler's shares are fixed at the start
         run = Run(job, kills=args.kills, seed=args.seed, scale=scale, restart=bool(every))

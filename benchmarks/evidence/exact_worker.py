@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import warnings
@@ -57,6 +58,7 @@ class Job:
     batch: int
     workers: int
     every: int  # steps between two checkpoints
+    reproducible: bool = False  # train a model of real numbers, whose final bits are compared
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,19 @@ class Counts(nn.Module):
 
     def forward(self, indices: torch.Tensor) -> torch.Tensor:
         return self.count[indices].mean()
+
+
+class Learner(nn.Module):
+    """A model whose gradients have other bits if they are summed in another order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.rows = nn.Embedding(997, 24)
+        self.net = nn.Sequential(nn.Linear(24, 64), nn.GELU(), nn.Dropout(0.1), nn.Linear(64, 1))
+
+    def forward(self, indices: torch.Tensor) -> torch.Tensor:
+        return (self.net(self.rows(indices % 997)).squeeze(1) - torch.sin(indices.float())).square().mean()
 
 
 class Count(torch.optim.Optimizer):
@@ -218,7 +233,7 @@ class Dealt:
         self._length = job.length
         self._data = ElasticLoader(
             manager, Samples(job.length), micro_batch=job.batch, policy=job.policy, tail=job.tail, rank=life.rank,
-            ranks=job.ranks, num_workers=job.workers, **sizes,
+            ranks=job.ranks, num_workers=job.workers, reproducible=job.reproducible, **sizes,
         )  # fmt: skip
 
     @property
@@ -247,13 +262,13 @@ def train(job: Job, life: Life, done: Any, stop: Any) -> None:
 
 
 def _train_together(job: Job, life: Life, done: Any, stop: Any) -> None:
-    net = Counts(job.length)
+    net: nn.Module = Learner() if job.reproducible else Counts(job.length)
     if job.ranks > 1:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
         store = dist.TCPStore(HOST, life.port, None, False, timedelta(seconds=60))
         dist.init_process_group("gloo", store=dist.PrefixStore("default", store), rank=life.rank, world_size=job.ranks)
         fully_shard(net)
-    optim = Count(net.parameters())
+    optim = torch.optim.AdamW(net.parameters(), lr=1e-3) if job.reproducible else Count(net.parameters())
     state = ShardedState(net, optim)
     manager = _manager(job, life, state.load_state_dict, state.state_dict)
     model = (HybridShardedDataParallel if job.ranks > 1 else DistributedDataParallel)(manager, net)
@@ -285,7 +300,12 @@ def _train_together(job: Job, life: Life, done: Any, stop: Any) -> None:
         if checkpoint is not None:
             checkpoint.step()
         leaves = _any_rank(stop[life.group], job.ranks)
-    _end(job, life, manager, checkpoint, net.count.full_tensor() if job.ranks > 1 else net.count, leaves=leaves)
+    count = None if job.reproducible else net.count.full_tensor() if job.ranks > 1 else net.count
+    if job.reproducible and not leaves:
+        bits = torch.cat([p.detach().flatten().view(torch.uint8) for p in net.parameters()])
+        digest = hashlib.sha256(bytes(bits.tolist())).hexdigest()
+        (job.folder / f"group{life.group}.digest").write_text(f"{manager.current_step()} {digest}")
+    _end(job, life, manager, checkpoint, count, leaves=leaves)
 
 
 def _train_apart(job: Job, life: Life, done: Any, stop: Any) -> None:
@@ -334,10 +354,10 @@ def _resumed(job: Job, manager: Manager, parts: dict[str, Any]) -> Checkpoint | 
 
 
 def _end(
-    job: Job, life: Life, manager: Manager, checkpoint: Checkpoint | None, count: torch.Tensor, *, leaves: bool
+    job: Job, life: Life, manager: Manager, checkpoint: Checkpoint | None, count: torch.Tensor | None, *, leaves: bool
 ) -> None:
     """Write the final counts unless the group leaves before the end, and end."""
-    if life.rank == 0 and not leaves:
+    if life.rank == 0 and not leaves and count is not None:
         raw = bytes(count.detach().to(torch.uint8).tolist())
         name = "last" if job.policy in SAMPLERS else f"group{life.group}"  # with those, groups end at different steps
         (job.folder / f"{name}.counts").write_bytes(raw)

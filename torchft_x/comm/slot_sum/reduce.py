@@ -26,11 +26,11 @@ def reduce_nodes(
     sent: Callable[[int], None],
     still: Callable[[], bool],
 ) -> Work:
-    """Sum over all slots into `out`. The handle's ``wait()`` does half of the work.
+    """Average over all slots into `out`. The handle's ``wait()`` does half of the work.
 
     Args:
         out: flat result; must be equal in size and type on all members.
-        values: this member's nodes, each like `out`.
+        values: this member's nodes, each like `out`, which may be one of them.
         nodes: the nodes of each member of `pg`, which together cover each slot once.
         slots: number of slots.
         pg: a process group with ``alltoall_base``.
@@ -52,12 +52,17 @@ def _phases(
     bounds = [out.numel() * r // world for r in range(world + 1)]
     sizes = [bounds[r + 1] - bounds[r] for r in range(world)]
     mine = slice(bounds[rank], bounds[rank + 1])
-    given = [v[bounds[r] : bounds[r + 1]] for r in range(world) for v in values]
-    send = torch.cat(given) if given else out.new_empty(0)
+    if len(values) == 1:
+        send = values[0]
+    else:
+        given = [v[bounds[r] : bounds[r + 1]] for r in range(world) for v in values]
+        send = torch.cat(given) if given else out.new_empty(0)
     received = out.new_empty(sum(map(len, nodes)) * sizes[rank])
     sent((len(values) * (out.numel() - sizes[rank]) + (world - 1) * sizes[rank]) * out.element_size())
     yield pg.alltoall_base(received, send, [len(n) * sizes[rank] for n in nodes], [len(values) * s for s in sizes])
     parts = received.split(sizes[rank]) if sizes[rank] else [received] * sum(map(len, nodes))
     by_node = dict(zip((node for its in nodes for node in its), parts, strict=True))
-    out[mine] = total(by_node, slots, Tensor.add_)
+    out[mine] = total(by_node, slots, Tensor.add_).mul_(
+        1.0 / slots
+    )  # at the end: the nodes' bits must not depend on it
     yield pg.alltoall_base(out, out[mine].repeat(world), sizes, [sizes[rank]] * world)

@@ -8,29 +8,34 @@ import torch
 
 from torchft_x.core.data.tree import Node, is_pair
 
+Grads = list[torch.Tensor | None]
+"""Gradients by parameter; None where the loss does not depend on the parameter."""
+
 
 class SlotSums:
-    """Flat gradients of the slots of one step, united to as few nodes as possible. Used under the reducer's lock.
+    """Gradients of the slots of one step, united to as few nodes as possible. Used under the reducer's lock.
 
     `step`: a value that differs between steps.
     """
 
     def __init__(self, step: object) -> None:
         self.step = step
-        self.nodes: list[Node] = []
-        self._flats: list[list[torch.Tensor]] = []  # by node, one tensor per bucket
+        self.grads: list[Grads] = []  # by node
+        self._nodes: list[Node] = []
 
-    def add(self, slot: int, flats: Sequence[torch.Tensor]) -> None:
-        """Add the gradient of a slot, which is right of those before."""
-        node, values = (0, slot), [flat.clone() for flat in flats]
-        while self.nodes and is_pair(self.nodes[-1], node):
-            level, index = self.nodes.pop()
-            left = self._flats.pop()
-            torch._foreach_add_(left, values)
-            node, values = (level + 1, index // 2), left
-        self.nodes.append(node)
-        self._flats.append(values)
+    def add(self, slot: int, grads: Sequence[torch.Tensor | None]) -> None:
+        """Add the gradient of a slot, which is right of those before. All but the last one are changed by later calls."""
+        node, values = (0, slot), list(grads)
+        while self._nodes and is_pair(self._nodes[-1], node):
+            level, index = self._nodes.pop()
+            node, values = (level + 1, index // 2), _add(self.grads.pop(), values)
+        self._nodes.append(node)
+        self.grads.append(values)
 
-    def values(self, bucket: int) -> list[torch.Tensor]:
-        """Return the sums of a bucket, by node."""
-        return [flats[bucket] for flats in self._flats]
+
+def _add(left: Grads, right: Grads) -> Grads:
+    """Return the sum, in the memory of `left` where it has any."""
+    both = [(a, b) for a, b in zip(left, right, strict=True) if a is not None and b is not None]
+    if both:
+        torch._foreach_add_([a for a, _ in both], [b for _, b in both])
+    return [b if a is None else a for a, b in zip(left, right, strict=True)]

@@ -78,6 +78,8 @@ class Reducer:
         self._versions: list[int] | None = None  # flat buffers' versions when they became p.grad; None before
         self._in_slot = False  # a backward runs whose slot is not the last one of the step
         self._sums = SlotSums(None)  # slots of the current or last step, if steps are reproducible
+        self._nodes: list[_Flats] = []  # these sums in flat buffers
+        self._more: list[_Flats] = []  # buffers for all of them but the first
         self._all_came = False  # this rank has contributed all gradients, so every flag is set
         self._scale: float | None = None  # 1/participants; 0 if this rank contributes zeros; None before the quorum
         # Not FSDP's `set_all_reduce_hook`: its buffer holds only what got a gradient in this group, so that groups would
@@ -123,6 +125,8 @@ class Reducer:
             with self._lock:
                 self._scale = self._steps.scale()
                 self._next, self._works = 0, []
+                if self._steps.data.reproducible:
+                    self._flatten_sums()
                 for i, grad in enumerate(self._local):
                     if grad is not None and not self._place[i][1]:
                         self._copy(i, grad)
@@ -195,7 +199,7 @@ class Reducer:
 
     def _copy(self, index: int, grad: torch.Tensor) -> None:
         """Copy a large gradient, scaled, to its place in the flat buffer."""
-        if self._scale == 0.0:
+        if self._scale == 0.0 or self._steps.data.reproducible:
             return
         view = self._flats[self._current].views[index]
         if self._scale is None:
@@ -229,7 +233,8 @@ class Reducer:
         k, self._next = self._next, self._next + 1
         try:
             if self._steps.data.reproducible:
-                self._works.append(self._steps.sum_slots(self._flats[self._current].flat[k], self._sums.values(k)))
+                out, values = self._flats[self._current].flat[k], [flats.flat[k] for flats in self._nodes]
+                self._works.append(self._steps.sum_slots(out, values))
             else:
                 self._works.append(self._steps.reduce(self._fill(k), _AVG if self._scale is None else _SUM))
         except Exception as e:
@@ -278,6 +283,7 @@ class Reducer:
                         self._take(i, grad if type(grad) is torch.Tensor else local_grad(p))
                 if self._steps.data.reproducible:
                     self._add_slot()
+                    self._flatten_sums()
                 while self._next < len(self.buckets):
                     self._launch()
                 works = self._works
@@ -314,10 +320,24 @@ class Reducer:
         """Add the taken gradient to the sums of the step's slots."""
         if self._sums.step is not self._steps.data.dealt:
             self._sums = SlotSums(self._steps.data.dealt)
-        for k in range(len(self.buckets)):
-            self._fill(k)
         if self._steps.data.slot is not None:
-            self._sums.add(self._steps.data.slot, self._flats[self._current].flat)
+            self._sums.add(self._steps.data.slot, self._local)
+
+    def _flatten_sums(self) -> None:
+        """Copy the sums of the step's slots to flat buffers: the first to those of the result."""
+        while len(self._more) + 1 < len(self._sums.grads):
+            self._more.append(_Flats(self.buckets, self._params))
+        self._nodes = [self._flats[self._current], *self._more][: len(self._sums.grads)]
+        self._all_came = False
+        for flats, grads in zip(self._nodes, self._sums.grads, strict=True):
+            for view, grad in zip(flats.views, grads, strict=True):
+                if grad is None:
+                    view.zero_()
+                else:
+                    view.copy_(grad)
+            came = [grad is not None for grad in grads]
+            flats.flags.copy_(torch.tensor(came))
+            self._all_came = self._all_came or False not in came
 
     def _join(self, works: Sequence[Any]) -> bool:
         good = True
