@@ -1,1 +1,1 @@
-"""All-reduce in a fixed order, so that the result does not depend on who computed which slot."""
+"""All-reduce in a fixed order: the bits of the result depend on the slots only, not on their division among members."""

@@ -1,4 +1,4 @@
-"""Sums of a step's local gradients over nodes of `core.data.tree`, so that the step's result does not depend on who has which slot."""
+"""Sums of a step's local gradients over nodes of `core.data.tree`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Sum the values of a step's slots in an order that does not depend on which group has which slots.
 
-The slots are the leaves of a binary tree. Node (level, i) is the sum over slots i * 2**level to (i + 1) * 2**level: that of its
-two children, or of the left one if the right one has no slots. Floating point addition is not associative, so each node is
-always the sum of the same two values, and every group can compute the nodes that lie within its own slots by itself.
+The slots are the leaves of a binary tree. Node (level, i) is the sum over slots i * 2**level to (i + 1) * 2**level. It is
+computed as the sum of its two children, or of the left one if the right one has no slots. Floating point addition is not
+associative, but each node is always the sum of the same two values. A group computes the nodes within its own slots by itself.
 """
 
 from __future__ import annotations

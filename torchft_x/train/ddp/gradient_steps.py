@@ -45,7 +45,7 @@ class GradientSteps(Protocol):
 
     @property
     def data(self) -> DataOfStep:
-        """What the gradients of the current backward are of."""
+        """Data of the current step, of which the gradients are."""
 
     def scale(self) -> float | None:
         """Return the factor for this rank's gradients without waiting; None while the quorum has not come."""

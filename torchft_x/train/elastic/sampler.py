@@ -68,8 +68,8 @@ class ElasticSampler:
                 loss_fn(ddp(x), y).backward()
             optimizer.step()
 
-    A step has global_batch / micro_batch slots, whatever the number of groups; a group computes its share of them one
-    after the other. The gradient that the optimizer gets is the mean over the slots: divide nothing.
+    A step has global_batch / micro_batch slots, for any number of groups. A group computes its share of them one after the
+    other. The gradient that the optimizer gets is the mean over the slots: divide nothing.
     `DistributedDataParallel` and `HybridShardedDataParallel` average so; `Manager.allreduce` and process groups made of it
     divide by groups. All backward passes of a step but the last only accumulate, and a micro batch has one backward.
     Compute every micro batch of the step. A group that contributes nothing (it heals, is a spare, or there are fewer slots
@@ -90,8 +90,8 @@ class ElasticSampler:
         digest: digest of the data set. Groups whose digest or sizes differ are refused (`describe_data`).
         rank, ranks: the part of each slot for this rank of the group: one of `ranks` equal parts. Give them if ranks of the
             group see different data (HSDP: group rank and group size); by default all ranks of a group see the same.
-        reproducible: sum the slots in a fixed order, so that the parameters have the same bits whatever the number of groups and
-            whoever is lost, given equal hardware, threads and deterministic kernels. Takes policy "strict". Torch's random
+        reproducible: sum the slots in a fixed order. The parameters then have the same bits for any number of groups and any
+            losses, given equal hardware, threads and deterministic kernels. Takes policy "strict". Torch's random
             generators are seeded by (seed, step, slot) before each micro batch, so that dropout is alike, too.
         weight: this group's weight in the sharing of slots, such as 2 for hardware that is twice as fast.
 

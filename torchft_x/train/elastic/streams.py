@@ -38,10 +38,10 @@ class ElasticStreams:
                 loss_fn(ddp(batch)).backward()
             optimizer.step()
 
-    A step takes one item of each stream, whatever the number of groups; a group computes its share of them one after the other.
+    A step takes one item of each stream, for any number of groups. A group computes its share of them one after the other.
     The gradient is the mean over the items. A stream that ends is opened again, in its next epoch. A group that takes over a
-    stream loads the stream's newest snapshot, if it has ``state_dict`` and ``load_state_dict``, and skips at most `every`
-    items; streams without state are skipped from the start of their epoch. Every `every` steps the groups exchange snapshots.
+    stream loads its newest snapshot and skips at most `every` items, if the stream has ``state_dict`` and
+    ``load_state_dict``. Streams without state are skipped from the start of their epoch. Every `every` steps the groups exchange snapshots.
 
     Args:
         manager: this rank's Manager. One loader or sampler for each Manager, made before the first step.
