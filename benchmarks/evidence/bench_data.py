@@ -8,7 +8,7 @@
 
 "step": two groups train 25 million parameters in two jobs side by side, one with `ElasticLoader` and one with a plain loop
 over batches of the same size, in blocks that alternate. Both load in the training process. A pair is a block of each.
-"reproducible": as "step", one job with reproducible steps and one with the policy strict alone; 8 slots for each group.
+"reproducible": as "step", one job with reproducible steps and one with the policy strict alone; --slots for each group.
 """
 
 from __future__ import annotations
@@ -178,8 +178,9 @@ def main() -> None:
     p.add_argument("what", choices=["state", "step", "reproducible"])
     p.add_argument("--pairs", type=int, default=30)
     p.add_argument("--steps", type=int, default=5, help="steps of a block")
+    p.add_argument("--slots", type=int, default=8, help="reproducible: slots of a group, which share 32 rows")
     args = p.parse_args()
-    strict = {"policy": "strict", "slots": 8}
+    strict = {"policy": "strict", "slots": args.slots}
     if args.what == "state":
         measure_state()
     else:
