@@ -40,18 +40,20 @@ class Deal:
 def deal(options: DataOptions, claims: Sequence[Claim]) -> Deal:
     """Return the deal of a step among contributors with these claims.
 
-    Holders keep their slots. A claim that overlaps with one before it counts for nothing, and with `STRICT` none does unless all
-    slots are held. The slots that nobody holds go to the contributors that hold none. If all hold some, they are left out.
+    Holders keep their slots. A claim to slots that the step does not have, or that overlaps with one before it, counts for
+    nothing, and with `STRICT` none does unless all slots are held. The slots that nobody holds go to the contributors that
+    hold none. If all hold some, they are left out.
     """
+    shrinks = options.policy is Policy.SHRINK
     held: list[Ranges] = []
     taken: Ranges = ()
     for claim in claims:
-        held.append(() if claim.held and overlap(claim.held, taken) else claim.held)
+        possible = not claim.held or shrinks or claim.held[-1][1] <= options.slots
+        held.append(claim.held if possible and not overlap(claim.held, taken) else ())
         taken = ranges((*taken, *held[-1])) if held[-1] else taken
     if options.policy is Policy.STRICT and size(taken) < options.slots:
         held, taken = [()] * len(claims), ()
     idle = [i for i, mine in enumerate(held) if not mine]
-    shrinks = options.policy is Policy.SHRINK
     free = without(((0, len(idle) + size(taken) if shrinks else options.slots),), taken)
     counts = [1] * len(idle) if shrinks else shares(size(free), [claims[i].weight for i in idle])
     given: list[Ranges] = [()] * len(claims)
@@ -64,7 +66,6 @@ def deals_of(quorum: Quorum, part: Part, options: DataOptions | None) -> tuple[D
     """Return the deals of a quorum's first step and of its later ones.
 
     They are None without options, and if groups train apart: then the members count their slots at each exchange.
-
     """
     if options is None or options.period:
         return None, None

@@ -63,6 +63,11 @@ def test_a_second_holder_of_a_slot_computes_others() -> None:
     assert (after.held, after.given) == ((((0, 4),), ()), ((), ((4, 8),)))
 
 
+def test_a_claim_to_slots_that_the_step_does_not_have_counts_for_nothing() -> None:
+    after = deal(options(), [Claim(((0, 4),)), Claim(((4, 9),))])
+    assert (after.held, after.given) == ((((0, 4),), ()), ((), ((4, 8),)))
+
+
 HELD: Ranges = ((0, 4),)
 TOP = State(5, 3)
 
