@@ -62,7 +62,6 @@ def _phases(
     yield pg.alltoall_base(received, send, [len(n) * sizes[rank] for n in nodes], [len(values) * s for s in sizes])
     parts = received.split(sizes[rank]) if sizes[rank] else [received] * sum(map(len, nodes))
     by_node = dict(zip((node for its in nodes for node in its), parts, strict=True))
-    out[mine] = total(by_node, slots, Tensor.add_).mul_(
-        1.0 / slots
-    )  # at the end: the nodes' bits must not depend on it
+    # Nodes are not divided, as rounding would then depend on which nodes a member has.
+    out[mine] = total(by_node, slots, Tensor.add_).mul_(1.0 / slots)
     yield pg.alltoall_base(out, out[mine].repeat(world), sizes, [sizes[rank]] * world)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from torchft_x.core.data.tree import Node, is_pair
+from torchft_x.core.data.tree import Node, push
 
 Grads = list[torch.Tensor | None]
 """Gradients by parameter; None where the loss does not depend on the parameter."""
@@ -25,11 +25,10 @@ class SlotSums:
 
     def add(self, slot: int, grads: Sequence[torch.Tensor | None]) -> None:
         """Add the gradient of a slot, which is right of those before. All but the last one are changed by later calls."""
-        node, values = (0, slot), list(grads)
-        while self._nodes and is_pair(self._nodes[-1], node):
-            level, index = self._nodes.pop()
-            node, values = (level + 1, index // 2), _add(self.grads.pop(), values)
-        self._nodes.append(node)
+        values, nodes = list(grads), push(self._nodes, (0, slot))
+        for _ in range(len(self._nodes) + 1 - len(nodes)):
+            values = _add(self.grads.pop(), values)
+        self._nodes = nodes
         self.grads.append(values)
 
 

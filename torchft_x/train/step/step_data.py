@@ -29,6 +29,7 @@ class StepData:
         self.deal_apart: Callable[[], DealtApart] | None = None  # in place of `deal`, if groups train apart
         self._context = context
         self._steps = steps
+        self._nodes: tuple[Deal, list[list[Node]]] | None = None  # nodes of the deal that was asked for last
         self._warned = 0  # id of the newest quorum in which this group was warned that it has no slots
 
     def use(self, position: Position, options: DataOptions) -> None:
@@ -118,8 +119,10 @@ class StepData:
             deal, options = step.deal, step.data_options
         if deal is None or options is None or role is None:
             raise StepError("this step's data is not dealt.")
-        number = {member: i for i, member in enumerate(role.part.contributors)}
-        return [nodes_of(deal.share(number.get(member))) for member in role.plan.replica_ids], options.slots
+        if self._nodes is None or self._nodes[0] is not deal:  # each bucket of each step asks
+            number = {member: i for i, member in enumerate(role.part.contributors)}
+            self._nodes = deal, [nodes_of(deal.share(number.get(member))) for member in role.plan.replica_ids]
+        return self._nodes[1], options.slots
 
     def settle_apart(self, slots: Ranges) -> None:
         """Let the commit of the current quorum settle these slots, which its members have trained apart."""
