@@ -32,6 +32,7 @@ _LAZY = {
     "DistributedSampler": "torchft_x.train.data",
     "ElasticLoader": "torchft_x.train.elastic.loader",
     "ElasticSampler": "torchft_x.train.elastic.sampler",
+    "ElasticEvaluator": "torchft_x.train.elastic.evaluator",
     "ElasticStreams": "torchft_x.train.elastic.streams",
     "describe_data": "torchft_x.train.context.data_digest",
     "local_device": "torchft_x.train.device",

@@ -79,6 +79,11 @@ class StepData:
                 "smaller micro_batch, or more streams.", dealt.options.slots, len(dealt.later.given),
             )  # fmt: skip
 
+    def rest(self) -> None:
+        """Let the current step train nothing: its commit leaves the position in the data where it is."""
+        with self._context.failures.lock:
+            self._context.step.deal = None
+
     def begin(self, dealt: Dealt | DealtApart, slot: int, *, last: bool) -> None:
         """Begin the backward of a slot of the step that was `dealt`. Raises `StepError` if that step is over."""
         if self.dealt is not dealt:
