@@ -18,7 +18,8 @@ from torchft_x import ElasticLoader, Manager
 from torchft_x.train.elastic.sampler import Micro
 
 
-def main(file: str, script: str) -> None:
+def record(file: Path) -> None:
+    """Write the samples of each committed step of this process from now on."""
     trained: list[tuple[int, int]] = []
     steps, should_commit = ElasticLoader.step, Manager.should_commit
 
@@ -31,14 +32,14 @@ def main(file: str, script: str) -> None:
     def commit(self: Manager, *args: Any, **kwargs: Any) -> bool:
         committed = should_commit(self, *args, **kwargs)
         if committed:
-            with Path(file).open("a") as f:
+            with file.open("a") as f:
                 f.write(json.dumps([self.current_step(), trained]) + "\n")
         return committed
 
     ElasticLoader.step, Manager.should_commit = step, commit  # type: ignore[method-assign]
-    runpy.run_path(script, run_name="__main__")
 
 
 if __name__ == "__main__":
-    file, sys.argv = sys.argv[1], sys.argv[2:]
-    main(file, sys.argv[0])
+    name, sys.argv = sys.argv[1], sys.argv[2:]
+    record(Path(name))
+    runpy.run_path(sys.argv[0], run_name="__main__")

@@ -6,6 +6,7 @@ The files of torchtitan are unmodified; tests/extended/compat/cpu gives it a dev
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -22,10 +23,13 @@ from torchft_x import env
 pytestmark = [pytest.mark.timeout(900)]
 
 CPU = ROOT / "tests/extended/compat/cpu"
+EXAMPLES = ROOT / "docs/examples"
 CONSTANT_RATE = ("--lr_scheduler.warmup_steps", "0", "--lr_scheduler.min_lr_factor", "1.0")
 
 
-def trainer(folder: Path, *words: str, run: str = "run") -> tuple[list[str], dict[str, str]]:
+def trainer(
+    folder: Path, *words: str, run: str = "run", config: str = "debugmodel"
+) -> tuple[list[str], dict[str, str]]:
     """The command of a job with these arguments of torchtitan's, in `folder`, and its variables."""
     python = env.read(env.TRAINERS_PYTHON)
     if python is None:
@@ -33,8 +37,8 @@ def trainer(folder: Path, *words: str, run: str = "run") -> tuple[list[str], dic
     if not (folder / "tests").exists():
         subprocess.run([python, ROOT / "tests/extended/compat/titan_assets.py"], cwd=folder, check=True, timeout=120)
     command = [python, "-m", "torchx.cli.main", "run", "-s", "local_cwd", f"{ROOT}/components.py:titan"]
-    command += ["--module", "titan_config", "--config", "debugmodel", "--run_dir", str(folder / run), "--", *words]
-    return command, {**WARM, "PYTHONPATH": f"{ROOT}:{CPU}", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    command += ["--module", "titan_config", "--config", config, "--run_dir", str(folder / run), "--", *words]
+    return command, {**WARM, "PYTHONPATH": f"{ROOT}:{CPU}:{EXAMPLES}", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 
 
 def printed(job: Job, group: int) -> str:
@@ -104,3 +108,38 @@ def test_a_whole_job_goes_on_from_torchtitans_checkpoint(tmp_path: Path) -> None
         first, second = (re.findall(r"done at step .*", printed(job, group)) for group in (0, 1))
         assert first == second
         assert len(first) == 1
+
+
+def test_each_sample_is_committed_once(tmp_path: Path) -> None:
+    """With docs/examples/titan_data.py: through a kill, and when the whole job goes on from torchtitan's checkpoint."""
+
+    def life(run: str, steps: int, *, kills: bool) -> None:
+        command, environ = trainer(
+            tmp_path, "--training.steps", str(steps), "--fault_tolerance.semi_sync_method", "None", "--checkpoint.interval", "20",
+            "--metrics.log_freq", "1", *CONSTANT_RATE, run=run, config="elasticmodel",
+        )  # fmt: skip
+        with running(command, tmp_path / f"log-{run}", tmp_path / run, cwd=tmp_path, **environ) as job:
+            if kills:
+                job.wait_for(lambda: min(step(job, 0), step(job, 1)) >= 10, 120, "both groups train")
+                os.kill(job.worker("torchtitan_ft_1"), signal.SIGKILL)
+            assert job.wait(150) == 0, job.output()[-4000:]
+            if kills:
+                assert "rejoined" in job.output()
+
+    life("run", 60, kills=True)
+    first = positions(tmp_path)
+    for n in (0, 1):
+        (tmp_path / f"{n}.samples").unlink()
+    assert len(set(range(max(first) + 1)) - set(first)) <= 2, "more is missing than the killed group's last batch"
+    life("again", 70, kills=False)
+    second = positions(tmp_path)
+    assert sorted(second) == list(range(max(first) + 1, max(first) + 1 + len(second)))
+    assert len(second) >= 20
+
+
+def positions(folder: Path) -> list[int]:
+    """Return the positions of all committed samples of an epoch. Each is there once."""
+    lines = [json.loads(line) for n in (0, 1) for line in (folder / f"{n}.samples").read_text().splitlines()]
+    found = [position for _, samples in lines for epoch, position in samples if epoch == 0]
+    assert len(found) == len(set(found)), "a sample was committed twice"
+    return found

@@ -22,6 +22,7 @@ from torchft_x.comm.store.create import host_store
 from torchft_x.compat import futures, local_sgd, manager
 from torchft_x.compat.adapters.rwlock import RWLock
 from torchft_x.errors import TransferError
+from torchft_x.train.elastic.sampler import ElasticSampler
 
 STATE = {"weights": torch.arange(6.0), "step": 3}
 
@@ -52,6 +53,8 @@ def test_torchfts_variables_beat_the_arguments(monkeypatch: pytest.MonkeyPatch) 
         assert made._manager_state_dict() == {"user": {"more": {"a": 1}}, "torchft": made.state_dict()}
         made.load_state_dict({"step": 7, "batches_committed": 14})
         assert (made.current_step(), made.batches_committed()) == (7, 14)
+        data = ElasticSampler(made, 30, global_batch=4, micro_batch=2)  # torchft has none: checkpoints carry its position
+        assert made.state_dict() == {"step": 7, "batches_committed": 14, "data": data.position.to_json()}
         made.shutdown()
 
 

@@ -12,7 +12,7 @@ from torchft_x.durations import Seconds
 from torchft_x.train.manager import Manager as OurManager
 from torchft_x.transfer.format.flatten import has_dtensors
 
-_PEER_KEYS = ("step", "batches_committed")
+_KEYS = ("step", "batches_committed", "data")  # the last only with an ElasticLoader, which torchft does not have
 
 
 class Manager(OurManager):
@@ -78,9 +78,12 @@ class Manager(OurManager):
         """Return the number of committed steps, or of exchanges if groups train apart."""
         return max(0, super().current_step() - self._first_steps)
 
-    def state_dict(self) -> dict[str, int]:
-        """Return torchft's two numbers, without the quorum of the last commit, which starts anew with a checkpoint."""
-        return {key: value for key, value in super().state_dict().items() if key in _PEER_KEYS}
+    def state_dict(self) -> dict[str, Any]:
+        """Return torchft's two numbers and the position in the data, if it is dealt.
+
+        The quorum of the last commit is left out: it starts anew with a checkpoint.
+        """
+        return {key: value for key, value in super().state_dict().items() if key in _KEYS}
 
     def _manager_state_dict(self) -> dict[str, Any]:
         """Return the state that a heal copies, in torchft's form."""

@@ -7,9 +7,12 @@ Flex attention would be compiled, which takes minutes. CUDA graphs, the profiler
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
+from titan_data import ElasticDataLoader, ElasticTrainer
 from torchtitan.experiments.torchft.llama3.config_registry import llama3_torchft_debugmodel
 from torchtitan.experiments.torchft.trainer import FaultTolerantTrainer
 from torchtitan.models.common.attention import ScaledDotProductAttention
@@ -46,6 +49,26 @@ class Told(FaultTolerantTrainer):
     def _digest(self) -> str:
         total = sum(float(p.full_tensor().detach().double().sum()) for p in self.model_parts[0].parameters())
         return f"{total:.12f}"
+
+
+class ToldElastic(Told, ElasticTrainer):
+    """`Told` over an `ElasticLoader`, whose samples are written to GROUP.samples (`record_samples`)."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(FaultTolerantTrainer.Config):
+        pass
+
+    def train(self) -> None:
+        from tests.extended.compat.record_samples import record
+
+        record(Path(f"{os.environ['REPLICA_GROUP_ID']}.samples"))
+        super().train()
+
+
+def elasticmodel() -> ToldElastic.Config:
+    config = debugmodel()
+    config.dataloader = ElasticDataLoader.Config()
+    return ToldElastic.Config(**{f.name: getattr(config, f.name) for f in fields(config)})
 
 
 def debugmodel() -> Told.Config:

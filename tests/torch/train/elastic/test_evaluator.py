@@ -11,7 +11,7 @@ import torch
 
 from tests.torch.train.elastic.ledger import LedgerTrainer
 from tests.torch.train.fakes import run_threads
-from tests.torch.train.jobs import Trainer, leave, lighthouse
+from tests.torch.train.jobs import Trainer, leave, lighthouse, two_by_two
 from tests.util import scaled
 from torchft_x.errors import ConfigError, RefusedError
 from torchft_x.train.elastic.evaluator import ElasticEvaluator
@@ -55,7 +55,8 @@ class Evaluating(LedgerTrainer):
             assert self.evaluation.newest
         assert torch.equal(self.counts, before) or not self.manager.is_participating()
 
-    def run(self, hook: Callable[[list[int]], None] = lambda batch: None) -> Evaluating:
+    def run(self, hook: Callable[[list[int]], None] = lambda batch: None, throws: int = -1) -> Evaluating:
+        """Train to the end, and throw the step `throws` away when the groups have decided to commit it."""
         while self.data.epoch < self.epochs or not self.evaluation.newest:
             self.optimizer.zero_grad()
             if self.evaluation.due(now=self.data.epoch >= self.epochs):
@@ -63,6 +64,9 @@ class Evaluating(LedgerTrainer):
                 continue
             for micro in self.data.step():
                 self.compute(micro).backward()
+            if self.manager.current_step() == throws:
+                throws = -1
+                continue
             self.optimizer.step()
         return self
 
@@ -131,6 +135,17 @@ def test_a_group_is_lost_in_an_evaluation_and_comes_back() -> None:
         leave(*ends)
 
 
+def test_a_group_that_copies_its_state_in_an_evaluation_knows_the_result() -> None:
+    """It lags behind by a step and heals beside the evaluation, so only the quorum tells it that this is one."""
+    with lighthouse(2) as address:
+        trainers = run_threads(2, lambda g: Evaluating(g, address).run(throws=2 if g else -1))
+        check(trainers)
+        assert 3 in trainers[0].results
+        assert 3 in trainers[1].results
+        assert trainers[1].computed[0] == [[0, 1]]  # to know how many sums there are; it counts for nothing
+        leave(*trainers)
+
+
 def test_without_a_loader() -> None:
     """And due at step 0, where the groups take one group's weights first."""
 
@@ -152,6 +167,35 @@ def test_without_a_loader() -> None:
         leave(*run_threads(2, life))
     assert len(set(sums)) == 2
     assert len(sums) == 4
+
+
+def test_groups_of_two_ranks() -> None:
+    """Ranks of a group get the same batches."""
+
+    def body(i: int, trainer: Trainer) -> tuple[Batches, list[float]]:
+        seen: list[Batches] = []
+
+        def sums(batches: Batches) -> list[torch.Tensor]:
+            seen.append(batches)
+            return [one(batch) for batch in batches]
+
+        evaluation = ElasticEvaluator(trainer.manager, LENGTH, batch=2, every=2)
+        while trainer.manager.current_step() < 3:
+            trainer.optimizer.zero_grad()
+            if evaluation.due():
+                evaluation.run(sums)
+            else:
+                trainer.model(torch.ones(1, 6)).sum().backward()
+                trainer.finish_step()
+        (batches,) = seen
+        return batches, evaluation.sums
+
+    with lighthouse(2) as address:
+        found = two_by_two(address, body)
+        assert found[0] == found[1]
+        assert found[2] == found[3]
+        assert found[0][1] == found[2][1] == [alone(2)] + [1.0] * LENGTH
+        assert not any(batch in found[2][0] for batch in found[0][0])
 
 
 def test_mistakes_are_refused() -> None:
