@@ -53,7 +53,7 @@ def test_torchfts_variables_beat_the_arguments(monkeypatch: pytest.MonkeyPatch) 
         assert made._manager_state_dict() == {"user": {"more": {"a": 1}}, "torchft": made.state_dict()}
         made.load_state_dict({"step": 7, "batches_committed": 14})
         assert (made.current_step(), made.batches_committed()) == (7, 14)
-        data = ElasticSampler(made, 30, global_batch=4, micro_batch=2)  # torchft has none: checkpoints carry its position
+        data = ElasticSampler(made, 30, global_batch=4, micro_batch=2)  # torchft has no such thing
         assert made.state_dict() == {"step": 7, "batches_committed": 14, "data": data.position.to_json()}
         made.shutdown()
 
