@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import select
+import signal
 import sys
 
 from torchft_x import env
@@ -73,6 +74,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run a command. Return 0: done, 1: failed, 2: usage error (one sentence on stderr), 141: broken pipe."""
     try:
         try:
+            if argv is None:  # not in a caller's process
+                _reset_signals()
             return _run(_typed() if argv is None else argv)
         finally:
             for stream in (sys.stdout, sys.stderr):
@@ -85,6 +88,15 @@ def main(argv: list[str] | None = None) -> int:
         for fd in unread:
             os.dup2(os.open(os.devnull, os.O_WRONLY), fd)  # discard the remaining buffered output
         return _BROKEN_PIPE
+
+
+def _reset_signals() -> None:
+    """Unblock all signals, and SIGCHLD's default: our starter may have blocked or ignored them, and both survive exec.
+
+    The kernel keeps no exit code of a child whose parent ignores SIGCHLD. An ignored SIGHUP stays ignored (nohup).
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def _typed() -> list[str]:

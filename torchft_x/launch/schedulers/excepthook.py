@@ -157,6 +157,7 @@ def prepare() -> None:
     """Check the scheduler's options and install the excepthook, if this process is `torchx run`. Raise `ConfigError`."""
     if not in_command("run"):
         return
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if ignored, TorchX would take each role that ends for one that succeeded
     asked = read_command(sys.argv[2:])
     if asked.scheduler is None:
         asked = dataclasses.replace(asked, scheduler=_configured_scheduler())
