@@ -9,6 +9,15 @@ Names are loaded on first use, so that the launcher and the lighthouse never imp
 
 from __future__ import annotations
 
+import sys
+
+if (
+    sys.argv[:1] == ["-m"]  # while `python -m` looks for the module
+    and sys.orig_argv[-len(sys.argv)].partition(".")[0] == "torchft_x"
+    and not getattr(sys.flags, "safe_path", False)
+):
+    del sys.path[0]  # the user's current directory, whose queue.py or secrets.py would shadow the standard library's
+
 import importlib
 from typing import Any
 

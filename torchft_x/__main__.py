@@ -5,6 +5,8 @@ Each subcommand is imported only when it runs. Only `checkpoint` imports torch.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib
 import os
 import select
@@ -85,9 +87,21 @@ def main(argv: list[str] | None = None) -> int:
         unread = [fd for fd in (1, 2) if _is_unread(fd)]
         if not unread:
             raise  # the broken pipe is a connection of the command
-        for fd in unread:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), fd)  # discard the remaining buffered output
+        _discard(unread)
         return _BROKEN_PIPE
+    except OSError as e:
+        if e.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        with contextlib.suppress(OSError):
+            print(f"torchft_x: the output or a file can't be written: {e.strerror}.", file=sys.stderr, flush=True)
+        _discard([1, 2])
+        return 1
+
+
+def _discard(fds: list[int]) -> None:
+    """Discard what is still buffered for these descriptors, so that Python's exit does not fail with it."""
+    for fd in fds:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), fd)
 
 
 def _reset_signals() -> None:

@@ -6,6 +6,7 @@ An object has the fields ``t`` (Unix seconds) and ``message``, and, if known, ``
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import sys
@@ -24,19 +25,18 @@ def line(text: str, level: str = "info", *, environ: Mapping[str, str] | None = 
 def write(text: str, stream: TextIO | None) -> None:
     """Print a line in one write, so that no other role's line comes between it and its end.
 
-    In the unbuffered Python of jobs, `print` makes two writes, and TorchX forwards each part that it reads.
+    In the unbuffered Python of jobs, `print` makes two writes, and TorchX forwards each part that it reads. Ignore a closed
+    stream and a full disk: the job goes on.
     """
     if stream is not None:
-        stream.write(text + "\n")
-        stream.flush()
+        with contextlib.suppress(OSError, ValueError):
+            stream.write(text + "\n")
+            stream.flush()
 
 
 def print_line(text: str, level: str = "info", **who: Any) -> None:
-    """Print a line on stderr. Ignore a closed stream and a full disk."""
-    try:
-        write(line(text, level, **who), sys.stderr)
-    except (OSError, ValueError):
-        pass
+    """Print a line on stderr."""
+    write(line(text, level, **who), sys.stderr)
 
 
 def as_json(text: str, level: str | None = None, t: float | None = None, **who: Any) -> str:

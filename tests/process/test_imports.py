@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ast
 import sys
+from pathlib import Path
+
+import pytest
 
 from tests.process.programs import ROOT, python
 
@@ -31,6 +34,22 @@ check(sys.argv[2], {"torch", "numpy"})
 
 def test_start_up_without_torch() -> None:
     python("-c", LOADS, WITHOUT_GRPC, WITHOUT_TORCH)
+
+
+@pytest.mark.parametrize("module", ["torchft_x", "torchft_x.rpc.lighthouse.main"])
+def test_the_user_s_current_directory_shadows_no_module(module: str, tmp_path: Path) -> None:
+    """A secrets.py or queue.py beside src/train.py ended every role of the job, while `python src/train.py` ran."""
+    for name in ("grpc", "logging", "queue", "secrets", "select", "signal", "statistics", "typing"):
+        (tmp_path / f"{name}.py").write_text(f"raise RuntimeError({name!r})")
+    python("-m", module, *(["supervise"] if module == "torchft_x" else []), "--help", cwd=tmp_path)
+
+
+def test_a_user_s_module_that_imports_us_finds_the_modules_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "__init__.py").write_text("import torchft_x")
+    (tmp_path / "mine" / "train.py").write_text("import beside")
+    (tmp_path / "beside.py").touch()
+    python("-m", "mine.train", "torchft_x", cwd=tmp_path)
 
 
 def test_the_core_is_standard_library_only() -> None:

@@ -86,3 +86,9 @@ def test_a_line_and_its_end_are_one_write(monkeypatch: pytest.MonkeyPatch) -> No
     log_lines.write("Run directory: runs/1", sys.stderr)
     assert packets.got == [b"group 1 died\n", b"Run directory: runs/1\n"]
     log_lines.write("nobody is there", None)
+
+
+def test_a_full_disk_behind_the_output_ends_nothing() -> None:
+    """The lighthouse, or a supervisor between two lives, ended because a line could not be written, and the job with it."""
+    with open("/dev/full", "wb", buffering=0) as full:
+        log_lines.write("Run directory: runs/1", io.TextIOWrapper(full, write_through=True))

@@ -64,6 +64,23 @@ def test_a_command_that_nobody_reads_ends_without_a_traceback(
     assert (done.returncode, done.stderr) == (141, "")
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_behind_the_output_is_one_sentence(unbuffered: str) -> None:
+    """``torchft_x report > FILE`` ended in a traceback."""
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "torchft_x", "--help"],
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=scaled(60),
+            check=False,
+        )
+    assert done.stderr == "torchft_x: the output or a file can't be written: No space left on device.\n"
+    assert done.returncode == 1
+
+
 def test_a_connection_that_breaks_is_no_output_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(argv: list[str]) -> int:
         raise BrokenPipeError

@@ -18,6 +18,8 @@ def check_script(script: str, whose: str = "") -> None:
     """Check that the file exists, relative to the current directory, and is valid Python. `whose` names its owner."""
     if Path(script).is_dir():
         raise ConfigError(f"The script {whose}{script} is a directory; name the Python file in it.")
+    if Path(script).exists() and not Path(script).is_file():
+        raise ConfigError(f"The script {whose}{script} can be read only once (a pipe or device); save it as a file.")
     if not Path(script).is_file():
         default = not whose and script in DEFAULT_SCRIPTS
         what = f"The default script {script}, which comes with a clone of torchft_x," if default else ""

@@ -287,6 +287,8 @@ def check_place(name: str, run_dir: str, log_level: str, log_format: str) -> Non
         raise ConfigError(f"--run_dir {run_dir!r} is not an absolute path.")
     if not NAME.fullmatch(name):
         raise ConfigError(f"--name {name!r} may hold letters, digits, '-', '_' and '.' only.")
+    if len(name) > 200:  # TorchX and we add up to 24 for a folder's name, of which a file system takes 255
+        raise ConfigError(f"--name has {len(name)} characters; 200 are allowed.")
     if log_level not in LOG_LEVELS:
         raise ConfigError(f"--log_level {log_level!r} is not one of {', '.join(LOG_LEVELS)}.")
     if log_format not in LOG_FORMATS:

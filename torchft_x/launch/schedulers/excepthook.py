@@ -157,7 +157,8 @@ def prepare() -> None:
     """Check the scheduler's options and install the excepthook, if this process is `torchx run`. Raise `ConfigError`."""
     if not in_command("run"):
         return
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if ignored, TorchX would take each role that ends for one that succeeded
+    # If our starter ignores SIGCHLD, the kernel keeps no exit codes, and TorchX takes each role for one that succeeded.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     asked = read_command(sys.argv[2:])
     if asked.scheduler is None:
         asked = dataclasses.replace(asked, scheduler=_configured_scheduler())

@@ -82,6 +82,8 @@ def test_auto_and_an_address_contradict_each_other(monkeypatch: pytest.MonkeyPat
         ({"lighthouse": "a:1,http://host"}, "--lighthouse 'http://host' has no valid port"),
         ({"script": "nowhere.py"}, "The script nowhere.py does not exist in"),
         ({"script": "."}, "The script . is a directory; name the Python file in it"),
+        ({"script": "/dev/null"}, "The script /dev/null can be read only once"),
+        ({"name": "n" * 201}, "--name has 201 characters; 200 are allowed"),
         ({"run_dir": "train.py"}, "--run_dir .*/train.py is a file; name a directory"),
         ({"run_dir": "train.py/x"}, "--run_dir .*/train.py/x can't be made: .*/train.py is a file"),
         ({"script": "typo.py"}, r"The script typo.py can't run: '\(' was never closed \(line 2: print\(\)."),
