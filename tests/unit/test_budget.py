@@ -48,11 +48,11 @@ BUDGET = {  # package: (lines of its files, numbers at the top of its modules)
     "comm": (7400, 61),
     "compat": (1200, 2),
     "core": (10100, 46),
-    "launch": (18000, 142),
+    "launch": (17900, 140),
     "observe": (5000, 39),
     "rpc": (7450, 60),
-    "train": (11100, 51),
-    "transfer": (6450, 51),
+    "train": (11050, 51),
+    "transfer": (6200, 49),
 }
 """Upper bounds. Raise one only with a line in the commit's message that says what went out instead."""
 VARIABLES = 86

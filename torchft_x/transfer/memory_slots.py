@@ -36,7 +36,7 @@ from torchft_x.transfer.format.landing import Landing
 from torchft_x.transfer.format.layout import Layout, dump, parse
 from torchft_x.transfer.format.limits import MAX_MANIFEST_BYTES
 from torchft_x.transfer.format.memory import available_memory, memory_of, populate
-from torchft_x.transfer.format.rebuild import find_targets, first_part, rebuild
+from torchft_x.transfer.format.rebuild import find_targets, rebuild
 from torchft_x.transfer.shared_memory import Buffer, held_file_name, open_memfd
 from torchft_x.transfer.snapshot import copy_to_host
 
@@ -118,17 +118,19 @@ class MemorySlot:
         tensors of `into` were already written to.
         """
         layout, stream = self._checked()
-        return _land(layout, stream, into)
-
-    def read_first(self, key: str) -> Any:
-        """Return the value of the state dict's first key in new tensors, if that key is `key`; else None.
-
-        The values of other keys may be anything: types that only the script knows, shards that only its ranks can
-        receive. Raises `TransferError`.
-        """
-        layout, stream = self._checked()
-        part = first_part(layout, key)
-        return None if part is None else _land(part, stream, None)
+        targets = find_targets(layout, into)
+        landing = Landing(layout, targets)
+        try:
+            with torch.no_grad():
+                for block in cut_blocks(layout.blobs):
+                    for p in block.pieces:
+                        start = block.start + p.block_offset
+                        arrived = stream[start : start + p.nbytes]
+                        landing.memory[p.blob][p.blob_offset : p.blob_offset + p.nbytes].copy_(arrived)
+            return rebuild(layout, targets, landing.finish())
+        except TransferError as e:
+            e.torn = True
+            raise
 
     # --- writing -------------------------------------------------------------------------------------------------------
 
@@ -253,22 +255,6 @@ class MemorySlot:
         if _data_at(head.manifest, head.digests) + head.data > self._size or not memory_slot.is_sealed(memory, head):
             return None
         return head
-
-
-def _land(layout: Layout, stream: Tensor, into: Any) -> Any:
-    targets = find_targets(layout, into)
-    landing = Landing(layout, targets)
-    try:
-        with torch.no_grad():
-            for block in cut_blocks(layout.blobs):
-                for p in block.pieces:
-                    start = block.start + p.block_offset
-                    arrived = stream[start : start + p.nbytes]
-                    landing.memory[p.blob][p.blob_offset : p.blob_offset + p.nbytes].copy_(arrived)
-        return rebuild(layout, targets, landing.finish())
-    except TransferError as e:
-        e.torn = True
-        raise
 
 
 def _data_at(manifest: int, digests: int) -> int:

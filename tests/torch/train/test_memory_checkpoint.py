@@ -5,28 +5,21 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from tests.torch.train.apart import Apart
-from tests.torch.train.checkpoint.test_checkpoint import Counter
 from tests.torch.train.fakes import run_threads
 from tests.torch.train.jobs import HOST, Trainer, lighthouse, ranks_of_one, same
 from tests.util import scaled, wait_for
-from torchft_x import Checkpoint
 from torchft_x.comm.store.create import host_store
 from torchft_x.core.types import State
 from torchft_x.errors import TransferError
 from torchft_x.launch.process.checkpoint_memory import CheckpointMemory
 from torchft_x.train.context import memory_checkpoint as module
 from torchft_x.train.context.memory_checkpoint import MemoryCheckpoint
-from torchft_x.transfer.durable.catalog import newest
-from torchft_x.transfer.durable.reader import Saved
-from torchft_x.transfer.durable.store import Store
-from torchft_x.transfer.from_memory.save import save_held
 
 LIMIT = 1 << 24
 
@@ -237,37 +230,6 @@ def apart(address: str, algorithm: str, seed: int) -> Iterator[Any]:
     finally:
         trainer.manager.shutdown(wait=False, finished=False)
         del store
-
-
-def test_what_is_saved_from_a_copy_is_what_was_there_to_be_saved(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """The copy is made where the next step begins; by then the script has drawn its batch."""
-    memory = CheckpointMemory(1)
-    monkeypatch.setenv("TORCHFT_X_MEMORY_SLOTS", memory.setting(LIMIT))
-    drawn = Counter()
-    there: dict[int, int] = {}
-    with lighthouse() as address, life(1, address) as (trainer,):
-        parts = {"model": trainer.net, "optim": trainer.optim, "data": drawn}
-        checkpoint = Checkpoint(trainer.manager, str(tmp_path), parts, every=100_000)
-
-        def held() -> bool:
-            drawn.position += 1
-            trainer.step()
-            there[trainer.manager.current_step()] = drawn.position
-            checkpoint.step()
-            return (common(trainer) or State()).step >= 3
-
-        wait_for(held, 20, "a copy")
-        checkpoint.close()
-    assert "is saved in" in save_held()
-    memory.close()
-    name = newest(Store(str(tmp_path)))
-    assert name is not None
-    state = Saved(Store(str(tmp_path)), name).load()
-    assert state["parts"]["data"]["position"] == there[name.step]
-    assert same(state["parts"]["model"], trainer.history[name.step])
-    assert state["torchft"]["step"] == name.step
 
 
 def test_a_group_that_heals_takes_no_memory_of_the_source_s_own(

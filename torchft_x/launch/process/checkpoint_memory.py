@@ -53,11 +53,6 @@ class CheckpointMemory:
     def _of_workers(self) -> list[list[int]]:
         return [self._fds[i : i + _SLOTS] for i in range(0, len(self._fds), _SLOTS)]
 
-    @property
-    def used(self) -> bool:
-        """Whether a worker has ever taken memory for a copy."""
-        return any(os.fstat(fd).st_size for fd in self._fds)
-
     def close(self) -> None:
         """Free the memory. A worker that has a slot open keeps that slot."""
         for fd in self._fds:

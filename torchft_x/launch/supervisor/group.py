@@ -18,7 +18,7 @@ from torchft_x.launch.job.checks import check_script
 from torchft_x.launch.postmortem.collector import Collector, Files, Incident, incident_of
 from torchft_x.launch.postmortem.probe_worker import NoAnswerError, status
 from torchft_x.launch.process.checkpoint_memory import CheckpointMemory, limit_of_slot, memory_of_host
-from torchft_x.launch.process.environment import with_package, without_effect
+from torchft_x.launch.process.environment import without_effect
 from torchft_x.launch.process.restarts import AttemptEnd
 from torchft_x.launch.supervisor.base import BaseSupervisor
 from torchft_x.launch.supervisor.config import (
@@ -26,7 +26,6 @@ from torchft_x.launch.supervisor.config import (
     SupervisorConfig,
     groups_here,
     life_environment,
-    own_package_root,
 )
 from torchft_x.launch.supervisor.coordination import Attempts, MultiNode, Place, SingleNode, StartedAttempt
 from torchft_x.launch.supervisor.locate import FoundLighthouse
@@ -35,12 +34,9 @@ from torchft_x.launch.supervisor.requests import Stop
 from torchft_x.launch.workers import lives_file
 from torchft_x.launch.workers.attempt import Attempt
 from torchft_x.launch.workers.attempt_spec import AttemptSpec
-from torchft_x.launch.workers.save_copies import SaveCopies
 from torchft_x.launch.workers.warm_client import WarmParent
 from torchft_x.timing import TIMING
 
-_SAVE = 600.0  # seconds to save the copies held in memory when the group is given up
-_LOOK = 0.1  # seconds between checks whether they are saved
 _UNDER_ANOTHER = "it ended with an earlier supervisor of its group"
 
 
@@ -72,7 +68,6 @@ class Supervisor(BaseSupervisor):
         stop = self._stops.first or super()._run_lives()
         if self._memory is not None and self._reports is not None:
             self._reports.held(State())  # no group may wait for a life that goes on from a copy
-        self._save_copies(stop)
         return stop
 
     def _live(self, lives: Attempts) -> AttemptEnd | None:
@@ -85,27 +80,6 @@ class Supervisor(BaseSupervisor):
         if end is None or end.ok or not self._guessed or (self._first_number or 0) <= self._attempt:
             return end
         return replace(end, own_doing=False)
-
-    def _save_copies(self, stop: Stop) -> None:
-        """Save the copies of the workers' states, which end with this process, for another job.
-
-        A group that is stopped from outside needs none of this: its workers save their own last step.
-        """
-        memory = self._memory
-        if memory is None or not memory.used or stop.code == 0 or stop.from_outside or self.config.nodes > 1:
-            return
-        self._announce(stop)
-        environ = with_package(self._environ, own_package_root())
-        save = SaveCopies(memory.setting(0), environ, self._scratch / "save.log")
-        until = time.monotonic() + _SAVE
-        while not save.has_ended():
-            first = self._stops.first
-            if first is not None and first.from_outside:
-                until = min(until, time.monotonic() + self.config.notice - TIMING.last_acts)
-            if time.monotonic() > until or self._stops.hurry:
-                save.kill()
-            self._stops.sleep(_LOOK, save.fds())
-        self._say(f"{self.config.name}: {save.sentence()}")
 
     def _next_attempt(self) -> int:
         self._guessed = self._first_number is None

@@ -16,7 +16,6 @@ from torchft_x.errors import ConfigError, TorchftXError, TransferError, UnsavedE
 from torchft_x.timing import TIMING
 from torchft_x.train.checkpoint import parts as of_parts
 from torchft_x.train.checkpoint.claiming import Claiming
-from torchft_x.train.checkpoint.in_memory import InMemory, name_of
 from torchft_x.train.checkpoint.saving import Saving
 from torchft_x.transfer.durable import names
 from torchft_x.transfer.durable.catalog import newest
@@ -92,7 +91,6 @@ class Checkpoint:
         self._joins = self._connection.others_train  # until the first step; the others' state is copied then
         self._prepared = False  # whether memory for the first shard was requested
         job = _job_of(options.lighthouse or "")
-        self._in_memory = InMemory(manager, url, job=job, keep=keep, state=self._state)
         self._claiming = Claiming(self._store, job) if self._rank == 0 else None
         self._saving = Saving(
             self._store, job=job, keep=keep, timeout=self._timeout, may_write=self._may_write, saved=self._told_saved,
@@ -197,7 +195,6 @@ class Checkpoint:
         if self._joins:
             self._joins = False
             self._check_copied(step)
-        self._in_memory.note()
         due = self._duty.committed(step, self._manager.participating_rank())
         if self._claiming is not None:
             self._claiming.be_on_duty(self._duty.first)
@@ -285,7 +282,9 @@ class Checkpoint:
             memory=self._saving.memory,
         )  # fmt: skip
         self._prepared, self._saved_step = True, step
-        self._saving.submit(name_of(self._manager, counters), shard)
+        group, _, life = self._connection.replica_id.partition(":")
+        writer = f"{group}-{life[:8]}-{counters['committed_in']}"  # all ranks of this life agree
+        self._saving.submit(names.name(step, writer), shard)
 
     def _state(self) -> dict[str, Any]:
         return {"torchft": self._manager.state_dict(), "parts": of_parts.gather(self._parts)}

@@ -61,8 +61,6 @@ class MemoryCheckpoint:
         self._schedule = CopySchedule()  # used on rank 0 only
         self._worker: threading.Thread | None = None  # seals a copy or grows slots, beside the training
         self._off = "" if self._slots else "there is no memory for it"  # why nothing is copied; or empty
-        self._describe: Callable[[], dict[str, Any]] | None = None  # set by `describe_with`
-        self._noted: tuple[State, dict[str, Any], float] | None = None  # state, description, seconds taken
         self.apart = False
         """Whether this group trains apart. Only its exchanges then know when others could go on from its state."""
         self._announced = False  # rank 0 knows of this rank's last copy, and may have made it the group's
@@ -98,39 +96,21 @@ class MemoryCheckpoint:
 
     # --- between two steps ---------------------------------------------------------------------------------------------
 
-    def describe_with(self, describe: Callable[[], dict[str, Any]]) -> None:
-        """Set a function whose values copies hold too, before the state.
-
-        It describes a durable checkpoint of the state, in the state's own tensors (`transfer.from_memory.held`).
-        """
-        self._describe = describe
-
-    def note(self, state: State) -> None:
-        """Describe `state` now if a copy of it is wanted, at the point where the script would save it durably.
-
-        Before the next step begins the script may draw a batch, which is not part of that state.
-        """
-        if self._describe is not None and self._copies.wanted == state and not self._off:
-            began = time.monotonic()
-            self._noted = (state, self._describe(), time.monotonic() - began)
-
     def maybe_copy(self, state: State, full_state: Callable[[], Any]) -> None:
         """Copy the complete `state` at the start of a step, if a copy of it is wanted. Never raises."""
         wanted, self._copies.wanted = self._copies.wanted, None
         if wanted is None or wanted != state or self._off or not self._none_is_lent():
             return
-        noted, began = self._noted, time.monotonic()
+        began = time.monotonic()
         index = self._copies.slot(self._holds)
         try:
-            values = self._values(state, full_state)
+            values: dict[str, Any] = full_state()
             if not self._write(index, state, values):
                 self._begin(self._grow, self._missing(values))
                 return
         except (TorchftXError, RuntimeError, OSError) as e:
             self._stop(str(e))
             return
-        if noted is not None and noted[0] == state:
-            began -= noted[2]
         self._begin(self._seal, index, state, time.monotonic() - began)
 
     def copy_last(self, state: State, full_state: Callable[[], Any]) -> None:
@@ -145,7 +125,7 @@ class MemoryCheckpoint:
             return
         index = self._copies.slot(self._holds)
         try:
-            values = self._values(state, full_state)
+            values: dict[str, Any] = full_state()
             if not self._write(index, state, values):
                 self._grow(self._missing(values))
                 if self._off or not self._write(index, state, values):
@@ -154,14 +134,6 @@ class MemoryCheckpoint:
             self._stop(str(e))
             return
         self._seal(index, state, 0.0)
-
-    def _values(self, state: State, full_state: Callable[[], Any]) -> dict[str, Any]:
-        """Return the values of a copy of `state`."""
-        noted, self._noted = self._noted, None
-        values: dict[str, Any] = full_state()
-        if noted is not None and noted[0] == state:
-            return {**noted[1], **values}
-        return values if self._describe is None else {**self._describe(), **values}
 
     def _write(self, index: int, state: State, values: dict[str, Any]) -> bool:
         """Write a copy, without its seal. Return False if its slot must grow first, and was not touched."""

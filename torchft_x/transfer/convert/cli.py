@@ -17,7 +17,6 @@ from torchft_x.transfer.durable.reader import Saved
 from torchft_x.transfer.durable.sealed import DamagedError
 from torchft_x.transfer.durable.shard import freeze
 from torchft_x.transfer.durable.store import Store
-from torchft_x.transfer.from_memory.save import save_held
 
 _WAIT = 600.0  # seconds until the written shards of an import must be visible
 
@@ -29,7 +28,6 @@ def _parser() -> argparse.ArgumentParser:
     verify = commands.add_parser("verify", help="read all of it, and check each digest")
     export = commands.add_parser("export", help="write it as PyTorch's distributed checkpoint, or as safetensors")
     bring = commands.add_parser("import", help="make a checkpoint of such a folder or file")
-    commands.add_parser("from-memory")  # without help: only supervisors call it
     for command in (ls, verify, export):
         command.add_argument("url", help="folder of the checkpoints")
     for command in (verify, export):
@@ -47,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: list[str]) -> int:
     """Run the command and return its exit code: 1 if something is damaged or missing, 2 for a usage error."""
     args = _parser().parse_args(argv)
-    acts = {"ls": _ls, "verify": _verify, "export": _export, "import": _import, "from-memory": _from_memory}
+    acts = {"ls": _ls, "verify": _verify, "export": _export, "import": _import}
     try:
         acts[args.command](args)
     except TorchftXError as e:
@@ -109,10 +107,6 @@ def _import(args: argparse.Namespace) -> None:
     writer.write_shard(store, name, shard)
     writer.complete(store, name, shard, job=f"import-{secrets.token_hex(4)}", timeout=_WAIT)
     print(f"{name}: {shard.nbytes / 1e6:,.1f} MB in {store.shown}")
-
-
-def _from_memory(args: argparse.Namespace) -> None:
-    print(save_held(), flush=True)
 
 
 def _chosen(args: argparse.Namespace) -> Saved:

@@ -48,49 +48,28 @@ class Shard:
         )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Outline:
-    """One rank's part of a state, in the state's own tensors. It is valid as long as they don't change."""
-
-    rank: int
-    ranks: int
-    structure: str
-    whole: Layout
-    pieces: list[tuple[int, list[int]]]
-    tensors: list[Tensor]  # one of each piece
-
-    def freeze(self, *, step: int, committed_in: int = 0, memory: Tensor | None = None) -> Shard:
-        """Copy the tensors into a shard. `memory`, that of an unused earlier shard, is reused if it is long enough."""
-        specs, sources, sizes = group_tensors(self.tensors)
-        layout = Layout(["list", [["T", i] for i in range(len(self.tensors))]], tuple(specs), tuple(sizes))
-        starts, length = place_blobs(sizes)
-        pinned = _pinned(sources)
-        if memory is None or memory.numel() < length or memory.is_pinned() is not pinned:
-            memory = allocate_room(length, pinned)
-        copy_to_host(sources, starts, memory)
-        return Shard(step, committed_in, self.rank, self.ranks, self.structure, self.whole, layout, self.pieces, memory)
-
-
-def outline(state_dict: Any, *, rank: int = 0, ranks: int = 1) -> Outline:
-    """Return the part of a group's state dict that rank `rank` of `ranks` writes.
+def freeze(
+    state_dict: Any, *, step: int, committed_in: int = 0, rank: int = 0, ranks: int = 1, memory: Tensor | None = None
+) -> Shard:
+    """Copy the part of a group's state dict that rank `rank` of `ranks` writes.
 
     It consists of the rank's shards of DTensors, each written by one rank only. Rank 0 also writes all values that
-    are not sharded, which are the same on all ranks. Values that are no tensors are taken as they are now. Raises
-    `LeafError` naming the path of a value that can't be saved.
+    are not sharded, which are the same on all ranks. `memory`, that of an unused earlier shard, is reused if it is long
+    enough. Raises `LeafError` naming the path of a value that can't be saved.
     """
     walk, ours, boxes, shapes = _ours(state_dict, rank)
     complete = _whole_layout(walk.tree, [t.dtype for t in walk.tensors], shapes)
     named = [[p, str(t.dtype), s] for p, t, s in zip(walk.paths, walk.tensors, shapes, strict=True)]
     structure = hashlib.sha256(json.dumps(named).encode()).hexdigest()
     pieces = [(i, list(boxes[i][0].offset)) for i in ours]
-    return Outline(rank, ranks, structure, complete, pieces, [walk.tensors[i] for i in ours])
-
-
-def freeze(
-    state_dict: Any, *, step: int, committed_in: int = 0, rank: int = 0, ranks: int = 1, memory: Tensor | None = None
-) -> Shard:
-    """Return the frozen shard of one rank: `outline`, then `Outline.freeze`."""
-    return outline(state_dict, rank=rank, ranks=ranks).freeze(step=step, committed_in=committed_in, memory=memory)
+    specs, sources, sizes = group_tensors([walk.tensors[i] for i in ours])
+    layout = Layout(["list", [["T", i] for i in range(len(ours))]], tuple(specs), tuple(sizes))
+    starts, length = place_blobs(sizes)
+    pinned = _pinned(sources)
+    if memory is None or memory.numel() < length or memory.is_pinned() is not pinned:
+        memory = allocate_room(length, pinned)
+    copy_to_host(sources, starts, memory)
+    return Shard(step, committed_in, rank, ranks, structure, complete, layout, pieces, memory)
 
 
 def room_for(state_dict: Any, *, rank: int = 0) -> tuple[int, bool]:

@@ -46,18 +46,6 @@ def find_targets(layout: Layout, into: Any = None) -> list[Target]:
     return walk.targets
 
 
-def first_part(layout: Layout, key: str) -> Layout | None:
-    """Return the layout of the value under a dict's first key, if that is `key`; else None. All blobs are kept."""
-    tree = layout.tree
-    items = tree[1] if isinstance(tree, list) and len(tree) == 2 and tree[0] == "dict" else None
-    first = items[0] if isinstance(items, list) and items else None
-    if not isinstance(first, list) or len(first) != 2 or first[0] != key:
-        return None
-    walk = _Finder(layout)
-    walk.node(first[1], None, key, 0)
-    return Layout(first[1], layout.tensors[: walk.next], layout.blobs)
-
-
 def first_paths(layout: Layout, targets: list[Target]) -> dict[int, str]:
     """Return the path of each blob's first tensor, to name it in an error."""
     paths: dict[int, str] = {}

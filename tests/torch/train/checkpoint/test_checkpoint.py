@@ -47,11 +47,8 @@ class Job:
             all_fine=lambda about, fine, timeout: fine,
         )
         emit = SimpleNamespace(emit=lambda name, **fields: self.events.append({"event": name, **fields}))
-        memory = SimpleNamespace(describe_with=lambda describe: None, note=lambda state: None)
         status = SimpleNamespace(pause=lambda seconds: None)
-        self.context = SimpleNamespace(
-            options=options, connection=connection, events=emit, memory=memory, status=status
-        )
+        self.context = SimpleNamespace(options=options, connection=connection, events=emit, status=status)
 
     def current_step(self) -> int:
         return self.at

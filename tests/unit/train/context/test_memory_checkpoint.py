@@ -20,8 +20,6 @@ def test_without_memory_nothing_is_agreed_copied_or_loaded() -> None:
         assert word == NOTHING
         memory.receive(word, state if commit else None)
     assert memory.to_load(State()) is None
-    memory.describe_with(nobody)
-    memory.note(state)
     memory.maybe_copy(state, nobody)
     memory.copy_last(state, nobody)
     memory.drop()
