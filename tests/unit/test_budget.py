@@ -52,7 +52,7 @@ BUDGET = {  # package: (lines of its files, numbers at the top of its modules)
     "observe": (5000, 39),
     "rpc": (7450, 60),
     "train": (11050, 51),
-    "transfer": (6200, 49),
+    "transfer": (5900, 46),
 }
 """Upper bounds. Raise one only with a line in the commit's message that says what went out instead."""
 VARIABLES = 86

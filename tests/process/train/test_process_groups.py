@@ -1,4 +1,4 @@
-"""A Manager on other process groups and transports than the usual ones, as real processes."""
+"""A Manager whose process group lives in a child process."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ from tests.torch.comm.subprocess.test_group import children, helper
 from tests.torch.train.jobs import HOST, lighthouse
 from tests.torch.train.ranks import Groups, Place
 from tests.util import scaled
-from torchft_x.comm import ProcessGroupBabyGloo, ProcessGroupGloo
-from torchft_x.comm.base import ProcessGroup
+from torchft_x.comm import ProcessGroupBabyGloo
 from torchft_x.train.ddp.wrapper import DistributedDataParallel
 from torchft_x.train.optim import OptimizerWrapper
-from torchft_x.transfer import PGTransport
 
 STEPS = 6
 
@@ -31,8 +29,7 @@ def groups() -> Iterator[Groups]:
 
 def train(place: Place) -> Any:
     """Group 1 begins with other weights, and in its fourth step loses the child its process group lives in."""
-    kind: type[ProcessGroup] = ProcessGroupBabyGloo if place.kwargs["baby"] else ProcessGroupGloo
-    pg = kind(scaled(20), host=HOST)  # type: ignore[call-arg]
+    pg = ProcessGroupBabyGloo(scaled(20), host=HOST)
     torch.manual_seed(place.group)
     net = torch.nn.Linear(4, 1)
     sgd = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -40,13 +37,12 @@ def train(place: Place) -> Any:
     def load(state: dict[str, Any]) -> None:
         net.load_state_dict(state["net"])
 
-    transport = PGTransport(pg, scaled(20), "cpu") if place.kwargs["transport"] else None
     save = lambda: {"net": net.state_dict()}  # noqa: E731
-    manager = place.manager(load, save, pg=pg, min_replica_size=2, checkpoint_transport=transport)
+    manager = place.manager(load, save, pg=pg, min_replica_size=2)
     model = DistributedDataParallel(manager, net)
     optimizer = OptimizerWrapper(manager, sgd)
     x = torch.randn(8, 4, generator=torch.Generator().manual_seed(place.group))
-    killed = not place.kwargs["baby"] or place.group == 0
+    killed = place.group == 0
     while manager.current_step() < STEPS:
         optimizer.zero_grad()
         loss = model(x).square().mean()
@@ -61,10 +57,5 @@ def train(place: Place) -> Any:
 
 
 def test_training_outlives_the_child_of_its_process_group(groups: Groups) -> None:
-    (first,), (second,) = groups.run(2, train, baby=True, transport=False)
-    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
-
-
-def test_weights_travel_through_the_process_group(groups: Groups) -> None:
-    (first,), (second,) = groups.run(2, train, baby=False, transport=True)
+    (first,), (second,) = groups.run(2, train)
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))

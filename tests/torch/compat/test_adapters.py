@@ -18,7 +18,6 @@ from tests.torch.train.jobs import HOST, lighthouse
 from tests.util import scaled
 from torchft_x import env
 from torchft_x.comm.gloo.group import ProcessGroupGloo
-from torchft_x.comm.store.create import host_store
 from torchft_x.compat import futures, local_sgd, manager
 from torchft_x.compat.adapters.rwlock import RWLock
 from torchft_x.errors import TransferError
@@ -138,27 +137,19 @@ def test_over_http_a_timeout_of_zero_does_not_wait() -> None:
         transport.shutdown()
 
 
-def test_through_a_process_group_a_timeout_of_zero_is_the_groups_own() -> None:
-    store, address = host_store(HOST)
-    groups = [ProcessGroupGloo(scaled(20.0), host=HOST) for _ in range(2)]
-    run_threads(2, lambda r: groups[r].configure(f"{address.target}/zero", str(r), r, 2))
-    transports: list[PGTransport[Any]] = [PGTransport(g, timedelta(milliseconds=20), "cpu") for g in groups]
-    late = threading.Event()
-
-    def move(rank: int) -> Any:
-        if rank == 0:
-            threading.Timer(0.1, late.set).start()  # longer than the transport's own limit
-            return transports[0].send_checkpoint([1], 3, STATE, timeout=timedelta(0))
-        assert late.wait(scaled(10))
-        return transports[1].recv_checkpoint(0, transports[0].metadata(), 3, timeout=0.0)
-
-    _, got = run_threads(2, move)
-    assert torch.equal(got["weights"], STATE["weights"])
-    with pytest.raises(RuntimeError, match=r"(?i)timed out"):
-        transports[0].send_checkpoint([1], 4, STATE)
-    for group in groups:
-        group.shutdown()
-    del store
+def test_torchfts_transport_through_a_process_group_fills_what_the_constructor_was_told() -> None:
+    mine = {"weights": torch.zeros_like(STATE["weights"])}
+    source: PGTransport[Any] = PGTransport(None, timedelta(seconds=scaled(20)), "cpu")
+    destination = PGTransport(None, timedelta(seconds=scaled(20)), "cpu", lambda: mine)
+    try:
+        source.send_checkpoint([1], 3, STATE, timeout=timedelta(0))
+        for timeout in (0.0, timedelta(seconds=scaled(20)), None):
+            got = destination.recv_checkpoint(0, source.metadata(), 3, timeout)
+            assert got["weights"] is mine["weights"]
+        assert torch.equal(mine["weights"], STATE["weights"])
+    finally:
+        source.shutdown()
+        destination.shutdown()
 
 
 def test_a_future_with_a_deadline() -> None:

@@ -7,12 +7,12 @@ from typing import Any, TypeVar
 
 from torchft_x.durations import Seconds
 from torchft_x.errors import TransferError
+from torchft_x.transfer.http.pg import PGTransport as OurPGTransport
 from torchft_x.transfer.http.transport import HTTPTransport as OurHTTPTransport
-from torchft_x.transfer.pg import PGTransport as OurPGTransport
 
 T = TypeVar("T")
 
-UNLIMITED = 24 * 3600.0  # seconds; torch's own process groups time out long before
+UNLIMITED = 24 * 3600.0  # seconds
 
 
 def _is_zero(timeout: Seconds | None) -> bool:
@@ -31,7 +31,9 @@ class HTTPTransport(OurHTTPTransport[T]):
 
 
 class PGTransport(OurPGTransport[T]):
-    """`torchft_x.PGTransport` in which a timeout of zero means the process group's limit, as in torch's ``wait``."""
+    """`torchft_x.PGTransport` for which a timeout of zero means no limit, as in torch's ``wait``."""
 
-    def _limit(self, timeout: Seconds | None) -> float:
-        return super()._limit(UNLIMITED if _is_zero(timeout) else timeout)
+    def recv_checkpoint(
+        self, src_rank: int, metadata: str, step: int, timeout: Seconds | None = None, **ours: Any
+    ) -> T:
+        return super().recv_checkpoint(src_rank, metadata, step, UNLIMITED if _is_zero(timeout) else timeout, **ours)
