@@ -100,9 +100,6 @@ class Controller:
         """Exclude these nodes, or none, for a waiting job. Return False if it does not wait (any more)."""
         return self._on(job, "update", f"JobId={job}", f"ExcNodeList={','.join(nodes)}")
 
-    def release(self, job: str) -> bool:
-        return self._on(job, "release", job)
-
     def reschedule(self, job: str, name: str) -> bool:
         """Have Slurm's main scheduler make a round, as after every update. This update sets the job's name, which is `name`."""
         return self._on(job, "update", f"JobId={job}", f"JobName={name}")

@@ -44,14 +44,6 @@ class SkipBeginTime:
 
 
 @dataclass(frozen=True)
-class Release:
-    """Action: release a part that Slurm holds after a failed launch, and exclude these nodes for it."""
-
-    part: Part
-    exclude: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class LiftExclusions:
     """Action: let a waiting part use every node again."""
 
@@ -94,22 +86,7 @@ class RecordSubmission:
     """Action: write down the job id of a submission that has appeared in the queue."""
 
 
-@dataclass(frozen=True)
-class StopWatching:
-    """Action: stop watching, because the job is over."""
-
-
-Action = (
-    SkipBeginTime
-    | Release
-    | LiftExclusions
-    | Reschedule
-    | Resubmit
-    | Cancel
-    | ReportLost
-    | RecordSubmission
-    | StopWatching
-)
+Action = SkipBeginTime | LiftExclusions | Reschedule | Resubmit | Cancel | ReportLost | RecordSubmission
 
 
 def read_status(status: Mapping[str, Any]) -> LighthouseStatus:

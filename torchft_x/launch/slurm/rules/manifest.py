@@ -6,7 +6,7 @@ It is kept in ``RUN_DIR/slurm/manifest.json`` (launch/slurm/store.py). It holds 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,12 +118,6 @@ def rows_by_part(manifest: Manifest, rows: Sequence[Row]) -> dict[str, Row | Non
             rest = dataclasses.replace(rest, job=f"{rest.array}_{part.number}", task=part.number)
         found[part.name] = by_job.get(part.job) or by_ticket.get((part.ticket, part.number)) or rest
     return found
-
-
-def missing_parts(manifest: Manifest, rows: Sequence[Row]) -> Iterator[Part]:
-    """Return the parts that were submitted and that Slurm does not know any more."""
-    found = rows_by_part(manifest, rows)
-    return (part for part in manifest.parts if part.job not in ("", SUBMITTING) and found[part.name] is None)
 
 
 def to_json(manifest: Manifest) -> dict[str, Any]:

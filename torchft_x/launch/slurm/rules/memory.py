@@ -37,9 +37,9 @@ class PartMemory:
     trusted: bool = False
     """Whether Slurm took the excluded nodes for good ones."""
     submitted: deque[float] = field(default_factory=deque)
-    """Times at which it was submitted anew, or released, within the window."""
+    """Times at which it was submitted anew within the window."""
     not_before: float = 0.0
-    """Earliest time of its next submission or release."""
+    """Earliest time of its next submission."""
     refusals: int = 0
     """Number of sbatch's refusals in a row."""
 

@@ -26,12 +26,10 @@ from torchft_x.launch.slurm.rules.actions import (
     LiftExclusions,
     LighthouseStatus,
     RecordSubmission,
-    Release,
     ReportLost,
     Reschedule,
     Resubmit,
     SkipBeginTime,
-    StopWatching,
 )
 from torchft_x.launch.slurm.rules.ending import UNREPORTED, ending
 from torchft_x.launch.slurm.rules.manifest import SUBMITTING, Manifest, Part, rows_by_part
@@ -74,11 +72,11 @@ class Patience:
 
 
 class Restarts:
-    """State machine of a job's restarts. `lost` was reported to the lighthouse before. Times are monotonic seconds."""
+    """State machine of a job's restarts. Times are monotonic seconds."""
 
-    def __init__(self, lost: Mapping[str, str] | None = None, patience: Patience = Patience()) -> None:
-        self._lost = dict(lost or {})  # group -> why
-        self._reported_lost: dict[str, str] | None = dict(self._lost)  # `_lost` as last reported to the lighthouse
+    def __init__(self, patience: Patience = Patience()) -> None:
+        self._lost: dict[str, str] = {}  # group -> why
+        self._reported_lost: dict[str, str] | None = {}  # `_lost` as last reported to the lighthouse
         self._patience = patience
         self._parts: dict[str, PartMemory] = {}  # by the part's name
         self._rescheduled = float("-inf")  # time of the last requested round of Slurm's scheduler
@@ -96,10 +94,6 @@ class Restarts:
             if memory is not None:
                 self._parts[str(name)] = memory
 
-    @property
-    def lost(self) -> Mapping[str, str]:
-        return dict(self._lost)
-
     def wants_nodes(self, manifest: Manifest, rows: Sequence[Row]) -> bool:
         """Return whether `poll` needs the states of nodes now."""
         found = rows_by_part(manifest, rows)
@@ -114,11 +108,9 @@ class Restarts:
         nodes: Mapping[str, str],
         now: float,
     ) -> list[Action]:
-        """Return the actions that are due. `rows` must be read after the manifest, and `heard` after both.
+        """Return the actions that are due in a job that is not over. `rows` must be read after the manifest, `heard` after both.
 
         `heard` is None if the lighthouse doesn't answer. `nodes` has states by name, as far as they are known."""
-        if manifest.cancelled or manifest.outcome is not None:
-            return [StopWatching()]
         found = rows_by_part(manifest, rows)
         actions: list[Action] = []
         for part in manifest.parts:
@@ -211,11 +203,8 @@ class Restarts:
             memory.trusted = False
             return [SkipBeginTime(part, memory.excluded)]
         if _held(row):
-            if now < memory.not_before or not self._may(memory, manifest, now):
-                return []
-            self._count(memory, now)
-            memory.excluded, memory.trusted = memory.nodes, True
-            return [Release(part, memory.excluded)]
+            why = f"Slurm holds its job {part.job} after a failed launch"
+            return self._anew(part, memory, manifest, why, now, exclude=memory.nodes)
         if not memory.excluded:
             return []
         if memory.waits_since is None:
@@ -320,22 +309,15 @@ class Restarts:
     ) -> list[Action]:
         if now < memory.not_before:
             return []
-        if not self._may(memory, manifest, now):
+        while memory.submitted and now - memory.submitted[0] > WINDOW:
+            memory.submitted.popleft()
+        if len(memory.submitted) >= manifest.retries:
             return self._give_up(part, f"{why}, after {len(memory.submitted)} submissions within an hour")
-        self._count(memory, now)
+        memory.submitted.append(now)  # the next one comes at once, later ones after 5, 10, 20 s ...
+        memory.not_before = now + min(self._patience.longest_pause, 5.0 * 2 ** min(len(memory.submitted) - 1, 6))
         memory.excluded, memory.trusted = exclude, bool(exclude)
         memory.waits_since = None
         return [Resubmit(part, why, exclude)]
-
-    def _may(self, memory: PartMemory, manifest: Manifest, now: float) -> bool:
-        while memory.submitted and now - memory.submitted[0] > WINDOW:
-            memory.submitted.popleft()
-        return len(memory.submitted) < manifest.retries
-
-    def _count(self, memory: PartMemory, now: float) -> None:
-        """Count a submission, and set the pause before the next: the first comes at once, later ones after 5, 10, 20 s ..."""
-        memory.submitted.append(now)
-        memory.not_before = now + min(self._patience.longest_pause, 5.0 * 2 ** min(len(memory.submitted) - 1, 6))
 
     def _give_up(self, part: Part, why: str) -> list[Action]:
         """Give up a part: it isn't submitted again. For a part that is no group the lighthouse need not know."""

@@ -52,12 +52,8 @@ class ActionRunner:
                 self._submit(action, manifest)
             elif isinstance(action, a.SkipBeginTime):
                 self._kick(action)
-            elif isinstance(action, a.Release):
-                self._exclude(action.part, action.exclude)
-                if self._controller.release(action.part.job):
-                    self._reporter.say(f"{action.part.name}: its launch had failed; job {action.part.job} is released")
             elif isinstance(action, a.LiftExclusions):
-                self._exclude(action.part, ())
+                self._controller.exclude(action.part.job, _own_excluded(action.part))
                 self._reporter.say(
                     f"{action.part.name}: no other node is free; job {action.part.job} may use any again"
                 )
@@ -113,9 +109,6 @@ class ActionRunner:
         if done:
             off = f", not on {', '.join(action.exclude)}" if action.exclude else ""
             self._reporter.say(f"{part.name}: job {part.job} was requeued; it need not wait for its BeginTime{off}")
-
-    def _exclude(self, part: Part, nodes: Sequence[str]) -> None:
-        self._controller.exclude(part.job, [*_own_excluded(part), *nodes])
 
     def _tell(self, action: a.ReportLost) -> None:
         try:

@@ -111,8 +111,6 @@ class Watcher:
         actions = self._rules.poll(manifest, rows, heard, nodes, time.monotonic())
         self._quiet = not actions and all(row.state == "RUNNING" for row in rows)
         for action in actions:
-            if isinstance(action, a.StopWatching):
-                return False
             self._runner.run(action, manifest)
             if isinstance(action, a.Reschedule):
                 time.sleep(TIMING.watch_each)  # an update was another request; it is the last action

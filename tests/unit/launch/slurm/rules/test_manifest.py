@@ -9,7 +9,7 @@ import pytest
 from tests.unit.launch.slurm.rules.test_queue import row
 from tests.unit.launch.slurm.rules.test_restart import manifest as of_parts
 from tests.unit.launch.slurm.rules.test_restart import part
-from torchft_x.launch.slurm.rules.manifest import SUBMITTING, Manifest, from_json, missing_parts, rows_by_part, to_json
+from torchft_x.launch.slurm.rules.manifest import SUBMITTING, Manifest, from_json, rows_by_part, to_json
 
 
 def manifest() -> Manifest:
@@ -35,7 +35,6 @@ def test_what_is_no_manifest_is_refused(key: str, value: object) -> None:
 def test_rows_of_parts() -> None:
     now = manifest()
     assert rows_by_part(now, [row("RUNNING")]) == {"lighthouse/0": None, "trainer/0": row("RUNNING"), "trainer/1": None}
-    assert [part.name for part in missing_parts(now, [row("RUNNING")])] == ["lighthouse/0", "trainer/1"]
     lost = part(0, job=SUBMITTING, ticket="t")
     assert rows_by_part(now.with_part(lost), [row("PENDING")])["trainer/0"] == row("PENDING")  # by its ticket
     assert lost.jobs == ()

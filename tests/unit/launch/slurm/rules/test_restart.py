@@ -15,12 +15,10 @@ from torchft_x.launch.slurm.rules.actions import (
     LiftExclusions,
     LighthouseStatus,
     RecordSubmission,
-    Release,
     ReportLost,
     Reschedule,
     Resubmit,
     SkipBeginTime,
-    StopWatching,
     Supervisor,
     read_status,
 )
@@ -93,8 +91,8 @@ HEARD = heard()
 class Watch:
     """The machine, with the job as it is in most tests: group 0 runs."""
 
-    def __init__(self, made: Manifest | None = None, **more: object) -> None:
-        self.rules = Restarts(**more)  # type: ignore[arg-type]
+    def __init__(self, made: Manifest | None = None) -> None:
+        self.rules = Restarts()
         self.manifest = made or manifest()
 
     def __call__(
@@ -138,7 +136,6 @@ def test_the_budget_of_an_hour_ends_and_the_lighthouse_is_told() -> None:
     assert [(t, type(a)) for t, a in anew] == [(0, Resubmit), (5, Resubmit), (15, ReportLost)]  # with growing pauses
     (part_status,) = (a for _, a in anew if isinstance(a, ReportLost))
     assert "exit code 137, after 2 submissions within an hour" in part_status.lost["1"]
-    assert watch.rules.lost == part_status.lost
     watch = Watch(manifest(part(0), part(1), retries=1))
     assert [type(a) for a in watch(KILLED, 0)] == [Resubmit]
     assert watch(runs(1), 10) == []
@@ -229,7 +226,8 @@ def test_what_the_lighthouse_could_not_be_told_is_told_again() -> None:
     watch.rules.not_told()
     assert [type(a) for a in watch(CANCELLED, 2)] == [ReportLost]
     assert watch(CANCELLED, 3) == []
-    watch = Watch(lost={"1": "its job 31_1 was cancelled"})  # a new watcher knows who was given up
+    watch = Watch()
+    watch.rules.recall({}, 0.0, {"1": "its job 31_1 was cancelled"})  # a new watcher knows who was given up
     assert [watch(None, float(t), heard(SILENT)) for t in range(0, 100, 10)] == [[]] * 10
 
 
@@ -248,12 +246,13 @@ def test_what_somebody_holds_and_what_is_being_ended_is_left_alone(text: str) ->
     assert [watch(text, float(t), heard(SILENT)) for t in range(1, 100)] == [[]] * 99
 
 
-def test_what_slurm_holds_after_a_launch_that_failed_is_let_go_on_other_nodes() -> None:
+def test_what_slurm_holds_after_a_launch_that_failed_is_submitted_anew_for_other_nodes() -> None:
     watch = Watch()
     watch(runs(1), 0)
-    assert watch(HELD, 1, nodes={"n2": "idle"}) == [Release(part(1), ("n2",))]
+    again = Resubmit(part(1), "Slurm holds its job 31_1 after a failed launch", ("n2",))
+    assert watch(HELD, 1) == [again]
     assert watch(HELD, 2) == []  # not without a pause
-    assert watch(HELD, 6) == [Release(part(1), ("n2",))]
+    assert watch(HELD, 6) == [again]
 
 
 def test_a_group_on_a_silent_node_is_begun_elsewhere_before_slurm_finds_out() -> None:
@@ -317,9 +316,7 @@ def test_a_submission_is_given_time_and_then_made_again() -> None:
     assert arrived(runs(1), 0) == [RecordSubmission()]
 
 
-@pytest.mark.parametrize("how", [{"cancelled": True}, {"outcome": 0}, {"outcome": 1}])
-def test_a_job_that_is_over_is_left_alone_and_so_is_a_group_that_it_does_not_have(how: dict[str, object]) -> None:
-    assert Watch(manifest(**how))(KILLED, 0) == [StopWatching()]
+def test_a_group_that_the_job_does_not_have_is_left_alone() -> None:
     assert Watch(manifest(part(0), part(1, gone=True)))(CANCELLED, 0) == []
 
 
