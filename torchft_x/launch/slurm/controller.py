@@ -47,15 +47,6 @@ class Controller:
         rows = parse_rows(self._run(["squeue", "--noheader", "--states=all", "--me", f"--Format={output_format()}"]))
         return [row for row in rows if row.app and app in (None, row.app)]
 
-    def node_states(self) -> dict[str, str]:
-        """Return the state of each node, by name, in lower case. A ``*`` after the state means that it does not answer."""
-        found = {}
-        for line in self._run(["sinfo", "--noheader", "--Node", "--format=%N|%T"]).splitlines():
-            name, cut, state = line.strip().partition("|")
-            if cut:
-                found[name] = state
-        return found
-
     def settings(self) -> dict[str, str]:
         """Return the controller's settings (``scontrol show config``), by name in lower case."""
         return parse_settings(self._run(["scontrol", "show", "config"]))
@@ -88,13 +79,12 @@ class Controller:
         """
         self._run(["sbatch", "--test-only"], script)
 
-    def start_now(self, job: str, exclude: Sequence[str] | None = None) -> bool:
-        """End a job's wait for BeginTime. Exclude these nodes for it, or with None keep those excluded now.
+    def start_now(self, job: str, exclude: Sequence[str]) -> bool:
+        """End a job's wait for BeginTime, and exclude only these nodes for it.
 
         Return False if it does not wait (any more), or if Slurm is still cleaning up its last run: try again.
         """
-        words = [] if exclude is None else [f"ExcNodeList={','.join(exclude)}"]
-        return self._on(job, "update", f"JobId={job}", *words, "StartTime=now")
+        return self._on(job, "update", f"JobId={job}", f"ExcNodeList={','.join(exclude)}", "StartTime=now")
 
     def exclude(self, job: str, nodes: Sequence[str]) -> bool:
         """Exclude these nodes, or none, for a waiting job. Return False if it does not wait (any more)."""

@@ -37,10 +37,9 @@ class LighthouseStatus:
 
 @dataclass(frozen=True)
 class SkipBeginTime:
-    """Action: end a requeued part's wait for BeginTime, and exclude these nodes for it."""
+    """Action: end a requeued part's wait for BeginTime, and let it use every node again that Slurm takes for a good one."""
 
     part: Part
-    exclude: tuple[str, ...]
 
 
 @dataclass(frozen=True)

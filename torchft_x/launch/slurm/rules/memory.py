@@ -34,8 +34,6 @@ class PartMemory:
     """Nodes on which it ran last."""
     excluded: tuple[str, ...] = ()
     """Nodes that are excluded for it."""
-    trusted: bool = False
-    """Whether Slurm took the excluded nodes for good ones."""
     submitted: deque[float] = field(default_factory=deque)
     """Times at which it was submitted anew within the window."""
     not_before: float = 0.0
@@ -53,6 +51,11 @@ class PartMemory:
         if row.nodes:
             self.nodes = row.nodes
 
+    def unknown_for(self, now: float) -> float:
+        """Return the seconds since `unknown_since`, which begins now if it is None."""
+        self.unknown_since = now if self.unknown_since is None else self.unknown_since
+        return now - self.unknown_since
+
     def to_json(self, unix: float) -> dict[str, Any]:
         """Return the memory for the next watcher. `unix` is the Unix time less this clock's, in seconds.
 
@@ -63,7 +66,6 @@ class PartMemory:
             "came": sorted(self.came),
             "nodes": list(self.nodes),
             "excluded": list(self.excluded),
-            "trusted": self.trusted,
             "submitted": [round(t + unix, 1) for t in self.submitted],
         }
 
@@ -79,7 +81,6 @@ def from_json(found: Any, unix: float) -> PartMemory | None:
             came={int(node) for node in found["came"]},
             nodes=tuple(map(str, found["nodes"])),
             excluded=tuple(map(str, found["excluded"])),
-            trusted=bool(found["trusted"]),
             submitted=deque(float(t) - unix for t in found["submitted"]),
         )
     except (KeyError, TypeError, ValueError):

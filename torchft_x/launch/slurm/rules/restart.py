@@ -59,10 +59,8 @@ class Patience:
     """Time for which a part is unknown to Slurm before it is submitted anew."""
     interrupted: float = 45.0
     """Time allowed for a submission under way: more than sbatch and the search for its ticket take."""
-    lift: float = 10.0
-    """Time for which a part may wait for resources while a bad node is excluded for it."""
-    lift_silent: float = 90.0
-    """Like `lift`, for a node that was excluded though Slurm takes it for a good one."""
+    lift: float = 90.0
+    """Time for which a part may wait for resources while nodes are excluded for it."""
     reschedule: float = 2.0
     """Pause between two requested rounds of Slurm's scheduler, which makes at most one in two or three seconds itself."""
     scheduled: float = 30.0
@@ -79,6 +77,9 @@ class Restarts:
         self._reported_lost: dict[str, str] | None = {}  # `_lost` as last reported to the lighthouse
         self._patience = patience
         self._parts: dict[str, PartMemory] = {}  # by the part's name
+        self._manifest: Manifest  # of the poll in progress, as the next two
+        self._heard: LighthouseStatus | None
+        self._now: float
         self._rescheduled = float("-inf")  # time of the last requested round of Slurm's scheduler
 
     def remember(self, unix: float) -> dict[str, Any]:
@@ -94,37 +95,26 @@ class Restarts:
             if memory is not None:
                 self._parts[str(name)] = memory
 
-    def wants_nodes(self, manifest: Manifest, rows: Sequence[Row]) -> bool:
-        """Return whether `poll` needs the states of nodes now."""
-        found = rows_by_part(manifest, rows)
-        alive = (found[part.name] for part in manifest.parts if not part.gone)
-        return any(row is not None and (_waits_for_time(row) or _held(row)) for row in alive)
-
-    def poll(
-        self,
-        manifest: Manifest,
-        rows: Sequence[Row],
-        heard: LighthouseStatus | None,
-        nodes: Mapping[str, str],
-        now: float,
-    ) -> list[Action]:
+    def poll(self, manifest: Manifest, rows: Sequence[Row], heard: LighthouseStatus | None, now: float) -> list[Action]:
         """Return the actions that are due in a job that is not over. `rows` must be read after the manifest, `heard` after both.
 
-        `heard` is None if the lighthouse doesn't answer. `nodes` has states by name, as far as they are known."""
+        `heard` is None if the lighthouse doesn't answer.
+        """
+        self._manifest, self._heard, self._now = manifest, heard, now
         found = rows_by_part(manifest, rows)
         actions: list[Action] = []
         for part in manifest.parts:
             if not part.gone and part.job:
                 memory = self._parts.setdefault(part.name, PartMemory())
                 if found[part.name] is None and memory.waiting and any(row.array == part.array for row in rows):
-                    actions += self._vanished(part, memory, now)
+                    actions += self._vanished(part, memory)
                     continue
-                actions += self._part(part, found[part.name], memory, manifest, heard, nodes, now)
+                actions += self._part(part, found[part.name], memory)
         actions += _replaced(manifest, rows)
         if self._lost != self._reported_lost:
             self._reported_lost = dict(self._lost)
             actions.append(ReportLost(dict(self._lost)))
-        return actions + self._reschedule(manifest, found, now)
+        return actions + self._reschedule(found)
 
     def refused(self, part: Part, now: float) -> None:
         """Retry a part later that could not be submitted. The attempt does not count against the budget."""
@@ -144,81 +134,65 @@ class Restarts:
 
     # --- one part ------------------------------------------------------------------------------------------------------
 
-    def _part(
-        self,
-        part: Part,
-        row: Row | None,
-        memory: PartMemory,
-        manifest: Manifest,
-        heard: LighthouseStatus | None,
-        nodes: Mapping[str, str],
-        now: float,
-    ) -> list[Action]:
+    def _part(self, part: Part, row: Row | None, memory: PartMemory) -> list[Action]:
         if part.job == SUBMITTING and row is not None:
             return [RecordSubmission()]
         if row is None:
-            return self._unknown(part, memory, manifest, heard, now)
+            return self._unknown(part, memory)
         memory.begin(row)
         state = part_status(row).state
         if state in ALIVE:
             memory.unknown_since = None
             self._lost.pop(_group(part), None)  # the part was given up, but a person has restarted it
         if state == "PENDING":
-            return self._pending(part, row, memory, manifest, nodes, now)
+            return self._pending(part, row, memory)
         memory.waits_since = None
         if row.state == "RUNNING":
-            return self._running(part, memory, manifest, heard, now)
+            return self._running(part, memory)
         if state == "RUNNING" or part.name in self._lost or _group(part) in self._lost:
             return []
-        return self._ended(part, row, memory, manifest, heard, now)
+        return self._ended(part, row, memory)
 
-    def _vanished(self, part: Part, memory: PartMemory, now: float) -> list[Action]:
+    def _vanished(self, part: Part, memory: PartMemory) -> list[Action]:
         """Give up a waiting part that is gone while others of its array are left: a task cancelled then leaves no trace."""
-        memory.unknown_since = now if memory.unknown_since is None else memory.unknown_since
-        if now - memory.unknown_since < self._patience.settle:
+        if memory.unknown_for(self._now) < self._patience.settle:
             return []
         return self._give_up(part, f"its job {part.job} was cancelled by Slurm's means while it waited")
 
-    def _unknown(
-        self, part: Part, memory: PartMemory, manifest: Manifest, heard: LighthouseStatus | None, now: float
-    ) -> list[Action]:
-        known = _group(part) in self._lost or (part.kind == "trainer" and _is_well(part, heard, self._patience))
-        if known or (part.kind == "trainer" and heard is None):
+    def _unknown(self, part: Part, memory: PartMemory) -> list[Action]:
+        if _group(part) in self._lost or (part.kind == "trainer" and (self._heard is None or self._is_well(part))):
             memory.unknown_since = None
             return []
-        if memory.unknown_since is None:
-            memory.unknown_since = now
         submitting = part.job == SUBMITTING
-        if now - memory.unknown_since < (self._patience.interrupted if submitting else self._patience.forgotten):
+        patience = self._patience.interrupted if submitting else self._patience.forgotten
+        if memory.unknown_for(self._now) < patience:
             return []
         why = "whoever submitted it was interrupted" if submitting else f"Slurm does not know {part.job} any more"
-        return self._anew(part, memory, manifest, why, now)
+        return self._anew(part, memory, why)
 
-    def _pending(
-        self, part: Part, row: Row, memory: PartMemory, manifest: Manifest, nodes: Mapping[str, str], now: float
-    ) -> list[Action]:
+    def _is_well(self, part: Part) -> bool:
+        assert self._heard is not None
+        return bool(self._heard.near(_group(part), self._patience.near)) or _group(part) in self._heard.over
+
+    def _pending(self, part: Part, row: Row, memory: PartMemory) -> list[Action]:
         if _waits_for_time(row):
-            memory.waits_since = None
-            memory.excluded = tuple(node for node in memory.nodes if is_bad(nodes.get(node, "")))
-            memory.trusted = False
-            return [SkipBeginTime(part, memory.excluded)]
+            memory.excluded, memory.waits_since = (), None
+            return [SkipBeginTime(part)]
         if _held(row):
             why = f"Slurm holds its job {part.job} after a failed launch"
-            return self._anew(part, memory, manifest, why, now, exclude=memory.nodes)
+            return self._anew(part, memory, why, exclude=memory.nodes)
         if not memory.excluded:
             return []
-        if memory.waits_since is None:
-            memory.waits_since = now
-        limit = self._patience.lift_silent if memory.trusted else self._patience.lift
-        if now - memory.waits_since < limit:
+        memory.waits_since = self._now if memory.waits_since is None else memory.waits_since
+        if self._now - memory.waits_since < self._patience.lift:
             return []
         memory.excluded, memory.waits_since = (), None
         return [LiftExclusions(part)]
 
-    def _reschedule(self, manifest: Manifest, found: Mapping[str, Row | None], now: float) -> list[Action]:
+    def _reschedule(self, found: Mapping[str, Row | None]) -> list[Action]:
         """Request a round of Slurm's scheduler for one part that waits for room: a round is for all."""
-        first = None
-        for part in manifest.parts:
+        first, now = None, self._now
+        for part in self._manifest.parts:
             row, memory = found[part.name], self._parts.get(part.name)
             if memory is None or row is None or part.gone:
                 continue
@@ -233,38 +207,28 @@ class Restarts:
         self._rescheduled = now
         return [first]
 
-    def _running(
-        self, part: Part, memory: PartMemory, manifest: Manifest, heard: LighthouseStatus | None, now: float
-    ) -> list[Action]:
+    def _running(self, part: Part, memory: PartMemory) -> list[Action]:
+        now, heard = self._now, self._heard
         memory.excluded = ()
         memory.runs_since = now if memory.runs_since is None else memory.runs_since
-        missing = self._missing(part, memory, heard, now)
+        if part.kind != "trainer" or heard is None or _group(part) in heard.over:
+            memory.silent_since = None
+            return []
+        missing = self._missing(part, memory, heard)
         if memory.silent_since is not None and now - memory.silent_since >= self._patience.silent:
             why = f"has been silent for {now - memory.silent_since:.1f} s"
-        elif missing := self._never_came(part, memory, manifest, heard, now):
-            why = f"has not reported within {manifest.start_deadline:g} s of its start"
+        elif min(now - memory.runs_since, heard.uptime) >= self._manifest.start_deadline and (
+            missing := sorted(set(range(part.nodes)) - memory.came)  # as on a node that starts nothing
+        ):
+            why = f"has not reported within {self._manifest.start_deadline:g} s of its start"
         else:
             return []
         where = tuple(memory.nodes[k] for k in missing if k < len(memory.nodes))
         why = f"its supervisor on {', '.join(where) or '?'} {why}"
-        return self._anew(part, memory, manifest, why, now, exclude=where)
+        return self._anew(part, memory, why, exclude=where)
 
-    def _never_came(
-        self, part: Part, memory: PartMemory, manifest: Manifest, heard: LighthouseStatus | None, now: float
-    ) -> list[int]:
-        """Return the nodes whose supervisors have not reported in time, as on a node that starts nothing."""
-        assert memory.runs_since is not None
-        if part.kind != "trainer" or heard is None or _group(part) in heard.over:
-            return []
-        if min(now - memory.runs_since, heard.uptime) < manifest.start_deadline:
-            return []
-        return sorted(set(range(part.nodes)) - memory.came)
-
-    def _missing(self, part: Part, memory: PartMemory, heard: LighthouseStatus | None, now: float) -> list[int]:
+    def _missing(self, part: Part, memory: PartMemory, heard: LighthouseStatus) -> list[int]:
         """Return the nodes whose supervisors had reported and are silent. If no group is heard, the lighthouse may be cut off."""
-        if part.kind != "trainer" or heard is None or _group(part) in heard.over:
-            memory.silent_since = None
-            return []
         near = heard.near(_group(part), self._patience.near)
         memory.came |= near
         missing = sorted(memory.came - near)
@@ -274,49 +238,38 @@ class Restarts:
             return []
         if memory.silent_since is None:
             mine = {s.node: s.silent for s in heard.supervisors if s.group == _group(part)}
-            memory.silent_since = now - max(mine.get(node, 0.0) for node in missing)
+            memory.silent_since = self._now - max(mine.get(node, 0.0) for node in missing)
         return missing
 
-    def _ended(
-        self, part: Part, row: Row, memory: PartMemory, manifest: Manifest, heard: LighthouseStatus | None, now: float
-    ) -> list[Action]:
-        if part.kind == "trainer" and heard is not None and _group(part) in heard.over:
+    def _ended(self, part: Part, row: Row, memory: PartMemory) -> list[Action]:
+        if part.kind == "trainer" and self._heard is not None and _group(part) in self._heard.over:
             return []  # the lighthouse knows how it ended
         how, why = ending(row, part.kind)
         if how == "lost":
             return self._give_up(part, why)
         if how == UNREPORTED:
-            if part.kind != "trainer" or heard is None:
+            if self._heard is None:
                 memory.unknown_since = None
                 return []
-            memory.unknown_since = now if memory.unknown_since is None else memory.unknown_since
-            if now - memory.unknown_since < self._patience.settle:
+            if memory.unknown_for(self._now) < self._patience.settle:
                 return []
         elif how != "anew":
             return []
-        return self._anew(part, memory, manifest, why, now)
+        return self._anew(part, memory, why)
 
     # --- the budget ----------------------------------------------------------------------------------------------------
 
-    def _anew(
-        self,
-        part: Part,
-        memory: PartMemory,
-        manifest: Manifest,
-        why: str,
-        now: float,
-        exclude: tuple[str, ...] = (),
-    ) -> list[Action]:
+    def _anew(self, part: Part, memory: PartMemory, why: str, exclude: tuple[str, ...] = ()) -> list[Action]:
+        now = self._now
         if now < memory.not_before:
             return []
         while memory.submitted and now - memory.submitted[0] > WINDOW:
             memory.submitted.popleft()
-        if len(memory.submitted) >= manifest.retries:
+        if len(memory.submitted) >= self._manifest.retries:
             return self._give_up(part, f"{why}, after {len(memory.submitted)} submissions within an hour")
         memory.submitted.append(now)  # the next one comes at once, later ones after 5, 10, 20 s ...
         memory.not_before = now + min(self._patience.longest_pause, 5.0 * 2 ** min(len(memory.submitted) - 1, 6))
-        memory.excluded, memory.trusted = exclude, bool(exclude)
-        memory.waits_since = None
+        memory.excluded, memory.waits_since = exclude, None
         return [Resubmit(part, why, exclude)]
 
     def _give_up(self, part: Part, why: str) -> list[Action]:
@@ -325,21 +278,9 @@ class Restarts:
         return []
 
 
-def is_bad(state: str) -> bool:
-    """Return whether a node with this Slurm state is bad. A star after the state means that it doesn't answer."""
-    word = state.lower()
-    return "*" in word or word.startswith(("down", "drain", "fail", "error", "power", "reboot", "inval", "future"))
-
-
 def _group(part: Part) -> str:
     """Return the group id of a trainer's part, or '' for another kind of part."""
     return str(part.number) if part.kind == "trainer" else ""
-
-
-def _is_well(part: Part, heard: LighthouseStatus | None, patience: Patience) -> bool:
-    if heard is None:
-        return False
-    return bool(heard.near(_group(part), patience.near)) or _group(part) in heard.over
 
 
 def _waits_for_time(row: Row) -> bool:

@@ -102,13 +102,8 @@ class ActionRunner:
 
     def _kick(self, action: a.SkipBeginTime) -> None:
         part = action.part
-        try:  # nodes that were excluded for it earlier are allowed again
-            done = self._controller.start_now(part.job, [*_own_excluded(part), *action.exclude])
-        except SlurmError:  # no other nodes are left
-            done = self._controller.start_now(part.job)
-        if done:
-            off = f", not on {', '.join(action.exclude)}" if action.exclude else ""
-            self._reporter.say(f"{part.name}: job {part.job} was requeued; it need not wait for its BeginTime{off}")
+        if self._controller.start_now(part.job, _own_excluded(part)):
+            self._reporter.say(f"{part.name}: job {part.job} was requeued; it need not wait for its BeginTime")
 
     def _tell(self, action: a.ReportLost) -> None:
         try:

@@ -104,11 +104,7 @@ class Watcher:
             heard = self._heard(manifest)  # asked after Slurm, so that a group's reports before its end are included
         rows = self._rows
         self._write_note()
-        nodes: dict[str, str] = {}
-        if self._rules.wants_nodes(manifest, rows):
-            nodes = self._controller.node_states()
-            time.sleep(TIMING.watch_each)  # node_states was another request to Slurm
-        actions = self._rules.poll(manifest, rows, heard, nodes, time.monotonic())
+        actions = self._rules.poll(manifest, rows, heard, time.monotonic())
         self._quiet = not actions and all(row.state == "RUNNING" for row in rows)
         for action in actions:
             self._runner.run(action, manifest)

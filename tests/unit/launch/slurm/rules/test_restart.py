@@ -24,7 +24,7 @@ from torchft_x.launch.slurm.rules.actions import (
 )
 from torchft_x.launch.slurm.rules.manifest import SUBMITTING, Manifest, Part
 from torchft_x.launch.slurm.rules.queue import Row, comment, parse_rows
-from torchft_x.launch.slurm.rules.restart import Patience, Restarts, is_bad
+from torchft_x.launch.slurm.rules.restart import Patience, Restarts
 
 PATIENCE = Patience()
 NOTE = comment("app", "t1", "/runs/7")
@@ -95,37 +95,27 @@ class Watch:
         self.rules = Restarts()
         self.manifest = made or manifest()
 
-    def __call__(
-        self, text: str | None, at: float, said: LighthouseStatus | None = HEARD, nodes: dict[str, str] | None = None
-    ) -> list[Action]:
+    def __call__(self, text: str | None, at: float, said: LighthouseStatus | None = HEARD) -> list[Action]:
         """`text`: the row of group 1; None: Slurm doesn't know it."""
-        return [a for a in self.all(text, at, said, nodes) if not isinstance(a, Reschedule)]
+        return [a for a in self.all(text, at, said) if not isinstance(a, Reschedule)]
 
-    def all(
-        self, text: str | None, at: float, said: LighthouseStatus | None = HEARD, nodes: dict[str, str] | None = None
-    ) -> list[Action]:
+    def all(self, text: str | None, at: float, said: LighthouseStatus | None = HEARD) -> list[Action]:
         """Also that the scheduler is to make a round."""
         rows = [row(line) for line in (runs(0), text) if line is not None]
-        return self.rules.poll(self.manifest, rows, said, nodes or {}, at)
+        return self.rules.poll(self.manifest, rows, said, at)
 
 
 def test_nothing_is_done_while_all_is_well() -> None:
     watch = Watch()
     assert [watch(runs(1), float(t)) for t in range(200)] == [[]] * 200
-    assert not watch.rules.wants_nodes(watch.manifest, [row(runs(0)), row(runs(1))])
 
 
-def test_a_requeued_group_does_not_wait_and_stays_off_the_node_that_is_down() -> None:
+def test_a_requeued_group_does_not_wait() -> None:
     watch = Watch()
     watch(runs(1), 0)
-    assert watch.rules.wants_nodes(watch.manifest, [row(runs(0)), row(BEGIN_TIME)])
-    assert watch(BEGIN_TIME, 1, nodes={"n2": "down*"}) == [SkipBeginTime(part(1), ("n2",))]
-    # It was still being cleared away.
-    assert watch(BEGIN_TIME, 2, nodes={"n2": "down*"}) == [SkipBeginTime(part(1), ("n2",))]
+    assert watch(BEGIN_TIME, 1) == [SkipBeginTime(part(1))]
+    assert watch(BEGIN_TIME, 2) == [SkipBeginTime(part(1))]  # it was still being cleared away
     assert watch(runs(1, 1, node=4), 3) == []
-    watch = Watch()
-    watch(runs(1), 0)
-    assert watch(BEGIN_TIME, 1, nodes={"n2": "idle"}) == [SkipBeginTime(part(1), ())]  # its node is good
     asked_for = BEGIN_TIME.replace("|1|PENDING", "|0|PENDING")  # a begin time that the user has asked for
     assert Watch()(asked_for, 0) == []
 
@@ -145,10 +135,10 @@ def test_the_budget_of_an_hour_ends_and_the_lighthouse_is_told() -> None:
 def test_where_no_other_node_is_free_the_bad_one_will_do_once_it_is_back() -> None:
     watch = Watch()
     watch(runs(1), 0)
-    watch(BEGIN_TIME, 1, nodes={"n2": "down"})
-    assert watch(RESOURCES, 2) == []
-    assert watch(RESOURCES, 2 + PATIENCE.lift) == [LiftExclusions(part(1))]
-    assert watch(RESOURCES, 100) == []
+    assert [type(a) for a in watch(runs(1), 4, heard(4.0))] == [Resubmit]
+    assert watch(RESOURCES, 5) == []
+    assert watch(RESOURCES, 5 + PATIENCE.lift) == [LiftExclusions(part(1))]
+    assert watch(RESOURCES, 200) == []
 
 
 @pytest.mark.parametrize("reason", ["None", "Resources", "ReqNodeNotAvail, UnavailableNodes:n2", "Dependency"])
@@ -300,9 +290,9 @@ def test_the_replaced_incarnation_is_cancelled_whoever_replaced_it() -> None:
     now = manifest(part(0), part(1, job="40_1", ticket="t2", earlier=("31_1",)))
     rows = [row(runs(0)), row(runs(1)), row(runs(1).replace("31_1|31", "40_1|40"))]
     rules = Restarts()
-    assert rules.poll(now, rows, heard(), {}, 0.0) == [Cancel(("31_1",))]
+    assert rules.poll(now, rows, heard(), 0.0) == [Cancel(("31_1",))]
     rows[1] = row(COMPLETING)
-    assert rules.poll(now, rows, heard(), {}, 1.0) == []
+    assert rules.poll(now, rows, heard(), 1.0) == []
 
 
 def test_a_submission_is_given_time_and_then_made_again() -> None:
@@ -380,13 +370,6 @@ def test_what_is_no_memory_is_left_out(found: object) -> None:
     assert watch(runs(1), 0) == []
 
 
-def test_bad_nodes() -> None:
-    for state in ("down", "down*", "drained", "draining", "allocated*", "fail", "powering_down", "reboot"):
-        assert is_bad(state)
-    for state in ("idle", "allocated", "mixed", "completing", "", "reserved"):
-        assert not is_bad(state)
-
-
 def test_heard_from_a_lighthouses_status() -> None:
     status = {
         "uptime": 3,
@@ -409,4 +392,4 @@ def test_what_does_not_wait_for_room_asks_for_no_round_and_one_is_for_all_parts(
     found = [a for t in range(1, 100) for a in watch.all(text, float(t))]
     assert not any(isinstance(a, Reschedule) for a in found)
     rows = [*(row(RESOURCES.replace("31_1", f"31_{n}")) for n in range(3))]
-    assert Restarts().poll(manifest(*map(part, range(3))), rows, HEARD, {}, 0.0) == [Reschedule(part(0))]
+    assert Restarts().poll(manifest(*map(part, range(3))), rows, HEARD, 0.0) == [Reschedule(part(0))]
