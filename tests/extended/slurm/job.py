@@ -81,7 +81,7 @@ class SlurmFtJob(SlurmJob):
             nodes_per_replica=nodes, max_restarts=retries, run_dir=str(self.run_dir), cpu=1, memMB=1000,
             env={"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
         )  # fmt: skip
-        where = {"app_id": APP, "session": "test", "run_dir": str(self.run_dir)}
+        where = {"app_id": APP, "run_dir": str(self.run_dir)}
         launch(build(app, {"exclusive": True, **(cfg or {})}, **where), self.controller)
 
     def rows(self) -> dict[str, Row]:

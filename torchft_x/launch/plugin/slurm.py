@@ -64,7 +64,7 @@ class SlurmFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker Torch
                 excepthook.prepare()
             app_id = re.sub(r"[^A-Za-z0-9_.-]", "-", make_unique(app.name))
             run_dir = run_dir_of(app, cfg).replace(macros.app_id, app_id)
-            request = build(app, cfg, app_id=app_id, session=self.session_name, run_dir=run_dir)
+            request = build(app, cfg, app_id=app_id, run_dir=run_dir)
         except TorchftXError as e:
             raise excepthook.refused(str(e)) from None
         return AppDryRunInfo(request, str)
@@ -74,17 +74,17 @@ class SlurmFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker Torch
 
     def schedule(self, dryrun_info: Any) -> str:
         request: Request = dryrun_info.request
+        app, index = request.manifest.app, self._status_reader.index
         try:
-            self._status_reader.index.add(request.app_id, request.run_dir)
+            index.add(app, request.manifest.run_dir)
             launch(request, self._controller)
-        except (TorchftXError, OSError) as e:
-            self._status_reader.index.forget(request.app_id)
-            raise excepthook.refused(f"the job can't be submitted: {e}") from None
-        except BaseException:
-            self._status_reader.index.forget(request.app_id)
+        except BaseException as e:
+            index.forget(app)
+            if isinstance(e, (TorchftXError, OSError)):
+                raise excepthook.refused(f"the job can't be submitted: {e}") from None
             raise
         self._status_reader.forget()
-        return request.app_id
+        return app
 
     # --- what is known of a job ----------------------------------------------------------------------------------------
 

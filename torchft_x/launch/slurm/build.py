@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from torchft_x import env
 from torchft_x.errors import ConfigError
 from torchft_x.launch.schedulers.role import FtRole
 from torchft_x.launch.slurm import options, script, store
-from torchft_x.launch.slurm.rules.manifest import Manifest
+from torchft_x.launch.slurm.rules.manifest import Manifest, Part
 from torchft_x.launch.slurm.script import GROUPS, REPLICA, RoleScript
 
 _RETRIES = 10  # restarts of an app without trainers, whose component gives no number
@@ -37,15 +37,9 @@ class RoleRequest:
 class Request:
     """Request for a whole job, with its roles in the order of their submission."""
 
-    app_id: str
-    session: str
-    run_dir: str
-    token_file: str
+    manifest: Manifest
+    """Manifest of the job, of which no part is submitted."""
     roles: tuple[RoleRequest, ...]
-    min_replicas: int
-    own_lighthouse: bool
-    start_deadline: float
-    retries: int
     limit: int
     said: str
     """User's own comment."""
@@ -59,20 +53,24 @@ class Request:
         """Return the text that ``torchx run --dryrun`` prints: all submissions, with placeholders for ids."""
         shown = []
         for role in self.roles:
+            after = ["TRAINER_0"] if role.how.kind == "sidecar" else []
             for numbers in arrays(role):
-                text = script.submission(
-                    role.text,
-                    app=self.app_id,
-                    role=role.how.role,
-                    ticket="TICKET",
-                    run_dir=self.run_dir,
-                    numbers=numbers,
-                    limit=self.limit if role.how.kind == "trainer" else 0,
-                    after=["TRAINER_0"] if role.how.kind == "sidecar" else [],
-                    said=self.said,
-                )
-                shown.append(f"# --- sbatch --parsable < {role.how.role}\n{text}")
+                shown.append(f"# --- sbatch --parsable < {role.how.role}\n{self.text(role, numbers, 'TICKET', after)}")
         return "\n".join(shown)
+
+    def text(self, role: RoleRequest, numbers: Sequence[int], ticket: str, after: Sequence[str] = ()) -> str:
+        """Return the batch script that submits these parts of a role, after the jobs of `after` have begun."""
+        return script.submission(
+            role.text,
+            app=self.manifest.app,
+            role=role.how.role,
+            ticket=ticket,
+            run_dir=self.manifest.run_dir,
+            numbers=numbers,
+            limit=self.limit if role.how.kind == "trainer" else 0,
+            after=after,
+            said=self.said,
+        )
 
 
 def arrays(role: RoleRequest) -> list[list[int]]:
@@ -83,7 +81,7 @@ def arrays(role: RoleRequest) -> list[list[int]]:
     return list(found.values())
 
 
-def build(app: AppDef, cfg: Mapping[str, Any], *, app_id: str, session: str, run_dir: str) -> Request:
+def build(app: AppDef, cfg: Mapping[str, Any], *, app_id: str, run_dir: str) -> Request:
     """Return the request for an app with the options of ``-cfg``. Raise `ConfigError` if they can't be used on Slurm."""
     ours = [role for role in app.roles if isinstance(role, FtRole)]
     facts = next((role.ft for role in ours if role.ft.kind == "trainer"), None)
@@ -91,17 +89,31 @@ def build(app: AppDef, cfg: Mapping[str, Any], *, app_id: str, session: str, run
     own = next((r for r in ours if r.ft.kind == "lighthouse"), None) if facts is not None else None
     submitted = [role for role in app.roles if role is not own]  # our lighthouses run beside the groups, in their jobs
     roles = [_role(role, cfg, app, app_id=app_id, run_dir=run_dir, lighthouse=own) for role in submitted]
+    roles.sort(key=lambda r: r.how.kind != "trainer")
     token_file = next((role.env[env.TOKEN_FILE] for role in app.roles if env.TOKEN_FILE in role.env), "")
-    return Request(
-        app_id=app_id,
-        session=session,
+    manifest = Manifest(
+        app=app_id,
         run_dir=run_dir,
         token_file=token_file or os.path.join(run_dir, "token"),
-        roles=tuple(sorted(roles, key=lambda r: r.how.kind != "trainer")),
+        retries=facts.max_restarts if facts else _RETRIES,
         start_deadline=float(cfg.get("start_deadline") or Manifest.start_deadline),
         min_replicas=facts.min_replicas if facts else 1,
         own_lighthouse=own is not None,
-        retries=facts.max_restarts if facts else _RETRIES,
+        parts=tuple(
+            Part(
+                role=r.how.role,
+                kind=r.how.kind,
+                number=n,
+                script=str(store.script(run_dir, r.how.role)),
+                nodes=r.how.nodes,
+            )
+            for r in roles
+            for n in range(r.parts)
+        ),
+    )
+    return Request(
+        manifest=manifest,
+        roles=tuple(roles),
         limit=int(cfg.get("array_limit") or 0),
         said=str(cfg.get("comment") or ""),
         partition=str(cfg.get("partition") or ""),
@@ -140,7 +152,6 @@ def _role(
         command=tuple(command),
         env=environ,
         run_dir=run_dir,
-        log_dir=str(store.folder(run_dir) / "logs"),
         folder=folder,
         nodes=nodes,
         cpus=int(resource.cpu),

@@ -6,7 +6,7 @@ import sys
 
 from torchft_x.errors import ConfigError
 from torchft_x.launch.job.states import ALIVE
-from torchft_x.launch.slurm import options, script, store
+from torchft_x.launch.slurm import options, store
 from torchft_x.launch.slurm.build import Request, arrays
 from torchft_x.launch.slurm.controller import Controller, Partition, SlurmError
 from torchft_x.launch.slurm.rules.manifest import Manifest
@@ -36,10 +36,9 @@ def check_cluster(request: Request, controller: Controller) -> None:
         raise ConfigError(
             "--image and -cfg container-image need pyxis, and this cluster's srun has no --container-image; leave them out."
         )
-    _check_array(request, controller.settings())
     for role in request.roles:
         try:
-            controller.test(_first(request, role.how.role))
+            controller.test(request.text(role, arrays(role)[0], "test"))
         except SlurmError as e:
             if e.uncertain:
                 raise
@@ -94,30 +93,6 @@ def _nodes(request: Request, partition: Partition) -> int:
     return alone + shared
 
 
-def _check_array(request: Request, settings: dict[str, str]) -> None:
-    most = settings.get("maxarraysize", "")
-    largest = max(role.parts for role in request.roles)
-    if most.isdecimal() and largest > int(most) - (1 if int(most) else 0):
-        raise ConfigError(
-            f"the job has {largest} groups or replicas of one role, and this cluster's arrays have {max(0, int(most) - 1)} tasks at "
-            "most (MaxArraySize)."
-        )
-
-
 def _may_share(request: Request, partition: Partition) -> bool:
     trainers = [role for role in request.roles if role.how.kind == "trainer" and role.parts > 1]
     return any(role.how.cpus * 2 <= partition.cores and not role.how.gpus for role in trainers)
-
-
-def _first(request: Request, role: str) -> str:
-    """Return the submission of a role's first task, which is enough for Slurm's test."""
-    found = next(r for r in request.roles if r.how.role == role)
-    return script.submission(
-        found.text,
-        app=request.app_id,
-        role=role,
-        ticket="test",
-        run_dir=request.run_dir,
-        numbers=arrays(found)[0][:1],
-        said=request.said,
-    )

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from torchft_x import env
 from torchft_x.errors import TorchftXError
-from torchft_x.launch.slurm.rules.queue import Row, output_format, parse_rows, parse_settings, parse_submitted
+from torchft_x.launch.slurm.rules.queue import Row, output_format, parse_rows, parse_submitted
 
 TIMEOUT = 30.0
 """Timeout of one command, in seconds: a busy controller may take MessageTimeout, 10 s, more than once."""
@@ -46,10 +46,6 @@ class Controller:
         """
         rows = parse_rows(self._run(["squeue", "--noheader", "--states=all", "--me", f"--Format={output_format()}"]))
         return [row for row in rows if row.app and app in (None, row.app)]
-
-    def settings(self) -> dict[str, str]:
-        """Return the controller's settings (``scontrol show config``), by name in lower case."""
-        return parse_settings(self._run(["scontrol", "show", "config"]))
 
     def partitions(self) -> dict[str, Partition]:
         """Return the partitions, by name."""

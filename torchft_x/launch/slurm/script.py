@@ -37,7 +37,6 @@ class RoleScript:
     """Command of each node, possibly with `REPLICA`: node k of a part of N nodes is replica ``number * N + k``."""
     env: Mapping[str, str]
     run_dir: str
-    log_dir: str
     folder: str
     """Current directory of the job."""
     nodes: int = 1
@@ -59,6 +58,10 @@ class RoleScript:
     lighthouse: tuple[str, ...] = ()
     """Command of the job's own lighthouse, for a trainer's script, which runs it beside the first groups; () if none."""
     lighthouse_env: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def log_dir(self) -> str:
+        return f"{self.run_dir}/slurm/logs"
 
 
 def render(how: RoleScript) -> str:

@@ -47,6 +47,11 @@ def path_of(run_dir: str | Path) -> Path:
     return folder(run_dir) / "manifest.json"
 
 
+def script(run_dir: str | Path, role: str) -> Path:
+    """Return the path of a role's batch script."""
+    return folder(run_dir) / f"{role}.sh"
+
+
 def lease_folder(run_dir: str | Path) -> Path:
     """Return the folder of the lighthouses' lease and journal, through which a new one takes over as the only one."""
     return folder(run_dir) / "lighthouse"
@@ -105,10 +110,7 @@ def tell_groups(manifest: Manifest, lost: Mapping[str, str] | None = None) -> No
     """Write ``groups.json`` for the lighthouse. `lost`: groups gone for good, with reasons (clauses). Raise OSError."""
     wanted = tuple(str(part.number) for part in manifest.groups if not part.gone)
     ended = tuple(SupervisorFinished(group, 1, why) for group, why in (lost or {}).items() if group in wanted)
-    path = folder(manifest.run_dir) / "groups.json"
-    other = path.with_name(f".groups.{secrets.token_hex(4)}")
-    other.write_text(render(GroupsChanged(wanted, ended)), "utf-8")
-    os.replace(other, path)
+    replace(folder(manifest.run_dir) / "groups.json", render(GroupsChanged(wanted, ended)))
 
 
 def lost_groups(run_dir: str | Path) -> dict[str, str]:
@@ -140,11 +142,15 @@ def _locked(run_dir: str | Path) -> Iterator[None]:
 
 
 def _write(manifest: Manifest) -> None:
-    path = path_of(manifest.run_dir)
-    other = path.with_name(f".manifest.{os.getpid()}")
-    fd = os.open(other, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    replace(path_of(manifest.run_dir), json.dumps(to_json(manifest), indent=1))
+
+
+def replace(path: Path, text: str) -> None:
+    """Replace a file atomically, with mode 0600, because batch scripts hold --env. Raise `OSError`."""
+    other = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    fd = os.open(other, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "w", encoding="utf-8") as f:
-        json.dump(to_json(manifest), f, indent=1)
+        f.write(text)
         f.flush()
         os.fsync(f.fileno())  # a job whose id is lost would never be cancelled
     os.replace(other, path)

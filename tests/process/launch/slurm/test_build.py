@@ -32,7 +32,7 @@ def test_identical_groups_are_one_array_which_brings_the_lighthouse_along() -> N
     assert subprocess.run(["bash", "-n"], input=shown, text=True, check=False).returncode == 0
     assert "--array=0-2" in directives(shown)
     assert not any(line.startswith("--dependency") for line in directives(shown))
-    assert found.token_file == "/shared/run/token"
+    assert found.manifest.token_file == "/shared/run/token"
     assert "requeue" in shown
 
 
@@ -87,7 +87,7 @@ def test_a_lighthouse_runs_and_ends_with_its_group(
     python.write_text(f'#!/bin/bash\n[ "$3" != slurm-end ] || echo "$5" >> {part_status}\n')
     python.chmod(0o755)
     one = how(
-        kind="trainer", run_dir=str(tmp_path / "run"), log_dir=str(logs), folder=str(tmp_path), python=str(python),
+        kind="trainer", run_dir=str(tmp_path / "run"), folder=str(tmp_path), python=str(python),
         lighthouse=(sys.executable, "-c", LIGHTHOUSE.format(seconds=seconds)), lighthouse_env={"NAME": "it's $x"},
     )  # fmt: skip
     made = submission(render(one), app="a", role="trainer", ticket="t", run_dir="/r", numbers=[number])

@@ -46,7 +46,6 @@ class Cluster:
         self.command("sbatch", SBATCH)
         self.command("squeue", "cat $D/queue 2>/dev/null || true")
         self.command("sinfo", 'echo "main|main*|up|4|8|infinite"')
-        self.command("scontrol", 'echo "MaxArraySize = 1001"')
         self.command("scancel", 'echo "$@" >> $D/cancelled; : > $D/queue')
 
     def command(self, name: str, text: str) -> None:
@@ -69,7 +68,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
 def request(tmp_path: Path, sizes: tuple[int, ...] = (1, 1), **cfg: Any) -> Request:
     run_dir = str(tmp_path / "run")
     app = ft_app(str(SCRIPT), replicas=2, workers_by_group=sizes, run_dir=run_dir)
-    return build(app, cfg, app_id="ddp-x", session="torchx", run_dir=run_dir)
+    return build(app, cfg, app_id="ddp-x", run_dir=run_dir)
 
 
 def test_ids_of_a_cluster_of_a_federation(cluster: Cluster, tmp_path: Path) -> None:
@@ -77,7 +76,7 @@ def test_ids_of_a_cluster_of_a_federation(cluster: Cluster, tmp_path: Path) -> N
     assert manifest.jobs == ("3_0", "3_1")
     assert store.read(tmp_path / "run") == manifest
     with pytest.raises(ConfigError, match=r"ddp-x goes on in the run directory .* \(3_0 is PENDING\)"):
-        launch(dataclasses.replace(request(tmp_path), app_id="ddp-y"), Controller())
+        launch(request(tmp_path), Controller())
 
 
 def test_an_sbatch_that_hangs_after_slurm_has_taken_the_job(cluster: Cluster, tmp_path: Path) -> None:
@@ -103,9 +102,6 @@ def test_more_than_there_is(cluster: Cluster, tmp_path: Path) -> None:
         launch(request(tmp_path, partition="nope"), Controller())
     with pytest.raises(ConfigError, match="closed"):
         launch(request(tmp_path, partition="shut"), Controller())
-    cluster.command("scontrol", 'echo "MaxArraySize = 2"')
-    with pytest.raises(ConfigError, match="arrays have 1 tasks at most"):
-        launch(request(tmp_path), Controller())
 
 
 def test_what_slurm_takes_and_never_starts_is_refused(cluster: Cluster, tmp_path: Path) -> None:

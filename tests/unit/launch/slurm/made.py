@@ -16,7 +16,7 @@ SCRIPT = Path(__file__).parents[4] / "scripts/train_ddp.py"
 
 def request(app: AppDef | None = None, **cfg: Any) -> Request:
     made = app or ft_app(str(SCRIPT), ["--steps", "5"], replicas=3, run_dir="/shared/run")
-    return build(made, cfg, app_id="ddp-x", session="torchx", run_dir="/shared/run")
+    return build(made, cfg, app_id="ddp-x", run_dir="/shared/run")
 
 
 def directives(text: str) -> list[str]:
@@ -25,7 +25,7 @@ def directives(text: str) -> list[str]:
 
 def how(**changed: Any) -> RoleScript:
     values: dict[str, Any] = {
-        "role": "trainer", "kind": "sidecar", "command": ("prog",), "env": {}, "run_dir": "/r", "log_dir": "/r/slurm/logs",
+        "role": "trainer", "kind": "sidecar", "command": ("prog",), "env": {}, "run_dir": "/r",
         "folder": "/home",
     }  # fmt: skip
     return RoleScript(**{**values, **changed})

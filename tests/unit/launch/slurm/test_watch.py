@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from pathlib import Path
 
 import pytest
@@ -20,11 +19,9 @@ from torchft_x.net import Address
 
 
 def script(run_dir: Path, *options: str, kind: str = "trainer") -> str:
-    logs = str(store.folder(run_dir) / "logs")
     made = how(
         run_dir=str(run_dir),
         folder=str(run_dir),
-        log_dir=logs,
         options=options,
         kind=kind,
         command=("sleep", "600"),
@@ -38,8 +35,8 @@ def manifest(run_dir: Path, **changes: object) -> Manifest:
     path = str(store.folder(run_dir) / "trainer.sh")
     parts = tuple(Part(role="trainer", kind="trainer", number=n, script=path) for n in range(2))
     made = Manifest(
-        app=f"app-{run_dir.parent.name}", session="s", run_dir=str(run_dir), token_file=str(run_dir / "token"),
-        log_dir=str(store.folder(run_dir) / "logs"), created=time.time(), retries=3, own_lighthouse=False, parts=parts,
+        app=f"app-{run_dir.parent.name}", run_dir=str(run_dir), token_file=str(run_dir / "token"),
+        retries=3, own_lighthouse=False, parts=parts,
     )  # fmt: skip
     return dataclasses.replace(made, **changes)  # type: ignore[arg-type]
 

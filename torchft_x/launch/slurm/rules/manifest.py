@@ -54,17 +54,12 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """Manifest of an app: its parts, folders, restart budget and outcome."""
+    """Manifest of an app: its parts, run directory, restart budget and outcome."""
 
     app: str
-    session: str
     run_dir: str
     token_file: str
     """File with the run's token, in the run directory unless one was given."""
-    log_dir: str
-    """Folder for logs: the parts' ROLE-NUMBER-TASK.JOB-rRESTARTS.log, the batch scripts' ROLE-NUMBER.JOB.slurm.log."""
-    created: float
-    """Unix seconds."""
     retries: int
     """Number of times that a group may be submitted anew within an hour."""
     start_deadline: float = 600.0
@@ -79,6 +74,11 @@ class Manifest:
     """Exit code of the lighthouse; None if the app is not over, or the code is not known."""
     why: str = ""
     """Sentence with the lighthouse's reason for the outcome."""
+
+    @property
+    def log_dir(self) -> str:
+        """Folder for logs: the parts' ROLE-NUMBER-TASK.JOB-rRESTARTS.log, the batch scripts' ROLE-NUMBER.JOB.slurm.log."""
+        return f"{self.run_dir}/slurm/logs"
 
     @property
     def groups(self) -> tuple[Part, ...]:
@@ -125,38 +125,17 @@ def to_json(manifest: Manifest) -> dict[str, Any]:
 
 
 def from_json(found: Any) -> Manifest:
-    """Return the manifest from parsed JSON. Ignore fields of a newer version; raise `ValueError` for any other shape."""
-    if not isinstance(found, Mapping) or found.get("format") != FORMAT:
-        raise ValueError("another format")
-    parts = found.get("parts")
-    if not isinstance(parts, list):
-        raise ValueError("no parts")
-    made: Manifest = _made(Manifest, found, parts=tuple(_made(Part, _earlier(p)) for p in parts))
-    return made
-
-
-def _earlier(part: Any) -> dict[str, Any]:
-    if not isinstance(part, Mapping) or not isinstance(part.get("earlier", []), list):
-        raise ValueError("a part")
-    return {**part, "earlier": tuple(map(str, part.get("earlier", [])))}
-
-
-_TYPES: dict[str, Any] = {
-    "str": str, "int": int, "float": (int, float), "bool": bool, "int | None": (int, type(None)),
-    "tuple[str, ...]": tuple,
-}  # fmt: skip
-
-
-def _made(kind: Any, found: Mapping[str, Any], **made: Any) -> Any:
-    values = dict(made)
-    for field in dataclasses.fields(kind):
-        if field.name in made or field.name not in found:
-            continue
-        value = found[field.name]
-        if not isinstance(value, _TYPES[str(field.type)]) or (isinstance(value, bool) and str(field.type) != "bool"):
-            raise ValueError(field.name)
-        values[field.name] = value
+    """Return the manifest from `to_json`'s value. Ignore fields of another version; raise `ValueError` for any other value."""
     try:
-        return kind(**values)
-    except TypeError as e:
-        raise ValueError(str(e)) from None
+        if found["format"] != FORMAT:
+            raise ValueError("another format")
+        parts = tuple(_made(Part, {**part, "earlier": tuple(part["earlier"])}) for part in found["parts"])
+        made: Manifest = _made(Manifest, {**found, "parts": parts})
+        return made
+    except (KeyError, TypeError) as e:
+        raise ValueError(f"no manifest: {e}") from None
+
+
+def _made(kind: Any, found: Mapping[str, Any]) -> Any:
+    names = {field.name for field in dataclasses.fields(kind)}
+    return kind(**{name: value for name, value in found.items() if name in names})

@@ -193,13 +193,3 @@ def parse_submitted(text: str) -> str:
         if found:
             return found[1]
     raise ValueError("no job id")
-
-
-def parse_settings(text: str) -> dict[str, str]:
-    """Return the ``KEY = VALUE`` lines of ``scontrol show config``, by key in lower case."""
-    found = {}
-    for line in text.splitlines():
-        key, equals, value = line.partition("=")
-        if equals:
-            found[key.strip().lower()] = value.strip()
-    return found

@@ -136,10 +136,8 @@ class Watcher:
             self._remembered = text
 
     def _write(self, path: Path, text: str, otherwise: str) -> bool:
-        other = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
-            other.write_text(text, "utf-8")
-            os.replace(other, path)
+            store.replace(path, text)
         except OSError as e:
             self._reporter.trouble(path.name, f"{path} can't be written ({e.strerror}): {otherwise}.")
             return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from torchft_x.launch.slurm.rules import queue
-from torchft_x.launch.slurm.rules.queue import Row, expand_nodes, parse_rows, parse_settings, parse_submitted
+from torchft_x.launch.slurm.rules.queue import Row, expand_nodes, parse_rows, parse_submitted
 from torchft_x.launch.slurm.rules.state import app_state, part_status
 
 # of 22.05.8: a running task, one that was requeued and waits, one that was killed by signal 9, a stranger's
@@ -69,16 +69,12 @@ def test_names_of_nodes(text: str, names: list[str]) -> None:
     assert expand_nodes(text) == names
 
 
-def test_ids_and_settings() -> None:
+def test_ids() -> None:
     assert parse_submitted("4711\n") == "4711"
     assert parse_submitted("4711;other\n") == "4711"  # a cluster of a federation
     assert parse_submitted("some plugin's greeting\n4711\n") == "4711"
     with pytest.raises(ValueError, match="no job id"):
         parse_submitted("sbatch: Submitted batch job")
-    assert parse_settings("MaxArraySize            = 1001\nAuthInfo = cred_expire=5,x\n\n") == {
-        "maxarraysize": "1001",
-        "authinfo": "cred_expire=5,x",
-    }
 
 
 def row(state: str, *, restarts: int = 0, reason: str = "None", code: int = 0) -> Row:

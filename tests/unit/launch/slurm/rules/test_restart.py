@@ -65,11 +65,8 @@ def part(n: int, **changes: object) -> Part:
 def manifest(*parts: Part, retries: int = 3, **changes: object) -> Manifest:
     made = Manifest(
         app="app",
-        session="s",
         run_dir="/runs/7",
         token_file="/runs/7/token",
-        log_dir="/runs/7/slurm/logs",
-        created=0.0,
         retries=retries,
         parts=parts or (part(0), part(1)),
     )
