@@ -74,7 +74,7 @@ def write(plan: Plan) -> None:
     """Write the plan to the run directory. Raise `OSError` if it exists or can't be written."""
     path = _path(plan.run_dir, plan.app_id)
     make_run_dir(plan.run_dir)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "w", encoding="utf-8") as f:
         json.dump(dataclasses.asdict(plan), f)

@@ -2,6 +2,6 @@
 
 * `scheduler`: ``local_ft``, whose jobs are run by a keeper (launch/keeper). `logs`: follows a replica's log file.
 * `slurm`: ``slurm_ft``, over launch/slurm. `kubernetes`: ``kubernetes_ft``, over launch/kubernetes.
-* `describe`: the status of a job of `local_ft` as TorchX's values.
+* `common`: their common parts: errors as sentences, and a job's status as TorchX's values.
 * `command`: ``torchx ft``, which registers the schedulers on 0.7.0. `namespace/`: registers them on the nightly line.
 """

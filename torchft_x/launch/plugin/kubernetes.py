@@ -6,26 +6,22 @@ NAMESPACE:NAME@CONTEXT with ``-cfg context=CONTEXT``.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
-from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler, Stream, filter_regex
-from torchx.specs import AppDef, AppDryRunInfo, AppState, Role, RoleStatus, runopts
-from torchx.specs.api import NONE, ReplicaStatus
+from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler, Stream
+from torchx.specs import AppDef, AppDryRunInfo, AppState, runopts
 
-from torchft_x.errors import TorchftXError
 from torchft_x.launch.job.states import RUNNING, SUCCEEDED
 from torchft_x.launch.kubernetes import app as apps
 from torchft_x.launch.kubernetes import handle, jobs, options
 from torchft_x.launch.kubernetes.cluster import Cluster
-from torchft_x.launch.kubernetes.rules.state import JobState, PartState
+from torchft_x.launch.kubernetes.rules.state import JobState
+from torchft_x.launch.plugin import common
 from torchft_x.launch.schedulers import excepthook
-from torchft_x.launch.schedulers.role import FtRole
 
 NAME = "kubernetes_ft"
 
@@ -46,9 +42,8 @@ class KubernetesFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker 
         """Accept every app. TorchX's own check refuses roles without resources, which Kubernetes accepts."""
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> Any:
-        with _sentence():
-            if not any(isinstance(role, FtRole) for role in app.roles):  # our components have called it already
-                excepthook.prepare()
+        with common.sentence():
+            common.prepare(app)
             gpu = str(cfg.get("gpu_resource") or "nvidia.com/gpu")
             made = apps.request(app, secrets.token_hex(4), options.settings(cfg), gpu)
         return AppDryRunInfo(made, as_yaml)
@@ -56,33 +51,30 @@ class KubernetesFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker 
     def schedule(self, dryrun_info: Any) -> str:
         made, cfg = dryrun_info.request, _cfg(dryrun_info)
         context = cfg.get("context")
-        with _sentence("the job can't be submitted: "):
+        with common.sentence("the job can't be submitted: "):
             cluster = self._cluster(context, cfg.get("namespace"))
             jobs.submit(cluster, apps.with_token(made))
         return handle.app_id(cluster.namespace, made.app, context)
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         cluster, name = self._place(app_id)
-        with _sentence():
+        with common.sentence():
             found = jobs.find(cluster, name, why=True)
         if found is None and excepthook.in_command("log"):  # `torchx log` would wait forever
-            raise excepthook.refused(
-                f"there is no job {name} of {NAME} in the namespace {cluster.namespace}; "
-                f"`torchx list -s {NAME}` names those of your context's namespace."
-            )
+            raise common.unknown_job(NAME, f"{cluster.namespace}:{name}", "of your context's namespace")
         if found is not None and found.has_begun and excepthook.in_command("log"):  # `torchx log` waits on PENDING
             found = replace(found, state=RUNNING)
         return None if found is None else _response(app_id, found)
 
     def list(self, *_: Any) -> list[ListAppResponse]:
-        with _sentence():
+        with common.sentence():
             cluster = self._cluster(None, None)
             found = jobs.every(cluster)
         return [ListAppResponse(app_id=f"{cluster.namespace}:{j.app}", state=AppState[j.state]) for j in found]
 
     def _cancel_existing(self, app_id: str) -> None:
         cluster, name = self._place(app_id)
-        with _sentence():
+        with common.sentence():
             jobs.cancel(cluster, name)
 
     def _delete_existing(self, app_id: str) -> None:
@@ -105,20 +97,18 @@ class KubernetesFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker 
             raise excepthook.refused("a container's log holds both streams; leave --streams out.")
         if until is not None:
             raise excepthook.refused("Kubernetes gives logs up to now; leave --until out.")
-        with _sentence():
+        with common.sentence():
             found = jobs.find(cluster, name)
         parts = found.parts if found else ()
         part = next((p for p in parts if (p.role, p.replica) == (role_name, k)), None)
         if part is None:
-            there = ", ".join(f"{p.role}/{p.replica}" for p in parts) or "nothing"
-            raise excepthook.refused(f"the job {name} has no {role_name}/{k}; it has {there}.")
+            raise common.unknown_replica(name, f"{role_name}/{k}", [f"{p.role}/{p.replica}" for p in parts])
         seconds = None if since is None else (datetime.now(timezone.utc) - since.astimezone()).total_seconds()
-        lines = _told(jobs.lines(cluster, name, part, should_tail, seconds))
-        return filter_regex(regex, lines) if regex else lines
+        return common.selected(_told(jobs.lines(cluster, name, part, should_tail, seconds)), regex)
 
     def _place(self, app_id: str) -> tuple[Cluster, str]:
         """Return the cluster of an app id and the job's name in it."""
-        with _sentence():
+        with common.sentence():
             found = handle.parse(app_id)
             cluster = self._cluster(found.context, found.namespace)
         return cluster, found.app
@@ -130,17 +120,8 @@ class KubernetesFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker 
         return self._clusters[key]
 
 
-@contextlib.contextmanager
-def _sentence(what: str = "") -> Iterator[None]:
-    """End the command with one sentence, which begins with `what`, on any of our errors."""
-    try:
-        yield
-    except TorchftXError as e:
-        raise excepthook.refused(f"{what}{e}") from None
-
-
 def _told(lines: Iterable[str]) -> Iterator[str]:
-    with _sentence():
+    with common.sentence():
         yield from lines
 
 
@@ -158,38 +139,12 @@ def as_yaml(made: apps.Request) -> str:
 
 
 def _response(app_id: str, job: JobState) -> DescribeAppResponse:
-    roles: dict[str, list[PartState]] = {}
+    replicas = []
     for part in job.parts:
-        roles.setdefault(part.role, []).append(part)
-    return DescribeAppResponse(
-        app_id=app_id,
-        state=AppState[job.state],
-        num_restarts=job.restarts,
-        msg=job.reason or NONE,
-        roles_statuses=[RoleStatus(name, [_status(p) for p in parts]) for name, parts in roles.items()],
-        roles=[Role(name=name, image="", num_replicas=max(p.replica for p in ps) + 1) for name, ps in roles.items()],
-    )
-
-
-def _status(part: PartState) -> ReplicaStatus:
-    return ReplicaStatus(
-        id=part.replica,
-        state=AppState[part.state],
-        role=part.role,
-        hostname=part.node,
-        structured_error_msg=_story(part),
-    )
-
-
-def _story(part: PartState) -> str:
-    """Return restarts and the reason in the format of TorchX's structured errors, or `NONE` if there are none."""
-    words = [f"restarts: {part.restarts}"] if part.restarts else []
-    words += [part.reason] if part.reason and part.state != SUCCEEDED else []
-    if not words:
-        return str(NONE)
-    timestamp = int(datetime.now(timezone.utc).timestamp())
-    message = {"message": ", ".join(words), "errorCode": -1, "extraInfo": {"timestamp": timestamp}}
-    return json.dumps({"message": message})
+        words = [f"restarts: {part.restarts}"] if part.restarts else []
+        words += [part.reason] if part.reason and part.state != SUCCEEDED else []
+        replicas.append(common.replica(part.role, part.replica, part.state, part.node, words))
+    return common.response(app_id, job.state, job.restarts, job.reason, replicas)
 
 
 def create_scheduler(session_name: str, **_: Any) -> KubernetesFtScheduler:

@@ -6,9 +6,9 @@ A job's status is in its run directory, so any shell can read it (launch/keeper/
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Stream, filter_regex
+from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Stream
 from torchx.schedulers.local_scheduler import (
     CWDImageProvider,
     LocalScheduler,
@@ -26,8 +26,7 @@ from torchx.schedulers.local_scheduler import (
 )
 from torchx.specs import AppDef, AppState, Role, macros, runopts
 
-from torchft_x.address_files import make_run_dir
-from torchft_x.errors import ConfigError, TorchftXError
+from torchft_x.errors import ConfigError
 from torchft_x.launch.devices.assignment import ALL_VARIABLES
 from torchft_x.launch.job.app import run_dir_of
 from torchft_x.launch.job.index import Index
@@ -36,7 +35,7 @@ from torchft_x.launch.keeper.commands import send
 from torchft_x.launch.keeper.plan import REPLICA, Plan, Process, RolePlan
 from torchft_x.launch.keeper.record import JobRecord, RecordError
 from torchft_x.launch.keeper.streams import COMBINED, STDERR, STDOUT
-from torchft_x.launch.plugin import describe
+from torchft_x.launch.plugin import common
 from torchft_x.launch.plugin.logs import follow
 from torchft_x.launch.schedulers import excepthook
 from torchft_x.launch.schedulers.role import FtRole
@@ -85,12 +84,9 @@ class LocalFtScheduler(LocalScheduler):  # type: ignore[misc]  # to the checker 
         return os.path.join(self._run_dir.replace(macros.app_id, app_id), "replicas", app_id)
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> Any:
-        try:
-            if not any(isinstance(role, FtRole) for role in app.roles):  # our components have called it already
-                excepthook.prepare()
+        with common.sentence():
+            common.prepare(app)
             self._run_dir = run_dir_of(app, cfg)
-        except TorchftXError as e:
-            raise excepthook.refused(str(e)) from None
         info = super()._submit_dryrun(app, cfg)
         self._roles[info.request.app_id] = (app, cfg, self._run_dir)
         return info
@@ -103,13 +99,10 @@ class LocalFtScheduler(LocalScheduler):  # type: ignore[misc]  # to the checker 
         run_dir = run_dir.replace(macros.app_id, request.app_id)
         detach = bool(cfg.get("detach"))
         made = make_plan(app, request, session=self.session_name, run_dir=run_dir, detach=detach)
-        try:
-            check_free(run_dir)
+        with common.sentence("the job can't be started: "):
             plan.write(made)
             self._index.add(made.app_id, run_dir)
             self._start(made)
-        except (TorchftXError, OSError) as e:
-            raise excepthook.refused(f"the job can't be started: {e}") from None
         return made.app_id
 
     def _start(self, made: Plan) -> None:
@@ -130,12 +123,12 @@ class LocalFtScheduler(LocalScheduler):  # type: ignore[misc]  # to the checker 
             self._detached.add(made.app_id)
         deadline = time.monotonic() + TIMING.launcher_begin
         while True:
-            found = _known(made.run_dir, made.app_id)
+            found = self._find(made.app_id)
             if found is not None and found.state in ("RUNNING", "SUCCEEDED"):  # a short program may have ended already
                 return
             if found is not None and found.over:
                 raise ConfigError(found.reason)
-            if keeper.poll() is not None and _known(made.run_dir, made.app_id) is None:
+            if keeper.poll() is not None and self._find(made.app_id) is None:
                 raise ConfigError(_last_line(log))
             if time.monotonic() > deadline:
                 keeper.kill()
@@ -152,12 +145,10 @@ class LocalFtScheduler(LocalScheduler):  # type: ignore[misc]  # to the checker 
         try:
             found = self._find(app_id)
         except RecordError as e:
-            return describe.unreadable(app_id, str(e))
-        if found is None and excepthook.in_command("log"):  # `torchx log` would wait forever
-            raise excepthook.refused(
-                f"there is no job {app_id} of local_ft; `torchx list -s {NAME}` names those of yours."
-            )
-        return None if found is None else describe.response(found)
+            return common.response(app_id, "UNKNOWN", 0, str(e))
+        if found is None and excepthook.in_command("log"):
+            raise common.unknown_job(NAME, app_id)
+        return None if found is None else _response(found)
 
     def _leave_alone(self, app_id: str) -> None:
         """Print how to reach a detached job, and end the command, which would otherwise wait for the job."""
@@ -196,17 +187,13 @@ class LocalFtScheduler(LocalScheduler):  # type: ignore[misc]  # to the checker 
     ) -> Iterable[str]:
         found = self._find(app_id)
         if found is None:
-            raise excepthook.refused(f"there is no job {app_id} of local_ft.")
+            raise common.unknown_job(NAME, app_id)
         name = {Stream.STDOUT: STDOUT, Stream.STDERR: STDERR}.get(streams, COMBINED)
         path = Path(found.log_dir, role_name, str(k), name)
-        if (
-            not any(role.name == role_name and k in [r.id for r in role.replicas] for role in found.roles)
-            and not path.exists()
-        ):
-            there = ", ".join(f"{role.name}/{r.id}" for role in found.roles for r in role.replicas)
-            raise excepthook.refused(f"the job {app_id} has no {role_name}/{k}; it has {there}.")
-        lines = follow(path, (lambda: self._is_over(app_id)) if should_tail else (lambda: True))
-        return filter_regex(regex, lines) if regex else lines
+        there = [f"{role.name}/{r.id}" for role in found.roles for r in role.replicas]
+        if f"{role_name}/{k}" not in there and not path.exists():
+            raise common.unknown_replica(app_id, f"{role_name}/{k}", there)
+        return common.selected(follow(path, lambda: not should_tail or self._is_over(app_id)), regex)
 
     def _is_over(self, app_id: str) -> bool:
         try:
@@ -218,10 +205,8 @@ class LocalFtScheduler(LocalScheduler):  # type: ignore[misc]  # to the checker 
     def _cancel_existing(self, app_id: str) -> None:
         found = self._find(app_id)
         if found is not None and not found.over:
-            try:
+            with common.sentence():
                 send(found, signal.SIGTERM)
-            except TorchftXError as e:
-                raise excepthook.refused(str(e)) from None
 
     def _find(self, app_id: str) -> JobRecord | None:
         """Return the job's record, or None if there is no such job. Raise `RecordError` if the record can't be read."""
@@ -311,34 +296,32 @@ def _template(role: Role, first: Process, app_id: str) -> Process:
     return Process(args=(role.entrypoint, *made.args), env=environ, cwd=first.cwd)
 
 
-def check_free(run_dir: str) -> None:
-    """Create the keeper's folder. Raise `ConfigError` if another job runs in the run directory, or it can't be written."""
-    folder = plan.folder(run_dir)
-    try:
-        make_run_dir(run_dir)
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as e:
-        raise ConfigError(f"the run directory {run_dir} can't be written ({e.strerror}).") from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise ConfigError(f"another job runs in the run directory {run_dir}; name another one.") from None
-    finally:
-        os.close(lock)
-
-
-def _known(run_dir: str, app_id: str) -> JobRecord | None:
-    try:
-        found = record.read(run_dir)
-    except RecordError:
-        return None
-    return found if found.app_id == app_id else None
+def _response(job: JobRecord) -> DescribeAppResponse:
+    elsewhere = f"As written on {job.host}." if job.host != socket.gethostname() else ""
+    replicas = []
+    for role in job.roles:
+        for one in role.replicas:
+            state = one.state if not job.over or one.state in ("SUCCEEDED", "FAILED") else "CANCELLED"
+            own = f" ({one.starts} of its supervisor)" if one.starts else ""
+            words = [
+                f"restarts: {one.starts + one.restarts}{own}",
+                *([f"last: {one.last_exit}"] if one.last_exit else []),
+            ]
+            if not (one.starts or one.restarts or one.code or one.last_exit):
+                words = []
+            replicas.append(common.replica(role.name, one.id, state, job.host, words, one.code, job.updated))
+    message = " ".join(filter(None, [job.reason, elsewhere]))
+    found = common.response(job.app_id, job.state, job.restarts, message, replicas, f"file://{job.run_dir}")
+    for shown, role in zip(found.roles, (role for role in job.roles if role.replicas), strict=True):
+        shown.entrypoint, *shown.args = role.replicas[0].command
+    return found
 
 
 def _last_line(log: Path) -> str:
     lines = log.read_text("utf-8", "replace").strip().splitlines()
-    return lines[-1] if lines else f"its keeper has ended without a word; see {log}."
+    return (
+        lines[-1].removeprefix("torchft_x keep-job: ") if lines else f"its keeper has ended without a word; see {log}."
+    )
 
 
 def create_scheduler(session_name: str, **_: Any) -> LocalFtScheduler:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import functools
 import os
 import re
 import sys
@@ -11,26 +11,22 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler, Stream, filter_regex
+from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler, Stream
 from torchx.schedulers.ids import make_unique
-from torchx.specs import AppDef, AppDryRunInfo, AppState, Role, RoleStatus, macros, runopts
-from torchx.specs.api import NONE, ReplicaStatus
+from torchx.specs import AppDef, AppDryRunInfo, AppState, macros, runopts
 
-from torchft_x.errors import TorchftXError
 from torchft_x.launch.job.app import run_dir_of
+from torchft_x.launch.plugin import common
+from torchft_x.launch.plugin.logs import follow
 from torchft_x.launch.schedulers import excepthook
-from torchft_x.launch.schedulers.role import FtRole
 from torchft_x.launch.slurm import commands, options
 from torchft_x.launch.slurm.build import Request, build
 from torchft_x.launch.slurm.controller import Controller
 from torchft_x.launch.slurm.launch import launch
-from torchft_x.launch.slurm.rules.manifest import Part
-from torchft_x.launch.slurm.rules.queue import Row
 from torchft_x.launch.slurm.status import JobStatus, StatusReader, batch_log, logs, replica
 
 NAME = "slurm_ft"
 _LOOK = 0.2  # seconds between polls of a log file
-_CHUNK = 1 << 16
 
 
 class SlurmFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker TorchX's classes are Any
@@ -59,14 +55,11 @@ class SlurmFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker Torch
     # --- the request ---------------------------------------------------------------------------------------------------
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> Any:
-        try:
-            if not any(isinstance(role, FtRole) for role in app.roles):  # our components have called it already
-                excepthook.prepare()
+        with common.sentence():
+            common.prepare(app)
             app_id = re.sub(r"[^A-Za-z0-9_.-]", "-", make_unique(app.name))
             run_dir = run_dir_of(app, cfg).replace(macros.app_id, app_id)
             request = build(app, cfg, app_id=app_id, run_dir=run_dir)
-        except TorchftXError as e:
-            raise excepthook.refused(str(e)) from None
         return AppDryRunInfo(request, str)
 
     def _validate(self, *_: Any) -> None:
@@ -75,14 +68,13 @@ class SlurmFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker Torch
     def schedule(self, dryrun_info: Any) -> str:
         request: Request = dryrun_info.request
         app, index = request.manifest.app, self._status_reader.index
-        try:
+        with common.sentence("the job can't be submitted: "):
             index.add(app, request.manifest.run_dir)
-            launch(request, self._controller)
-        except BaseException as e:
-            index.forget(app)
-            if isinstance(e, (TorchftXError, OSError)):
-                raise excepthook.refused(f"the job can't be submitted: {e}") from None
-            raise
+            try:
+                launch(request, self._controller)
+            except BaseException:
+                index.forget(app)
+                raise
         self._status_reader.forget()
         return app
 
@@ -90,10 +82,8 @@ class SlurmFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker Torch
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         now = self._status_reader.poll(app_id)
-        if now is None and excepthook.in_command("log"):  # `torchx log` would wait forever
-            raise excepthook.refused(
-                f"there is no job {app_id} of {NAME}; `torchx list -s {NAME}` names those of yours."
-            )
+        if now is None and excepthook.in_command("log"):
+            raise common.unknown_job(NAME, app_id)
         if now is not None and now.state == "UNKNOWN" and excepthook.in_command("log"):  # `torchx log` would wait
             where = f" Its logs are in {now.manifest.log_dir}." if now.manifest is not None else ""
             raise excepthook.refused(f"nothing is known of the job {app_id}. {now.trouble}{where}")
@@ -116,127 +106,74 @@ class SlurmFtScheduler(Scheduler):  # type: ignore[misc]  # to the checker Torch
         """Return the lines of all incarnations of a replica, in order. One file holds both streams, so `streams` is ignored."""
         now = self._status_reader.poll(app_id)
         if now is None:
-            raise excepthook.refused(f"there is no job {app_id} of {NAME}.")
+            raise common.unknown_job(NAME, app_id)
         if now.manifest is None:
             raise excepthook.refused(now.trouble or f"the run directory of {app_id} can't be read from here.")
         if replica(now.manifest, role_name, k) is None:
-            there = ", ".join(f"{p.role}/{p.number * p.nodes}" for p in now.manifest.parts)
-            raise excepthook.refused(f"the job {app_id} has no {role_name}/{k}; it has {there}.")
-        lines = self._lines(app_id, role_name, k, should_tail)
-        return filter_regex(regex, lines) if regex else lines
+            there = [f"{p.role}/{p.number * p.nodes}" for p in now.manifest.parts]
+            raise common.unknown_replica(app_id, f"{role_name}/{k}", there)
+        return common.selected(self._lines(app_id, role_name, k, should_tail), regex)
 
     def _lines(self, app_id: str, role: str, k: int, tail: bool) -> Iterator[str]:
-        done: list[Path] = []  # files that are read to their end
-        while True:
+        def look() -> tuple[bool, list[Path]]:
+            """Return whether the replica writes no more, or need not be followed, and its log files."""
             now = self._status_reader.poll(app_id)
-            over = not tail or now is None or now.over
             found = None if now is None or now.manifest is None else replica(now.manifest, role, k)
-            files = [] if found is None or now is None or now.manifest is None else logs(now.manifest, *found)
-            for path in files:
-                if path not in done:
-                    newest = path == files[-1]
-                    yield from _read(path, self._until(app_id, role, k, path) if tail and newest else None)
-                    done.append(path)
-                    break
+            if now is None or now.manifest is None or found is None:
+                return True, []
+            return not tail or now.over, logs(now.manifest, *found)
+
+        def is_complete(path: Path) -> bool:
+            over, files = look()
+            return over or files[-1] != path
+
+        read: set[Path] = set()
+        while True:
+            over, files = look()
+            path = next((path for path in files if path not in read), None)
+            if path is not None:
+                yield from follow(path, functools.partial(is_complete, path))
+                read.add(path)
+            elif over:
+                return
             else:
-                if over:
-                    return
                 time.sleep(_LOOK)
-
-    def _until(self, app_id: str, role: str, k: int, path: Path) -> Any:
-        """Return a function that returns whether the log file is complete: the job is over, or a newer incarnation has begun."""
-
-        def done() -> bool:
-            now = self._status_reader.poll(app_id)
-            if now is None or now.manifest is None or now.over:
-                return True
-            found = replica(now.manifest, role, k)
-            return found is None or logs(now.manifest, *found)[-1:] != [path]
-
-        return done
 
     def _cancel_existing(self, app_id: str) -> None:
         now = self._status_reader.poll(app_id)
         if now is None or (now.over and not now.alive):
             return
-        try:
+        self._status_reader.forget()
+        with common.sentence():
             if now.manifest is not None:
                 commands.cancel(now.manifest.run_dir, self._controller)
             else:
                 self._controller.cancel(now.alive)
-        except TorchftXError as e:
-            raise excepthook.refused(str(e)) from None
-        finally:
-            self._status_reader.forget()
-
-
-def _read(path: Path, done: Any) -> Iterator[str]:
-    """Yield lines with their ends: those that exist if `done` is None, else until `done` returns True and all are read."""
-    rest = ""
-    try:
-        with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
-            while True:
-                last = done is None or done()  # before the read, so that all lines written by then are read
-                while text := file.read(_CHUNK):
-                    *lines, rest = (rest + text).split("\n")
-                    yield from (line + "\n" for line in lines)
-                if last:
-                    break
-                time.sleep(_LOOK)
-    except OSError as e:
-        print(f"torchft_x: {path} can't be read ({e.strerror}).", file=sys.stderr)
-    if rest:
-        yield rest + "\n"
 
 
 def _response(now: JobStatus) -> DescribeAppResponse:
     if now.manifest is None:
-        return DescribeAppResponse(
-            app_id=now.app, state=AppState[now.state], num_restarts=now.restarts, msg=now.trouble or NONE
-        )
-    roles: dict[str, list[ReplicaStatus]] = {}
+        return common.response(now.app, now.state, now.restarts, now.trouble)
+    replicas = []
     reasons = [now.trouble] if now.trouble else []
     for part in now.manifest.parts:
         said = now.part_status(part)
         row = now.rows.get(part.name)
-        nodes = list(row.nodes) if row is not None else []
+        nodes = row.nodes if row is not None else ()
         if (said.why and not part.gone and said.state != now.state) or said.restarting:
             log = f"; see {batch_log(now.manifest, part)}" if said.state == "FAILED" else ""
             reasons.append(f"{part.name} ({part.job or 'not submitted'}): {said.why}{log}.")
+        restarts = (row.restarts if row is not None else 0) + len(part.earlier)
+        words = [f"restarts: {restarts}"] if restarts else []
+        words += [said.why] if said.why not in ("", "waits") else []
+        code = row.exit_code if row is not None else 0
         for node in range(part.nodes):
-            status = ReplicaStatus(
-                id=part.number * part.nodes + node,
-                state=AppState[said.state],
-                role=part.role,
-                hostname=nodes[node] if node < len(nodes) else "",
-                structured_error_msg=_story(part, row, said.why),
-            )
-            roles.setdefault(part.role, []).append(status)
+            host = nodes[node] if node < len(nodes) else ""
+            replicas.append(common.replica(part.role, part.number * part.nodes + node, said.state, host, words, code))
     if now.state == "FAILED" and now.manifest.why:
         reasons.append(now.manifest.why)
-    return DescribeAppResponse(
-        app_id=now.app,
-        state=AppState[now.state],
-        num_restarts=now.restarts,
-        msg=" ".join(reasons) or NONE,
-        ui_url=f"file://{os.path.abspath(now.manifest.run_dir)}",
-        roles_statuses=[RoleStatus(name, found) for name, found in roles.items()],
-        roles=[Role(name=name, image="", num_replicas=max(r.id for r in found) + 1) for name, found in roles.items()],
-    )
-
-
-def _story(part: Part, row: Row | None, why: str) -> str:
-    """Return restarts and the reason in the format of TorchX's structured errors, or `NONE` if there are none."""
-    restarts = (row.restarts if row is not None else 0) + len(part.earlier)
-    code = row.exit_code if row is not None else 0
-    if not (restarts or code):
-        return str(NONE) if why in ("", "waits") else json.dumps(_message(why, 0))
-    part_status = [f"restarts: {restarts}"] if restarts else []
-    return json.dumps(_message(", ".join([*part_status, *([why] if why else [])]), code))
-
-
-def _message(text: str, code: int) -> dict[str, Any]:
-    return {"message": {"message": text, "errorCode": code, "extraInfo": {"timestamp": int(time.time())}}}
+    url = f"file://{os.path.abspath(now.manifest.run_dir)}"
+    return common.response(now.app, now.state, now.restarts, " ".join(reasons), replicas, url)
 
 
 def create_scheduler(session_name: str, **_: Any) -> SlurmFtScheduler:

@@ -18,7 +18,6 @@ from torchft_x import env
 from torchft_x.launch.job.app import run_dir_of
 from torchft_x.launch.job.build import ft_app
 from torchft_x.launch.keeper import record
-from torchft_x.launch.plugin import scheduler as plugin
 from torchft_x.launch.plugin.scheduler import LocalFtScheduler, create_scheduler, make_plan
 from torchft_x.launch.process import process_tree
 
@@ -100,13 +99,13 @@ def test_what_cant_be_started_is_a_sentence(scheduler: LocalFtScheduler, capfd: 
 def test_one_that_is_done_before_anybody_looks_has_succeeded(
     scheduler: LocalFtScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = plugin._known
+    known = LocalFtScheduler._find
 
-    def late(run_dir: str, app_id: str) -> record.JobRecord | None:
-        found = known(run_dir, app_id)
+    def late(self: LocalFtScheduler, app_id: str) -> record.JobRecord | None:
+        found = known(self, app_id)
         return found if found is not None and found.over else None
 
-    monkeypatch.setattr(plugin, "_known", late)
+    monkeypatch.setattr(LocalFtScheduler, "_find", late)
     assert state(scheduler, submit(scheduler, app("pass"))) == str(AppState.SUCCEEDED)
 
 
