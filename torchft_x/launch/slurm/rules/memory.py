@@ -12,14 +12,12 @@ from torchft_x.launch.slurm.rules.queue import Row
 
 @dataclass
 class PartMemory:
-    """Memory of one part. Times are seconds of the watcher's own clock. The first eight fields are of the present start."""
+    """Memory of one part. Times are seconds of the watcher's own clock. The first seven fields are of the present start."""
 
     start: tuple[str, int] = ("", 0)
     """Its job id, and the number of times that Slurm has requeued that job."""
     waiting: bool = False
     """Whether it waited in the queue when it was last seen."""
-    queued_since: float | None = None
-    """Time since which it waits for room; None if it does not."""
     runs_since: float | None = None
     """Time since which it runs."""
     came: set[int] = field(default_factory=set)
@@ -29,7 +27,7 @@ class PartMemory:
     unknown_since: float | None = None
     """Time since which it has ended without a report of how, or Slurm does not know it."""
     waits_since: float | None = None
-    """Time since which it waits for resources while nodes are excluded for it."""
+    """Time since which it waits for room; None if it does not."""
     nodes: tuple[str, ...] = ()
     """Nodes on which it ran last."""
     excluded: tuple[str, ...] = ()
@@ -38,15 +36,13 @@ class PartMemory:
     """Times at which it was submitted anew within the window."""
     not_before: float = 0.0
     """Earliest time of its next submission."""
-    refusals: int = 0
-    """Number of sbatch's refusals in a row."""
 
     def begin(self, row: Row) -> None:
         """Take the part's row in the queue. Reset the memory of an earlier start."""
         if (row.job, row.restarts) != self.start:
             self.start = row.job, row.restarts
             self.came.clear()
-            self.silent_since = self.unknown_since = self.waits_since = self.queued_since = self.runs_since = None
+            self.silent_since = self.unknown_since = self.waits_since = self.runs_since = None
         self.waiting = row.state == "PENDING"
         if row.nodes:
             self.nodes = row.nodes

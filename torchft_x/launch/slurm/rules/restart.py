@@ -65,6 +65,8 @@ class Patience:
     """Pause between two requested rounds of Slurm's scheduler, which makes at most one in two or three seconds itself."""
     scheduled: float = 30.0
     """Time for which rounds are requested for a part that waits for room; Slurm's own come by then (bf_interval)."""
+    refused: float = 10.0
+    """Pause after a submission that Slurm has refused."""
     longest_pause: float = 60.0
     """Longest pause between two submissions of one part."""
 
@@ -114,19 +116,13 @@ class Restarts:
         if self._lost != self._reported_lost:
             self._reported_lost = dict(self._lost)
             actions.append(ReportLost(dict(self._lost)))
-        return actions + self._reschedule(found)
+        return actions
 
     def refused(self, part: Part, now: float) -> None:
         """Retry a part later that could not be submitted. The attempt does not count against the budget."""
-        memory = self._parts.setdefault(part.name, PartMemory())
-        memory.refusals += 1
-        memory.not_before = now + min(self._patience.longest_pause, 5.0 * 2 ** min(memory.refusals - 1, 6))
-        if memory.submitted:
-            memory.submitted.pop()
-
-    def submitted(self, part: Part) -> None:
-        """Record that the part was submitted."""
-        self._parts.setdefault(part.name, PartMemory()).refusals = 0
+        memory = self._parts[part.name]
+        memory.not_before = now + self._patience.refused
+        memory.submitted.pop()
 
     def not_told(self) -> None:
         """Record that the report of lost groups failed, so that it is repeated."""
@@ -181,31 +177,18 @@ class Restarts:
         if _held(row):
             why = f"Slurm holds its job {part.job} after a failed launch"
             return self._anew(part, memory, why, exclude=memory.nodes)
-        if not memory.excluded:
+        if not _waits_for_room(row):
+            memory.waits_since = None
             return []
         memory.waits_since = self._now if memory.waits_since is None else memory.waits_since
-        if self._now - memory.waits_since < self._patience.lift:
-            return []
-        memory.excluded, memory.waits_since = (), None
-        return [LiftExclusions(part)]
-
-    def _reschedule(self, found: Mapping[str, Row | None]) -> list[Action]:
-        """Request a round of Slurm's scheduler for one part that waits for room: a round is for all."""
-        first, now = None, self._now
-        for part in self._manifest.parts:
-            row, memory = found[part.name], self._parts.get(part.name)
-            if memory is None or row is None or part.gone:
-                continue
-            if not _waits_for_room(row):
-                memory.queued_since = None
-                continue
-            memory.queued_since = now if memory.queued_since is None else memory.queued_since
-            if first is None and now - memory.queued_since < self._patience.scheduled:
-                first = Reschedule(part)
-        if first is None or now - self._rescheduled < self._patience.reschedule:
-            return []
-        self._rescheduled = now
-        return [first]
+        waits = self._now - memory.waits_since
+        if memory.excluded and waits >= self._patience.lift:
+            memory.excluded = ()
+            return [LiftExclusions(part)]
+        if waits < self._patience.scheduled and self._now - self._rescheduled >= self._patience.reschedule:
+            self._rescheduled = self._now
+            return [Reschedule(part)]  # a round is for all parts
+        return []
 
     def _running(self, part: Part, memory: PartMemory) -> list[Action]:
         now, heard = self._now, self._heard

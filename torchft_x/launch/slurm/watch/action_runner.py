@@ -79,7 +79,6 @@ class ActionRunner:
         except (SlurmError, ConfigError):
             self._rules.refused(part, time.monotonic())
             raise
-        self._rules.submitted(part)
         new = now.part(part.role, part.number)
         off = f", not on {', '.join(action.exclude)}" if action.exclude else ""
         self._reporter.say(f"{part.name}: {action.why}; submitted anew as job {new.job if new else '?'}{off}")

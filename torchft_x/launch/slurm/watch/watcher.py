@@ -64,22 +64,20 @@ class Watcher:
         store.read(run_dir)
         self._rules = Restarts()
         self._turn = Election(f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}")
-        self._note = store.folder(run_dir) / "watcher"
+        self._file = store.folder(run_dir) / "watcher.json"  # the watchers' note and memory
         self._reporter = WatcherLog()
         self._runner = ActionRunner(run_dir, controller, self._rules, self._reporter)
         self._my_turn = False
         self._rows: list[Row] = []  # rows of the queue from the last request
         self._asked = float("-inf")  # monotonic seconds of that request
         self._quiet = False  # whether the last turn had no actions, and all jobs in the queue ran
-        self._memory = store.folder(run_dir) / "watcher.json"
-        self._remembered = ""  # this watcher's newest content of that file
 
     def run(self) -> int:
         """Watch until the job is over, and return 0."""
         while True:
             began = time.monotonic()
             try:
-                if not self._turn.mine(self._read_note(), began):
+                if not self._turn.mine(str(self._read().get("note", "")), began):
                     self._my_turn = False
                 elif not self._look():
                     return 0
@@ -103,46 +101,42 @@ class Watcher:
             self._reporter.fine("slurm")
             heard = self._heard(manifest)  # asked after Slurm, so that a group's reports before its end are included
         rows = self._rows
-        self._write_note()
+        unix = time.time() - time.monotonic()
+        if not self._my_turn:
+            self._my_turn = True
+            self._rules.recall(self._read().get("parts"), unix, store.lost_groups(self._run_dir))
+            self._reporter.say(f"watches over the job in {self._run_dir}")
         actions = self._rules.poll(manifest, rows, heard, time.monotonic())
+        self._write({"note": self._turn.note(), "parts": self._rules.remember(unix)})
         self._quiet = not actions and all(row.state == "RUNNING" for row in rows)
         for action in actions:
             self._runner.run(action, manifest)
             if isinstance(action, a.Reschedule):
-                time.sleep(TIMING.watch_each)  # an update was another request; it is the last action
-        self._remember()
+                time.sleep(TIMING.watch_each)  # an update was another request
         return True
 
     # --- what there is -------------------------------------------------------------------------------------------------
 
-    def _read_note(self) -> str:
+    def _read(self) -> dict[str, Any]:
         try:
-            return self._note.read_text("utf-8")
-        except (OSError, UnicodeDecodeError):
-            return ""
+            found = json.loads(self._file.read_text("utf-8"))
+        except (OSError, ValueError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
 
-    def _write_note(self) -> None:
-        """Write the note, after Slurm has answered. A watcher that can't reach Slurm must not keep others from asking."""
-        if not self._my_turn:
-            self._my_turn = True
-            unix = time.time() - time.monotonic()
-            self._rules.recall(_read_json(self._memory), unix, store.lost_groups(self._run_dir))
-            self._reporter.say(f"watches over the job in {self._run_dir}")
-        self._write(self._note, self._turn.note(), "other watchers will ask Slurm, too")
+    def _write(self, found: dict[str, Any]) -> None:
+        """Write the note, after Slurm has answered: a watcher that can't reach Slurm must not keep others from asking.
 
-    def _remember(self) -> None:
-        text = json.dumps(self._rules.remember(time.time() - time.monotonic()))
-        if text != self._remembered and self._write(self._memory, text, "another watcher will know less"):
-            self._remembered = text
-
-    def _write(self, path: Path, text: str, otherwise: str) -> bool:
+        The memory includes the decisions that are carried out next.
+        """
         try:
-            store.replace(path, text)
+            store.replace(self._file, json.dumps(found))
         except OSError as e:
-            self._reporter.trouble(path.name, f"{path} can't be written ({e.strerror}): {otherwise}.")
-            return False
-        self._reporter.fine(path.name)
-        return True
+            self._reporter.trouble(
+                "note", f"{self._file} can't be written ({e.strerror}): other watchers ask Slurm, too."
+            )
+        else:
+            self._reporter.fine("note")
 
     def _heard(self, manifest: Manifest) -> a.LighthouseStatus | None:
         if not manifest.own_lighthouse:
@@ -172,13 +166,6 @@ def ask(manifest: Manifest) -> a.LighthouseStatus:
         except (TorchftXError, ValueError) as e:
             why = str(e)
     raise UnreachableError(why)
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
 
 
 def lighthouses(run_dir: Path) -> list[Address]:

@@ -322,7 +322,7 @@ def test_a_refusal_of_slurm_is_no_restart() -> None:
             assert isinstance(action, Resubmit)
             tried.append(t)
             watch.rules.refused(action.part, float(t))
-    assert tried == [0, 5, 15, 35, 75]
+    assert tried == list(range(0, 120, 10))
 
 
 def test_a_group_that_never_reports_is_started_elsewhere() -> None:
@@ -389,4 +389,5 @@ def test_what_does_not_wait_for_room_asks_for_no_round_and_one_is_for_all_parts(
     found = [a for t in range(1, 100) for a in watch.all(text, float(t))]
     assert not any(isinstance(a, Reschedule) for a in found)
     rows = [*(row(RESOURCES.replace("31_1", f"31_{n}")) for n in range(3))]
-    assert Restarts().poll(manifest(*map(part, range(3))), rows, HEARD, 0.0) == [Reschedule(part(0))]
+    found = Restarts().poll(manifest(*map(part, range(3))), rows, HEARD, 0.0)
+    assert [type(a) for a in found] == [Reschedule]
