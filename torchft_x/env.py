@@ -94,7 +94,6 @@ HIP_VISIBLE_DEVICES = "HIP_VISIBLE_DEVICES"
 ROCR_VISIBLE_DEVICES = "ROCR_VISIBLE_DEVICES"  # AMD's, one layer below: HIP counts only devices that this one leaves
 ZE_AFFINITY_MASK = "ZE_AFFINITY_MASK"  # Intel's
 KUBECONFIG = "KUBECONFIG"  # Kubernetes': its configuration files
-KUBERNETES_HOST = "KUBERNETES_SERVICE_HOST"  # Kubernetes': in a pod, its API server
 TORCHX_JOB_ID = "TORCHX_JOB_ID"  # set by TorchX: <scheduler>://<session>/<app id>
 PEER_PYTHON = "TORCHFT_X_PEER_PYTHON"  # tests only: interpreter of an environment with torchft-nightly
 NIGHTLY_PYTHON = "TORCHFT_X_NIGHTLY_PYTHON"  # tests only: interpreter of an environment with torchx-nightly

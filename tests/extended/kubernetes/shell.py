@@ -13,9 +13,9 @@ from typing import Any
 
 from tests.extended.kubernetes.cluster import IMAGE
 from tests.extended.kubernetes.space import Space
+from tests.unit.launch.kubernetes import rights
 from tests.unit.launch.lines import ROOT, environment
 from tests.util import scaled
-from torchft_x.launch.kubernetes.rules import rights
 
 _TORCHX = "import sys; from torchft_x.launch.plugin.command import CmdFt; from torchx.cli.main import main; CmdFt(); main(sys.argv[1:])"
 USER = 65534  # user id in the pods

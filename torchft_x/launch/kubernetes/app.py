@@ -11,7 +11,7 @@ from torchx.specs import AppDef, BindMount, DeviceMount, Role, VolumeMount, macr
 from torchft_x import env
 from torchft_x.errors import ConfigError
 from torchft_x.launch.kubernetes.rules import names, pod, scale
-from torchft_x.launch.kubernetes.rules.objects import PodFacts, render
+from torchft_x.launch.kubernetes.rules.objects import render
 from torchft_x.launch.kubernetes.rules.parts import LIGHTHOUSE, TRAINER, Mount, Part, PodSettings, check_part
 from torchft_x.launch.schedulers.containers import LOCAL_RUN_DIR, SCRATCH, find_token, set_run_dir
 from torchft_x.launch.schedulers.role import FtRole
@@ -30,7 +30,6 @@ class Request:
 
     app: str
     objects: list[Json]
-    has_token: bool
 
 
 def request(app: AppDef, unique: str, settings: PodSettings, gpu: str) -> Request:
@@ -42,26 +41,22 @@ def request(app: AppDef, unique: str, settings: PodSettings, gpu: str) -> Reques
     name = names.app_id(app.name, unique, roles)
     ours = [role for role in app.roles if isinstance(role, FtRole)]
     has_token = any(_needs_token(role) for role in ours)
-    pods = [
-        _pod(name, role, replica, settings, gpu, has_token)
+    parts = [
+        _part(name, role, replica, settings, gpu, has_token)
         for role in app.roles
         for replica in range(role.num_replicas)
     ]
     minimum = next((role.ft.min_replicas for role in ours), 1)
     own = any(role.ft.own_lighthouse for role in ours)
-    settings = settings if own else _open(settings)
-    return Request(name, render(name, pods, settings, _SHOWN if has_token else None, minimum), has_token)
+    if not own:  # the peers of a job with a lighthouse outside are other jobs' groups
+        settings = replace(settings, network_policy=False)
+    return Request(name, render(name, parts, settings, _SHOWN if has_token else None, minimum))
 
 
 def with_token(made: Request) -> list[Json]:
     """Return the objects to create, with the shell's token or a new one."""
-    token = (env.read_token() or env.new_token()) if made.has_token else ""
+    token = env.read_token() or env.new_token()
     return [{**o, "stringData": {pod.TOKEN_KEY: token}} if o["kind"] == "Secret" else o for o in made.objects]
-
-
-def _open(settings: PodSettings) -> PodSettings:
-    """Return the settings without a network policy, for a lighthouse outside the job: other jobs' groups are peers then."""
-    return replace(settings, network_policy=False)
 
 
 def _needs_token(role: FtRole) -> bool:
@@ -70,7 +65,7 @@ def _needs_token(role: FtRole) -> bool:
     return find_token(role, None, shared=False, where="pod") is not None
 
 
-def _pod(app: str, role: Role, replica: int, settings: PodSettings, gpu: str, has_token: bool) -> PodFacts:
+def _part(app: str, role: Role, replica: int, settings: PodSettings, gpu: str, has_token: bool) -> Part:
     kind = role.ft.kind if isinstance(role, FtRole) else ""
     number = pod.SLOT if kind == TRAINER else str(replica)
     values = macros.Values(img_root="", app_id=app, replica_id=number, rank0_env=_RANK0)
@@ -100,10 +95,11 @@ def _pod(app: str, role: Role, replica: int, settings: PodSettings, gpu: str, ha
         ports=_ports(role, command, environ),
         retries=role.max_retries,
         config=config,
+        scratch=scratch,
     )
     check_part(part)
     more = _variables(app, role, part, settings, has_token) if isinstance(role, FtRole) else []
-    return PodFacts(part, [*more, {"name": _RANK0, "value": _first_host(app, role)}], scratch)
+    return replace(part, more_env=(*more, {"name": _RANK0, "value": _first_host(app, role)}))
 
 
 def _first_host(app: str, role: Role) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from torchft_x import env
 from torchft_x.errors import ConfigError, TorchftXError
-from torchft_x.launch.kubernetes.rules import names, rights
+from torchft_x.launch.kubernetes.rules import names
 
 Json = dict[str, Any]
 _Objects = list[Json]  # an alias, because `list` is a method in `Cluster`
@@ -54,19 +54,14 @@ class Cluster:
         config, client = _package("kubernetes.config"), _package("kubernetes.client")
         settings = client.Configuration()
         files = env.read(env.KUBECONFIG) or os.path.expanduser("~/.kube/config")
-        found = any(os.path.exists(path) for path in files.split(os.pathsep))
         self._at = files
+        if not any(os.path.exists(path) for path in files.split(os.pathsep)):
+            raise ConfigError(
+                f"no cluster is configured here: {files} does not exist; set {env.KUBECONFIG} to your kubeconfig."
+            )
         try:
-            if not found and context is None and env.read(env.KUBERNETES_HOST):
-                config.load_incluster_config(client_configuration=settings)
-                self._at, own = "this pod's service account", _own_namespace()
-            elif not found:
-                raise ConfigError(
-                    f"no cluster is configured here: {files} does not exist; set {env.KUBECONFIG} to your kubeconfig."
-                )
-            else:
-                config.load_kube_config(config_file=files, context=context, client_configuration=settings)
-                own = _namespace(config, files, context)
+            config.load_kube_config(config_file=files, context=context, client_configuration=settings)
+            own = _namespace(config, files, context)
         except config.ConfigException as e:
             raise ConfigError(f"the kubeconfig {files} can't be used: {str(e).splitlines()[0].rstrip('.')}.") from None
         settings.retries = False
@@ -207,9 +202,10 @@ def refusal(status: int, message: str, namespace: str) -> str:
     forbidden = _FORBIDDEN.search(message)
     if status == 403 and forbidden:
         verb, resource, group = forbidden.groups()
+        rule = f'- {{apiGroups: ["{group}"], resources: ["{resource}"], verbs: ["{verb}"]}}'
         return (
             f"the cluster doesn't let you {verb} {resource} in the namespace {namespace}; the Role that is bound to you "
-            f"needs the rule `{rights.line(group, resource, verb)}` (docs/kubernetes.md has all of them)."
+            f"needs the rule `{rule}` (docs/kubernetes.md has all of them)."
         )
     if status == 403 and "quota" in message:
         return f"the namespace {namespace} has no room for it: {message}; ask for less, or for more quota."
@@ -254,14 +250,6 @@ def _namespace(config: Any, files: str, context: str | None) -> str | None:
     chosen = next((c for c in contexts if c["name"] == context), active)
     found = (chosen or {}).get("context", {}).get("namespace")
     return None if found is None else str(found)
-
-
-def _own_namespace() -> str | None:
-    try:
-        with open("/var/run/secrets/kubernetes.io/serviceaccount/namespace", encoding="utf-8") as f:
-            return f.read().strip()
-    except OSError:
-        return None
 
 
 def _package(name: str) -> Any:

@@ -65,28 +65,22 @@ def every(cluster: Cluster) -> list[JobState]:
     """Return the states of all jobs of the namespace, by name. Raise `ClusterError`."""
     selector = f"{names.MANAGED_BY}={names.OURS}"
     jobs, pods = cluster.list("Job", selector), cluster.list("Pod", selector)
-    apps = sorted({_app(job) for job in jobs} - {""})
-    return [
-        state.job_state(app, [j for j in jobs if _app(j) == app], [p for p in pods if _app(p) == app]) for app in apps
-    ]
+    by_app: dict[str, tuple[list[Json], list[Json]]] = {}
+    for at, found in enumerate((jobs, pods)):
+        for one in found:
+            by_app.setdefault(names.label_of(one, names.INSTANCE), ([], []))[at].append(one)
+    return [state.job_state(app, *found) for app, found in sorted(by_app.items()) if app and found[0]]
 
 
-@dataclass(frozen=True)
-class Anchor:
-    """Object that owns all others of a job, and exists until the job is deleted."""
+def anchor(cluster: Cluster, app: str) -> tuple[str, Json] | None:
+    """Return the object that owns all others of a job until the job is deleted, as its kind and metadata.
 
-    kind: str
-    name: str
-    annotations: Json
-
-
-def anchor(cluster: Cluster, app: str) -> Anchor | None:
-    """Return the job's anchor, or None if there is no such job. Raise `ClusterError`."""
+    Return None if there is no such job. Raise `ClusterError`.
+    """
     for kind in ("Job", "Service"):
         for found in cluster.list(kind, of(app)):
-            annotations = found["metadata"].get("annotations") or {}
-            if names.MINIMUM in annotations:
-                return Anchor(kind, found["metadata"]["name"], annotations)
+            if names.MINIMUM in (found["metadata"].get("annotations") or {}):
+                return kind, found["metadata"]
     return None
 
 
@@ -96,7 +90,7 @@ def cancel(cluster: Cluster, app: str) -> bool:
     Raise `ClusterError`.
     """
     found = anchor(cluster, app)
-    return found is not None and cluster.delete(found.kind, found.name)
+    return found is not None and cluster.delete(found[0], found[1]["name"])
 
 
 def lines(cluster: Cluster, app: str, part: PartState, follow: bool, since: float | None = None) -> Iterator[str]:
@@ -209,7 +203,3 @@ def _split(chunks: Iterator[bytes]) -> Iterator[str]:
 def of(app: str) -> str:
     """Return the label selector for a job's objects."""
     return f"{names.INSTANCE}={app},{names.MANAGED_BY}={names.OURS}"
-
-
-def _app(found: Json) -> str:
-    return str((found["metadata"].get("labels") or {}).get(names.INSTANCE, ""))

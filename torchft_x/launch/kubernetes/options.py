@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Dict, List  # noqa: UP035  TorchX compares an option's type with these
 
@@ -46,26 +47,13 @@ _OPTIONS: list[tuple[str, Any, Any, str]] = [
 
 def settings(cfg: Mapping[str, Any]) -> PodSettings:
     """Return the pods' settings for the options. Raise `ConfigError` for values that Kubernetes would refuse."""
-    spread = str(cfg.get("spread") or "")
-    ttl = cfg.get("ttl")
-    return PodSettings(
-        service_account=cfg.get("service_account") or "",
-        user=cfg.get("user"),
-        priority_class=cfg.get("priority_class") or "",
-        queue=cfg.get("queue") or "",
-        pull_secrets=tuple(cfg.get("pull_secrets") or ()),
-        env_secrets=tuple(cfg.get("env_secrets") or ()),
-        node_selector=dict(cfg.get("node_selector") or {}),
-        annotations=dict(cfg.get("annotations") or {}),
-        spread="" if spread == "none" else spread,
-        toleration=cfg.get("toleration") or 0,
-        grace=cfg.get("grace") or 0,
-        start=cfg.get("start") or 0,
-        ttl=None if ttl == -1 else ttl,
-        network_policy=bool(cfg.get("network_policy")),
-        events=bool(cfg.get("events")),
-        overlay=_overlay(cfg.get("overlay")),
-    )
+    given = {f.name: cfg[f.name] for f in fields(PodSettings) if cfg.get(f.name) is not None}
+    given |= {"overlay": _overlay(cfg.get("overlay"))}
+    if given.get("spread") == "none":
+        given["spread"] = ""
+    if given.get("ttl") == -1:
+        given["ttl"] = None
+    return PodSettings(**given)
 
 
 def _overlay(path: Any) -> Mapping[str, Any]:

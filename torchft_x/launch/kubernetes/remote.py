@@ -67,7 +67,7 @@ class Remote:
             raise ConfigError(f"There is no job {self.app} in the namespace {self.cluster.namespace}.")
         name = f"{names.FAULT}{int(fault['t'] * 1000)}-{fault['number']}"
         note = {name: json.dumps(fault, separators=(",", ":"))}
-        self.cluster.patch(found.kind, found.name, {"metadata": {"annotations": note}})
+        self.cluster.patch(found[0], found[1]["name"], {"metadata": {"annotations": note}})
 
     def events(self) -> Iterator[tuple[str, Json]]:
         """Yield each event in the logs of the job's pods, with the pod's name, previous containers included.
@@ -81,7 +81,7 @@ class Remote:
                     some = True
                     yield str(pod["metadata"]["name"]), event
         found = jobs.anchor(self.cluster, self.app) if some else None
-        kept = {} if found is None else found.annotations
+        kept = {} if found is None else found[1]["annotations"]
         for event in events_in(text for name, text in kept.items() if name.startswith(names.FAULT)):
             yield "chaos", event
 

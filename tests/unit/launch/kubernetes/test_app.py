@@ -11,6 +11,7 @@ import yaml
 from torchx.specs import AppDef, Role, resource
 
 from tests.golden import Golden
+from tests.unit.launch.kubernetes import rights
 from tests.unit.launch.kubernetes.restricted import violations
 from torchft_x import env
 from torchft_x.errors import ConfigError
@@ -18,7 +19,6 @@ from torchft_x.launch.job.build import diloco_app, ft_app, lighthouse_app
 from torchft_x.launch.kubernetes import options
 from torchft_x.launch.kubernetes.app import Request, request, with_token
 from torchft_x.launch.kubernetes.cluster import refusal
-from torchft_x.launch.kubernetes.rules import rights
 from torchft_x.launch.kubernetes.rules.objects import owned
 from torchft_x.launch.kubernetes.rules.parts import PodSettings
 from torchft_x.launch.plugin.kubernetes import as_yaml

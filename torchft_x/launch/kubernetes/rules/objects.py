@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from torchft_x.launch.kubernetes.rules import names, scale
@@ -15,36 +14,26 @@ Json = dict[str, Any]
 BUDGET = "PodDisruptionBudget"
 
 
-@dataclass(frozen=True)
-class PodFacts:
-    """Part with the facts that depend on its place in the job."""
-
-    part: Part
-    env: Sequence[Json]  # variables that override the part's own
-    scratch: str  # path of a directory that lives as long as the pod, or ''
-
-
-def render(app: str, pods: Sequence[PodFacts], settings: PodSettings, token: str | None, minimum: int) -> list[Json]:
+def render(app: str, parts: Sequence[Part], settings: PodSettings, token: str | None, minimum: int) -> list[Json]:
     """Return the job's objects in the order in which they must be created.
 
     `token` is the run's, None if it has none. `minimum` is the number of groups that the job needs (min_replicas).
     """
-    lighthouse = next((p.part for p in pods if p.part.kind == LIGHTHOUSE and p.part.ports), None)
-    jobs = [_job(app, pod, settings, alone=lighthouse is None) for pod in pods]
+    lighthouse = next((part for part in parts if part.kind == LIGHTHOUSE and part.ports), None)
+    jobs = [_job(app, part, settings, alone=lighthouse is None) for part in parts]
     headless = _headless(app)
     if lighthouse is None:
         objects = [headless]
     else:
-        at = next(i for i, pod in enumerate(pods) if pod.part is lighthouse)
-        objects = [jobs.pop(at), headless, _service(app, lighthouse)]
+        objects = [jobs.pop(parts.index(lighthouse)), headless, _service(app, lighthouse)]
         if settings.network_policy:
             objects += _policies(app, lighthouse)
     if lighthouse is not None and lighthouse.config:
-        groups = dict.fromkeys(pod.part.group for pod in pods if pod.part.group)
+        groups = dict.fromkeys(part.group for part in parts if part.group)
         objects.insert(1, _object("ConfigMap", "v1", app, app, data={scale.FILE: scale.text(groups)}))
     if token is not None:
         objects.insert(1, _secret(app, token))
-    trainers = sum(pod.part.kind == TRAINER for pod in pods)
+    trainers = sum(part.kind == TRAINER for part in parts)
     objects += [_budget(app, trainers)] if trainers else []
     objects += jobs
     objects[0]["metadata"]["annotations"] = {names.MINIMUM: str(minimum)}
@@ -63,11 +52,10 @@ def _object(kind: str, version: str, name: str, app: str, part: Part | None = No
     return {"apiVersion": version, "kind": kind, "metadata": {"name": name, "labels": labels(app, part)}, **fields}
 
 
-def _job(app: str, pod: PodFacts, settings: PodSettings, *, alone: bool) -> Json:
-    part = pod.part
+def _job(app: str, part: Part, settings: PodSettings, *, alone: bool) -> Json:
     spec: Json = {
         "backoffLimit": WITHOUT_END if part.kind else part.retries,
-        "template": template(app, part, settings, list(pod.env), pod.scratch),
+        "template": template(app, part, settings),
     }
     if settings.ttl is not None and (alone or part.kind == LIGHTHOUSE):  # the lighthouse's Job owns all others
         spec["ttlSecondsAfterFinished"] = settings.ttl

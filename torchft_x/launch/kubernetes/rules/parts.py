@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -41,6 +41,8 @@ class Part:
     ports: tuple[int, ...] = ()
     config: str = ""  # path at which the job's ConfigMap is mounted; '' if it is not
     retries: int = 0  # number of pods that may fail, for a program that isn't ours
+    scratch: str = ""  # path of a directory that lives as long as the pod, or ''
+    more_env: tuple[Mapping[str, Any], ...] = ()  # variables that override those of `env`, as Kubernetes has them
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,8 @@ class PodSettings:
     user: int | None = None  # user id of all processes; 0 is root; None is the image's, which must not be root
     priority_class: str = ""
     queue: str = ""  # Kueue's local queue
-    pull_secrets: tuple[str, ...] = ()
-    env_secrets: tuple[str, ...] = ()  # Secrets whose keys become variables
+    pull_secrets: Sequence[str] = ()
+    env_secrets: Sequence[str] = ()  # Secrets whose keys become variables
     node_selector: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     spread: str = "kubernetes.io/hostname"  # node label over whose values the pods are spread; '' to disable

@@ -48,15 +48,11 @@ def labels(app: str, part: Part | None = None) -> dict[str, str]:
     return found
 
 
-def template(app: str, part: Part, settings: PodSettings, more_env: list[Json], scratch: str) -> Json:
-    """Return the pod's template. `more_env` has variables that override the part's own.
-
-    `scratch` is the path of a directory that lives as long as the pod, or ''.
-    """
+def template(app: str, part: Part, settings: PodSettings) -> Json:
     metadata: Json = {"labels": labels(app, part)}
     if settings.annotations:
         metadata["annotations"] = dict(settings.annotations)
-    spec = _spec(app, part, settings, more_env, scratch)
+    spec = _spec(app, part, settings)
     return {"metadata": metadata, "spec": merge(spec, _of_role(settings.overlay, names.label(part.role)))}
 
 
@@ -73,8 +69,8 @@ def _of_role(overlay: Mapping[str, Any], role: str) -> Mapping[str, Any]:
     return {**overlay, "containers": containers}
 
 
-def _spec(app: str, part: Part, settings: PodSettings, more_env: list[Json], scratch: str) -> Json:
-    volumes, mounts = _volumes(part, scratch)
+def _spec(app: str, part: Part, settings: PodSettings) -> Json:
+    volumes, mounts = _volumes(part)
     if part.config:
         volumes.append({"name": "groups", "configMap": {"name": app}})
         mounts.append({"name": "groups", "mountPath": part.config, "readOnly": True})
@@ -87,7 +83,7 @@ def _spec(app: str, part: Part, settings: PodSettings, more_env: list[Json], scr
         "automountServiceAccountToken": bool(settings.service_account),
         "securityContext": {**_user(settings.user), "seccompProfile": {"type": "RuntimeDefault"}},
         "tolerations": [_tolerated(trouble, settings.toleration) for trouble in ("not-ready", "unreachable")],
-        "containers": [_container(part, settings, more_env, mounts)],
+        "containers": [_container(part, settings, mounts)],
         "volumes": volumes,
     }
     if settings.spread:
@@ -108,8 +104,8 @@ def _spec(app: str, part: Part, settings: PodSettings, more_env: list[Json], scr
     return {**spec, **{name: value for name, value in given.items() if value}}
 
 
-def _container(part: Part, settings: PodSettings, more_env: list[Json], mounts: list[Json]) -> Json:
-    overridden = {e["name"] for e in more_env}
+def _container(part: Part, settings: PodSettings, mounts: list[Json]) -> Json:
+    overridden = {e["name"] for e in part.more_env}
     own = [{"name": n, "value": literal(v)} for n, v in part.env.items() if n not in overridden]
     found = [field(POD_IP, "status.podIP")]
     if part.kind == TRAINER:  # so that all groups' pods are equal, except for labels and host name
@@ -118,7 +114,7 @@ def _container(part: Part, settings: PodSettings, more_env: list[Json], mounts: 
         "name": names.label(part.role),
         "image": part.image,
         "command": [literal(word) for word in part.command],
-        "env": [*found, *own, *more_env],
+        "env": [*found, *own, *part.more_env],
         "volumeMounts": mounts,
         "securityContext": {"allowPrivilegeEscalation": False, **({} if settings.user == 0 else _NO_CAPABILITIES)},
         "terminationMessagePath": _LAST_WORDS,
@@ -171,7 +167,7 @@ def _tolerated(trouble: str, seconds: int) -> Json:
     return {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}
 
 
-def _volumes(part: Part, scratch: str) -> tuple[list[Json], list[Json]]:
+def _volumes(part: Part) -> tuple[list[Json], list[Json]]:
     volumes: list[Json] = []
     mounts: list[Json] = []
     for i, mount in enumerate(part.mounts):
@@ -187,7 +183,7 @@ def _volumes(part: Part, scratch: str) -> tuple[list[Json], list[Json]]:
         limit = part.limits.get("memory", _SHM_LIMIT)
         volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": limit}})
         mounts.append({"name": "shm", "mountPath": _SHM})
-    if scratch:
+    if part.scratch:
         volumes.append({"name": "run", "emptyDir": {"sizeLimit": _RUN_LIMIT}})
-        mounts.append({"name": "run", "mountPath": scratch})
+        mounts.append({"name": "run", "mountPath": part.scratch})
     return volumes, mounts

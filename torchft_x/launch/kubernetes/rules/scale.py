@@ -16,7 +16,6 @@ from torchft_x.core.messages.job import GroupsChanged
 from torchft_x.errors import ConfigError
 from torchft_x.launch.kubernetes.rules import names
 from torchft_x.launch.kubernetes.rules.parts import LIGHTHOUSE, TRAINER
-from torchft_x.launch.kubernetes.rules.pod import REPLICA
 
 Json = dict[str, Any]
 
@@ -114,8 +113,6 @@ def _check(app: str, jobs: Sequence[Mapping[str, Any]], trainers: Sequence[Mappi
     if any(_is_over(job) for job in trainers):
         raise ConfigError("the job is about to end: a group has finished, or was given up.")
     (container,) = [c for c in trainers[0]["spec"]["template"]["spec"]["containers"] if c["name"] == TRAINER]
-    if not any(variable["name"] == REPLICA for variable in container.get("env") or []):
-        raise ConfigError("the job was submitted by an older torchft_x, which names each group in its own command.")
     if "," in _value(container["command"], "--workers"):
         raise ConfigError(
             "the groups of this job differ in size (--islands), so it can't be told how large a new one is."

@@ -73,8 +73,6 @@ def _without(replica: int) -> list[Json]:
 
 def test_what_a_job_can_not_have() -> None:
     over = {"status": {"conditions": [{"type": "Complete", "status": "True"}]}}
-    old = _job("trainer", 0)
-    old["spec"]["template"]["spec"]["containers"][0]["env"] = []
     refused = [
         ([], 2, "there is no job a-1"),
         (_jobs(2), 1, r"between 2 \(the job's --min_replicas\) and 4096"),
@@ -84,7 +82,6 @@ def test_what_a_job_can_not_have() -> None:
         ([_job("lighthouse", 0, **over), _job("trainer", 0)], 2, "has ended"),
         ([_job("lighthouse", 0), _job("trainer", 0, **over)], 2, "about to end"),
         ([_job("lighthouse", 0), _job("trainer", 0, words=["--workers", "1,2"])], 2, "differ in size"),
-        ([_job("lighthouse", 0), old], 2, "older torchft_x"),
     ]
     for jobs, wanted, sentence in refused:
         with pytest.raises(ConfigError, match=sentence):
