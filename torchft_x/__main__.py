@@ -15,6 +15,7 @@ import sys
 
 from torchft_x import env
 from torchft_x._version import __version__
+from torchft_x.errors import TorchftXError
 
 _USAGE = f"""torchft_x {__version__}
 
@@ -131,7 +132,11 @@ def _run(words: list[str]) -> int:
         env.leave_outer_job()
         module, _, call = _COMMANDS[words[0]].partition(":")
         name, *before = call.split()
-        return int(getattr(importlib.import_module(f"torchft_x.{module}"), name)(*before, words[1:]))
+        try:
+            return int(getattr(importlib.import_module(f"torchft_x.{module}"), name)(*before, words[1:]))
+        except TorchftXError as e:
+            print(f"torchft_x {words[0]}: {e}", file=sys.stderr)
+            return e.exit_code
     if words[:1] in (["-V"], ["--version"]):
         print(f"torchft_x {__version__}")
         return 0

@@ -26,6 +26,9 @@ from __future__ import annotations
 class TorchftXError(Exception):
     """Base class of all exceptions of torchft_x."""
 
+    exit_code = 2
+    """Exit code of a command of torchft_x that ends with the error."""
+
 
 class ConfigError(TorchftXError, ValueError):
     """An error of the user, such as a bad argument or file."""

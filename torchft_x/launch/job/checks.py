@@ -14,6 +14,29 @@ DEFAULT_SCRIPTS = ("scripts/train_ddp.py", "scripts/train_hsdp.py", "scripts/tra
 """Default scripts of the components. They exist only in a clone of the repository."""
 
 
+MOST_GROUPS = 4096
+"""Largest number of groups of a running job."""
+
+
+def check_groups(wanted: int, *, least: int, command: Sequence[str] | None, lighthouse: bool = True) -> None:
+    """Check that a running job can have so many groups.
+
+    `command` is a group's, None if the job has no groups. `lighthouse` is whether the job has one of its own.
+    """
+    if command is None:
+        raise ConfigError("this job has no replica groups.")
+    if not lighthouse:
+        raise ConfigError("the lighthouse of this job is not its own, so nobody can tell it how many groups there are.")
+    if not max(1, least) <= wanted <= MOST_GROUPS:
+        raise ConfigError(
+            f"--replicas is {wanted}; it must lie between {max(1, least)} (the job's --min_replicas) and {MOST_GROUPS}."
+        )
+    if "--workers" in command[:-1] and "," in command[command.index("--workers") + 1]:
+        raise ConfigError(
+            "the groups of this job differ in size (--islands), so it can't be told how large a new one is."
+        )
+
+
 def check_script(script: str, whose: str = "") -> None:
     """Check that the file exists, relative to the current directory, and is valid Python. `whose` names its owner."""
     if Path(script).is_dir():

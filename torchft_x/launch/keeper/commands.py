@@ -10,13 +10,12 @@ import os
 import secrets
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from torchft_x.arguments import Parser
-from torchft_x.errors import ConfigError, TorchftXError
+from torchft_x.errors import ConfigError
 from torchft_x.launch.keeper import record
 from torchft_x.launch.keeper.keeper import keep
 from torchft_x.launch.keeper.plan import folder
@@ -27,14 +26,10 @@ _LOOK = 0.05  # seconds between reads of the job's record
 
 
 def main(command: str, words: list[str]) -> int:
-    """Run a command and return its exit code. A user's mistake is printed as one sentence; the code is then 2."""
+    """Run a command and return its exit code. Raise `ConfigError` or `RecordError`."""
     if command == "keep-job":
         return keep(words[0], words[1])
-    try:
-        return _cancel(words) if command == "cancel" else _scale(words)
-    except TorchftXError as e:
-        print(f"torchft_x {command}: {e}", file=sys.stderr)
-        return 2
+    return _cancel(words) if command == "cancel" else _scale(words)
 
 
 def _cancel(argv: list[str]) -> int:

@@ -6,24 +6,17 @@ from collections.abc import Iterable, Mapping
 
 from torchft_x.errors import ConfigError
 from torchft_x.launch.devices import assignment
+from torchft_x.launch.job import checks
 from torchft_x.launch.keeper.plan import Plan, Process, RolePlan
 from torchft_x.launch.keeper.upkeep import Replica
-
-MOST = 4096
 
 
 def check(plan: Plan, wanted: int, trainers: Iterable[Replica]) -> RolePlan:
     """Return the role whose number of replicas changes. Raise `ConfigError` if the job can't have so many groups."""
     role = plan.trainer
-    if role is None or role.template is None:
-        raise ConfigError("this job has no replica groups.")
-    least = max(1, plan.min_replicas)
-    if not least <= wanted <= MOST:
-        raise ConfigError(f"--replicas is {wanted}; it must lie between {least} (the job's --min_replicas) and {MOST}.")
-    if "," in _value(role.template.args, "--workers"):
-        raise ConfigError(
-            "the groups of this job differ in size (--islands), so it can't be told how large a new one is."
-        )
+    command = None if role is None or role.template is None else role.template.args
+    checks.check_groups(wanted, least=plan.min_replicas, command=command)
+    assert role is not None
     done = next((r for r in trainers if r.over and not r.leaving and r.code == 0), None)
     if done is not None:
         raise ConfigError(f"the job is about to end: {done.name} has finished.")
@@ -57,8 +50,3 @@ def share_devices(
     taken = {name for other in others for name in other.get(devices.variable, "").split(",")}
     parts = assignment.share_out(devices, role=role.name, replicas=count, each=role.gpu, taken=taken)
     return [{devices.variable: part} for part in parts]
-
-
-def _value(words: Iterable[str], flag: str) -> str:
-    found = list(words)
-    return found[found.index(flag) + 1] if flag in found[:-1] else ""

@@ -38,6 +38,8 @@ class ClusterError(TorchftXError):
     `status` is HTTP's status, 0 without an answer. `answer` is the body of an answer that is not the API server's own.
     """
 
+    exit_code = 1
+
     def __init__(self, sentence: str, status: int = 0, answer: Any = None) -> None:
         super().__init__(sentence)
         self.status = status

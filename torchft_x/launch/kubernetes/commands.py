@@ -5,19 +5,15 @@ from __future__ import annotations
 import sys
 
 from torchft_x.arguments import Parser
-from torchft_x.errors import ConfigError, TorchftXError
+from torchft_x.errors import ConfigError
 from torchft_x.launch.kubernetes import jobs, scale
-from torchft_x.launch.kubernetes.cluster import Cluster, ClusterError
+from torchft_x.launch.kubernetes.cluster import Cluster
 from torchft_x.launch.kubernetes.handle import is_handle, parse
 
 
 def main(command: str, argv: list[str]) -> int:
-    """Run a command and return the exit code: 1 if the cluster fails or refuses, 2 for any other error, with one sentence."""
-    try:
-        return {"cancel": _cancel, "scale": _scale, "log": _log}[command](argv)
-    except TorchftXError as e:
-        print(f"torchft_x {command}: {e}", file=sys.stderr)
-        return 1 if isinstance(e, ClusterError) else 2
+    """Run a command and return the exit code. Raise `ClusterError` or `ConfigError`."""
+    return {"cancel": _cancel, "scale": _scale, "log": _log}[command](argv)
 
 
 def _cancel(argv: list[str]) -> int:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import signal
-import sys
 import time
 from collections.abc import Collection
 from pathlib import Path
 
 from torchft_x.arguments import Parser
-from torchft_x.errors import ConfigError, TorchftXError
+from torchft_x.errors import ConfigError
+from torchft_x.launch.job.checks import check_groups
 from torchft_x.launch.job.states import ALIVE
 from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.controller import Controller, SlurmError
@@ -20,19 +20,13 @@ from torchft_x.launch.slurm.rules.state import part_status
 from torchft_x.launch.slurm.submit import read_script, submit_parts, take_back
 from torchft_x.observe.events import EventLog
 
-MOST = 4096
-"""Largest number of groups of a job."""
 _END = 120.0  # seconds for jobs to end; KillWait is 30 by default
 _LOOK = 1.0  # seconds between polls of the queue
 
 
 def main(command: str, argv: list[str]) -> int:
-    """Run ``cancel`` or ``scale`` and return the exit code: 1 if Slurm fails, 2 for any other error, each with one sentence."""
-    try:
-        return _cancel(argv) if command == "cancel" else _scale(argv)
-    except TorchftXError as e:
-        print(f"torchft_x {command}: {e}", file=sys.stderr)
-        return 1 if isinstance(e, SlurmError) else 2
+    """Run ``cancel`` or ``scale`` and return the exit code. Raise `SlurmError`, `ManifestError` or `ConfigError`."""
+    return _cancel(argv) if command == "cancel" else _scale(argv)
 
 
 def _cancel(argv: list[str]) -> int:
@@ -97,29 +91,15 @@ def scale(run_dir: str | Path, wanted: int, controller: Controller) -> Manifest:
 
 
 def _check(manifest: Manifest, rows: list[Row], wanted: int) -> None:
-    least = max(1, manifest.min_replicas)
-    if not manifest.groups:
-        raise ConfigError("this job has no replica groups.")
-    if not manifest.own_lighthouse:
-        raise ConfigError("the lighthouse of this job is not its own, so nobody can tell it how many groups there are.")
-    if not least <= wanted <= MOST:
-        raise ConfigError(f"--replicas is {wanted}; it must lie between {least} (the job's --min_replicas) and {MOST}.")
-    by_job = {row.job: row for row in rows}
     if manifest.outcome is not None or manifest.cancelled:
         raise ConfigError(f"the job {manifest.app} has ended.")
+    command = read_script(manifest.groups[0].script).split() if manifest.groups else None
+    check_groups(wanted, least=manifest.min_replicas, command=command, lighthouse=manifest.own_lighthouse)
+    by_job = {row.job: row for row in rows}
     if not any(part_status(by_job.get(part.job)).state in ALIVE for part in manifest.groups):
         raise ConfigError(f"no group of the job {manifest.app} runs, or waits to.")
     if any(part_status(by_job.get(part.job)).state == "SUCCEEDED" for part in manifest.groups if not part.gone):
         raise ConfigError("the job is about to end: a group has finished.")
-    if _differ(read_script(manifest.groups[0].script)):
-        raise ConfigError(
-            "the groups of this job differ in size (--islands), so it can't be told how large a new one is."
-        )
-
-
-def _differ(script: str) -> bool:
-    words = script.split()
-    return "--workers" in words[:-1] and "," in words[words.index("--workers") + 1]
 
 
 def _grow(controller: Controller, manifest: Manifest, wanted: int) -> Manifest:

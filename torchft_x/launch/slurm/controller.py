@@ -26,6 +26,8 @@ _UNCERTAIN = ("timed out", "Unable to contact", "Communication", "Zero Bytes", "
 class SlurmError(TorchftXError, RuntimeError):
     """Failure of a Slurm command, with Slurm's own message. `uncertain` means that it may have taken effect nevertheless."""
 
+    exit_code = 1
+
     def __init__(self, sentence: str, *, uncertain: bool = False) -> None:
         super().__init__(sentence)
         self.uncertain = uncertain

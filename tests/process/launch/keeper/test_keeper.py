@@ -15,9 +15,9 @@ import pytest
 
 from tests.process.launch.keeper.kept import PARENT, STAYS, STUBBORN, Kept, gone, keep, role  # noqa: F401
 from tests.util import scaled, wait_for
+from torchft_x.__main__ import main
 from torchft_x.errors import TorchftXError
 from torchft_x.launch.keeper import record
-from torchft_x.launch.keeper.commands import main as command
 from torchft_x.launch.keeper.plan import Process, RolePlan
 from torchft_x.launch.keeper.record import JobRecord
 from torchft_x.launch.process import process_tree
@@ -29,7 +29,7 @@ def test_one_that_fails(keep, capsys: pytest.CaptureFixture[str]) -> None:
     job = keep(role("bad", "import sys; sys.exit('no such thing')"))
     assert job.end() == 1
     assert job.until("FAILED").reason == "bad ended with code 1: no such thing"
-    assert command("scale", [str(job.run_dir), "--replicas", "2"]) == 2
+    assert main(["scale", str(job.run_dir), "--replicas", "2"]) == 2
     assert "has ended: FAILED" in capsys.readouterr().err
 
 
@@ -86,13 +86,13 @@ def test_it_is_cancelled_in_good_order(keep, capsys: pytest.CaptureFixture[str])
     job = keep(role("trainer", PARENT, kind="trainer"), role("other", STAYS))
     job.until("RUNNING")
     child = job.child("trainer")
-    assert command("cancel", [str(job.run_dir)]) == 0
+    assert main(["cancel", str(job.run_dir)]) == 0
     assert capsys.readouterr().out == "The job app has ended: CANCELLED.\n"
     assert job.end() == 1
     gone(child)
     found = job.until("CANCELLED")
     assert [r.state for role in found.roles for r in role.replicas] == ["CANCELLED"] * 2
-    assert command("cancel", [str(job.run_dir)]) == 0
+    assert main(["cancel", str(job.run_dir)]) == 0
     assert "has ended already: CANCELLED" in capsys.readouterr().out
 
 
@@ -173,11 +173,11 @@ def groups(job: Kept) -> list[str]:
 def test_more_groups_and_fewer(keep, capsys: pytest.CaptureFixture[str]) -> None:
     job = keep(role("trainer", PARENT, kind="trainer", replicas=2))
     before = job.until("RUNNING")
-    assert command("scale", [str(job.run_dir), "--replicas", "0"]) == 2
+    assert main(["scale", str(job.run_dir), "--replicas", "0"]) == 2
     assert "torchft_x scale: --replicas is 0; it must lie between 1" in capsys.readouterr().err
     after = job.until("RUNNING")
     assert (after.groups, after.roles) == (before.groups, before.roles)
-    assert command("scale", [str(job.run_dir), "--replicas", "4"]) == 0
+    assert main(["scale", str(job.run_dir), "--replicas", "4"]) == 0
     assert capsys.readouterr().out == "The job app has 4 groups now; it had 2.\n"
     assert groups(job) == ["0", "1", "2", "3"]
     found = job.until("RUNNING")
@@ -185,21 +185,21 @@ def test_more_groups_and_fewer(keep, capsys: pytest.CaptureFixture[str]) -> None
     newest = found.roles[0].replicas[3]
     assert newest.command[-4:] == ("--groups", "4", "--", "3")
     children = [job.child("trainer", k) for k in range(4)]
-    assert command("scale", [str(job.run_dir), "--replicas", "1"]) == 0
+    assert main(["scale", str(job.run_dir), "--replicas", "1"]) == 0
     gone(*children[1:])
     assert process_tree.is_alive(children[0])
     assert groups(job) == ["0"]
     assert [r.id for r in job.until("RUNNING").roles[0].replicas] == [0]
-    assert command("scale", [str(job.run_dir), "--replicas", "2"]) == 0
+    assert main(["scale", str(job.run_dir), "--replicas", "2"]) == 0
     wait_for(lambda: job.child("trainer", 1) != children[1], 20, "group 1, again")
 
 
 def test_commands_without_a_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["cancel", str(tmp_path)], ["scale", str(tmp_path), "--replicas", "2"]):
-        assert command(words[0], words[1:]) == 2
+        assert main(words) == 2
         assert "no job of local_ft was started in that run directory" in capsys.readouterr().err
     (tmp_path / "job.json").write_text('{"format": 1, "app')
-    assert command("cancel", [str(tmp_path)]) == 2
+    assert main(["cancel", str(tmp_path)]) == 2
     assert "is torn" in capsys.readouterr().err
 
 
@@ -213,7 +213,7 @@ def test_a_process_that_is_no_keeper_gets_no_signal(keep, capsys: pytest.Capture
             found, run_dir=str(job.run_dir / "false"), keeper=record.this_process(bystander.pid)
         )
         record.write(false)
-        assert command("cancel", [str(job.run_dir / "false")]) == 2
+        assert main(["cancel", str(job.run_dir / "false")]) == 2
         assert "is not the keeper of the job app" in capsys.readouterr().err
         assert bystander.poll() is None
     finally:

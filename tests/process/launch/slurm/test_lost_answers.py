@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from torchft_x import env
+from torchft_x.__main__ import main
 from torchft_x.core.restart.lease import LeaseEntry
 from torchft_x.errors import ConfigError
 from torchft_x.launch.job.build import ft_app
@@ -19,7 +20,6 @@ from torchft_x.launch.slurm.controller import Controller, SlurmError
 from torchft_x.launch.slurm.launch import launch
 from torchft_x.launch.slurm.rules.manifest import SUBMITTING
 from torchft_x.launch.slurm.status import StatusReader
-from torchft_x.launch.slurm.watch import again
 from torchft_x.launch.slurm.watch.end import end
 from torchft_x.observe.events import EventLog
 from torchft_x.rpc.lighthouse.failover.lease_directory import open_lease
@@ -214,13 +214,13 @@ def test_a_part_whose_time_is_nearly_up_is_submitted_anew_and_ended(cluster: Clu
     launch(request(tmp_path), Controller())
     run_dir = str(tmp_path / "run")
     for _ in range(2):
-        assert again.main("", [run_dir, "trainer", "1", "3_1", "0"]) == 0
+        assert main(["slurm-again", run_dir, "trainer", "1", "3_1", "0"]) == 0
     assert store.read(run_dir).jobs == ("3_0", "4_1")
     assert store.read(run_dir).parts[1].earlier == ("3_1",)
     assert cluster.cancelled == ["--signal=TERM", "3_1"]
     cluster.command("sbatch", "echo 'sbatch: error: QOSMaxSubmitJobPerUserLimit' >&2; exit 1")
-    assert again.main("", [run_dir, "trainer", "0", "3_0", "0"]) == 1  # the script requeues itself
+    assert main(["slurm-again", run_dir, "trainer", "0", "3_0", "0"]) == 1  # the script requeues itself
     assert store.read(run_dir).jobs == ("3_0", "4_1")
     commands.cancel(run_dir, Controller())
-    assert again.main("", [run_dir, "trainer", "0", "3_0", "0"]) == 0  # not once more
+    assert main(["slurm-again", run_dir, "trainer", "0", "3_0", "0"]) == 0  # not once more
     assert store.read(run_dir).jobs == ("3_0", "4_1")

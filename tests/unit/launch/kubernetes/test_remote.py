@@ -15,8 +15,9 @@ from tests.unit.launch.kubernetes.rules.test_scale import _jobs
 from tests.unit.launch.kubernetes.rules.test_state import RUNS, event, pod
 from tests.unit.observe.written import Log, killed
 from torchft_x import env
+from torchft_x.__main__ import main
 from torchft_x.errors import ConfigError, RefusedError, UnreachableError
-from torchft_x.launch.kubernetes import commands, jobs, scale
+from torchft_x.launch.kubernetes import jobs, scale
 from torchft_x.launch.kubernetes.cluster import Cluster, ClusterError
 from torchft_x.launch.kubernetes.place import Pods, check
 from torchft_x.launch.kubernetes.remote import Remote
@@ -309,11 +310,11 @@ def test_the_log_of_all_pods_of_a_replica_the_oldest_first(
     newest = pod("trainer", 1, made=2, **RUNS)
     logs = {"p_1": "first\n", "p_2": "second\n"}
     with answering(_cluster([], [newest, failed], **logs), kubeconfig) as asked:
-        assert commands.main("log", ["kubernetes_ft://team/a-1/trainer/1"]) == 0
+        assert main(["log", "kubernetes_ft://team/a-1/trainer/1"]) == 0
         assert capsys.readouterr().out == "first\nsecond\n"
         assert "replica%3D1" in asked[0].path
     with answering(_cluster([], []), kubeconfig):
-        assert commands.main("log", ["kubernetes_ft://team/a-1/trainer/2"]) == 2
+        assert main(["log", "kubernetes_ft://team/a-1/trainer/2"]) == 2
         assert "no pod of trainer/2" in capsys.readouterr().err
-        assert commands.main("log", ["kubernetes_ft://team/a-1"]) == 2
+        assert main(["log", "kubernetes_ft://team/a-1"]) == 2
         assert "names no replica" in capsys.readouterr().err

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.launch.slurm.made import how
+from torchft_x.__main__ import main
 from torchft_x.errors import ConfigError
 from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.controller import Controller
@@ -79,7 +80,7 @@ def test_an_address_that_others_may_have_written_gets_no_token(tmp_path: Path) -
 
 
 def test_no_job_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert watcher.main("slurm-watch", [str(tmp_path)]) == 2
+    assert main(["slurm-watch", str(tmp_path)]) == 2
     assert "no job of slurm_ft has that run directory" in capsys.readouterr().err
 
 

@@ -14,13 +14,12 @@ from typing import Any
 from torchft_x.core.job.kept_groups import render
 from torchft_x.core.messages.job import GroupsChanged
 from torchft_x.errors import ConfigError
+from torchft_x.launch.job.checks import check_groups
 from torchft_x.launch.kubernetes.rules import names
 from torchft_x.launch.kubernetes.rules.parts import LIGHTHOUSE, TRAINER
 
 Json = dict[str, Any]
 
-MOST = 4096
-"""Largest number of groups of a job."""
 FILE = "groups.json"
 """Key of the list of groups in the ConfigMap, and the file's name."""
 FOLDER = "/run/torchft_x"
@@ -99,24 +98,15 @@ _MADE_THERE = (
 def _check(app: str, jobs: Sequence[Mapping[str, Any]], trainers: Sequence[Mapping[str, Any]], wanted: int) -> None:
     if not jobs:
         raise ConfigError(f"there is no job {app}.")
-    if not trainers:
-        raise ConfigError("this job has no replica groups.")
-    lighthouse = next((job for job in jobs if names.label_of(job, names.ROLE) == LIGHTHOUSE), None)
-    if lighthouse is None:
-        raise ConfigError("the lighthouse of this job is not its own, so nobody can tell it how many groups there are.")
+    containers = trainers[0]["spec"]["template"]["spec"]["containers"] if trainers else []
+    command = next((c["command"] for c in containers if c["name"] == TRAINER), None)
+    lighthouse = next((job for job in jobs if names.label_of(job, names.ROLE) == LIGHTHOUSE), {})
+    notes = (lighthouse.get("metadata") or {}).get("annotations") or {}
     if _is_over(lighthouse):
         raise ConfigError(f"the job {app} has ended.")
-    notes = lighthouse["metadata"].get("annotations") or {}
-    least = max(1, int(notes.get(names.MINIMUM, 1)))
-    if not least <= wanted <= MOST:
-        raise ConfigError(f"--replicas is {wanted}; it must lie between {least} (the job's --min_replicas) and {MOST}.")
+    check_groups(wanted, least=int(notes.get(names.MINIMUM, 1)), command=command, lighthouse=bool(lighthouse))
     if any(_is_over(job) for job in trainers):
         raise ConfigError("the job is about to end: a group has finished, or was given up.")
-    (container,) = [c for c in trainers[0]["spec"]["template"]["spec"]["containers"] if c["name"] == TRAINER]
-    if "," in _value(container["command"], "--workers"):
-        raise ConfigError(
-            "the groups of this job differ in size (--islands), so it can't be told how large a new one is."
-        )
 
 
 def _is_over(job: Mapping[str, Any]) -> bool:
@@ -128,7 +118,3 @@ def _of_groups(words: Sequence[str], groups: int) -> list[str]:
     """Return the command with another value of ``--groups``. The words after ``--`` belong to the script and are kept."""
     end = words.index("--") if "--" in words else len(words)
     return [str(groups) if words[i - 1] == "--groups" and 0 < i < end else word for i, word in enumerate(words)]
-
-
-def _value(words: Sequence[str], flag: str) -> str:
-    return str(words[words.index(flag) + 1]) if flag in words[:-1] else ""

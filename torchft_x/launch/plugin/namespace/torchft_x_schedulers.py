@@ -6,27 +6,19 @@ TorchX's default scheduler, which must be `local_ft`.
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 from torchx.plugins import register
 
 
-@register.scheduler(name="local_ft")  # type: ignore[untyped-decorator]
-def local_ft(session_name: str, **options: Any) -> Any:
-    from torchft_x.launch.plugin.scheduler import create_scheduler
+def _scheduler(name: str, module: str) -> Any:
+    def create(session_name: str, **options: Any) -> Any:
+        return importlib.import_module(f"torchft_x.launch.plugin.{module}").create_scheduler(session_name, **options)
 
-    return create_scheduler(session_name, **options)
-
-
-@register.scheduler(name="kubernetes_ft")  # type: ignore[untyped-decorator]
-def on_kubernetes(session_name: str, **options: Any) -> Any:
-    from torchft_x.launch.plugin.kubernetes import create_scheduler
-
-    return create_scheduler(session_name, **options)
+    return register.scheduler(name=name)(create)
 
 
-@register.scheduler(name="slurm_ft")  # type: ignore[untyped-decorator]
-def on_slurm(session_name: str, **options: Any) -> Any:
-    from torchft_x.launch.plugin.slurm import create_scheduler
-
-    return create_scheduler(session_name, **options)
+local_ft = _scheduler("local_ft", "scheduler")
+on_kubernetes = _scheduler("kubernetes_ft", "kubernetes")
+on_slurm = _scheduler("slurm_ft", "slurm")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 
 from torchft_x.errors import TorchftXError
@@ -16,13 +15,9 @@ _LOOK = 1.0  # seconds between requests to the lighthouse
 
 
 def main(_command: str, argv: list[str]) -> int:
-    """Run the command and return its exit code. A failure is printed as one sentence; the code is then 1."""
+    """Run the command and return its exit code."""
     run_dir, role, number, job, seconds = argv
-    try:
-        return again(run_dir, role, int(number), job, float(seconds), Controller())
-    except TorchftXError as e:
-        print(f"torchft_x slurm-again: {e}", file=sys.stderr)
-        return 1
+    return again(run_dir, role, int(number), job, float(seconds), Controller())
 
 
 def again(run_dir: str, role: str, number: int, job: str, left: float, controller: Controller) -> int:

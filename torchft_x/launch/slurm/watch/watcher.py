@@ -11,7 +11,6 @@ import json
 import os
 import secrets
 import socket
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -47,9 +46,6 @@ def main(_command: str, argv: list[str]) -> int:
         return Watcher(args.run_dir, Controller(timeout=_PATIENCE)).run()
     except KeyboardInterrupt:
         return 130
-    except TorchftXError as e:
-        print(f"torchft_x slurm-watch: {e}", file=sys.stderr)
-        return 2
 
 
 class Watcher:
