@@ -129,7 +129,7 @@ def _variables(app: str, role: FtRole, part: Part, settings: PodSettings, has_to
         if part.kind == TRAINER:
             wanted[env.NOTICE] = str(settings.grace)
     found: list[Json] = [{"name": n, "value": v} for n, v in wanted.items() if n == env.HTTP_BIND or n not in part.env]
-    found += pod.files(env.LAST_WORDS, env.ALIVE)
+    found += [{"name": env.LAST_WORDS, "value": pod.LAST_WORDS}, {"name": env.ALIVE, "value": pod.ALIVE}]
     if has_token:
         source = {"secretKeyRef": {"name": app, "key": pod.TOKEN_KEY}}
         found.append({"name": env.TOKEN, "valueFrom": source})

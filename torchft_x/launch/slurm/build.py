@@ -85,7 +85,7 @@ def build(app: AppDef, cfg: Mapping[str, Any], *, app_id: str, run_dir: str) -> 
     """Return the request for an app with the options of ``-cfg``. Raise `ConfigError` if they can't be used on Slurm."""
     ours = [role for role in app.roles if isinstance(role, FtRole)]
     facts = next((role.ft for role in ours if role.ft.kind == "trainer"), None)
-    options.check(cfg, facts.nodes if facts else int(cfg.get("nodes") or 1), facts.groups if facts else 1)
+    options.check(cfg, facts.groups if facts else 1)
     own = next((r for r in ours if r.ft.kind == "lighthouse"), None) if facts is not None else None
     submitted = [role for role in app.roles if role is not own]  # our lighthouses run beside the groups, in their jobs
     roles = [_role(role, cfg, app, app_id=app_id, run_dir=run_dir, lighthouse=own) for role in submitted]
@@ -132,15 +132,14 @@ def _role(
     folder = os.getcwd()
     values = macros.Values(img_root=folder, app_id=app_id, replica_id=REPLICA, rank0_env="SLURMD_NODENAME")
     made = values.apply(role)
-    nodes = facts.nodes if facts and kind == "trainer" else int(cfg.get("nodes") or 1) if not facts else 1
+    nodes = facts.nodes if facts and kind == "trainer" else 1
     command = [made.entrypoint, *made.args]
     environ = dict(made.env)
     if facts:
         command, environ = _ours(kind, command, environ, run_dir)
     beside = None if lighthouse is None or kind != "trainer" else values.apply(lighthouse)
     beside_command, beside_env = ([], {}) if beside is None else _lighthouse(beside, run_dir)
-    said = options.words(cfg, kind)
-    srun = list(said.srun)
+    sbatch, srun = options.words(cfg, kind)
     if facts and role.image and not cfg.get("container-image"):
         srun += [f"--container-image={role.image}"]
     if role.mounts and facts:
@@ -158,7 +157,7 @@ def _role(
         memory=0 if cfg.get("exclusive") and kind == "trainer" else int(resource.memMB),
         whole_memory=bool(cfg.get("exclusive")) and kind == "trainer",
         gpus=0 if options.has_gpu_words(cfg) else int(resource.gpu),
-        options=said.sbatch,
+        options=tuple(sbatch),
         srun_options=tuple(srun),
         python=sys.executable,
         groups=facts.groups if facts else 0,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 from torchft_x.errors import ConfigError
 from torchft_x.launch.job.states import ALIVE
 from torchft_x.launch.slurm import options, store
@@ -43,12 +41,6 @@ def check_cluster(request: Request, controller: Controller) -> None:
             if e.uncertain:
                 raise
             raise ConfigError(f"Slurm would not take the role {role.how.role}: {e}") from None
-    if not request.exclusive and _may_share(request, found):
-        print(
-            "torchft_x: several groups may get one node, whose loss is then that of all of them; -cfg exclusive=True gives each "
-            "its own.",
-            file=sys.stderr,
-        )
 
 
 def check_run_dir(run_dir: str, controller: Controller) -> None:
@@ -91,8 +83,3 @@ def _nodes(request: Request, partition: Partition) -> int:
         else:
             shared = max(shared, role.how.nodes)
     return alone + shared
-
-
-def _may_share(request: Request, partition: Partition) -> bool:
-    trainers = [role for role in request.roles if role.how.kind == "trainer" and role.parts > 1]
-    return any(role.how.cpus * 2 <= partition.cores and not role.how.gpus for role in trainers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from torchft_x import env
 from torchft_x.errors import TorchftXError
@@ -51,7 +52,7 @@ class Controller:
 
     def partitions(self) -> dict[str, Partition]:
         """Return the partitions, by name."""
-        return _partitions(self._run(["sinfo", "--noheader", "--format=%R|%P|%a|%D|%c|%l"]))
+        return _partitions(self._run(["sinfo", "--noheader", "--format=%R|%P|%a|%D|%l"]))
 
     def takes_containers(self) -> bool:
         """Return whether srun has pyxis' option --container-image."""
@@ -173,34 +174,20 @@ def _is_changing(name: str) -> bool:
     return name.startswith(("SQUEUE_", "SINFO_")) or name in _SET_BY_SCRIPTS
 
 
-class Partition:
-    """Size and limits of a partition."""
-
-    def __init__(self, name: str, default: bool, up: bool, nodes: int, cores: int, limit: str) -> None:
-        self.name = name
-        self.default = default
-        self.up = up
-        self.nodes = nodes
-        """Number of all its nodes, those that are down or busy included."""
-        self.cores = cores
-        """Number of cores of its smallest node."""
-        self.limit = limit
-        """Time limit of a job, in sinfo's format (``1-00:00:00``, ``infinite``)."""
+class Partition(NamedTuple):
+    name: str
+    default: bool
+    up: bool
+    nodes: int
+    """Number of all its nodes, those that are down or busy included."""
+    limit: str
+    """Time limit of a job, in sinfo's format (``1-00:00:00``, ``infinite``)."""
 
 
 def _partitions(text: str) -> dict[str, Partition]:
     found: dict[str, Partition] = {}
-    for line in text.splitlines():
-        parts = [part.strip() for part in line.split("|")]
-        if len(parts) < 5:
-            continue
-        name, marked, up, nodes, cores, limit = (*parts, "")[:6]
-        least = int(re.sub(r"\D", "", cores) or 0)
-        before = found.get(name)  # one line for each kind of node
-        if before is not None:
-            before.nodes += int(nodes) if nodes.isdecimal() else 0
-            before.cores = min(before.cores, least)
-            continue
-        number = int(nodes) if nodes.isdecimal() else 0
-        found[name] = Partition(name, marked.endswith("*"), up == "up", number, least, limit)
+    for line in text.splitlines():  # one for each kind of node
+        name, marked, up, nodes, limit = (part.strip() for part in line.split("|"))
+        before = found[name].nodes if name in found else 0
+        found[name] = Partition(name, marked.endswith("*"), up == "up", before + int(nodes), limit)
     return found

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from torchft_x.errors import ConfigError
@@ -15,7 +14,6 @@ OPTIONS: dict[str, tuple[type, str]] = {
     "account": (str, "that pays"),
     "qos": (str, "quality of service"),
     "time": (str, "the longest time of each part, as sbatch takes it; the partition's limit if unset"),
-    "nodes": (int, "of each replica group; the component says it by --nodes_per_replica, which must be the same"),
     "exclusive": (bool, "each group has its nodes for itself"),
     "constraint": (str, "features that the groups' nodes must have"),
     "reservation": (str, "use the nodes of this reservation"),
@@ -55,16 +53,8 @@ _SHORT = {"a": "array", "J": "job-name", "o": "output", "e": "error", "n": "ntas
           "W": "wait", "H": "hold"}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class SubmitOptions:
-    """Options for sbatch and for srun."""
-
-    sbatch: tuple[str, ...]
-    srun: tuple[str, ...] = ()
-
-
-def words(cfg: Mapping[str, Any], kind: str) -> SubmitOptions:
-    """Return the options for a part of that kind: lighthouse, trainer, sidecar or ''. Raise `ConfigError` for bad ones."""
+def words(cfg: Mapping[str, Any], kind: str) -> tuple[list[str], list[str]]:
+    """Return sbatch's and srun's options for a part of that kind: lighthouse, trainer, sidecar or ''. Raise `ConfigError`."""
     given = {name: str(value) for name in OPTIONS if (value := cfg.get(name)) not in (None, "", False)}
     found = [f"--{name}={given[name]}" for name in _ALL if name in given]
     found += [f"--{name}={given[name]}" for name in _GROUPS if name in given and kind != "lighthouse"]
@@ -79,7 +69,7 @@ def words(cfg: Mapping[str, Any], kind: str) -> SubmitOptions:
         found += [f"--{name}={given[name]}" for name in ("gres", "gpus-per-node") if name in given]
     found += _more(given.get("sbatch_args", ""))
     srun = [f"--{name}={given[name]}" for name in ("container-image", "container-mounts") if name in given]
-    return SubmitOptions(tuple(found), tuple(srun))
+    return found, srun
 
 
 def has_gpu_words(cfg: Mapping[str, Any]) -> bool:
@@ -87,18 +77,12 @@ def has_gpu_words(cfg: Mapping[str, Any]) -> bool:
     return bool(cfg.get("gres") or cfg.get("gpus-per-node"))
 
 
-def check(cfg: Mapping[str, Any], nodes: int, groups: int) -> None:
-    """Raise `ConfigError` for options that contradict each other or the component, which has `groups` of `nodes` nodes each."""
+def check(cfg: Mapping[str, Any], groups: int) -> None:
+    """Raise `ConfigError` for options that contradict each other or the component, which has so many groups."""
     if cfg.get("nodelist") and groups > 1:
         raise ConfigError(
             f"-cfg nodelist={cfg['nodelist']}: each group would ask for all of these nodes, so that one ran after the other; use "
             "exclude, constraint or reservation."
-        )
-    given = cfg.get("nodes")
-    if given is not None and int(given) != nodes:
-        raise ConfigError(
-            f"-cfg nodes={given}: the component has groups over {nodes} nodes; give --nodes_per_replica {given}, or leave "
-            "-cfg nodes out."
         )
     if cfg.get("start_deadline") is not None and int(cfg["start_deadline"]) < 1:
         raise ConfigError(f"-cfg start_deadline={cfg['start_deadline']}: it is a number of seconds, at least 1.")
@@ -108,10 +92,6 @@ def check(cfg: Mapping[str, Any], nodes: int, groups: int) -> None:
     if cfg.get("container-mounts") and not cfg.get("container-image"):
         raise ConfigError("-cfg container-mounts is for -cfg container-image, which is not given.")
     _check_time(str(cfg.get("time") or ""), str(cfg.get("signal") or ""))
-    for name in OPTIONS:
-        value = cfg.get(name)
-        if isinstance(value, str) and re.search(r"[\x00-\x1f]", value):
-            raise ConfigError(f"-cfg {name}: the value holds a control character.")
 
 
 def _check_time(text: str, signal: str) -> None:

@@ -33,7 +33,7 @@ class JobStatus:
     manifest: Manifest | None
     """Manifest; None if it can't be read on this machine."""
     rows: dict[str, Row | None]
-    """Rows in the queue, by the part's name (``trainer/0``)."""
+    """Rows in the queue, by the part's name (``trainer/0``), or by the job's id if there is no manifest."""
     trouble: str = ""
     """Sentence that explains why the status is incomplete; '' if it is complete."""
 
@@ -76,14 +76,14 @@ class StatusReader:
     def poll(self, app: str) -> JobStatus | None:
         """Return the job's status, or None if there is no such job. If Slurm fails, `JobStatus.trouble` gives the reason."""
         rows = [row for row in self._queue() if row.app == app]
-        run_dir = self.run_dir(app, rows)
+        run_dir = self.index.find(app) or (Path(rows[0].run_dir) if rows else None)
         manifest, missing = _manifest(run_dir, app)
         if manifest is None and not rows:
             if run_dir is None and not self._trouble:
                 return None
             return JobStatus(app, "UNKNOWN", None, {}, self._trouble or missing)
         if manifest is None:
-            return JobStatus(app, app_state(rows, min_replicas=1), None, {_name(row): row for row in rows}, missing)
+            return JobStatus(app, app_state(rows, min_replicas=1), None, {row.job: row for row in rows}, missing)
         found = rows_by_part(manifest, rows)
         return JobStatus(app, self._state(manifest, found), manifest, found, self._trouble)
 
@@ -99,13 +99,6 @@ class StatusReader:
             else:
                 found.append(now)
         return found
-
-    def run_dir(self, app: str, rows: list[Row] | None = None) -> Path | None:
-        known = self.index.find(app)
-        if known is not None:
-            return known
-        of_app = [row for row in (self._queue() if rows is None else rows) if row.app == app]
-        return Path(of_app[0].run_dir) if of_app else None
 
     def forget(self) -> None:
         """Discard the last answer, so that the next call asks Slurm. Call it after any change to a job."""
@@ -148,11 +141,6 @@ def _manifest(run_dir: Path | None, app: str) -> tuple[Manifest | None, str]:
     if found.app != app:
         return None, f"The run directory {run_dir} is the job {found.app}'s by now."
     return found, ""
-
-
-def _name(row: Row) -> str:
-    """Return the name of a row's part as derived from the job's name, when the manifest is missing."""
-    return f"{row.name.removeprefix(row.app + '-')}/{row.task if row.task is not None else row.job}"
 
 
 def batch_log(manifest: Manifest, part: Part) -> Path:

@@ -15,7 +15,7 @@ from pathlib import Path
 from torchft_x.errors import ConfigError
 from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.controller import Controller, SlurmError
-from torchft_x.launch.slurm.rules.manifest import SUBMITTING, Manifest, Part, rows_by_part
+from torchft_x.launch.slurm.rules.manifest import SUBMITTING, Manifest, Part
 from torchft_x.launch.slurm.rules.queue import Row
 from torchft_x.launch.slurm.script import submission
 
@@ -114,26 +114,6 @@ def take_back(controller: Controller, manifest: Manifest) -> list[str]:
     if ids:
         controller.cancel(ids)
     return sorted(ids)
-
-
-def settle(controller: Controller, run_dir: str | Path) -> Manifest:
-    """Write the job ids of interrupted submissions that Slurm has accepted into the manifest, and return it.
-
-    Raise `SlurmError`.
-    """
-    manifest = store.read(run_dir)
-    if all(part.job != SUBMITTING for part in manifest.parts):
-        return manifest
-    found = rows_by_part(manifest, controller.rows(app=manifest.app))
-
-    def settled(now: Manifest) -> Manifest:
-        for part in now.parts:
-            row = found.get(part.name)
-            if part.job == SUBMITTING and row is not None and row.ticket == part.ticket:
-                now = now.with_part(dataclasses.replace(part, job=row.job))
-        return now
-
-    return store.change(run_dir, settled)
 
 
 def read_script(path: str) -> str:

@@ -45,7 +45,7 @@ class Cluster:
         monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
         self.command("sbatch", SBATCH)
         self.command("squeue", "cat $D/queue 2>/dev/null || true")
-        self.command("sinfo", 'echo "main|main*|up|4|8|infinite"')
+        self.command("sinfo", 'echo "main|main*|up|4|infinite"')
         self.command("scancel", 'echo "$@" >> $D/cancelled; : > $D/queue')
 
     def command(self, name: str, text: str) -> None:
@@ -95,7 +95,7 @@ def test_half_a_job_is_taken_back(cluster: Cluster, tmp_path: Path) -> None:
 
 
 def test_more_than_there_is(cluster: Cluster, tmp_path: Path) -> None:
-    cluster.command("sinfo", 'echo "main|main*|up|1|8|infinite"; echo "shut|shut|down|9|8|infinite"')
+    cluster.command("sinfo", 'echo "main|main*|up|1|infinite"; echo "shut|shut|down|9|infinite"')
     with pytest.raises(ConfigError, match="needs 2 nodes at the same time, and the partition main has 1"):
         launch(request(tmp_path, exclusive=True), Controller())
     with pytest.raises(ConfigError, match="there is none; the cluster has main, shut"):
@@ -105,7 +105,7 @@ def test_more_than_there_is(cluster: Cluster, tmp_path: Path) -> None:
 
 
 def test_what_slurm_takes_and_never_starts_is_refused(cluster: Cluster, tmp_path: Path) -> None:
-    cluster.command("sinfo", 'echo "main|main*|up|4|8|1-00:00:00"')
+    cluster.command("sinfo", 'echo "main|main*|up|4|1-00:00:00"')
     with pytest.raises(ConfigError, match="time=25:00:00: the partition main ends jobs after 1-00:00:00"):
         launch(request(tmp_path, time="25:00:00"), Controller())
     cluster.command("srun", 'echo "--other=x"')

@@ -86,7 +86,6 @@ def test_containers_are_asked_of_pyxis() -> None:
 @pytest.mark.parametrize(
     ("cfg", "said"),
     [
-        ({"nodes": 2}, "--nodes_per_replica 2"),
         ({"nodelist": "n[1-3]"}, "each group would ask for all of these nodes"),
         ({"array_limit": 0}, "at least one group"),
         ({"start_deadline": 0}, "start_deadline=0: it is a number of seconds"),
@@ -95,7 +94,7 @@ def test_containers_are_asked_of_pyxis() -> None:
         ({"sbatch_args": "-J x"}, "slurm_ft's own"),
         ({"sbatch_args": "word"}, "no option of sbatch"),
         ({"sbatch_args": "'"}, "sbatch_args"),
-        ({"qos": "a\nb"}, "control character"),
+        ({"qos": "a\nb"}, "has a line break"),
         ({"comment": 'a "b" c'}, "quotation mark"),
     ],
 )

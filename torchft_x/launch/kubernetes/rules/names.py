@@ -35,11 +35,6 @@ def label_of(found: Mapping[str, Any], name: str) -> str:
     return str(((found.get("metadata") or {}).get("labels") or {}).get(name, ""))
 
 
-def place_of(found: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the role and the replica of a Job or pod, from its labels."""
-    return label_of(found, ROLE), label_of(found, REPLICA)
-
-
 def check(name: str, what: str) -> None:
     """Raise `ConfigError`, with a message that begins with `what`, unless the name is a DNS subdomain, as objects need."""
     if len(name) > 253 or not re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", name):
@@ -74,8 +69,3 @@ def part(app: str, role: str, replica: int) -> str:
 def service(app: str) -> str:
     """Return the name of the lighthouse's Service."""
     return f"{app}-lighthouse"
-
-
-def page(app: str) -> str:
-    """Return the name of the NetworkPolicy for the lighthouse's page."""
-    return f"{app}-page"

@@ -32,7 +32,7 @@ def render(app: str, parts: Sequence[Part], settings: PodSettings, token: str | 
         groups = dict.fromkeys(part.group for part in parts if part.group)
         objects.insert(1, _object("ConfigMap", "v1", app, app, data={scale.FILE: scale.text(groups)}))
     if token is not None:
-        objects.insert(1, _secret(app, token))
+        objects.insert(1, _object("Secret", "v1", app, app, type="Opaque", stringData={TOKEN_KEY: token}))
     trainers = sum(part.kind == TRAINER for part in parts)
     objects += [_budget(app, trainers)] if trainers else []
     objects += jobs
@@ -63,10 +63,6 @@ def _job(app: str, part: Part, settings: PodSettings, *, alone: bool) -> Json:
     if settings.queue:
         made["metadata"]["labels"][names.QUEUE] = settings.queue
     return made
-
-
-def _secret(app: str, token: str) -> Json:
-    return _object("Secret", "v1", app, app, type="Opaque", stringData={TOKEN_KEY: token})
 
 
 def _headless(app: str) -> Json:
@@ -107,4 +103,4 @@ def _policies(app: str, lighthouse: Part) -> list[Json]:
     served = pods()
     served["matchLabels"][names.ROLE] = names.label(lighthouse.role)
     page = {"ports": [{"port": lighthouse.ports[0] + PAGE_BESIDE}]}
-    return [policy(app, pods(), {"from": [{"podSelector": pods()}]}), policy(names.page(app), served, page)]
+    return [policy(app, pods(), {"from": [{"podSelector": pods()}]}), policy(f"{app}-page", served, page)]

@@ -18,10 +18,10 @@ SLOT = "\0replica\0"  # placeholder for the replica's number: no argument and no
 PAGE_BESIDE = 10  # offset of the page's port from the lighthouse's
 TOKEN_KEY = "token"  # key of the run's token in the job's Secret
 _SHM = "/dev/shm"
-_LAST_WORDS = "/dev/termination-log"
-_ALIVE = f"{_SHM}/torchft_x.alive"  # in memory, so that no slow disk delays its renewal
+LAST_WORDS = "/dev/termination-log"  # text in this file is kept in the pod's status
+ALIVE = f"{_SHM}/torchft_x.alive"  # in memory, so that no slow disk delays its renewal
 _LOOK = (  # the supervisor renews the file; it is frozen if the file is older than 30 s
-    f"import os, sys, time; at = '{_ALIVE}'; new = os.path.exists(at) and time.time() - os.stat(at).st_mtime < 30; "
+    f"import os, sys, time; at = '{ALIVE}'; new = os.path.exists(at) and time.time() - os.stat(at).st_mtime < 30; "
     "sys.exit(None if new else 'the supervisor is frozen, or has not begun')"
 )
 _SHM_LIMIT = "8Gi"  # for a part without a memory limit
@@ -117,7 +117,7 @@ def _container(part: Part, settings: PodSettings, mounts: list[Json]) -> Json:
         "env": [*found, *own, *part.more_env],
         "volumeMounts": mounts,
         "securityContext": {"allowPrivilegeEscalation": False, **({} if settings.user == 0 else _NO_CAPABILITIES)},
-        "terminationMessagePath": _LAST_WORDS,
+        "terminationMessagePath": LAST_WORDS,
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
     if part.limits:
@@ -147,14 +147,6 @@ def _probes(python: str, start: int) -> Json:
 def field(name: str, path: str) -> Json:
     """Return a variable that Kubernetes fills in with a field of the pod."""
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
-
-
-def files(last_words: str, alive: str) -> list[Json]:
-    """Return two variables with paths, by the given names.
-
-    Text in the file of `last_words` is kept in the pod's status; the probes check the age of the file of `alive`.
-    """
-    return [{"name": last_words, "value": _LAST_WORDS}, {"name": alive, "value": _ALIVE}]
 
 
 def _user(user: int | None) -> Json:

@@ -80,7 +80,9 @@ def job_state(app: str, jobs: Sequence[Json], pods: Sequence[Json], events: Sequ
     """Return the job's state from all its Jobs and pods. `events` has the cluster's warnings, reported for waiting parts."""
     parts = []
     for job in sorted(jobs, key=lambda j: (names.label_of(j, names.ROLE), int(names.label_of(j, names.REPLICA) or 0))):
-        mine = [p for p in pods if names.place_of(p) == names.place_of(job)]
+        mine = [
+            p for p in pods if all(names.label_of(p, n) == names.label_of(job, n) for n in (names.ROLE, names.REPLICA))
+        ]
         parts.append(_part(job, mine, events))
     minimum = next((int(m) for j in jobs if (m := (_meta(j).get("annotations") or {}).get(names.MINIMUM))), 1)
     state, reason = _whole(parts, minimum)

@@ -84,6 +84,9 @@ class ReportLost:
 class RecordSubmission:
     """Action: write down the job id of a submission that has appeared in the queue."""
 
+    part: Part
+    job: str
+
 
 Action = SkipBeginTime | LiftExclusions | Reschedule | Resubmit | Cancel | ReportLost | RecordSubmission
 

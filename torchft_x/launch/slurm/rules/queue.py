@@ -7,7 +7,7 @@ so that a submission whose answer was lost can be found.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 FIELDS = (
@@ -151,36 +151,20 @@ def _exit_code(text: str) -> int:
 
 def expand_nodes(text: str) -> list[str]:
     """Return the names in ``n[01-03,7],m2``; a name may have several brackets. Return none for ``(null)`` and the like."""
-    if not text or text.startswith("("):
-        return []
-    found: list[str] = []
-    for part in _split(text):
-        found += _expand(part)
-    return found
-
-
-def _split(text: str) -> Iterable[str]:
-    return [part.strip() for part in re.split(r",(?![^\[]*\])", text) if part.strip()]
+    parts = [] if text.startswith("(") else re.split(r",(?![^\[]*\])", text)
+    return [name for part in parts if part.strip() for name in _expand(part.strip())]
 
 
 def _expand(name: str) -> list[str]:
-    found = re.search(r"\[([^\]]*)\]", name)
+    found = re.search(r"\[([\d,-]+)\]", name)
     if found is None:
         return [name]
     out = []
     for piece in found[1].split(","):
         low, _, high = piece.partition("-")
-        numbers = [low] if not high else _range(low, high)
-        for number in numbers:
-            out += _expand(f"{name[: found.start()]}{number}{name[found.end() :]}")
+        for number in range(int(low), int(high or low) + 1):  # padded with zeros to the width of `low`
+            out += _expand(f"{name[: found.start()]}{str(number).zfill(len(low))}{name[found.end() :]}")
     return out
-
-
-def _range(low: str, high: str) -> list[str]:
-    """Return the numbers of a range, padded with zeros to the width of `low`."""
-    if not (low.isdecimal() and high.isdecimal()) or not 0 <= int(high) - int(low) < 100_000:
-        return [low]
-    return [str(n).zfill(len(low)) for n in range(int(low), int(high) + 1)]
 
 
 def parse_submitted(text: str) -> str:

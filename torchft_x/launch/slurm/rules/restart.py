@@ -16,7 +16,6 @@ Every action may be requested twice, and by two watchers at once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from torchft_x.launch.job.states import ALIVE
@@ -42,42 +41,28 @@ WINDOW = 3600.0
 """Seconds within which a part may be submitted anew `Manifest.retries` times."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Patience:
-    """Time limits of the rules, in seconds."""
-
-    silent: float = TIMING.watch_silent
-    """Silence of a supervisor, on a node that Slurm shows as alive, before its part is submitted anew. The other groups train
-    on after 1.5 (docs/dev/design.md)."""
-    near: float = TIMING.watch_near
-    """A supervisor heard from within this time counts as present."""
-    young: float = TIMING.watch_young
-    """Uptime of a lighthouse below which not all supervisors may have reconnected yet."""
-    settle: float = TIMING.watch_settle
-    """Time after a part's end for its last reports to reach us through the lighthouse."""
-    forgotten: float = 30.0
-    """Time for which a part is unknown to Slurm before it is submitted anew."""
-    interrupted: float = 45.0
-    """Time allowed for a submission under way: more than sbatch and the search for its ticket take."""
-    lift: float = 90.0
-    """Time for which a part may wait for resources while nodes are excluded for it."""
-    reschedule: float = 2.0
-    """Pause between two requested rounds of Slurm's scheduler, which makes at most one in two or three seconds itself."""
-    scheduled: float = 30.0
-    """Time for which rounds are requested for a part that waits for room; Slurm's own come by then (bf_interval)."""
-    refused: float = 10.0
-    """Pause after a submission that Slurm has refused."""
-    longest_pause: float = 60.0
-    """Longest pause between two submissions of one part."""
+FORGOTTEN = 30.0
+"""Seconds for which a part is unknown to Slurm before it is submitted anew."""
+INTERRUPTED = 45.0
+"""Seconds allowed for a submission under way: more than sbatch and the search for its ticket take."""
+LIFT = 90.0
+"""Seconds for which a part may wait for room while nodes are excluded for it."""
+RESCHEDULE = 2.0
+"""Seconds between two requested rounds of Slurm's scheduler, which makes at most one in two or three seconds itself."""
+SCHEDULED = 30.0
+"""Seconds for which rounds are requested for a part that waits for room; Slurm's own come by then (bf_interval)."""
+REFUSED = 10.0
+"""Seconds between a submission that Slurm has refused and the next one."""
+LONGEST_PAUSE = 60.0
+"""Longest pause between two submissions of one part, in seconds."""
 
 
 class Restarts:
     """State machine of a job's restarts. Times are monotonic seconds."""
 
-    def __init__(self, patience: Patience = Patience()) -> None:
+    def __init__(self) -> None:
         self._lost: dict[str, str] = {}  # group -> why
         self._reported_lost: dict[str, str] | None = {}  # `_lost` as last reported to the lighthouse
-        self._patience = patience
         self._parts: dict[str, PartMemory] = {}  # by the part's name
         self._manifest: Manifest  # of the poll in progress, as the next two
         self._heard: LighthouseStatus | None
@@ -121,7 +106,7 @@ class Restarts:
     def refused(self, part: Part, now: float) -> None:
         """Retry a part later that could not be submitted. The attempt does not count against the budget."""
         memory = self._parts[part.name]
-        memory.not_before = now + self._patience.refused
+        memory.not_before = now + REFUSED
         memory.submitted.pop()
 
     def not_told(self) -> None:
@@ -132,7 +117,7 @@ class Restarts:
 
     def _part(self, part: Part, row: Row | None, memory: PartMemory) -> list[Action]:
         if part.job == SUBMITTING and row is not None:
-            return [RecordSubmission()]
+            return [RecordSubmission(part, row.job)]
         if row is None:
             return self._unknown(part, memory)
         memory.begin(row)
@@ -151,7 +136,7 @@ class Restarts:
 
     def _vanished(self, part: Part, memory: PartMemory) -> list[Action]:
         """Give up a waiting part that is gone while others of its array are left: a task cancelled then leaves no trace."""
-        if memory.unknown_for(self._now) < self._patience.settle:
+        if memory.unknown_for(self._now) < TIMING.watch_settle:
             return []
         return self._give_up(part, f"its job {part.job} was cancelled by Slurm's means while it waited")
 
@@ -160,7 +145,7 @@ class Restarts:
             memory.unknown_since = None
             return []
         submitting = part.job == SUBMITTING
-        patience = self._patience.interrupted if submitting else self._patience.forgotten
+        patience = INTERRUPTED if submitting else FORGOTTEN
         if memory.unknown_for(self._now) < patience:
             return []
         why = "whoever submitted it was interrupted" if submitting else f"Slurm does not know {part.job} any more"
@@ -168,7 +153,7 @@ class Restarts:
 
     def _is_well(self, part: Part) -> bool:
         assert self._heard is not None
-        return bool(self._heard.near(_group(part), self._patience.near)) or _group(part) in self._heard.over
+        return bool(self._heard.near(_group(part), TIMING.watch_near)) or _group(part) in self._heard.over
 
     def _pending(self, part: Part, row: Row, memory: PartMemory) -> list[Action]:
         if _waits_for_time(row):
@@ -182,10 +167,10 @@ class Restarts:
             return []
         memory.waits_since = self._now if memory.waits_since is None else memory.waits_since
         waits = self._now - memory.waits_since
-        if memory.excluded and waits >= self._patience.lift:
+        if memory.excluded and waits >= LIFT:
             memory.excluded = ()
             return [LiftExclusions(part)]
-        if waits < self._patience.scheduled and self._now - self._rescheduled >= self._patience.reschedule:
+        if waits < SCHEDULED and self._now - self._rescheduled >= RESCHEDULE:
             self._rescheduled = self._now
             return [Reschedule(part)]  # a round is for all parts
         return []
@@ -198,7 +183,7 @@ class Restarts:
             memory.silent_since = None
             return []
         missing = self._missing(part, memory, heard)
-        if memory.silent_since is not None and now - memory.silent_since >= self._patience.silent:
+        if memory.silent_since is not None and now - memory.silent_since >= TIMING.watch_silent:
             why = f"has been silent for {now - memory.silent_since:.1f} s"
         elif min(now - memory.runs_since, heard.uptime) >= self._manifest.start_deadline and (
             missing := sorted(set(range(part.nodes)) - memory.came)  # as on a node that starts nothing
@@ -212,11 +197,11 @@ class Restarts:
 
     def _missing(self, part: Part, memory: PartMemory, heard: LighthouseStatus) -> list[int]:
         """Return the nodes whose supervisors had reported and are silent. If no group is heard, the lighthouse may be cut off."""
-        near = heard.near(_group(part), self._patience.near)
+        near = heard.near(_group(part), TIMING.watch_near)
         memory.came |= near
         missing = sorted(memory.came - near)
-        others = any(s.group != _group(part) and s.silent <= self._patience.near for s in heard.supervisors)
-        if not missing or not others or heard.uptime < self._patience.young:
+        others = any(s.group != _group(part) and s.silent <= TIMING.watch_near for s in heard.supervisors)
+        if not missing or not others or heard.uptime < TIMING.watch_young:
             memory.silent_since = None
             return []
         if memory.silent_since is None:
@@ -234,7 +219,7 @@ class Restarts:
             if self._heard is None:
                 memory.unknown_since = None
                 return []
-            if memory.unknown_for(self._now) < self._patience.settle:
+            if memory.unknown_for(self._now) < TIMING.watch_settle:
                 return []
         elif how != "anew":
             return []
@@ -251,7 +236,7 @@ class Restarts:
         if len(memory.submitted) >= self._manifest.retries:
             return self._give_up(part, f"{why}, after {len(memory.submitted)} submissions within an hour")
         memory.submitted.append(now)  # the next one comes at once, later ones after 5, 10, 20 s ...
-        memory.not_before = now + min(self._patience.longest_pause, 5.0 * 2 ** min(len(memory.submitted) - 1, 6))
+        memory.not_before = now + min(LONGEST_PAUSE, 5.0 * 2 ** min(len(memory.submitted) - 1, 6))
         memory.excluded, memory.waits_since = exclude, None
         return [Resubmit(part, why, exclude)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from torchft_x.launch.slurm.rules.manifest import SUBMITTING, Manifest, Part
 from torchft_x.launch.slurm.rules.queue import expand_nodes
 from torchft_x.launch.slurm.rules.restart import Restarts
 from torchft_x.launch.slurm.script import excluded
-from torchft_x.launch.slurm.submit import SupersededError, read_script, settle, submit_parts
+from torchft_x.launch.slurm.submit import SupersededError, read_script, submit_parts
 
 
 class WatcherLog:
@@ -64,7 +65,8 @@ class ActionRunner:
             elif isinstance(action, a.ReportLost):
                 self._tell(action)
             elif isinstance(action, a.RecordSubmission):
-                settle(self._controller, self._run_dir)
+                found = dataclasses.replace(action.part, job=action.job)
+                store.change(self._run_dir, lambda now: now.with_part(found) if action.part in now.parts else now)
         except (TorchftXError, OSError) as e:
             self._reporter.trouble(type(action).__name__, str(e))
         else:

@@ -24,9 +24,9 @@ from torchft_x.launch.slurm.rules.actions import (
 )
 from torchft_x.launch.slurm.rules.manifest import SUBMITTING, Manifest, Part
 from torchft_x.launch.slurm.rules.queue import Row, comment, parse_rows
-from torchft_x.launch.slurm.rules.restart import Patience, Restarts
+from torchft_x.launch.slurm.rules.restart import LIFT, RESCHEDULE, SCHEDULED, Restarts
+from torchft_x.timing import TIMING
 
-PATIENCE = Patience()
 NOTE = comment("app", "t1", "/runs/7")
 SILENT = 60.0  # "not heard": no stream at all
 
@@ -134,7 +134,7 @@ def test_where_no_other_node_is_free_the_bad_one_will_do_once_it_is_back() -> No
     watch(runs(1), 0)
     assert [type(a) for a in watch(runs(1), 4, heard(4.0))] == [Resubmit]
     assert watch(RESOURCES, 5) == []
-    assert watch(RESOURCES, 5 + PATIENCE.lift) == [LiftExclusions(part(1))]
+    assert watch(RESOURCES, 5 + LIFT) == [LiftExclusions(part(1))]
     assert watch(RESOURCES, 200) == []
 
 
@@ -144,7 +144,7 @@ def test_the_scheduler_is_asked_for_rounds_while_a_part_begins_to_wait_for_room(
     waits = RESOURCES.replace("|Resources|", f"|{reason}|")
     looks = 200
     asked = [t for t in range(looks) if Reschedule(part(1)) in watch.all(waits, float(t))]
-    assert asked == list(range(0, int(PATIENCE.scheduled), int(PATIENCE.reschedule)))
+    assert asked == list(range(0, int(SCHEDULED), int(RESCHEDULE)))
     watch(runs(1, 1), looks)
     again = RESOURCES.replace("|31|1|", "|31|2|").replace("|Resources|", f"|{reason}|")
     assert watch.all(again, looks + 1.0) == [Reschedule(part(1))]  # it was requeued
@@ -174,7 +174,7 @@ def test_an_end_that_nobody_was_told_of_is_no_end(text: str) -> None:
     assert watch(text, 0, heard(SILENT)) == []
     assert watch(text, 1, None) == []  # nobody to ask
     assert watch(text, 2, heard(SILENT)) == []
-    assert [type(a) for a in watch(text, 2 + PATIENCE.settle, heard(SILENT))] == [Resubmit]
+    assert [type(a) for a in watch(text, 2 + TIMING.watch_settle, heard(SILENT))] == [Resubmit]
 
 
 def test_a_mistake_is_not_repeated() -> None:
@@ -197,13 +197,13 @@ def test_whoever_cancels_a_group_while_it_waits_is_respected_though_no_row_is_le
     watch = Watch()
     watch(RESOURCES, 0)
     assert [watch(None, t) for t in (1.0, 2.0)] == [[], []]
-    assert watch(None, 1.0 + PATIENCE.settle) == [
+    assert watch(None, 1.0 + TIMING.watch_settle) == [
         ReportLost({"1": "its job 31_1 was cancelled by Slurm's means while it waited"})
     ]
     assert watch(None, 100.0) == []
     watch = Watch()  # one that ran is not known to have been cancelled
     watch(runs(1), 0)
-    assert watch(None, 1.0 + PATIENCE.settle) == []
+    assert watch(None, 1.0 + TIMING.watch_settle) == []
 
 
 def test_what_the_lighthouse_could_not_be_told_is_told_again() -> None:
@@ -300,7 +300,7 @@ def test_a_submission_is_given_time_and_then_made_again() -> None:
     assert isinstance(action, Resubmit)
     assert "interrupted" in action.why
     arrived = Watch(manifest(part(0), part(1, job=SUBMITTING, ticket="t1")))
-    assert arrived(runs(1), 0) == [RecordSubmission()]
+    assert arrived(runs(1), 0) == [RecordSubmission(arrived.manifest.parts[1], "31_1")]
 
 
 def test_a_group_that_the_job_does_not_have_is_left_alone() -> None:
