@@ -40,14 +40,8 @@ class Request:
     manifest: Manifest
     """Manifest of the job, of which no part is submitted."""
     roles: tuple[RoleRequest, ...]
-    limit: int
-    said: str
-    """User's own comment."""
-    partition: str
-    time: str
-    """Time limit in sbatch's format, from -cfg; '' if not given."""
-    containers: bool
-    exclusive: bool
+    cfg: Mapping[str, Any]
+    """Options of ``-cfg``."""
 
     def __str__(self) -> str:
         """Return the text that ``torchx run --dryrun`` prints: all submissions, with placeholders for ids."""
@@ -58,6 +52,11 @@ class Request:
                 shown.append(f"# --- sbatch --parsable < {role.how.role}\n{self.text(role, numbers, 'TICKET', after)}")
         return "\n".join(shown)
 
+    def options(self, role: RoleRequest) -> dict[str, Any]:
+        """Return the options of `script.submission` for a role: the number of groups that may run, and the user's comment."""
+        limit = int(self.cfg.get("array_limit") or 0) if role.how.kind == "trainer" else 0
+        return {"limit": limit, "said": str(self.cfg.get("comment") or "")}
+
     def text(self, role: RoleRequest, numbers: Sequence[int], ticket: str, after: Sequence[str] = ()) -> str:
         """Return the batch script that submits these parts of a role, after the jobs of `after` have begun."""
         return script.submission(
@@ -67,9 +66,8 @@ class Request:
             ticket=ticket,
             run_dir=self.manifest.run_dir,
             numbers=numbers,
-            limit=self.limit if role.how.kind == "trainer" else 0,
             after=after,
-            said=self.said,
+            **self.options(role),
         )
 
 
@@ -114,12 +112,7 @@ def build(app: AppDef, cfg: Mapping[str, Any], *, app_id: str, run_dir: str) -> 
     return Request(
         manifest=manifest,
         roles=tuple(roles),
-        limit=int(cfg.get("array_limit") or 0),
-        said=str(cfg.get("comment") or ""),
-        partition=str(cfg.get("partition") or ""),
-        time=str(cfg.get("time") or ""),
-        containers=any("--container-image" in word for role in roles for word in role.how.srun_options),
-        exclusive=bool(cfg.get("exclusive")),
+        cfg=cfg,
     )
 
 

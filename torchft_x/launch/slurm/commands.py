@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import signal
 import time
 from collections.abc import Collection
@@ -105,14 +106,11 @@ def _check(manifest: Manifest, rows: list[Row], wanted: int) -> None:
 def _grow(controller: Controller, manifest: Manifest, wanted: int) -> Manifest:
     pattern = manifest.groups[0]
     numbers = [n for n in range(wanted) if (found := manifest.group(str(n))) is None or found.gone]
-    new = [_part(manifest, pattern, n) for n in numbers]
-
-    def grown(now: Manifest) -> Manifest:
-        for part in new:
-            now = now.with_part(part)
-        return now
-
-    manifest = store.change(manifest.run_dir, grown)
+    fresh = dataclasses.replace(pattern, job="", ticket="", earlier=())
+    new = [  # an earlier `scale` may have removed the group
+        dataclasses.replace(manifest.group(str(n)) or fresh, number=n, gone=False) for n in numbers
+    ]
+    manifest = store.change(manifest.run_dir, lambda now: functools.reduce(Manifest.with_part, new, now))
     store.tell_groups(manifest)
     try:
         return submit_parts(controller, manifest, new)
@@ -121,13 +119,6 @@ def _grow(controller: Controller, manifest: Manifest, wanted: int) -> Manifest:
         undone = store.change(manifest.run_dir, lambda now: _gone(now, names))
         store.tell_groups(undone)
         raise
-
-
-def _part(manifest: Manifest, pattern: Part, number: int) -> Part:
-    known = manifest.group(str(number))
-    if known is not None:  # an earlier `scale` had removed the group
-        return dataclasses.replace(known, gone=False)
-    return dataclasses.replace(pattern, number=number, job="", ticket="", earlier=(), gone=False)
 
 
 def _shrink(controller: Controller, manifest: Manifest, going: list[Part]) -> Manifest:

@@ -54,12 +54,5 @@ def _submit(request: Request, controller: Controller) -> Manifest:
         after = tuple(part.job for part in manifest.groups[:1]) if role.how.kind == "sidecar" else ()
         for numbers in arrays(role):
             chosen = [p for p in manifest.parts if p.role == role.how.role and p.number in numbers]
-            manifest = submit_parts(
-                controller,
-                manifest,
-                chosen,
-                limit=request.limit if role.how.kind == "trainer" else 0,
-                after=after,
-                said=request.said,
-            )
+            manifest = submit_parts(controller, manifest, chosen, after=after, **request.options(role))
     return manifest

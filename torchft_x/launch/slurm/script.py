@@ -77,6 +77,10 @@ def render(how: RoleScript) -> str:
     own = [f"export {name}={_quote(value)}" for name, value in how.env.items() if REPLICA in value]
     step = ["--kill-on-bad-exit=1", "--wait=0", "--export=ALL", "--open-mode=append", *how.srun_options]
     log = f'--output={shlex.quote(how.log_dir)}"/{how.role}-$number-%t.$me-r$attempt.log"'
+    not_shared = (
+        f"torchft_x: the run directory {how.run_dir} is not on this node: it must lie on a file system that all nodes share; "
+        "choose another --run_dir."
+    )
     return "\n".join(
         [
             _HEAD.rstrip(),
@@ -89,7 +93,7 @@ def render(how: RoleScript) -> str:
             'export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"  # since Slurm 22.05 srun does not take it from the job',
             *common,
             f"if [ ! -d {shlex.quote(how.run_dir)}/slurm ]; then",
-            f"  echo {shlex.quote(_not_shared(how.run_dir))} >&2; exit 2",
+            f"  echo {shlex.quote(not_shared)} >&2; exit 2",
             "fi",
             f'echo "launching {how.role} $number (attempt $attempt) on $SLURM_JOB_NODELIST, job $me, $(date -Is)"',
             "read -r -d '' task <<'TORCHFT_X_TASK'",
@@ -199,13 +203,6 @@ def _end_lighthouse(how: RoleScript) -> list[str]:
 def _sleep(seconds: float) -> str:
     """Return a command that waits without a process that could be left behind."""
     return f"read -rt {seconds:g} <> <(:)"
-
-
-def _not_shared(run_dir: str) -> str:
-    return (
-        f"torchft_x: the run directory {run_dir} is not on this node: it must lie on a file system that all nodes share; "
-        "choose another --run_dir."
-    )
 
 
 def submission(

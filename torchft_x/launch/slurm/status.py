@@ -153,15 +153,11 @@ def logs(manifest: Manifest, part: Part, node: int) -> list[Path]:
     order = {job: place for place, job in enumerate(part.jobs)}
     stem = f"{part.role}-{part.number}-{node}."
     found = []
-    try:
-        names = [path.name for path in Path(manifest.log_dir).iterdir()]
-    except OSError:
-        names = []
-    for name in names:
-        job, cut, attempt = name.removeprefix(stem).removesuffix(".log").rpartition("-r")
-        if name.startswith(stem) and name.endswith(".log") and cut and attempt.isdecimal():
-            found.append((order.get(job, len(order)), job, int(attempt), name))
-    return [Path(manifest.log_dir, name) for *_, name in sorted(found)]
+    for path in Path(manifest.log_dir).glob(f"{stem}*-r*.log"):
+        job, _, attempt = path.name.removeprefix(stem).removesuffix(".log").rpartition("-r")
+        if attempt.isdecimal():
+            found.append((order.get(job, len(order)), job, int(attempt), path))
+    return [path for *_, path in sorted(found)]
 
 
 def replica(manifest: Manifest, role: str, number: int) -> tuple[Part, int] | None:

@@ -11,6 +11,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from torchft_x.errors import ConfigError
 from torchft_x.launch.slurm import store
@@ -31,16 +32,11 @@ def submit_parts(
     controller: Controller,
     manifest: Manifest,
     parts: Sequence[Part],
-    *,
-    limit: int = 0,
-    after: Sequence[str] = (),
-    said: str = "",
-    exclude: Sequence[str] = (),
+    **options: Any,
 ) -> Manifest:
-    """Submit parts of one role in one array, without the nodes in `exclude`, and return the changed manifest.
+    """Submit parts of one role in one array, and return the changed manifest. `options` are those of `script.submission`.
 
-    The caller must know that their last jobs are over. The ids of those move to `Part.earlier`. For `limit`, `after` and
-    `said`, see `script.submission`.
+    The caller must know that their last jobs are over. The ids of those move to `Part.earlier`.
 
     Raise `SlurmError` or `ConfigError`, with the parts restored in the manifest. Raise `SupersededError` if another process
     has submitted one of them since `manifest` was read.
@@ -55,18 +51,14 @@ def submit_parts(
         ticket=ticket,
         run_dir=manifest.run_dir,
         numbers=[part.number for part in parts],
-        limit=limit,
-        after=after,
-        said=said,
         groups=sum(not part.gone for part in manifest.groups),
-        exclude=exclude,
+        **options,
     )
-    before = {part.name: part for part in parts}
     store.change(manifest.run_dir, lambda now: _begun(now, parts, ticket))
     try:
         job = _submit(controller, manifest.app, text, ticket)
     except BaseException:
-        store.change(manifest.run_dir, lambda now: _restored(now, before.values(), ticket))
+        store.change(manifest.run_dir, lambda now: _restored(now, parts, ticket))
         raise
     after_all = store.change(
         manifest.run_dir,

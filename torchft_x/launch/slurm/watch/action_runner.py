@@ -12,7 +12,6 @@ from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.controller import Controller, SlurmError
 from torchft_x.launch.slurm.rules import actions as a
 from torchft_x.launch.slurm.rules.manifest import SUBMITTING, Manifest, Part
-from torchft_x.launch.slurm.rules.queue import expand_nodes
 from torchft_x.launch.slurm.rules.restart import Restarts
 from torchft_x.launch.slurm.script import excluded
 from torchft_x.launch.slurm.submit import SupersededError, read_script, submit_parts
@@ -117,8 +116,5 @@ class ActionRunner:
 
 
 def _own_excluded(part: Part) -> list[str]:
-    """Return the nodes that the user has excluded in the part's batch script."""
-    try:
-        return [node for text in excluded(read_script(part.script)) for node in expand_nodes(text)]
-    except ConfigError:
-        return []
+    """Return the nodes that the user has excluded in the part's batch script, in Slurm's format."""
+    return excluded(read_script(part.script))

@@ -7,6 +7,7 @@ import time
 from torchft_x.errors import TorchftXError
 from torchft_x.launch.slurm import store
 from torchft_x.launch.slurm.controller import Controller
+from torchft_x.launch.slurm.rules.manifest import Manifest
 from torchft_x.launch.slurm.submit import SupersededError, submit_parts
 from torchft_x.launch.slurm.watch.watcher import ask
 
@@ -27,7 +28,7 @@ def again(run_dir: str, role: str, number: int, job: str, left: float, controlle
     still have committed a step, and its next start would have to wait until it is known to have ended.
     """
     if role == "trainer":
-        _until_served(run_dir, left)
+        _until_served(store.read(run_dir), left)
     manifest = store.read(run_dir)
     part = manifest.part(role, number)
     if manifest.cancelled or manifest.outcome is not None or part is None or part.gone or part.job != job:
@@ -40,12 +41,9 @@ def again(run_dir: str, role: str, number: int, job: str, left: float, controlle
     return 0
 
 
-def _until_served(run_dir: str, left: float) -> None:
+def _until_served(manifest: Manifest, left: float) -> None:
     until = time.monotonic() + left - _SPARE
-    manifest = store.read(run_dir)
-    if not manifest.own_lighthouse:
-        return
-    while time.monotonic() < until:
+    while manifest.own_lighthouse and time.monotonic() < until:
         try:
             ask(manifest)
             return
