@@ -157,7 +157,7 @@ def _role(
         lighthouse=tuple(beside_command),
         lighthouse_env=beside_env,
     )
-    sizes = _after(command, "--workers").split(",") if kind == "trainer" else []
+    sizes = command[command.index("--workers") + 1].split(",") if kind == "trainer" else []
     parts = int(role.num_replicas) // nodes if kind == "trainer" else int(role.num_replicas)
     return RoleRequest(how=how, text=script.render(how), parts=parts, sizes=tuple(sizes) if len(sizes) == parts else ())
 
@@ -220,7 +220,3 @@ def _mount(mount: Any) -> str:
     if source is None or target is None:
         raise ConfigError("--mounts: on Slurm only type=bind can be mounted.")
     return f"{source}:{target}" + (":ro" if getattr(mount, "read_only", False) else "")
-
-
-def _after(words: list[str], flag: str) -> str:
-    return words[words.index(flag) + 1] if flag in words[:-1] else ""

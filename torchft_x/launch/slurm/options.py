@@ -98,7 +98,7 @@ def _check_time(text: str, signal: str) -> None:
     """Raise `ConfigError` if a part would be requeued ahead of its time limit before it has made progress."""
     ahead = signal.partition("@")[2] or "60"
     limit = seconds(text)
-    if limit is None or not _is_requeue_signal(signal) or not ahead.isdecimal():
+    if limit is None or not signal.upper().startswith("B:USR1") or not ahead.isdecimal():
         return
     least = int(ahead) + _EARLY + _WORTH
     if limit < least:
@@ -125,10 +125,6 @@ def seconds(text: str) -> int | None:
     else:
         (minutes, secs), hours = (*numbers, 0)[:2], 0
     return (((days or 0) * 24 + hours) * 60 + minutes) * 60 + secs or None
-
-
-def _is_requeue_signal(text: str) -> bool:
-    return text.upper().startswith("B:USR1")
 
 
 def _more(text: str) -> Sequence[str]:

@@ -48,12 +48,9 @@ def part_status(row: Row | None) -> PartStatus:
     state = _OVER.get(word)
     if state is None:
         return PartStatus("UNKNOWN", False, f"Slurm says {row.state}")
-    return PartStatus(state, False, _end(row, word) if state != "SUCCEEDED" else "")
-
-
-def _end(row: Row, word: str) -> str:
     detail = f"exit code {row.exit_code}" if row.exit_code else ""
-    return ", ".join(filter(None, [word.lower(), row.cause, detail]))
+    why = ", ".join(filter(None, [word.lower(), row.cause, detail])) if state != "SUCCEEDED" else ""
+    return PartStatus(state, False, why)
 
 
 def app_state(
