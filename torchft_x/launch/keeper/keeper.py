@@ -295,7 +295,7 @@ def keep(run_dir: str, app_id: str) -> int:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ConfigError(f"another job runs in the run directory {run_dir}; name another one.") from None
+            raise ConfigError(f"Another job runs in the run directory {run_dir}; name another one.") from None
         _put_aside(run_dir, app_id)
         return Keeper(what).run()
     except (TorchftXError, OSError) as e:

@@ -175,6 +175,8 @@ def _is_changing(name: str) -> bool:
 
 
 class Partition(NamedTuple):
+    """Size and limits of a partition."""
+
     name: str
     default: bool
     up: bool

@@ -157,7 +157,7 @@ def test_two_jobs_in_one_run_directory(keep, tmp_path: Path) -> None:
     first.until("RUNNING")
     second = keep(role("other", STAYS), app_id="second")
     assert second.process.wait(scaled(20)) == 2
-    assert b"another job runs in the run directory" in second.process.stderr.read()
+    assert b"Another job runs in the run directory" in second.process.stderr.read()
     first.process.terminate()
     first.end()
     third = keep(role("other", "pass"), app_id="third")

@@ -53,5 +53,5 @@ def test_a_supervisor_that_sleeps_renews_a_file_by_which_a_probe_tells_it_from_a
 def _probe(file: Path) -> object:
     """What the probe's process would exit with."""
     with pytest.raises(SystemExit) as caught:
-        exec(pod._LOOK.replace(pod._ALIVE, str(file)), {})
+        exec(pod._LOOK.replace(pod.ALIVE, str(file)), {})
     return caught.value.code

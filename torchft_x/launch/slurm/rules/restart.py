@@ -41,20 +41,23 @@ WINDOW = 3600.0
 """Seconds within which a part may be submitted anew `Manifest.retries` times."""
 
 
-FORGOTTEN = 30.0
-"""Seconds for which a part is unknown to Slurm before it is submitted anew."""
-INTERRUPTED = 45.0
-"""Seconds allowed for a submission under way: more than sbatch and the search for its ticket take."""
-LIFT = 90.0
-"""Seconds for which a part may wait for room while nodes are excluded for it."""
-RESCHEDULE = 2.0
-"""Seconds between two requested rounds of Slurm's scheduler, which makes at most one in two or three seconds itself."""
-SCHEDULED = 30.0
-"""Seconds for which rounds are requested for a part that waits for room; Slurm's own come by then (bf_interval)."""
-REFUSED = 10.0
-"""Seconds between a submission that Slurm has refused and the next one."""
-LONGEST_PAUSE = 60.0
-"""Longest pause between two submissions of one part, in seconds."""
+class Patience:
+    """Time limits of the rules, in seconds."""
+
+    forgotten = 30.0
+    """Time for which a part is unknown to Slurm before it is submitted anew."""
+    interrupted = 45.0
+    """Time allowed for a submission under way: more than sbatch and the search for its ticket take."""
+    lift = 90.0
+    """Time for which a part may wait for room while nodes are excluded for it."""
+    reschedule = 2.0
+    """Pause between two requested rounds of Slurm's scheduler, which makes at most one in two or three seconds itself."""
+    scheduled = 30.0
+    """Time for which rounds are requested for a part that waits for room; Slurm's own come by then (bf_interval)."""
+    refused = 10.0
+    """Pause between a submission that Slurm has refused and the next one."""
+    longest_pause = 60.0
+    """Longest pause between two submissions of one part."""
 
 
 class Restarts:
@@ -106,7 +109,7 @@ class Restarts:
     def refused(self, part: Part, now: float) -> None:
         """Retry a part later that could not be submitted. The attempt does not count against the budget."""
         memory = self._parts[part.name]
-        memory.not_before = now + REFUSED
+        memory.not_before = now + Patience.refused
         memory.submitted.pop()
 
     def not_told(self) -> None:
@@ -145,7 +148,7 @@ class Restarts:
             memory.unknown_since = None
             return []
         submitting = part.job == SUBMITTING
-        patience = INTERRUPTED if submitting else FORGOTTEN
+        patience = Patience.interrupted if submitting else Patience.forgotten
         if memory.unknown_for(self._now) < patience:
             return []
         why = "whoever submitted it was interrupted" if submitting else f"Slurm does not know {part.job} any more"
@@ -167,10 +170,10 @@ class Restarts:
             return []
         memory.waits_since = self._now if memory.waits_since is None else memory.waits_since
         waits = self._now - memory.waits_since
-        if memory.excluded and waits >= LIFT:
+        if memory.excluded and waits >= Patience.lift:
             memory.excluded = ()
             return [LiftExclusions(part)]
-        if waits < SCHEDULED and self._now - self._rescheduled >= RESCHEDULE:
+        if waits < Patience.scheduled and self._now - self._rescheduled >= Patience.reschedule:
             self._rescheduled = self._now
             return [Reschedule(part)]  # a round is for all parts
         return []
@@ -236,7 +239,7 @@ class Restarts:
         if len(memory.submitted) >= self._manifest.retries:
             return self._give_up(part, f"{why}, after {len(memory.submitted)} submissions within an hour")
         memory.submitted.append(now)  # the next one comes at once, later ones after 5, 10, 20 s ...
-        memory.not_before = now + min(LONGEST_PAUSE, 5.0 * 2 ** min(len(memory.submitted) - 1, 6))
+        memory.not_before = now + min(Patience.longest_pause, 5.0 * 2 ** min(len(memory.submitted) - 1, 6))
         memory.excluded, memory.waits_since = exclude, None
         return [Resubmit(part, why, exclude)]
 

@@ -24,7 +24,7 @@ from torchft_x.launch.slurm.rules.actions import (
 )
 from torchft_x.launch.slurm.rules.manifest import SUBMITTING, Manifest, Part
 from torchft_x.launch.slurm.rules.queue import Row, comment, parse_rows
-from torchft_x.launch.slurm.rules.restart import LIFT, RESCHEDULE, SCHEDULED, Restarts
+from torchft_x.launch.slurm.rules.restart import Patience, Restarts
 from torchft_x.timing import TIMING
 
 NOTE = comment("app", "t1", "/runs/7")
@@ -134,7 +134,7 @@ def test_where_no_other_node_is_free_the_bad_one_will_do_once_it_is_back() -> No
     watch(runs(1), 0)
     assert [type(a) for a in watch(runs(1), 4, heard(4.0))] == [Resubmit]
     assert watch(RESOURCES, 5) == []
-    assert watch(RESOURCES, 5 + LIFT) == [LiftExclusions(part(1))]
+    assert watch(RESOURCES, 5 + Patience.lift) == [LiftExclusions(part(1))]
     assert watch(RESOURCES, 200) == []
 
 
@@ -144,7 +144,7 @@ def test_the_scheduler_is_asked_for_rounds_while_a_part_begins_to_wait_for_room(
     waits = RESOURCES.replace("|Resources|", f"|{reason}|")
     looks = 200
     asked = [t for t in range(looks) if Reschedule(part(1)) in watch.all(waits, float(t))]
-    assert asked == list(range(0, int(SCHEDULED), int(RESCHEDULE)))
+    assert asked == list(range(0, int(Patience.scheduled), int(Patience.reschedule)))
     watch(runs(1, 1), looks)
     again = RESOURCES.replace("|31|1|", "|31|2|").replace("|Resources|", f"|{reason}|")
     assert watch.all(again, looks + 1.0) == [Reschedule(part(1))]  # it was requeued
