@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -83,15 +82,15 @@ class Controller:
 
         Return False if it does not wait (any more), or if Slurm is still cleaning up its last run: try again.
         """
-        return self._on(job, "update", f"JobId={job}", f"ExcNodeList={','.join(exclude)}", "StartTime=now")
+        return self._on("update", f"JobId={job}", f"ExcNodeList={','.join(exclude)}", "StartTime=now")
 
     def exclude(self, job: str, nodes: Sequence[str]) -> bool:
         """Exclude these nodes, or none, for a waiting job. Return False if it does not wait (any more)."""
-        return self._on(job, "update", f"JobId={job}", f"ExcNodeList={','.join(nodes)}")
+        return self._on("update", f"JobId={job}", f"ExcNodeList={','.join(nodes)}")
 
     def reschedule(self, job: str, name: str) -> bool:
         """Have Slurm's main scheduler make a round, as after every update. This update sets the job's name, which is `name`."""
-        return self._on(job, "update", f"JobId={job}", f"JobName={name}")
+        return self._on("update", f"JobId={job}", f"JobName={name}")
 
     def cancel(self, ids: Iterable[str]) -> None:
         """Cancel these jobs. Ignore unknown and ended ones; raise `SlurmError` on a failure."""
@@ -115,9 +114,7 @@ class Controller:
                 raise
         self.cancel([job])  # a job ended by its script alone would be submitted anew, and it may have ended before
 
-    def _on(self, job: str, *words: str) -> bool:
-        if not re.fullmatch(r"\d+(_\d+)?", job):
-            raise SlurmError(f"{job!r} is no job's id.")
+    def _on(self, *words: str) -> bool:
         try:
             self._run(["scontrol", *words])
         except SlurmError as e:

@@ -85,7 +85,7 @@ def create(manifest: Manifest) -> None:
         folder(manifest.run_dir).mkdir(parents=True, exist_ok=True, mode=0o700)
         Path(manifest.log_dir).mkdir(parents=True, exist_ok=True)
         with _locked(manifest.run_dir):
-            _write(manifest)
+            replace(path_of(manifest.run_dir), json.dumps(to_json(manifest), indent=1))
     except OSError as e:
         raise ConfigError(f"the run directory {manifest.run_dir} can't be written ({e.strerror}).") from None
 
@@ -100,7 +100,7 @@ def change(run_dir: str | Path, how: Callable[[Manifest], Manifest]) -> Manifest
             before = read(run_dir)
             after = how(before)
             if after != before:
-                _write(after)
+                replace(path_of(run_dir), json.dumps(to_json(after), indent=1))
             return after
     except OSError as e:
         raise ConfigError(f"{path_of(run_dir)} can't be written ({e.strerror}).") from None
@@ -139,10 +139,6 @@ def _locked(run_dir: str | Path) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
-
-
-def _write(manifest: Manifest) -> None:
-    replace(path_of(manifest.run_dir), json.dumps(to_json(manifest), indent=1))
 
 
 def replace(path: Path, text: str) -> None:
