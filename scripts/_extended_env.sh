@@ -17,8 +17,10 @@ kubernetes=$!
 
 # torchft, which the tests marked `peer` run in this environment
 peer=${TORCHFT_X_PEER_VENV:-.venv-peer}
-if environment "$peer" "$torch"; then
-    install "$peer" "$torch" && install "$peer" torchft-nightly numpy && echo "$torch" >"$peer/.stamp" || return
+wanted="$torch torchdata"
+if environment "$peer" "$wanted"; then
+    install "$peer" "$torch" && install "$peer" torchft-nightly numpy torchdata &&
+        echo "$wanted" >"$peer/.stamp" || return
 fi
 TORCHFT_X_PEER_PYTHON=$(cd "$peer/bin" && pwd)/python
 

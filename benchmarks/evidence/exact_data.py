@@ -4,13 +4,15 @@
     python -m benchmarks.evidence.exact_data --kills 100 --length 20000 --layout hsdp2x2
     python -m benchmarks.evidence.exact_data --kills 100 --length 20000 --layout diloco --policy shrink --every 5
     python -m benchmarks.evidence.exact_data --kills 300 --length 100000 --policy sampler      # torchft's, for comparison
+    python -m benchmarks.evidence.exact_data --policy sampler --reference torchft --slots 10       # over torchft itself
     python -m benchmarks.evidence.exact_data --kills 100 --policy strict --reproducible        # compare the digests
 
 Groups are real processes, with gloo and a lighthouse on loopback, and train with `ElasticLoader` (`exact_worker`). A group
 is killed with SIGKILL at a random moment and started again at once, whatever it does just then, as long as another group
 that has trained is alive. Kills are spread over the samples at random. After a third of them two more groups start. After
 half, everything is killed and begins again from the newest `Checkpoint`, with a new lighthouse. After two thirds the two
-groups leave.
+groups leave. `--reference torchft` runs `exact_torchft` under the same kills, without the other three, with the packages
+of the environment that TORCHFT_X_PEER_PYTHON names (torchft-nightly, torchdata).
 
 `check_samples.py` then compares what the scripts logged with the data set, and with the final parameters, which count.
 The exit code is its own, or 1 if no group came to the end.
@@ -19,10 +21,13 @@ The exit code is its own, or 1 if no group came to the end.
 from __future__ import annotations
 
 import argparse
+import importlib
+import importlib.util
 import json
 import multiprocessing
 import os
 import random
+import site
 import subprocess
 import sys
 import tempfile
@@ -34,8 +39,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from benchmarks.evidence.exact_worker import HOST, SAMPLERS, Job, Life, train
-from torchft_x.rpc.coordination import LighthouseServer
+from benchmarks import libraries
+from benchmarks.evidence.exact_worker import HOST, SAMPLERS, Job, Life
 
 MORE = 2  # groups that are added in the middle
 LAST = 0.97  # share of the samples before which the last kill comes, so that its victim can come back
@@ -67,12 +72,17 @@ class Run:
         seed: seed of moments and victims.
         scale: whether groups are added and leave.
         restart: whether everything is killed once.
+        reference: whether torchft trains.
     """
 
-    def __init__(self, job: Job, *, kills: int, seed: int, scale: bool, restart: bool) -> None:
+    def __init__(self, job: Job, *, kills: int, seed: int, scale: bool, restart: bool, reference: bool) -> None:
         self._job, self._rng = job, random.Random(seed)
+        worker = f"benchmarks.evidence.exact_{'torchft' if reference else 'worker'}"
+        self._target = importlib.import_module(worker).train
+        library = "torchft" if reference else "torchft_x.rpc"
+        self._lighthouse_type = importlib.import_module(f"{library}.coordination").LighthouseServer
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["benchmarks.evidence.exact_worker"])
+        self._context.set_forkserver_preload([worker])
         self._groups = [Group(n) for n in range(job.groups)]
         self._done = self._context.RawArray("q", job.groups + MORE)  # as of `train`
         self._stop = self._context.RawArray("b", job.groups + MORE)
@@ -96,26 +106,22 @@ class Run:
             self._lighthouse.shutdown()
 
     def _new_lighthouse(self) -> None:
-        self._lighthouse = LighthouseServer(f"{HOST}:0", 1, 5000, heartbeat_timeout_ms=5000)
+        self._lighthouse = self._lighthouse_type(f"{HOST}:0", 1, 5000, heartbeat_timeout_ms=5000)
 
     def _train(self) -> None:
-        """Do what is due until a group has ended well, then wait for the others."""
-        newest, since = 0, time.monotonic()
-        while True:
+        """Do what is due until a group has ended well, then wait for the others, which may have more to train."""
+        newest, since, ending = 0, time.monotonic(), False
+        while not (ending and all(g.ended for g in self._groups)) and time.monotonic() - since < STUCK:
             time.sleep(self._rng.uniform(0.001, 0.01))
             now = max(self._done)
             if now > newest:
                 newest, since = now, time.monotonic()
-            if time.monotonic() - since > STUCK:
-                self.problems.append(f"no commit for {STUCK:.0f} s at sample {newest}")
-                return
-            if self._tend():
-                break
-            if self._due and now >= self._due[0][0] and getattr(self, f"_{self._due[0][1]}_due")():
+            ending = ending or self._tend()
+            if not ending and self._due and now >= self._due[0][0] and getattr(self, f"_{self._due[0][1]}_due")():
                 self._due.popleft()
-        deadline = time.monotonic() + STUCK
-        while not all(g.ended for g in self._groups) and time.monotonic() < deadline:
-            time.sleep(0.02)
+        if not ending:
+            self.problems.append(f"no commit for {STUCK:.0f} s at sample {newest}")
+            return
         self.counts["late at the end"] = sum(g.ended != [0] * self._job.ranks for g in self._groups)
 
     def _tend(self) -> bool:
@@ -142,7 +148,7 @@ class Run:
         for rank in range(self._job.ranks):
             life = Life(group.number, group.lives, rank, group.store.port, self._lighthouse.address())
             arguments = (self._job, life, self._done, self._stop)
-            process = self._context.Process(target=train, args=arguments, daemon=not self._job.workers)
+            process = self._context.Process(target=self._target, args=arguments, daemon=not self._job.workers)
             process.start()
             group.processes.append(process)
 
@@ -194,7 +200,19 @@ class Run:
         return True
 
 
-def result_of(args: argparse.Namespace, job: Job, run: Run, seconds: float) -> dict[str, Any]:
+def add_torchft() -> str:
+    """Append the peer's packages to the path of this process and its children, and return torchft's version."""
+    peer = libraries.find_peer()
+    if isinstance(peer, str):
+        sys.exit(peer)
+    command = [peer.python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    site.addsitedir(subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip())
+    if not importlib.util.find_spec("torchdata"):
+        sys.exit(f"torchdata is not installed for {peer.python}: torchft's loop takes its loader from there")
+    return peer.versions["torchft-nightly"]
+
+
+def result_of(args: argparse.Namespace, job: Job, run: Run, seconds: float, version: str) -> dict[str, Any]:
     """Run the checker, and return the figures."""
     if not list(job.folder.glob("*.digest" if job.reproducible else "*.counts")):
         run.problems.append("no group came to the end")
@@ -206,8 +224,9 @@ def result_of(args: argparse.Namespace, job: Job, run: Run, seconds: float) -> d
     for path in job.folder.glob("*.jsonl"):
         kinds.update(line.split('"')[3] for line in path.read_text().splitlines())
     return {
-        "policy": job.policy, "layout": args.layout, "tail": job.tail, "groups": job.groups, "length": job.length,
-        "epochs": job.epochs, "global_batch": job.slots * job.batch, "micro_batch": job.batch, "seed": args.seed,
+        **({"reference": f"torchft-nightly {version}"} if version else {}), "policy": job.policy, "layout": args.layout,
+        "tail": job.tail, "groups": job.groups, "length": job.length, "epochs": job.epochs,
+        "global_batch": job.slots * job.batch, "micro_batch": job.batch, "seed": args.seed,
         **run.counts, "of groups": {k: kinds[k] for k in ("redo", "adopt", "drop", "new_lineage")},
         "seconds": round(seconds, 1), "load": round(os.getloadavg()[0], 1), "problems": run.problems,
         "digests": sorted({path.read_text() for path in job.folder.glob("*.digest")}),
@@ -218,6 +237,7 @@ def result_of(args: argparse.Namespace, job: Job, run: Run, seconds: float) -> d
 def main(argv: list[str] | None = None) -> int:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--policy", choices=["constant", "strict", "shrink", *SAMPLERS], default="constant")
+    p.add_argument("--reference", choices=["torchft"], help="train with this library, under a policy of its sampler")
     p.add_argument("--tail", choices=["wrap", "short", "drop"], default="wrap")
     p.add_argument("--layout", choices=["ddp", "hsdp2x2", "diloco"], default="ddp")
     p.add_argument("--kills", type=int, default=100)
@@ -243,21 +263,28 @@ def main(argv: list[str] | None = None) -> int:
         p.error("--groups must be at least 2: one must go on when another is killed")
     if args.layout != "ddp" and args.policy in SAMPLERS:
         p.error(f"--policy {args.policy} is for --layout ddp")
+    if args.reference and args.policy not in SAMPLERS:
+        p.error(f"--reference {args.reference} is for --policy {' or '.join(SAMPLERS)}")
+    if args.reference and (args.slots * args.batch % groups or args.length % (args.slots * args.batch)):
+        p.error("--reference takes a --length of whole steps, and steps (--slots times --batch) that groups divide")
+    version = add_torchft() if args.reference else ""
     if args.layout == "diloco" and args.policy != "shrink":
         p.error("--layout diloco is for --policy shrink: each inner step has one micro batch")
     with tempfile.TemporaryDirectory() as made:
         folder = (args.keep or Path(made)).resolve()
         folder.mkdir(parents=True, exist_ok=True)
-        every = 0 if args.no_restart else args.every
+        every = 0 if args.no_restart or args.reference else args.every
         job = Job(
             folder, args.layout, groups, ranks, args.length, args.epochs, args.policy, args.tail, args.slots, args.batch,
             args.workers, every, args.reproducible,
         )  # fmt: skip
         scale = not (args.no_scale or args.policy in SAMPLERS)  # the sampler's shares are fixed at the start
-        run = Run(job, kills=args.kills, seed=args.seed, scale=scale, restart=bool(every))
+        run = Run(
+            job, kills=args.kills, seed=args.seed, scale=scale, restart=bool(every), reference=bool(args.reference)
+        )
         began = time.monotonic()
         run.run()
-        result = result_of(args, job, run, time.monotonic() - began)
+        result = result_of(args, job, run, time.monotonic() - began, version)
     print(json.dumps(result, indent=1), flush=True)
     if args.out:
         with args.out.open("a") as out:

@@ -43,7 +43,7 @@ class Job:
     """What all lives of all groups share. `policy`: one of `ElasticSampler`, or one of SAMPLERS, for comparison.
 
     "sampler" is torchft's sampler with the loader's position in the Manager's state, so that a heal copies it. With
-    "sampler_fresh" each life begins its share anew, as in torchft's train_ddp.py.
+    "sampler_fresh" each life begins its share anew, as in torchft's train_ddp.py. `exact_torchft` has its own of both.
     """
 
     folder: Path
@@ -253,12 +253,17 @@ class Dealt:
 
 def train(job: Job, life: Life, done: Any, stop: Any) -> None:
     """Train until all epochs are complete. `done[group]`: samples committed, once this life has committed a step."""
+    redirect(job, life)
+    (_train_apart if job.layout == "diloco" else _train_together)(job, life, done, stop)
+
+
+def redirect(job: Job, life: Life) -> None:
+    """Write what this process prints into the group's log, and set its threads and its seed."""
     with (job.folder / f"group{life.group}.log").open("ab") as out:
         os.dup2(out.fileno(), 1)
         os.dup2(out.fileno(), 2)
     torch.set_num_threads(1)
     torch.manual_seed(life.group)
-    (_train_apart if job.layout == "diloco" else _train_together)(job, life, done, stop)
 
 
 def _train_together(job: Job, life: Life, done: Any, stop: Any) -> None:

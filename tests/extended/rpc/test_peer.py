@@ -21,7 +21,8 @@ pytestmark = [pytest.mark.peer]
 
 HOW = (
     f"{env.PEER_PYTHON} is not set. To run these: python3 -m venv /tmp/peerv; /tmp/peerv/bin/pip install torch==2.13.0; "
-    f"/tmp/peerv/bin/pip install torchft-nightly numpy; {env.PEER_PYTHON}=/tmp/peerv/bin/python pytest -m peer"
+    "/tmp/peerv/bin/pip install torchft-nightly numpy torchdata; "
+    f"{env.PEER_PYTHON}=/tmp/peerv/bin/python pytest -m peer"
 )
 
 
