@@ -209,6 +209,7 @@ def add_torchft() -> str:
     site.addsitedir(subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip())
     if not importlib.util.find_spec("torchdata"):
         sys.exit(f"torchdata is not installed for {peer.python}: torchft's loop takes its loader from there")
+    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)  # multiprocessing's server imports before it knows our path
     return peer.versions["torchft-nightly"]
 
 

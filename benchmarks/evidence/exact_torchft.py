@@ -2,8 +2,8 @@
 
 Wrappers, sampler, loader and options are those of torchft's train_ddp.py. An epoch is counted by policy:
 
-* "sampler_fresh" is that script as it stands: a new life starts its share from the beginning, and training ends after
-  `epochs` times as many steps as go through the data once. An epoch is what the next so many committed steps trained.
+* "sampler_fresh" is that script as it stands: a new life starts its share from the beginning, and training ends by what
+  was committed. An epoch is what was trained until as many samples as the data set has were committed.
 * "sampler" is the script with the advice in its comments: a group saves its loader's state after each step. Each group
   trains until it went `epochs` times through its share. An epoch is what all groups trained in their pass of that
   number, in whichever steps, so that a group that lags behind the others loses nothing by it.
@@ -115,22 +115,22 @@ def train(job: Job, life: Life, done: Any, stop: Any) -> None:
     model = DistributedDataParallel(manager, net)
     optimizer = Optimizer(manager, Count(net.parameters()))
     log, share = Log(job, life, manager), Share(job, life)
-    fresh, size = job.policy == "sampler_fresh", job.slots * job.batch
+    fresh, batch = job.policy == "sampler_fresh", job.slots * job.batch // job.groups
     for indices in share:
-        if (manager.current_step() * size // job.length if fresh else share.number) >= job.epochs:
+        if (manager.batches_committed() * batch // job.length if fresh else share.number) >= job.epochs:
             (job.folder / f"group{life.group}.through").touch()
             if len(list(job.folder.glob("*.through"))) == job.groups:
                 break
         optimizer.zero_grad()
         manager.wait_quorum()
         step = manager.current_step()
-        epoch = step * size // job.length if fresh else share.number
+        epoch = manager.batches_committed() * batch // job.length if fresh else share.number
         log.tries([(epoch, index) for index in indices.tolist()] if manager.is_participating() else [])
         model(indices).backward()
         optimizer.step()
         if manager.current_step() > step:
             log.committed()
-            done[life.group] = (step + 1) * size if fresh else manager.batches_committed() * size // job.groups
+            done[life.group] = manager.batches_committed() * batch
         if not fresh:
             share.save()
     if done[life.group]:
