@@ -1,6 +1,7 @@
 """One group of `exact_data --reference torchft`: torchft's own loop and sampler, which log the same lines.
 
-Wrappers, sampler, loader and options are those of torchft's train_ddp.py. An epoch is counted by policy:
+Wrappers, sampler, loader and timeouts are those of torchft's train_ddp.py; heals go over torchft's default transport.
+An epoch is counted by policy:
 
 * "sampler_fresh" is that script as it stands: a new life starts its share from the beginning, and training ends by what
   was committed. An epoch is what was trained until as many samples as the data set has were committed.
@@ -8,8 +9,8 @@ Wrappers, sampler, loader and options are those of torchft's train_ddp.py. An ep
   trains until it went `epochs` times through its share. An epoch is what all groups trained in their pass of that
   number, in whichever steps, so that a group that lags behind the others loses nothing by it.
 
-A group that is through trains on until all are: otherwise the newest parameters could leave with it. What it trains then
-belongs to a later epoch, which is not judged for missing samples.
+A group that is through trains on until all are: otherwise the newest parameters could leave with it. What it trains
+then belongs to a later epoch, which is not judged for missing samples.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ class Client:
 class Log:
     """Lines of one life, as `exact_worker.Log` writes them. A heal copies the quorum of the last commit.
 
-    A gradient counts if the allreduce that all members of the quorum take part in has succeeded for a group that commits.
-    A member that heals has a line without samples, because torchft sets its gradient to zero.
+    All members of the quorum contribute to a commit, because an allreduce succeeds only with all of them. A member that
+    heals has a line without samples, because torchft sets its gradient to zero.
     """
 
     def __init__(self, job: Job, life: Life, manager: Manager) -> None:
