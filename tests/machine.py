@@ -1,7 +1,7 @@
 """Speed of this machine. Tests of processes stretch their deadlines and the clocks of torchft_x by its scale.
 
-The measure is the start of a Python process that imports torch, under the present load of the machine. No module of
-`torchft_x` that reads its times may be imported before: `torchft_x.timing` reads the scale once.
+The measure is the start of Python processes that import torch, as many at a time as pytest-xdist has workers, under the
+present load of the machine. No module of `torchft_x` that reads its times may be imported before: `torchft_x.timing` reads the scale once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def set_scale(config: pytest.Config) -> None:
     if not needs_measure(config):
         os.environ[env.TIME_SCALE] = "1"
     elif env.read(env.TIME_SCALE) is None:
-        os.environ[env.TIME_SCALE] = f"{scale_for(min(_import_seconds(), _import_seconds())):g}"
+        together = getattr(config.known_args_namespace, "numprocesses", None) or 1
+        os.environ[env.TIME_SCALE] = f"{scale_for(min(_import_seconds(together), _import_seconds(together))):g}"
 
 
 def needs_measure(config: pytest.Config) -> bool:
@@ -66,7 +67,9 @@ def scale_for(seconds: float) -> float:
     return scale
 
 
-def _import_seconds() -> float:
+def _import_seconds(together: int) -> float:
+    """Return the seconds until so many processes that were started together have imported torch."""
     began = time.monotonic()
-    subprocess.run([sys.executable, "-c", "import torch"], check=True)
+    for process in [subprocess.Popen([sys.executable, "-c", "import torch"]) for _ in range(together)]:
+        assert process.wait() == 0, "torch can't be imported"
     return time.monotonic() - began

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.process.test_loader_workers import holds_its_loader_and_ends, trains_and_ends
+from tests.process.train.test_loader import loads_alike
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -22,3 +23,7 @@ def test_the_last_step_is_saved_while_the_loader_has_workers(method: str, end: s
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_a_program_that_still_holds_its_loader_ends(method: str, tmp_path: Path) -> None:
     holds_its_loader_and_ends(method, tmp_path)
+
+
+def test_spawned_workers_load_what_the_training_process_would(tmp_path: Path) -> None:
+    loads_alike("spawn", tmp_path)

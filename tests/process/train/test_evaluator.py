@@ -25,17 +25,17 @@ def test_a_group_is_killed_in_an_evaluation(tmp_path: Path) -> None:
     rng = random.Random(3)
     killed: list[int] = []  # evaluations in which a group was killed
     with lighthouse() as address, running(3, address, tmp_path, "tests.process.train.evaluating_worker") as groups:
-        for _ in range(2):
-            wait_steps(groups, 3, "all groups to train together")
-            victim = rng.choice(groups)
-            done, more = len(victim.lines("row")), rng.randint(1, LENGTH // BATCH // 3)
-            wait_for(lambda: len(victim.lines("row")) >= done + more, 60, "an evaluation")  # noqa: B023
-            victim.kill()
-            others = [g for g in groups if g is not victim]
-            killed.append(victim.lines("row")[-1][0])
-            wait_for(lambda: all(evaluated(g, killed[-1]) for g in others), 60, "the others' result")  # noqa: B023
-            victim.start()
-        last = finish(groups, 2 * EVERY)
+        wait_steps(groups, 3, "all groups to train together")
+        victim = rng.choice(groups)
+        done, more = len(victim.lines("row")), rng.randint(1, LENGTH // BATCH // 3)
+        wait_for(lambda: len(victim.lines("row")) >= done + more, 60, "an evaluation")
+        victim.kill()
+        others = [g for g in groups if g is not victim]
+        killed.append(victim.lines("row")[-1][0])
+        wait_for(lambda: all(evaluated(g, killed[-1]) for g in others), 60, "the others' result")
+        victim.start()
+        wait_steps(groups, 3, "the group to be back")
+        last = finish(groups, EVERY)
         check_equal(groups, last)
         found: dict[int, set[str]] = {step: set() for step in range(EVERY, last, EVERY)}
         for g in groups:

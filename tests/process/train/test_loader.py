@@ -31,8 +31,11 @@ def loads(log: Path) -> list[tuple[int, int]]:
     return [(int(pid), int(i)) for pid, i in map(str.split, log.read_text().splitlines())]
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
-def test_workers_load_what_the_training_process_would(context: str, tmp_path: Path) -> None:
+def test_workers_load_what_the_training_process_would(tmp_path: Path) -> None:
+    loads_alike("fork", tmp_path)
+
+
+def loads_alike(context: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     random.seed(3)
     torch.manual_seed(3)
@@ -54,10 +57,8 @@ def test_workers_load_what_the_training_process_would(context: str, tmp_path: Pa
     prefetch.close()
 
 
-@pytest.mark.parametrize("persistent", [False, True])
-def test_an_error_in_a_worker_is_the_error_of_its_batch(persistent: bool) -> None:
-    options = {"multiprocessing_context": "fork", "persistent_workers": persistent}
-    prefetch = Prefetch(Drawn(100, bad=7), 7, plain, 2, options)
+def test_an_error_in_a_worker_is_the_error_of_its_batch() -> None:
+    prefetch = Prefetch(Drawn(100, bad=7), 7, plain, 2, {"multiprocessing_context": "fork"})
     assert [s[0] for s in prefetch.get(run_of(4, 2), following(6))] == [4, 5]
     # Batch (6, 7) was loaded ahead and fails, but another group computes it.
     for start in (8, 0, 10):
@@ -69,12 +70,9 @@ def test_an_error_in_a_worker_is_the_error_of_its_batch(persistent: bool) -> Non
     prefetch.close()
 
 
-@pytest.mark.parametrize("persistent", [False, True])
-def test_close_ends_the_workers(persistent: bool, tmp_path: Path) -> None:
+def test_close_ends_persistent_workers(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    prefetch = Prefetch(
-        Drawn(100, log), 7, plain, 2, {"multiprocessing_context": "fork", "persistent_workers": persistent}
-    )
+    prefetch = Prefetch(Drawn(100, log), 7, plain, 2, {"multiprocessing_context": "fork", "persistent_workers": True})
     for start in range(0, 20, 2):
         prefetch.get(run_of(start, 2), following(start + 2))
     workers = {pid for pid, _ in loads(log)}

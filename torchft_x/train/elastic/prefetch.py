@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import random
 import sys
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
@@ -82,7 +83,9 @@ class Prefetch:
             except StopIteration:  # nothing was predicted for a while
                 self._batches = None
                 continue
-            except Exception:
+            except Exception as e:
+                # Torch's frames hold its iterator in a cycle, whose collection takes 5 s for each worker.
+                traceback.clear_frames(e.__traceback__)
                 # torch does not tell whether its workers still live. New ones keep batches and `_sent` in step.
                 self._batches = None
                 if not self._sent or self._sent[0] == key:

@@ -38,7 +38,7 @@ def test_the_log_of_an_unknown_job_is_one_sentence_and_2(app: str, tmp_path: Pat
         done = torchx("log", f"{app}/trainer/0,1", folder=tmp_path, **nothing)
     assert (done.returncode, done.stdout) == (2, "")
     (sentence,) = done.stderr.splitlines()
-    assert re.match("torchft_x: .* no job none|torchft_x: nothing is known of the job none", sentence)
+    assert re.match("torchft_x: .* no job (team:)?none |torchft_x: nothing is known of the job none", sentence)
 
 
 @pytest.mark.parametrize("line", BOTH)

@@ -157,7 +157,7 @@ def stress(folder: Path, how: str, times: int) -> dict[int, int]:
     return ended
 
 
-@pytest.mark.parametrize(("how", "times"), [("exits", 30), ("exits-with-torch", 3)])
+@pytest.mark.parametrize(("how", "times"), [("exits", 15), ("exits-with-torch", 3)])
 def test_no_exit_is_changed_by_questions(folder: Path, how: str, times: int) -> None:
     assert stress(folder, how, times) == {0: times // 3, 7: times // 3, 1: times // 3}
 
