@@ -85,20 +85,26 @@ class QuantizedWork(Work):
     def _drive(self, timeout: timedelta | None, each: timedelta | None = None) -> None:
         deadline = time.monotonic() + timeout.total_seconds() if timeout else None
         while self._phases is not None:
-            try:
-                assert self._pending is not None
-                if deadline is None:
-                    self._pending.wait(each) if each else self._pending.wait()
-                else:
-                    # Not zero, which would mean the group's own limit.
-                    left = timedelta(seconds=max(deadline - time.monotonic(), 0.001))
-                    self._pending.wait(min(left, each) if each else left)
-            except Exception as e:
-                self._end(e)
+            if deadline is None:
+                self.advance(each)
             else:
-                self._advance()
+                # Not zero, which would mean the group's own limit.
+                left = timedelta(seconds=max(deadline - time.monotonic(), 0.001))
+                self.advance(min(left, each) if each else left)
         if self._error is not None:
             raise self._error
+
+    def advance(self, timeout: timedelta | None = None) -> None:
+        """Wait for the pending collective, and go on to the next one. ``wait()`` raises the error."""
+        if self._phases is None:
+            return
+        assert self._pending is not None
+        try:
+            self._pending.wait(timeout) if timeout else self._pending.wait()
+        except Exception as e:
+            self._end(e)
+        else:
+            self._advance()
 
     def _advance(self) -> None:
         """Run up to the next collective that must be waited for."""

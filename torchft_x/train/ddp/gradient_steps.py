@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
+from torchft_x.comm.slot_sum.reduce import Scratch
 from torchft_x.errors import StepError
 from torchft_x.train.manager import Manager
 from torchft_x.train.step.reductions import LocalGradients
@@ -35,8 +36,12 @@ class DataOfStep(Protocol):
     def slot(self) -> int | None:
         """Slot of this backward; None if its gradient does not count."""
 
+    @property
+    def next_slot(self) -> int | None:
+        """Slot of the next backward of the step; None if this is the last one."""
 
-UNDEALT: DataOfStep = SimpleNamespace(accumulates=False, reproducible=False, dealt=None, slot=None)
+
+UNDEALT: DataOfStep = SimpleNamespace(accumulates=False, reproducible=False, dealt=None, slot=None, next_slot=None)
 """Data that the script chooses by itself."""
 
 
@@ -53,7 +58,7 @@ class GradientSteps(Protocol):
     def reduce(self, tensor: torch.Tensor, op: Any) -> Any:
         """Start a reduction in place, SUM or AVG. Return a `Work` whose ``wait`` returns whether it succeeded."""
 
-    def sum_slots(self, out: torch.Tensor, values: Sequence[torch.Tensor]) -> Any:
+    def sum_slots(self, out: torch.Tensor, values: Sequence[torch.Tensor], scratch: Scratch) -> Any:
         """Start the sum of all slots into `out`, from this rank's sums over nodes (`StepLoop.sum_slots`)."""
 
     def reject_step(self, error: Exception) -> None:
@@ -91,7 +96,7 @@ class _ThroughManager:
     def data(self) -> DataOfStep:
         return UNDEALT if self._steps is None else self._steps.data
 
-    def sum_slots(self, out: torch.Tensor, values: Sequence[torch.Tensor]) -> Any:
+    def sum_slots(self, out: torch.Tensor, values: Sequence[torch.Tensor], scratch: Scratch) -> Any:
         raise StepError("reproducible steps need the Manager's own reductions.")
 
     def scale(self) -> float | None:

@@ -33,11 +33,13 @@ import torch.distributed as dist
 from torch.autograd import Variable
 from torch.nn import Parameter
 
+from torchft_x.comm.slot_sum.reduce import Scratch
 from torchft_x.comm.slot_sum.sums import SlotSums
 from torchft_x.errors import ConfigError, StepError
 from torchft_x.train.ddp.buckets import Bucket
 from torchft_x.train.ddp.gradient_steps import GradientSteps
-from torchft_x.train.ddp.shards import like, local_grad
+from torchft_x.train.ddp.shards import is_dtensor, like, local_grad
+from torchft_x.train.step.reductions import ManagedWork
 
 logger = logging.getLogger(__name__)
 
@@ -77,9 +79,15 @@ class Reducer:
         self._ending = False  # the pass has ended, but backward has not returned
         self._versions: list[int] | None = None  # flat buffers' versions when they became p.grad; None before
         self._in_slot = False  # a backward runs whose slot is not the last one of the step
-        self._sums = SlotSums(None)  # slots of the current or last step, if steps are reproducible
+        self._sums = SlotSums()  # slots of the current or last step, if steps are reproducible
+        self._may_have_room = not any(map(is_dtensor, params))
+        self._room: Sequence[
+            torch.Tensor | None
+        ] = ()  # tensors of `_sums` that were ``p.grad`` before the slot's backward
+        self._came: set[int] = set()  # indices of parameters with a gradient in this slot
         self._nodes: list[_Flats] = []  # these sums in flat buffers
         self._more: list[_Flats] = []  # buffers for all of them but the first
+        self._scratch = [Scratch() for _ in buckets]
         self._all_came = False  # this rank has contributed all gradients, so every flag is set
         self._scale: float | None = None  # 1/participants; 0 if this rank contributes zeros; None before the quorum
         # Not FSDP's `set_all_reduce_hook`: its buffer holds only what got a gradient in this group, so that groups would
@@ -99,6 +107,11 @@ class Reducer:
         self._armed = False
         self._local = [None] * len(self._params)
         self._versions = None
+        data = self._steps.data
+        if data.reproducible and data.slot is not None and self._sums.step is not data.dealt:
+            self._start_sums()
+            if all(p.grad is None for p in self._params):
+                self._make_room(data.slot)
 
     def intact(self) -> bool:
         """Return whether the local gradients are kept and the script has not changed their average (clipped, unscaled).
@@ -142,6 +155,12 @@ class Reducer:
 
     def _ready(self, index: int, param: torch.Tensor) -> None:
         data = self._steps.data
+        if data.reproducible and self.synchronise:
+            self._came.add(index)
+            if self._room and self._sums.step is data.dealt and torch.is_grad_enabled():
+                self._steps.reject_step(
+                    StepError("create_graph=True is not possible in a reproducible step of several slots.")
+                )
         if not self.synchronise or data.accumulates or (self._armed and (self._at_once or data.reproducible)):
             if data.reproducible and self.synchronise and not self._armed and not self._in_slot:
                 self._in_slot = True
@@ -234,7 +253,7 @@ class Reducer:
         try:
             if self._steps.data.reproducible:
                 out, values = self._flats[self._current].flat[k], [flats.flat[k] for flats in self._nodes]
-                self._works.append(self._steps.sum_slots(out, values))
+                self._works.append(self._steps.sum_slots(out, values, self._scratch[k]))
             else:
                 self._works.append(self._steps.reduce(self._fill(k), _AVG if self._scale is None else _SUM))
         except Exception as e:
@@ -276,12 +295,15 @@ class Reducer:
                     return
                 self._armed = False
                 local, missing, place = self._local, self._missing, self._place
+                reproducible = self._steps.data.reproducible
+                if reproducible:
+                    self._start_sums()
                 for i, p in enumerate(self._params):
-                    if local[i] is None and missing[place[i][0]]:
+                    if local[i] is None and missing[place[i][0]] and not self._is_empty(i):
                         # Unused in this backward, but gradients that no_sync accumulated before still count.
                         grad = p.grad
                         self._take(i, grad if type(grad) is torch.Tensor else local_grad(p))
-                if self._steps.data.reproducible:
+                if reproducible:
                     self._add_slot()
                     self._flatten_sums()
                 while self._next < len(self.buckets):
@@ -310,18 +332,39 @@ class Reducer:
             self._in_slot = False
             self._arm()
             self._armed = False
+            self._start_sums()
             for i, p in enumerate(self._params):
-                grad = p.grad
-                self._take(i, grad if type(grad) is torch.Tensor else local_grad(p))
+                if not self._is_empty(i):
+                    grad = p.grad
+                    self._take(i, grad if type(grad) is torch.Tensor else local_grad(p))
                 p.grad = None
             self._add_slot()
+            next_slot = self._steps.data.next_slot
+            if next_slot is not None:
+                self._make_room(next_slot)
+
+    def _make_room(self, slot: int) -> None:
+        """Let backward add the gradient of this slot, the next one, to memory of the sums."""
+        if self._may_have_room:
+            self._room = self._sums.room(slot)
+            for p, memory in zip(self._params, self._room, strict=False):
+                p.grad = memory
+
+    def _start_sums(self) -> None:
+        """Begin the sums of the step's slots, unless they have begun."""
+        if self._sums.step is not self._steps.data.dealt:
+            self._sums.start(self._steps.data.dealt, {id(p.grad) for p in self._params})
+
+    def _is_empty(self, index: int) -> bool:
+        """Return whether the parameter's ``grad`` is the memory for a gradient that did not come."""
+        return bool(self._room) and index not in self._came and self._params[index].grad is self._room[index]
 
     def _add_slot(self) -> None:
         """Add the taken gradient to the sums of the step's slots."""
-        if self._sums.step is not self._steps.data.dealt:
-            self._sums = SlotSums(self._steps.data.dealt)
         if self._steps.data.slot is not None:
             self._sums.add(self._steps.data.slot, self._local)
+        self._room = ()
+        self._came.clear()
 
     def _flatten_sums(self) -> None:
         """Copy the sums of the step's slots to flat buffers: the first to those of the result."""
@@ -341,6 +384,10 @@ class Reducer:
 
     def _join(self, works: Sequence[Any]) -> bool:
         good = True
+        if self._steps.data.reproducible:
+            for work in works:
+                if isinstance(work, ManagedWork):
+                    work.advance()  # so that the results of all buckets are under way together
         for work in works:
             try:
                 good = work is not None and work.wait() is not False and good

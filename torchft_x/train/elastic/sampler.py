@@ -155,8 +155,9 @@ class ElasticSampler:
             data.slot = None
             yield self._spare()
             return
-        for i, (slot, micro) in enumerate(zip(dealt.slots, found, strict=True)):
-            data.begin(dealt, slot, last=i == len(found) - 1)
+        slots = dealt.slots
+        for slot, next_slot, micro in zip(slots, [*slots[1:], None], found, strict=True):
+            data.begin(dealt, slot, next_slot)
             if self._options.reproducible:
                 torch.manual_seed(_seed_of(self._seed, self._manager.current_step(), slot))
             yield micro

@@ -97,8 +97,9 @@ class ElasticStreams:
         position = dealt.data
         assert isinstance(position, StreamState), "set by this class"
         self._exchange(position, dealt.slots)
-        for i, slot in enumerate(dealt.slots):
-            data.begin(dealt, slot, last=i == len(dealt.slots) - 1)
+        slots = dealt.slots
+        for slot, next_slot in zip(slots, [*slots[1:], None], strict=True):
+            data.begin(dealt, slot, next_slot)
             yield self._item(slot, position.counts[slot])
 
     def _item(self, stream: int, number: int) -> Any:

@@ -17,7 +17,7 @@ from torchft_x.comm.quantized.agree_format import agree
 from torchft_x.comm.quantized.collectives import reduce_quantized
 from torchft_x.comm.quantized.format import Format
 from torchft_x.comm.quantized.work import QuantizedWork
-from torchft_x.comm.slot_sum.reduce import reduce_nodes
+from torchft_x.comm.slot_sum.reduce import Scratch, reduce_nodes
 from torchft_x.core.data.tree import Node
 from torchft_x.errors import CollectiveError, ConfigError, DeadlineError, UnreachableError
 from torchft_x.train.context.context import RankContext
@@ -64,14 +64,24 @@ class ManagedWork(dist.Work):
         self._quorum_id = quorum_id
         self._turn = turn
         self.digest = 0  # digest of the result, computed when it came
+        self._began = 0.0  # monotonic seconds when the first wait began; 0.0 before
         self._lock = threading.Lock()  # `wait` may be called by the reducer and by should_commit
         self.good: bool | None = None if inner is not None else False  # outcome, None while it runs
+
+    def advance(self) -> None:
+        """Run the next phase of a reduction that has several, so that it overlaps with other reductions.
+
+        `wait` reports its error.
+        """
+        with self._lock:
+            if self.good is None and isinstance(self._inner, QuantizedWork):
+                self._inner.advance(self._limit())
+                self._context.waits.work(time.monotonic())
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         with self._lock:
             if self.good is None:
-                c, began = self._context, time.monotonic()
-                limit = timedelta(seconds=c.waits.wait(began, connected=c.connection.link.connected))
+                c, limit = self._context, self._limit()
                 try:
                     if isinstance(self._inner, QuantizedWork):
                         good = self._inner.wait(timeout, each=limit)
@@ -79,13 +89,19 @@ class ManagedWork(dist.Work):
                         good = bool(self._inner.wait(min(timeout, limit) if timeout else limit))
                 except Exception as e:
                     good = False
-                    c.failures.fail(c.waits.explain(e, time.monotonic() - began), self._quorum_id)
+                    c.failures.fail(c.waits.explain(e, time.monotonic() - self._began), self._quorum_id)
                 finally:
                     c.waits.work(time.monotonic())
                 if good and self._turn is not None:
                     self.digest = digest(self._tensor, self._turn)
                 self._inner, self.good = None, good
             return self.good
+
+    def _limit(self) -> timedelta:
+        """Begin to wait for other groups. Return how long."""
+        c, now = self._context, time.monotonic()
+        self._began = self._began or now
+        return timedelta(seconds=c.waits.wait(now, connected=c.connection.link.connected))
 
     def is_completed(self) -> bool:
         inner = self._inner
@@ -170,6 +186,7 @@ class Reductions:
         values: Sequence[torch.Tensor],
         nodes: Sequence[Sequence[Node]],
         slots: int,
+        scratch: Scratch,
         *,
         possible: bool,
     ) -> ManagedWork:
@@ -177,7 +194,8 @@ class Reductions:
         step = self._context.step
 
         def issue(rank: int | None, size: int, quorum_id: int) -> Any:
-            return reduce_nodes(out, values, nodes, slots, self._pg, self._count, lambda: step.quorum_id == quorum_id)
+            still = lambda: step.quorum_id == quorum_id  # noqa: E731
+            return reduce_nodes(out, values, nodes, slots, self._pg, scratch, self._count, still)
 
         return self._start(out, issue, possible=possible)
 

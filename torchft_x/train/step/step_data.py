@@ -24,7 +24,7 @@ class StepData:
     def __init__(self, context: RankContext, steps: StepLoop) -> None:
         self.dealt: Dealt | DealtApart | None = None  # slots of the step, once the script has asked for them
         self.slot: int | None = None  # slot of this backward; None: its gradient does not count
-        self.accumulates = False  # gradients of this backward only accumulate: more of the step's slots follow
+        self.next_slot: int | None = None  # slot of the next backward of the step; None: this is the last one
         self.reproducible = False  # slots are summed in a fixed order
         self.deal_apart: Callable[[], DealtApart] | None = None  # in place of `deal`, if groups train apart
         self._context = context
@@ -45,7 +45,7 @@ class StepData:
 
     def start(self) -> None:
         """Begin a step, whose slots nobody has asked for yet."""
-        self.dealt, self.slot, self.accumulates = None, None, False
+        self.dealt, self.slot, self.next_slot = None, None, None
 
     def deal(self) -> Dealt | DealtApart | None:
         """Return the slots of the current step, after waiting for its quorum; None in a rehearsal.
@@ -84,11 +84,16 @@ class StepData:
         with self._context.failures.lock:
             self._context.step.deal = None
 
-    def begin(self, dealt: Dealt | DealtApart, slot: int, *, last: bool) -> None:
+    @property
+    def accumulates(self) -> bool:
+        """Whether gradients of this backward only accumulate: more of the step's slots follow."""
+        return self.next_slot is not None
+
+    def begin(self, dealt: Dealt | DealtApart, slot: int, next_slot: int | None) -> None:
         """Begin the backward of a slot of the step that was `dealt`. Raises `StepError` if that step is over."""
         if self.dealt is not dealt:
             raise StepError("the loop over step() goes on after its step has ended; begin a new one for each step.")
-        self.slot, self.accumulates = slot, not last
+        self.slot, self.next_slot = slot, next_slot
 
     @property
     def deals(self) -> bool:

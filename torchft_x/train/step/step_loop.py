@@ -40,6 +40,7 @@ import torch
 import torch.distributed as dist
 
 from torchft_x.comm.quantized.format import Format
+from torchft_x.comm.slot_sum.reduce import Scratch
 from torchft_x.core.commit.step import Phase
 from torchft_x.core.commit.values import LocalVote, Outcome, Terms, misfit
 from torchft_x.core.messages.group import VoteReply
@@ -169,7 +170,7 @@ class StepLoop:
         self.wait_quorum()
         return self.reductions.reduce(tensor, op, fmt, possible=self._may_reduce(), **quantized)
 
-    def sum_slots(self, out: torch.Tensor, values: Sequence[torch.Tensor]) -> dist.Work:
+    def sum_slots(self, out: torch.Tensor, values: Sequence[torch.Tensor], scratch: Scratch) -> dist.Work:
         """Start the sum of all slots of a reproducible step into `out`, which is flat.
 
         `values`: this rank's sums over the nodes of `core.data.tree` that its slots consist of.
@@ -179,7 +180,7 @@ class StepLoop:
             return self.rehearsal.reduce(out)
         self.wait_quorum()
         nodes, slots = self.data.nodes()
-        return self.reductions.sum_slots(out, values, nodes, slots, possible=self._may_reduce())
+        return self.reductions.sum_slots(out, values, nodes, slots, scratch, possible=self._may_reduce())
 
     def scale(self) -> float | None:
         """Return the factor for this rank's gradients before the sum, without waiting.

@@ -20,11 +20,24 @@ DATA = torch.randn(60, 6, generator=torch.Generator().manual_seed(1)) * torch.lo
 STEPS = 10
 
 
+class Net(nn.Module):
+    """Uses a part in some slots only, and another one in none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 33), nn.Tanh(), nn.Linear(33, 5), nn.Linear(5, 3))
+        self.sometimes, self.never = nn.Linear(6, 3), nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.body(x)
+        return y + self.sometimes(x) if x[0, 0] > 0 else y
+
+
 class Slots(Trainer):
     def __init__(self, group: int, address: str, **kwargs: Any) -> None:
         with rng:
             torch.manual_seed(7)
-            net = nn.Sequential(nn.Linear(6, 33), nn.Tanh(), nn.Linear(33, 5), nn.Linear(5, 3))
+            net = Net()
         super().__init__(group, address, net=net, **kwargs)
         self.data = ElasticSampler(self.manager, len(DATA), **DEALING)
 
@@ -82,6 +95,32 @@ def test_an_ordinary_run_has_other_bits(alone: dict[str, torch.Tensor]) -> None:
         run_threads(3, lambda g: trainers[g].train())
         assert not same(trainers[0].net.state_dict(), alone)
         leave(*trainers)
+
+
+def test_gradients_that_are_kept_are_zeroed_by_the_script() -> None:
+    """zero_grad(set_to_none=False) leaves memory of ours in ``p.grad``; unused parameters then decay, as everywhere."""
+    found = []
+    for groups in (1, 2):
+        with lighthouse(groups) as address:
+            trainers = run_threads(groups, lambda g: Slots(g, address, min_replica_size=groups))  # noqa: B023
+            for trainer in trainers:
+                zero = trainer.optimizer.zero_grad
+                trainer.optimizer.zero_grad = lambda zero=zero: zero(set_to_none=False)  # type: ignore[method-assign]
+            run_threads(groups, lambda g: trainers[g].train())  # noqa: B023
+            leave(*trainers)
+        found.append(trainers[0].net.state_dict())
+    assert same(*found)
+
+
+def test_a_graph_of_the_gradient_is_refused(address: str) -> None:
+    trainer = Slots(0, address)
+    trainer.optimizer.zero_grad()
+    for micro in trainer.data.step():
+        trainer.model(DATA[micro.indices]).square().mean().backward(create_graph=True)
+    assert not trainer.optimizer.step()
+    assert "create_graph=True is not possible" in str(trainer.manager.errored())
+    trainer.net.zero_grad()  # the graph holds the parameters
+    leave(trainer)
 
 
 def test_what_cannot_be_reproduced_is_refused(address: str) -> None:
