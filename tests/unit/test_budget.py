@@ -51,7 +51,7 @@ BUDGET = {  # package: (lines of its files, numbers at the top of its modules)
     "launch": (17900, 140),
     "observe": (5000, 39),
     "rpc": (7450, 60),
-    "train": (11050, 51),
+    "train": (11080, 51),
     "transfer": (5900, 46),
 }
 """Upper bounds. Raise one only with a line in the commit's message that says what went out instead."""

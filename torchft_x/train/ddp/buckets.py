@@ -16,6 +16,8 @@ from dataclasses import dataclass
 
 import torch
 
+from torchft_x.train.ddp.shards import like
+
 FIRST_BUCKET_BYTES = 1 << 20
 BUCKET_BYTES = 25 << 20
 # Gradients below this size are copied faster by one _foreach_copy_ per bucket than by a call for each.
@@ -133,3 +135,38 @@ def _product(numbers: Sequence[int]) -> int:
     for k in numbers:
         n *= k
     return n
+
+
+class FlatBuffers:
+    """A set of flat buffers, with a view per parameter."""
+
+    def __init__(self, buckets: Sequence[Bucket], params: Sequence[torch.Tensor]) -> None:
+        # zero_() touches the memory, unlike torch.zeros: page faults would slow the first backward.
+        self.flat = [torch.empty(b.numel, dtype=b.dtype, device=b.device).zero_() for b in buckets]
+        self.flags = self.flat[-1][buckets[-1].num_gradients :]
+        slots = sorted(
+            ((s, flat) for b, flat in zip(buckets, self.flat, strict=True) for s in b.slots), key=lambda x: x[0].index
+        )
+        self.views = [torch.as_strided(flat, s.shape, s.stride, s.offset) for s, flat in slots]
+        self.grads = [like(p, v) for p, v in zip(params, self.views, strict=True)]  # views as ``p.grad``
+
+    def fill(self, grads: Sequence[torch.Tensor | None]) -> bool:
+        """Copy gradients to their places, zeros for missing ones, and set the flags. Return whether none is missing."""
+        for view, grad in zip(self.views, grads, strict=True):
+            if grad is None:
+                view.zero_()
+            else:
+                view.copy_(grad)
+        came = [grad is not None for grad in grads]
+        self.flags.copy_(torch.tensor(came))
+        return False not in came
+
+
+def places(buckets: Sequence[Bucket]) -> list[tuple[int, bool]]:
+    """Return the index of each parameter's bucket, and whether its gradient is small."""
+    places = {s.index: (k, small) for k, b in enumerate(buckets) for small in (True, False) for s in _part(b, small)}
+    return [places[i] for i in range(len(places))]
+
+
+def _part(bucket: Bucket, small: bool) -> Sequence[Slot]:
+    return bucket.small if small else bucket.large

@@ -25,7 +25,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -36,9 +36,9 @@ from torch.nn import Parameter
 from torchft_x.comm.slot_sum.reduce import Scratch
 from torchft_x.comm.slot_sum.sums import SlotSums
 from torchft_x.errors import ConfigError, StepError
-from torchft_x.train.ddp.buckets import Bucket
+from torchft_x.train.ddp.buckets import Bucket, FlatBuffers, places
 from torchft_x.train.ddp.gradient_steps import GradientSteps
-from torchft_x.train.ddp.shards import is_dtensor, like, local_grad
+from torchft_x.train.ddp.shards import is_dtensor, local_grad
 from torchft_x.train.step.reductions import ManagedWork
 
 logger = logging.getLogger(__name__)
@@ -62,13 +62,13 @@ class Reducer:
         self._steps = steps
         self._params = list(params)
         self.buckets = tuple(buckets)
-        self._place = _places(buckets)  # by parameter index: bucket index, and whether the gradient is small
+        self._place = places(buckets)  # by parameter index: bucket index, and whether the gradient is small
         self._inside = [[s.index for s in b.slots] for b in buckets]  # indices of the parameters of each bucket
         self._small = [[s.index for s in b.small] for b in buckets]  # the small ones, copied together
         self._num_small = [b.num_small for b in buckets]
         # A single bucket is sent after the last gradient: on a CPU nothing is gained by taking gradients as they come.
         self._at_once = len(buckets) == 1 and all(type(p) is Parameter and p.device.type == "cpu" for p in params)
-        self._flats = [_Flats(buckets, self._params)]  # one set, or two if the script accumulates into p.grad
+        self._flats = [FlatBuffers(buckets, self._params)]  # one set, or two if the script accumulates into p.grad
         self._current = 0  # index of the set of the current or last pass
         self._lock = threading.Lock()  # guards the pass, because each device has a thread that runs hooks
         self._armed = False  # a pass is open
@@ -85,8 +85,8 @@ class Reducer:
             torch.Tensor | None
         ] = ()  # tensors of `_sums` that were ``p.grad`` before the slot's backward
         self._came: set[int] = set()  # indices of parameters with a gradient in this slot
-        self._nodes: list[_Flats] = []  # these sums in flat buffers
-        self._more: list[_Flats] = []  # buffers for all of them but the first
+        self._nodes: list[FlatBuffers] = []  # these sums in flat buffers
+        self._more: list[FlatBuffers] = []  # buffers for all of them but the first
         self._scratch = [Scratch() for _ in buckets]
         self._all_came = False  # this rank has contributed all gradients, so every flag is set
         self._scale: float | None = None  # 1/participants; 0 if this rank contributes zeros; None before the quorum
@@ -164,7 +164,7 @@ class Reducer:
         if not self.synchronise or data.accumulates or (self._armed and (self._at_once or data.reproducible)):
             if data.reproducible and self.synchronise and not self._armed and not self._in_slot:
                 self._in_slot = True
-                Variable._execution_engine.queue_callback(self._at_slot_end)
+                _queue_last(self._slot_end)
             return  # a later pass, or the end of backward, takes the gradient
         if torch.is_grad_enabled():  # backward(create_graph=True)
             with torch.no_grad():
@@ -176,7 +176,7 @@ class Reducer:
         with self._lock:
             if not self._armed:
                 self._arm()
-                Variable._execution_engine.queue_callback(self._at_end)
+                _queue_last(self._end)
             if self._local[index] is not None:
                 self._take_again(index, grad)
                 return
@@ -191,7 +191,7 @@ class Reducer:
             if p.grad is grad:
                 self._current = 1 - self._current
                 if self._current == len(self._flats):
-                    self._flats.append(_Flats(self.buckets, self._params))
+                    self._flats.append(FlatBuffers(self.buckets, self._params))
                 break
         self._local = [None] * len(self._params)
         self._versions = None
@@ -283,10 +283,6 @@ class Reducer:
 
     # --- the end of backward ----------------------------------------------------------------------------------------
 
-    def _at_end(self) -> None:
-        """Queue `_end` behind all callbacks queued so far, because they may still bring gradients (FSDP's does)."""
-        Variable._execution_engine.queue_callback(self._end)
-
     def _end(self) -> None:
         """End the pass. Runs once a pass, after all other callbacks, on the thread that called backward."""
         with torch.no_grad():
@@ -301,8 +297,7 @@ class Reducer:
                 for i, p in enumerate(self._params):
                     if local[i] is None and missing[place[i][0]] and not self._is_empty(i):
                         # Unused in this backward, but gradients that no_sync accumulated before still count.
-                        grad = p.grad
-                        self._take(i, grad if type(grad) is torch.Tensor else local_grad(p))
+                        self._take(i, local_grad(p))
                 if reproducible:
                     self._add_slot()
                     self._flatten_sums()
@@ -321,10 +316,6 @@ class Reducer:
             if not wanted:
                 self._local = [None] * len(self._params)
 
-    def _at_slot_end(self) -> None:
-        """Queue `_slot_end` behind all callbacks queued so far, as `_at_end` does."""
-        Variable._execution_engine.queue_callback(self._slot_end)
-
     @torch.no_grad()
     def _slot_end(self) -> None:
         """Take the gradient of a slot that is not the last one of the step (reproducible steps)."""
@@ -335,8 +326,7 @@ class Reducer:
             self._start_sums()
             for i, p in enumerate(self._params):
                 if not self._is_empty(i):
-                    grad = p.grad
-                    self._take(i, grad if type(grad) is torch.Tensor else local_grad(p))
+                    self._take(i, local_grad(p))
                 p.grad = None
             self._add_slot()
             next_slot = self._steps.data.next_slot
@@ -369,18 +359,10 @@ class Reducer:
     def _flatten_sums(self) -> None:
         """Copy the sums of the step's slots to flat buffers: the first to those of the result."""
         while len(self._more) + 1 < len(self._sums.grads):
-            self._more.append(_Flats(self.buckets, self._params))
+            self._more.append(FlatBuffers(self.buckets, self._params))
         self._nodes = [self._flats[self._current], *self._more][: len(self._sums.grads)]
-        self._all_came = False
-        for flats, grads in zip(self._nodes, self._sums.grads, strict=True):
-            for view, grad in zip(flats.views, grads, strict=True):
-                if grad is None:
-                    view.zero_()
-                else:
-                    view.copy_(grad)
-            came = [grad is not None for grad in grads]
-            flats.flags.copy_(torch.tensor(came))
-            self._all_came = self._all_came or False not in came
+        whole = [flats.fill(grads) for flats, grads in zip(self._nodes, self._sums.grads, strict=True)]
+        self._all_came = any(whole)
 
     def _join(self, works: Sequence[Any]) -> bool:
         good = True
@@ -412,24 +394,7 @@ def _nothing() -> None:
     pass
 
 
-class _Flats:
-    """A set of flat buffers, with a view per parameter."""
-
-    def __init__(self, buckets: Sequence[Bucket], params: Sequence[torch.Tensor]) -> None:
-        # zero_() touches the memory, unlike torch.zeros: page faults would slow the first backward.
-        self.flat = [torch.empty(b.numel, dtype=b.dtype, device=b.device).zero_() for b in buckets]
-        self.flags = self.flat[-1][buckets[-1].num_gradients :]
-        slots = sorted(
-            ((s, flat) for b, flat in zip(buckets, self.flat, strict=True) for s in b.slots), key=lambda x: x[0].index
-        )
-        self.views = [torch.as_strided(flat, s.shape, s.stride, s.offset) for s, flat in slots]
-        self.grads = [like(p, v) for p, v in zip(params, self.views, strict=True)]  # views as ``p.grad``
-
-
-def _places(buckets: Sequence[Bucket]) -> list[tuple[int, bool]]:
-    places = {s.index: (k, small) for k, b in enumerate(buckets) for small in (True, False) for s in _part(b, small)}
-    return [places[i] for i in range(len(places))]
-
-
-def _part(bucket: Bucket, small: bool) -> Sequence[Any]:
-    return bucket.small if small else bucket.large
+def _queue_last(end: Callable[[], None]) -> None:
+    """Call `end` behind all callbacks that this backward queues, because they may still bring gradients (FSDP's does)."""
+    queue = Variable._execution_engine.queue_callback
+    queue(lambda: queue(end))
