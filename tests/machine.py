@@ -1,7 +1,7 @@
 """Speed of this machine. Tests of processes stretch their deadlines and the clocks of torchft_x by its scale.
 
-The measure is the start of Python processes that import torch, as many at a time as pytest-xdist has workers, under the
-present load of the machine. No module of `torchft_x` that reads its times may be imported before: `torchft_x.timing` reads the scale once.
+The measure is the start of Python processes that import torch, as many at a time as pytest-xdist has workers or the machine
+processors, under its present load. No module of `torchft_x` that reads its times may be imported before: `torchft_x.timing` reads the scale once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def set_scale(config: pytest.Config) -> None:
     if not needs_measure(config):
         os.environ[env.TIME_SCALE] = "1"
     elif env.read(env.TIME_SCALE) is None:
-        together = getattr(config.known_args_namespace, "numprocesses", None) or 1
+        together = min(getattr(config.known_args_namespace, "numprocesses", None) or 1, os.cpu_count() or 1)
         os.environ[env.TIME_SCALE] = f"{scale_for(min(_import_seconds(together), _import_seconds(together))):g}"
 
 

@@ -8,7 +8,7 @@ program compares bytes: it knows nothing of tensors, and trusts no statement of 
 
 1. each file's bytes have the digest in its header (else the file is damaged);
 2. at every step, all groups and attempts wrote the same bytes for the same rank;
-3. the steps have no gap: over all groups, and within each life unless it copied its state from another group.
+3. the steps have no gap: over all groups, and within each process unless it loaded a state.
 
 Where all groups with the newest state were lost, training went on from an older one: a new lineage, which repeats step
 numbers. The events of the run (``--run``) name the quorum with which each began. Each lineage is checked for itself,
@@ -49,7 +49,7 @@ class Dump:
     size: int  # bytes of parameters
     committed_in: int = 0
     t: float = 0.0  # unix seconds of the commit
-    healed: bool = False  # whether the state was copied from another group just before this step
+    healed: bool = False  # whether the process was new, or loaded a state, just before this step
     drawn: int = 0  # batches its process had drawn until then; 0: unknown
 
     @property

@@ -80,7 +80,7 @@ class Trial:
         self._rounds = 0  # steps that this process has begun, dropped ones included
         self._began: float | None = None  # monotonic time at which the current step began
         self._commit: dict[str, Any] = {}  # newest event `commit`
-        self._healed = False  # whether the state was loaded since the newest commit
+        self._healed = True  # whether this process is new, or has loaded a state, since its newest commit
         self.data: Any = None  # the ElasticLoader, where groups average each step
         self._micros: list[list[int]] = []  # indices of the samples of the step's micro batches, if they count
         self._losses: list[torch.Tensor] = []  # losses of the step's micro batches

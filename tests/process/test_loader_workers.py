@@ -92,7 +92,7 @@ if __name__ == "__main__":
 
 
 def test_a_program_that_still_holds_its_loader_ends(tmp_path: Path) -> None:
-    holds_its_loader_and_ends("spawn", tmp_path)
+    holds_its_loader_and_ends("fork", tmp_path)
 
 
 def holds_its_loader_and_ends(method: str, tmp_path: Path) -> None:

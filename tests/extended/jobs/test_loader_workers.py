@@ -20,7 +20,7 @@ def test_the_last_step_is_saved_while_the_loader_has_workers(method: str, end: s
     trains_and_ends(method, end, tmp_path)
 
 
-@pytest.mark.parametrize("method", ["fork", "forkserver"])
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_a_program_that_still_holds_its_loader_ends(method: str, tmp_path: Path) -> None:
     holds_its_loader_and_ends(method, tmp_path)
 
