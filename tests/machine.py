@@ -1,7 +1,8 @@
 """Speed of this machine. Tests of processes stretch their deadlines and the clocks of torchft_x by its scale.
 
-The measure is the start of Python processes that import torch, as many at a time as pytest-xdist has workers or the machine
-processors, under its present load. No module of `torchft_x` that reads its times may be imported before: `torchft_x.timing` reads the scale once.
+The measure is the start of Python processes that import torch, as many at a time as pytest-xdist has workers (or the
+machine processors), under the present load of the machine. No module of `torchft_x` that reads its times may be imported
+before: `torchft_x.timing` reads the scale once.
 """
 
 from __future__ import annotations
