@@ -108,10 +108,11 @@ class Reducer:
         self._local = [None] * len(self._params)
         self._versions = None
         data = self._steps.data
-        if data.reproducible and data.slot is not None and self._sums.step is not data.dealt:
-            self._start_sums()
-            if all(p.grad is None for p in self._params):
-                self._make_room(data.slot)
+        if torch.compiler.is_compiling() or not data.reproducible or data.slot is None or self._sums.step is data.dealt:
+            return
+        self._start_sums()
+        if all(p.grad is None for p in self._params):
+            self._make_room(data.slot)
 
     def intact(self) -> bool:
         """Return whether the local gradients are kept and the script has not changed their average (clipped, unscaled).
@@ -155,7 +156,7 @@ class Reducer:
 
     def _ready(self, index: int, param: torch.Tensor) -> None:
         data = self._steps.data
-        if data.reproducible and self.synchronise:
+        if data.reproducible:
             self._came.add(index)
             if self._room and self._sums.step is data.dealt and torch.is_grad_enabled():
                 self._steps.reject_step(
@@ -329,13 +330,11 @@ class Reducer:
                     self._take(i, local_grad(p))
                 p.grad = None
             self._add_slot()
-            next_slot = self._steps.data.next_slot
-            if next_slot is not None:
-                self._make_room(next_slot)
+            self._make_room(self._steps.data.next_slot)
 
-    def _make_room(self, slot: int) -> None:
+    def _make_room(self, slot: int | None) -> None:
         """Let backward add the gradient of this slot, the next one, to memory of the sums."""
-        if self._may_have_room:
+        if slot is not None and self._may_have_room:
             self._room = self._sums.room(slot)
             for p, memory in zip(self._params, self._room, strict=False):
                 p.grad = memory
