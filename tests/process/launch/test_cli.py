@@ -41,6 +41,20 @@ def test_what_runs_in_the_job_needs_no_torchx() -> None:
     assert done.stdout.count("usage: ") == len(commands)
 
 
+def with_output_to(fd: int, words: list[str], unbuffered: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command whose output goes to this descriptor."""
+    return subprocess.run(
+        [sys.executable, "-m", "torchft_x", *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered},
+        stdout=fd,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=scaled(60),
+        check=False,
+    )
+
+
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("words", [["--help"], ["dumps", "."]])
 def test_a_command_that_nobody_reads_ends_without_a_traceback(
@@ -50,16 +64,7 @@ def test_a_command_that_nobody_reads_ends_without_a_traceback(
     (tmp_path / "dumps" / "001-died-1-abc").mkdir(parents=True)
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run(
-        [sys.executable, "-m", "torchft_x", *words],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered},
-        stdout=writer,
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=scaled(60),
-        check=False,
-    )
+    done = with_output_to(writer, words, unbuffered, tmp_path)
     os.close(writer)
     assert (done.returncode, done.stderr) == (141, "")
 
@@ -68,15 +73,7 @@ def test_a_command_that_nobody_reads_ends_without_a_traceback(
 def test_a_full_disk_behind_the_output_is_one_sentence(unbuffered: str) -> None:
     """``torchft_x report > FILE`` ended in a traceback."""
     with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "torchft_x", "--help"],
-            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered},
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=scaled(60),
-            check=False,
-        )
+        done = with_output_to(full.fileno(), ["--help"], unbuffered, ROOT)
     assert done.stderr == "torchft_x: the output or a file can't be written: No space left on device.\n"
     assert done.returncode == 1
 

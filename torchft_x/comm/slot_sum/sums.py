@@ -39,13 +39,8 @@ class SlotSums:
         """
         if self._nodes and is_pair(self._nodes[-1], (0, slot)):
             return self.grads[-1]
-        room = (
-            [t if t is not None and t.is_floating_point() else None for t in self._spare.pop()] if self._spare else []
-        )
-        for t in room:
-            if t is not None:
-                t.fill_(-0.0)
-        return room
+        room = self._spare.pop() if self._spare else []
+        return [t.fill_(-0.0) if t is not None and t.is_floating_point() else None for t in room]
 
     def add(self, slot: int, grads: Sequence[torch.Tensor | None]) -> None:
         """Add the gradient of a slot, which is right of those before. Later calls change all but the last one.

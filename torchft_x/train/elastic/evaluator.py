@@ -110,9 +110,8 @@ class ElasticEvaluator:
         if self._rows_at != state:
             self._rows, self._rows_at = {}, state
         mine = _share(len(self._batches), role.quorum, role.part)
-        todo = (
-            [i for i in mine if i not in self._rows] if mine else [0]
-        )  # without a share: to know how many sums there are
+        # A group without a share computes a batch, to know how many sums there are.
+        todo = [i for i in mine if i not in self._rows] if mine else [0]
         found = list(sums([self._batches[i] for i in todo])) if todo else []
         if len(found) != len(todo):
             raise ConfigError(f"sums() yielded {len(found)} tensors for {len(todo)} batches; yield one for each batch.")
