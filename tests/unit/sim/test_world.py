@@ -581,8 +581,7 @@ def test_a_heal_that_stands_still_is_given_up_and_tried_again(groups: int) -> No
     assert len(members(world)) == groups
 
 
-@pytest.mark.parametrize("mode", [FULL, {}])
-@pytest.mark.parametrize("other", ["g2", "g2 4.0", "g2 1.0"])
+@pytest.mark.parametrize(("other", "mode"), [("g2", FULL), ("g2 4.0", {}), ("g2 1.0", FULL)])
 def test_a_bad_link_between_two_of_three_stops_the_others_for_some_seconds_only(
     other: str, mode: dict[str, Any]
 ) -> None:

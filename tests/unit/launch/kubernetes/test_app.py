@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -107,8 +109,10 @@ def pods(objects: list[Json], role: str) -> list[Json]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_all_objects_fit_the_schemas(version: str) -> None:
+def test_all_objects_fit_the_schemas(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     validate = pytest.importorskip("kubernetes_validate").validate
+    utils = importlib.import_module("kubernetes_validate.utils")
+    monkeypatch.setattr(utils, "schema_contents", cache(utils.schema_contents))  # else read twice for each object
     for found in (*examples().values(), *others().values()):
         for body in [found.objects[0], *owned(found.objects, {"metadata": {"name": "x", "uid": "1"}})]:
             validate(body, version, strict=True)
