@@ -7,7 +7,8 @@ counterpart, so that none is dropped in silence, and for an arriving field witho
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import MISSING, fields
+from dataclasses import fields
+from operator import attrgetter
 from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -61,70 +62,73 @@ class Codec(Generic[V]):
         for kind in writes:
             if _pair(message, kind, names or {}, apart) != pairs:
                 raise TypeError(f"{kind.__name__} and {reads.__name__} have different fields.")
-        compiler = _Compiler({**LIMITS, **(limits or {})}, {**WRITERS, **(writers or {})}, packed or {})
-        hints, encode, decode, given = get_type_hints(reads), [], [], []
-        for f in fields(reads):  # type: ignore[arg-type]
-            if f.name in pairs:
-                sent, read = compiler.field(f.name, hints[f.name], message.DESCRIPTOR.fields_by_name[pairs[f.name]])
-                encode.append(f"{pairs[f.name]}={sent}")
-                decode.append(read)
-            elif f.init:
-                decode.append(f.name)
-                given.append(
-                    f.name if f.default is MISSING else f"{f.name}={compiler.name('default', f.name, f.default)}"
-                )
-        # One expression covers all fields, as in the `__init__` that `dataclasses` makes: a loop takes up to twice the
-        # time. Every name in the expression comes from this package's tables and the classes that they name.
-        scope = {**compiler.scope, "message": message, "reads": reads, "check": check}
-        self.encode: Callable[[Any], Any] = eval(f"lambda v: message({', '.join(encode)})", scope)
-        head = ", ".join(["p", "*", *given] if given else ["p"])
-        checked = "check(p) or " if check else ""
-        self.decode: Callable[..., V] = eval(f"lambda {head}: {checked}reads({', '.join(decode)})", scope)
+        self._check = check
+        self._sent: list[tuple[str, Convert]] = []  # (message's field, function of the value)
+        self._read: list[tuple[str, Convert]] = []  # (attribute, function of the message)
+        tables = {**LIMITS, **(limits or {})}, {**WRITERS, **(writers or {})}, packed or {}
+        hints = get_type_hints(reads)
+        for attribute, name in pairs.items():
+            field = message.DESCRIPTOR.fields_by_name[name]
+            sent, read = _conversions(attribute, hints[attribute], field, *tables)
+            self._sent.append((name, sent))
+            self._read.append((attribute, read))
+        self._reads = reads
+
+    def encode(self, value: Any) -> Any:
+        """Convert a value to a message."""
+        return self._message(**{name: sent(value) for name, sent in self._sent})
+
+    def decode(self, message: Any, **given: Any) -> V:
+        """Convert a message to a value. `given`: the fields that only the value has. Raises `RefusedError`."""
+        if self._check is not None:
+            self._check(message)
+        return self._reads(**given, **{attribute: read(message) for attribute, read in self._read})
 
     def read(self, data: bytes, what: str) -> V:
         """Parse a message from bytes and return its value. `what` names it in errors. Raises `RefusedError`."""
         return self.decode(parse(self._message, data, what))
 
 
-class _Compiler:
-    """Generator of a field's two expressions: one encodes it from value `v`, the other decodes it from message `p`."""
-
-    def __init__(
-        self, limits: Mapping[str, Limit], writers: Mapping[str, Convert], packed: Mapping[str, Codec[Any]]
-    ) -> None:
-        self._limits, self._writers, self._packed = limits, writers, packed
-        self.scope: dict[str, Any] = {}  # objects that the expressions refer to, by name
-
-    def name(self, what: str, attribute: str, value: Any) -> str:
-        self.scope[f"{what}_{attribute}"] = value
-        return f"{what}_{attribute}"
-
-    def field(self, attribute: str, hint: Any, field: FieldDescriptor) -> tuple[str, str]:
-        value, arrived = f"v.{attribute}", f"p.{field.name}"
-        if field.message_type is not None:  # the hint is a dataclass, a dataclass or None, or a tuple of dataclasses
-            kinds = get_args(hint) or (hint,)
-            codec = self.name("codec", attribute, _codecs[kinds[0], field.message_type.full_name])
-            if Ellipsis in kinds:
-                return f"[{codec}.encode(x) for x in {value}]", f"tuple([{codec}.decode(x) for x in {arrived}])"
-            sent, read = f"{codec}.encode({value})", f"{codec}.decode({arrived})"
-            if type(None) in kinds:
-                return f"None if {value} is None else {sent}", f"{read} if p.HasField('{field.name}') else None"
-            return sent, read
-        if attribute in self._packed:
-            codec = self.name("codec", attribute, self._packed[attribute])
-            sent, read = f"{codec}.encode({value}).SerializeToString()", f"{codec}.read({arrived}, '{attribute}')"
-            return f"b'' if {value} is None else {sent}", f"{read} if {arrived} else None"
-        if attribute in self._writers:
-            value = f"{self.name('write', attribute, self._writers[attribute])}({value})"
-        if field.type == FieldDescriptor.TYPE_BOOL:
-            return value, arrived
-        if hint not in TYPES and attribute not in self._limits:
-            raise TypeError(f"{attribute} of {field.containing_type.name} has no limit; see rpc/codec/field_limits.py.")
-        limit = TYPES.get(hint) or self._limits[attribute]
-        if limit is None:
-            return value, arrived
-        check, *rest = limit if isinstance(limit, tuple) else (limit,)
-        return value, f"{self.name('read', attribute, check)}({', '.join([arrived, *map(repr, rest)])})"
+def _conversions(
+    attribute: str,
+    hint: Any,
+    field: FieldDescriptor,
+    limits: Mapping[str, Limit],
+    writers: Mapping[str, Convert],
+    packed: Mapping[str, Codec[Any]],
+) -> tuple[Convert, Convert]:
+    """Return the functions that get a field's content from a value, to be sent, and from a message that has arrived."""
+    name = field.name
+    value_of, arrived_in = attrgetter(attribute), attrgetter(name)
+    if field.message_type is not None:  # the hint is a dataclass, a dataclass or None, or a tuple of dataclasses
+        kinds = get_args(hint) or (hint,)
+        codec = _codecs[kinds[0], field.message_type.full_name]
+        encode, decode = codec.encode, codec.decode
+        if Ellipsis in kinds:
+            return lambda v: [encode(x) for x in value_of(v)], lambda p: tuple([decode(x) for x in arrived_in(p)])
+        if type(None) in kinds:
+            return (
+                lambda v: None if value_of(v) is None else encode(value_of(v)),
+                lambda p: decode(arrived_in(p)) if p.HasField(name) else None,
+            )
+        return lambda v: encode(value_of(v)), lambda p: decode(arrived_in(p))
+    if attribute in packed:
+        inner = packed[attribute]
+        return (
+            lambda v: b"" if value_of(v) is None else inner.encode(value_of(v)).SerializeToString(),
+            lambda p: inner.read(arrived_in(p), attribute) if arrived_in(p) else None,
+        )
+    write = writers.get(attribute)
+    sent = value_of if write is None else lambda v: write(value_of(v))
+    if field.type == FieldDescriptor.TYPE_BOOL:
+        return sent, arrived_in
+    if hint not in TYPES and attribute not in limits:
+        raise TypeError(f"{attribute} of {field.containing_type.name} has no limit; see rpc/codec/field_limits.py.")
+    limit = TYPES.get(hint) or limits[attribute]
+    if limit is None:
+        return sent, arrived_in
+    check, *rest = limit if isinstance(limit, tuple) else (limit,)
+    return sent, (lambda p: check(arrived_in(p), *rest)) if rest else (lambda p: check(arrived_in(p)))
 
 
 class OneOf:

@@ -131,7 +131,7 @@ def up_bytes(sent: gm.SendJoin | gm.SendProgress | gm.SendLeave | lm.Paused | lm
 
 def facts_bytes(reported: facts.Facts) -> bytes:
     """Encode facts as bytes to append to an encoded `Up` message, which then carries them, too."""
-    return _field(_UP_FACTS, FACTS.encode(reported).SerializeToString())
+    return bytes(pb.Up(facts=FACTS.encode(reported)).SerializeToString())
 
 
 def up_to_event(session: int, up: pb.Up) -> lm.LighthouseEvent:
@@ -167,47 +167,24 @@ def quorum_bytes(quorum: Quorum) -> bytes:
 
 
 class QuorumEncoder:
-    """Encoder of a quorum's `Down` message. It encodes each member while that member waits for the others.
-
-    Concatenating the bytes of protobuf messages merges the messages.
-    """
+    """Encoder of a quorum's `Down` message. It converts each member while that member waits for the others."""
 
     def __init__(self) -> None:
-        self._prepared: dict[str, tuple[Member, bytes]] = {}  # waiting members by replica id
+        self._prepared: dict[str, tuple[Member, pb.Member]] = {}  # waiting members by replica id
 
     def prepare(self, member: Member) -> None:
-        """Encode a member that has asked for a quorum, since the next quorum may contain it unchanged."""
+        """Convert a member that has asked for a quorum, since the next quorum may contain it unchanged."""
         if len(self._prepared) < limits.MAX_MEMBERS:
-            self._prepared[member.replica_id] = (member, _member_bytes(member))
+            self._prepared[member.replica_id] = (member, MEMBER.encode(member))
 
     def encode(self, quorum: Quorum) -> bytes:
         """Encode a quorum and forget all prepared members, which need another `prepare` for the next quorum."""
         prepared, self._prepared = self._prepared, {}
-        parts = [QUORUM.encode(replace(quorum, members=())).SerializeToString()]
+        down = pb.Down(quorum=QUORUM.encode(replace(quorum, members=())))
         for member in quorum.members:
-            known, data = prepared.get(member.replica_id, (None, b""))
-            parts.append(data if known is member else _member_bytes(member))
-        return _field(_DOWN_QUORUM, b"".join(parts))
-
-
-def _member_bytes(member: Member) -> bytes:
-    """Encode a member as an entry of the list in a `Quorum` message."""
-    return _field(_QUORUM_MEMBERS, MEMBER.encode(member).SerializeToString())
-
-
-def _field(number: int, data: bytes) -> bytes:
-    """Encode a protobuf field that holds a message. `number` is below 16, so that the field's tag is one byte."""
-    length, head = len(data), bytearray((number << 3 | 2,))
-    while length > 0x7F:
-        head.append(length & 0x7F | 0x80)
-        length >>= 7
-    head.append(length)
-    return bytes(head) + data
-
-
-_UP_FACTS: int = pb.Up.DESCRIPTOR.fields_by_name["facts"].number
-_DOWN_QUORUM: int = pb.Down.DESCRIPTOR.fields_by_name["quorum"].number
-_QUORUM_MEMBERS: int = pb.Quorum.DESCRIPTOR.fields_by_name["members"].number
+            known, message = prepared.get(member.replica_id, (None, None))
+            down.quorum.members.append(message if known is member else MEMBER.encode(member))
+        return bytes(down.SerializeToString())
 
 
 def peer_member_to_proto(v: Member) -> peer_pb.QuorumMember:
