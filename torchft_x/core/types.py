@@ -149,11 +149,6 @@ class Quorum:
         assert self._settled is not None
         return self._settled
 
-    def knowing(self, settled: Settlement) -> Quorum:
-        """Return this quorum with its settlement given, so that it need not be computed again."""
-        object.__setattr__(self, "_settled", settled)
-        return self
-
     @property
     def top(self) -> State:
         """Newest complete state among the members."""

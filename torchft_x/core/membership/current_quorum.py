@@ -153,16 +153,15 @@ class QuorumState:
     def issue(self, decision: Form, *, now: float, unix: float, lease: float) -> Quorum:
         """Make the decided quorum the present one: use up the joins, begin leases. `unix`: now, in unix seconds."""
         cur = self.current
-        settled = settlement(decision.members)
         quorum = Quorum(
             id=self.next_id,
             config_id=self.next_id if decision.rebuild or cur is None else cur.config_id,
             number=self._number + 1,
             members=decision.members,
             created=unix,
-            granted_through=settled.top.step + 1,
+            granted_through=settlement(decision.members).top.step + 1,
             lease=lease,
-        ).knowing(settled)
+        )
         self.raise_ids(self.next_id)
         if cur is not None:
             self.chain.leave(cur)

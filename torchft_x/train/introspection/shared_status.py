@@ -20,7 +20,7 @@ from torchft_x.observe.worker_status import MOMENT, Moment
 from torchft_x.train.introspection.query_server import lead
 from torchft_x.train.setup.options import Options
 
-_NUMBERS = {id(phase): worker_status.PHASES.index(phase.value) for phase in Phase}  # an Enum's own hash takes longer
+_NUMBERS = {phase: worker_status.PHASES.index(phase.value) for phase in Phase}
 _pack = MOMENT.pack_into
 _STEP_ENDS = ("joined", "rehearsal", "commit", "drop")
 _KEPT = 8  # number of newest losses, and of decisions of the group, that are kept
@@ -92,7 +92,7 @@ class SharedStatus:
         board, step = self._board, self._step
         if board is not None:
             board.write(
-                step.state.step, _NUMBERS[id(step.phase)], self._since, self._longest, self._pause_ends, self._commits,
+                step.state.step, _NUMBERS[step.phase], self._since, self._longest, self._pause_ends, self._commits,
                 step.quorum_id, step.size, self._leaving, self._waits,
             )  # fmt: skip
 
@@ -161,7 +161,7 @@ class SharedStatus:
         """Return the status as the supervisor reports it."""
         step = self._step
         moment = Moment(
-            step.state.step, _NUMBERS[id(step.phase)], self._since, self._longest, self._pause_ends, self._commits,
+            step.state.step, _NUMBERS[step.phase], self._since, self._longest, self._pause_ends, self._commits,
             step.quorum_id, step.size, self._leaving, self._waits,
         )  # fmt: skip
         return worker_status.status_of(moment, self._story(), time.monotonic(), time.time())

@@ -30,8 +30,6 @@ from torchft_x.train.step.quorum_role import QuorumOptions, QuorumRole
 _SOON = 0.001  # seconds in which rank 0 usually starts the step; after them a thread waits beside the forward pass
 Wait = Callable[[float], QuorumReply]
 """Function that waits the given number of seconds for an answer that is on its way."""
-_SET = threading.Event()  # shared by rounds that wait for nothing, which most are, because making an Event takes time
-_SET.set()
 
 
 class QuorumRound:
@@ -60,8 +58,10 @@ class QuorumRound:
         held: Ranges = (),
         votes_late: bool = False,
     ) -> None:
-        self.ready = _SET  # set when the quorum and the process group are ready, or `error` is set
-        self.done = _SET  # set when the snapshot and the fetch have ended too
+        self.ready = threading.Event()  # set unless the quorum and the process group are waited for; set on `error`
+        self.done = threading.Event()  # set unless the snapshot and the fetch are waited for, too
+        self.ready.set()
+        self.done.set()
         self.error: Exception | None = None  # why there is no quorum; raised by calls that need one
         self.at_once = False  # the answer came with the request, and nothing is left to wait for
         self.role: QuorumRole | None = None  # set before `ready`, unless error
@@ -164,7 +164,8 @@ class QuorumRound:
                 connected = connection.link.connected
                 connection.hub.start(state.committed_in, state.step, runs_on=on, connected=connected)
             if reply is None or before is None or not on:
-                self._pend()
+                self.ready.clear()
+                self.done.clear()
                 return False
             alike = held is not None and held.plan is before and held.counts_after_heal == self._counts_after_heal
             if held is not None and held.settled and alike:
@@ -201,17 +202,11 @@ class QuorumRound:
             error = StepError("this rank's process group broke after the last commit.")
             self._context.failures.fail(error, plan.quorum_id)
 
-    def _pend(self) -> None:
-        """Give this round events of its own, because it has something to wait for."""
-        if self.ready is _SET:
-            self.ready, self.done = threading.Event(), threading.Event()
-
     def run(self, *, exchange: bool = True) -> None:
         """Get the quorum, configure the process group and exchange state.
 
         Pass exchange=False while the state is being changed, and call `exchange_state` later.
         """
-        self._pend()
         try:
             try:
                 asked = self._asked or self._request()
