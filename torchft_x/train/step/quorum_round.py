@@ -58,10 +58,8 @@ class QuorumRound:
         held: Ranges = (),
         votes_late: bool = False,
     ) -> None:
-        self.ready = threading.Event()  # set unless the quorum and the process group are waited for; set on `error`
-        self.done = threading.Event()  # set unless the snapshot and the fetch are waited for, too
-        self.ready.set()
-        self.done.set()
+        self.ready = threading.Event()  # set when the quorum and the process group are ready, or `error` is set
+        self.done = threading.Event()  # set when the snapshot and the fetch have ended too
         self.error: Exception | None = None  # why there is no quorum; raised by calls that need one
         self.at_once = False  # the answer came with the request, and nothing is left to wait for
         self.role: QuorumRole | None = None  # set before `ready`, unless error
@@ -164,8 +162,6 @@ class QuorumRound:
                 connected = connection.link.connected
                 connection.hub.start(state.committed_in, state.step, runs_on=on, connected=connected)
             if reply is None or before is None or not on:
-                self.ready.clear()
-                self.done.clear()
                 return False
             alike = held is not None and held.plan is before and held.counts_after_heal == self._counts_after_heal
             if held is not None and held.settled and alike:
@@ -177,6 +173,8 @@ class QuorumRound:
             self.at_once = True
         except Exception as e:
             self.error = self._request_failed(e)
+        self.ready.set()
+        self.done.set()
         return True
 
     def _go_on(self, reply: QuorumReply, held: QuorumRole) -> None:
