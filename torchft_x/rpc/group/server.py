@@ -154,8 +154,7 @@ class GroupServer:
         except DeadlineError as e:
             log.warning("%s", e)
 
-    # --- direct calls
-    # --------------------------------------------------------------------------------------------------
+    # --- direct calls -------------------------------------------------------------------------------------------------
 
     def answer(self, ask: m.Ask, asked: Any, timeout: float) -> QuorumReply:
         """Return the answer to `ask`, for which `submit` gave `asked`. Raises `DeadlineError` after `timeout` s."""

@@ -137,8 +137,7 @@ class GroupShell:
         )
         self._ticker: asyncio.Task[None] | None = None  # runs `_tick`; set by `open`
 
-    # --- life
-    # ----------------------------------------------------------------------------------------------------------
+    # --- life ---------------------------------------------------------------------------------------------------------
 
     async def open(self, timeout: float) -> None:
         """Start, and wait up to `timeout` seconds for the first session.
@@ -188,8 +187,7 @@ class GroupShell:
             except Exception:  # a defect must be logged, and must not stop the clock
                 log.exception("a tick of the group server failed")
 
-    # --- calls
-    # ---------------------------------------------------------------------------------------------------------
+    # --- calls --------------------------------------------------------------------------------------------------------
 
     def take(self, event: Call, waiter: Waiter) -> None:
         """Take one rank's ask (`waiter` gets a `QuorumReply`) or vote (a `VoteReply`). On the loop."""
@@ -320,8 +318,7 @@ class GroupShell:
         ranks = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
         return f"group rank {ranks} of {self.settings.world_size} has not {done}; "
 
-    # --- events in, effects out
-    # ----------------------------------------------------------------------------------------
+    # --- events in, effects out ---------------------------------------------------------------------------------------
 
     def _feed(self, event: m.GroupEvent) -> None:
         """Deliver an event to the machine and carry out its effects. On the loop."""
@@ -394,8 +391,7 @@ class GroupShell:
             self._on_ping()
             self._stream.send(self._ping + facts)
 
-    # --- session
-    # -------------------------------------------------------------------------------------------------------
+    # --- session ------------------------------------------------------------------------------------------------------
 
     def _hello(self) -> list[bytes]:
         hello = self._machine.hello(time.monotonic())

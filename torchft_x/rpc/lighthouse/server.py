@@ -121,8 +121,7 @@ class LighthouseShell:
             FinishedSupervisors(journal, found),
         )
 
-    # --- life
-    # ----------------------------------------------------------------------------------------------------------
+    # --- life ---------------------------------------------------------------------------------------------------------
 
     async def start(self, bind: Address) -> int:
         """Listen and return the port. Raises `AddressError`."""
@@ -194,8 +193,7 @@ class LighthouseShell:
             except Exception:  # a defect must be logged, and must not stop the clock
                 log.exception("a tick of the lighthouse failed")
 
-    # --- events in, effects out
-    # ----------------------------------------------------------------------------------------
+    # --- events in, effects out ---------------------------------------------------------------------------------------
 
     def _feed(self, event: m.LighthouseEvent) -> None:
         if not self.serves():
@@ -302,8 +300,7 @@ class LighthouseShell:
                 return
             await asyncio.sleep(pause)
 
-    # --- sessions
-    # ------------------------------------------------------------------------------------------------------
+    # --- sessions -----------------------------------------------------------------------------------------------------
 
     async def _session(self, _iterator: Any, context: Any) -> None:
         stream, session = Stream(context), next(self._ids)
@@ -385,8 +382,7 @@ class LighthouseShell:
         sentence = await self.orders.give(asked.kind, limits.check_replica_id(asked.group))
         return bytes(pb.StatusReply(json=json.dumps(sentence)).SerializeToString())
 
-    # --- supervisors
-    # ---------------------------------------------------------------------------------------------------
+    # --- supervisors --------------------------------------------------------------------------------------------------
 
     async def _supervise(self, _iterator: Any, context: Any) -> None:
         stream, key = Stream(context), next(self._ids)

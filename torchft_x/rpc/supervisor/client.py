@@ -190,8 +190,7 @@ class SupervisorClient:
         await self._stream.close(0.2)
         self._notifier.close()
 
-    # --- on the loop
-    # ---------------------------------------------------------------------------------------------------
+    # --- on the loop --------------------------------------------------------------------------------------------------
 
     def _report(self, kind: str, up: pb.SupervisorUp) -> None:
         data = up.SerializeToString()

@@ -158,8 +158,7 @@ class Journal:
     def close(self) -> None:
         os.close(self._fd)
 
-    # --- writing
-    # -------------------------------------------------------------------------------------------------------
+    # --- writing ------------------------------------------------------------------------------------------------------
 
     def _write(self) -> None:
         known = (self._head, self._entries[1], self._absent[1], self._left[1], self._job[1], self._quorum[1])
@@ -221,8 +220,7 @@ class Journal:
             )
         self.void()
 
-    # --- reading
-    # -------------------------------------------------------------------------------------------------------
+    # --- reading ------------------------------------------------------------------------------------------------------
 
     def read(self) -> JournalContents:
         """Return what an earlier lighthouse has written, if it is reliable; otherwise make the file void."""

@@ -148,8 +148,7 @@ class Lease:
                 log.warning("%s can't be written (%s); the standbys will wait for the lease to end.", self._register, e)
             self._rule.failed()
 
-    # --- parts
-    # ---------------------------------------------------------------------------------------------------------
+    # --- parts --------------------------------------------------------------------------------------------------------
 
     def _swap(self) -> str:
         """Renew the entry. Return '' or the reason why that failed. The caller holds the lock."""

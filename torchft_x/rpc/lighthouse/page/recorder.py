@@ -52,8 +52,7 @@ class Recorder:
         if machine.current is not None:  # the quorum was taken over from the lighthouse before this one
             self.history.took_over(machine.current)
 
-    # --- what happens
-    # ----------------------------------------------------------------------------------------------------
+    # --- what happens -------------------------------------------------------------------------------------------------
 
     def issued(self, effect: Issue) -> None:
         self.history.issued(effect.quorum, effect.waited, time.time())
@@ -89,8 +88,7 @@ class Recorder:
             self._looked = now
             self._rate.at(self._machine.reached, now)
 
-    # --- what is shown
-    # ---------------------------------------------------------------------------------------------------
+    # --- what is shown ------------------------------------------------------------------------------------------------
 
     def value(self) -> dict[str, Any]:
         """Return the overview, which the caller must not change."""

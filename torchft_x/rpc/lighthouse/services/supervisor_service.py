@@ -110,8 +110,7 @@ class SupervisorService:
         if self._roster is not None:
             self._feed_roster(j.QuorumIssued(lives()))
 
-    # --- streams
-    # -------------------------------------------------------------------------------------------------------
+    # --- streams ------------------------------------------------------------------------------------------------------
 
     def receive(self, key: int, stream: Stream, up: pb.SupervisorUp) -> None:
         """Take a stream's message; the first must be a hello. Raises `RefusedError`."""
@@ -201,8 +200,7 @@ class SupervisorService:
         if attempt > above:
             stream.send(pb.SupervisorDown(next=pb.NextLife(attempt=attempt)).SerializeToString())
 
-    # --- events
-    # --------------------------------------------------------------------------------------------------------
+    # --- events -------------------------------------------------------------------------------------------------------
 
     def _feed_group(self, event: j.RosterEvent, stream: int = 0) -> None:
         """Deliver an event of a group as a whole to the lighthouse's machine and to the roster."""

@@ -163,8 +163,7 @@ class ReconnectingStream:
         """Return all addresses as a text for people."""
         return ", ".join(a.url for a in self.addresses)
 
-    # --- the keeper
-    # ----------------------------------------------------------------------------------------------------
+    # --- the keeper ---------------------------------------------------------------------------------------------------
 
     async def _keep(self) -> None:
         pause = TIMING.reconnect_first
