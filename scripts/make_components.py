@@ -172,10 +172,6 @@ FILES: dict[str, tuple[str, tuple[str, ...]]] = {
         "The components of this repository: `torchx run ./components.py:hsdp`.",
         ("ddp", "hsdp", "diloco", "titan", "lighthouse"),
     ),
-    "components/__init__.py": (
-        "The components, installed as `torchft_x.components`.",
-        ("ddp", "hsdp", "diloco", "titan", "lighthouse"),
-    ),
     # TorchX also lists a package's modules (ft.ddp.ddp); listed.py is a module, which has none.
     "components/listed.py": (
         "The components as TorchX lists them once torchft_x is installed: ft.ddp, ft.hsdp, ft.diloco, ft.titan, ft.lighthouse.",

@@ -60,7 +60,6 @@ TRAINING = NAMES[:3]
 
 PLACES = {
     "components.py": NAMES,
-    "components/__init__.py": NAMES,
     "components/listed.py": NAMES,
     **{f"components/{name}.py": (name,) for name in NAMES},
 }

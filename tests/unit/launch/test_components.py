@@ -46,7 +46,7 @@ def test_the_files_are_made_from_the_list() -> None:
 
 def test_every_file_is_made() -> None:
     there = {f"components/{p.name}" for p in (ROOT / "components").glob("*.py")} | {"components.py"}
-    assert there == set(PLACES) == set(maker().FILES)
+    assert there - {"components/__init__.py"} == set(PLACES) == set(maker().FILES)
 
 
 @pytest.mark.parametrize("place", PLACES)
