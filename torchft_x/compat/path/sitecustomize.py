@@ -1,7 +1,8 @@
 """Makes ``import torchft`` give torchft_x (`torchft_x.compat`) in a process whose PYTHONPATH has this folder.
 
 Python imports a module of this name when it starts, before the script and the modules in the script's folder. If the
-environment has such a module, too, it is run afterwards, as if this one did not exist.
+environment has such a module, too, it is run afterwards, as if this one did not exist. A package named torchft in this
+folder would not do: the script's folder comes first, and torchft's examples are run from a clone with its own package.
 
 A package named torchft in our wheel could not be installed beside torchft's own, and a `.pth` file would cost every start
 of Python in the environment. Child processes inherit PYTHONPATH; import hooks of one running process they would not.
