@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -230,6 +231,22 @@ def apart(address: str, algorithm: str, seed: int) -> Iterator[Any]:
     finally:
         trainer.manager.shutdown(wait=False, finished=False)
         del store
+
+
+def test_a_copy_that_waits_for_the_processor_is_not_dearer(
+    memory: CheckpointMemory, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine with a load of 15 a copy was taken to last for half a second, and the next one came after 100 s."""
+    write = module.MemorySlot.write
+
+    def later(slot: Any, *args: Any) -> bool:
+        time.sleep(0.3)
+        return bool(write(slot, *args))
+
+    monkeypatch.setattr(module.MemorySlot, "write", later)
+    with life(1, address) as (trainer,):
+        train_until_held([trainer], 3)
+        assert memory_of(trainer)._schedule.due(64, 0.05)  # 3.2 s apart; after 0.3 s of work it would be 51 s
 
 
 def test_a_group_that_heals_takes_no_memory_of_the_source_s_own(

@@ -101,7 +101,7 @@ class MemoryCheckpoint:
         wanted, self._copies.wanted = self._copies.wanted, None
         if wanted is None or wanted != state or self._off or not self._none_is_lent():
             return
-        began = time.monotonic()
+        began = time.thread_time()  # a busy machine makes a copy later, not dearer
         index = self._copies.slot(self._holds)
         try:
             values: dict[str, Any] = full_state()
@@ -111,7 +111,7 @@ class MemoryCheckpoint:
         except (TorchftXError, RuntimeError, OSError) as e:
             self._stop(str(e))
             return
-        self._begin(self._seal, index, state, time.monotonic() - began)
+        self._begin(self._seal, index, state, time.thread_time() - began)
 
     def copy_last(self, state: State, full_state: Callable[[], Any]) -> None:
         """Copy the complete `state` for the group's next life, because this rank leaves before the end of the training.
